@@ -1,0 +1,78 @@
+"""The outcome of one trial. Only legal states exist: a speed-up can be written down with PASSED alone.
+
+    Verdict.passed(speedup=..., ...)     Verdict.wrong("value", failure)     Verdict.failed("TIMEOUT", failure)
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from pydantic import model_validator
+
+from fastkernels.records import Failure, Record
+
+Status = Literal["PASSED", "WRONG", "IMPORT_ERROR", "SIGNATURE_MISMATCH", "COMPILE_ERROR", "CRASHED", "TIMEOUT", "OOM",
+                 "TAMPERED", "IMPLAUSIBLE", "UNSTABLE", "UNSUPPORTED", "INVALID_BASELINE"]
+Wrong = Literal["shape", "dtype", "stride", "value", "nonfinite", "alias", "mutated_input", "unstable_result",
+                "rank_divergent"]
+
+# Whose fault a verdict is decides the exit code (0 all passed, 1 a candidate failed, 3 the machine's results do not hold).
+MACHINE_FAULTS = frozenset({"UNSTABLE", "INVALID_BASELINE"})
+
+
+class Speedup(Record):
+    """Median of paired ratios baseline / candidate with its 95 % bootstrap interval and the A/A noise beside it."""
+
+    ratio: float
+    low: float
+    high: float
+    baseline_us: float
+    candidate_us: float
+    noise_pct: float
+    samples: int
+    dropped: int
+
+    @property
+    def significant(self) -> bool:
+        """Whether the interval excludes 1.0 by more than the A/A noise of this trial."""
+        noise = self.noise_pct / 100
+        return self.low > 1 + noise or self.high < 1 - noise
+
+
+class Verdict(Record):
+    status: Status
+    kind: str | None = None              # for WRONG one of `Wrong`; for TAMPERED the rule
+    failure: Failure | None = None
+    speedup: Speedup | None = None       # PASSED and timed
+
+    @model_validator(mode="after")
+    def _legal(self) -> Verdict:
+        if self.speedup is not None and self.status != "PASSED":
+            raise ValueError(f"{self.status} cannot carry a speed-up")
+        if (self.status == "WRONG") != (self.kind in get_args(Wrong)):
+            raise ValueError(f"WRONG needs a kind of {get_args(Wrong)}, got {self.status}({self.kind})")
+        if self.kind is not None and self.status not in ("WRONG", "TAMPERED"):
+            raise ValueError(f"{self.status} has no kind")
+        if self.status == "TAMPERED" and not self.kind:
+            raise ValueError("TAMPERED needs the rule that was broken")
+        if (self.status == "PASSED") == (self.failure is not None):
+            raise ValueError(f"{self.status} {'cannot' if self.failure else 'must'} carry a failure")
+        return self
+
+    @classmethod
+    def passed(cls, speedup: Speedup | None = None) -> Verdict:
+        """Correct; `speedup` is None for a held-out case, which is checked but not timed."""
+        return cls(status="PASSED", speedup=speedup)
+
+    @classmethod
+    def wrong(cls, kind: Wrong, message: str) -> Verdict:
+        return cls(status="WRONG", kind=kind, failure=Failure(message=message))
+
+    @classmethod
+    def failed(cls, status: Status, failure: Failure, kind: str | None = None) -> Verdict:
+        return cls(status=status, kind=kind, failure=failure)
+
+    @property
+    def label(self) -> str:
+        """`PASSED`, `WRONG(value)`: what tables and JSON show."""
+        return f"{self.status}({self.kind})" if self.kind else self.status

@@ -1,0 +1,1 @@
+"""What tasks build on: the ambient step, cache declarations, weight maps."""

@@ -1,0 +1,50 @@
+"""The ambient step: batch and cache metadata that modules read without carrying it in their signatures.
+
+    T tokens of the step · B rows (requests) · N blocks of the longest row · G cache groups
+
+Rows are ordered: the first `num_decodes` rows have exactly one query token and a non-empty cache; prefill rows follow.
+The engine fills the step; in tier 1 a case's context does. Position of a row's query i: seq_len - query_len + i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(slots=True)
+class Step:
+    """Tensors lie on the model's device; integers are known to the host (upper bounds where a graph is replayed)."""
+
+    query_starts_B1: Tensor           # int32 [B+1], first query token of each row; last entry T
+    seq_lens_B: Tensor                # int32 [B], tokens in the row's cache once this step is stored
+    block_tables_GBN: list[Tensor]    # for each group int32 [B, N]; block 0 is the null block
+    slots_GT: list[Tensor]            # for each group int64 [T]: block * block_size + offset; null block = padding
+    num_decodes: int                  # rows 0..num_decodes-1 are decode rows
+    num_decode_tokens: int            # = num_decodes, tokens 0..n-1
+    max_query_len: int                # longest query among prefill rows (0 without prefill rows)
+    max_seq_len: int                  # longest seq_len
+
+
+_current: Step | None = None
+
+
+def step() -> Step:
+    """The step in flight; a RuntimeError outside `use_step`."""
+    if _current is None:
+        raise RuntimeError("No step in flight: call the module inside `with use_step(...)`")
+    return _current
+
+
+@contextmanager
+def use_step(new: Step | None) -> Iterator[None]:
+    """Make `new` the ambient step for the body."""
+    global _current
+    previous, _current = _current, new
+    try:
+        yield
+    finally:
+        _current = previous

@@ -1,0 +1,270 @@
+"""What crosses borders: records that are read from files, sent between processes or stored in reports.
+
+All are frozen pydantic models without torch, so that listing and scoring stay light. Units are in the names.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+DType = Literal["float64", "float32", "bfloat16", "float16", "int64", "int32", "bool"]
+Size = Literal["tiny", "full"]
+Contract = Literal["graph", "eager", "host"]
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# ---------------------------------------------------------------- a case: one concrete use of a task
+
+
+class TensorSpec(Record):
+    """A tensor argument. `draw` says where its values come from:
+
+    normal        floats of the iteration's distribution (what activations, parameters and caches hold)
+    ids           integers, uniform in [0, high)
+    uniform       floats, uniform in [low, high)
+    step.FIELD    the batch's positions, query_starts, seq_lens, block_tables or slots (loader/inputs.py)
+    cache         a paged pool [blocks, block_size, ...] of the batch's size, values as normal
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType
+    draw: str = "normal"
+    low: float = 0
+    high: float = 1
+
+
+class Batch(Record):
+    """The requests behind a call, as runs `(count, query_len, seq_len)`; seq_len includes the query.
+
+    Decode rows (query_len 1, seq_len > 1) come first. Block tables are shuffled: blocks of a row are never contiguous.
+    """
+
+    rows: tuple[tuple[int, int, int], ...]
+    block_size: int = 16
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Batch:
+        for count, query_len, seq_len in self.rows:
+            if count < 1 or not 1 <= query_len <= seq_len:
+                raise ValueError(f"row run ({count}, {query_len}, {seq_len}): need count >= 1, 1 <= query <= seq")
+        decode = [query == 1 and seq > 1 for _, query, seq in self.rows]
+        if decode != sorted(decode, reverse=True):
+            raise ValueError("decode rows (query_len 1) must come before prefill rows")
+        return self
+
+    @property
+    def query_lens(self) -> list[int]:
+        return [query for count, query, _ in self.rows for _ in range(count)]
+
+    @property
+    def seq_lens(self) -> list[int]:
+        return [seq for count, _, seq in self.rows for _ in range(count)]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(count * query for count, query, _ in self.rows)
+
+    @property
+    def num_decodes(self) -> int:
+        return sum(count for count, query, seq in self.rows if query == 1 and seq > 1)
+
+
+class Provenance(Record):
+    """Who makes this call: `llama` in configuration `8b`, phase `decode`, or a held-out shape of the registry."""
+
+    architecture: str
+    config: str
+    phase: Literal["prefill", "decode", "mixed", "held-out"]
+
+
+class Case(Record):
+    """init arguments + input specification + provenance + weight. `id` is unique within its task."""
+
+    id: str
+    task: str                                   # L1/rms_norm
+    variant: str = "default"
+    size: Size
+    dtype: DType
+    init: dict[str, Any]
+    inputs: dict[str, TensorSpec | bool | int | float | str | None]
+    batch: Batch | None = None
+    provenance: Provenance
+    calls: int = 1                              # calls of this shape in one step of the model
+    timed: bool = True                          # held-out shapes are checked, not timed
+
+
+# ---------------------------------------------------------------- the machine
+
+
+class Environment(Record):
+    """Where a report was made. `device` is the name that a vendor gives: `NVIDIA H200`, `Intel(R) Xeon(R) ...`."""
+
+    device: str
+    device_type: Literal["cpu", "cuda"]
+    host_cpu: str
+    cores: int
+    memory_gib: float
+    python: str
+    torch: str
+    triton: str | None
+    cuda: str | None
+    driver: str | None
+    libraries: dict[str, str]
+    fastkernels: str
+    git_revision: str | None
+    isolation: tuple[str, ...]                  # what separates workers here: processes, home, network, ...
+    started_at: str                             # ISO 8601, UTC
+
+
+# ---------------------------------------------------------------- tier 1
+
+
+class Failure(Record):
+    """What a user needs to mend a candidate: the message, the place, and what it printed."""
+
+    message: str
+    file: str | None = None
+    line: int | None = None
+    output: str = ""
+
+
+class KernelRow(Record):
+    """One trial: a candidate (or implementation, or the baseline itself) on one case, against the baseline."""
+
+    task: str
+    variant: str
+    case: str
+    candidate: str                              # name of the candidate, `impl:triton`, or `self-test`
+    verdict: str                                # `PASSED`, `WRONG(value)`, ... see judge/verdict.py
+    failure: Failure | None = None
+    contract: Contract
+    calls: int = 1
+    speedup: float | None = None                # median of paired ratios baseline / candidate; only with PASSED
+    speedup_ci: tuple[float, float] | None = None
+    baseline_us: float | None = None            # medians
+    candidate_us: float | None = None
+    baseline_impl: str | None = None            # which implementations the baseline ran, `rms_norm=triton`
+    noise_pct: float | None = None              # |A/A - 1| of two baseline processes beside this trial, upper bound
+    significant: bool | None = None             # the win or loss exceeds noise and interval
+    samples: int = 0
+    dropped: int = 0
+    sm_clock_mhz: int | None = None
+    error_ratio: float | None = None            # worst candidate error / allowed error; <= 1 passes
+    baseline_error: float | None = None         # rel_l2 of the baseline against the float64 oracle, worst output
+    candidate_error: float | None = None
+    roofline_pct: float | None = None           # floor time from bytes and flops / candidate time
+    capture: Literal["yes", "no", "n/a"] = "n/a"
+    compile: Literal["ok", "graph break", "error", "n/a"] = "n/a"
+    compile_detail: str | None = None
+    timed: bool = True
+    iterations_checked: int = 0
+
+
+class KernelSummary(Record):
+    rows: int
+    passed: int
+    failed: int
+    unstable: int
+    geomean_speedup: float | None               # over timed PASSED rows, weighted by calls
+    wall_s: float
+    measuring_share: float                      # of wall_s, spent in trials and not in starting processes
+
+
+class KernelReport(Record):
+    kind: Literal["kernels"] = "kernels"
+    schema_version: int = Field(1, alias="schema")
+    environment: Environment
+    request: dict[str, Any]                     # the command's arguments after all defaults
+    rows: tuple[KernelRow, ...]
+    shadowed: tuple[str, ...] = ()              # candidate files that no longer reach the tasks above them
+    summary: KernelSummary
+    complete: bool = True                       # False: interrupted, rows so far
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+# ---------------------------------------------------------------- tier 3
+
+
+class WorkloadResult(Record):
+    """Raw seconds of alternating rounds and their ratio (candidate better > 1)."""
+
+    name: str
+    kind: Literal["throughput", "latency"]
+    unit: str                                   # `out tok/s`, `s`
+    baseline: tuple[float, ...]                 # in `unit`, one for each round
+    candidate: tuple[float, ...]
+    throughput_ratio: float | None = None       # exactly one of the two
+    latency_ratio: float | None = None
+    ratio_ci: tuple[float, float] | None = None
+    clipped: bool = False
+
+    @property
+    def ratio(self) -> float:
+        ratio = self.throughput_ratio if self.kind == "throughput" else self.latency_ratio
+        assert ratio is not None
+        return ratio
+
+
+class Swap(Record):
+    """Proof that the candidate ran inside the model."""
+
+    sites: int                                  # modules of the model whose class comes from a candidate layer
+    calls: int                                  # their calls in the eager proof pass
+    by_task: dict[str, tuple[int, int]] = {}    # task -> (sites, calls)
+    shadowed: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()                # candidate files that the model never imports
+    predicted: float | None = None              # Amdahl: speed-up of a step from time saved at the sites
+    measured: float | None = None               # speed-up of the same eager step
+    transfer: float | None = None               # (measured - 1) / (predicted - 1)
+
+
+class ModelResult(Record):
+    model: str
+    category: str
+    size: Size
+    config: str
+    workloads: tuple[WorkloadResult, ...]
+    d: tuple[float, ...]                        # discrepancy of each sample, 0 same .. 1 unrelated
+    noise_d: tuple[tuple[float, ...], ...]      # the same for each noise run of the baseline
+    ruin_d: tuple[float, ...]                   # discrepancy of unrelated outputs
+    kl: float | None = None                     # mean KL over positions, lower bound from the top logits
+    correctness: float                          # C_i
+    noise_floor: float                          # g_i
+    ruin_point: float                           # f_i
+    valid: bool
+    speedup: float | None                       # s_i; None unless valid
+    throughput_speedup: float | None            # T_i
+    latency_speedup: float | None               # L_i
+    swap: Swap
+    notes: tuple[str, ...] = ()                 # fallbacks counted, kernels passed over, clips
+    failure: Failure | None = None
+
+
+class MacroEval(Record):
+    score: float
+    speedup: float
+    correctness: float
+    coverage: float
+    speedup_throughput_only: float              # lambda = 1
+    speedup_latency_only: float                 # lambda = 0
+    score_ci: tuple[float, float] | None = None
+    by_category: dict[str, dict[str, float]]
+
+
+class EvalReport(Record):
+    kind: Literal["eval"] = "eval"
+    schema_version: int = Field(1, alias="schema")
+    environment: Environment
+    request: dict[str, Any]
+    candidates: tuple[str, ...]
+    models: tuple[ModelResult, ...]
+    macroeval: MacroEval | None                 # None: interrupted before any model finished
+    complete: bool = True
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
