@@ -1,0 +1,1 @@
+"""From files to modules: overlays of task trees, candidates, inputs, weights."""

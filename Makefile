@@ -1,0 +1,42 @@
+# make demo   judge the example candidates alone and inside a whole model
+# make test   the whole CPU test-suite
+# make check  what CI runs: lint, types, tests
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+FK := $(BIN)/fk
+
+.PHONY: demo test check lint types cases docs clean
+
+demo: $(VENV)/.installed
+	$(FK) kernels --target rms_norm --candidates examples/candidates; test $$? -le 1
+	$(FK) eval --model llama --size tiny --candidates examples/candidates/faster
+	$(FK) eval --model llama --size tiny --candidates examples/candidates/slower
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed
+	$(BIN)/pyright
+
+check: lint types test
+
+# Facts and pages that are generated: tests fail when they are stale.
+cases: $(VENV)/.installed
+	$(BIN)/python scripts/build_cases.py
+
+docs: $(VENV)/.installed
+	$(BIN)/python scripts/build_benchmarks_page.py
+
+clean:
+	rm -rf $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "FastKernels needs Python >= 3.10")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@

@@ -1,0 +1,34 @@
+"""`fk eval`: tier 3, whole models with the candidates in place, and MacroEval."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+
+@click.command(epilog="Example: fk eval --model llama --size tiny --candidates examples/candidates/faster")
+@click.option("--model", "models", multiple=True, metavar="PATTERN",
+              help="Architecture id or glob, Hugging Face id, or folder with config.json. Default: the suite's.")
+@click.option("--category", help="Only architectures of this category.")
+@click.option("--suite", type=click.Choice(["smoke", "default", "full"]), default="default", show_default=True,
+              help="Which architectures and workloads.")
+@click.option("--size", type=click.Choice(["tiny", "full"]), help="Default: full on CUDA, tiny on CPU.")
+@click.option("--workload", "workloads", multiple=True, metavar="NAME", help="Only these workloads of the suite.")
+@click.option("--candidates", "candidate_paths", multiple=True, metavar="DIR",
+              help="One set of candidates; `top:below` stacks several. Default: tasks/candidate.")
+@click.option("--self-test", is_flag=True, help="Judge the baseline against itself: 1.00 within the printed noise.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Default: cuda where there is one.")
+@click.option("--rounds", type=click.IntRange(min=2), help="Alternating rounds of each workload. Default by size.")
+@click.option("--eager", is_flag=True, help="Without CUDA graphs, on both sides.")
+@click.option("--seed", type=int, help="Seed of prompts and weights. Default: fresh, stored in the report.")
+@click.option("--json", "json_path", metavar="PATH", help="Write the report as JSON; `-` is stdout.")
+def command(json_path: str | None, **arguments: Any) -> None:
+    """Judge candidates inside whole models: correctness, speed, coverage, MacroEval."""
+    from fastkernels.report import present
+    from fastkernels.runner.eval import EvalRequest, run_eval
+
+    request = EvalRequest.parse(**arguments)
+    report = run_eval(request)
+    present(report, json_path, sources=request.sources())
+    raise SystemExit(request.exit_code(report))

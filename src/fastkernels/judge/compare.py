@@ -1,0 +1,260 @@
+"""The error-ratio gate: a candidate may be as wrong as twice the baseline, measured against a float64 oracle.
+
+With o the oracle, b the baseline, c the candidate, u(dtype) the unit roundoff of the output's dtype:
+
+    e(x)   = ||x - o|| / ||o||                       over the whole output, and for its worst row
+    A      = min(max(k e(b), u(dtype)), 1/2)         allowed; k = 2
+    passed ⟺ e(c) <= A for the whole and for the worst row, of every output and every mutated argument
+
+Zeros have e = 1 exactly, so the cap of 1/2 makes it impossible that they pass, however bad the baseline is; a baseline
+beyond the cap is invalid. A row is an index of the first dimension (a token, a request, a cache block); a vector is one
+row. Rows in which the oracle vanishes (its root mean square is below the dtype's smallest normal number) have no
+relative error: there the candidate's absolute error is compared with k times the baseline's.
+
+Every timed iteration: the quick gate
+-------------------------------------
+An oracle for each iteration would cost far more than the iteration. Its inputs also went through the baseline, and
+
+    ||c - b|| <= ||c - o|| + ||b - o|| <= (A + e(b)) ||o||,     e(b) <= A / k,     ||o|| <= ||b|| / (1 - e(b))
+
+so every candidate that passes the full gate also passes
+
+    ||c - b|| / ||b|| <= (1 + 1/k) A / (1 - A/k)  =: Q(A).
+
+(where k e(b) > u this is (k + 1) e(b), up to the last factor). A is known from oracle comparisons of the same case and
+distribution. What violates Q is *suspect*: the caller then runs the oracle on that iteration, so an unlucky A never
+condemns anybody. What passes Q has e(c) <= Q (1 + e(b)) + e(b), about 2 A for k = 2: an error between A and 2 A could slip
+through one iteration, but a secret random subset meets the oracle, and no candidate knows which.
+
+Everything is computed where the tensors lie, in float64, in slices of rows; only scalars travel to the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fastkernels.judge.verdict import Verdict
+from fastkernels.records import Failure
+
+K = 2.0
+MAX_ALLOWED = 0.5  # zeros have error 1: no bound may come near
+_SLICE_ELEMENTS = 1 << 24  # 128 MiB of float64 temporaries at a time
+
+
+class Errors(NamedTuple):
+    """Relative L2 error of the whole output and of its worst row; `vanishing`: absolute RMS where the oracle is zero."""
+
+    whole: float
+    row: float
+    vanishing: float = 0.0
+
+    def worst(self, other: Errors) -> Errors:
+        return Errors(*map(max, self, other))
+
+
+@dataclass(frozen=True, slots=True)
+class OutputErrors:
+    """One output of one comparison. `ratio` is the worst error / allowed error; at most 1 passes."""
+
+    name: str
+    candidate: Errors
+    baseline: Errors
+    allowed: Errors
+
+    @property
+    def ratio(self) -> float:
+        return max(_ratio(error, bound) for error, bound in zip(self.candidate, self.allowed))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What the judge found. Errors are of the output with the worst ratio; `allowed` feeds the quick gate."""
+
+    verdict: Verdict
+    error_ratio: float | None = None
+    baseline_error: float | None = None
+    candidate_error: float | None = None
+    outputs: tuple[OutputErrors, ...] = ()
+    allowed: Mapping[str, Errors] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict.status == "PASSED"
+
+    @classmethod
+    def of(cls, verdict: Verdict, outputs: tuple[OutputErrors, ...] = ()) -> Comparison:
+        if not outputs:
+            return cls(verdict)
+        worst = max(outputs, key=lambda o: o.ratio)
+        return cls(
+            verdict=verdict,
+            error_ratio=worst.ratio,
+            baseline_error=max(worst.baseline[:2]),
+            candidate_error=max(worst.candidate[:2]),
+            outputs=outputs,
+            allowed={o.name: o.allowed for o in outputs},
+        )
+
+
+def floor(dtype: torch.dtype) -> float:
+    """u(dtype) = eps / 2: an error within half a unit in the last place is the rounding of the result itself."""
+    return torch.finfo(dtype).eps / 2
+
+
+def errors(x: Tensor, oracle: Tensor, dtype: torch.dtype | None = None) -> Errors:
+    """Errors of `x` against `oracle` where both are finite; `dtype` (default x's) decides where a row vanishes."""
+    dtype = dtype or x.dtype
+    x_RC, o_RC = _rows(x), _rows(oracle)
+    vanishing_rms = torch.finfo(dtype).smallest_normal
+    error_sq = x_RC.new_zeros((), dtype=torch.float64)
+    oracle_sq = error_sq.clone()
+    worst_row, worst_vanishing = error_sq.clone(), error_sq.clone()
+    step = max(1, _SLICE_ELEMENTS // max(1, x_RC.shape[1]))
+    for start in range(0, x_RC.shape[0], step):
+        part = x_RC[start : start + step].to(torch.float64)
+        truth = o_RC[start : start + step].to(device=part.device, dtype=torch.float64)
+        both = part.isfinite() & truth.isfinite()
+        error_R = torch.where(both, part - truth, 0).square_().sum(1)
+        norm_R = torch.where(both, truth, 0).square_().sum(1)
+        vanishes_R = norm_R <= vanishing_rms**2 * part.shape[1]
+        relative_R = torch.where(vanishes_R, 0, error_R / norm_R.clamp_min(torch.finfo(torch.float64).tiny))
+        worst_row = torch.maximum(worst_row, relative_R.max())
+        absolute_R = torch.where(vanishes_R, error_R, 0) / part.shape[1]
+        worst_vanishing = torch.maximum(worst_vanishing, absolute_R.max())
+        error_sq += torch.where(vanishes_R, 0, error_R).sum()
+        oracle_sq += torch.where(vanishes_R, 0, norm_R).sum()
+    numbers = torch.stack([error_sq, oracle_sq, worst_row, worst_vanishing]).tolist()
+    whole = math.sqrt(numbers[0] / numbers[1]) if numbers[1] else 0.0
+    return Errors(whole, math.sqrt(numbers[2]), math.sqrt(numbers[3]))
+
+
+def allow(baseline: Errors, dtype: torch.dtype) -> Errors:
+    """A for the whole, for the worst row, and the absolute bound for rows in which the oracle vanishes."""
+    smallest = torch.finfo(dtype).smallest_normal
+    return Errors(
+        whole=min(max(K * baseline.whole, floor(dtype)), MAX_ALLOWED),
+        row=min(max(K * baseline.row, floor(dtype)), MAX_ALLOWED),
+        vanishing=max(K * baseline.vanishing, smallest),
+    )
+
+
+def compare(
+    candidate: Mapping[str, Tensor], baseline: Mapping[str, Tensor], oracle: Mapping[str, Tensor]
+) -> Comparison:
+    """The full gate over all outputs (same names on all sides). Shapes and dtypes are taken as checked (rules.py).
+
+    Verdicts: PASSED, WRONG(value), WRONG(nonfinite), INVALID_BASELINE. Integer outputs must be equal to the oracle's.
+    """
+    judged: list[OutputErrors] = []
+    for name, truth in oracle.items():
+        ours, theirs = candidate[name], baseline[name]
+        if not ours.is_floating_point():
+            if verdict := _integers(name, ours, theirs, truth):
+                return Comparison.of(verdict)
+            continue
+        if verdict := nonfinite(name, ours, theirs, truth):
+            return Comparison.of(verdict, tuple(judged))
+        theirs_errors = errors(theirs, truth)
+        if max(theirs_errors[:2]) > MAX_ALLOWED:
+            return Comparison.of(_invalid(
+                f"{name}: the baseline is {theirs_errors.whole:.3g} (worst row {theirs_errors.row:.3g}) away from the "
+                f"float64 oracle, more than {MAX_ALLOWED}: nothing can be judged against it"), tuple(judged))
+        judged.append(OutputErrors(name, errors(ours, truth), theirs_errors, allow(theirs_errors, theirs.dtype)))
+    outputs = tuple(judged)
+    bad = [o for o in outputs if o.ratio > 1]
+    if not bad:
+        return Comparison.of(Verdict.passed(), outputs)
+    worst = max(bad, key=lambda o: o.ratio)
+    return Comparison.of(Verdict.wrong("value", _explain(worst)), outputs)
+
+
+def quick_bound(allowed: float) -> float:
+    """Q(A) of the module docstring."""
+    return (1 + 1 / K) * allowed / (1 - allowed / K)
+
+
+def suspect(
+    candidate: Mapping[str, Tensor], baseline: Mapping[str, Tensor], allowed: Mapping[str, Errors]
+) -> str | None:
+    """The quick gate: why this iteration needs the oracle, or None. `allowed` comes from full comparisons (`merge`)."""
+    for name, theirs in baseline.items():
+        ours = candidate[name]
+        if not theirs.is_floating_point():
+            if not torch.equal(ours, theirs):
+                return f"{name}: integers differ from the baseline's"
+            continue
+        if not torch.equal(ours.isfinite(), theirs.isfinite()):
+            return f"{name}: other elements are non-finite than the baseline's"
+        found, bound = errors(ours, theirs), allowed[name]
+        if found.whole > quick_bound(bound.whole) or found.row > quick_bound(bound.row):
+            return f"{name}: {found.whole:.3g} (worst row {found.row:.3g}) away from the baseline's output"
+        if found.vanishing > (1 + 1 / K) * bound.vanishing:
+            return f"{name}: {found.vanishing:.3g} where the baseline's output vanishes"
+    return None
+
+
+def merge(*allowances: Mapping[str, Errors]) -> dict[str, Errors]:
+    """The loosest of several `Comparison.allowed`, for each output: the bound for iterations without an oracle."""
+    merged: dict[str, Errors] = {}
+    for allowed in allowances:
+        for name, bound in allowed.items():
+            merged[name] = merged[name].worst(bound) if name in merged else bound
+    return merged
+
+
+def nonfinite(name: str, candidate: Tensor, baseline: Tensor, oracle: Tensor) -> Verdict | None:
+    """WRONG(nonfinite) unless the candidate is finite exactly where it should be, with the same infinities.
+
+    An oracle beyond the dtype's range counts as infinite. A baseline that is not finite where the oracle is, is invalid.
+    """
+    truth = oracle.to(device=baseline.device).to(baseline.dtype)
+    expected = truth.isfinite()
+    spoiled = int((expected & ~baseline.isfinite()).sum())
+    if spoiled:
+        return _invalid(f"{name}: the baseline has {spoiled} non-finite elements where the oracle is finite")
+    wrong = int((candidate.isfinite() != baseline.isfinite()).sum())
+    wrong_sign = int((baseline.isinf() & candidate.isinf() & (candidate != baseline)).sum())
+    if wrong or wrong_sign:
+        return Verdict.wrong(
+            "nonfinite", f"{name}: {wrong + wrong_sign} of {candidate.numel()} elements are NaN or infinite where the "
+            "oracle is finite, or finite where it is not")
+    return None
+
+
+def _integers(name: str, candidate: Tensor, baseline: Tensor, oracle: Tensor) -> Verdict | None:
+    truth = oracle.to(device=candidate.device)
+    if not torch.equal(baseline.to(truth.dtype), truth):
+        return _invalid(f"{name}: the baseline's integers differ from the oracle's")
+    wrong = int((candidate.to(truth.dtype) != truth).sum())
+    return Verdict.wrong("value", f"{name}: {wrong} of {truth.numel()} integers differ") if wrong else None
+
+
+def _invalid(message: str) -> Verdict:
+    return Verdict.failed("INVALID_BASELINE", Failure(message=message))
+
+
+def _explain(output: OutputErrors) -> str:
+    ours, theirs, bound = output.candidate, output.baseline, output.allowed
+    if _ratio(ours.vanishing, bound.vanishing) == output.ratio:
+        return (f"{output.name}: {ours.vanishing:.3g} (root mean square) in a row that should be zero; "
+                f"at most {bound.vanishing:.3g} is allowed")
+    if _ratio(ours.whole, bound.whole) >= _ratio(ours.row, bound.row):
+        return (f"{output.name}: relative L2 error {ours.whole:.3g} against float64, the baseline has {theirs.whole:.3g}: "
+                f"{output.ratio:.3g} times the allowed {bound.whole:.3g}")
+    return (f"{output.name}: the worst row has relative L2 error {ours.row:.3g} against float64, the baseline's worst "
+            f"{theirs.row:.3g}: {output.ratio:.3g} times the allowed {bound.row:.3g}")
+
+
+def _ratio(error: float, bound: float) -> float:
+    return error / bound if bound else (0.0 if not error else math.inf)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """[rows, elements of a row]; a vector or scalar is one row."""
+    return x.reshape(1, -1) if x.ndim < 2 else x.flatten(1)

@@ -1,0 +1,97 @@
+"""How the outputs of a task are judged: `values`, `exact` or `sampler` (registry/tasks.yaml names the rule).
+
+    values    compare.py's error-ratio gate against the float64 oracle
+    exact     every element equal to the oracle's; a selection may differ where the scores tie
+    sampler   ids are judged against the distribution they are drawn from (sampler.py)
+
+Also the rules about repetition: the same call twice, and a result that must not change under later calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fastkernels.judge import compare
+from fastkernels.judge.compare import Comparison, Errors
+from fastkernels.judge.verdict import Verdict
+
+
+def exact(
+    candidate: Mapping[str, Tensor],
+    oracle: Mapping[str, Tensor],
+    scores: Mapping[str, Tensor] | None = None,
+) -> Comparison:
+    """Equal in every element. `scores[name]` [..., V] allows another index of equal score (a tie).
+
+    Floats are compared after rounding the oracle to the candidate's dtype: for copies (a KV store, a gather).
+    """
+    for name, truth in oracle.items():
+        ours = candidate[name]
+        expected = truth.to(device=ours.device, dtype=ours.dtype)
+        different = ~torch.eq(ours, expected) & ~(_nan(ours) & _nan(expected))
+        if scores is not None and name in scores:
+            different &= ~_tied(ours, expected, scores[name].to(ours.device))
+        wrong = int(different.sum())
+        if wrong:
+            return Comparison.of(Verdict.wrong("value", f"{name}: {wrong} of {ours.numel()} elements differ"))
+    return Comparison.of(Verdict.passed())
+
+
+def repeatable(
+    first: Mapping[str, Tensor], second: Mapping[str, Tensor], allowed: Mapping[str, Errors]
+) -> Verdict | None:
+    """WRONG(unstable_result) unless two calls on the same inputs agree as closely as two right results must.
+
+    Both lie within A of the oracle, so within 2 A / (1 - A) of each other. Integers must be equal: the randomness of a
+    sampler comes from its seeds.
+    """
+    for name, one in first.items():
+        two = second[name]
+        if not one.is_floating_point():
+            if not torch.equal(one, two):
+                return _unstable(f"{name}: two calls on the same inputs return other integers")
+            continue
+        if not torch.equal(one.isfinite(), two.isfinite()):
+            return _unstable(f"{name}: two calls on the same inputs are finite in other places")
+        found, bound = compare.errors(two, one), allowed[name]
+        whole, row = (2 * a / (1 - a) for a in bound[:2])
+        if found.whole > whole or found.row > row:
+            return _unstable(f"{name}: two calls on the same inputs differ by {found.whole:.3g} "
+                             f"(worst row {found.row:.3g})")
+    return None
+
+
+def untouched(at_return: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> Verdict | None:
+    """WRONG(unstable_result) if outputs of call n, copied when it returned, changed by the end of call n + 1."""
+    for name, copied in at_return.items():
+        now = later[name]
+        if not bool((torch.eq(copied, now) | (_nan(copied) & _nan(now))).all()):
+            return _unstable(f"{name}: the result of a call changed during the next call (a reused buffer)")
+    return None
+
+
+def without_null_block(outputs: Mapping[str, Tensor], caches: Sequence[str]) -> dict[str, Tensor]:
+    """`outputs` with block 0 of the paged caches left out: padding may write there, nothing reads it."""
+    return {name: tensor[1:] if name in caches else tensor for name, tensor in outputs.items()}
+
+
+def _tied(ours: Tensor, expected: Tensor, scores: Tensor) -> Tensor:
+    """Elements whose index has the same score as the expected one; out-of-range indices never tie."""
+    inside = (ours >= 0) & (ours < scores.shape[-1])
+    index = torch.where(inside, ours, 0).to(torch.int64)
+    columns = index.unsqueeze(-1) if ours.ndim < scores.ndim else index
+    wanted = expected.to(torch.int64)
+    wanted = wanted.unsqueeze(-1) if ours.ndim < scores.ndim else wanted
+    same = scores.gather(-1, columns) == scores.gather(-1, wanted)
+    return inside & same.reshape(ours.shape)
+
+
+def _nan(x: Tensor) -> Tensor:
+    return x.isnan() if x.is_floating_point() else torch.zeros_like(x, dtype=torch.bool)
+
+
+def _unstable(message: str) -> Verdict:
+    return Verdict.wrong("unstable_result", message)

@@ -1,0 +1,100 @@
+"""Plan once, use in every layer: what an attention call derives from its batch, kept for the length of a scope.
+
+    with plan_scope():                      entered by nn.context.use_step, so once for each forward
+        for layer in layers: ...            the first call plans, later calls with the same tensors find the plan
+
+A plan is what depends on the lengths and block tables but not on queries, keys or values: FlashInfer's work
+partition, gather indices, masks. Without a scope every call plans anew.
+
+Plans are keyed by the storage of the tensors that they were made from (a layer may slice the step's tensors anew),
+their version where torch counts one, and static arguments; the scope holds these tensors, so an address cannot be
+used again while its plan lives. A scope therefore must not outlive a change that torch cannot see (a graph replay, a
+kernel that writes lengths): one scope for each forward.
+
+`plan_scope(frozen=True)` promises more: until the scope ends, lengths and tables keep their values. Scopes inside it
+share its plans, and a plan made before a CUDA graph is captured may be used inside the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Plan = TypeVar("Plan")
+
+
+@dataclass(slots=True)
+class _Scope:
+    frozen: bool
+    plans: dict[Hashable, tuple[Any, Sequence[Tensor]]] = field(default_factory=dict)
+    leases: list[Callable[[], None]] = field(default_factory=list)
+
+
+_current: _Scope | None = None
+
+
+@contextmanager
+def plan_scope(*, frozen: bool = False) -> Iterator[None]:
+    """Keep plans for the body; a scope inside a frozen scope is that scope."""
+    global _current
+    previous = _current
+    if previous is not None and previous.frozen:
+        yield
+        return
+    _current = scope = _Scope(frozen)
+    try:
+        yield
+    finally:
+        _current = previous
+        for release in scope.leases:
+            release()
+
+
+def planned(name: str, tensors: Sequence[Tensor], static: Hashable, make: Callable[[], Plan]) -> Plan:
+    """`make()`, or what it returned for the same tensors and static arguments earlier in this scope."""
+    if _current is None:
+        return make()
+    key = _key(name, tensors, static)
+    if (found := _current.plans.get(key)) is not None:
+        return found[0]
+    plan = make()
+    _current.plans[key] = plan, tensors
+    return plan
+
+
+def is_planned(name: str, tensors: Sequence[Tensor], static: Hashable) -> bool:
+    """Whether a frozen scope holds this plan: the only kind that a CUDA graph may bake in."""
+    return _current is not None and _current.frozen and _key(name, tensors, static) in _current.plans
+
+
+def lease(pool: list[Plan], make: Callable[[], Plan]) -> Plan:
+    """An object that only one plan may use at a time, from `pool` or new; it returns there when the scope ends.
+
+    Without a scope it returns at once: the plan is used by the current call only.
+    """
+    taken = pool.pop() if pool else make()
+    if _current is None:
+        pool.append(taken)
+    else:
+        _current.leases.append(lambda: pool.append(taken))
+    return taken
+
+
+def capturing(tensor: Tensor) -> bool:
+    """Whether a CUDA graph is being captured, so that reading lengths on the host is impossible."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _key(name: str, tensors: Sequence[Tensor], static: Hashable) -> Hashable:
+    frozen = _current is not None and _current.frozen
+    return name, static, *((t.data_ptr(), t.shape, t.stride(), 0 if frozen else _version(t)) for t in tensors)
+
+
+def _version(tensor: Tensor) -> int:
+    """How often torch has seen the tensor written; inference tensors do not count."""
+    return 0 if tensor.is_inference() else tensor._version

@@ -1,0 +1,46 @@
+"""Who builds on whom: the import graph of the baseline task files, read from their source without running them."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+from pathlib import Path
+
+from fastkernels.layout import data_dir
+
+
+def direct(task_id: str) -> tuple[str, ...]:
+    """Tasks that a baseline task file imports: `from ..L1.rms_norm import RMSNorm` is `L1/rms_norm`."""
+    return _direct(data_dir("baseline") / f"{task_id}.py")
+
+
+@lru_cache
+def _direct(path: Path) -> tuple[str, ...]:
+    if not path.is_file():
+        return ()
+    found: dict[str, None] = {}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if not isinstance(node, ast.ImportFrom) or node.level not in (1, 2):
+            continue
+        level = path.parent.name if node.level == 1 else ""
+        parts = [part for part in (level, *(node.module or "").split(".")) if part]
+        # `from ..L1 import rms_norm` names the file in the alias, `from ..L1.rms_norm import X` in the module.
+        names = ["/".join(parts)] if len(parts) == 2 else [f"{parts[0]}/{alias.name}" for alias in node.names]
+        found |= dict.fromkeys(names)
+    return tuple(found)
+
+
+def reached(task_id: str) -> set[str]:
+    """The task and every task below it."""
+    found, open_ids = set(), [task_id]
+    while open_ids:
+        current = open_ids.pop()
+        if current not in found:
+            found.add(current)
+            open_ids += direct(current)
+    return found
+
+
+def users(task_id: str, all_ids: list[str]) -> list[str]:
+    """Those of `all_ids` that import the task themselves."""
+    return [other for other in all_ids if task_id in direct(other)]

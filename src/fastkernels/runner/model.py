@@ -1,0 +1,210 @@
+"""A whole-model trial: baseline and candidate engines side by side, from the same weights, on the same fresh prompts.
+
+The judge draws every prompt, keeps the clock, and alternates the sides A B B A. Three questions, in this order:
+
+    is the candidate inside?    sites replaced, their calls, time saved there against the gain of the step (Amdahl)
+    is it faster?               the workloads, in alternating rounds
+    is it right?                teacher-forced along the baseline's tokens, and tokens of its timed runs checked by the
+                                baseline; against three noise runs of the baseline in fresh processes
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastkernels.errors import BaselineError
+from fastkernels.loader.candidates import CandidateSet
+from fastkernels.measure.stats import paired_ratio
+from fastkernels.records import Failure, ModelResult, Size, Swap, WorkloadResult
+from fastkernels.registry.schema import Architecture, Workload
+from fastkernels.runner.sides import Side, SideFailure, Sides
+from fastkernels.score import calibrate
+
+# Benign other numerics of the baseline: each noise run is a fresh process with one of these changes (macroeval.md).
+# Another split of the batch, other chunks of the prompts, and PyTorch's own arithmetic in the pointwise kernels.
+NOISE_CHANGES: tuple[dict[str, Any], ...] = (
+    {"batch_split": 2}, {"chunk": 48}, {"noise": ("rms_norm", "add_rms_norm", "glu", "rope")})
+TOP_LOGPROBS = 20               # positions keep this many for the KL bound
+AUDITED_REQUESTS = 8            # of each throughput workload's timed output, replayed by the baseline
+PROOF_REPEATS = 3               # eager proof passes of each side, alternating
+WARM_UP_REQUESTS = 32           # of each workload, before the first round: graphs, allocator
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Prompts of the teacher-forced comparison."""
+
+    requests: int
+    input_lens: tuple[int, int]
+    output_len: int
+
+
+QUALITY: dict[Size, Quality] = {"tiny": Quality(24, (4, 96), 48), "full": Quality(64, (32, 512), 128)}
+
+
+@dataclass
+class ModelTrial:
+    """One architecture: `run()` gives its ModelResult. A candidate's failure is part of the result."""
+
+    architecture: Architecture
+    model: str                                    # what LLM() loads: an architecture id, a folder, a Hugging Face id
+    config: str
+    size: Size
+    vocabulary: int
+    workloads: Sequence[Workload]
+    candidates: CandidateSet | None               # None: self-test, the baseline against itself
+    sides: Sides
+    rng: random.Random
+    rounds: int
+    report: Callable[[str], None]                 # what is going on, for a progress line
+    _notes: list[str] = field(default_factory=list)
+
+    def run(self) -> ModelResult:
+        try:
+            swap = self._swap()
+            results, audited = self._measure()
+            discrepancies, ruin, kl = self._teacher_forced()
+        except SideFailure as failure:
+            if failure.side == "baseline":
+                raise BaselineError(f"{self.model}: the baseline failed: {failure.failure.message}") from failure
+            return self._failed(failure.failure)
+        noise = self._noise_runs()
+        return calibrate.model_result(
+            model=self.model, category=self.architecture.category, size=self.size, config=self.config,
+            workloads=results, d=[*discrepancies, *audited], noise_d=noise, ruin_d=ruin, kl=kl, swap=swap,
+            self_test=self.candidates is None, notes=self._notes)
+
+    # ------------------------------------------------------------ is the candidate inside?
+
+    def _swap(self) -> Swap:
+        """Sites, calls and the Amdahl account; a candidate that reaches no site is not measured any further."""
+        files = dict(self.candidates.files) if self.candidates else {}
+        sites = self.sides.use("candidate").call("sites")["sites"]
+        unused = tuple(sorted(set(files) - set(sites)))
+        if not sites:
+            return Swap(sites=0, calls=0, unused=unused)
+        prompts = self._prompts(4, (8, 24))
+        runs: dict[str, list[dict[str, Any]]] = {"baseline": [], "candidate": []}
+        for turn in range(2 * PROOF_REPEATS):
+            side = ("baseline", "candidate", "candidate", "baseline")[turn % 4]
+            self.report(f"swap proof, {side}")
+            runs[side].append(self.sides.use(side).call("proof", sites=sites, prompts=prompts, max_tokens=8))
+        calls = runs["candidate"][-1]["calls"]
+        if not any(calls.values()):
+            raise SideFailure("candidate", Failure(message="the model holds candidate modules but never calls them"))
+        return Swap(sites=sum(map(len, sites.values())), calls=sum(calls.values()), unused=unused,
+                    by_task={task: (len(names), calls[task]) for task, names in sites.items()},
+                    shadowed=self.candidates.shadowed() if self.candidates else (), **_amdahl(runs))
+
+    # ------------------------------------------------------------ is it faster?
+
+    def _measure(self) -> tuple[list[WorkloadResult], list[float]]:
+        results, audited = [], []
+        for workload in self.workloads:
+            rounds: dict[Side, list[float]] = {"baseline": [], "candidate": []}
+            for turn in range(self.rounds):
+                prompts = self._prompts(workload.requests, (workload.input_len, workload.input_len))
+                order: tuple[Side, Side] = ("baseline", "candidate") if turn % 2 == 0 else ("candidate", "baseline")
+                for side in order:
+                    self.report(f"{workload.name}, round {turn + 1} of {self.rounds}, {side}")
+                    if turn == 0:
+                        self._timed(side, prompts[:WARM_UP_REQUESTS], workload.output_len)
+                    seconds, tokens = self._timed(side, prompts, workload.output_len)
+                    rounds[side].append(seconds)
+                    if side == "candidate" and turn == self.rounds - 1:
+                        audited += self._audit(prompts, tokens)
+            results.append(_workload_result(workload, rounds["baseline"], rounds["candidate"]))
+        return results, audited
+
+    def _timed(self, side: Side, prompts: list[list[int]], output_len: int) -> tuple[float, list[list[int]]]:
+        """Seconds by the judge's own clock from sending the prompts to the word that all tokens are there."""
+        worker = self.sides.use(side)
+        begin = time.perf_counter()
+        worker.call("generate", prompts=prompts, max_tokens=output_len)
+        seconds = time.perf_counter() - begin
+        tokens = worker.call("outputs")["token_ids"]
+        lengths = [len(ids) for ids in tokens]
+        if lengths != [output_len] * len(prompts):
+            raise SideFailure(side, Failure(
+                message=f"asked for {len(prompts)} x {output_len} tokens, got {len(lengths)} x {sorted(set(lengths))}"))
+        return seconds, tokens
+
+    def _audit(self, prompts: list[list[int]], tokens: list[list[int]]) -> list[float]:
+        """Discrepancy of timed tokens: the baseline is forced along them, so a run that is only fast when it is not
+        being compared is found out."""
+        chosen = self.rng.sample(range(len(prompts)), min(AUDITED_REQUESTS, len(prompts)))
+        forced = [tokens[i] for i in chosen]
+        answer = self.sides.use("baseline").call(
+            "forced", prompts=[prompts[i] for i in chosen], continuations=forced, top=0)
+        return [calibrate.token_discrepancy(a, b) for a, b in zip(answer["argmax"], forced, strict=True)]
+
+    # ------------------------------------------------------------ is it right?
+
+    def _teacher_forced(self) -> tuple[list[float], list[float], float]:
+        """d of each sample, d of unrelated outputs, and the KL bound."""
+        quality = QUALITY[self.size]
+        self._forced_prompts = self._prompts(quality.requests, quality.input_lens)
+        self.report("baseline tokens for teacher forcing")
+        _, self._forced_tokens = self._timed("baseline", self._forced_prompts, quality.output_len)
+        answers = {}
+        for side in ("baseline", "candidate"):
+            self.report(f"teacher-forced, {side}")
+            answers[side] = self._forced(self.sides.use(side))
+        tokens = self._forced_tokens
+        d = [calibrate.token_discrepancy(ids, forced)
+             for ids, forced in zip(answers["candidate"]["argmax"], tokens, strict=True)]
+        unrelated = [calibrate.token_discrepancy(ids, other) for ids, other in zip(tokens, tokens[1:] + tokens[:1])]
+        return d, unrelated, calibrate.kl_bound(answers["baseline"]["top"], answers["candidate"]["top"])
+
+    def _forced(self, worker: Any) -> dict[str, Any]:
+        return worker.call("forced", prompts=self._forced_prompts, continuations=self._forced_tokens, top=TOP_LOGPROBS)
+
+    def _noise_runs(self) -> list[list[float]]:
+        """d of the baseline against itself, in fresh processes with other benign numerics."""
+        self.sides.close()
+        runs = []
+        for number, change in enumerate(NOISE_CHANGES, 1):
+            self.report(f"noise run {number} of {len(NOISE_CHANGES)}")
+            try:
+                with self.sides.fresh(change) as worker:
+                    argmax = self._forced(worker)["argmax"]
+            except SideFailure as failure:
+                raise BaselineError(f"{self.model}: a noise run failed: {failure.failure.message}") from failure
+            runs.append([calibrate.token_discrepancy(a, b) for a, b in zip(argmax, self._forced_tokens, strict=True)])
+        return runs
+
+    def _prompts(self, requests: int, lens: tuple[int, int]) -> list[list[int]]:
+        return [[self.rng.randrange(self.vocabulary) for _ in range(self.rng.randint(*lens))] for _ in range(requests)]
+
+    def _failed(self, failure: Failure) -> ModelResult:
+        return calibrate.failed_model(model=self.model, category=self.architecture.category, size=self.size,
+                                      config=self.config, failure=failure, notes=self._notes)
+
+
+def _workload_result(workload: Workload, baseline_s: list[float], candidate_s: list[float]) -> WorkloadResult:
+    ratio = paired_ratio(baseline_s, candidate_s)
+    tokens = workload.requests * workload.output_len
+    throughput = workload.kind == "throughput"
+    return WorkloadResult(
+        name=workload.name, kind=workload.kind, unit="out tok/s" if throughput else "s",
+        baseline=tuple(tokens / s for s in baseline_s) if throughput else tuple(baseline_s),
+        candidate=tuple(tokens / s for s in candidate_s) if throughput else tuple(candidate_s),
+        throughput_ratio=ratio.median if throughput else None, latency_ratio=None if throughput else ratio.median,
+        ratio_ci=(ratio.low, ratio.high))
+
+
+def _amdahl(runs: dict[str, list[dict[str, Any]]]) -> dict[str, float | None]:
+    """Predicted and measured speed-up of the eager run: T_b / (T_b - (S_b - S_c)) against T_b / T_c."""
+    total_b, total_c, site_b, site_c = (
+        statistics.median(run[key] for run in runs[side])
+        for key in ("total_s", "site_s") for side in ("baseline", "candidate"))
+    predicted, measured = total_b / (total_b - (site_b - site_c)), total_b / total_c
+    # A gain of under a percent is within the noise of one pass: a transfer of it would be a ratio of two noises.
+    transfer = (measured - 1) / (predicted - 1) if abs(predicted - 1) >= 0.01 else None
+    return {"predicted": predicted, "measured": measured, "transfer": transfer}

@@ -1,0 +1,29 @@
+"""Root-mean-square normalisation, optionally after a residual add.
+
+    s = x + residual                                   (only with a residual)
+    y = s / sqrt(mean(s^2) + eps) * weight
+
+T tokens, D hidden; any leading shape. The sum s is rounded to the dtype of x, returned, and normalised as rounded.
+Mean, rsqrt and product accumulate in at least float32 and are cast to the dtype of x before the multiply by weight.
+Mirrors vllm.model_executor.layers.layernorm.RMSNorm.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fastkernels import kernels
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, hidden_size: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
+
+    def forward(self, x_TD: Tensor, residual_TD: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """y, or (y, s) with a residual."""
+        if residual_TD is None:
+            return kernels.rms_norm(x_TD, self.weight, self.eps)
+        return kernels.add_rms_norm(x_TD, residual_TD, self.weight, self.eps)

@@ -1,0 +1,54 @@
+"""Self-attention block of a decoder: project, normalise heads, rotate, attend over the cache, project back.
+
+    [q | k | v] = x Wqkv^T (+ b)
+    q, k = rms_norm(q), rms_norm(k)             over each head, only with qk_norm_eps
+    q, k = rope(positions, q, k)
+    y = attention(q, k, v) Wo^T
+
+T tokens, D hidden, H query heads, J kv heads, K head size; scale 1/sqrt(K). Rounded to the dtype of x after each line.
+Mirrors vllm.model_executor.models.llama.LlamaAttention, qwen2.Qwen2Attention (qkv_bias) and qwen3.Qwen3Attention (qk_norm_eps).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..L1.rms_norm import RMSNorm
+from ..L1.rope import RotaryEmbedding
+from .paged_attention import PagedAttention
+from .parallel_linear import QKVParallelLinear, RowParallelLinear
+
+
+class CausalAttention(nn.Module):
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_size: int,
+        max_position: int,
+        rope_parameters: dict[str, Any],
+        qkv_bias: bool = False,
+        qk_norm_eps: float | None = None,
+        window: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_heads, self.num_kv_heads, self.head_size = num_heads, num_kv_heads, head_size
+        self.qkv_sizes = [num_heads * head_size, num_kv_heads * head_size, num_kv_heads * head_size]
+        self.qkv_proj = QKVParallelLinear(hidden_size, head_size, num_heads, num_kv_heads, qkv_bias)
+        self.q_norm = RMSNorm(head_size, qk_norm_eps) if qk_norm_eps is not None else None
+        self.k_norm = RMSNorm(head_size, qk_norm_eps) if qk_norm_eps is not None else None
+        self.rotary_emb = RotaryEmbedding(head_size, max_position, rope_parameters)
+        self.attn = PagedAttention(num_heads, head_size, head_size**-0.5, num_kv_heads, window)
+        self.o_proj = RowParallelLinear(num_heads * head_size, hidden_size)
+
+    def forward(self, positions: Tensor, hidden_states: Tensor) -> Tensor:
+        """positions [T], hidden_states [T, D] -> [T, D]"""
+        q, k, v = self.qkv_proj(hidden_states).split(self.qkv_sizes, dim=-1)
+        if self.q_norm is not None and self.k_norm is not None:
+            q = self.q_norm(q.view(-1, self.num_heads, self.head_size)).flatten(1)
+            k = self.k_norm(k.view(-1, self.num_kv_heads, self.head_size)).flatten(1)
+        q, k = self.rotary_emb(positions, q, k)
+        return self.o_proj(self.attn(q, k, v))

@@ -1,0 +1,37 @@
+"""Feed-forward block with a gate.
+
+    y = (act(x Wg^T) * (x Wu^T)) Wd^T
+
+T tokens, D hidden, F intermediate; Wg and Wu [F, D] are one packed weight [2F, D], gate first, Wd [D, F].
+activation: silu, gelu, gelu_tanh. Rounded to the dtype of x after each product and after the activation.
+Mirrors vllm.model_executor.models.llama.LlamaMLP (also Qwen2MLP, MistralMLP, GemmaMLP).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from ..L1.glu import GeluAndMul, SiluAndMul
+from .parallel_linear import MergedColumnParallelLinear, RowParallelLinear
+
+
+class GatedMLP(nn.Module):
+    def __init__(
+        self, hidden_size: int, intermediate_size: int, activation: str = "silu", bias: bool = False
+    ) -> None:
+        super().__init__()
+        self.gate_up_proj = MergedColumnParallelLinear(hidden_size, [intermediate_size] * 2, bias)
+        self.act_fn = _activation(activation)
+        self.down_proj = RowParallelLinear(intermediate_size, hidden_size, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[T, D] -> [T, D]"""
+        return self.down_proj(self.act_fn(self.gate_up_proj(x)))
+
+
+def _activation(name: str) -> nn.Module:
+    if name == "silu":
+        return SiluAndMul()
+    if name in ("gelu", "gelu_tanh"):
+        return GeluAndMul("tanh" if name == "gelu_tanh" else "none")
+    raise ValueError(f"activation must be 'silu', 'gelu' or 'gelu_tanh', not {name!r}")

@@ -1,0 +1,80 @@
+"""Causal attention of a step's tokens over the paged cache of one layer: store the new keys and values, then attend.
+
+    cache <- (key, value)
+    o[t] = sum_j softmax_j(scale q[t] . k[j]) v[j]        j over the tokens of t's row up to t, the last W with a window W
+
+T tokens, H query heads, J kv heads, K head size. The ambient step says which rows and cache entries the tokens belong to:
+its first `num_decodes` rows have one token each and take the decode kernel, the others the prefill kernel. A step with one
+kind of rows makes no copy of the query or the output. Softmax in at least float32; o has the dtype of the query.
+Mirrors vllm.model_executor.layers.attention.attention.Attention.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fastkernels.nn.cache import CacheOwner, Paged
+from fastkernels.nn.context import step
+
+from ..L1.decode_attention import DecodeAttention
+from ..L1.kv_cache import StoreKV
+from ..L1.prefill_attention import PrefillAttention
+
+
+class PagedAttention(CacheOwner):
+    def __init__(
+        self, num_heads: int, head_size: int, scale: float, num_kv_heads: int, window: int | None = None
+    ) -> None:
+        super().__init__()
+        self.num_heads, self.head_size, self.num_kv_heads = num_heads, head_size, num_kv_heads
+        self.cache = Paged((num_kv_heads, head_size), window)
+        self.store = StoreKV()
+        self.decode = DecodeAttention(num_heads, head_size, num_kv_heads, scale, window)
+        self.prefill = PrefillAttention(num_heads, head_size, num_kv_heads, scale, window)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """query [T, H*K], key and value [T, J*K] (rows may be strided) -> [T, H*K]. Writes k_cache and v_cache."""
+        now = step()
+        num_tokens, num_decodes = query.shape[0], now.num_decodes
+        k_cache, v_cache = self.k_cache, self.v_cache
+        tables_BM = now.block_tables_GBN[self.group]
+        q_THK = query.view(num_tokens, self.num_heads, self.head_size)
+        k_TJK = key.view(num_tokens, self.num_kv_heads, self.head_size)
+        v_TJK = value.view(num_tokens, self.num_kv_heads, self.head_size)
+        self.store(k_TJK, v_TJK, k_cache, v_cache, now.slots_GT[self.group])
+
+        if now.max_query_len == 0:
+            o_THK = self.decode(q_THK, k_cache, v_cache, now.seq_lens_B, tables_BM, now.max_seq_len)
+        elif num_decodes == 0:
+            o_THK = self.prefill(
+                q_THK,
+                k_cache,
+                v_cache,
+                now.query_starts_B1,
+                now.seq_lens_B,
+                tables_BM,
+                now.max_query_len,
+                now.max_seq_len,
+            )
+        else:
+            decoded = self.decode(
+                q_THK[:num_decodes],
+                k_cache,
+                v_cache,
+                now.seq_lens_B[:num_decodes],
+                tables_BM[:num_decodes],
+                now.max_seq_len,
+            )
+            prefilled = self.prefill(
+                q_THK[num_decodes:],
+                k_cache,
+                v_cache,
+                now.query_starts_B1[num_decodes:] - num_decodes,      # a decode row is one token
+                now.seq_lens_B[num_decodes:],
+                tables_BM[num_decodes:],
+                now.max_query_len,
+                now.max_seq_len,
+            )
+            o_THK = torch.cat((decoded, prefilled))
+        return o_THK.flatten(1)

@@ -1,0 +1,66 @@
+"""One pre-norm layer of a decoder-only transformer.
+
+    h = hidden_states + residual
+    a = h + attention(rms_norm(h; w_in))
+    hidden_states, residual = mlp(rms_norm(a; w_post)), a
+
+T tokens, D hidden. Without a residual (first layer) h = hidden_states; the caller adds the last pair. Each sum is rounded to
+the dtype of the input and normalised as rounded.
+Mirrors vllm.model_executor.models.llama.LlamaDecoderLayer (also Qwen2DecoderLayer, Qwen3DecoderLayer, MistralDecoderLayer).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..L1.rms_norm import RMSNorm
+from ..L2.causal_attention import CausalAttention
+from ..L2.gated_mlp import GatedMLP
+
+
+class DecoderLayer(nn.Module):
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_size: int,
+        max_position: int,
+        rope_parameters: dict[str, Any],
+        rms_norm_eps: float = 1e-6,
+        activation: str = "silu",
+        qkv_bias: bool = False,
+        mlp_bias: bool = False,
+        qk_norm_eps: float | None = None,
+        window: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(hidden_size, rms_norm_eps)
+        self.self_attn = CausalAttention(
+            hidden_size,
+            num_heads,
+            num_kv_heads,
+            head_size,
+            max_position,
+            rope_parameters,
+            qkv_bias,
+            qk_norm_eps,
+            window,
+        )
+        self.post_attention_layernorm = RMSNorm(hidden_size, rms_norm_eps)
+        self.mlp = GatedMLP(hidden_size, intermediate_size, activation, mlp_bias)
+
+    def forward(
+        self, positions: Tensor, hidden_states: Tensor, residual: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """positions [T], hidden_states and residual [T, D] -> (hidden_states, residual)"""
+        if residual is None:
+            hidden_states, residual = self.input_layernorm(hidden_states), hidden_states
+        else:
+            hidden_states, residual = self.input_layernorm(hidden_states, residual)
+        hidden_states = self.self_attn(positions, hidden_states)
+        hidden_states, residual = self.post_attention_layernorm(hidden_states, residual)
+        return self.mlp(hidden_states), residual

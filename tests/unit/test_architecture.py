@@ -1,0 +1,67 @@
+"""The arrows point one way: each package imports only packages below it, and nothing names a task's module."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "fastkernels"
+
+# A package may import packages of a lower rank. `registry.build` walks models, so it sits above the loader.
+RANKS = {
+    "errors": 0, "layout": 0, "records": 0, "settings": 1,
+    "kernels": 1, "nn": 2, "registry": 3, "loader": 4, "baseline": 4, "registry.build": 5,
+    "measure": 5, "engine": 5, "score": 6, "judge": 6, "runner": 7, "report": 7, "cli": 8, "__main__": 9, "__init__": 9,
+}
+
+
+def owner(parts: tuple[str, ...]) -> str:
+    dotted = ".".join(parts[:2])
+    return dotted if dotted in RANKS else parts[0]
+
+
+def imported(tree: ast.AST) -> list[tuple[tuple[str, ...], int]]:
+    """(module path below fastkernels, line) of every import, also inside functions and TYPE_CHECKING blocks."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        found += [(tuple(n.split(".")[1:]), node.lineno) for n in names if n.startswith("fastkernels.")]
+    return found
+
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.relative_to(SOURCE).as_posix())
+def test_arrows_point_one_way(file: Path) -> None:
+    here = owner(file.relative_to(SOURCE).with_suffix("").parts)
+    for parts, line in imported(ast.parse(file.read_text())):
+        there = owner(parts)
+        if there in RANKS and there != here:
+            same_package = here.partition(".")[0] == there.partition(".")[0] and RANKS[there] <= RANKS[here]
+            assert RANKS[there] < RANKS[here] or same_package, f"{file.name}:{line} {here} -> {there} runs back"
+
+
+def test_ranks_name_every_package() -> None:
+    packages = {p.name for p in SOURCE.iterdir() if p.is_dir() and any(p.rglob("*.py"))}
+    modules = {p.stem for p in SOURCE.glob("*.py")}
+    assert packages | modules <= set(RANKS), "a new package needs a rank"
+
+
+def test_nothing_in_src_names_a_model() -> None:
+    names = ("llama", "qwen", "mistral")
+    for file in FILES:
+        code = ast.parse(file.read_text())
+        docstrings = {id(n.body[0].value) for n in ast.walk(code)
+                      if isinstance(n, ast.Module | ast.FunctionDef | ast.ClassDef) and n.body
+                      and isinstance(n.body[0], ast.Expr)}
+        for node in ast.walk(code):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+                words = node.value.lower()
+                # Help texts show an example; a comparison or a dictionary key is behaviour.
+                assert not any(words == name for name in names), f"{file}:{node.lineno} branches on '{node.value}'"
