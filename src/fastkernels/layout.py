@@ -17,14 +17,23 @@ def data_dir(name: str) -> Path:
 
 
 def state_dir() -> Path:
-    """Where history and caches go: `FK_STATE_DIR`, else `$XDG_STATE_HOME/fastkernels`. Not created here."""
-    if chosen := os.environ.get("FK_STATE_DIR"):
-        return Path(chosen)
+    """Where history and caches go: the setting `state_dir`, else `$XDG_STATE_HOME/fastkernels`. Not created here."""
+    from fastkernels.settings import resolve  # reads files that this module finds
+
+    if chosen := resolve().state_dir:
+        return chosen.expanduser()
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "fastkernels"
 
 
 def default_candidates_dir() -> Path:
-    """`tasks/candidate` of the checkout or of the working folder: where `fk stubs` writes and `fk kernels` looks."""
+    """The setting `candidates`, else `tasks/candidate` of the working folder or of the checkout.
+
+    Where `fk stubs` writes and `fk kernels` looks.
+    """
+    from fastkernels.settings import resolve
+
+    if chosen := resolve().candidates:
+        return Path(chosen).expanduser()
     here = Path.cwd() / "tasks" / "candidate"
     checkout = _CHECKOUT / "tasks" / "candidate"
     return here if here.is_dir() or not checkout.is_dir() else checkout

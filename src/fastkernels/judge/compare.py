@@ -192,7 +192,7 @@ def suspect(
         if not torch.equal(ours.isfinite(), theirs.isfinite()):
             return f"{name}: other elements are non-finite than the baseline's"
         found, bound = errors(ours, theirs), allowed[name]
-        if found.whole > quick_bound(bound.whole) or found.row > quick_bound(bound.row):
+        if found.whole >= quick_bound(bound.whole) or found.row >= quick_bound(bound.row):
             return f"{name}: {found.whole:.3g} (worst row {found.row:.3g}) away from the baseline's output"
         if found.vanishing > (1 + 1 / K) * bound.vanishing:
             return f"{name}: {found.vanishing:.3g} where the baseline's output vanishes"

@@ -7,6 +7,7 @@ its sum come from a seed that only the judge knows.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -86,11 +87,12 @@ def mutated(
 
 
 class Fingerprint:
-    """A 64-bit sum of a tensor's bytes with secret random weights: two different tensors agree with chance ~2^-31.
+    """A 64-bit sum of a tensor's bytes with secret weights.
 
-        h(x) = sum_i w_(i mod m) (2 (i div m) + 1) x_i   mod 2^64,        x_i the 32-bit words, w odd and random
+        h(x) = sum_i w_(i mod m) v_(i div m) x_i   mod 2^64,      x_i the 32-bit words, w and v odd and random
 
-    Whoever does not know `seed` cannot change an input and keep the sum.
+    One changed word always changes the sum (its weight is odd); whoever does not know `seed` cannot make several
+    changes cancel.
     """
 
     def __init__(self, seed: int) -> None:
@@ -101,9 +103,10 @@ class Fingerprint:
         words = _words(x)
         weights = self._on(x.device, len(words))
         total = torch.zeros((), dtype=torch.int64, device=x.device)
-        for slice_, start in enumerate(range(0, len(words), _SLICE_WORDS)):
+        slices = random.Random(self._seed)
+        for start in range(0, len(words), _SLICE_WORDS):
             part = words[start : start + _SLICE_WORDS].to(torch.int64)
-            total += (part * weights[: len(part)]).sum() * (2 * slice_ + 1)
+            total += (part * weights[: len(part)]).sum() * (2 * slices.randrange(-(2**61), 2**61) + 1)
         return int(total)
 
     def all(self, tensors: Mapping[str, Tensor]) -> dict[str, int]:

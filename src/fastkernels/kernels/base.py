@@ -6,7 +6,8 @@
 
 Choice, first that applies: `impl=` argument, `use()`, the device's table (registry/devices), the declared order.
 An implementation that the table prefers but that cannot serve a call is passed over and counted in `skipped`;
-one that was asked for by name raises KernelError with the reason. Under torch.compile a kernel is one opaque operator.
+one that was asked for by name raises KernelError with the reason. Under torch.compile a kernel is one opaque operator,
+`torch.ops.fastkernels.<name>`, that makes the same choice when it runs.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from torch import Tensor
 from fastkernels.errors import KernelError
 from fastkernels.kernels import policy
 
-skipped: Counter[tuple[str, str, str]] = Counter()      # (kernel, implementation, reason) -> calls
+skipped: Counter[tuple[str, str, str]] = Counter()  # (kernel, implementation, reason) -> calls
 registered: dict[str, Kernel] = {}
 _forced: list[dict[str, str]] = []
+_observers: list[Callable[[str, Sequence[Any]], None]] = []
 
 
 @dataclass(frozen=True)
 class Implementation:
-    """One way to compute a kernel: `function` of a module beside the reference, loaded on first use.
+    """One way to compute a kernel: the function named like the kernel in `module`, imported on first use.
 
     The module may define `unsupported(kernel: str, *args) -> str | None`: why it cannot serve these arguments.
     """
@@ -58,73 +60,165 @@ class Implementation:
     def loaded(self) -> ModuleType:
         return importlib.import_module(self.module)
 
-    def why_not(self, kernel: str, args: Sequence[Any], device: str) -> str | None:
-        """Why this implementation cannot serve the call, or None."""
+    def not_here(self, device: str) -> str | None:
+        """Why this implementation can serve no call at all on this kind of device, or None."""
         if device not in self.devices and not (self.name == "triton" and policy.interpreting()):
             return f"needs {' or '.join(self.devices)}, not {device}"
-        if self.missing:
-            return self.missing
+        return self.missing
+
+    def why_not(self, kernel: str, args: Sequence[Any], device: str) -> str | None:
+        """Why this implementation cannot serve the call, or None."""
+        if reason := self.not_here(device):
+            return reason
         check = getattr(self.loaded, "unsupported", None)
         return check(kernel, *args) if check else None
 
 
+class _Choice:
+    """One entry of a device's table, resolved on first use so that a library nobody reaches is never imported.
+
+    What holds for the whole process is kept (installed or not, the function, whether it has conditions at all); whether
+    it can serve *these arguments* is asked anew for every call.
+    """
+
+    __slots__ = ("_check", "_function", "_implementation", "_kernel", "_reason", "_resolved", "max_rows", "name")
+
+    def __init__(self, kernel: Kernel, entry: policy.Entry, device: str) -> None:
+        self._kernel, self.name, self.max_rows = kernel.name, entry.use, entry.max_rows
+        self._implementation = kernel.implementation(entry.use)
+        self._function: Callable[..., Any] | None = kernel.reference if entry.use == "reference" else None
+        self._check: Callable[..., str | None] | None = None
+        self._resolved = entry.use == "reference"
+        self._reason: str | None = None
+        if not self._resolved:
+            self._reason = self._implementation.not_here(device) if self._implementation else "unknown"
+
+    def function_for(self, args: Sequence[Any]) -> Callable[..., Any] | None:
+        """What to call, or None where this implementation cannot serve the call; then `skipped` counts it."""
+        if not self._resolved and self._reason is None:
+            assert self._implementation is not None  # an unknown name has a reason
+            module = self._implementation.loaded
+            self._function = getattr(module, self._kernel)
+            self._check = getattr(module, "unsupported", None)
+            self._resolved = True
+        reason = self._reason or (self._check(self._kernel, *args) if self._check else None)
+        if reason is None:
+            return self._function
+        skipped[self._kernel, self.name, reason] += 1
+        return None
+
+    @property
+    def unconditional(self) -> Callable[..., Any] | None:
+        """The function, if it serves every call of every size on this device."""
+        return self._function if self._resolved and self._check is None and self.max_rows is None else None
+
+
 @dataclass
 class Kernel:
-    """One operation. Arguments are positional and named by `schema`, a torch operator schema without the name."""
+    """One operation. Arguments are positional and named by `schema`, a torch operator schema without the name.
+
+    The first argument is a tensor; its device decides. `fake` makes outputs of the right shape and dtype without
+    computing. `rows` is the size by which a device's table may choose.
+    """
 
     name: str
     schema: str
     reference: Callable[..., Any]
-    fake: Callable[..., Any]                              # shapes and dtypes only: meta device and tracing
-    implementations: tuple[Implementation, ...] = ()      # declared order: best guess first
-    rows: Callable[..., int] | None = None                # size by which the device table may choose
+    fake: Callable[..., Any]
+    implementations: tuple[Implementation, ...] = ()  # declared order: best guess first
+    rows: Callable[..., int] | None = None
     _by_name: dict[str, Implementation] = field(init=False, repr=False)
+    _choices: dict[str, list[_Choice]] = field(init=False, repr=False, default_factory=dict)
+    _on_cpu: Callable[..., Any] | None = field(init=False, repr=False, default=None)
+    _on_cuda: Callable[..., Any] | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         self._by_name = {i.name: i for i in self.implementations}
         registered[self.name] = self
-        torch.library.define(f"fastkernels::{self.name}", self.schema)
+        # The operator carries `impl` too, so that a compiled module keeps a choice made by name.
+        arguments, _, results = self.schema.rpartition(") ->")
+        torch.library.define(f"fastkernels::{self.name}", f"{arguments}, *, str? impl=None) ->{results}")
         torch.library.impl(f"fastkernels::{self.name}", "CompositeExplicitAutograd")(self.run)
-        torch.library.register_fake(f"fastkernels::{self.name}")(self.fake)
+        torch.library.register_fake(f"fastkernels::{self.name}")(self._fake)
         self._op = getattr(torch.ops.fastkernels, self.name)
 
     @property
     def names(self) -> list[str]:
         return ["reference", *self._by_name]
 
+    def implementation(self, name: str) -> Implementation | None:
+        """The implementation of this name; None for `reference` and for names that do not exist."""
+        return self._by_name.get(name)
+
     def __call__(self, *args: Any, impl: str | None = None) -> Any:
         if torch.compiler.is_compiling():
-            return self._op(*args)
+            return self._op(*args, impl=impl)
+        # The common path of an eager step, about half a microsecond: nothing forced, one choice for every call.
+        if impl is None and not _forced:
+            if args[0].is_cpu:
+                if self._on_cpu is not None:
+                    return self._on_cpu(*args)
+            elif args[0].is_cuda and self._on_cuda is not None:
+                return self._on_cuda(*args)
         return self.run(*args, impl=impl)
 
     def run(self, *args: Any, impl: str | None = None) -> Any:
         device = _device(args)
         if device == "meta":
+            for observer in _observers:
+                observer(self.name, args)
             return self.fake(*args)
         name = impl or self._forced_name()
         if name is None:
-            name = self.choose(args, device)
-        elif name != "reference":
-            self._require(name, args, device)
+            return self._chosen(args, device)[1](*args)
         if name == "reference":
             return self.reference(*args)
+        self._require(name, args, device)
         return getattr(self._by_name[name].loaded, self.name)(*args)
 
-    def choose(self, args: Sequence[Any], device: str) -> str:
+    def choose(self, args: Sequence[Any]) -> str:
         """The implementation that the device's table (or the declared order) prefers and that can serve the call."""
-        size = self.rows(*args) if self.rows else 0
-        for name in policy.preferred(self.name, list(self._by_name), size, device):
-            if name == "reference":
-                return name
-            reason = self._by_name[name].why_not(self.name, args, device) if name in self._by_name else "unknown"
-            if reason is None:
-                return name
-            skipped[self.name, name, reason] += 1
-        return "reference"
+        return self._chosen(args, _device(args))[0]
 
     def why_not(self, name: str, args: Sequence[Any]) -> str | None:
         """Why implementation `name` cannot serve these arguments, or None."""
-        return None if name == "reference" else self._by_name[name].why_not(self.name, args, _device(args))
+        if name == "reference":
+            return None
+        if name not in self._by_name:
+            return f"unknown; there are {', '.join(self.names)}"
+        return self._by_name[name].why_not(self.name, args, _device(args))
+
+    def forget_choices(self) -> None:
+        """Read the device's table again on the next call."""
+        self._choices.clear()
+        self._on_cpu = self._on_cuda = None
+
+    def _chosen(self, args: Sequence[Any], device: str) -> tuple[str, Callable[..., Any]]:
+        choices = self._choices.get(device)
+        if choices is None:
+            entries = policy.preferred(self.name, list(self._by_name), device)
+            choices = self._choices[device] = [_Choice(self, entry, device) for entry in entries]
+        size: int | None = None
+        for choice in choices:
+            if choice.max_rows is not None and self.rows is not None:
+                size = self.rows(*args) if size is None else size
+                if size > choice.max_rows:
+                    continue
+            function = choice.function_for(args)
+            if function is not None:
+                if choice is choices[0]:
+                    self._keep(choice, device)
+                return choice.name, function
+        raise AssertionError("reference closes every list and serves every call")
+
+    def _keep(self, first: _Choice, device: str) -> None:
+        if device == "cpu":
+            self._on_cpu = first.unconditional
+        elif device == "cuda":
+            self._on_cuda = first.unconditional
+
+    def _fake(self, *args: Any, impl: str | None = None) -> Any:
+        return self.fake(*args)
 
     def _require(self, name: str, args: Sequence[Any], device: str) -> None:
         if name not in self._by_name:
@@ -148,17 +242,39 @@ def _device(args: Sequence[Any]) -> str:
     raise TypeError("A kernel needs at least one tensor argument")
 
 
+def reload_policy() -> None:
+    """Read the devices' tables again: for tools that have just written one, and for tests."""
+    policy.table.cache_clear()
+    for kernel in registered.values():
+        kernel.forget_choices()
+
+
 @contextmanager
 def use(every: str | None = None, **named: str) -> Iterator[None]:
     """Force an implementation for all kernels that have it (`use("reference")`) or for some (`use(glu="triton")`)."""
+    if every is not None and not any(every in kernel.names for kernel in registered.values()):
+        raise KernelError(f"No kernel has an implementation '{every}'")
     for kernel, name in named.items():
         if kernel not in registered:
             raise KernelError(f"No kernel '{kernel}'; there are {', '.join(sorted(registered))}")
         if name not in registered[kernel].names:
-            raise KernelError(f"Kernel {kernel} has no implementation '{name}'; "
-                              f"it has {', '.join(registered[kernel].names)}")
+            names = ", ".join(registered[kernel].names)
+            raise KernelError(f"Kernel {kernel} has no implementation '{name}'; it has {names}")
     _forced.append({**({"*": every} if every else {}), **named})
     try:
         yield
     finally:
         _forced.pop()
+
+
+@contextmanager
+def observe(observer: Callable[[str, Sequence[Any]], None]) -> Iterator[None]:
+    """Call `observer(kernel name, arguments)` for every kernel that is called with meta tensors in the body.
+
+    For counting what a module does without doing it (measure/roofline.py). Calls on real devices are not observed.
+    """
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.remove(observer)

@@ -13,12 +13,20 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import yaml
 
+from fastkernels.errors import FileFormatError
 from fastkernels.layout import data_dir
+
+
+class Entry(NamedTuple):
+    """One preference: an implementation, and the largest size for which it holds (None: every size)."""
+
+    use: str
+    max_rows: int | None = None
 
 
 def interpreting() -> bool:
@@ -37,21 +45,31 @@ def device_slug(device: str) -> str:
 
 
 @lru_cache
-def table(device: str) -> dict[str, list[Any]]:
-    """The measured preferences for this kind of device, by kernel; empty where none was measured."""
+def table(device: str) -> dict[str, list[Entry]]:
+    """The measured preferences for this kind of device, by kernel; empty where none was measured.
+
+    Raises FileFormatError where the file's `implementations` block is not of the form above.
+    """
     path = data_dir("registry") / "devices" / f"{device_slug(device)}.yaml"
-    return yaml.safe_load(path.read_text()).get("implementations", {}) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    try:
+        rows = (yaml.safe_load(path.read_text()) or {}).get("implementations") or {}
+    except yaml.YAMLError as error:
+        raise FileFormatError(path, "", str(error)) from error
+    try:
+        return {kernel: [_entry(entry) for entry in entries] for kernel, entries in rows.items()}
+    except (TypeError, AttributeError) as error:
+        raise FileFormatError(path, "implementations", str(error)) from error
 
 
-def preferred(kernel: str, declared: list[str], size: int, device: str) -> list[str]:
-    """Implementation names, best first, for a call of this size; `reference` is always the last resort."""
+def preferred(kernel: str, declared: list[str], device: str) -> list[Entry]:
+    """What to try in turn; the last entry is always `reference`, for every size."""
     entries = table(device).get(kernel)
     if entries is None:
-        return [*declared, "reference"] if device == "cuda" else ["reference"]
-    names = []
-    for entry in entries:
-        if isinstance(entry, str):
-            names.append(entry)
-        elif size <= entry.get("max_rows", size):
-            names.append(entry["use"])
-    return [*names, "reference"]
+        entries = [Entry(name) for name in declared] if device == "cuda" else []
+    return [*entries, Entry("reference")]
+
+
+def _entry(entry: Any) -> Entry:
+    return Entry(entry) if isinstance(entry, str) else Entry(**entry)

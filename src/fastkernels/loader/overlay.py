@@ -1,13 +1,14 @@
 """Task overlays: import the task tree with candidates laid on top of it, without patching anything.
 
-`Overlay((candidate, baseline))` is a package that exists only in memory. Its module `L1.rms_norm` is the first file
-found in the layers; a name that this file leaves out is taken from the file below it. Tasks import each other relatively
-(`from ..L1.rms_norm import RMSNorm`), so every module above is read again with the candidate in place, and several
-overlays live side by side in one process.
+`Overlay((candidate, baseline))` is a package that exists only in memory. Its module `L1.rms_norm` is the
+first file found in the layers; a name that this file leaves out is taken from the file below it. Tasks import
+each other relatively (`from ..L1.rms_norm import RMSNorm`), so every module above is read again with the
+candidate in place, and several overlays live side by side in one process.
 
-A layer is a folder with `L1` .. `L4`. Beside its task files it may carry helper modules, packages and data; those are
-found by the same rule, so a helper is best named after its task (`rms_norm_kernel.py`). Python's bytecode cache is
-neither read nor written: it cannot tell two edits of one second apart, and a candidate could plant one.
+A layer is a folder with `L1` .. `L4`. Beside its task files it may carry helper modules, packages and data;
+those are found by the same rule, so a helper is best named after its task (`rms_norm_kernel.py`). Python's
+bytecode cache is neither read nor written: it cannot tell two edits of one second apart, and a candidate
+could plant one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from types import CodeType, ModuleType
 from fastkernels.layout import data_dir
 
 _PREFIX = "fastkernels_overlay_"
-_BELOW = "__below"                          # `L1.rms_norm__below` is `L1.rms_norm` of the next layer that has one
+_BELOW = "__below"  # `L1.rms_norm__below` is `L1.rms_norm` of the next layer that has one
 _overlays: dict[str, Overlay] = {}
 
 
@@ -51,7 +52,7 @@ class Overlay:
         return f"{_PREFIX}{digest[:12]}"
 
     def load(self, name: str) -> ModuleType:
-        """Import `L1.rms_norm` (or `L1/rms_norm`); errors of the file surface as they are, with its path and line."""
+        """Import `L1.rms_norm` (or `L1/rms_norm`); a file's errors surface with its path and line."""
         _overlays.setdefault(self.package, self)
         return importlib.import_module(f"{self.package}.{_dotted(name)}")
 
@@ -72,12 +73,17 @@ class Overlay:
         return file.relative_to(layer).with_suffix("").as_posix() if file and layer else None
 
     def blame(self, error: BaseException) -> tuple[Path, int] | None:
-        """File and line of the innermost place in a candidate, else in the baseline, that `error` passed through."""
-        frames = [(Path(frame.filename), frame.lineno or 1) for frame in traceback.extract_tb(error.__traceback__)]
+        """File and line of the innermost place, in a candidate if any, that `error` came from."""
+        frames = [
+            (Path(frame.filename), frame.lineno or 1) for frame in traceback.extract_tb(error.__traceback__)
+        ]
         if isinstance(error, SyntaxError) and error.filename:
             frames.append((Path(error.filename), error.lineno or 1))
         ours = [place for place in reversed(frames) if self._layer_of(place[0])]
-        return next((place for place in ours if self._layer_of(place[0]) != self.layers[-1]), ours[0] if ours else None)
+        return next(
+            (place for place in ours if self._layer_of(place[0]) != self.layers[-1]),
+            ours[0] if ours else None,
+        )
 
     def _layer_of(self, file: Path | None) -> Path | None:
         return next((layer for layer in self.layers if file and file.is_relative_to(layer)), None)
@@ -113,10 +119,10 @@ class _Loader(importlib.machinery.SourceFileLoader):
         return self.source_to_code(self.get_data(path), path)
 
     def exec_module(self, module: ModuleType) -> None:
-        # Until the file has run, a missing name is a circular import and must not become the baseline's in silence.
+        # Until the file has run, a missing name is a circular import; it must not become the baseline's.
         super().exec_module(module)
         if self.has_below and "__getattr__" not in vars(module):
-            module.__getattr__ = _fall_through(module.__name__)        # type: ignore[method-assign]
+            module.__getattr__ = _fall_through(module.__name__)  # type: ignore[method-assign]
 
 
 def _fall_through(name: str):
@@ -143,7 +149,8 @@ class _Finder(importlib.abc.MetaPathFinder):
             loader = _Loader(fullname, str(files[0]), has_below=len(files) > 1)
             inside = [str(files[0].parent)] if files[0].name == "__init__.py" else None
             return importlib.util.spec_from_file_location(
-                fullname, files[0], loader=loader, submodule_search_locations=inside)
+                fullname, files[0], loader=loader, submodule_search_locations=inside
+            )
         folders = [str(f) for layer in overlay.layers if (f := layer.joinpath(*name.split("."))).is_dir()]
         if not folders:
             return None

@@ -33,17 +33,17 @@ Stop = Literal["continue", "converged", "budget", "unstable"]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A statistic with its bootstrap interval; `n` observations stand behind it."""
+    """A median with its bootstrap interval; `n` observations stand behind it."""
 
-    value: float
+    median: float
     low: float
     high: float
     n: int
 
     @property
     def half_width(self) -> float:
-        """The larger distance from the value to an end, relative to the value."""
-        return max(self.high - self.value, self.value - self.low) / abs(self.value)
+        """The larger distance from the median to an end, relative to the median."""
+        return max(self.high - self.median, self.median - self.low) / abs(self.median)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +89,15 @@ def median_interval(
     clusters = _clusters(data, rounds)
     generator = np.random.default_rng(seed)
     chosen = generator.integers(0, len(clusters), size=(resamples, len(clusters)))
-    medians = np.nanmedian(clusters[chosen].reshape(resamples, -1), axis=1)
+    median = np.nanmedian if np.isnan(clusters).any() else np.median
+    medians = median(clusters[chosen].reshape(resamples, -1), axis=1)
     tail = (1 - confidence) / 2
     low, high = np.quantile(medians, (tail, 1 - tail))
     middle = float(np.median(data))
     return Interval(middle, min(float(low), middle), max(float(high), middle), len(data))
 
 
-def speedup(baseline: ArrayLike, candidate: ArrayLike, rounds: Sequence[int] | None = None) -> Interval:
+def paired_ratio(baseline: ArrayLike, candidate: ArrayLike, rounds: Sequence[int] | None = None) -> Interval:
     """Median of the paired ratios baseline / candidate with its interval."""
     return median_interval(paired_ratios(baseline, candidate), rounds)
 

@@ -60,7 +60,7 @@ class TaskEntry(Record):
     mutates: tuple[str, ...] = ()               # arguments that forward writes
     aliases: tuple[str, ...] = ()               # names in use elsewhere; `name:variant` points at one variant
     draws: dict[str, Draw] = {}                 # arguments that are not plain activations
-    label: str = ""                             # part of case ids, from init arguments: "K{in_features}-N{out_features}"
+    label: str = ""                             # part of case ids: "K{in_features}-N{out_features}", "D{dims}"
     extra_cases: tuple[ExtraCase, ...] = ()
 
     @property
@@ -114,7 +114,7 @@ class TokenSamples(Record):
     """Prompts whose greedy continuation by the baseline both sides are forced along."""
 
     requests: PositiveInt
-    input_len: PositiveInt
+    input_lens: tuple[PositiveInt, PositiveInt]         # lengths are drawn from this range, ends included
     output_len: PositiveInt
 
 
@@ -123,7 +123,6 @@ class Correctness(Record):
 
     kind: Literal["tokens"]
     ruin: Literal["other-prompt"]               # the same tokens scored after another sample's prompt
-    noise_runs: Annotated[int, Field(ge=3)] = 3
     samples: dict[Size, TokenSamples]
 
 

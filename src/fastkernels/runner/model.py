@@ -15,7 +15,6 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from fastkernels.errors import BaselineError
@@ -23,29 +22,15 @@ from fastkernels.loader.candidates import CandidateSet
 from fastkernels.measure.stats import paired_ratio
 from fastkernels.records import Failure, ModelResult, Size, Swap, WorkloadResult
 from fastkernels.registry.schema import Architecture, Workload
-from fastkernels.runner.sides import Side, SideFailure, Sides
+from fastkernels.runner.sides import Side, SideFailure, SideHandle, Sides
 from fastkernels.score import calibrate
 
-# Benign other numerics of the baseline: each noise run is a fresh process with one of these changes (macroeval.md).
-# Another split of the batch, other chunks of the prompts, and PyTorch's own arithmetic in the pointwise kernels.
-NOISE_CHANGES: tuple[dict[str, Any], ...] = (
-    {"batch_split": 2}, {"chunk": 48}, {"noise": ("rms_norm", "add_rms_norm", "glu", "rope")})
+NOISE_KERNELS = ("rms_norm", "add_rms_norm", "glu", "rope")
+NOISE_CHUNK: dict[Size, int] = {"tiny": 48, "full": 1024}
 TOP_LOGPROBS = 20               # positions keep this many for the KL bound
-AUDITED_REQUESTS = 8            # of each throughput workload's timed output, replayed by the baseline
+AUDITED_REQUESTS = 8            # of each workload's timed output, replayed by the baseline
 PROOF_REPEATS = 3               # eager proof passes of each side, alternating
 WARM_UP_REQUESTS = 32           # of each workload, before the first round: graphs, allocator
-
-
-@dataclass(frozen=True)
-class Quality:
-    """Prompts of the teacher-forced comparison."""
-
-    requests: int
-    input_lens: tuple[int, int]
-    output_len: int
-
-
-QUALITY: dict[Size, Quality] = {"tiny": Quality(24, (4, 96), 48), "full": Quality(64, (32, 512), 128)}
 
 
 @dataclass
@@ -148,10 +133,10 @@ class ModelTrial:
 
     def _teacher_forced(self) -> tuple[list[float], list[float], float]:
         """d of each sample, d of unrelated outputs, and the KL bound."""
-        quality = QUALITY[self.size]
-        self._forced_prompts = self._prompts(quality.requests, quality.input_lens)
+        samples = self.architecture.correctness.samples[self.size]
+        self._forced_prompts = self._prompts(samples.requests, samples.input_lens)
         self.report("baseline tokens for teacher forcing")
-        _, self._forced_tokens = self._timed("baseline", self._forced_prompts, quality.output_len)
+        _, self._forced_tokens = self._timed("baseline", self._forced_prompts, samples.output_len)
         answers = {}
         for side in ("baseline", "candidate"):
             self.report(f"teacher-forced, {side}")
@@ -162,17 +147,20 @@ class ModelTrial:
         unrelated = [calibrate.token_discrepancy(ids, other) for ids, other in zip(tokens, tokens[1:] + tokens[:1])]
         return d, unrelated, calibrate.kl_bound(answers["baseline"]["top"], answers["candidate"]["top"])
 
-    def _forced(self, worker: Any) -> dict[str, Any]:
+    def _forced(self, worker: SideHandle) -> dict[str, Any]:
         return worker.call("forced", prompts=self._forced_prompts, continuations=self._forced_tokens, top=TOP_LOGPROBS)
 
     def _noise_runs(self) -> list[list[float]]:
-        """d of the baseline against itself, in fresh processes with other benign numerics."""
+        """d of the baseline against itself in fresh processes, each with benign other numerics (macroeval.md): another
+        split of the batch, other chunks of the prompts, PyTorch's own arithmetic in the pointwise kernels."""
         self.sides.close()
         runs = []
-        for number, change in enumerate(NOISE_CHANGES, 1):
-            self.report(f"noise run {number} of {len(NOISE_CHANGES)}")
+        changes: list[dict[str, Any]] = [{"max_num_seqs": max(2, len(self._forced_prompts) // 2)},
+                                         {"max_num_batched_tokens": NOISE_CHUNK[self.size]}, {"noise": NOISE_KERNELS}]
+        for number, change in enumerate(changes, 1):
+            self.report(f"noise run {number} of {len(changes)}")
             try:
-                with self.sides.fresh(change) as worker:
+                with self.sides.fresh(**change) as worker:
                     argmax = self._forced(worker)["argmax"]
             except SideFailure as failure:
                 raise BaselineError(f"{self.model}: a noise run failed: {failure.failure.message}") from failure

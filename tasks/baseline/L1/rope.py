@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels import kernels
-from fastkernels.kernels.rope.tables import rotary_table
 
 
 class RotaryEmbedding(nn.Module):
@@ -28,7 +27,7 @@ class RotaryEmbedding(nn.Module):
         super().__init__()
         self.head_size = head_size
         # Equal arguments give one shared tensor, so the layers of a model hold a single table.
-        table_PR = rotary_table(
+        table_PR = kernels.rotary_table(
             head_size, max_position, rope_parameters, torch.get_default_dtype(), torch.get_default_device()
         )
         self.register_buffer("cos_sin_PR", table_PR, persistent=False)

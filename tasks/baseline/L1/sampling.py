@@ -5,7 +5,7 @@
 
 B rows, V vocabulary. g is standard Gumbel noise, so the draw follows softmax(logits / temperature) restricted to: the top_k
 largest logits (0 = all), then the smallest set of them, most probable first, whose mass reaches top_p (1 = all). The
-noise depends on (seed, position, v) alone: a row's draws do not change with the batch that it is in.
+noise depends on (seed, position, v) alone: a row's draws do not change with the batch that it is in. Logits are float32, ids int64.
 Mirrors vllm.v1.sample.sampler.Sampler.
 """
 

@@ -6,7 +6,7 @@
 T tokens, H query heads, J kv heads, K head size. The ambient step says which rows and cache entries the tokens belong to:
 its first `num_decodes` rows have one token each and take the decode kernel, the others the prefill kernel. A step with one
 kind of rows makes no copy of the query or the output. Softmax in at least float32; o has the dtype of the query.
-Mirrors vllm.model_executor.layers.attention.attention.Attention.
+Mirrors vllm.model_executor.layers.attention.Attention.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fastkernels.kernels import plans
 from fastkernels.nn.cache import CacheOwner, Paged
 from fastkernels.nn.context import step
 
@@ -70,7 +71,7 @@ class PagedAttention(CacheOwner):
                 q_THK[num_decodes:],
                 k_cache,
                 v_cache,
-                now.query_starts_B1[num_decodes:] - num_decodes,      # a decode row is one token
+                prefill_starts(now.query_starts_B1, num_decodes),
                 now.seq_lens_B[num_decodes:],
                 tables_BM[num_decodes:],
                 now.max_query_len,
@@ -78,3 +79,17 @@ class PagedAttention(CacheOwner):
             )
             o_THK = torch.cat((decoded, prefilled))
         return o_THK.flatten(1)
+
+
+def prefill_starts(query_starts_B1: Tensor, num_decodes: int) -> Tensor:
+    """Where the queries of prefill rows start, counted from the first of them: a decode row is one token.
+
+    One tensor for all layers of a forward, because attention libraries plan their work by the tensors that they get.
+    """
+    name, tensors = "paged_attention.prefill_starts", (query_starts_B1,)
+    if torch.compiler.is_compiling():
+        return query_starts_B1[num_decodes:] - num_decodes
+    if plans.capturing(query_starts_B1) and not plans.is_planned(name, tensors, num_decodes):
+        # A captured graph must compute it anew in every replay.
+        return query_starts_B1[num_decodes:] - num_decodes
+    return plans.planned(name, tensors, num_decodes, lambda: query_starts_B1[num_decodes:] - num_decodes)

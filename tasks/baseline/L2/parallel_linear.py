@@ -39,10 +39,17 @@ class MergedColumnParallelLinear(nn.Module):
 
 class QKVParallelLinear(nn.Module):
     def __init__(
-        self, hidden_size: int, head_size: int, total_num_heads: int, total_num_kv_heads: int, bias: bool = False
+        self,
+        hidden_size: int,
+        head_size: int,
+        total_num_heads: int,
+        total_num_kv_heads: int,
+        bias: bool = False,
     ) -> None:
         super().__init__()
-        self.output_sizes = [size * head_size for size in (total_num_heads, total_num_kv_heads, total_num_kv_heads)]
+        self.output_sizes = [
+            size * head_size for size in (total_num_heads, total_num_kv_heads, total_num_kv_heads)
+        ]
         self.linear = Linear(hidden_size, sum(self.output_sizes), bias)
 
     def forward(self, x: Tensor) -> Tensor:

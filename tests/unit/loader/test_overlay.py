@@ -64,19 +64,24 @@ def test_three_layers(tree, base):
 
 def test_the_file_below_still_sees_the_candidate_beneath_it(tree, base):
     """L2/mlp of the candidate leaves MLP out: the baseline's MLP is re-read over the candidate's L1."""
-    top = tree("top", {"L1/norm.py": "class Norm:\n    who = 'top'\n", "L2/mlp.py": "class Mine:\n    pass\n"})
+    top = tree(
+        "top", {"L1/norm.py": "class Norm:\n    who = 'top'\n", "L2/mlp.py": "class Mine:\n    pass\n"}
+    )
     assert Overlay((top, base)).load("L2.mlp").MLP.norm.who == "top"
 
 
 def test_helpers_packages_and_data_beside_a_task(tree, base):
-    top = tree("top", {
-        "L1/norm.py": "from pathlib import Path\nfrom ._norm_util import NAME\nfrom .norm_parts.inner import DEEP\n"
-        "class Norm:\n    who = NAME + DEEP + (Path(__file__).parent / 'norm.txt').read_text()\n",
-        "L1/_norm_util.py": "NAME = 'n'\n",
-        "L1/norm_parts/__init__.py": "",
-        "L1/norm_parts/inner.py": "from .._norm_util import NAME\nDEEP = 'd' + NAME\n",
-        "L1/norm.txt": "t",
-    })
+    top = tree(
+        "top",
+        {
+            "L1/norm.py": "from pathlib import Path\nfrom ._norm_util import NAME\nfrom .norm_parts.inner import DEEP\n"
+            "class Norm:\n    who = NAME + DEEP + (Path(__file__).parent / 'norm.txt').read_text()\n",
+            "L1/_norm_util.py": "NAME = 'n'\n",
+            "L1/norm_parts/__init__.py": "",
+            "L1/norm_parts/inner.py": "from .._norm_util import NAME\nDEEP = 'd' + NAME\n",
+            "L1/norm.txt": "t",
+        },
+    )
     assert Overlay((top, base)).load("L2.mlp").MLP.norm.who == "ndnt"
 
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from fastkernels.kernels import checks
+from fastkernels.kernels.launch import multiprocessors
 
 # Elements that one program moves for K and as many for V: 8 KiB each in bf16, enough 16-byte loads for 4 warps.
 TILE_ELEMENTS = 4096
 
 
-def unsupported(kernel: str, key_TJK: Tensor, value_TJK: Tensor, k_cache: Tensor, *_: object) -> str | None:
-    if key_TJK.dtype != k_cache.dtype:
-        return f"stores {k_cache.dtype} from {k_cache.dtype}, not from {key_TJK.dtype}"
-    if key_TJK.stride(-1) != 1 or value_TJK.stride(-1) != 1 or k_cache.stride(-1) != 1:
+def unsupported(kernel: str, key_TJK: Tensor, value_TJK: Tensor, k_cache: Tensor, v_cache: Tensor,
+                slots_T: Tensor) -> str | None:  # fmt: skip
+    if not key_TJK.stride(-1) == value_TJK.stride(-1) == k_cache.stride(-1) == v_cache.stride(-1) == 1:
         return "needs a contiguous last dimension"
-    return None
+    return checks.not_alike(key_TJK, value_TJK, k_cache, v_cache)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def _store(key, value, k_cache, v_cache, slots, num_tokens,
            key_stride_t, key_stride_j, value_stride_t, value_stride_j,
            k_stride_n, k_stride_p, k_stride_j, v_stride_n, v_stride_p, v_stride_j,
@@ -45,7 +46,7 @@ def store_kv(key_TJK: Tensor, value_TJK: Tensor, k_cache: Tensor, v_cache: Tenso
     heads, dims = triton.next_power_of_2(num_heads), triton.next_power_of_2(head_dim)
     tokens = max(1, TILE_ELEMENTS // (heads * dims))
     # Few tokens: one for each program, so that a decode step spreads over the device.
-    tokens = min(tokens, triton.next_power_of_2(triton.cdiv(num_tokens, _multiprocessors(key_TJK))))
+    tokens = min(tokens, triton.next_power_of_2(triton.cdiv(num_tokens, multiprocessors(key_TJK.device))))
     _store[(triton.cdiv(num_tokens, tokens),)](
         key_TJK, value_TJK, k_cache, v_cache, slots_T, num_tokens,
         key_TJK.stride(0), key_TJK.stride(1), value_TJK.stride(0), value_TJK.stride(1),
@@ -53,6 +54,3 @@ def store_kv(key_TJK: Tensor, value_TJK: Tensor, k_cache: Tensor, v_cache: Tenso
         J=num_heads, K=head_dim, P=k_cache.shape[1], TOKENS=tokens, HEADS=heads, DIMS=dims,
     )  # fmt: skip
 
-
-def _multiprocessors(tensor: Tensor) -> int:
-    return torch.cuda.get_device_properties(tensor.device).multi_processor_count if tensor.is_cuda else 1

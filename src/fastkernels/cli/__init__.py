@@ -1,0 +1,110 @@
+"""`fk`: a verb for each module of this package. Naming a verb imports it; `fk --help` imports none.
+
+Results go to stdout, progress and errors to stderr. Exit codes: 0 good, 1 a candidate failed, 2 usage, 3 this machine
+cannot do it or results are unstable, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fastkernels import __version__
+from fastkernels.errors import FastKernelsError, NotFoundError
+
+INTERRUPTED = 130                               # 128 + SIGINT, as shells report it
+SETTABLE = frozenset({"device", "size", "suite"})        # options whose default may come from the user's settings
+VERBS = {
+    "list": "What exists: tasks, architectures, workloads, candidates.",
+    "show": "One task or architecture: contract, cases, implementations, users.",
+    "kernels": "Judge candidate kernels, one task at a time.",
+    "eval": "Judge candidates inside whole models; MacroEval.",
+    "stubs": "Write candidate files with the right names and signatures.",
+    "check": "Look over candidate files without running them.",
+    "score": "Recompute MacroEval from report files.",
+    "schema": "Print the JSON Schema of a report.",
+    "doctor": "This machine: what works, what does not, how to get it.",
+}
+
+
+class LazyGroup(click.Group):
+    """Verbs by name: verb V is `command` of the module fastkernels.cli.V."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [verb for verb in VERBS if Path(__file__).with_name(f"{verb}.py").is_file()]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        return importlib.import_module(f"fastkernels.cli.{cmd_name}").command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, VERBS[verb]) for verb in self.list_commands(ctx)])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            raise NotFoundError("command", args[0], self.list_commands(ctx), "fk --help")
+        return super().resolve_command(ctx, args)
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run a verb and exit with its code; no traceback for the errors that are the user's or the machine's."""
+        if not standalone_mode:
+            return super().main(args, *rest, standalone_mode=False, **extra)
+        try:
+            code = super().main(args, *rest, standalone_mode=False, **extra)
+            sys.stdout.flush()
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
+        except FastKernelsError as error:
+            click.echo(f"error: {error}", err=True)
+            code = error.exit_code
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("interrupted", err=True)
+            code = INTERRUPTED
+        except BrokenPipeError:
+            # The reader has all it wanted (`fk list | head`). Python would complain again when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 0
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+@click.group(cls=LazyGroup, epilog="Example: fk kernels --target rms_norm")
+@click.version_option(__version__, prog_name="fk")
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """FastKernels: judge GPU kernels alone and inside the models that use them."""
+    verb = ctx.invoked_subcommand
+    assert isinstance(ctx.command, LazyGroup)
+    command = ctx.command.get_command(ctx, verb) if verb else None
+    if verb and command:
+        ctx.default_map = {verb: _from_settings(command)}
+
+
+def _from_settings(command: click.Command) -> dict[str, Any]:
+    """Defaults of the verb's options that are settings: what the user set in a variable or a file."""
+    names = {
+        option.removeprefix("--").replace("-", "_"): parameter
+        for parameter in command.params
+        for option in parameter.opts
+    }
+    if not names.keys() & SETTABLE:
+        return {}
+    from fastkernels.settings import resolve
+
+    settings = resolve()
+    found = {}
+    for name in names.keys() & SETTABLE:
+        if settings.origin(name) != "default" and (value := getattr(settings, name)) not in (None, "auto"):
+            parameter = names[name]
+            found[str(parameter.name)] = [value] if isinstance(parameter, click.Option) and parameter.multiple else value
+    return found

@@ -1,0 +1,134 @@
+"""`fk list`: what exists. No torch."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Any
+
+import click
+
+from fastkernels.cli.output import emit_json, heading, json_option, table
+from fastkernels.errors import NotFoundError
+
+KINDS = ("tasks", "architectures", "workloads", "candidates")
+
+
+@click.command(epilog="Examples: fk list · fk list tasks 'L1/*norm*' · fk list architectures --map · fk list tasks --json -")
+@click.argument("kind", default="tasks", metavar=f"[{'|'.join(KINDS)}]")
+@click.argument("pattern", required=False, metavar="[PATTERN]")
+@click.option("--level", type=click.IntRange(1, 4), help="Only tasks of this level.")
+@click.option("--architecture", metavar="A", help="Only tasks that this architecture uses.")
+@click.option("--category", metavar="C", help="Only architectures of this category.")
+@click.option("--map", "as_map", is_flag=True, help="Architectures with the tasks that each is made of.")
+@click.option("--candidates", "folder", metavar="DIR", help="Where to look for candidates. Default: tasks/candidate.")
+@json_option
+def command(
+    kind: str, pattern: str | None, level: int | None, architecture: str | None, category: str | None, as_map: bool,
+    folder: str | None, json_path: str | None,
+) -> None:
+    """List tasks (the default), architectures, workloads or candidates. A PATTERN alone is one of tasks."""
+    if kind not in KINDS:
+        if pattern is not None:
+            raise NotFoundError("kind of list", kind, KINDS, "fk list --help")
+        kind, pattern = "tasks", kind
+    if as_map or (category and kind == "tasks"):
+        kind = "architectures"
+    if kind == "tasks":
+        rows = _tasks(pattern, level, architecture)
+    elif kind == "architectures":
+        rows = _architectures(pattern, category, as_map)
+    elif kind == "workloads":
+        rows = _workloads(pattern)
+    else:
+        rows = _candidates(pattern, folder)
+    if json_path:
+        emit_json({"kind": kind, "rows": rows}, json_path)
+    elif as_map:
+        _print_map(rows)
+    elif rows:
+        table(list(rows[0]), [[_cell(value) for value in row.values()] for row in rows])
+    else:
+        click.echo(f"No {kind} here.", err=True)
+
+
+def _tasks(pattern: str | None, level: int | None, architecture: str | None) -> list[dict[str, Any]]:
+    from fastkernels import registry
+
+    rows = []
+    for entry in registry.find_tasks([pattern] if pattern else [], level, architecture):
+        cases = registry.cases(entry)
+        rows.append({
+            "task": entry.id,
+            "variants": list(entry.variants),
+            "cases": len(cases),
+            "timed": sum(case.timed for case in cases),
+            "summary": entry.summary,
+        })
+    return rows
+
+
+def _architectures(pattern: str | None, category: str | None, as_map: bool) -> list[dict[str, Any]]:
+    from fastkernels import registry
+
+    rows = []
+    for entry in registry.find_architectures([pattern] if pattern else [], category):
+        row = {
+            "architecture": entry.id,
+            "name": entry.name,
+            "category": entry.category,
+            "checkpoint": entry.checkpoint,
+            "configurations": list(entry.configs),
+        }
+        if as_map:
+            reached = registry.tasks_of(entry)
+            row["tasks"] = [task.id for task in registry.tasks() if task.id in reached]
+        rows.append(row)
+    return rows
+
+
+def _workloads(pattern: str | None) -> list[dict[str, Any]]:
+    from fastkernels import registry
+
+    suites = registry.suites()
+    return [
+        {
+            "workload": entry.name,
+            "size": entry.size,
+            "kind": entry.kind,
+            "requests": entry.requests,
+            "in": entry.input_len,
+            "out": entry.output_len,
+            "unit": entry.unit,
+            "suites": [suite.name for suite in suites if entry.name in suite.workloads.get(entry.size, ())],
+            "summary": entry.summary,
+        }
+        for entry in registry.workloads([pattern] if pattern else ())
+    ]
+
+
+def _candidates(pattern: str | None, folder: str | None) -> list[dict[str, Any]]:
+    from fastkernels.layout import default_candidates_dir
+    from fastkernels.loader.candidates import discover
+
+    rows = [
+        {"candidate": found.name, "tasks": sorted(found.files), "layers": [str(layer) for layer in found.layers]}
+        for found in discover([folder or default_candidates_dir()])
+    ]
+    if pattern is None:
+        return rows
+    kept = [row for row in rows if fnmatchcase(row["candidate"], pattern) or pattern in row["tasks"]]
+    if not kept:
+        raise NotFoundError("candidate", pattern, [row["candidate"] for row in rows], "fk list candidates")
+    return kept
+
+
+def _print_map(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        heading(f"{row['architecture']} ({row['name']}, {row['category']})")
+        for level in range(4, 0, -1):
+            names = [task.partition("/")[2] for task in row["tasks"] if task.startswith(f"L{level}/")]
+            click.echo(f"  L{level}  {' · '.join(names)}")
+
+
+def _cell(value: Any) -> Any:
+    return ", ".join(map(str, value)) if isinstance(value, list) else value

@@ -1,0 +1,194 @@
+"""`fk show`: one task or one architecture, from the registry and the syntax trees of the sources. No torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fastkernels.cli.output import emit_json, heading, json_option, table
+from fastkernels.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from fastkernels.records import Case
+    from fastkernels.registry.schema import Architecture, TaskEntry
+
+
+@click.command(epilog="Examples: fk show rms_norm · fk show L1/glu:gelu · fk show llama · fk show silu_and_mul --json -")
+@click.argument("name")
+@json_option
+def command(name: str, json_path: str | None) -> None:
+    """Show a task (contract, variants, cases, implementations, users) or an architecture. NAME is an id or an alias."""
+    from fastkernels import registry
+
+    architecture = next((entry for entry in registry.architectures() if entry.id == name), None)
+    if architecture is None:
+        try:
+            entry = registry.task(name)
+        except NotFoundError as error:
+            if error.kind != "task":
+                raise
+            raise NotFoundError("task or architecture", name, _names(), "fk list") from None
+        facts, render = _task(entry), _print_task
+    else:
+        facts, render = _architecture(architecture), _print_architecture
+    if json_path:
+        emit_json(facts, json_path)
+    else:
+        render(facts)
+
+
+def _names() -> list[str]:
+    from fastkernels import registry
+
+    aliases = [alias.partition(":")[0] for entry in registry.tasks() for alias in entry.aliases]
+    return [*(e.id for e in registry.architectures()), *(e.id for e in registry.tasks()), *aliases]
+
+
+# ---------------------------------------------------------------- a task
+
+
+def _task(entry: TaskEntry) -> dict[str, Any]:
+    from fastkernels import registry
+    from fastkernels.registry import source, uses
+
+    ids = [task.id for task in registry.tasks()]
+    below = uses.reached(entry.id) - {entry.id}
+    kernels = dict.fromkeys(
+        kernel for task in registry.tasks() if task.id == entry.id or task.id in below for kernel in task.kernels
+    )
+    return {
+        "task": entry.id,
+        "summary": entry.summary,
+        "contract": source.contract(entry),
+        "variants": {
+            variant: {"class": entry.variants[variant], "signature": heads}
+            for variant, heads in source.signatures(entry).items()
+        },
+        "mirrors": list(entry.mirrors),
+        "rule": entry.rule,
+        "mutates": list(entry.mutates),
+        "aliases": list(entry.aliases),
+        "builds_on": [task for task in ids if task in uses.direct(entry.id)],
+        "used_by": uses.users(entry.id, ids),
+        "architectures": [arch.id for arch in registry.architectures() if entry.id in registry.tasks_of(arch)],
+        "implementations": [
+            {"kernel": kernel, "name": i.name, "devices": list(i.devices), "requires": list(i.requires), "extra": i.extra}
+            for kernel in kernels for i in source.implementations(kernel)
+        ],
+        "file": str(source.task_file(entry)),
+        "cases": [_case(case) for case in registry.cases(entry)],
+    }
+
+
+def _case(case: Case) -> dict[str, Any]:
+    return {
+        "case": case.id,
+        "variant": case.variant,
+        "size": case.size,
+        "calls": case.calls,
+        "timed": case.timed,
+        "phase": case.provenance.phase,
+        "inputs": {
+            name: f"{spec.dtype}{list(spec.shape)}" if hasattr(spec, "shape") else spec    # type: ignore[union-attr]
+            for name, spec in case.inputs.items()
+        },
+    }
+
+
+def _print_task(facts: dict[str, Any]) -> None:
+    click.secho(f"{facts['task']}  {facts['summary']}", bold=True)
+    click.echo(f"{facts['file']}\n\n{facts['contract']}")
+    heading("Variants")
+    for variant, entry in facts["variants"].items():
+        click.echo(f"  {variant}")
+        for head in entry["signature"]:
+            click.echo(f"    {head}")
+    heading("Facts")
+    used_by = ", ".join([*facts["used_by"], *(f"architecture {name}" for name in facts["architectures"])])
+    mutates = f"; writes {', '.join(facts['mutates'])}" if facts["mutates"] else ""
+    for label, value in (
+        ("mirrors", ", ".join(facts["mirrors"])),
+        ("judged by", facts["rule"] + mutates),
+        ("also called", ", ".join(facts["aliases"])),
+        ("builds on", ", ".join(facts["builds_on"])),
+        ("used by", used_by),
+    ):
+        if value:
+            click.echo(f"  {label:<12} {value}")
+    heading("Implementations of its kernels, best guess first")
+    table(
+        ("kernel", "implementation", "devices", "needs"),
+        [
+            (i["kernel"], i["name"], ", ".join(i["devices"]), _needs(i))
+            for i in facts["implementations"]
+        ],
+    )
+    heading("Cases (calls: in one step of the model; untimed cases are checked only)")
+    table(
+        ("case", "variant", "size", "phase", "calls", "timed", "inputs"),
+        [
+            (c["case"], c["variant"], c["size"], c["phase"], c["calls"], "yes" if c["timed"] else "no", _inputs(c))
+            for c in facts["cases"]
+        ],
+    )
+
+
+def _needs(implementation: dict[str, Any]) -> str:
+    requires = ", ".join(implementation["requires"])
+    return f"{requires} (pip install 'fastkernels[{implementation['extra']}]')" if implementation["extra"] else requires
+
+
+def _inputs(case: dict[str, Any]) -> str:
+    return " ".join(f"{name}={str(value).replace(' ', '')}" for name, value in case["inputs"].items())
+
+
+# ---------------------------------------------------------------- an architecture
+
+
+def _architecture(entry: Architecture) -> dict[str, Any]:
+    from fastkernels import registry
+
+    reached = registry.tasks_of(entry)
+    facts = entry.model_dump(mode="json")
+    facts["tasks"] = [task.id for task in registry.tasks() if task.id in reached]
+    facts["cases"] = {
+        task: {size: len(registry.cases(task, size, entry.id)) for size in ("tiny", "full")} for task in facts["tasks"]
+    }
+    wanted = registry.workloads(entry.workloads)
+    facts["workloads"] = [workload.model_dump(mode="json") for workload in wanted]
+    return facts
+
+
+def _print_architecture(facts: dict[str, Any]) -> None:
+    click.secho(f"{facts['id']}  {facts['name']}", bold=True)
+    defaults = {config: size for size, config in facts["default_config"].items()}
+    for label, value in (
+        ("category", facts["category"]),
+        ("checkpoint", facts["checkpoint"]),
+        ("license", facts["license"]),
+        ("serves", ", ".join(facts["hf_architectures"])),
+        ("reference", ", ".join(f"{use}: {name}" for use, name in facts["reference"].items())),
+        ("correctness", f"{facts['correctness']['kind']}, ruined: {facts['correctness']['ruin']}"),
+    ):
+        if value:
+            click.echo(f"  {label:<12} {value}")
+    heading("Configurations")
+    table(
+        ("name", "size", "default", "dtype", "layers", "hidden", "heads", "GPUs", "what"),
+        [
+            (
+                name, config["size"], f"for {defaults[name]}" if name in defaults else "", config["dtype"],
+                config["config"].get("num_hidden_layers"), config["config"].get("hidden_size"),
+                config["config"].get("num_attention_heads"), facts["tensor_parallel"].get(name, 1), config["summary"],
+            )
+            for name, config in facts["configs"].items()
+        ],
+    )
+    heading("Workloads")
+    table(
+        ("name", "size", "kind", "requests", "in", "out"),
+        [(w["name"], w["size"], w["kind"], w["requests"], w["input_len"], w["output_len"]) for w in facts["workloads"]],
+    )
+    heading("Tasks, with their numbers of cases")
+    table(("task", "tiny", "full"), [(task, sizes["tiny"], sizes["full"]) for task, sizes in facts["cases"].items()])

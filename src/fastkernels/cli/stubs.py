@@ -1,0 +1,40 @@
+"""`fk stubs`: write candidate files that pass, to be made faster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command(epilog="Example: fk stubs --target rms_norm --output my_candidates/first")
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    metavar="PATTERN",
+    help="Task: id, name, alias or glob. Default: all.",
+)
+@click.option("--level", type=click.IntRange(1, 4), help="Only tasks of this level.")
+@click.option("--architecture", metavar="A", help="Only tasks that this architecture uses.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where L1 .. L4 are made. Default: tasks/candidate.",
+)
+@click.option("--force", is_flag=True, help="Overwrite files that exist.")
+def command(
+    targets: tuple[str, ...], level: int | None, architecture: str | None, output: Path | None, force: bool
+) -> None:
+    """Write candidates that pass: right classes, signatures and contract, the baseline's results."""
+    from fastkernels import registry
+    from fastkernels.layout import default_candidates_dir
+    from fastkernels.loader.stubs import write_stubs
+
+    entries = registry.find_tasks(targets, level, architecture)
+    written, kept = write_stubs(entries, output or default_candidates_dir(), force)
+    for file in written:
+        click.echo(file)
+    for file in kept:
+        click.echo(f"{file} exists and stays as it is (--force overwrites it)", err=True)

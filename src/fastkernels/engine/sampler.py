@@ -1,0 +1,66 @@
+"""From hidden states to ids: head, sampler task and, where asked for, log-probabilities.
+
+    S sampled rows · V vocabulary · K best tokens
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor, nn
+
+from fastkernels.engine.plan import Plan
+from fastkernels.engine.rows import SamplingInputs
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What the rows of a step need beyond the plain choice; each variant has its own graph."""
+
+    is_filtered: bool = False           # some row uses top-k or top-p
+    num_logprobs: int | None = None     # the most log-probabilities that a row asked for; None: none did
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Sampled ids on the device, and log-probabilities of the untempered distribution."""
+
+    ids_S: Tensor                       # int64
+    top_ids_SK: Tensor | None = None
+    top_logprobs_SK: Tensor | None = None
+    logprobs_S: Tensor | None = None    # of the sampled ids
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [t for t in (self.ids_S, self.top_ids_SK, self.top_logprobs_SK, self.logprobs_S) if t is not None]
+
+
+class RowVariants:
+    """Which variant the rows of a plan need: host arrays over rows, filled at admission."""
+
+    def __init__(self, num_rows: int) -> None:
+        self._filtered_R = np.zeros(num_rows, bool)
+        self._logprobs_R = np.full(num_rows, -1, np.int64)
+
+    def of(self, plan: Plan) -> Variant:
+        for admission in plan.admitted:
+            params = admission.request.sampling
+            self._filtered_R[admission.row] = params.is_filtered
+            self._logprobs_R[admission.row] = -1 if params.logprobs is None else params.logprobs
+        rows = plan.rows_B[plan.samples_B]
+        most = int(self._logprobs_R[rows].max(initial=-1))
+        return Variant(bool(self._filtered_R[rows].any()), most if most >= 0 else None)
+
+
+def choose(model: nn.Module, hidden_SD: Tensor, sampling: SamplingInputs, variant: Variant) -> Choice:
+    """Sample the next id of each row with the model's own head, sampler and softmax."""
+    logits_SV = model.compute_logits(hidden_SD)                                 # pyright: ignore[reportCallIssue]
+    top_k_S, top_p_S = (sampling.top_k_S, sampling.top_p_S) if variant.is_filtered else (None, None)
+    ids_S = model.sampler(                                                      # pyright: ignore[reportCallIssue]
+        logits_SV, sampling.temperature_S, top_k_S, top_p_S, sampling.seeds_S, sampling.positions_S)
+    if variant.num_logprobs is None:
+        return Choice(ids_S)
+    logprobs_SV = model.softmax(logits_SV).log()                                # pyright: ignore[reportCallIssue]
+    top_logprobs_SK, top_ids_SK = logprobs_SV.topk(min(variant.num_logprobs, logprobs_SV.shape[1]), dim=-1)
+    return Choice(ids_S, top_ids_SK, top_logprobs_SK, logprobs_SV.gather(1, ids_S[:, None])[:, 0])

@@ -1,0 +1,86 @@
+"""The oracle: the baseline's module tree with every kernel forced to `reference`, run in float64.
+
+    oracle = Oracle(case, overlay, device)
+    truth = oracle(tensors)              # the trial's tensors in their own dtypes; outputs by name, in float64
+
+Where float64 copies of the trial do not fit into the free memory the oracle runs in float32 and says so (`oracle.note`);
+where the case itself is float32 or wider, that is an error, because it would compare a dtype with itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from fastkernels.errors import MachineError
+from fastkernels.kernels import base as kernels
+from fastkernels.loader.materialize import bind, build_module
+from fastkernels.loader.overlay import Overlay
+from fastkernels.records import Case
+
+# Inputs, their module's parameters, the outputs and the reference's largest intermediates: measured as under 3x the
+# tensors of a trial for every Llama task; the reference attention works in chunks.
+_FOOTPRINT = 3
+_WIDE = (torch.float32, torch.float64)
+
+
+class Oracle:
+    """Built once for a case; called with the tensors of one iteration."""
+
+    def __init__(self, case: Case, overlay: Overlay, device: torch.device | str) -> None:
+        self._case, self._overlay, self._device = case, overlay, torch.device(device)
+        self._modules: dict[torch.dtype, nn.Module] = {}
+        self.note: str | None = None
+
+    def __call__(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The outputs and mutated arguments for these tensors, which stay as they are."""
+        dtype = self._dtype(tensors)
+        module = self._module(dtype)
+        copies = {
+            # bind copies parameters into the module, which widens them: no second wide copy is needed.
+            name: tensor if name.startswith("param.") else _widen(tensor, dtype, self._device)
+            for name, tensor in tensors.items()
+        }
+        with torch.no_grad(), kernels.use("reference"):
+            call = bind(module, self._case, copies)
+            outputs = call.invoke()
+        return {name: output.detach() for name, output in outputs.items()}
+
+    def _dtype(self, tensors: Mapping[str, Tensor]) -> torch.dtype:
+        floats = [t for t in tensors.values() if t.is_floating_point()]
+        needed = _FOOTPRINT * sum(8 * t.numel() for t in floats)
+        free = free_bytes(self._device)
+        if needed <= free:
+            return torch.float64
+        if getattr(torch, self._case.dtype) in _WIDE or needed // 2 > free:
+            raise MachineError(
+                f"The oracle of case {self._case.id} needs about {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free "
+                f"on {self._device}. Choose smaller cases: --case or --size tiny"
+            )
+        self.note = f"oracle in float32: float64 needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
+        return torch.float32
+
+    def _module(self, dtype: torch.dtype) -> nn.Module:
+        if dtype not in self._modules:
+            self._modules.clear()  # at most one wide copy of the parameters at a time
+            self._modules[dtype] = build_module(self._overlay, self._case, self._device, dtype=dtype)
+        return self._modules[dtype]
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that can still be allocated on `device`, including what PyTorch's own pool holds free."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    with open("/proc/meminfo") as lines:
+        facts = dict(line.split(":", 1) for line in lines)
+    return int(facts["MemAvailable"].split()[0]) * 1024
+
+
+def _widen(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A copy in the oracle's dtype; integers and masks keep theirs. Never the caller's memory: a task may mutate it."""
+    if tensor.is_floating_point():
+        return tensor.detach().to(device=device, dtype=dtype, copy=True)
+    return tensor.detach().to(device=device, copy=True)

@@ -1,0 +1,61 @@
+"""glu in Triton: one launch over both halves, a tile of rows and columns for each program.
+
+T rows · F width of a half.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fastkernels.kernels import checks
+from fastkernels.kernels.launch import rows_in_a_tile, rows_of, warps
+
+# Columns of a program: a decode step of one row then still spreads over F / 1024 processors.
+WIDEST_TILE = 1024
+
+SQRT_HALF = tl.constexpr(0.7071067811865476)
+# tanh(u) = 2 sigmoid(2u) - 1, so gelu_tanh(a) = a sigmoid(2u) with u = sqrt(2/pi) (a + 0.044715 a^3).
+TWO_SQRT_2_OVER_PI = tl.constexpr(1.5957691216057308)
+CUBIC = tl.constexpr(0.044715)
+
+
+def unsupported(kernel: str, x_T2F: Tensor, activation: str) -> str | None:
+    return checks.not_float32_compute(x_T2F)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _gate_rows(x, y, count, inner, outer_stride, inner_stride, column_tiles,
+               F: tl.constexpr, ACTIVATION: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
+    program = tl.program_id(0)
+    row = (program // column_tiles).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = (program % column_tiles) * WIDTH + tl.arange(0, WIDTH)
+    mask = (row < count)[:, None] & (column < F)[None, :]
+    start = (row // inner) * outer_stride + (row % inner) * inner_stride
+    gate_at = x + start[:, None] + column[None, :]
+    gate = tl.load(gate_at, mask=mask, other=0.0).to(tl.float32)
+    up = tl.load(gate_at + F, mask=mask, other=0.0).to(tl.float32)
+    if ACTIVATION == "silu":
+        active = gate * tl.sigmoid(gate)
+    elif ACTIVATION == "gelu":
+        active = 0.5 * gate * (1.0 + tl.erf(gate * SQRT_HALF))
+    else:
+        active = gate * tl.sigmoid(TWO_SQRT_2_OVER_PI * (gate + CUBIC * gate * gate * gate))
+    tl.store(y + row[:, None] * F + column[None, :], (active * up).to(y.dtype.element_ty), mask=mask)
+
+
+def glu(x_T2F: Tensor, activation: str) -> Tensor:
+    width = x_T2F.shape[-1] // 2
+    y_TF = x_T2F.new_empty((*x_T2F.shape[:-1], width))
+    if y_TF.numel() == 0:
+        return y_TF
+    x = rows_of(x_T2F)
+    tile = min(WIDEST_TILE, triton.next_power_of_2(width))
+    column_tiles = triton.cdiv(width, tile)
+    rows = rows_in_a_tile(x.count * column_tiles, tile, x_T2F)
+    _gate_rows[(triton.cdiv(x.count, rows) * column_tiles,)](
+        x.tensor, y_TF, x.count, x.inner, x.outer_stride, x.inner_stride, column_tiles,
+        F=width, ACTIVATION=activation, ROWS=rows, WIDTH=tile, num_warps=warps(rows * tile),
+    )  # fmt: skip
+    return y_TF

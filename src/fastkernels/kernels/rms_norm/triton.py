@@ -1,0 +1,78 @@
+"""rms_norm and add_rms_norm in Triton: a program normalises one wide row, or several narrow ones, read once.
+
+T rows · D row width · R rows of a tile. Registers hold the row between the reduction and the scaling, so each byte
+crosses the memory bus once; widths and strides that are multiples of 16 give 16-byte accesses.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fastkernels.kernels import checks
+from fastkernels.kernels.launch import rows_in_a_tile, rows_of, warps
+
+# The widest row that 512 threads hold in registers without spilling (32 float32 values each, twice for the sum).
+WIDEST = 16384
+
+
+def unsupported(kernel: str, x_TD: Tensor, *rest: Tensor | float) -> str | None:
+    if x_TD.shape[-1] > WIDEST:
+        return f"serves rows of up to {WIDEST} elements, not {x_TD.shape[-1]}"
+    return checks.not_float32_compute(x_TD, *(t for t in rest if isinstance(t, Tensor)))
+
+
+@triton.jit(do_not_specialize=["count"])
+def _normalise_rows(x, residual, weight, y, total, count, eps,
+                    x_inner, x_outer_stride, x_inner_stride, r_inner, r_outer_stride, r_inner_stride,
+                    D: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, WIDTH)
+    mask = (row < count)[:, None] & (column < D)[None, :]
+    x_start = (row // x_inner) * x_outer_stride + (row % x_inner) * x_inner_stride
+    out = row[:, None] * D + column[None, :]
+
+    value = tl.load(x + x_start[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
+    if ADD:
+        r_start = (row // r_inner) * r_outer_stride + (row % r_inner) * r_inner_stride
+        value += tl.load(residual + r_start[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
+        rounded = value.to(total.dtype.element_ty)
+        tl.store(total + out, rounded, mask=mask)
+        value = rounded.to(tl.float32)
+
+    scale = tl.rsqrt(tl.sum(value * value, axis=1) / D + eps)
+    # Rounded before the weight, as the contract says; the product itself rounds once more.
+    normal = (value * scale[:, None]).to(y.dtype.element_ty).to(tl.float32)
+    w = tl.load(weight + column, mask=column < D, other=0.0).to(tl.float32)
+    tl.store(y + out, (normal * w[None, :]).to(y.dtype.element_ty), mask=mask)
+
+
+def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    y_TD = x_TD.new_empty(x_TD.shape)
+    _launch(x_TD, None, weight_D.contiguous(), eps, y_TD, None)
+    return y_TD
+
+
+def add_rms_norm(
+    x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    y_TD, sum_TD = x_TD.new_empty(x_TD.shape), x_TD.new_empty(x_TD.shape)
+    _launch(x_TD, residual_TD, weight_D.contiguous(), eps, y_TD, sum_TD)
+    return y_TD, sum_TD
+
+
+def _launch(
+    x_TD: Tensor, residual_TD: Tensor | None, weight_D: Tensor, eps: float, y_TD: Tensor, sum_TD: Tensor | None
+) -> None:
+    if x_TD.numel() == 0:
+        return
+    x, r = rows_of(x_TD), rows_of(x_TD if residual_TD is None else residual_TD)
+    dim = x_TD.shape[-1]
+    width = triton.next_power_of_2(dim)
+    rows = rows_in_a_tile(x.count, width, x_TD)
+    _normalise_rows[(triton.cdiv(x.count, rows),)](
+        x.tensor, r.tensor, weight_D, y_TD, y_TD if sum_TD is None else sum_TD, x.count, eps,
+        x.inner, x.outer_stride, x.inner_stride, r.inner, r.outer_stride, r.inner_stride,
+        D=dim, ADD=residual_TD is not None, ROWS=rows, WIDTH=width, num_warps=warps(rows * width),
+    )  # fmt: skip

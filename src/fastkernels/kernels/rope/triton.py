@@ -1,0 +1,79 @@
+"""rope in Triton: one launch rotates queries and keys, a few heads of one token for each program.
+
+T tokens · H query heads · J key heads · K head dim · R rotated dims
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fastkernels.kernels import checks
+from fastkernels.kernels.launch import TILE_ELEMENTS, warps
+
+
+def unsupported(kernel: str, positions_T: Tensor, q_THK: Tensor, k_TJK: Tensor, cos_sin_PR: Tensor) -> str | None:
+    if q_THK.stride(-1) != 1 or k_TJK.stride(-1) != 1 or cos_sin_PR.stride(-1) != 1:
+        return "needs a contiguous last dimension"
+    return checks.not_float32_compute(cos_sin_PR) or checks.not_float32_compute(q_THK, k_TJK)
+
+
+@triton.jit
+def _rotate_heads(x, out, cos_sin, head, heads,
+                  K: tl.constexpr, R: tl.constexpr, stride_h,
+                  HEADS: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr):  # fmt: skip
+    h = head + tl.arange(0, HEADS)
+    d = tl.arange(0, HALF)
+    cos = tl.load(cos_sin + d, mask=d < R // 2, other=0.0).to(tl.float32)[None, :]
+    sin = tl.load(cos_sin + R // 2 + d, mask=d < R // 2, other=0.0).to(tl.float32)[None, :]
+    mask = (h < heads)[:, None] & (d < R // 2)[None, :]
+    read = x + h[:, None] * stride_h + d[None, :]
+    write = out + h[:, None] * K + d[None, :]
+    first = tl.load(read, mask=mask, other=0.0).to(tl.float32)
+    second = tl.load(read + R // 2, mask=mask, other=0.0).to(tl.float32)
+    tl.store(write, (first * cos - second * sin).to(out.dtype.element_ty), mask=mask)
+    tl.store(write + R // 2, (second * cos + first * sin).to(out.dtype.element_ty), mask=mask)
+    if REST > 0:
+        r = R + tl.arange(0, REST)
+        keep = (h < heads)[:, None] & (r < K)[None, :]
+        value = tl.load(x + h[:, None] * stride_h + r[None, :], mask=keep)
+        tl.store(out + h[:, None] * K + r[None, :], value, mask=keep)
+
+
+@triton.jit
+def _rope(positions, q, k, cos_sin, q_out, k_out,
+          position_stride, q_stride_t, q_stride_h, k_stride_t, k_stride_h, table_stride,
+          H: tl.constexpr, J: tl.constexpr, K: tl.constexpr, R: tl.constexpr,
+          HEADS: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr):  # fmt: skip
+    Q_TILES: tl.constexpr = (H + HEADS - 1) // HEADS
+    TILES: tl.constexpr = Q_TILES + (J + HEADS - 1) // HEADS
+    t = (tl.program_id(0) // TILES).to(tl.int64)
+    tile = tl.program_id(0) % TILES
+    row = cos_sin + tl.load(positions + t * position_stride).to(tl.int64) * table_stride
+    if tile < Q_TILES:
+        _rotate_heads(q + t * q_stride_t, q_out + t * (H * K), row, tile * HEADS, H,
+                      K, R, q_stride_h, HEADS, HALF, REST)  # fmt: skip
+    else:
+        _rotate_heads(k + t * k_stride_t, k_out + t * (J * K), row, (tile - Q_TILES) * HEADS, J,
+                      K, R, k_stride_h, HEADS, HALF, REST)  # fmt: skip
+
+
+def rope(positions_T: Tensor, q_THK: Tensor, k_TJK: Tensor, cos_sin_PR: Tensor) -> tuple[Tensor, Tensor]:
+    tokens, q_heads, head_dim = q_THK.shape
+    k_heads, rotated = k_TJK.shape[1], cos_sin_PR.shape[-1]
+    q_out, k_out = q_THK.new_empty(q_THK.shape), k_TJK.new_empty(k_TJK.shape)
+    if tokens == 0:
+        return q_out, k_out
+    half = triton.next_power_of_2(rotated // 2)
+    rest = triton.next_power_of_2(head_dim - rotated) if head_dim > rotated else 0
+    heads = min(triton.next_power_of_2(max(q_heads, k_heads)), max(1, TILE_ELEMENTS // (2 * half)))
+    # Heads that fit the keys too, so that a key tile is not mostly masked.
+    heads = min(heads, max(1, triton.next_power_of_2(k_heads)))
+    tiles = triton.cdiv(q_heads, heads) + triton.cdiv(k_heads, heads)
+    _rope[(tokens * tiles,)](
+        positions_T, q_THK, k_TJK, cos_sin_PR, q_out, k_out,
+        positions_T.stride(0), q_THK.stride(0), q_THK.stride(1), k_TJK.stride(0), k_TJK.stride(1), cos_sin_PR.stride(0),
+        H=q_heads, J=k_heads, K=head_dim, R=rotated, HEADS=heads, HALF=half, REST=rest, num_warps=warps(2 * heads * half),
+    )  # fmt: skip
+    return q_out, k_out

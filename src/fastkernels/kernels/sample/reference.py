@@ -1,0 +1,47 @@
+"""sample in plain PyTorch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fastkernels.kernels.sample.philox import exponential_noise
+from fastkernels.kernels.sample.threshold import threshold
+
+# Logits whose noise is made at a time: ten int64 temporaries of 128 MiB each at most.
+MAX_ELEMENTS = 2**24
+
+
+def sample(logits_BV: Tensor, temperature_B: Tensor, top_k_B: Tensor | None, top_p_B: Tensor | None,
+           seeds_B: Tensor, positions_B: Tensor) -> Tensor:  # fmt: skip
+    batch, vocabulary = logits_BV.shape
+    rows = max(1, MAX_ELEMENTS // vocabulary)
+    if batch > rows:
+        chunks = zip(*(part.split(rows) if part is not None else [None] * -(-batch // rows) for part in
+                       (logits_BV, temperature_B, top_k_B, top_p_B, seeds_B, positions_B)))  # fmt: skip
+        return torch.cat([sample(*chunk) for chunk in chunks])
+
+    ids_B = _first_argmax(logits_BV)
+    # Looking costs a synchronisation on a GPU; a CPU engine's greedy rows are spared ten rounds of noise.
+    if logits_BV.is_cpu and not temperature_B.any():
+        return ids_B
+    divisor_B1 = torch.where(temperature_B > 0, temperature_B, 1.0)[:, None]
+    scores_BV = logits_BV / divisor_B1 - exponential_noise(seeds_B, positions_B, vocabulary, logits_BV.dtype).log_()
+    if top_k_B is not None or top_p_B is not None:
+        last = threshold(logits_BV, temperature_B, top_k_B, top_p_B)
+        behind_BV = torch.arange(vocabulary, device=logits_BV.device) > last.id_B[:, None]
+        logit_B1 = last.logit_B[:, None]
+        scores_BV.masked_fill_((logits_BV < logit_B1) | ((logits_BV == logit_B1) & behind_BV), -torch.inf)
+    return torch.where(temperature_B > 0, _first_argmax(scores_BV), ids_B)
+
+
+def _first_argmax(scores_BV: Tensor) -> Tensor:
+    """argmax with ties to the lowest index, which torch.argmax leaves open."""
+    is_top_BV = scores_BV == scores_BV.amax(1, keepdim=True)
+    return is_top_BV.to(torch.uint8).argmax(1) if scores_BV.is_cpu else _lowest(is_top_BV)
+
+
+def _lowest(mask_BV: Tensor) -> Tensor:
+    vocabulary = mask_BV.shape[1]
+    index_V = torch.arange(vocabulary, device=mask_BV.device)
+    return torch.where(mask_BV, index_V, vocabulary - 1).amin(1)

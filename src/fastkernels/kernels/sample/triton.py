@@ -1,0 +1,105 @@
+"""sample as two Triton kernels: the best score of every tile of the vocabulary, then the best tile of every row.
+
+Rows at temperature 0 skip the noise, so a greedy batch reads its logits at memory speed. Each Philox block serves four
+neighbouring ids. top_k and top_p come as a threshold from one torch sort, before the first kernel.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fastkernels.kernels.launch import multiprocessors
+from fastkernels.kernels.sample.threshold import threshold
+
+TILE = 2048  # 16 logits for each of 128 threads
+SMALLEST_TILE = 1024
+WARPS = 4
+LOG_2 = tl.constexpr(0.6931471805599453)
+
+
+def unsupported(kernel: str, logits_BV: Tensor, *_: object) -> str | None:
+    if logits_BV.dtype != torch.float32:
+        return f"serves float32 logits, not {logits_BV.dtype}"
+    return None if logits_BV.stride(-1) == 1 else "needs a contiguous last dimension"
+
+
+@triton.jit
+def _noise(seed, position, tile_start, TILE: tl.constexpr):
+    """Gumbel noise of TILE ids from `tile_start`, a multiple of 4."""
+    group = (tile_start // 4 + tl.arange(0, TILE // 4)).to(tl.uint32)
+    low = (group * 0 + (position & 0xFFFFFFFF).to(tl.uint32)).to(tl.uint32)
+    high = (group * 0 + ((position >> 32) & 0xFFFFFFFF).to(tl.uint32)).to(tl.uint32)
+    x0, x1, x2, x3 = tl.philox(seed, group, low, high, group * 0)
+    # join appends an axis: [[x0, x1], [x2, x3]] for each group, in order once flat.
+    words = tl.reshape(tl.join(tl.join(x0, x2), tl.join(x1, x3)), [TILE])
+    w = tl.minimum(words.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10, 0.99999994)
+    # 1 - w rounds small w away, and the hardware's logarithm is inexact near 1: there, six terms of -log(1 - w).
+    small = 0.2 + w * (0.16666667 + w * 0.14285715)
+    small = w * (1.0 + w * (0.5 + w * (0.33333334 + w * (0.25 + w * small))))
+    exponential = tl.where(w < 0.0625, small, tl.log2(1.0 - w) * -LOG_2)
+    return tl.log2(exponential) * -LOG_2
+
+
+@triton.jit
+def _best(score, index, nowhere):
+    """The highest score and the lowest index that has it; two plain reductions are cheaper than one of pairs."""
+    top = tl.max(score, 0)
+    return top, tl.min(tl.where(score == top, index, nowhere), 0)
+
+
+@triton.jit
+def _best_of_tile(logits, temperature, last_logit, last_id, seeds, positions, tile_score, tile_index, V,
+                  row_stride, num_tiles, THRESHOLD: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
+    tile, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    v = tile * TILE + tl.arange(0, TILE)
+    inside = v < V
+    logit = tl.load(logits + row * row_stride + v, mask=inside, other=float("-inf"))
+    heat = tl.load(temperature + row)
+    score = logit
+    if heat > 0:
+        noise = _noise(tl.load(seeds + row), tl.load(positions + row), tile * TILE, TILE)
+        score = logit / heat + noise
+        if THRESHOLD:
+            last = tl.load(last_logit + row)
+            allowed = (logit > last) | ((logit == last) & (v <= tl.load(last_id + row)))
+            score = tl.where(allowed, score, float("-inf"))
+    top, index = _best(score, v, V)
+    tl.store(tile_score + row * num_tiles + tile, top)
+    tl.store(tile_index + row * num_tiles + tile, index)
+
+
+@triton.jit
+def _best_of_row(tile_score, tile_index, ids, V, num_tiles, SLOTS: tl.constexpr):
+    row, slot = tl.program_id(0).to(tl.int64), tl.arange(0, SLOTS)
+    inside = slot < num_tiles
+    score = tl.load(tile_score + row * num_tiles + slot, mask=inside, other=float("-inf"))
+    index = tl.load(tile_index + row * num_tiles + slot, mask=inside, other=V)
+    _, best = _best(score, index, V)
+    tl.store(ids + row, best.to(tl.int64))
+
+
+def sample(logits_BV: Tensor, temperature_B: Tensor, top_k_B: Tensor | None, top_p_B: Tensor | None,
+           seeds_B: Tensor, positions_B: Tensor) -> Tensor:  # fmt: skip
+    batch, vocabulary = logits_BV.shape
+    ids_B = torch.empty(batch, dtype=torch.int64, device=logits_BV.device)
+    if batch == 0:
+        return ids_B
+    last = None
+    if top_k_B is not None or top_p_B is not None:
+        last = threshold(logits_BV, temperature_B, top_k_B, top_p_B)
+    few = batch * triton.cdiv(vocabulary, TILE) < 4 * multiprocessors(logits_BV.device)
+    tile = SMALLEST_TILE if few else TILE
+    num_tiles = triton.cdiv(vocabulary, tile)
+    tile_score = torch.empty((batch, num_tiles), dtype=torch.float32, device=logits_BV.device)
+    tile_index = torch.empty((batch, num_tiles), dtype=torch.int32, device=logits_BV.device)
+    _best_of_tile[(num_tiles, batch)](
+        logits_BV, temperature_B, last.logit_B if last else temperature_B, last.id_B if last else seeds_B,
+        seeds_B, positions_B, tile_score, tile_index, vocabulary, logits_BV.stride(0), num_tiles,
+        THRESHOLD=last is not None, TILE=tile, num_warps=WARPS,
+    )  # fmt: skip
+    _best_of_row[(batch,)](tile_score, tile_index, ids_B, vocabulary, num_tiles,
+                           SLOTS=triton.next_power_of_2(num_tiles), num_warps=1)  # fmt: skip
+    return ids_B

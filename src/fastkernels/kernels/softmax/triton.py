@@ -1,0 +1,83 @@
+"""softmax in Triton: narrow rows in registers, read once; wide rows (a vocabulary) in two passes of an online softmax.
+
+T rows · D width. One pass keeps, for each row, the running maximum m and the sum s of exp(x - m); when a block raises
+the maximum to m', s becomes s exp(m - m'). The second pass reads the row again, from L2, and writes.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fastkernels.kernels import checks
+from fastkernels.kernels.launch import MOST_WARPS, rows_in_a_tile, rows_of, warps
+
+# Widest row held in the registers of 512 threads; wider ones are streamed in blocks.
+WIDEST_IN_REGISTERS = 16384
+STREAM_BLOCK = 8192
+
+
+def unsupported(kernel: str, x_TD: Tensor) -> str | None:
+    return checks.not_float32_compute(x_TD)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _softmax_rows(x, y, count, inner, outer_stride, inner_stride,
+                  D: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, WIDTH)
+    # Rows past the end compute on zeros: -inf in all columns would make NaN, harmless but noisy in the interpreter.
+    mask = (row < count)[:, None] & (column < D)[None, :]
+    start = (row // inner) * outer_stride + (row % inner) * inner_stride
+    value = tl.load(x + start[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
+    value = tl.where((column < D)[None, :], value, float("-inf"))
+    weight = tl.exp(value - tl.max(value, axis=1)[:, None])
+    result = weight / tl.sum(weight, axis=1)[:, None]
+    tl.store(y + row[:, None] * D + column[None, :], result.to(y.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _softmax_stream(x, y, inner, outer_stride, inner_stride, D: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    x += (row // inner) * outer_stride + (row % inner) * inner_stride
+    y += row * D
+    column = tl.arange(0, BLOCK)
+    # One maximum and sum for each lane: a single reduction at the end instead of one for every block.
+    highest = tl.full([BLOCK], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, D, BLOCK):
+        value = tl.load(x + start + column, mask=start + column < D, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(highest, value)
+        # While a lane has seen nothing but -inf, -inf - -inf must not make NaN.
+        shift = tl.where(higher == float("-inf"), 0.0, higher)
+        total = total * tl.exp(highest - shift) + tl.exp(value - shift)
+        highest = higher
+    row_highest = tl.max(highest, axis=0)
+    row_shift = tl.where(row_highest == float("-inf"), 0.0, row_highest)
+    row_total = tl.sum(total * tl.exp(highest - row_shift), axis=0)
+    for start in range(0, D, BLOCK):
+        mask = start + column < D
+        value = tl.load(x + start + column, mask=mask, other=float("-inf")).to(tl.float32)
+        result = tl.exp(value - row_shift) / row_total
+        tl.store(y + start + column, result.to(y.dtype.element_ty), mask=mask)
+
+
+def softmax(x_TD: Tensor) -> Tensor:
+    y_TD = x_TD.new_empty(x_TD.shape)
+    if y_TD.numel() == 0:
+        return y_TD
+    x, dim = rows_of(x_TD), x_TD.shape[-1]
+    if dim > WIDEST_IN_REGISTERS:
+        _softmax_stream[(x.count,)](
+            x.tensor, y_TD, x.inner, x.outer_stride, x.inner_stride,
+            D=dim, BLOCK=STREAM_BLOCK, num_warps=MOST_WARPS,
+        )  # fmt: skip
+        return y_TD
+    width = triton.next_power_of_2(dim)
+    rows = rows_in_a_tile(x.count, width, x_TD)
+    _softmax_rows[(triton.cdiv(x.count, rows),)](
+        x.tensor, y_TD, x.count, x.inner, x.outer_stride, x.inner_stride,
+        D=dim, ROWS=rows, WIDTH=width, num_warps=warps(rows * width),
+    )  # fmt: skip
+    return y_TD

@@ -1,0 +1,173 @@
+"""What tensors a trial needs and how the judge draws them, each once, for both sides.
+
+    arg.NAME              a tensor argument of forward
+    param.NAME            a parameter or persistent buffer of the baseline module
+    cache.G.I.k_cache     K (and v_cache: V) pool of the module's I-th cache owner, which is in cache group G
+    step.query_starts     ambient step, for modules that own caches: query_starts, seq_lens,
+    step.slots.G          and for each cache group block_tables.G and slots.G
+
+A worker gets the tensors and never the seed. Every tensor depends on (seed, its name) alone, so any part of a
+trial can be drawn by itself; the block tables, slots and caches of one seed agree with each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, get_args
+
+import torch
+from torch import Generator, Tensor, nn
+
+from fastkernels.loader import distributions
+from fastkernels.loader.batches import Layout, case_pool_blocks
+from fastkernels.loader.materialize import Call, SignatureMismatch, bind, build_module, parameters
+from fastkernels.nn.cache import cache_groups, cache_owners
+from fastkernels.records import Case, DType, TensorSpec
+
+__all__ = [
+    "DISTRIBUTIONS",
+    "Call",
+    "SignatureMismatch",
+    "bind",
+    "build_module",
+    "cast",
+    "draw",
+    "trial_specs",
+]
+
+DISTRIBUTIONS = distributions.DISTRIBUTIONS
+_DTYPE_NAMES = {getattr(torch, name): name for name in get_args(DType)}
+_LIMITS = {
+    "normal": distributions.ORDINARY,
+    "attended": distributions.ATTENTION,
+    "cache": distributions.ATTENTION,
+}
+# What a kernel must not read (unused blocks, the end of a last block) is larger than what it must read.
+_GARBAGE_SCALE = 8
+
+
+def trial_specs(case: Case, baseline: nn.Module) -> dict[str, TensorSpec]:
+    """Every tensor of a trial by name. `baseline` is the case's baseline module (meta will do)."""
+    arguments = {name: spec for name, spec in case.inputs.items() if isinstance(spec, TensorSpec)}
+    owners, groups = cache_owners(baseline), cache_groups(baseline)
+    if owners or any(spec.draw == "cache" for spec in arguments.values()):
+        arguments = {name: _attended(spec) for name, spec in arguments.items()}
+    specs = {f"arg.{name}": spec for name, spec in arguments.items()}
+    specs |= {f"param.{name}": _parameter_spec(name, value) for name, value in parameters(baseline).items()}
+    if not owners:
+        return specs
+    assert case.batch is not None, f"{case.task} {case.id}: a module with caches needs a batch"
+    batch, blocks = case.batch, case_pool_blocks(case)
+    for index, (_, owner) in enumerate(owners):
+        shape = (blocks, batch.block_size, *owner.cache.shape)
+        for name in ("k_cache", "v_cache"):
+            name = f"cache.{groups.index(owner.cache)}.{index}.{name}"
+            specs[name] = TensorSpec(shape=shape, dtype=case.dtype, draw="cache")
+    rows, width = len(batch.seq_lens), -(-max(batch.seq_lens) // batch.block_size)
+    specs["step.query_starts"] = TensorSpec(shape=(rows + 1,), dtype="int32", draw="step.query_starts")
+    specs["step.seq_lens"] = TensorSpec(shape=(rows,), dtype="int32", draw="step.seq_lens")
+    for group in range(len(groups)):
+        specs[f"step.block_tables.{group}"] = TensorSpec(
+            shape=(rows, width), dtype="int32", draw="step.block_tables"
+        )
+        specs[f"step.slots.{group}"] = TensorSpec(shape=(batch.num_tokens,), dtype="int64", draw="step.slots")
+    return specs
+
+
+def draw(
+    specs: Mapping[str, TensorSpec],
+    case: Case,
+    seed: int,
+    distribution: str = "normal",
+    device: torch.device | str = "cpu",
+) -> dict[str, Tensor]:
+    """Draw the named tensors on `device`; activations and caches follow `distribution` (of DISTRIBUTIONS)."""
+    drawn: dict[str, Tensor] = {}
+    for name, spec in specs.items():
+        if spec.draw.startswith("step."):
+            drawn[name] = _from_layout(name, spec, case, seed).to(device)
+            continue
+        generator = Generator(device).manual_seed(_seed(seed, name))
+        value = torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=device)
+        if spec.draw == "ids":
+            _fill_ids(value, spec, generator)
+        elif spec.draw == "uniform":
+            value.uniform_(spec.low, spec.high, generator=generator)
+        elif name.startswith("param."):
+            value.normal_(0, spec.shape[-1] ** -0.5, generator=generator)
+        elif spec.draw in _LIMITS:
+            distributions.fill(value, distribution, generator, _LIMITS[spec.draw])
+        else:
+            raise ValueError(f"{case.task} {case.id}: {name} has unknown draw '{spec.draw}'")
+        if spec.draw == "cache":
+            _spoil_unheld(name, value, case, seed)
+        drawn[name] = value
+    return drawn
+
+
+def cast(
+    tensors: Mapping[str, Tensor], dtype: torch.dtype, device: torch.device | str | None = None
+) -> dict[str, Tensor]:
+    """The same trial for the oracle: floating-point tensors in `dtype`, integers as they are."""
+    return {
+        name: value.to(device=device, dtype=dtype if value.is_floating_point() else value.dtype)
+        for name, value in tensors.items()
+    }
+
+
+def _seed(seed: int, name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8], "big") >> 1
+
+
+@lru_cache(maxsize=8)  # one trial asks for the same tables, slots and caches
+def _cached_layout(batch: Any, num_blocks: int, seed: int) -> Layout:
+    return Layout(batch, num_blocks, seed)
+
+
+def _layout(case: Case, seed: int, group: int) -> Layout:
+    assert case.batch is not None, f"{case.task} {case.id}: its inputs are of a batch, and it has none"
+    return _cached_layout(case.batch, case_pool_blocks(case), _seed(seed, f"layout.{group}"))
+
+
+def _attended(spec: TensorSpec) -> TensorSpec:
+    """The same argument of a task that attends: its values become logits of a softmax, so limited."""
+    return spec.model_copy(update={"draw": "attended"}) if spec.draw == "normal" else spec
+
+
+def _spoil_unheld(name: str, pool: Tensor, case: Case, seed: int) -> None:
+    """Make entries that hold no token large. A module's own pool does not hold this step's tokens yet."""
+    is_argument = name.startswith("arg.")
+    layout = _layout(case, seed, 0 if is_argument else int(name.split(".")[1]))
+    scale_NP = torch.where(layout.held(with_queries=is_argument), 1, _GARBAGE_SCALE)
+    pool.mul_(scale_NP.to(pool.device, pool.dtype).view(*pool.shape[:2], *[1] * (pool.dim() - 2)))
+
+
+def _parameter_spec(name: str, value: Tensor) -> TensorSpec:
+    """Matrices of scale 1/sqrt(fan in), gains 0.5 .. 1.5, biases -0.5 .. 0.5: each changes some output."""
+    shape, dtype = tuple(value.shape), _DTYPE_NAMES[value.dtype]
+    if value.dim() > 1:
+        return TensorSpec(shape=shape, dtype=dtype, draw="normal")
+    low = -0.5 if name.rpartition(".")[2] == "bias" else 0.5
+    return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=low + 1)
+
+
+def _fill_ids(value: Tensor, spec: TensorSpec, generator: Generator) -> None:
+    """Uniform in [low, high); the first and the last id always occur."""
+    value.random_(int(spec.low), int(spec.high), generator=generator)
+    if value.numel() > 1:
+        value.view(-1)[0], value.view(-1)[-1] = int(spec.high) - 1, int(spec.low)
+
+
+def _from_layout(name: str, spec: TensorSpec, case: Case, seed: int) -> Tensor:
+    field = spec.draw.removeprefix("step.")
+    group = int(name.rpartition(".")[2]) if name.startswith(("step.block_tables.", "step.slots.")) else 0
+    value: Tensor = getattr(_layout(case, seed, group), field)
+    if field == "block_tables" and spec.shape[1] > value.shape[1]:
+        value = nn.functional.pad(value, (0, spec.shape[1] - value.shape[1]))
+    if tuple(value.shape) != spec.shape:
+        raise ValueError(
+            f"{case.task} {case.id}: {name} is declared {spec.shape}, its batch gives {tuple(value.shape)}"
+        )
+    return value.to(getattr(torch, spec.dtype))

@@ -1,0 +1,204 @@
+"""From a case to a call: a module of an overlay, its parameters, caches and ambient step.
+
+    module = build_module(overlay, case, "cuda")
+    call = bind(module, case, tensors)          loads parameters, binds caches, orders arguments
+    outputs = call.invoke()                     {"out.0": ..., "arg.k_cache": ..., "cache.0.0.k_cache": ...}
+
+A timing loop enters `call.ambient()` once and times `call.run()`. Tensors are used where they lie (arguments,
+caches, step) or copied into the module (parameters).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fastkernels import registry
+from fastkernels.loader.overlay import Overlay
+from fastkernels.nn.cache import CacheOwner, cache_owners
+from fastkernels.nn.context import Step, use_step
+from fastkernels.records import Case, TensorSpec
+
+
+class SignatureMismatch(TypeError):
+    """A class cannot stand where the baseline's stands: arguments, parameters or caches differ."""
+
+
+def task_class(overlay: Overlay, case: Case) -> type[nn.Module]:
+    """The class of the case's variant, from the highest layer that defines it."""
+    name = registry.task(case.task).variants[case.variant]
+    found = getattr(overlay.load(case.task), name)
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise SignatureMismatch(f"{case.task}: {name} must be a class derived from torch.nn.Module")
+    return found
+
+
+def build_module(
+    overlay: Overlay, case: Case, device: torch.device | str, dtype: torch.dtype | None = None
+) -> nn.Module:
+    """The case's module in eval mode, parameters unset. `dtype`: in place of the case's (oracle: float64)."""
+    cls = task_class(overlay, case)
+    try:
+        inspect.signature(cls).bind(**case.init)
+    except TypeError as error:
+        raise SignatureMismatch(
+            f"{cls.__name__}.__init__ does not take the baseline's arguments: {error}"
+        ) from error
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(dtype or getattr(torch, case.dtype))
+    try:
+        with torch.device(device):
+            module = cls(**case.init)
+    finally:
+        torch.set_default_dtype(previous)
+    if dtype is not None:
+        module.to(dtype)  # what a module makes in a dtype of its own choice
+    return module.eval().requires_grad_(False)
+
+
+def parameters(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by name; a tied tensor once, under its first name."""
+    first: dict[int, str] = {}
+    state = module.state_dict(keep_vars=True)
+    return {name: value for name, value in state.items() if first.setdefault(id(value), name) == name}
+
+
+def mutable_names(mutates: Iterable[str], specs: Iterable[str]) -> set[str]:
+    """The tensors that a call may change: the task's `mutates` arguments and the module's own caches."""
+    declared = {f"arg.{name}" for name in mutates}
+    return {name for name in specs if name in declared or name.startswith("cache.")}
+
+
+def load_parameters(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy every `param.NAME` into the module, all and only those; then `prepare` it. May be called again."""
+    have = parameters(module)
+    given = {
+        name.removeprefix("param."): value for name, value in tensors.items() if name.startswith("param.")
+    }
+    problems = [f"lacks {name} {tuple(given[name].shape)}" for name in given if name not in have]
+    problems += [
+        f"has {name} {tuple(have[name].shape)}, which the baseline has not"
+        for name in have
+        if name not in given
+    ]
+    problems += [
+        f"{name} is {tuple(have[name].shape)}, the baseline's is {tuple(value.shape)}"
+        for name, value in given.items()
+        if name in have and have[name].shape != value.shape
+    ]
+    if problems:
+        raise SignatureMismatch(
+            f"{type(module).__name__}: parameters differ from the baseline's: {'; '.join(problems)}"
+        )
+    with torch.no_grad():
+        for name, value in given.items():
+            have[name].copy_(value)
+    prepare(module)
+
+
+def prepare(module: nn.Module) -> None:
+    """Let modules that define `prepare()` repack their parameters: after every load, so it is repeatable."""
+    for part in module.modules():
+        if callable(repack := getattr(part, "prepare", None)):
+            repack()
+
+
+@dataclass(frozen=True)
+class Call:
+    """One forward call, ready to be made. `mutable`: the tensors that it is declared to change, by name."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    step: Step | None
+    mutable: dict[str, Tensor]
+
+    def ambient(self) -> AbstractContextManager[None]:
+        return use_step(self.step)
+
+    def run(self) -> Any:
+        """Forward as it returns; inside `ambient()`."""
+        return self.module(*self.args, **self.kwargs)
+
+    def outputs(self, result: Any) -> dict[str, Any]:
+        """`out.0` .. of a result (a tuple's members in order, None left out), and the mutable tensors.
+
+        What is not a tensor stays as it is: to say so is the judge's part.
+        """
+        members = result if isinstance(result, (tuple, list)) else (result,)
+        return {f"out.{i}": member for i, member in enumerate(members) if member is not None} | self.mutable
+
+    def invoke(self) -> dict[str, Any]:
+        with self.ambient(), torch.no_grad():
+            return self.outputs(self.run())
+
+
+def bind(module: nn.Module, case: Case, tensors: Mapping[str, Tensor], load: bool = True) -> Call:
+    """A call of `module` on a trial's tensors. `load=False`: its parameters are in place (next iteration)."""
+    if load:
+        load_parameters(module, tensors)
+    owners = _bind_caches(module, tensors)
+    values = {
+        name: tensors[f"arg.{name}"] if isinstance(value, TensorSpec) else value
+        for name, value in case.inputs.items()
+    }
+    try:
+        bound = inspect.signature(module.forward).bind(**values)
+    except TypeError as error:
+        raise SignatureMismatch(
+            f"{type(module).__name__}.forward does not take the baseline's arguments: {error}"
+        ) from error
+    mutable = mutable_names(registry.task(case.task).mutates, tensors)
+    return Call(
+        module,
+        bound.args,
+        bound.kwargs,
+        _step(case, tensors) if owners else None,
+        {name: tensors[name] for name in sorted(mutable)},
+    )
+
+
+def _bind_caches(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[CacheOwner]:
+    """Give the I-th owner the pools `cache.G.I.*`: by order, so names of modules are free."""
+    owners = [owner for _, owner in cache_owners(module)]
+    pools: dict[int, dict[str, tuple[int, Tensor]]] = {}
+    for name, value in tensors.items():
+        if name.startswith("cache."):
+            _, group, index, kind = name.split(".")
+            pools.setdefault(int(index), {})[kind] = (int(group), value)
+    if len(owners) != len(pools):
+        raise SignatureMismatch(
+            f"{type(module).__name__} declares {len(owners)} caches, the baseline {len(pools)}: a module "
+            "that keeps keys and values derives from fastkernels.nn.cache.CacheOwner"
+        )
+    for index, owner in enumerate(owners):
+        (group, k_cache), (_, v_cache) = pools[index]["k_cache"], pools[index]["v_cache"]
+        if tuple(k_cache.shape[2:]) != tuple(owner.cache.shape):
+            raise SignatureMismatch(
+                f"{type(owner).__name__} declares a cache of {tuple(owner.cache.shape)} for each "
+                f"token, the baseline's is {tuple(k_cache.shape[2:])}"
+            )
+        owner.bind(group, k_cache, v_cache)
+    return owners
+
+
+def _step(case: Case, tensors: Mapping[str, Tensor]) -> Step:
+    assert case.batch is not None
+    batch = case.batch
+    groups = range(sum(name.startswith("step.slots.") for name in tensors))
+    return Step(
+        query_starts_B1=tensors["step.query_starts"],
+        seq_lens_B=tensors["step.seq_lens"],
+        block_tables_GBN=[tensors[f"step.block_tables.{group}"] for group in groups],
+        slots_GT=[tensors[f"step.slots.{group}"] for group in groups],
+        num_decodes=batch.num_decodes,
+        num_decode_tokens=batch.num_decodes,
+        max_query_len=max(batch.query_lens[batch.num_decodes :], default=0),
+        max_seq_len=max(batch.seq_lens),
+    )

@@ -1,0 +1,221 @@
+"""Models from folders, the Hugging Face Hub, the registry or a configuration: find, read, build, fill.
+
+    find(model)          -> ModelSource       a folder with config.json, a Hub id, an architecture id, or a configuration
+    load_model(source)   -> nn.Module         with the checkpoint's weights, or seeded random ones without a folder
+
+A folder holds `config.json` and `model.safetensors`, or shards with `model.safetensors.index.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fastkernels import registry
+from fastkernels.errors import FileFormatError, NotFoundError, UsageError
+from fastkernels.loader.materialize import prepare
+from fastkernels.loader.overlay import Overlay
+from fastkernels.nn.random_weights import random_weights
+from fastkernels.nn.weights import load_weights
+from fastkernels.records import Size
+from fastkernels.registry.schema import Architecture
+
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """What a model is made from. folder: weights and tokenizer; None: seeded random weights."""
+
+    name: str
+    architecture: Architecture
+    config: dict[str, Any]
+    folder: Path | None
+
+    def dtype(self, device: torch.device) -> torch.dtype:
+        """`auto`: what the configuration says on a GPU; float32 on a CPU, where bfloat16 is emulated or slow."""
+        named = self.config.get("dtype") or self.config.get("torch_dtype")
+        if device.type == "cpu":
+            return torch.float32
+        if named is None:
+            return torch.bfloat16
+        dtype = getattr(torch, str(named).removeprefix("torch."), None)
+        if not isinstance(dtype, torch.dtype):
+            raise UsageError(f"{self.name}: config.json names the dtype {named!r}, which does not exist")
+        return dtype
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """End-of-sequence ids: generation_config.json where there is one, else config.json."""
+        found = self.config.get("eos_token_id")
+        if self.folder is not None and (self.folder / "generation_config.json").is_file():
+            found = _read_json(self.folder / "generation_config.json").get("eos_token_id", found)
+        ids = found if isinstance(found, list) else [] if found is None else [found]
+        return tuple(int(i) for i in ids)
+
+
+def find(
+    model: str | os.PathLike[str] | dict[str, Any], config: str | None = None, size: Size = "tiny"
+) -> ModelSource:
+    """Resolve what a user named. `config` and `size` choose among the configurations of an architecture id.
+
+    Raises NotFoundError (with the nearest architectures), UsageError (not a folder, not cached and offline, gated),
+    FileFormatError (corrupt config.json).
+    """
+    if isinstance(model, dict):
+        return ModelSource("configuration", registry.architecture_for(model), model, None)
+    if Path(model).is_dir():
+        return _from_folder(str(model), Path(model))
+    name = str(model)
+    architectures = {entry.id: entry for entry in registry.architectures()}
+    if name in architectures:
+        return _from_registry(architectures[name], config, size)
+    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        return _from_folder(name, download(name))
+    if "/" in name or os.sep in name:
+        raise UsageError(f"No folder {name}: expected a Hugging Face folder with config.json and safetensors")
+    raise NotFoundError(
+        "architecture, folder or Hugging Face id", name, architectures, "fk list architectures"
+    )
+
+
+def _from_registry(entry: Architecture, config: str | None, size: Size) -> ModelSource:
+    name = config or entry.default_config[size]
+    if name not in entry.configs:
+        raise NotFoundError(f"configuration of {entry.id}", name, entry.configs, f"fk show {entry.id}")
+    chosen = entry.configs[name]
+    return ModelSource(f"{entry.id}:{name}", entry, {"dtype": chosen.dtype, **chosen.config}, None)
+
+
+def _from_folder(name: str, folder: Path) -> ModelSource:
+    if not (folder / "config.json").is_file():
+        raise UsageError(f"{folder} holds no config.json: expected a Hugging Face folder")
+    config = registry.read_config(folder)
+    return ModelSource(name, registry.architecture_for(config), config, folder)
+
+
+def download(repository: str) -> Path:
+    """The folder of a Hub repository in the local cache (HF_HOME), fetched if need be; HF_TOKEN opens gated ones."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        return Path(snapshot_download(repository, allow_patterns=_HUB_FILES))
+    except GatedRepoError as error:
+        raise UsageError(
+            f"{repository} is gated: accept its licence on huggingface.co and set HF_TOKEN"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise UsageError(
+            f"No repository {repository} on huggingface.co (a private one needs HF_TOKEN)"
+        ) from error
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
+        raise UsageError(
+            f"{repository} is not in the local Hugging Face cache, and the Hub cannot be reached (offline, or "
+            "HF_HUB_OFFLINE is set). Download it once with network, set HF_HOME to a cache that has it, or give a "
+            "folder or an architecture id (random weights)"
+        ) from error
+    except (HfHubHTTPError, HFValidationError) as error:
+        raise UsageError(f"{repository} cannot be downloaded: {error}") from error
+
+
+def build(source: ModelSource, overlay: Overlay, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """The overlay's class for the architecture with uninitialised parameters."""
+    entry = registry.task(source.architecture.task)
+    cls = getattr(overlay.load(entry.module), entry.variants["default"])
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device):
+            model = cls(source.config)
+    finally:
+        torch.set_default_dtype(previous)
+    return model.eval().requires_grad_(False)
+
+
+def load_model(
+    source: ModelSource, overlay: Overlay, device: torch.device, dtype: torch.dtype, seed: int
+) -> nn.Module:
+    """Build and fill the model. WeightsError, FileFormatError and UsageError say what does not fit."""
+    files = tensor_files(source.folder) if source.folder is not None else None
+    model = build(source, overlay, device, dtype)
+    if files is None:
+        random_weights(model, seed)
+    else:
+        load_weights(model, read_tensors(files))
+    prepare(model)
+    return model
+
+
+def tensor_files(folder: Path) -> dict[Path, list[str] | None]:
+    """The safetensors files of a folder, each with the tensors that the index expects in it (None: whatever it holds)."""
+    index, single = folder / _INDEX, folder / _SINGLE
+    if index.is_file():
+        placed = _read_json(index).get("weight_map")
+        if not isinstance(placed, dict) or not placed:
+            raise FileFormatError(index, "weight_map", "expected tensor names and their files")
+        files: dict[Path, list[str] | None] = {}
+        for name, file in placed.items():
+            files.setdefault(folder / str(file), []).append(name)  # pyright: ignore[reportOptionalMemberAccess]
+        for path, names in files.items():
+            if not path.is_file():
+                raise FileFormatError(
+                    index, f"tensor {names[0] if names else ''}", f"the file {path.name} is missing"
+                )
+        return files
+    if single.is_file():
+        return {single: None}
+    found = sorted(folder.glob("*.safetensors"))
+    if len(found) == 1:
+        return {found[0]: None}
+    other = " (PyTorch .bin files are not read: convert them)" if list(folder.glob("*.bin")) else ""
+    raise UsageError(f"{folder} holds no {_SINGLE} and no {_INDEX}{other}")
+
+
+def read_tensors(files: dict[Path, list[str] | None]) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor, memory-mapped, one at a time. A FileFormatError names the file and the tensor."""
+    from safetensors import SafetensorError, safe_open
+
+    for path, expected in files.items():
+        try:
+            opened = safe_open(path, framework="pt")
+        except (SafetensorError, OSError) as error:
+            raise FileFormatError(path, "header", f"not a readable safetensors file: {error}") from error
+        with opened as file:
+            names = list(file.keys())
+            if absent := set(expected or ()) - set(names):
+                raise FileFormatError(
+                    path, f"tensor {min(absent)}", "the index places it here, but it is not there"
+                )
+            for name in names:
+                try:
+                    tensor = file.get_tensor(name)
+                except (SafetensorError, RuntimeError, ValueError) as error:
+                    raise FileFormatError(path, f"tensor {name}", str(error)) from error
+                yield name, tensor
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        line = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise FileFormatError(path, line, str(error)) from None
+    if not isinstance(content, dict):
+        raise FileFormatError(path, "", "expected a JSON object")
+    return content

@@ -1,0 +1,133 @@
+"""The CUDA driver through ctypes: memory, copies, events and IPC that no Python code can patch.
+
+Handles are taken before a candidate is imported; nothing here passes through torch's operators, which a candidate could
+register again. Addresses and streams are plain integers. Everything works in torch's primary context, so torch must
+have initialised the device in the calling thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref, c_char, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from typing import Any
+
+from fastkernels.errors import MachineError
+
+_IPC_LAZY_PEER_ACCESS = 1
+_NOT_READY = 600
+# An IPC handle opens the whole block that cuMemAlloc cut the memory from: whole blocks keep neighbours out of it.
+BLOCK_BYTES = 2 << 20
+
+
+class _IpcHandle(ctypes.Structure):
+    _fields_ = [("reserved", c_char * 64)]
+
+
+class Driver:
+    """libcuda. Every failure is a MachineError that names the driver's call."""
+
+    def __init__(self) -> None:
+        try:
+            self._lib = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise MachineError(f"No CUDA driver: {error}") from error
+        self._alloc = self._function("cuMemAlloc_v2", c_void_p, c_size_t)
+        self._free = self._function("cuMemFree_v2", c_uint64)
+        self._copy = self._function("cuMemcpyDtoDAsync_v2", c_uint64, c_uint64, c_size_t, c_void_p)
+        self._set = self._function("cuMemsetD8Async", c_uint64, ctypes.c_ubyte, c_size_t, c_void_p)
+        self._get_handle = self._function("cuIpcGetMemHandle", c_void_p, c_uint64)
+        self._open_handle = self._function("cuIpcOpenMemHandle_v2", c_void_p, _IpcHandle, c_uint)
+        self._close_handle = self._function("cuIpcCloseMemHandle", c_uint64)
+        self._event_create = self._function("cuEventCreate", c_void_p, c_uint)
+        self._event_record = self._function("cuEventRecord", c_void_p, c_void_p)
+        self._event_elapsed = self._function("cuEventElapsedTime", c_void_p, c_void_p, c_void_p)
+        self._event_query = self._lib.cuEventQuery
+        self._event_query.argtypes, self._event_query.restype = [c_void_p], c_int
+        self._stream_wait = self._function("cuStreamSynchronize", c_void_p)
+        self._context_wait = self._function("cuCtxSynchronize")
+        self._reset_persisting = self._function("cuCtxResetPersistingL2Cache")
+
+    # ------------------------------------------------------------ memory
+
+    def allocate(self, size: int) -> int:
+        """Address of at least `size` bytes that share no block with other memory."""
+        address = c_uint64()
+        self._alloc(byref(address), -(-max(size, 1) // BLOCK_BYTES) * BLOCK_BYTES)
+        return address.value
+
+    def free(self, address: int) -> None:
+        self._free(address)
+
+    def copy(self, target: int, source: int, size: int, stream: int) -> None:
+        """Enqueue a copy on the device."""
+        if size:
+            self._copy(target, source, size, stream)
+
+    def fill(self, address: int, byte: int, size: int, stream: int) -> None:
+        if size:
+            self._set(address, byte, size, stream)
+
+    def export(self, address: int) -> bytes:
+        """The IPC handle of an allocation; other processes see all of it."""
+        handle = _IpcHandle()
+        self._get_handle(byref(handle), address)
+        return bytes(handle)
+
+    def open(self, handle: bytes) -> int:
+        address = c_uint64()
+        self._open_handle(byref(address), _IpcHandle.from_buffer_copy(handle), _IPC_LAZY_PEER_ACCESS)
+        return address.value
+
+    def close(self, address: int) -> None:
+        self._close_handle(address)
+
+    # ------------------------------------------------------------ events and streams
+
+    def event(self) -> int:
+        handle = c_void_p()
+        self._event_create(byref(handle), 0)
+        assert handle.value is not None
+        return handle.value
+
+    def record(self, event: int, stream: int) -> None:
+        self._event_record(event, stream)
+
+    def passed(self, event: int) -> bool:
+        """Whether the device has reached the event."""
+        code = self._event_query(event)
+        if code not in (0, _NOT_READY):
+            self._fail("cuEventQuery", code)
+        return code == 0
+
+    def elapsed_ns(self, start: int, end: int) -> int:
+        milliseconds = c_float()
+        self._event_elapsed(byref(milliseconds), start, end)
+        return round(milliseconds.value * 1e6)
+
+    def wait(self, stream: int) -> None:
+        self._stream_wait(stream)
+
+    def wait_all(self) -> None:
+        """Until every stream of this process is idle."""
+        self._context_wait()
+
+    def reset_persisting_lines(self) -> None:
+        """Give back L2 lines that somebody pinned."""
+        self._reset_persisting()
+
+    # ------------------------------------------------------------ plumbing
+
+    def _function(self, name: str, *types: Any) -> Any:
+        function = getattr(self._lib, name)
+        function.argtypes, function.restype = list(types), c_int
+
+        def checked(*arguments: Any) -> None:
+            if code := function(*arguments):
+                self._fail(name, code)
+
+        return checked
+
+    def _fail(self, name: str, code: int) -> None:
+        text = ctypes.c_char_p()
+        self._lib.cuGetErrorString(code, byref(text))
+        raise MachineError(f"{name}: {(text.value or b'unknown error').decode()} ({code})")

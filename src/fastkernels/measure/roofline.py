@@ -1,0 +1,203 @@
+"""The least time that a call can take on a device: what it must move and multiply, over what the device can.
+
+    floor = max( read / R + written / W,  sum over dtypes of flops / F )
+
+`work` counts by running the baseline's module on the meta device and watching its kernels:
+
+    read       every argument and parameter once; a table that is only looked up: the rows that the ids can name; a
+               paged cache: the entries that the batch's queries see (window counted), less those stored in the same call
+    written    every output once; a paged cache: the entries of the step's tokens
+    flops      2 M N K of matrix products, 4 H K of each visible (query, key) pair of attention
+
+Intermediates, block tables and position tables count nothing, so the floor is never too high. R, W and F are measured
+ceilings (registry/devices/*.yaml, or measured at run time: ceilings.py).
+
+H query heads · K head size · J kv heads
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from fastkernels.kernels.base import observe
+from fastkernels.loader.inputs import trial_specs
+from fastkernels.loader.materialize import bind, build_module
+from fastkernels.loader.overlay import Overlay
+from fastkernels.measure.ceilings import Ceilings
+from fastkernels.records import Batch, Case, TensorSpec
+
+# Where a measured time lies below the floor by more than this, something else was measured: IMPLAUSIBLE. Ceilings from
+# a device's file are its best kernels at its best clock (one H200: 790 TFLOP/s of a data sheet's 989, 4.6 TB/s of 4.8).
+MARGIN = 1.25
+# Ceilings measured in the run share their cores with whatever else runs, so they may come out too low.
+MARGIN_MEASURED_HERE = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one call must do at least. `flops` by dtype name, of matrix products and attention."""
+
+    read_bytes: int
+    written_bytes: int
+    flops: Mapping[str, int]
+
+    @property
+    def min_bytes(self) -> int:
+        return self.read_bytes + self.written_bytes
+
+
+def work(case: Case, overlay: Overlay) -> Work:
+    """Count a case's work on the baseline of `overlay`, without memory and without running it."""
+    module = build_module(overlay, case, "meta")
+    specs = trial_specs(case, module)
+    tensors = {name: _meta(spec) for name, spec in specs.items()}
+    call = bind(module, case, tensors)
+    watch = _Watch(case.batch)
+    with observe(watch), FlopCounterMode(display=False) as plain:
+        outputs = call.invoke()
+    # Plain matrix products of a module run in the case's dtype.
+    watch.flops[case.dtype] = watch.flops.get(case.dtype, 0) + plain.get_total_flops()
+    parameters = {id(p): p for p in module.parameters()}
+    looked_up = {key: rows for key, rows in watch.rows_read.items() if key not in watch.read_whole}
+    read = sum(_bytes(p) for key, p in parameters.items() if key not in looked_up)
+    read += sum(rows * _bytes(parameters[key]) // len(parameters[key]) for key, rows in looked_up.items() if key in parameters)
+    read += sum(_bytes(tensors[name]) for name, spec in specs.items() if _is_input(name, spec))
+    written = sum(_bytes(tensor) for name, tensor in outputs.items() if not _is_cache(name, specs))
+    return Work(read + watch.cache_read, written + watch.cache_written, watch.flops)
+
+
+def floor_s(work: Work, ceilings: Ceilings) -> float:
+    """The floor in seconds. Arithmetic in a dtype without a ceiling takes no time: the floor stays a floor."""
+    memory_s = work.read_bytes / ceilings.read_bytes_s(work.min_bytes)
+    memory_s += work.written_bytes / ceilings.write_bytes_s(work.min_bytes)
+    return max(memory_s, _compute_s(work, ceilings))
+
+
+def roofline_pct(work: Work, ceilings: Ceilings, measured_s: float) -> float:
+    """Floor / measured time, in percent."""
+    return 100 * floor_s(work, ceilings) / measured_s
+
+
+def implausible(work: Work, ceilings: Ceilings, measured_s: float) -> str | None:
+    """Why `measured_s` cannot be the time of this work, or None.
+
+    Results may still lie in the last-level cache when the clock stops, so writes count only beyond its size.
+    """
+    memory_s = work.read_bytes / ceilings.read_bytes_s(work.min_bytes)
+    memory_s += max(0, work.written_bytes - ceilings.cache_bytes) / ceilings.write_bytes_s(work.min_bytes)
+    least_s = max(memory_s, _compute_s(work, ceilings)) / (MARGIN_MEASURED_HERE if ceilings.measured_here else MARGIN)
+    if measured_s >= least_s:
+        return None
+    flops = sum(work.flops.values())
+    return (
+        f"{measured_s * 1e6:.3g} us for {work.min_bytes / 1e6:.3g} MB and {flops / 1e9:.3g} GFLOP: "
+        f"{ceilings.device} needs at least {least_s * 1e6:.3g} us"
+    )
+
+
+def visible_pairs(query_len: int, seq_len: int, window: int) -> int:
+    """(query, key) pairs of a causal row: query i sits at p = seq - query + i and sees min(p + 1, window) keys."""
+    first = seq_len - query_len + 1  # keys that the first query sees without a window
+    if not window:
+        return query_len * first + query_len * (query_len - 1) // 2
+    growing = max(0, min(query_len, window - first))
+    return growing * first + growing * (growing - 1) // 2 + (query_len - growing) * min(window, first + growing)
+
+
+def visible_keys(query_len: int, seq_len: int, window: int) -> int:
+    """Keys that at least one query of the row sees."""
+    return seq_len if not window else min(seq_len, window + query_len - 1)
+
+
+@dataclass
+class _Watch:
+    """Observes kernel calls on meta tensors and adds up what they must do."""
+
+    batch: Batch | None
+    flops: dict[str, int] = field(default_factory=dict)
+    cache_read: int = 0
+    cache_written: int = 0
+    rows_read: dict[int, int] = field(default_factory=dict)  # id(table) -> rows
+    read_whole: set[int] = field(default_factory=set)
+    _stored: set[int] = field(default_factory=set)  # id(cache) that this call has written
+
+    def __call__(self, kernel: str, args: Sequence[Any]) -> None:
+        count: dict[str, Callable[..., None]] = {
+            "linear": self._linear,
+            "embedding": self._embedding,
+            "store_kv": self._store,
+            "prefill_attention": self._prefill,
+            "decode_attention": self._decode,
+        }
+        if kernel != "embedding":
+            self.read_whole.update(id(arg) for arg in args if isinstance(arg, Tensor))
+        if kernel in count:
+            count[kernel](*args)
+
+    def _linear(self, x: Tensor, weight_NK: Tensor, bias: Tensor | None = None) -> None:
+        self._add(x, 2 * x.numel() * weight_NK.shape[0])
+
+    def _embedding(self, ids: Tensor, weight_VD: Tensor) -> None:
+        key = id(weight_VD)
+        self.rows_read[key] = min(self.rows_read.get(key, 0) + ids.numel(), weight_VD.shape[0])
+
+    def _store(self, key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
+        self.cache_written += _bytes(key) + _bytes(value)
+        self._stored |= {id(k_cache), id(v_cache)}
+
+    def _prefill(
+        self, q: Tensor, k_cache: Tensor, v_cache: Tensor, starts: Tensor, seq_lens_B: Tensor, tables: Tensor,
+        scale: float, window: int | None, *lens: int,
+    ) -> None:
+        self._attend(q, k_cache, v_cache, self._rows()[-len(seq_lens_B) :], window or 0)
+
+    def _decode(
+        self, q: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens_B: Tensor, tables: Tensor,
+        scale: float, window: int | None, *lens: int,
+    ) -> None:
+        self._attend(q, k_cache, v_cache, self._rows()[: len(seq_lens_B)], window or 0)
+
+    def _attend(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, rows: list[tuple[int, int]], window: int) -> None:
+        pairs = sum(visible_pairs(query, seq, window) for query, seq in rows)
+        self._add(q, 4 * q.shape[-1] * q.shape[-2] * pairs)
+        for cache in (k_cache, v_cache):
+            fresh = id(cache) in self._stored  # this call's own tokens need not come from memory
+            entries = sum(visible_keys(query, seq, window) - (query if fresh else 0) for query, seq in rows)
+            self.cache_read += max(0, entries) * prod(cache.shape[2:]) * cache.element_size()
+
+    def _rows(self) -> list[tuple[int, int]]:
+        assert self.batch is not None, "attention over a paged cache needs a batch"
+        return list(zip(self.batch.query_lens, self.batch.seq_lens))
+
+    def _add(self, x: Tensor, flops: int) -> None:
+        dtype = str(x.dtype).removeprefix("torch.")
+        self.flops[dtype] = self.flops.get(dtype, 0) + flops
+
+
+def _compute_s(work: Work, ceilings: Ceilings) -> float:
+    rates = {dtype: ceilings.flops_s(dtype) for dtype, flops in work.flops.items() if flops}
+    return sum(work.flops[dtype] / rate for dtype, rate in rates.items() if rate)
+
+
+def _meta(spec: TensorSpec) -> Tensor:
+    return torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")
+
+
+def _bytes(x: Tensor) -> int:
+    return x.numel() * x.element_size()
+
+
+def _is_input(name: str, spec: TensorSpec) -> bool:
+    """Arguments that are read whole: not pools, and not the tables that say where in them things lie."""
+    return name.startswith("arg.") and spec.draw not in ("cache", "step.block_tables")
+
+
+def _is_cache(name: str, specs: Mapping[str, TensorSpec]) -> bool:
+    return name in specs and specs[name].draw == "cache"

@@ -1,0 +1,74 @@
+"""Seeded random weights, bit for bit the same on every device: a hash of (seed, name, index) looked up in a table.
+
+    norm weights   uniform 0.5 .. 1.5            vectors that are no bias
+    biases         normal, std 0.1
+    embeddings     normal, std 1                 matrices named only below an `embed...` module (so not tied to a head)
+    matrices       normal, std 1/sqrt(fan_in)    fan_in: elements of one output row
+
+Values depend on the parameter's first name, not on its position in the model or on other parameters. A normal value is one
+of 65,536 equally likely quantiles of the normal distribution, so |value| < 4.4 std.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+
+BIAS_STD = 0.1
+_CHUNK = 1 << 24  # elements hashed at a time: 64 MiB of int32 for each temporary
+_LEVELS = 1 << 16
+
+
+@torch.no_grad()
+def random_weights(model: nn.Module, seed: int) -> None:
+    """Fill every parameter of `model` in place."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    uniform = (torch.arange(_LEVELS, dtype=torch.float64, device="cpu") + 0.5) / _LEVELS
+    normal = torch.special.ndtri(uniform)
+    for name, parameter in model.named_parameters():
+        kind = _kind(parameter, names[id(parameter)])
+        if kind == "norm":
+            table = uniform + 0.5
+        else:
+            fan_in = parameter[0].numel() if parameter.dim() > 1 else 1
+            table = normal * {"bias": BIAS_STD, "embedding": 1.0, "matrix": fan_in**-0.5}[kind]
+        _fill(parameter, table.to(torch.float32), seed, name)
+
+
+def _kind(parameter: Tensor, names: list[str]) -> str:
+    if parameter.dim() <= 1:
+        return "bias" if names[0].rpartition(".")[2] == "bias" else "norm"
+    return "embedding" if all("embed" in name for name in names) else "matrix"
+
+
+def _fill(parameter: Tensor, table: Tensor, seed: int, name: str) -> None:
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    before, after = (int.from_bytes(digest[i : i + 4], "little", signed=True) for i in (0, 4))
+    table = table.to(parameter.device, parameter.dtype)
+    flat = parameter.detach().view(-1)
+    assert flat.numel() < 1 << 31, "the index of an element is hashed as int32"
+    for start in range(0, flat.numel(), _CHUNK):
+        stop = min(start + _CHUNK, flat.numel())
+        index = torch.arange(start, stop, dtype=torch.int32, device=parameter.device)
+        level = (
+            _mix(_mix(index.bitwise_xor_(before)).add_(after))
+            .bitwise_right_shift_(16)
+            .bitwise_and_(_LEVELS - 1)
+        )
+        flat[start:stop] = table.index_select(0, level)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """In place: the finaliser of MurmurHash3, a bijection of 32-bit integers in which each bit depends on all. Wraps."""
+    _fold(x, 16).mul_(0x85EBCA6B - (1 << 32))
+    _fold(x, 13).mul_(0xC2B2AE35 - (1 << 32))
+    return _fold(x, 16)
+
+
+def _fold(x: Tensor, shift: int) -> Tensor:
+    # A shift of int32 copies the sign; the mask makes it that of an unsigned number.
+    return x.bitwise_xor_(x.bitwise_right_shift(shift).bitwise_and_((1 << (32 - shift)) - 1))

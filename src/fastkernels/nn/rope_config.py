@@ -1,0 +1,52 @@
+"""Rotary parameters of a Hugging Face configuration, in one spelling.
+
+transformers 5       rope_parameters: {rope_type, rope_theta, factor, ...}
+before               rope_theta: 500000.0, rope_scaling: {rope_type or type, factor, ...} or null
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastkernels.nn.config import ConfigReader
+
+DEFAULT_THETA = 10000.0  # what transformers takes where a configuration has none
+_REQUIRED = {
+    "default": (),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor",),
+}
+_OPTIONAL = {"yarn": ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")}
+
+
+def rope_parameters(config: ConfigReader, max_position: int) -> dict[str, Any]:
+    """{rope_type, rope_theta, ...}: exactly the keys that the type uses, as JSON-able numbers."""
+    config.refuse(["partial_rotary_factor"], neutral=(None, 1, 1.0))
+    rope = config.section("rope_parameters" if config.has("rope_parameters") else "rope_scaling")
+    rope.refuse(["partial_rotary_factor"], neutral=(None, 1, 1.0))
+    key = "rope_type" if rope.has("rope_type") else "type"
+    rope_type = rope.choice(key, {name: name for name in _REQUIRED}, default="default")
+    theta = rope.number("rope_theta", default=config.number("rope_theta", default=DEFAULT_THETA))
+    parameters: dict[str, Any] = {"rope_type": rope_type, "rope_theta": theta}
+    if nested := [name for name, value in rope.config.items() if isinstance(value, dict)]:
+        raise rope.error(nested[0], "rotary parameters by layer type are not supported")
+    for name in _REQUIRED[rope_type]:
+        parameters[name] = rope.number(name)
+    for name in _OPTIONAL.get(rope_type, ()):
+        if rope.has(name):
+            parameters[name] = rope.number(name)
+    if rope_type == "yarn" and rope.has("truncate"):
+        parameters["truncate"] = rope.flag("truncate")
+    if rope_type != "default":
+        original = config.integer("original_max_position_embeddings", default=None)
+        parameters["original_max_position_embeddings"] = original or rope.integer(
+            "original_max_position_embeddings", default=max_position
+        )
+    return parameters
+
+
+def reach(parameters: dict[str, Any], max_position: int) -> int:
+    """Positions that the rotary table must cover: a yarn configuration may name only the length before stretching."""
+    if parameters["rope_type"] != "yarn":
+        return max_position
+    return max(max_position, int(parameters["factor"] * parameters["original_max_position_embeddings"]))

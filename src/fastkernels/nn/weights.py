@@ -1,0 +1,132 @@
+"""From checkpoint names to parameters: a declarative map and a strict loader.
+
+    WeightMap(
+        names={"model.layers.*.mlp.down_proj.*": "layers.*.mlp.down_proj.linear.*"},
+        packed={"layers.*.mlp.gate_up_proj.linear.*": {"model.layers.*.mlp.gate_proj.*": 14336,
+                                                       "model.layers.*.mlp.up_proj.*": 14336}},
+        ignored=("model.layers.*.self_attn.rotary_emb.inv_freq",),
+    )
+
+`*` stands for one part of a dotted name and keeps its value on both sides. A packed parameter lists, first rows first, the
+tensors that it consists of with their numbers of rows. A model carries its map as the attribute `weight_map`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain, islice, zip_longest
+
+import torch
+from torch import Tensor, nn
+
+from fastkernels.errors import WeightsError
+
+MAX_REPORTED = 20
+# Other element types are packed or quantised formats: copying them into a float parameter would give wrong weights.
+_PLAIN_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class WeightMap:
+    """names: checkpoint tensor -> parameter; packed: parameter -> {checkpoint tensor: rows}; ignored: not loaded."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    packed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+
+    def ignores(self, name: str) -> bool:
+        return any(_match(pattern, name) is not None for pattern in self.ignored)
+
+    def sources(self, parameter: str, shape: torch.Size) -> list[tuple[str, int, int]]:
+        """(checkpoint name, first row, rows) of each tensor in a parameter; empty where the map does not name it."""
+        for pattern, parts in self.packed.items():
+            if (values := _match(pattern, parameter)) is not None:
+                starts = [sum(islice(parts.values(), i)) for i in range(len(parts))]
+                return [
+                    (_fill(name, values), start, rows) for (name, rows), start in zip(parts.items(), starts)
+                ]
+        for name, pattern in self.names.items():
+            if (values := _match(pattern, parameter)) is not None:
+                return [(_fill(name, values), 0, shape[0])]
+        return []
+
+
+def destinations(model: nn.Module) -> tuple[dict[str, Tensor], list[str]]:
+    """Checkpoint name -> the view of a parameter that it fills; and the parameters that the model's map does not name.
+
+    A shared (tied) parameter counts once, under its first name.
+    """
+    weight_map: WeightMap = model.weight_map  # pyright: ignore[reportAssignmentType]
+    views: dict[str, Tensor] = {}
+    unnamed = []
+    for parameter, tensor in model.named_parameters():
+        sources = weight_map.sources(parameter, tensor.shape)
+        if sum(rows for _, _, rows in sources) != tensor.shape[0]:
+            unnamed.append(parameter)
+            continue
+        for name, start, rows in sources:
+            views[name] = tensor.detach()[start : start + rows]
+    return views, unnamed
+
+
+def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Copy checkpoint tensors into the model's parameters, cast to their dtype.
+
+    Raises one WeightsError for all that is missing, unexpected, given twice or of another shape; the model is then partly
+    loaded and of no use.
+    """
+    views, unnamed = destinations(model)
+    missing = dict(views)
+    unexpected, misshapen = [], []
+    for name, tensor in weights:
+        if name not in views:
+            if not model.weight_map.ignores(name):  # pyright: ignore[reportCallIssue]
+                unexpected.append(f"unexpected  {name} {list(tensor.shape)}")
+            continue
+        if missing.pop(name, None) is None:
+            unexpected.append(f"unexpected  {name} given twice")
+        elif tensor.shape != views[name].shape:
+            misshapen.append(f"misshapen   {name} {list(tensor.shape)}, expected {list(views[name].shape)}")
+        elif tensor.dtype not in _PLAIN_DTYPES:
+            misshapen.append(f"misshapen   {name} holds {tensor.dtype}: quantised weights cannot be loaded")
+        else:
+            views[name].copy_(tensor)
+    absent = [f"missing     {name}, expected {list(view.shape)}" for name, view in missing.items()]
+    absent += [f"missing     any checkpoint tensor for parameter {name}" for name in unnamed]
+    if absent or unexpected or misshapen:
+        raise WeightsError(_report(type(model).__name__, absent, unexpected, misshapen))
+
+
+def export_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The model's parameters as checkpoint tensors: the inverse of `load_weights`. Tensors share the parameters' memory."""
+    views, unnamed = destinations(model)
+    if unnamed:
+        raise WeightsError(
+            f"{type(model).__name__}: no checkpoint name for {', '.join(unnamed[:MAX_REPORTED])}"
+        )
+    yield from views.items()
+
+
+def _report(model: str, absent: list[str], unexpected: list[str], misshapen: list[str]) -> str:
+    counts = f"{len(absent)} missing, {len(unexpected)} unexpected, {len(misshapen)} misshapen"
+    # Turns, so that many of one kind do not hide another.
+    turns = chain.from_iterable(zip_longest(absent, unexpected, misshapen))
+    shown = sorted(islice((line for line in turns if line), MAX_REPORTED), key=lambda line: line.split()[0])
+    left = len(absent) + len(unexpected) + len(misshapen) - len(shown)
+    more = [f"and {left} more"] if left else []
+    return "\n  ".join([f"The weights do not fit {model}: {counts}", *shown, *more])
+
+
+def _match(pattern: str, name: str) -> list[str] | None:
+    """The values of the stars if `name` fits, else None."""
+    if "*" not in pattern:
+        return [] if pattern == name else None
+    found = re.fullmatch(re.escape(pattern).replace(r"\*", r"([^.]+)"), name)
+    return None if found is None else list(found.groups())
+
+
+def _fill(pattern: str, values: list[str]) -> str:
+    pieces = pattern.split("*")
+    return "".join(chain.from_iterable(zip_longest(pieces, values, fillvalue="")))

@@ -1,0 +1,217 @@
+"""Write registry/cases: walk every configuration over its batch sets, and fold equal calls to one case.
+
+Two calls are equal when variant, init arguments, input shapes and dtypes are; for a task that attends, also the batch.
+The first to make a call owns the case: timed sets come before held-out ones, the scored model before its siblings.
+`scripts/build_cases.py` runs this; a test runs it again and compares with the committed files.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor
+
+from fastkernels import registry
+from fastkernels.errors import UsageError
+from fastkernels.nn.cache import cache_owners
+from fastkernels.records import Batch, Case, Provenance, TensorSpec
+from fastkernels.registry.schema import Architecture, BatchEntry, BatchSet, ModelConfig, TaskEntry
+from fastkernels.registry.walk import Load, TaskCall, Walk
+
+PoolBlocks = Callable[[Batch], int]             # blocks of a paged pool that serves a batch
+_SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
+
+
+def build(load: Load, pool_blocks: PoolBlocks) -> dict[str, list[Case]]:
+    """All cases by task id. `load` imports a baseline task (`L1.rms_norm`)."""
+    builder = _Builder(load, pool_blocks)
+    for architecture in registry.architectures():
+        for name, config in architecture.configs.items():
+            builder.walk(architecture, name, config)
+    for entry in registry.tasks():
+        for extra in entry.extra_cases:
+            provenance = Provenance(architecture="registry", config=extra.size, phase="held-out")
+            builder.add(entry, Case(task=entry.id, provenance=provenance, timed=False, **dict(extra)))
+    return builder.cases
+
+
+def render(cases: list[Case]) -> str:
+    """The JSONL text of a task's cases."""
+    lines = [json.dumps(case.model_dump(mode="json", exclude_defaults=True), separators=(",", ":")) for case in cases]
+    return "\n".join(lines) + "\n"
+
+
+@dataclass
+class _Source:
+    """Where the calls of a step come from."""
+
+    architecture: str
+    config_name: str
+    config: ModelConfig
+    batch_name: str
+    batch: Batch
+    timed: bool
+    phase: Literal["prefill", "decode", "mixed", "held-out"]
+
+
+@dataclass
+class _Builder:
+    load: Load
+    pool_blocks: PoolBlocks
+    cases: dict[str, list[Case]] = field(default_factory=dict)
+    _seen: set[str] = field(default_factory=set)
+
+    def walk(self, architecture: Architecture, name: str, config: ModelConfig) -> None:
+        if not config.walk:
+            return
+        model_task = registry.task(architecture.task)
+        model = Walk(self.load, registry.tasks(), model_task, config.config, config.dtype)
+        for batch_name, entry, batch_set in _batches(config):
+            batch = Batch(rows=entry.rows)
+            source = _Source(architecture.id, name, config, batch_name, batch, batch_set.timed, _phase(batch, batch_set))
+            # In serving the head reads one position of each row, so decode steps cover its shapes.
+            calls = model.step(batch, with_head=batch.num_decodes == len(batch.seq_lens))
+            self._fold([call for call in calls if call.task.level in entry.levels], source)
+
+    def add(self, entry: TaskEntry, case: Case) -> None:
+        known = self.cases.setdefault(entry.id, [])
+        if any(case.id == other.id for other in known):
+            raise UsageError(f"{entry.id}: two different cases are called {case.id}; its `label` must tell them apart")
+        known.append(case)
+
+    def _fold(self, calls: list[TaskCall], source: _Source) -> None:
+        found: dict[str, tuple[TaskEntry, Case]] = {}
+        count: Counter[str] = Counter()
+        for call in calls:
+            case = self._case(call, source)
+            key = _key(case, attends=_attends(call))
+            found.setdefault(key, (call.task, case))
+            count[key] += 1
+        for key, (entry, case) in found.items():
+            if key not in self._seen:
+                self._seen.add(key)
+                self.add(entry, case.model_copy(update={"calls": count[key]}))
+
+    def _case(self, call: TaskCall, source: _Source) -> Case:
+        batch = _rows_of(call, source.batch)
+        inputs = {name: self._input(call, name, value, batch) for name, value in call.arguments.items()}
+        floating = (i.dtype for i in inputs.values() if isinstance(i, TensorSpec) and i.dtype in _SHORT)
+        dtype = next(floating, source.config.dtype)
+        uses_batch = bool(cache_owners(call.module)) or any(_draw(i).startswith(("step.", "cache")) for i in inputs.values())
+        is_model = call.task.level == 4
+        config_name = source.config.cut_name or source.config_name if is_model else source.config_name
+        provenance = Provenance(architecture=source.architecture, config=config_name, phase=source.phase)
+        return Case(
+            id=_id(call, source, config_name, dtype, inputs),
+            task=call.task.id,
+            variant=call.variant,
+            size=source.config.size,
+            dtype=dtype,
+            init=_cut(call.init, source.config) if is_model else call.init,
+            inputs=inputs,
+            batch=batch if uses_batch else None,
+            provenance=provenance,
+            timed=source.timed,
+        )
+
+    def _input(self, call: TaskCall, name: str, value: Any, batch: Batch) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        shape, dtype = tuple(value.shape), str(value.dtype).removeprefix("torch.")
+        draw = call.task.draws.get(name)
+        if draw is None:
+            return TensorSpec(shape=shape, dtype=dtype)
+        if draw.draw == "cache":
+            shape = (self.pool_blocks(batch), *shape[1:])
+        low, high = (_bound(bound, call.init) for bound in (draw.low, draw.high))
+        return TensorSpec(shape=shape, dtype=dtype, draw=draw.draw, low=low, high=high)
+
+
+def _batches(config: ModelConfig) -> Iterator[tuple[str, BatchEntry, BatchSet]]:
+    for set_name in config.walk:
+        batch_set = registry.batch_set(set_name)
+        for name, entry in batch_set.batches.items():
+            yield name, entry, batch_set
+
+
+def _phase(batch: Batch, batch_set: BatchSet) -> Literal["prefill", "decode", "mixed", "held-out"]:
+    if batch_set.held_out:
+        return "held-out"
+    if batch.num_decodes == 0:
+        return "prefill"
+    return "decode" if batch.num_decodes == len(batch.seq_lens) else "mixed"
+
+
+def _attends(call: TaskCall) -> bool:
+    """Whether the work depends on the lengths of the rows: the batch tells such calls apart."""
+    draws = (draw.draw for name, draw in call.task.draws.items() if name in call.arguments)
+    return bool(cache_owners(call.module)) or "step.seq_lens" in draws
+
+
+def _rows_of(call: TaskCall, batch: Batch) -> Batch:
+    """The rows that a call sees. In a mixed step decode and prefill attention each get a slice of the lengths."""
+    for name, draw in call.task.draws.items():
+        if draw.draw == "step.seq_lens":
+            seen: Tensor = call.arguments[name]
+            rows = list(zip(batch.query_lens, batch.seq_lens))[seen.storage_offset() :][: seen.shape[0]]
+            runs = ((len(list(run)), *row) for row, run in itertools.groupby(rows))
+            return Batch(rows=tuple(runs), block_size=batch.block_size)
+    return batch
+
+
+def _key(case: Case, attends: bool) -> str:
+    kept = case.model_dump(mode="json", include={"task", "variant", "size", "dtype", "init", "inputs", "batch"})
+    if not attends:
+        kept["batch"] = None
+        for spec in kept["inputs"].values():
+            if isinstance(spec, dict) and spec["draw"] == "cache":
+                spec["shape"][0] = None
+    return json.dumps(kept, sort_keys=True)
+
+
+def _id(call: TaskCall, source: _Source, config: str, dtype: str, inputs: dict[str, Any]) -> str:
+    """`llama-8b-T8192-D4096-residual-bf16`, `qkv-llama-8b-T8192-K4096-bf16`, `llama-8b-decode-32x1024-bf16`."""
+    first = next(spec for spec in inputs.values() if isinstance(spec, TensorSpec))
+    dims = "x".join(str(dim) for dim in first.shape[1:])
+    parts = [
+        "" if call.variant == "default" else call.variant,
+        f"{source.architecture}-{config}",
+        source.batch_name if _attends(call) else f"T{first.shape[0]}",
+        call.task.label.format(dims=dims, **call.init),
+        *_optional(call),
+        _SHORT[dtype],
+    ]
+    return "-".join(part for part in parts if part)
+
+
+def _optional(call: TaskCall) -> list[str]:
+    """Tensors that the call gives and that forward may go without, less their shape: `residual`, `top_k`."""
+    parameters = inspect.signature(call.module.forward).parameters
+    given = [name for name, value in call.arguments.items() if isinstance(value, Tensor)]
+    return [re.sub(r"_[A-Z0-9]+$", "", name) for name in given if "None" in str(parameters[name].annotation)]
+
+
+def _draw(value: Any) -> str:
+    return value.draw if isinstance(value, TensorSpec) else ""
+
+
+def _bound(bound: float | str, init: dict[str, Any]) -> float:
+    """A number, or the init argument that it names: `num_embeddings`, `config.vocab_size`."""
+    if not isinstance(bound, str):
+        return bound
+    value: Any = init
+    for part in bound.split("."):
+        value = value[part]
+    return value
+
+
+def _cut(init: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
+    """The init arguments of a model case, with the configuration's cut applied."""
+    return {name: {**value, **config.cut} if value == config.config else value for name, value in init.items()}

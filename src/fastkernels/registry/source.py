@@ -1,0 +1,97 @@
+"""What source files say about themselves, read from the syntax tree: contracts, signatures, implementations. No torch."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from fastkernels.layout import data_dir
+from fastkernels.registry.schema import TaskEntry
+
+_KERNELS = Path(__file__).resolve().parent.parent / "kernels"
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to compute a kernel, as its `kernels/<name>/__init__.py` declares it."""
+
+    kernel: str
+    name: str
+    devices: tuple[str, ...] = ("cuda",)
+    requires: tuple[str, ...] = ()
+    extra: str | None = None
+
+
+def task_file(entry: TaskEntry) -> Path:
+    return data_dir("baseline") / f"{entry.id}.py"
+
+
+def contract(entry: TaskEntry) -> str:
+    """The docstring of the baseline task file: mathematics, shapes, dtype rules, who mirrors it."""
+    return ast.get_docstring(_tree(task_file(entry))) or ""
+
+
+def signatures(entry: TaskEntry) -> dict[str, list[str]]:
+    """For each variant the heads of its class's `__init__` and `forward`, as the file writes them."""
+    tree = _tree(task_file(entry))
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    return {variant: _methods(classes[name]) for variant, name in entry.variants.items() if name in classes}
+
+
+def kernels() -> list[str]:
+    """Every kernel that a folder of fastkernels.kernels declares."""
+    return list(_implementations())
+
+
+def implementations(kernel: str) -> list[Implementation]:
+    """The declared implementations of a kernel, best guess first, then `reference`; empty for an unknown kernel."""
+    return _implementations().get(kernel, [])
+
+
+@lru_cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def _methods(node: ast.ClassDef) -> list[str]:
+    methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
+    heads = []
+    for name in ("__init__", "forward"):
+        if method := methods.get(name):
+            arguments = ast.unparse(method.args).removeprefix("self").removeprefix(", ")
+            returns = f" -> {ast.unparse(method.returns)}" if method.returns and name == "forward" else ""
+            heads.append(f"{node.name if name == '__init__' else 'forward'}({arguments}){returns}")
+    return heads if len(heads) == 2 else [f"{node.name}()", *heads]
+
+
+@lru_cache
+def _implementations() -> dict[str, list[Implementation]]:
+    """All kernels: the calls `Kernel("name", ..., implementations=(Implementation(...), ...))` of kernels/*/__init__.py."""
+    found = {}
+    for path in sorted(_KERNELS.glob("*/__init__.py")):
+        tree = _tree(path)
+        constants = {
+            target.id: node.value
+            for node in tree.body if isinstance(node, ast.Assign)
+            for target in node.targets if isinstance(target, ast.Name)
+        }
+        for call in ast.walk(tree):
+            if _is_call(call, "Kernel"):
+                kernel = ast.literal_eval(call.args[0])
+                declared = next((k.value for k in call.keywords if k.arg == "implementations"), ast.Tuple(elts=[]))
+                if isinstance(declared, ast.Name):
+                    declared = constants[declared.id]
+                made = [_implementation(kernel, item) for item in ast.walk(declared) if _is_call(item, "Implementation")]
+                found[kernel] = [*made, Implementation(kernel, "reference", ("cpu", "cuda"))]
+    return found
+
+
+def _implementation(kernel: str, call: ast.Call) -> Implementation:
+    options = {k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg in ("devices", "requires", "extra")}
+    return Implementation(kernel, ast.literal_eval(call.args[0]), **options)
+
+
+def _is_call(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name

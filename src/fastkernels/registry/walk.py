@@ -1,0 +1,144 @@
+"""Run a model on the meta device and write down every call of a task: init arguments, inputs, how often in one step.
+
+Nothing is computed and no memory is used, so the real configuration is walked: shapes are what a serving engine launches.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fastkernels.nn.cache import allocate, cache_groups
+from fastkernels.nn.context import Step, use_step
+from fastkernels.records import Batch
+from fastkernels.registry.schema import TaskEntry
+
+Load = Callable[[str], ModuleType]              # "L1.rms_norm" -> the module
+
+
+@dataclass(frozen=True)
+class TaskCall:
+    """One forward of one module; tensors among the arguments are on the meta device."""
+
+    task: TaskEntry
+    variant: str
+    module: nn.Module
+    init: dict[str, Any]
+    arguments: dict[str, Any]
+
+
+class Walk:
+    """A model on the meta device that notes the calls of its task modules."""
+
+    def __init__(self, load: Load, tasks: list[TaskEntry], model_task: TaskEntry, config: dict[str, Any], dtype: str):
+        self._classes = {
+            getattr(load(entry.module), name): (entry, variant)
+            for entry in tasks
+            for variant, name in entry.variants.items()
+        }
+        self._dtype = getattr(torch, dtype)
+        self._calls: list[TaskCall] = []
+        (name,) = model_task.variants.values()
+        with _init_arguments(list(self._classes)) as self._inits, _building(self._dtype):
+            self.model: nn.Module = getattr(load(model_task.module), name)(config=config)
+        for module in self.model.modules():
+            if type(module) in self._classes:
+                module.register_forward_pre_hook(self._note, with_kwargs=True)
+
+    def step(self, batch: Batch, with_head: bool) -> list[TaskCall]:
+        """The calls of one step, in order; with the head: logits, their softmax and sampling of every row."""
+        self._calls = []
+        tokens, rows = batch.num_tokens, len(batch.seq_lens)
+        blocks = 1 + sum(-(-seq_len // batch.block_size) for seq_len in batch.seq_lens)
+        allocate(self.model, blocks, batch.block_size, self._dtype, "meta")
+        with torch.device("meta"), use_step(_meta_step(batch, len(cache_groups(self.model)))):
+            ids = torch.empty(tokens, dtype=torch.int64)
+            hidden = self.model(ids, torch.empty(tokens, dtype=torch.int64))
+            if with_head:
+                _sample(self.model, hidden[:rows])
+        return self._calls
+
+    def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+        task, variant = self._classes[type(module)]
+        self._calls.append(TaskCall(task, variant, module, self._inits[id(module)], dict(bound.arguments)))
+
+
+def _sample(model: Any, hidden_BD: Tensor) -> None:
+    """What follows a decode step: logits, and tokens drawn from all of them or from the best by top-k and top-p."""
+    logits_BV = model.compute_logits(hidden_BD)
+    rows = logits_BV.shape[0]
+    model.softmax(logits_BV)
+    temperature_B, top_p_B = (torch.empty(rows, dtype=torch.float32) for _ in range(2))
+    seeds_B, positions_B = (torch.empty(rows, dtype=torch.int64) for _ in range(2))
+    top_k_B = torch.empty(rows, dtype=torch.int32)
+    model.sampler(logits_BV, temperature_B, None, None, seeds_B, positions_B)
+    model.sampler(logits_BV, temperature_B, top_k_B, top_p_B, seeds_B, positions_B)
+
+
+def _meta_step(batch: Batch, groups: int) -> Step:
+    rows, tokens = len(batch.seq_lens), batch.num_tokens
+    width = -(-max(batch.seq_lens) // batch.block_size)
+    return Step(
+        query_starts_B1=torch.empty(rows + 1, dtype=torch.int32),
+        seq_lens_B=torch.empty(rows, dtype=torch.int32),
+        block_tables_GBN=[torch.empty(rows, width, dtype=torch.int32) for _ in range(groups)],
+        slots_GT=[torch.empty(tokens, dtype=torch.int64) for _ in range(groups)],
+        num_decodes=batch.num_decodes,
+        num_decode_tokens=batch.num_decodes,
+        max_query_len=max(batch.query_lens[batch.num_decodes :], default=0),
+        max_seq_len=max(batch.seq_lens),
+    )
+
+
+@contextmanager
+def _building(dtype: torch.dtype) -> Iterator[None]:
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("meta"):
+            yield
+    finally:
+        torch.set_default_dtype(previous)
+
+
+@contextmanager
+def _init_arguments(classes: list[type[nn.Module]]) -> Iterator[dict[int, dict[str, Any]]]:
+    """Within the body, note the arguments that instances of these classes are made with, by id(instance)."""
+    noted: dict[int, dict[str, Any]] = {}
+    own = {cls: vars(cls).get("__init__") for cls in classes}
+    wrapped = {cls: _noting(cls, noted) for cls in classes}
+    for cls, init in wrapped.items():
+        cls.__init__ = init
+    try:
+        yield noted
+    finally:
+        for cls, init in own.items():
+            if init is None:
+                del cls.__init__
+            else:
+                cls.__init__ = init
+
+
+def _noting(cls: type[nn.Module], noted: dict[int, dict[str, Any]]) -> Callable[..., None]:
+    init = cls.__init__
+    signature = inspect.signature(init)
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    # A class without parameters inherits nn.Module's `(self, *args, **kwargs)`.
+    named = [name for name, parameter in signature.parameters.items() if parameter.kind not in variadic][1:]
+
+    def __init__(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        if type(self) is cls:
+            bound = signature.bind(self, *args, **kwargs)
+            bound.apply_defaults()
+            noted[id(self)] = {name: bound.arguments[name] for name in named}
+        init(self, *args, **kwargs)
+
+    return __init__

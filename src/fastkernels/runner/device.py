@@ -1,0 +1,105 @@
+"""What a worker does with its device: raw copies, waiting, contracts. Everything is bound when the worker starts."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import torch
+
+from fastkernels.measure import cold
+from fastkernels.measure.contracts import Contract, CudaDevice, Eager, Graph, Host
+from fastkernels.measure.cuda import Driver
+from fastkernels.runner.results import members, span_bytes
+from fastkernels.runner.results import address as address_of
+
+
+class WorkerDevice(Protocol):
+    name: str
+    driver: Driver | None
+
+    def copy(self, target: int, source: int, size: int) -> None: ...
+    def fill(self, address: int, byte: int, size: int) -> None: ...
+    def wait(self) -> None: ...
+    def wait_all(self) -> None: ...
+    def contracts(self) -> dict[str, Contract]: ...
+    def overhead_ns(self) -> int: ...
+    def poison_free_memory(self, sizes: Iterable[int]) -> None: ...
+    def release(self) -> None: ...
+
+
+class Cpu:
+    name = "cpu"
+    driver = None
+
+    def __init__(self) -> None:
+        self._move, self._set = ctypes.memmove, ctypes.memset
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        self._move(target, source, size)
+
+    def fill(self, address: int, byte: int, size: int) -> None:
+        self._set(address, byte, size)
+
+    def wait(self) -> None:
+        """Every call has ended when it returns."""
+
+    wait_all = wait
+
+    def contracts(self) -> dict[str, Contract]:
+        return {"host": Host()}
+
+    def overhead_ns(self) -> int:
+        return 0
+
+    def poison_free_memory(self, sizes: Iterable[int]) -> None:
+        cold.poison_free_memory(sizes, self.name, self.fill)
+
+    def release(self) -> None:
+        """Memory goes back by itself."""
+
+
+class Cuda:
+    name = "cuda"
+
+    def __init__(self) -> None:
+        torch.cuda.init()
+        torch.zeros(1, device="cuda")           # makes the primary context current in this thread
+        self.driver = Driver()
+        self._device = CudaDevice(self.driver)
+        self._stream = self._device.stream
+        self._empty = torch.cuda.empty_cache
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        self.driver.copy(target, source, size, self._stream)
+
+    def fill(self, address: int, byte: int, size: int) -> None:
+        self.driver.fill(address, byte, size, self._stream)
+
+    def wait(self) -> None:
+        self.driver.wait(self._stream)
+
+    def wait_all(self) -> None:
+        self.driver.wait_all()
+
+    def contracts(self) -> dict[str, Contract]:
+        host = Host(idle=self.driver.wait_all)
+        return {"host": host, "eager": Eager(self._device), "graph": Graph(self._device, self._poison)}
+
+    def overhead_ns(self) -> int:
+        return self._device.overhead_ns()
+
+    def poison_free_memory(self, sizes: Iterable[int]) -> None:
+        cold.poison_free_memory(sizes, self.name, self.fill)
+
+    def release(self) -> None:
+        self._empty()
+
+    def _poison(self, result: Any) -> None:
+        for member in members(result):
+            self.fill(address_of(member), cold.POISON, span_bytes(member))
+
+
+def open_device(name: str) -> WorkerDevice:
+    return Cuda() if name == "cuda" else Cpu()

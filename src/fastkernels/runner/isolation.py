@@ -1,0 +1,162 @@
+"""What separates a worker from the user, from the judge and from other workers.
+
+    processes     its own process, session and process group
+    environment   an allow-list of variables: no tokens, no seeds
+    home          fresh HOME, TMPDIR and caches, in a folder that goes with the process
+    limits        no core dumps, bounded file size; bounded memory on the CPU
+    namespace     its own user namespace: no privileges over the judge, even for root
+    network       its own, empty network namespace
+    memory        the judge's memory cannot be read through /proc while it judges
+
+The first four always hold; the others where the kernel allows. `Environment.isolation` says what was reached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ALWAYS = ("processes", "environment", "home", "limits")
+
+_ALLOWED = frozenset({
+    "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LANG", "TZ", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CC", "CXX",
+    "NVCC_PREPEND_FLAGS"})
+_ALLOWED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "TORCH_", "PYTORCH_", "TRITON_", "OMP_", "MKL_", "KMP_", "GOMP_")
+
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 1, 3, 4
+MAX_FILE_BYTES = 8 << 30        # a compiler cache fits; a runaway log does not fill the disk
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """A folder for one process; `shared` holds compiler caches that several (baseline) processes share."""
+
+    root: Path
+    shared: Path | None = None
+
+    @classmethod
+    def create(cls, shared: Path | None = None) -> Scratch:
+        root = Path(tempfile.mkdtemp(prefix="fk-worker-"))
+        for name in ("home", "tmp", "cache", "work"):
+            (root / name).mkdir()
+        return cls(root, shared)
+
+    @property
+    def output(self) -> Path:
+        """What the process prints."""
+        return self.root / "output.txt"
+
+    def printed(self, last: int = 4000) -> str:
+        """The end of what the process printed."""
+        if not self.output.is_file():
+            return ""
+        with self.output.open("rb") as file:
+            file.seek(max(0, self.output.stat().st_size - last))
+            return file.read().decode(errors="replace")
+
+    def remove(self) -> None:
+        # The process may have left unreadable folders behind: what cannot be removed stays in the temp folder.
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def environment(self, threads: int, outer: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """The worker's whole environment."""
+        kept = {k: v for k, v in outer.items() if k in _ALLOWED or k.startswith(_ALLOWED_PREFIXES)}
+        caches = self.shared or self.root / "cache"
+        return {
+            **kept,
+            **_caches_of_the_user(outer, trusted=self.shared is not None),
+            "HOME": str(self.root / "home"),
+            "TMPDIR": str(self.root / "tmp"),
+            "XDG_CACHE_HOME": str(self.root / "cache"),
+            "TRITON_CACHE_DIR": str(caches / "triton"),
+            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+            "TORCH_EXTENSIONS_DIR": str(caches / "extensions"),
+            "OMP_NUM_THREADS": str(threads),
+            "MKL_NUM_THREADS": str(threads),
+            "PYTHONSAFEPATH": "1",
+            "PYTHONNOUSERSITE": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def adopt_caches(self, outer: Mapping[str, str] = os.environ) -> None:
+        """Copy the user's FlashInfer build cache here: a build takes minutes, and a candidate must not touch it."""
+        source = _flashinfer_home(outer) / ".cache" / "flashinfer"
+        if source.is_dir():
+            shutil.copytree(source, self.root / "home" / ".cache" / "flashinfer", symlinks=True)
+
+
+def _flashinfer_home(outer: Mapping[str, str]) -> Path:
+    return Path(outer.get("FLASHINFER_WORKSPACE_BASE") or outer.get("HOME") or Path.home())
+
+
+def _caches_of_the_user(outer: Mapping[str, str], trusted: bool) -> dict[str, str]:
+    """Downloaded models for everybody (offline: the judge fetches); FlashInfer's builds for our own code."""
+    home = Path(outer.get("HOME") or Path.home())
+    hub = outer.get("HF_HUB_CACHE") or Path(outer.get("HF_HOME") or home / ".cache" / "huggingface") / "hub"
+    found = {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1"}
+    return {**found, "FLASHINFER_WORKSPACE_BASE": str(_flashinfer_home(outer))} if trusted else found
+
+
+# ---------------------------------------------------------------- inside a worker, before anything else is imported
+
+
+def enter(namespaces: bool, memory_bytes: int | None) -> tuple[str, ...]:
+    """Separate the calling process; returns the levels reached beyond ALWAYS. Needs a single-threaded process."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _lower(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)
+    if memory_bytes:
+        _lower(resource.RLIMIT_AS, memory_bytes)
+    if not sys.platform.startswith("linux"):
+        return ()
+    libc = ctypes.CDLL(None)
+    uid, gid = os.getuid(), os.getgid()
+    separated = namespaces and libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) == 0
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)      # no worker outlives its judge, not even a stopped one
+    if not separated:
+        return ()
+    try:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    except OSError:
+        # The names of users are unknown then; the kernel's permissions, which count, are those of before.
+        return ("namespace", "network")
+    return ("namespace", "network")
+
+
+def _lower(what: int, limit: int) -> None:
+    import resource
+
+    _, hard = resource.getrlimit(what)
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(what, (limit, limit))
+
+
+# ---------------------------------------------------------------- inside the judge
+
+
+@contextlib.contextmanager
+def hidden_memory() -> Iterator[bool]:
+    """No process without privileges over this one may read its memory (/proc/PID/mem, ptrace) in the body."""
+    if not sys.platform.startswith("linux"):
+        yield False
+        return
+    libc = ctypes.CDLL(None)
+    before = libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)
+    done = libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
+    try:
+        yield done
+    finally:
+        libc.prctl(_PR_SET_DUMPABLE, before, 0, 0, 0)

@@ -1,0 +1,207 @@
+"""The judge's end of its workers: start them, call them, pause them between their turns, and end them.
+
+A worker runs one *side*, an object named `module:Class` that the worker's process builds and whose methods answer
+with JSON values. A call that raises is a `WorkerError` (the worker lives on); a process that ends or answers garbage is
+a `WorkerDied`, one that takes too long is killed and is a `WorkerDied` with status TIMEOUT.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from fastkernels.errors import MachineError
+from fastkernels.records import Failure
+from fastkernels.runner import isolation
+from fastkernels.runner.protocol import (
+    BrokenReply,
+    ErrorReport,
+    ReplyTimeout,
+    Request,
+    receive_reply,
+    send_request,
+)
+
+START_TIMEOUT_S = 180.0         # Python, torch and a CUDA context on a cold disk
+_END_TIMEOUT_S = 10.0           # after SIGKILL only the kernel stands between us and the exit status
+
+
+class WorkerProblem(Exception):
+    """A worker could not answer; `failure` is what a user needs to see."""
+
+    def __init__(self, failure: Failure) -> None:
+        self.failure = failure
+        super().__init__(failure.message)
+
+
+class WorkerError(WorkerProblem):
+    """The side raised; the worker lives on."""
+
+    def __init__(self, report: ErrorReport, printed: str) -> None:
+        self.kind = report.kind
+        message = f"{report.kind}: {report.message}"
+        output = "\n".join(part for part in (report.traceback.rstrip(), printed.strip()) if part)
+        super().__init__(Failure(message=message, file=report.file, line=report.line, output=output))
+
+
+class WorkerDied(WorkerProblem):
+    """The process ended, answered garbage, or was killed because it took too long."""
+
+    def __init__(self, status: Literal["CRASHED", "TIMEOUT"], message: str, printed: str) -> None:
+        self.status: Literal["CRASHED", "TIMEOUT"] = status
+        super().__init__(Failure(message=message, output=printed.strip()))
+
+
+class Worker:
+    """One process with one side. Use as a context manager, or call `close`."""
+
+    def __init__(self, name: str, threads: int, shared_caches: Path | None = None, namespaces: bool = False,
+                 memory_bytes: int | None = None) -> None:
+        """Start the process; it is not waited for. `shared_caches`: compiler caches of our own (baseline) code."""
+        self.name = name
+        self.isolation: tuple[str, ...] = ()
+        self.scratch = isolation.Scratch.create(shared_caches)
+        if shared_caches is None:
+            self.scratch.adopt_caches()
+        self._channel, theirs = socket.socketpair()
+        self._paused = False
+        options = [str(theirs.fileno()), str(int(namespaces)), str(memory_bytes or 0)]
+        with theirs, self.scratch.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "fastkernels.runner.worker", *options],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[theirs.fileno()],
+                cwd=self.scratch.root / "work", env=self.scratch.environment(threads), start_new_session=True)
+        self._watch = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.returncode is None and not self._ended()
+
+    def start(self, side: str, timeout_s: float = START_TIMEOUT_S, **arguments: Any) -> dict[str, Any]:
+        """Build the side `module:Class` with these arguments; returns what its `hello()` says."""
+        value = self.call("start", timeout_s, side=side, arguments=arguments)
+        self.isolation = tuple(str(level) for level in value.pop("isolation", ()))
+        return value
+
+    def call(self, do: str, timeout_s: float = START_TIMEOUT_S, descriptors: Sequence[int] = (), **arguments: Any
+             ) -> dict[str, Any]:
+        """Call method `do` of the side. Raises WorkerError or WorkerDied; after the latter the worker is closed."""
+        request = Request(do, arguments, len(descriptors))
+        deadline = time.monotonic() + timeout_s
+        self.resume()
+        try:
+            send_request(self._channel, request, descriptors)
+            reply = receive_reply(self._channel, request.id, deadline, self._ended, self._watch)
+        except ReplyTimeout:
+            printed = self.scratch.printed()
+            self.close()
+            raise WorkerDied("TIMEOUT", f"{self.name}: no answer to '{do}' within {timeout_s:.3g} s", printed) from None
+        except (BrokenReply, OSError) as problem:
+            raise self._crashed(do, problem) from None
+        if reply.error is not None:
+            raise WorkerError(reply.error, self.scratch.printed())
+        assert reply.value is not None
+        return reply.value
+
+    def pause(self) -> None:
+        """Stop the whole process group until its next call: nothing of it runs while another worker has its turn."""
+        if not self._paused and self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGSTOP)
+            self._paused = True
+
+    def resume(self) -> None:
+        if self._paused:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGCONT)
+            self._paused = False
+
+    def close(self) -> None:
+        """Kill the process group that we started, and remove the scratch folder. May be called twice."""
+        if self._process.returncode is None:
+            # The leader is not reaped yet, so its number cannot name anybody else's group.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait(_END_TIMEOUT_S)
+        self._channel.close()
+        if self._watch is not None:
+            os.close(self._watch)
+            self._watch = None
+        self.scratch.remove()
+
+    def _ended(self) -> bool:
+        """Whether the process has exited, without reaping it."""
+        if self._process.returncode is not None:
+            return True
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def _crashed(self, do: str, problem: Exception) -> WorkerDied:
+        # An exit status is there at once where the process has ended; a garbled reply comes from a living one.
+        for _ in range(50):
+            if self._ended():
+                break
+            time.sleep(0.01)
+        ended = self._ended()
+        printed = self.scratch.printed()
+        self.close()
+        status = self._process.returncode
+        if not ended:
+            how = f"its answer was no valid reply ({problem})"
+        elif status < 0:
+            how = f"the process was killed by {signal.Signals(-status).name}"
+        else:
+            how = f"the process exited with status {status}"
+        return WorkerDied("CRASHED", f"{self.name}: {how} during '{do}'", printed)
+
+
+@contextlib.contextmanager
+def turns(workers: Sequence[Worker]) -> Iterator[None]:
+    """In the body every worker starts paused: only the one that is being called runs (the caller pauses it again)."""
+    for worker in workers:
+        worker.pause()
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.resume()
+
+
+def default_threads() -> int:
+    """Threads of every worker: `OMP_NUM_THREADS`, else all cores but one.
+
+    The judge and the system keep a core: a barrier that waits for a busy core costs milliseconds, and workers are
+    compared, so equal and steady is worth more than all.
+    """
+    chosen = os.environ.get("OMP_NUM_THREADS", "")
+    if chosen.isdecimal() and int(chosen):
+        return int(chosen)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores - 1)
+
+
+def memory_limit(device: str) -> int | None:
+    """Bytes of address space for a candidate on the CPU: this machine's memory. CUDA reserves far more than it uses."""
+    if device != "cpu" or not hasattr(os, "sysconf"):
+        return None
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if total <= 0:
+        raise MachineError("The amount of this machine's memory is unknown")
+    return total

@@ -1,0 +1,80 @@
+"""Results on their way from a call to the judge: raw copies of plain tensors, and a description of everything.
+
+What is copied is the memory as it lies there (from the first to the last element that a strided result reaches); the
+judge lays shape and strides over it. What cannot be copied, because it is no plain tensor on the right device or larger
+than the baseline's result, stays poisoned and is told apart by its description.
+
+The methods used are those of torch's C type, which cannot be replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from fastkernels.judge.metadata import Description, describe
+from fastkernels.records import Record
+from fastkernels.runner.shared import Attached, span_elements
+
+if TYPE_CHECKING:
+    from fastkernels.runner.device import WorkerDevice
+
+address = torch._C.TensorBase.data_ptr
+_stride, _numel, _itemsize = torch._C.TensorBase.stride, torch._C.TensorBase.numel, torch._C.TensorBase.element_size
+_size = torch._C.TensorBase.size
+_is_cuda, _is_cpu = torch._C.TensorBase.is_cuda.__get__, torch._C.TensorBase.is_cpu.__get__  # type: ignore[attr-defined]
+_layout = torch._C.TensorBase.layout.__get__  # type: ignore[attr-defined]
+_PLAIN = (Tensor, Parameter)
+
+
+class Result(Record):
+    """`span_bytes`: from the first to the last element that the tensor reaches."""
+
+    description: Description
+    bytes: int = 0
+    span_bytes: int = 0
+
+
+class Results:
+    """Copies results into the outbox."""
+
+    def __init__(self, device: WorkerDevice, outbox: Attached) -> None:
+        self._device, self._outbox = device, outbox
+        self._here = _is_cuda if device.name == "cuda" else _is_cpu
+        self._targets = {name: (outbox.address(name), slot.capacity) for name, slot in outbox.slots.items()}
+
+    def keep(self, outputs: Mapping[str, Any]) -> None:
+        for name, value in outputs.items():
+            target, capacity = self._targets.get(name, (0, -1))
+            if type(value) in _PLAIN and _layout(value) is torch.strided and self._here(value):
+                size = span_bytes(value)
+                if 0 < size <= capacity:
+                    self._device.copy(target, address(value), size)
+
+    @staticmethod
+    def describe(outputs: Mapping[str, Any], inputs: Mapping[str, Tensor]) -> dict[str, Result]:
+        """Every result as data. A mutable argument is no alias of itself."""
+        found = {}
+        for name, value in outputs.items():
+            others = {other: tensor for other, tensor in inputs.items() if other != name}
+            description = describe(value, others)
+            plain = type(value) in _PLAIN and _layout(value) is torch.strided
+            found[name] = Result(
+                description=description, bytes=_numel(value) * _itemsize(value) if plain else 0,
+                span_bytes=span_bytes(value) if plain else 0)
+        return found
+
+
+def span_bytes(value: Tensor) -> int:
+    """Bytes from the first to the last element."""
+    return span_elements(_size(value), _stride(value)) * _itemsize(value)
+
+
+def members(result: Any) -> list[Tensor]:
+    """The plain tensors of what a forward returned."""
+    parts = result if isinstance(result, (tuple, list)) else (result,)
+    return [part for part in parts if type(part) in _PLAIN and _layout(part) is torch.strided and _numel(part)]

@@ -1,0 +1,196 @@
+"""Memory that the judge shares with a worker: tensors on the judge's side, bare addresses on the worker's.
+
+    judge     arena = Arena.create(slots, device, writable=False)      arena.tensors["arg.x"].copy_(...)
+              worker.call("attach", ticket=arena.ticket, descriptors=arena.descriptors)
+    worker    Attached(ticket, descriptors).address("arg.x")           for raw copies only
+
+On the CPU an arena is an anonymous memory file: it has no name that another process could open, and none that could be
+left behind. It is sealed, so a worker can neither resize it nor, where `writable` is False, map it for writing. On CUDA
+it is an allocation of its own, shared by IPC handle, which exposes this allocation and nothing beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import mmap
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastkernels.measure.cuda import Driver
+
+ALIGNMENT = 256                 # of every tensor: what torch's own allocators give on CUDA
+_F_ADD_SEALS, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_FUTURE_WRITE = 1033, 0x2, 0x4, 0x10
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a tensor lies in an arena. `capacity` may exceed what shape and dtype need (strided results)."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What a worker needs to attach. `handle`: a CUDA IPC handle, None for a memory file."""
+
+    size: int
+    slots: dict[str, Slot]
+    writable: bool
+    handle: bytes | None = None
+
+
+def place(wanted: Iterable[tuple[str, Sequence[int], torch.dtype, int | None]]) -> tuple[dict[str, Slot], int]:
+    """Slots for (name, shape, dtype, capacity in bytes or None) one after another, and the bytes they take."""
+    slots: dict[str, Slot] = {}
+    offset = 0
+    for name, shape, dtype, capacity in wanted:
+        needed = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        capacity = max(needed, capacity or 0)
+        slots[name] = Slot(offset, tuple(shape), str(dtype).removeprefix("torch."), capacity)
+        offset += -(-capacity // ALIGNMENT) * ALIGNMENT
+    return slots, max(offset, ALIGNMENT)
+
+
+@dataclass
+class Arena:
+    """The judge's end. `bytes` is the whole memory as uint8; `tensors` are its slots."""
+
+    ticket: Ticket
+    bytes: Tensor
+    descriptors: tuple[int, ...] = ()
+    _release: Any = None
+    tensors: dict[str, Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tensors = {name: self.view(name, slot.shape) for name, slot in self.ticket.slots.items()}
+
+    @classmethod
+    def create(cls, wanted: Iterable[tuple[str, Sequence[int], torch.dtype, int | None]], device: str, writable: bool
+               ) -> Arena:
+        slots, size = place(wanted)
+        return _on_cuda(slots, size, writable) if device == "cuda" else _in_memory(slots, size, writable)
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], device: str, writable: bool = False) -> Arena:
+        """An arena with room for tensors like these."""
+        return cls.create(((n, t.shape, t.dtype, None) for n, t in tensors.items()), device, writable)
+
+    def view(self, name: str, shape: Sequence[int], stride: Sequence[int] | None = None) -> Tensor:
+        """A tensor over a slot's memory. ValueError where it does not fit into the slot."""
+        slot = self.ticket.slots[name]
+        dtype = getattr(torch, slot.dtype)
+        whole = self.bytes[slot.offset: slot.offset + slot.capacity // dtype.itemsize * dtype.itemsize].view(dtype)
+        if stride is None:
+            return whole[: int(np.prod(shape, dtype=np.int64))].view(tuple(shape))
+        if span_elements(shape, stride) > whole.numel():
+            raise ValueError(f"{name}: shape {tuple(shape)} with strides {tuple(stride)} does not fit its slot")
+        return whole.as_strided(tuple(shape), tuple(stride), whole.storage_offset())
+
+    def write(self, tensors: Mapping[str, Tensor]) -> None:
+        """Fill the slots; other processes see the values when this returns."""
+        for name, value in tensors.items():
+            self.tensors[name].copy_(value)
+        self.publish()
+
+    def poison(self) -> None:
+        """0xFF in every byte: NaN in every float, -1 in every integer."""
+        self.bytes.fill_(0xFF)
+        self.publish()
+
+    def publish(self) -> None:
+        if self.bytes.is_cuda:
+            torch.cuda.synchronize(self.bytes.device)
+
+    def close(self) -> None:
+        """Give the memory back. Tensors over it must not be used any more."""
+        self.tensors = {}
+        self.bytes = torch.empty(0, dtype=torch.uint8)
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors = ()
+        if self._release is not None:
+            self._release()
+            self._release = None
+
+
+def span_elements(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements from the first to the last that a strided tensor reaches."""
+    return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride))
+
+
+def _in_memory(slots: dict[str, Slot], size: int, writable: bool) -> Arena:
+    descriptor = _memory_file(size)
+    mapped = mmap.mmap(descriptor, size)
+    seals = _F_SEAL_SHRINK | _F_SEAL_GROW | (0 if writable else _F_SEAL_FUTURE_WRITE)
+    with contextlib.suppress(OSError):          # a plain file of a system without memory files cannot be sealed
+        fcntl.fcntl(descriptor, _F_ADD_SEALS, seals)
+    return Arena(Ticket(size, slots, writable), torch.frombuffer(mapped, dtype=torch.uint8), (descriptor,))
+
+
+def _memory_file(size: int) -> int:
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("fastkernels", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    else:
+        descriptor, path = tempfile.mkstemp(prefix="fk-shared-")
+        os.unlink(path)
+    os.ftruncate(descriptor, size)
+    return descriptor
+
+
+class _DeviceMemory:
+    """What torch needs to see a bare allocation as a tensor."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+def _on_cuda(slots: dict[str, Slot], size: int, writable: bool) -> Arena:
+    torch.cuda.init()
+    torch.cuda.synchronize()            # the driver's calls need the primary context to be current here
+    driver = Driver()
+    address = driver.allocate(size)
+    memory = torch.as_tensor(_DeviceMemory(address, size), device="cuda")
+    return Arena(Ticket(size, slots, writable, driver.export(address)), memory, (), lambda: driver.free(address))
+
+
+class Attached:
+    """The worker's end: addresses into an arena."""
+
+    def __init__(self, ticket: Ticket, descriptors: Sequence[int] = (), driver: Driver | None = None) -> None:
+        self.slots = ticket.slots
+        self._driver, self._mapped = driver, None
+        if ticket.handle is not None:
+            assert driver is not None
+            self._base = driver.open(ticket.handle)
+        else:
+            (descriptor,) = descriptors
+            access = mmap.ACCESS_WRITE if ticket.writable else mmap.ACCESS_READ
+            self._mapped = mmap.mmap(descriptor, ticket.size, access=access)
+            os.close(descriptor)
+            self._array = np.frombuffer(self._mapped, dtype=np.uint8)
+            self._base = self._array.ctypes.data
+
+    def address(self, name: str) -> int:
+        return self._base + self.slots[name].offset
+
+    def close(self) -> None:
+        if self._mapped is None:
+            assert self._driver is not None
+            self._driver.close(self._base)
+        else:
+            del self._array
+            self._mapped.close()
+
+

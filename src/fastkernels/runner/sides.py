@@ -1,0 +1,97 @@
+"""The two engines of a whole-model trial, each in a process of its own; one works while the other stands still.
+
+Where two engines fit the device together, both stay alive and are paused between their turns. Where they do not
+(`exclusive`), a side is closed before the other starts: every turn loads its weights again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from fastkernels.records import Failure
+from fastkernels.runner.pool import Worker, WorkerProblem, default_threads
+
+Side = Literal["baseline", "candidate"]
+
+_SIDE = "fastkernels.runner.model_side:ModelSide"
+START_TIMEOUT_S = 600.0         # 16 GB of weights, kernels that compile on first use
+CALL_TIMEOUT_S = 1200.0         # the longest workload, many times slower than any engine should be
+
+
+class SideFailure(Exception):
+    """One side could not answer; the value that a user needs is `failure`."""
+
+    def __init__(self, side: Side, failure: Failure) -> None:
+        self.side, self.failure = side, failure
+        super().__init__(failure.message)
+
+
+class SideHandle:
+    """A started side: `call` is a method of runner.model_side.ModelSide."""
+
+    def __init__(self, side: Side, worker: Worker) -> None:
+        self.side, self.worker = side, worker
+
+    def call(self, do: str, timeout_s: float = CALL_TIMEOUT_S, **arguments: Any) -> dict[str, Any]:
+        with _as_side_failure(self.side):
+            return self.worker.call(do, timeout_s, **arguments)
+
+
+class Sides:
+    """`layers`: candidate layers of each side (empty for the baseline); `engine`: arguments of both LLMs."""
+
+    def __init__(self, layers: dict[Side, Sequence[Path]], engine: dict[str, Any], exclusive: bool,
+                 shared_caches: Path) -> None:
+        self._layers, self._engine, self._exclusive = layers, engine, exclusive
+        self._shared_caches = shared_caches
+        self._alive: dict[Side, SideHandle] = {}
+        self.isolation: tuple[str, ...] = ()
+
+    def use(self, side: Side) -> SideHandle:
+        """The side, alive and the only one that runs."""
+        for other in [s for s in self._alive if s != side]:
+            if self._exclusive:
+                self._alive.pop(other).worker.close()
+            else:
+                self._alive[other].worker.pause()
+        if side not in self._alive:
+            self._alive[side] = self._start(side, {})
+        return self._alive[side]
+
+    @contextlib.contextmanager
+    def fresh(self, **changes: Any) -> Iterator[SideHandle]:
+        """A new baseline process with other engine arguments, for the body."""
+        handle = self._start("baseline", changes)
+        try:
+            yield handle
+        finally:
+            handle.worker.close()
+
+    def close(self) -> None:
+        while self._alive:
+            self._alive.popitem()[1].worker.close()
+
+    def _start(self, side: Side, changes: dict[str, Any]) -> SideHandle:
+        ours = not self._layers[side]
+        worker = Worker(side, default_threads(), shared_caches=self._shared_caches if ours else None,
+                        namespaces=self._engine["device"] == "cpu")
+        try:
+            with _as_side_failure(side):
+                worker.start(_SIDE, START_TIMEOUT_S, layers=[str(layer) for layer in self._layers[side]],
+                             **{**self._engine, **changes})
+        except BaseException:
+            worker.close()
+            raise
+        self.isolation = worker.isolation
+        return SideHandle(side, worker)
+
+
+@contextlib.contextmanager
+def _as_side_failure(side: Side) -> Iterator[None]:
+    try:
+        yield
+    except WorkerProblem as problem:
+        raise SideFailure(side, problem.failure) from problem

@@ -1,0 +1,101 @@
+"""Fresh inputs for every call: from the judge's inbox into the tensors that the module works on.
+
+Arguments, caches and the step's tensors lie in the worker's own memory, at the same addresses in most iterations and at
+new ones in some (`move`). Parameters lie where the module keeps them.
+"""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from torch import Tensor, nn
+
+from fastkernels.loader.materialize import load_parameters, parameters
+from fastkernels.runner.device import WorkerDevice
+from fastkernels.runner.results import address
+from fastkernels.runner.shared import ALIGNMENT, Attached, Slot
+
+_PARAMETER = "param."
+_MOST_SHIFTS = 16               # alignments by which a moved tensor may start later in its block
+
+
+class Staging:
+    """`tensors`: the work tensors by name. `prepares`: parameters are repacked after every load."""
+
+    def __init__(self, device: WorkerDevice, inbox: Attached, module: nn.Module) -> None:
+        self._device, self._inbox, self._module = device, inbox, module
+        self._shifts = random.Random()
+        self.prepares = any(callable(getattr(part, "prepare", None)) for part in module.modules())
+        self.tensors: dict[str, Tensor] = {}
+        self._inputs: list[tuple[int, int, int]] = []           # (to, from, bytes)
+        self._raw_parameters: list[tuple[int, int, int]] = []
+        self._converted: list[tuple[Tensor, str]] = []
+        self.move(fresh=False)
+
+    def move(self, fresh: bool = True) -> None:
+        """Allocate the work tensors anew; the old ones live until then, so the addresses differ."""
+        names = [name for name in self._inbox.slots if not name.startswith(_PARAMETER)]
+        self.tensors = {name: self._empty(self._inbox.slots[name], shifted=fresh) for name in names}
+        self._inputs = [self._copy_to(tensor, name) for name, tensor in self.tensors.items()]
+
+    def take_parameters(self) -> None:
+        """Note where the module keeps its parameters: raw copies where it keeps them as the judge has them."""
+        self._raw_parameters, self._converted = [], []
+        self._where = parameters(self._module)
+        for name, value in self._where.items():
+            slot = self._inbox.slots[_PARAMETER + name]
+            if value.is_contiguous() and str(value.dtype) == f"torch.{slot.dtype}":
+                self._raw_parameters.append(self._copy_to(value, _PARAMETER + name))
+            else:
+                self._converted.append((value, _PARAMETER + name))
+
+    def stage(self, parameters: bool) -> None:
+        """Copy the inbox in."""
+        copy = self._device.copy
+        for target, source, size in self._inputs:
+            copy(target, source, size)
+        if parameters:
+            for target, source, size in self._raw_parameters:
+                copy(target, source, size)
+            for value, name in self._converted:
+                value.copy_(self._copied(name))
+
+    def parameter_copies(self) -> dict[str, Tensor]:
+        """Tensors with the inbox's parameters, for a strict load."""
+        names = [name for name in self._inbox.slots if name.startswith(_PARAMETER)]
+        copies = {name: self._copied(name) for name in names}
+        self._device.wait()
+        return copies
+
+    def load_parameters(self) -> None:
+        """Load the inbox's parameters strictly, and let the module repack them."""
+        load_parameters(self._module, self.parameter_copies())
+
+    def copy_out(self, names: list[str] | tuple[str, ...], box: Attached) -> None:
+        """Copy inputs, as they are now, into a box with the inbox's slots."""
+        for name in names:
+            value = self.tensors[name] if name in self.tensors else self._where[name.removeprefix(_PARAMETER)]
+            slot = box.slots[name]
+            if not value.is_contiguous() or str(value.dtype) != f"torch.{slot.dtype}":
+                value = value.to(getattr(torch, slot.dtype)).contiguous()
+            self._device.copy(box.address(name), address(value), _bytes(slot))
+            self._device.wait()
+
+    def _copied(self, name: str) -> Tensor:
+        value = self._empty(self._inbox.slots[name])
+        self._device.copy(*self._copy_to(value, name))
+        return value
+
+    def _copy_to(self, value: Tensor, name: str) -> tuple[int, int, int]:
+        return address(value), self._inbox.address(name), _bytes(self._inbox.slots[name])
+
+    def _empty(self, slot: Slot, shifted: bool = False) -> Tensor:
+        dtype = getattr(torch, slot.dtype)
+        start = ALIGNMENT * self._shifts.randrange(1, _MOST_SHIFTS) if shifted else 0
+        block = torch.empty(start + _bytes(slot), dtype=torch.uint8, device=self._device.name)
+        return block[start:].view(dtype).view(slot.shape)
+
+
+def _bytes(slot: Slot) -> int:
+    return int(torch.Size(slot.shape).numel()) * getattr(torch, slot.dtype).itemsize

@@ -1,0 +1,67 @@
+"""The process on the other side: `python -m fastkernels.runner.worker CHANNEL NAMESPACES MEMORY`, started by pool.py.
+
+It separates itself from the judge, builds the side that the judge asks for, and answers calls until the judge closes
+the channel. What the side raises is reported; what it prints goes to the file that the judge opened.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import sys
+import traceback
+from typing import Any
+
+from fastkernels.runner import isolation
+
+_TRACEBACK_LINES = 40
+
+
+def main(arguments: list[str]) -> None:
+    number, namespaces, memory_bytes = (int(argument) for argument in arguments)
+    levels = isolation.enter(bool(namespaces), memory_bytes or None)
+    from fastkernels.runner.protocol import Reply, receive_request, send_reply
+
+    os.set_inheritable(number, False)
+    channel = socket.socket(fileno=number)
+    side: Any = None
+    while True:
+        try:
+            request, descriptors = receive_request(channel)
+        except EOFError:
+            os._exit(0)         # nothing here is worth a slow shutdown of a device context
+        try:
+            if request.do == "start":
+                side = _build(request.arguments["side"], request.arguments["arguments"])
+                value = {**(side.hello() if hasattr(side, "hello") else {}), "isolation": list(levels)}
+            else:
+                extra = {"descriptors": descriptors} if descriptors else {}
+                value = getattr(side, request.do)(**request.arguments, **extra)
+            reply = Reply(id=request.id, value=value or {})
+        except BaseException as error:          # SystemExit and KeyboardInterrupt of a candidate are its failures
+            reply = Reply(id=request.id, error=_report(error, side))
+        send_reply(channel, reply)
+
+
+def _build(side: str, arguments: dict[str, Any]) -> Any:
+    module, _, name = side.partition(":")
+    return getattr(importlib.import_module(module), name)(**arguments)
+
+
+def _report(error: BaseException, side: Any) -> Any:
+    from fastkernels.runner.protocol import ErrorReport
+
+    place = None
+    overlay = getattr(side, "overlay", None)
+    if overlay is not None:
+        place = overlay.blame(error)
+    lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    return ErrorReport(
+        kind=type(error).__name__, message=message, traceback="\n".join(lines[-_TRACEBACK_LINES:]),
+        file=str(place[0]) if place else None, line=place[1] if place else None)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

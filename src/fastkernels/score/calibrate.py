@@ -1,0 +1,216 @@
+"""One model's part of MacroEval: from raw discrepancies and rounds to correctness, validity and speed-up.
+
+    d_j in [0, 1]    discrepancy of sample j against the baseline's output (0 same, 1 unrelated; missing or NaN = 1)
+    g                noise floor: 0.95 quantile of d over at least three noise runs of the baseline, in [0.001, 0.5]
+    f                ruin point: half the median d of unrelated outputs
+    c_j = clip((f - d_j) / (f - g), 0, 1)          C = mean_j c_j          valid = ran, C >= 0.9, candidate reached
+    T = geomean of throughput ratios               L = geomean of latency ratios          s = T^lambda L^(1 - lambda)
+
+Pure functions on records; neither torch nor a clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fastkernels.measure.stats import geomean, paired_ratios
+from fastkernels.records import Failure, ModelResult, Size, Swap, WorkloadResult
+
+LAMBDA = 0.5
+VALID_FROM = 0.9
+NOISE_QUANTILE = 0.95
+NOISE_BOUNDS = (0.001, 0.5)
+MIN_NOISE_RUNS = 3
+ASSUMED_RUIN = 0.5  # of a model that failed before its ruin point was measured; nothing depends on it
+RATIO_BOUNDS = (0.1, 10.0)
+
+
+# ---------------------------------------------------------------- discrepancies
+
+
+def token_discrepancy(argmax: Sequence[int], forced: Sequence[int]) -> float:
+    """1 - share of positions at which the argmax is the baseline's token; positions that are missing disagree."""
+    if not forced:
+        raise ValueError("A sample without positions has no discrepancy")
+    same = sum(ours == theirs for ours, theirs in zip(argmax, forced))
+    return 1 - same / max(len(forced), len(argmax))
+
+
+def kl_bound(
+    baseline: Sequence[Sequence[Mapping[str, float]]], candidate: Sequence[Sequence[Mapping[str, float]]]
+) -> float:
+    """Mean over positions of a lower bound of KL(baseline || candidate), from the largest log-probabilities of both.
+
+    Tokens that both list are kept apart, all others are one event: merging events never increases a divergence.
+    """
+    bounds = [
+        _merged_kl(ours, theirs)
+        for sample, other in zip(baseline, candidate, strict=True)
+        for ours, theirs in zip(sample, other, strict=True)
+    ]
+    return sum(bounds) / len(bounds) if bounds else 0.0
+
+
+def _merged_kl(p_log: Mapping[str, float], q_log: Mapping[str, float]) -> float:
+    common = [token for token in p_log if token in q_log and p_log[token] > -math.inf]
+    p, q = ([math.exp(log[token]) for token in common] for log in (p_log, q_log))
+    pairs = [*zip(p, q), (max(0.0, 1 - sum(p)), max(0.0, 1 - sum(q)))]
+    tiny = 1e-12  # mass that rounding takes from, or leaves to, the other tokens
+    return max(0.0, sum(a * math.log(a / max(b, tiny)) for a, b in pairs if a > tiny))
+
+
+# ---------------------------------------------------------------- the scale
+
+
+def noise_floor(noise_d: Sequence[Sequence[float]]) -> float:
+    """g. ValueError with fewer than three runs: one or two say nothing about a quantile."""
+    if len(noise_d) < MIN_NOISE_RUNS:
+        raise ValueError(f"The noise floor needs at least {MIN_NOISE_RUNS} noise runs, got {len(noise_d)}")
+    pooled = [_finite(d) for run in noise_d for d in run]
+    return float(np.clip(np.quantile(pooled, NOISE_QUANTILE), *NOISE_BOUNDS))
+
+
+def ruin_point(ruin_d: Sequence[float]) -> float:
+    """f. ValueError without unrelated outputs."""
+    if not len(ruin_d):
+        raise ValueError("The ruin point needs unrelated outputs")
+    return float(np.median([_finite(d) for d in ruin_d])) / 2
+
+
+def correctness(d: Sequence[float], f: float, g: float) -> float:
+    """C; 0 without samples, and where noise cannot be told from ruin (f <= g)."""
+    if not len(d) or f <= g:
+        return 0.0
+    return float(np.mean(np.clip((f - np.array([_finite(x) for x in d])) / (f - g), 0, 1)))
+
+
+def _finite(d: float) -> float:
+    return d if math.isfinite(d) else 1.0
+
+
+# ---------------------------------------------------------------- speed
+
+
+def workload_ratio(workload: WorkloadResult) -> float:
+    """Median of the rounds' ratios, candidate better > 1, not clipped; the recorded one where no rounds are recorded."""
+    if not workload.baseline:
+        return workload.ratio
+    return float(np.median(round_ratios(workload)))
+
+
+def round_ratios(workload: WorkloadResult) -> np.ndarray:
+    """The ratio of each round: rates candidate / baseline, seconds baseline / candidate."""
+    if workload.kind == "throughput":
+        return paired_ratios(workload.candidate, workload.baseline)
+    return paired_ratios(workload.baseline, workload.candidate)
+
+
+def clip_ratio(ratio: float) -> float:
+    return float(np.clip(ratio, *RATIO_BOUNDS))
+
+
+def speedups(ratios: Sequence[tuple[str, float]]) -> tuple[float | None, float | None]:
+    """(T, L) of `(kind, ratio)` pairs; None for a kind that was not run."""
+    by_kind = [[r for kind, r in ratios if kind == wanted] for wanted in ("throughput", "latency")]
+    throughput, latency = (geomean(found) if found else None for found in by_kind)
+    return throughput, latency
+
+
+def combine(throughput: float | None, latency: float | None, lambda_: float = LAMBDA) -> float | None:
+    """s. A kind that was not run does not count: the other one stands alone, whatever lambda says."""
+    if throughput is None or latency is None:
+        return latency if throughput is None else throughput
+    return throughput**lambda_ * latency ** (1 - lambda_)
+
+
+# ---------------------------------------------------------------- the record
+
+
+def model_result(
+    *,
+    model: str,
+    category: str,
+    size: Size,
+    config: str,
+    workloads: Sequence[WorkloadResult],
+    d: Sequence[float],
+    noise_d: Sequence[Sequence[float]],
+    ruin_d: Sequence[float],
+    swap: Swap,
+    kl: float | None = None,
+    self_test: bool = False,
+    notes: Sequence[str] = (),
+    f: float | None = None,
+    lambda_: float = LAMBDA,
+) -> ModelResult:
+    """A model that ran. `f` replaces the measured ruin point (0.5 reproduces the public leaderboard)."""
+    notes = list(notes)
+    g, ruin = noise_floor(noise_d), ruin_point(ruin_d) if f is None else f
+    credit = correctness(d, ruin, g)
+    if ruin <= g:
+        notes.append(f"noise cannot be told from ruin: noise floor {g:.3g}, ruin point {ruin:.3g}")
+    reached = self_test or (swap.sites > 0 and swap.calls > 0)
+    if not reached:
+        notes.append("no candidate was reached by this model: no coverage")
+    clipped = [_clip(workload, notes) for workload in workloads]
+    throughput, latency = speedups([(w.kind, w.ratio) for w in clipped])
+    speedup = combine(throughput, latency, lambda_)
+    valid = credit >= VALID_FROM and reached and speedup is not None
+    return ModelResult(
+        model=model,
+        category=category,
+        size=size,
+        config=config,
+        workloads=tuple(clipped),
+        d=tuple(d),
+        noise_d=tuple(tuple(run) for run in noise_d),
+        ruin_d=tuple(ruin_d),
+        kl=kl,
+        correctness=credit,
+        noise_floor=g,
+        ruin_point=ruin,
+        valid=valid,
+        speedup=speedup if valid else None,
+        throughput_speedup=throughput,
+        latency_speedup=latency,
+        swap=swap,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def failed_model(
+    *, model: str, category: str, size: Size, config: str, failure: Failure, notes: Sequence[str] = ()
+) -> ModelResult:
+    """A model that the candidates broke: every output is missing, so C = 0."""
+    return ModelResult(
+        model=model,
+        category=category,
+        size=size,
+        config=config,
+        workloads=(),
+        d=(),
+        noise_d=(),
+        ruin_d=(),
+        correctness=0.0,
+        noise_floor=NOISE_BOUNDS[0],
+        ruin_point=ASSUMED_RUIN,
+        valid=False,
+        speedup=None,
+        throughput_speedup=None,
+        latency_speedup=None,
+        swap=Swap(sites=0, calls=0),
+        notes=tuple(notes),
+        failure=failure,
+    )
+
+
+def _clip(workload: WorkloadResult, notes: list[str]) -> WorkloadResult:
+    raw = workload_ratio(workload)
+    ratio = clip_ratio(raw)
+    if ratio != raw:
+        notes.append(f"{workload.name}: ratio {raw:.4g} clipped to {ratio:g}")
+    key = "throughput_ratio" if workload.kind == "throughput" else "latency_ratio"
+    return workload.model_copy(update={key: ratio, "clipped": ratio != raw})

@@ -1,0 +1,292 @@
+"""Calls of the row-wise kernels with their answers by independent formulas in float64, and the gate that compares.
+
+T tokens · D width · H, J heads · K head dim · R rotated dims · P positions
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastkernels.kernels import registered, rotary_table
+
+Arguments = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class KernelCase:
+    """One call: `make(dtype)` draws the arguments on CPU, `answer(*args)` gives the exact outputs in float64."""
+
+    kernel: str
+    name: str
+    make: Callable[[torch.dtype], Arguments]
+    answer: Callable[..., tuple[Tensor, ...]]
+
+    def __str__(self) -> str:
+        return f"{self.kernel}-{self.name}"
+
+
+def run(kernel: str, args: Arguments, impl: str) -> tuple[Tensor, ...]:
+    """The kernel's outputs as a tuple."""
+    out = registered[kernel](*args, impl=impl)
+    return out if isinstance(out, tuple) else (out,)
+
+
+def to_device(args: Arguments, device: str) -> Arguments:
+    """The arguments on a device, with the strides that they have on CPU."""
+    return tuple(_move(a, device) if isinstance(a, Tensor) else a for a in args)
+
+
+def _move(x: Tensor, device: str) -> Tensor:
+    flat = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
+    return flat.to(device).as_strided(x.shape, x.stride(), x.storage_offset())
+
+
+def worst_row_error(out: Tensor, exact: Tensor) -> float:
+    """Largest relative L2 error of a row; NaN where either alone is not finite, also between equal infinities."""
+    finite = torch.isfinite(exact)
+    if not torch.equal(torch.isfinite(out).cpu(), finite):
+        return math.nan
+    difference = torch.where(finite, out.cpu().double() - exact, 0.0)
+    size = torch.where(finite, exact, 0.0)
+    rows = difference.norm(dim=-1) / size.norm(dim=-1).clamp(min=1e-300)
+    return rows.max().item() if rows.numel() else 0.0
+
+
+def check(case: KernelCase, dtype: torch.dtype, impl: str, device: str = "cpu") -> None:
+    """Error-ratio gate: every output at most twice as wrong as the reference, or within the dtype's rounding.
+
+    Also shape, dtype, contiguity, unchanged arguments and results in memory of their own; unwritten outputs are NaN.
+    """
+    args = to_device(case.make(dtype), device)
+    exact = case.answer(*case.make(dtype))
+    before = [a.clone() for a in args if isinstance(a, Tensor)]
+    references = run(case.kernel, args, "reference")
+    with poisoned():
+        outputs = run(case.kernel, args, impl)
+    assert len(outputs) == len(exact)
+    for out, reference, expected in zip(outputs, references, exact, strict=True):
+        assert out.shape == expected.shape
+        assert out.dtype == dtype
+        assert out.is_contiguous()
+        limit = max(2 * worst_row_error(reference, expected), torch.finfo(dtype).eps)
+        error = worst_row_error(out, expected)
+        assert error <= limit, f"{case} {impl} {dtype}: {error:.3g} above {limit:.3g}"
+        owned = [a.untyped_storage().data_ptr() for a in args if isinstance(a, Tensor) and a.numel()]
+        assert not out.numel() or out.untyped_storage().data_ptr() not in owned
+    for tensor, copy in zip((a for a in args if isinstance(a, Tensor)), before, strict=True):
+        assert torch.equal(tensor.nan_to_num(), copy.nan_to_num()), "an argument was written"
+
+
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """New memory holds NaN (largest integers): torch fills it so in deterministic mode."""
+    torch.use_deterministic_algorithms(True, warn_only=False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def randn(*shape: int, dtype: torch.dtype, seed: int = 0, scale: float = 1.0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(*shape, dtype=torch.float64, generator=generator) * scale).to(dtype)
+
+
+# rms_norm -------------------------------------------------------------------------------------------------------------
+
+
+def _normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    x, weight = x.double(), weight.double()
+    return x * weight / torch.sqrt(torch.linalg.vector_norm(x, dim=-1, keepdim=True) ** 2 / x.shape[-1] + eps)
+
+
+def rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
+    def answer(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, ...]:
+        return (_normalised(x, weight, eps),)
+
+    def make(t: int, d: int, scale: float = 1.0) -> Callable[[torch.dtype], Arguments]:
+        return lambda dt: (randn(t, d, dtype=dt, scale=scale), randn(d, dtype=dt, seed=1) + 1, 1e-5)
+
+    def heads(dt: torch.dtype) -> Arguments:
+        """The keys of a packed [q | k | v]: three dimensions, two strides, an offset."""
+        packed = randn(5, 3 * 64, dtype=dt)
+        return packed[:, 64:128].view(5, 4, 16), randn(16, dtype=dt, seed=1), 1e-6
+
+    cases = [KernelCase("rms_norm", f"T{t}-D{d}", make(t, d), answer) for t, d in shapes]
+    return [
+        *cases,
+        KernelCase("rms_norm", "packed-heads", heads, answer),
+        KernelCase("rms_norm", "columns", lambda dt: (make(6, 96)(dt)[0][:, 8:72], randn(64, dtype=dt), 1e-6), answer),
+        # eps matters only where rows are small, and float32 is needed where their squares overflow float16.
+        KernelCase("rms_norm", "tiny-values", make(3, 64, scale=1e-3), answer),
+        KernelCase("rms_norm", "large-values", make(3, 64, scale=1e3), answer),
+        KernelCase("rms_norm", "one-dimension", lambda dt: (randn(64, dtype=dt), randn(64, dtype=dt), 1e-6), answer),
+        KernelCase("rms_norm", "four-dimensions", lambda dt: (randn(2, 3, 2, 8, dtype=dt), randn(8, dtype=dt), 1e-6),
+                   answer),
+    ]  # fmt: skip
+
+
+def add_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
+    def answer(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, ...]:
+        total = (x.double() + residual.double()).to(x.dtype)
+        return _normalised(total, weight, eps), total.double()
+
+    def make(t: int, d: int) -> Callable[[torch.dtype], Arguments]:
+        def arguments(dt: torch.dtype) -> Arguments:
+            # A residual stream is larger than what a layer adds to it: the rounding of the sum is then visible.
+            return randn(t, d, dtype=dt), randn(t, d, dtype=dt, seed=2, scale=30), randn(d, dtype=dt, seed=1) + 1, 1e-5
+
+        return arguments
+
+    def columns(dt: torch.dtype) -> Arguments:
+        x, residual, weight, eps = make(6, 96)(dt)
+        return x[:, 8:72], residual[:, 16:80], weight[:64], eps
+
+    cases = [KernelCase("add_rms_norm", f"T{t}-D{d}", make(t, d), answer) for t, d in shapes]
+    return [*cases, KernelCase("add_rms_norm", "columns", columns, answer)]
+
+
+# glu ------------------------------------------------------------------------------------------------------------------
+
+
+def glu_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
+    def answer(x: Tensor, activation: str) -> tuple[Tensor, ...]:
+        half = x.shape[-1] // 2
+        gate, up = x[..., :half].double(), x[..., half:].double()
+        if activation == "silu":
+            active = gate / (1 + torch.exp(-gate))
+        elif activation == "gelu":
+            active = gate / 2 * torch.erfc(-gate / math.sqrt(2))
+        else:
+            active = gate / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
+        return (active * up,)
+
+    def make(t: int, f: int, activation: str, scale: float = 1.0) -> Callable[[torch.dtype], Arguments]:
+        return lambda dt: (randn(t, 2 * f, dtype=dt, scale=scale), activation)
+
+    kinds = ("silu", "gelu", "gelu_tanh")
+    return [
+        *(KernelCase("glu", f"{a}-T{t}-F{f}", make(t, f, a), answer) for t, f in shapes for a in kinds),
+        *(KernelCase("glu", f"{a}-steep", make(3, 32, a, 3.0), answer) for a in kinds),
+        KernelCase("glu", "columns", lambda dt: (randn(5, 96, dtype=dt)[:, 8:72], "silu"), answer),
+        KernelCase("glu", "three-dimensions", lambda dt: (randn(2, 3, 40, dtype=dt), "silu"), answer),
+    ]
+
+
+# softmax --------------------------------------------------------------------------------------------------------------
+
+
+def softmax_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
+    def answer(x: Tensor) -> tuple[Tensor, ...]:
+        x = x.double()
+        y = torch.exp(x - torch.logsumexp(x, -1, keepdim=True))
+        return (torch.where(x.isnan() | (x == torch.inf), torch.nan, y).masked_fill(y.isnan().any(-1, True), torch.nan),)
+
+    def make(t: int, d: int, scale: float) -> Callable[[torch.dtype], Arguments]:
+        return lambda dt: (randn(t, d, dtype=dt, scale=scale),)
+
+    def masked(dt: torch.dtype) -> Arguments:
+        x = randn(4, 50, dtype=dt)
+        x[0, 7:] = x[1, :-1] = x[2, ::2] = -torch.inf
+        return (x,)
+
+    def not_finite(dt: torch.dtype) -> Arguments:
+        x = randn(4, 50, dtype=dt)
+        x[0, 7], x[1, 3], x[2] = torch.nan, torch.inf, -torch.inf
+        return (x,)
+
+    return [
+        *(KernelCase("softmax", f"T{t}-D{d}", make(t, d, 3.0), answer) for t, d in shapes),
+        KernelCase("softmax", "large-values", make(3, 40, 1e3), answer),
+        KernelCase("softmax", "masked", masked, answer),
+        KernelCase("softmax", "not-finite", not_finite, answer),
+        KernelCase("softmax", "columns", lambda dt: (randn(5, 96, dtype=dt)[:, 8:71],), answer),
+        KernelCase("softmax", "three-dimensions", lambda dt: (randn(2, 3, 33, dtype=dt),), answer),
+    ]
+
+
+# embedding, linear ----------------------------------------------------------------------------------------------------
+
+
+def embedding_cases() -> list[KernelCase]:
+    def answer(ids: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        rows = [weight[i].double() for i in ids.flatten().tolist()]
+        return (torch.stack(rows).view(*ids.shape, -1) if rows else weight.new_empty(0, weight.shape[1]).double(),)
+
+    def make(ids: Tensor) -> Callable[[torch.dtype], Arguments]:
+        return lambda dt: (ids, randn(11, 24, dtype=dt))
+
+    return [
+        KernelCase("embedding", "ids", make(torch.tensor([0, 10, 3, 3, 7])), answer),
+        KernelCase("embedding", "int32", make(torch.tensor([10, 0], dtype=torch.int32)), answer),
+        KernelCase("embedding", "two-dimensions", make(torch.tensor([[1, 2, 3], [4, 5, 6]])), answer),
+        KernelCase("embedding", "none", make(torch.tensor([], dtype=torch.int64)), answer),
+    ]
+
+
+def linear_cases(shapes: list[tuple[int, int, int]]) -> list[KernelCase]:
+    def answer(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
+        product = torch.einsum("...k,nk->...n", x.double(), weight.double())
+        return (product if bias is None else product + bias.double(),)
+
+    def make(t: int, k: int, n: int, has_bias: bool) -> Callable[[torch.dtype], Arguments]:
+        def arguments(dt: torch.dtype) -> Arguments:
+            bias = randn(n, dtype=dt, seed=2) if has_bias else None
+            return randn(t, k, dtype=dt), randn(n, k, dtype=dt, seed=1, scale=k**-0.5), bias
+
+        return arguments
+
+    def columns(dt: torch.dtype) -> Arguments:
+        x, weight, bias = make(5, 48, 7, True)(dt)
+        return x[:, 8:40], weight[:, :32], bias
+
+    return [
+        *(KernelCase("linear", f"T{t}-K{k}-N{n}", make(t, k, n, False), answer) for t, k, n in shapes),
+        *(KernelCase("linear", f"T{t}-K{k}-N{n}-bias", make(t, k, n, True), answer) for t, k, n in shapes),
+        KernelCase("linear", "columns", columns, answer),
+    ]
+
+
+# rope -----------------------------------------------------------------------------------------------------------------
+
+
+def rope_cases(shapes: list[tuple[int, int, int, int, int]]) -> list[KernelCase]:
+    """Shapes (T, H, J, K, R)."""
+
+    def answer(positions: Tensor, q: Tensor, k: Tensor, cos_sin: Tensor) -> tuple[Tensor, ...]:
+        cos, sin = cos_sin.double()[positions.long()].unsqueeze(1).chunk(2, dim=-1)
+        turn, rotated = torch.complex(cos, sin), cos_sin.shape[-1]
+
+        def turned(x: Tensor) -> Tensor:
+            first, second = x[..., :rotated].double().chunk(2, dim=-1)
+            z = torch.complex(first, second) * turn
+            return torch.cat((z.real, z.imag, x[..., rotated:].double()), dim=-1)
+
+        return turned(q), turned(k)
+
+    def make(t: int, h: int, j: int, k: int, r: int, *, integer: torch.dtype = torch.int64,
+             table: torch.dtype | None = torch.float32) -> Callable[[torch.dtype], Arguments]:  # fmt: skip
+        def arguments(dt: torch.dtype) -> Arguments:
+            """q and k are views of one packed projection; a table of None has the dtype of q."""
+            generator = torch.Generator().manual_seed(3)
+            positions = torch.randint(0, 40, (t,), generator=generator, dtype=integer)
+            packed = randn(t, (h + 2 * j) * k, dtype=dt)
+            q, key = packed[:, : h * k].view(t, h, k), packed[:, h * k : (h + j) * k].view(t, j, k)
+            kind = dt if dt == torch.float64 or table is None else table
+            parameters = {"rope_theta": 100.0, "partial_rotary_factor": r / k}
+            return positions, q, key, rotary_table(k, 40, parameters, kind, "cpu")
+
+        return arguments
+
+    return [
+        *(KernelCase("rope", "-".join(map(str, shape)), make(*shape), answer) for shape in shapes),
+        KernelCase("rope", "int32", make(5, 4, 2, 16, 16, integer=torch.int32), answer),
+        KernelCase("rope", "table-of-the-dtype", make(5, 4, 2, 16, 16, table=None), answer),
+    ]

@@ -1,0 +1,134 @@
+"""The scheduler and the cache against a sequential reference, on a device that executes in stream order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fastkernels.engine.cache import BlockCache, BlockGroup
+from fastkernels.engine.plan import Sampled
+from fastkernels.engine.requests import Request, SamplingParams
+from fastkernels.engine.scheduler import Scheduler
+
+from .fake_device import Parts, check
+
+
+def make(max_rows=4, max_tokens=64, num_blocks=33, block_size=4, max_len=64) -> Scheduler:
+    group = BlockGroup(max_rows + 1, max_len, num_blocks, block_size)
+    return Scheduler(BlockCache([group]), max_rows, max_len, max_tokens)
+
+
+def request(serial: int, length: int, max_tokens: int = 4, **kwargs) -> Request:
+    return Request(serial, list(range(length)), SamplingParams(max_tokens=max_tokens), seed=0, **kwargs)
+
+
+def reply(plan, value: int = 7) -> Sampled:
+    return Sampled(np.full(int(plan.samples_B.sum()), value, np.int64))
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_tokens_equal_the_sequential_reference(chunk):
+    preemptions = sum(check(seed, Parts()) for seed in range(chunk * 100, chunk * 100 + 100))
+    assert preemptions > 20, "the configurations no longer preempt, so the test lost its strength"
+
+
+def test_prompt_is_chunked_and_mixed_with_decodes():
+    scheduler = make(max_tokens=8)
+    scheduler.add(request(0, 3))
+    scheduler.add(request(1, 20))
+    plan = scheduler.plan()
+    assert plan.counts_B.tolist() == [3, 5]
+    assert plan.samples_B.tolist() == [True, False]
+    plan = scheduler.plan()                             # run-ahead: the first step has not retired
+    assert plan.num_decodes == 1
+    assert plan.counts_B.tolist() == [1, 7]
+    assert plan.starts_B.tolist() == [3, 5]
+
+
+def test_last_id_is_sampled_but_never_computed():
+    scheduler = make()
+    scheduler.add(request(0, 3, max_tokens=2))
+    first, second = scheduler.plan(), scheduler.plan()
+    assert scheduler.plan() is None
+    scheduler.retire(first, reply(first))
+    scheduler.retire(second, reply(second))
+    (finished,) = scheduler.collect()
+    assert finished.output == [7, 7]
+    assert finished.finish_reason == "length"
+    assert scheduler.is_idle
+
+
+def test_stop_token_drops_the_extra_step():
+    scheduler = make()
+    scheduler.add(request(0, 3, max_tokens=9, stop_ids=(5, 7)))
+    first, extra = scheduler.plan(), scheduler.plan()
+    scheduler.retire(first, reply(first))
+    (finished,) = scheduler.collect()
+    assert finished.finish_reason == "stop"
+    scheduler.retire(extra, reply(extra, 9))
+    assert finished.output == [7]
+    assert scheduler.collect() == []
+
+
+def test_admission_is_by_current_length_not_by_limit():
+    scheduler = make(num_blocks=9)                      # 32 positions
+    for serial in range(3):
+        scheduler.add(request(serial, 8, max_tokens=20))
+    assert len(scheduler.plan().admitted) == 3
+
+
+def test_admission_leaves_the_watermark_free():
+    scheduler = make(num_blocks=7)                      # 24 positions, of which one block stays free
+    for serial in range(3):
+        scheduler.add(request(serial, 8, max_tokens=4))
+    assert len(scheduler.plan().admitted) == 2
+
+
+def test_youngest_is_preempted_and_comes_back_with_its_output():
+    scheduler = make(num_blocks=5, max_rows=2)          # 16 positions
+    scheduler.add(request(0, 4, max_tokens=8))
+    scheduler.add(request(1, 4, max_tokens=8))
+    while not scheduler.num_preemptions:
+        plan = scheduler.plan()
+        scheduler.retire(plan, reply(plan))
+    assert scheduler.waiting[0].serial == 1
+    assert scheduler.waiting[0].output
+    finished = []
+    while len(finished) < 2:
+        plan = scheduler.plan()
+        if plan.admitted:
+            assert plan.admitted[0].tokens == [0, 1, 2, 3] + [7] * (len(plan.admitted[0].tokens) - 4)
+        scheduler.retire(plan, reply(plan))
+        finished += scheduler.collect()
+    assert all(done.output == [7] * 8 for done in finished)
+
+
+def test_forced_ids_are_known_at_admission_and_come_back_after_a_preemption():
+    scheduler = make(num_blocks=33)
+    scheduler.add(request(0, 4, max_tokens=3, forced=[9, 8, 6]))
+    plan = scheduler.plan()
+    assert plan.admitted[0].tokens == [0, 1, 2, 3, 9, 8, 6]
+    assert plan.counts_B.tolist() == [4]                # the forced ids go through decode steps all the same
+    scheduler._preempt(plan.admitted[0].row)
+    scheduler.retire(plan, reply(plan))
+    plan = scheduler.plan()
+    assert plan.admitted[0].tokens == [0, 1, 2, 3, 9, 8, 6]
+    assert plan.counts_B.tolist() == [5]
+
+
+def test_fits_says_what_can_never_be_served():
+    scheduler = make(num_blocks=5, block_size=4, max_len=64)
+    assert scheduler.fits(17)                           # 16 cached positions; the last id is never computed
+    assert not scheduler.fits(18)
+    assert not make(max_len=16).fits(17)
+
+
+def test_abandon_leaves_an_empty_scheduler():
+    scheduler = make()
+    for serial in range(6):
+        scheduler.add(request(serial, 9))
+    scheduler.plan()
+    scheduler.abandon()
+    assert scheduler.is_idle
+    assert scheduler.cache.num_free == [32]
+    assert scheduler.plan() is None

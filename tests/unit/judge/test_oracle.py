@@ -1,0 +1,147 @@
+"""judge/oracle.py on real tasks: float64, references only, inputs untouched; the gate with the baseline and mutants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fastkernels.errors import MachineError
+from fastkernels.judge import compare, oracle, rules
+from fastkernels.judge.oracle import Oracle
+from fastkernels.kernels import base as kernels
+from fastkernels.loader.inputs import DISTRIBUTIONS, draw, trial_specs
+from fastkernels.loader.materialize import bind, build_module
+from fastkernels.loader.overlay import Overlay
+from fastkernels.records import Batch, Case, Provenance, TensorSpec
+
+BASELINE = Overlay.over_baseline()
+BATCH = Batch(rows=((3, 1, 40), (1, 5, 25)), block_size=16)
+
+
+def case(task: str, init: dict[str, Any], inputs: dict[str, Any], dtype: Any = "bfloat16") -> Case:
+    made_by = Provenance(architecture="llama", config="tiny", phase="mixed")
+    return Case(id="t", task=task, size="tiny", dtype=dtype, init=init, inputs=inputs, batch=BATCH, provenance=made_by)
+
+
+def tensor(*shape: int, dtype: Any = "bfloat16", draw: str = "normal") -> TensorSpec:
+    return TensorSpec(shape=shape, dtype=dtype, draw=draw)
+
+
+NORM = case("L1/rms_norm", {"hidden_size": 64}, {"x_TD": tensor(37, 64), "residual_TD": tensor(37, 64)})
+ATTENTION = case(
+    "L2/paged_attention", {"num_heads": 4, "head_size": 16, "scale": 0.25, "num_kv_heads": 2},
+    {"query": tensor(8, 64), "key": tensor(8, 32), "value": tensor(8, 32)},
+)  # fmt: skip
+STORE = case(
+    "L1/kv_cache", {},
+    {"key": tensor(8, 2, 16), "value": tensor(8, 2, 16), "k_cache": tensor(20, 16, 2, 16, draw="cache"),
+     "v_cache": tensor(20, 16, 2, 16, draw="cache"), "slots": tensor(8, dtype="int64", draw="step.slots")},
+)  # fmt: skip
+
+
+def tensors_of(which: Case, distribution: str = "normal") -> dict[str, Tensor]:
+    specs = trial_specs(which, build_module(BASELINE, which, "meta"))
+    return draw(specs, which, seed=3, distribution=distribution)
+
+
+def outputs_of(which: Case, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The baseline in the case's dtype, on copies."""
+    module = build_module(BASELINE, which, "cpu")
+    outputs = bind(module, which, {name: value.clone() for name, value in tensors.items()}).invoke()
+    return {name: value.detach() for name, value in outputs.items()}
+
+
+@pytest.mark.parametrize("which", [NORM, ATTENTION, STORE], ids=lambda c: c.task)
+def test_the_oracle_is_float64_and_leaves_its_inputs_alone(which):
+    tensors = tensors_of(which)
+    before = {name: value.clone() for name, value in tensors.items()}
+    truth = Oracle(which, BASELINE, "cpu")(tensors)
+    assert truth.keys() == outputs_of(which, tensors).keys()
+    assert all(value.dtype == torch.float64 for value in truth.values())
+    assert all(torch.equal(tensors[name], before[name]) for name in tensors)
+
+
+def test_the_oracle_agrees_with_the_formula():
+    tensors = tensors_of(NORM)
+    truth = Oracle(NORM, BASELINE, "cpu")(tensors)
+    x, residual, weight = (tensors[name].double() for name in ("arg.x_TD", "arg.residual_TD", "param.weight"))
+    total = x + residual
+    expected = total / torch.sqrt(total.square().mean(-1, keepdim=True) + 1e-6) * weight
+    assert compare.errors(expected, truth["out.0"]).row < 1e-14
+    assert torch.equal(truth["out.1"], total)
+
+
+def test_only_references_run(monkeypatch):
+    used = []
+    run = kernels.Kernel.run
+
+    def watched(self: kernels.Kernel, *args: Any, impl: str | None = None) -> Any:
+        used.append(self._forced_name())
+        return run(self, *args, impl=impl)
+
+    monkeypatch.setattr(kernels.Kernel, "run", watched)
+    Oracle(ATTENTION, BASELINE, "cpu")(tensors_of(ATTENTION))
+    assert set(used) == {"reference"}
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize("which", [NORM, ATTENTION], ids=lambda c: c.task)
+def test_the_baseline_passes_on_every_distribution(which, distribution):
+    tensors = tensors_of(which, distribution)
+    baseline, truth = outputs_of(which, tensors), Oracle(which, BASELINE, "cpu")(tensors)
+    found = compare.compare(baseline, baseline, truth)
+    assert found.passed, found.verdict.failure
+    zeros = {name: torch.zeros_like(value) for name, value in baseline.items()}
+    assert compare.compare(zeros, baseline, truth).verdict.label == "WRONG(value)"
+
+
+def test_an_empty_store_fails_and_the_baseline_passes():
+    tensors = tensors_of(STORE)
+    caches = ["arg.k_cache", "arg.v_cache"]
+    truth = rules.without_null_block(Oracle(STORE, BASELINE, "cpu")(tensors), caches)
+    right = rules.without_null_block(outputs_of(STORE, tensors), caches)
+    empty = rules.without_null_block({name: tensors[name] for name in caches}, caches)
+    assert rules.exact(right, truth).passed
+    assert rules.exact(empty, truth).verdict.label == "WRONG(value)"
+    assert compare.compare(empty, right, truth).verdict.label == "WRONG(value)"
+
+
+def test_a_cache_that_is_not_written_fails_the_attention_block():
+    tensors = tensors_of(ATTENTION)
+    baseline, truth = outputs_of(ATTENTION, tensors), Oracle(ATTENTION, BASELINE, "cpu")(tensors)
+    name = next(name for name in baseline if name.endswith("k_cache"))
+    stale = {**baseline, name: tensors[name]}
+    found = compare.compare(stale, baseline, truth)
+    assert found.verdict.label == "WRONG(value)"
+    assert found.verdict.failure.message.startswith(name)
+
+
+def test_float32_where_memory_forbids_and_it_says_so(monkeypatch):
+    tensors = tensors_of(NORM)
+    needed = oracle._FOOTPRINT * 8 * sum(t.numel() for t in tensors.values() if t.is_floating_point())
+    monkeypatch.setattr(oracle, "free_bytes", lambda device: needed * 3 // 4)
+    asked = Oracle(NORM, BASELINE, "cpu")
+    assert asked(tensors)["out.0"].dtype == torch.float32
+    assert "float32" in asked.note
+    monkeypatch.setattr(oracle, "free_bytes", lambda device: needed // 4)
+    with pytest.raises(MachineError, match="GiB"):
+        Oracle(NORM, BASELINE, "cpu")(tensors)
+
+
+def test_float32_cases_have_no_float32_oracle(monkeypatch):
+    wide = NORM.model_copy(update={
+        "dtype": "float32", "inputs": {n: tensor(37, 64, dtype="float32") for n in ("x_TD", "residual_TD")}
+    })  # fmt: skip
+    tensors = tensors_of(wide)
+    assert Oracle(wide, BASELINE, "cpu")(tensors)["out.0"].dtype == torch.float64
+    needed = oracle._FOOTPRINT * 8 * sum(t.numel() for t in tensors.values() if t.is_floating_point())
+    monkeypatch.setattr(oracle, "free_bytes", lambda device: needed * 3 // 4)
+    with pytest.raises(MachineError):
+        Oracle(wide, BASELINE, "cpu")(tensors)
+
+
+def test_free_memory_is_plausible():
+    assert 1 << 20 < oracle.free_bytes(torch.device("cpu")) < 1 << 50

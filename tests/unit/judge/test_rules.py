@@ -1,0 +1,85 @@
+"""judge/rules.py: exact outputs and ties, repeated calls, results that must not change later, null blocks."""
+
+import math
+
+import pytest
+import torch
+
+from fastkernels.judge import compare, rules
+from fastkernels.judge.compare import Errors
+
+
+def test_exact_accepts_equal_and_names_the_number_of_differences():
+    ids = torch.tensor([4, 5, 6])
+    assert rules.exact({"ids": ids}, {"ids": ids.clone()}).passed
+    found = rules.exact({"ids": torch.tensor([4, 0, 0])}, {"ids": ids})
+    assert found.verdict.label == "WRONG(value)"
+    assert "2 of 3" in found.verdict.failure.message
+
+
+def test_exact_floats_are_compared_in_the_output_dtype():
+    stored = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
+    assert rules.exact({"k": stored}, {"k": stored.double()}).passed
+    assert not rules.exact({"k": stored + 1}, {"k": stored.double()}).passed
+    poisoned = stored.clone()
+    poisoned[0, 0] = math.nan
+    assert not rules.exact({"k": poisoned}, {"k": stored.double()}).passed
+    assert rules.exact({"k": poisoned}, {"k": poisoned.double()}).passed
+
+
+def test_a_tie_by_score_may_fall_either_way():
+    scores = torch.tensor([[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]])
+    oracle = {"ids": torch.tensor([1, 0])}
+    assert rules.exact({"ids": torch.tensor([2, 0])}, oracle, {"ids": scores}).passed
+    assert not rules.exact({"ids": torch.tensor([2, 0])}, oracle).passed
+    assert not rules.exact({"ids": torch.tensor([2, 2])}, oracle, {"ids": scores}).passed
+    assert not rules.exact({"ids": torch.tensor([7, 0])}, oracle, {"ids": scores}).passed
+    assert not rules.exact({"ids": torch.tensor([-1, 0])}, oracle, {"ids": scores}).passed
+
+
+def test_top_k_selections_tie_in_each_place():
+    scores = torch.tensor([[5.0, 4.0, 4.0, 1.0]])
+    oracle = {"ids": torch.tensor([[0, 1]])}
+    assert rules.exact({"ids": torch.tensor([[0, 2]])}, oracle, {"ids": scores}).passed
+    assert not rules.exact({"ids": torch.tensor([[0, 3]])}, oracle, {"ids": scores}).passed
+
+
+@pytest.mark.parametrize(("scatter", "passes"), [(0.001, True), (0.1, False)])
+def test_repeated_calls_agree_within_what_right_results_can_differ(scatter, passes):
+    generator = torch.Generator().manual_seed(1)
+    truth = torch.randn(20, 32, generator=generator)
+    one, two = (truth * (1 + scatter * torch.randn(20, 32, generator=generator)) for _ in range(2))
+    verdict = rules.repeatable({"y": one}, {"y": two}, {"y": Errors(0.004, 0.005)})
+    assert (verdict is None) == passes
+    if verdict:
+        assert verdict.label == "WRONG(unstable_result)"
+
+
+def test_repeated_integers_and_finiteness_must_be_equal():
+    ids = torch.tensor([1, 2])
+    assert rules.repeatable({"i": ids}, {"i": ids.clone()}, {}) is None
+    assert rules.repeatable({"i": ids}, {"i": ids + 1}, {}).label == "WRONG(unstable_result)"
+    y = torch.ones(3, 3)
+    nan = y.clone()
+    nan[0, 0] = math.nan
+    assert rules.repeatable({"y": y}, {"y": nan}, {"y": Errors(0.5, 0.5)}).label == "WRONG(unstable_result)"
+
+
+def test_a_reused_buffer_is_seen():
+    buffer = torch.ones(4)
+    copied = {"y": buffer.clone()}
+    assert rules.untouched(copied, {"y": buffer}) is None
+    buffer.fill_(2)  # the next call writes into the same result
+    assert rules.untouched(copied, {"y": buffer}).label == "WRONG(unstable_result)"
+    nan = torch.full((4,), math.nan)
+    assert rules.untouched({"y": nan}, {"y": nan.clone()}) is None
+
+
+def test_the_null_block_is_nobodys():
+    cache = torch.randn(4, 16, 2, 8)
+    padded = cache.clone()
+    padded[0] = math.nan
+    kept = rules.without_null_block({"arg.k_cache": padded, "out.0": cache[0]}, ["arg.k_cache"])
+    truth = rules.without_null_block({"arg.k_cache": cache, "out.0": cache[0]}, ["arg.k_cache"])
+    assert compare.compare(kept, truth, {n: t.double() for n, t in truth.items()}).passed
+    assert kept["out.0"].shape == cache[0].shape

@@ -1,0 +1,15 @@
+"""Which implementations the CPU tests run: reference and torch always, Triton where its interpreter is on.
+
+`test_interpreted.py` runs the same tests with the interpreter in a process of its own: the variable must be set before
+the first Triton kernel is defined, and would keep kernels from running on a GPU in this process.
+"""
+
+import pytest
+
+from fastkernels.kernels.policy import interpreting
+
+REFERENCE = pytest.param("reference", id="reference")
+TORCH = pytest.param("torch", id="torch")
+TRITON = pytest.param(
+    "triton", id="triton", marks=pytest.mark.skipif(not interpreting(), reason="runs in test_interpreted.py")
+)

@@ -1,0 +1,57 @@
+"""rms_norm and add_rms_norm: every implementation on this machine against the formula in float64."""
+
+import pytest
+import torch
+
+from fastkernels import kernels
+from fastkernels.errors import KernelError
+from tests.pointwise_cases import add_rms_norm_cases, check, randn, rms_norm_cases
+from tests.unit.kernels.implementations import REFERENCE, TORCH, TRITON
+
+SHAPES = [(1, 64), (3, 7), (17, 33), (40, 128), (2, 2500), (0, 64), (5, 1)]
+CASES = [*rms_norm_cases(SHAPES), *add_rms_norm_cases(SHAPES)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
+def test_against_the_formula(case, impl, dtype):
+    check(case, dtype, impl)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_reference_is_exact_in_float64(case):
+    """The gate compares with the reference; this anchors the reference itself."""
+    args = case.make(torch.float64)
+    out = kernels.registered[case.kernel](*args, impl="reference")
+    for got, exact in zip(out if isinstance(out, tuple) else (out,), case.answer(*args), strict=True):
+        torch.testing.assert_close(got, exact, rtol=1e-13, atol=1e-13)
+
+
+def test_reference_casts_before_the_weight():
+    """bf16(x / rms) * w, and not bf16(x / rms * w): what production checkpoints were trained with."""
+    x, weight = randn(64, 256, dtype=torch.bfloat16), randn(256, dtype=torch.bfloat16, seed=1)
+    x32 = x.float()
+    normal = (x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + 1e-5)).bfloat16()
+    assert torch.equal(kernels.rms_norm(x, weight, 1e-5, impl="reference"), normal * weight)
+    assert not torch.equal(normal * weight, (normal.float() * weight.float() * (1 + 2**-9)).bfloat16())
+
+
+@pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
+def test_normalises_the_rounded_sum(impl):
+    """Where rounding loses x wholly, the result is exactly that of the residual alone."""
+    residual = torch.full((2, 64), 512.0, dtype=torch.bfloat16)
+    residual[:, ::2] = -256
+    x = torch.full_like(residual, 0.25)
+    weight = torch.ones(64, dtype=torch.bfloat16)
+    y, total = kernels.add_rms_norm(x, residual, weight, 1e-5, impl=impl)
+    assert torch.equal(total, residual)
+    assert torch.equal(y, kernels.rms_norm(residual, weight, 1e-5, impl=impl))
+
+
+def test_flashinfer_says_why_it_does_not_add():
+    x = torch.ones(2, 8)
+    reason = kernels.registered["add_rms_norm"].why_not("flashinfer", (x, x, x[0], 1e-5))
+    assert reason
+    with pytest.raises(KernelError, match="flashinfer"):
+        kernels.add_rms_norm(x, x, x[0], 1e-5, impl="flashinfer")

@@ -1,0 +1,36 @@
+"""softmax: every implementation on this machine against the formula in float64."""
+
+import pytest
+import torch
+
+from fastkernels import kernels
+from tests.pointwise_cases import check, softmax_cases
+from tests.unit.kernels.implementations import REFERENCE, TORCH, TRITON
+
+# The last width is streamed by the Triton kernel, in three blocks with a remainder.
+CASES = softmax_cases([(1, 64), (3, 7), (40, 129), (2, 3000), (0, 8), (5, 1), (2, 17001)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
+def test_against_the_formula(case, impl, dtype):
+    check(case, dtype, impl)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_reference_is_exact_in_float64(case):
+    args = case.make(torch.float64)
+    out = kernels.softmax(*args, impl="reference")
+    torch.testing.assert_close(out, case.answer(*args)[0], rtol=1e-11, atol=1e-15, equal_nan=True)
+
+
+@pytest.mark.parametrize("width", [60, 17001])
+@pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
+def test_a_long_masked_beginning(impl, width):
+    """An online softmax meets whole blocks of -inf before the first number."""
+    x = torch.full((2, width), -torch.inf)
+    x[:, -2:] = torch.tensor([1.0, 1.0])
+    y = kernels.softmax(x, impl=impl)
+    assert torch.equal(y[:, -2:], torch.full((2, 2), 0.5))
+    assert not y[:, :-2].any()

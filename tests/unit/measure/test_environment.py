@@ -1,0 +1,46 @@
+"""measure/environment.py: what is known of this machine, without torch and without failing."""
+
+import subprocess
+import sys
+from datetime import datetime
+
+from fastkernels.measure import environment as module
+from fastkernels.measure.environment import environment, git_revision, version
+from fastkernels.records import Environment
+
+
+def test_the_record_of_this_machine():
+    found = environment("cpu", isolation=("processes",))
+    assert found.device == found.host_cpu != ""
+    assert found.cores >= 1
+    assert found.memory_gib > 0.5
+    assert found.torch == version("torch")
+    assert found.libraries["numpy"] == version("numpy")
+    assert found.cuda is None
+    assert found.driver is None
+    assert datetime.fromisoformat(found.started_at).utcoffset().total_seconds() == 0
+    assert Environment.model_validate_json(found.model_dump_json()) == found
+
+
+def test_it_imports_no_torch():
+    code = (
+        "import sys; from fastkernels.measure.environment import environment; environment('cpu');"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_outside_a_checkout_there_is_no_revision(tmp_path):
+    assert git_revision(tmp_path) is None
+
+
+def test_a_missing_git_is_no_error(monkeypatch, tmp_path):
+    def absent(*args, **kwargs):
+        raise FileNotFoundError("git")
+
+    monkeypatch.setattr(module.subprocess, "run", absent)
+    assert git_revision(tmp_path) is None
+
+
+def test_unknown_packages_have_no_version():
+    assert version("no-such-package-of-ours") is None

@@ -1,0 +1,164 @@
+"""measure/roofline.py: bytes and operations counted by hand for real tasks; floors; implausible times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fastkernels.loader.overlay import Overlay
+from fastkernels.measure import ceilings as ceilings_module
+from fastkernels.measure.ceilings import Ceilings, ceilings, measure
+from fastkernels.measure.roofline import Work, floor_s, implausible, roofline_pct, visible_keys, visible_pairs, work
+from fastkernels.records import Batch, Case, Provenance, TensorSpec
+
+H, J, K, D = 4, 2, 16, 64
+BF16 = 2
+
+
+def case(task: str, init: dict[str, Any], inputs: dict[str, Any], variant: str = "default", **more: Any) -> Case:
+    made_by = Provenance(architecture="llama", config="tiny", phase="mixed")
+    return Case(
+        id="t", task=task, variant=variant, size="tiny", dtype="bfloat16", init=init, inputs=inputs,
+        provenance=made_by, **more,
+    )
+
+
+def tensor(*shape: int, dtype: Any = "bfloat16", draw: str = "normal", high: float = 1) -> TensorSpec:
+    return TensorSpec(shape=shape, dtype=dtype, draw=draw, high=high)
+
+
+def count(*args: Any, **kwargs: Any) -> Work:
+    return work(case(*args, **kwargs), Overlay.over_baseline())
+
+
+def test_norm_reads_and_writes_everything_once():
+    found = count("L1/rms_norm", {"hidden_size": D}, {"x_TD": tensor(7, D), "residual_TD": tensor(7, D)})
+    assert found.read_bytes == (2 * 7 * D + D) * BF16
+    assert found.written_bytes == 2 * 7 * D * BF16
+    assert sum(found.flops.values()) == 0
+
+
+def test_linear():
+    found = count("L1/linear", {"in_features": D, "out_features": 96}, {"x": tensor(7, D)})
+    assert found.read_bytes == (7 * D + 96 * D) * BF16
+    assert found.written_bytes == 7 * 96 * BF16
+    assert found.flops == {"bfloat16": 2 * 7 * D * 96}
+
+
+def test_embedding_reads_only_the_rows_that_ids_name():
+    init = {"num_embeddings": 1000, "embedding_dim": D}
+    found = count("L1/embedding", init, {"ids": tensor(7, dtype="int64", draw="ids", high=1000)})
+    assert found.read_bytes == 7 * D * BF16 + 7 * 8
+    assert found.written_bytes == 7 * D * BF16
+    many = count("L1/embedding", init, {"ids": tensor(5000, dtype="int64", draw="ids", high=1000)})
+    assert many.read_bytes == 1000 * D * BF16 + 5000 * 8
+
+
+BATCH = Batch(rows=((2, 1, 40), (1, 5, 25)), block_size=16)
+QKV = {"query": tensor(7, H * K), "key": tensor(7, J * K), "value": tensor(7, J * K)}
+ATTENTION = {"num_heads": H, "head_size": K, "scale": 0.25, "num_kv_heads": J}
+
+
+def test_paged_attention_reads_old_entries_and_writes_new_ones():
+    found = count("L2/paged_attention", ATTENTION, QKV, batch=BATCH)
+    entry = J * K * BF16
+    assert found.written_bytes == 7 * H * K * BF16 + 7 * 2 * entry
+    assert found.read_bytes == 7 * (H + 2 * J) * K * BF16 + (39 + 39 + 20) * 2 * entry
+    pairs = 40 + 40 + sum(range(21, 26))
+    assert found.flops["bfloat16"] == 4 * H * K * pairs
+
+
+def test_window_bounds_what_is_read():
+    found = count("L2/paged_attention", {**ATTENTION, "window": 8}, QKV, batch=BATCH)
+    entry = J * K * BF16
+    assert found.read_bytes == 7 * (H + 2 * J) * K * BF16 + (7 + 7 + 7) * 2 * entry
+    assert found.flops["bfloat16"] == 4 * H * K * (8 + 8 + 5 * 8)
+
+
+def test_a_store_counts_its_tokens_and_not_the_pool():
+    pool = tensor(12, 16, J, K, draw="cache")
+    found = count(
+        "L1/kv_cache", {},
+        {"key": tensor(7, J, K), "value": tensor(7, J, K), "k_cache": pool, "v_cache": pool,
+         "slots": tensor(7, dtype="int64", draw="step.slots")},
+        batch=BATCH,
+    )  # fmt: skip
+    assert found.written_bytes == 2 * 7 * J * K * BF16
+    assert found.read_bytes == 2 * 7 * J * K * BF16 + 7 * 8
+
+
+@pytest.mark.parametrize("window", [0, 1, 3, 8, 100])
+@pytest.mark.parametrize(("query_len", "seq_len"), [(1, 1), (1, 9), (5, 5), (5, 12), (12, 12)])
+def test_visible_pairs_and_keys_against_the_mask(query_len, seq_len, window):
+    seen = [
+        [key <= p and (not window or key > p - window) for key in range(seq_len)]
+        for p in range(seq_len - query_len, seq_len)
+    ]
+    assert visible_pairs(query_len, seq_len, window) == sum(map(sum, seen))
+    assert visible_keys(query_len, seq_len, window) == sum(map(any, zip(*seen)))
+
+
+# ---------------------------------------------------------------- ceilings
+
+
+def made(read: float | None = None, measured_here: bool = False, cache: int = 0) -> Ceilings:
+    return Ceilings("a device", ((0, 4e12),), read, cache, measured_here, {"bfloat16": 800e12}.get)
+
+
+def test_floor_is_the_slower_of_memory_and_arithmetic():
+    memory = Work(2_000_000, 2_000_000, {"bfloat16": 1000})
+    assert floor_s(memory, made()) == pytest.approx(1e-6)
+    arithmetic = Work(2_000_000, 2_000_000, {"bfloat16": 8 * 10**9})
+    assert floor_s(arithmetic, made()) == pytest.approx(1e-5)
+    assert roofline_pct(arithmetic, made(), 2e-5) == pytest.approx(50)
+
+
+def test_pure_reads_may_pass_the_copy_rate_and_copies_keep_theirs():
+    fast = made(read=5e12)
+    assert floor_s(Work(5_000_000, 0, {}), fast) == pytest.approx(1e-6)
+    assert floor_s(Work(2_000_000, 2_000_000, {}), fast) == pytest.approx(1e-6)
+
+
+def test_unknown_dtypes_cost_nothing():
+    assert floor_s(Work(4_000_000, 0, {"float64": 10**15}), made()) == pytest.approx(1e-6)
+
+
+def test_implausible_times_are_named():
+    work_ = Work(4_000_000, 0, {})
+    assert implausible(work_, made(), 0.9e-6) is None, "within the margin of the ceiling"
+    assert "needs at least" in implausible(work_, made(), 0.5e-6)
+    assert implausible(work_, made(measured_here=True), 0.5e-6) is None
+    assert implausible(work_, made(measured_here=True), 0.1e-6)
+
+
+def test_writes_may_stay_in_the_cache():
+    work_ = Work(0, 4_000_000, {})
+    assert implausible(work_, made(), 1e-7)
+    assert implausible(work_, made(cache=8_000_000), 1e-7) is None
+
+
+def test_this_cpu_has_ceilings(monkeypatch):
+    monkeypatch.setattr(ceilings_module, "_CPU_FOOTPRINTS", (1 << 16, 1 << 20))
+    monkeypatch.setattr(ceilings_module, "_CPU_GEMM", 64)
+    found = measure("cpu")
+    assert found.measured_here
+    assert all(rate > 1e7 for _, rate in found.copy)
+    assert found.copy_bytes_s(10) == found.copy[0][1]
+    assert found.copy_bytes_s(1 << 30) == found.copy[1][1]
+    assert found.flops_s("float32") > 1e6
+    assert found.flops_s("int64") is None
+    ceilings_module._gemm_rate.cache_clear()
+
+
+def test_a_device_file_is_used(monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA H200")
+    ceilings.cache_clear()
+    try:
+        found = ceilings("cuda")
+    finally:
+        ceilings.cache_clear()
+    assert found.device == "NVIDIA H200"
+    assert not found.measured_here
+    assert found.flops_s("bfloat16") > 100 * found.flops_s("float64") if found.flops_s("float64") else True
+    assert 1e12 < found.copy_bytes_s(1) <= found.read_bytes_s(1)

@@ -1,0 +1,96 @@
+"""Seeded random weights: distributions, independence of device, order and chunking, and golden bits."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fastkernels.nn import random_weights as module
+from fastkernels.nn.random_weights import random_weights
+
+
+class Norm(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size))
+
+
+class Model(nn.Module):
+    def __init__(self, is_tied: bool = False) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(500, 64)
+        self.proj = nn.Linear(400, 300)
+        self.norm = Norm(2000)
+        self.head = nn.Linear(64, 500, bias=False)
+        if is_tied:
+            self.head.weight = self.embed_tokens.weight
+
+
+def drawn(seed: int = 0, **kwargs: bool) -> Model:
+    model = Model(**kwargs)
+    random_weights(model, seed)
+    return model
+
+
+def test_distributions():
+    model = drawn()
+    assert model.embed_tokens.weight.std().item() == pytest.approx(1, rel=0.02)
+    assert model.proj.weight.std().item() == pytest.approx(400**-0.5, rel=0.02)
+    assert model.proj.bias.std().item() == pytest.approx(0.1, rel=0.15)
+    assert model.norm.weight.min() >= 0.5
+    assert model.norm.weight.max() <= 1.5
+    assert model.norm.weight.mean().item() == pytest.approx(1, abs=0.03)
+    assert model.norm.weight.std().item() == pytest.approx(12**-0.5, rel=0.05)
+
+
+def test_normal_values_are_normal_and_uncorrelated():
+    values = drawn().proj.weight.double().flatten() * 20
+    assert values.mean().abs() < 4 / math.sqrt(values.numel())
+    assert (values**4).mean().item() == pytest.approx(3, rel=0.05)
+    for lag in (1, 2, 64, 400):
+        assert (values[lag:] * values[:-lag]).mean().abs() < 4 / math.sqrt(values.numel())
+
+
+def test_parameters_and_seeds_are_unrelated():
+    first, second = drawn(seed=0), drawn(seed=1)
+    a, b = first.embed_tokens.weight.flatten(), second.embed_tokens.weight.flatten()
+    c = first.head.weight.flatten() * 8
+    for left, right in ((a, b), (a, c)):
+        assert (left * right).mean().abs() < 4 / math.sqrt(a.numel())
+
+
+def test_a_tied_head_is_a_matrix():
+    assert drawn(is_tied=True).head.weight.std().item() == pytest.approx(64**-0.5, rel=0.02)
+
+
+def test_same_bits_for_a_seed_whatever_the_neighbours_and_chunks(monkeypatch: pytest.MonkeyPatch):
+    whole = drawn(seed=3)
+    monkeypatch.setattr(module, "_CHUNK", 1000)
+    in_pieces = drawn(seed=3)
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), in_pieces.parameters(), strict=True))
+    alone = nn.ModuleDict({"proj": nn.Linear(400, 300)})
+    random_weights(alone, 3)
+    assert torch.equal(alone["proj"].weight, whole.proj.weight)
+
+
+def test_low_precision_is_the_rounded_float32():
+    half = Model().to(torch.bfloat16)
+    random_weights(half, 0)
+    assert torch.equal(half.proj.weight, drawn().proj.weight.to(torch.bfloat16))
+
+
+def test_the_hash_is_murmur3s_finaliser():
+    def fmix32(x: int) -> int:
+        x ^= x >> 16
+        x = x * 0x85EBCA6B & 0xFFFFFFFF
+        x ^= x >> 13
+        x = x * 0xC2B2AE35 & 0xFFFFFFFF
+        return x ^ x >> 16
+
+    inputs = [0, 1, 2, 12345, (1 << 31) - 1, -1, -(1 << 31), -987654321]
+    expected = torch.tensor([fmix32(x & 0xFFFFFFFF) for x in inputs], dtype=torch.int64)
+    mixed = module._mix(torch.tensor(inputs, dtype=torch.int32))
+    assert torch.equal(mixed.to(torch.int64) & 0xFFFFFFFF, expected)

@@ -1,0 +1,140 @@
+"""The weight map: packing, strictness, and what its errors say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fastkernels.errors import WeightsError
+from fastkernels.nn.weights import WeightMap, export_weights, load_weights
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(3, 8)
+        self.out = nn.Linear(4, 3, bias=False)
+
+
+class Model(nn.Module):
+    def __init__(self, is_tied: bool = False) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 3)
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.head = nn.Linear(3, 5, bias=False)
+        if is_tied:
+            self.head.weight = self.embed.weight
+        self.weight_map = WeightMap(
+            names={
+                "tok.weight": "embed.weight",
+                "layers.*.o.*": "blocks.*.out.*",
+                "head.weight": "head.weight",
+            },
+            packed={"blocks.*.qkv.*": {"layers.*.q.*": 4, "layers.*.k.*": 2, "layers.*.v.*": 2}},
+            ignored=("layers.*.rope.inv_freq", *(("head.weight",) if is_tied else ())),
+        )
+
+
+def checkpoint(is_tied: bool = False) -> dict[str, Tensor]:
+    shapes = {"tok.weight": (5, 3)} | ({} if is_tied else {"head.weight": (5, 3)})
+    for i in range(2):
+        for part, rows in (("q", 4), ("k", 2), ("v", 2)):
+            shapes |= {f"layers.{i}.{part}.weight": (rows, 3), f"layers.{i}.{part}.bias": (rows,)}
+        shapes[f"layers.{i}.o.weight"] = (3, 4)
+    generator = torch.Generator().manual_seed(0)
+    return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+def test_packs_rows_in_order():
+    model, tensors = Model(), checkpoint()
+    load_weights(model, tensors.items())
+    for i, block in enumerate(model.blocks):
+        expected = torch.cat([tensors[f"layers.{i}.{part}.weight"] for part in "qkv"])
+        assert torch.equal(block.qkv.weight, expected)
+        assert torch.equal(block.qkv.bias[4:6], tensors[f"layers.{i}.k.bias"])
+    assert torch.equal(model.embed.weight, tensors["tok.weight"])
+    assert torch.equal(model.head.weight, tensors["head.weight"])
+
+
+def test_order_of_the_checkpoint_does_not_matter():
+    first, second = Model(), Model()
+    load_weights(first, checkpoint().items())
+    load_weights(second, reversed(checkpoint().items()))
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_round_trip(is_tied: bool):
+    model, tensors = Model(is_tied), checkpoint(is_tied)
+    load_weights(model, tensors.items())
+    exported = dict(export_weights(model))
+    assert exported.keys() == tensors.keys()
+    assert all(torch.equal(exported[name], tensors[name]) for name in tensors)
+
+
+def test_casts_to_the_dtype_of_the_model():
+    model, tensors = Model().to(torch.bfloat16), checkpoint()
+    load_weights(model, tensors.items())
+    assert torch.equal(model.embed.weight, tensors["tok.weight"].to(torch.bfloat16))
+
+
+def test_tied_head_may_be_absent_or_repeated():
+    tensors = checkpoint(is_tied=True)
+    load_weights(Model(is_tied=True), tensors.items())
+    load_weights(Model(is_tied=True), [*tensors.items(), ("head.weight", tensors["tok.weight"])])
+    with pytest.raises(WeightsError, match=r"unexpected  head.bias \[5\]"):
+        load_weights(Model(is_tied=True), [*tensors.items(), ("head.bias", torch.zeros(5))])
+
+
+def test_declared_leftovers_are_ignored_and_others_are_not():
+    leftovers = [("layers.1.rope.inv_freq", torch.ones(2))]
+    load_weights(Model(), [*checkpoint().items(), *leftovers])
+    with pytest.raises(WeightsError, match=r"rope\.extra\.inv_freq"):
+        load_weights(Model(), [*checkpoint().items(), ("layers.1.rope.extra.inv_freq", torch.ones(2))])
+
+
+def test_all_problems_are_reported_at_once():
+    tensors = checkpoint()
+    del tensors["layers.0.k.weight"], tensors["tok.weight"]
+    tensors["layers.1.v.bias"] = torch.zeros(7)
+    tensors["layers.0.o.weight"] = torch.zeros(3, 4).to(torch.int8)
+    tensors["surprise"] = torch.zeros(2, 2)
+    with pytest.raises(WeightsError) as caught:
+        load_weights(Model(), [*tensors.items(), ("head.weight", tensors["head.weight"])])
+    assert str(caught.value).splitlines() == [
+        "The weights do not fit Model: 2 missing, 2 unexpected, 2 misshapen",
+        "  misshapen   layers.0.o.weight holds torch.int8: quantised weights cannot be loaded",
+        "  misshapen   layers.1.v.bias [7], expected [2]",
+        "  missing     tok.weight, expected [5, 3]",
+        "  missing     layers.0.k.weight, expected [2, 3]",
+        "  unexpected  surprise [2, 2]",
+        "  unexpected  head.weight given twice",
+    ]
+
+
+def test_a_long_report_is_cut_without_hiding_a_kind():
+    strangers = [(f"stranger.{i}", torch.zeros(1)) for i in range(50)]
+    with pytest.raises(WeightsError) as caught:
+        load_weights(Model(), [*checkpoint().items(), *strangers][1:])
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 1 + 20 + 1
+    assert lines[0].endswith("1 missing, 50 unexpected, 0 misshapen")
+    assert lines[1].startswith("  missing     tok.weight")
+    assert lines[-1] == "  and 31 more"
+
+
+def test_a_parameter_that_the_map_does_not_name_is_an_error():
+    model = Model()
+    model.extra = nn.Parameter(torch.zeros(2))
+    with pytest.raises(WeightsError, match="any checkpoint tensor for parameter extra"):
+        load_weights(model, checkpoint().items())
+    with pytest.raises(WeightsError, match="no checkpoint name for extra"):
+        dict(export_weights(model))
+
+
+def test_packed_rows_must_add_up():
+    model = Model()
+    model.blocks[1].qkv = nn.Linear(3, 9)
+    with pytest.raises(WeightsError, match=r"parameter blocks\.1\.qkv\.weight"):
+        load_weights(model, checkpoint().items())
