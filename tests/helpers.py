@@ -20,9 +20,10 @@ def make_tables(
     generator: torch.Generator | None = None,
     groups: int = 1,
 ) -> list[Tensor]:
-    """For each group int32 [B, N]: distinct blocks of 1..num_blocks-1 in random order, null block 0 behind a row's end.
+    """For each group int32 [B, N]: distinct blocks of 1..num_blocks-1 in random order, 0 behind a row's end.
 
-    Rows get the blocks for `seq_lens` tokens: give final lengths and pass the tables to the `make_step` of each step.
+    Rows get the blocks for `seq_lens` tokens: give final lengths and pass the tables to the `make_step` of
+    each step.
     """
     needed = [-(-length // block_size) for length in seq_lens]
     if sum(needed) > num_blocks - 1:

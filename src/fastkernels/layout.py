@@ -16,24 +16,13 @@ def data_dir(name: str) -> Path:
     return packaged if packaged.is_dir() else _CHECKOUT / _IN_CHECKOUT[name]
 
 
-def state_dir() -> Path:
-    """Where history and caches go: the setting `state_dir`, else `$XDG_STATE_HOME/fastkernels`. Not created here."""
-    from fastkernels.settings import resolve  # reads files that this module finds
-
-    if chosen := resolve().state_dir:
-        return chosen.expanduser()
+def default_state_dir() -> Path:
+    """Where history and caches go by default: `$XDG_STATE_HOME/fastkernels`. The user's choice: settings.state_dir."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "fastkernels"
 
 
 def default_candidates_dir() -> Path:
-    """The setting `candidates`, else `tasks/candidate` of the working folder or of the checkout.
-
-    Where `fk stubs` writes and `fk kernels` looks.
-    """
-    from fastkernels.settings import resolve
-
-    if chosen := resolve().candidates:
-        return Path(chosen).expanduser()
+    """`tasks/candidate` of the working folder or of the checkout. The user's choice: settings.candidates_dir."""
     here = Path.cwd() / "tasks" / "candidate"
     checkout = _CHECKOUT / "tasks" / "candidate"
     return here if here.is_dir() or not checkout.is_dir() else checkout

@@ -13,11 +13,12 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
 from pydantic import PrivateAttr, ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from fastkernels.errors import FileFormatError, NotFoundError, UsageError
-from fastkernels.layout import data_dir
+from fastkernels.layout import data_dir, default_candidates_dir, default_state_dir
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -35,7 +36,7 @@ class Settings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = "auto"             # cuda where there is one
     size: Literal["auto", "tiny", "full"] = "auto"              # full on CUDA, tiny on a CPU
     suite: str = "default"                                      # of `fk eval`
-    candidates: str | None = None                               # where candidates are, as for --candidates
+    candidates: Path | None = None                              # the folder of the user's candidates
     state_dir: Path | None = None                               # history and caches
     tracking: bool = True                                       # log runs to MLflow
 
@@ -86,11 +87,20 @@ def _files() -> list[tuple[str, dict[str, Any]]]:
         found.append((str(path), _pyproject(path)))
     path = data_dir("registry") / "settings.yaml"
     if path.is_file():
-        from fastkernels.registry.load import read_yaml
-
-        values: dict[str, Any] = read_yaml(path, dict[str, Any])
-        found.append(("registry/settings.yaml", _known(path, values)))
+        found.append(("registry/settings.yaml", _known(path, _yaml(path))))
     return found
+
+
+def state_dir() -> Path:
+    """Where history and caches go; made by who writes there first."""
+    chosen = resolve().state_dir
+    return chosen.expanduser() if chosen else default_state_dir()
+
+
+def candidates_dir() -> Path:
+    """Where `fk stubs` writes and where candidates are looked for."""
+    chosen = resolve().candidates
+    return chosen.expanduser() if chosen else default_candidates_dir()
 
 
 def nearest_pyproject(folder: Path) -> Path | None:
@@ -106,6 +116,14 @@ def _pyproject(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise FileFormatError(path, "", error.strerror or str(error)) from error
     return _known(path, document.get("tool", {}).get("fastkernels", {}))
+
+
+def _yaml(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise FileFormatError(path, f"line {mark.line + 1}" if mark else "", str(error)) from None
 
 
 def _known(path: Path, values: Any) -> dict[str, Any]:

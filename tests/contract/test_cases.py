@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from fastkernels import kernels, registry
-from fastkernels.loader.inputs import bind, build_module, cast, draw, trial_specs
+from fastkernels.loader.inputs import cast, draw, trial_specs
+from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.records import Case
 
 TINY = [case for task in registry.tasks() for case in registry.cases(task.id, size="tiny")]
-# float32 against float64 of the same inputs; the deepest case (a model of three layers) has the largest error.
+# float32 against float64 of the same inputs; a model of three layers has the largest error.
 TOLERANCE = 2e-5
 
 

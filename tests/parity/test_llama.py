@@ -1,7 +1,7 @@
 """Our Llama against transformers, float32 on the CPU, tiny models with randomised weights.
 
-transformers' default initialisation (std 0.02) gives logits of std 0.16, which hide mistakes: weights are drawn so that
-logits have a std of about 1. References are built in code; nothing is fetched.
+transformers' default initialisation (std 0.02) gives logits of std 0.16, which hide mistakes: weights are
+drawn so that logits have a std of about 1. References are built in code; nothing is fetched.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import pytest
 import torch
+from fastkernels import kernels
 from fastkernels.baseline.L4.llama import LlamaForCausalLM
 from torch import Tensor, nn
 from transformers import LlamaConfig, MistralConfig, PreTrainedModel, Qwen2Config, Qwen3Config
@@ -99,8 +100,8 @@ def run(
 ) -> list[Tensor]:
     """Hidden states of each prompt after all steps; tokens of a step's rows are packed, decode rows first.
 
-    Block tables are shuffled with `seed`; None leaves them in order. Pools start as NaN, so that reading what was not
-    stored shows.
+    Block tables are shuffled with `seed`; None leaves them in order. Pools start as NaN, so that reading
+    what was not stored shows.
     """
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     pools = allocate(model, NUM_BLOCKS, BLOCK_SIZE, torch.float32, "cpu")
@@ -143,6 +144,18 @@ def test_hidden_states_and_logits(name: str):
     assert actual_TV.dtype == torch.float32
     close(actual_TV, logits_TV)
     assert torch.equal(actual_TV.argmax(-1), logits_TV.argmax(-1))
+
+
+@pytest.mark.parametrize("implementation", ["reference", "torch"])
+@pytest.mark.parametrize("name", ["llama3", "qwen2", "qwen3", "mistral"])
+@torch.inference_mode()
+def test_every_cpu_implementation(name: str, implementation: str):
+    ids_T = prompt(PROMPT)
+    expected_TD = reference(name).model(ids_T[None]).last_hidden_state[0]
+    with kernels.use(implementation):
+        for schedule in ([{0: PROMPT}], [{0: 41}, {0: 20}, {0: 1}, {0: 1}, {0: 1}]):
+            (hidden_TD,) = run(ours(name), [ids_T], schedule)
+            close(hidden_TD, expected_TD)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -199,7 +212,7 @@ def test_packed_weights_round_trip(name: str):
 
 
 def test_a_wrong_model_would_be_noticed():
-    """The tolerance is strong enough to see a window that is off by one and a table without llama3 scaling."""
+    """The tolerance is tight enough to see a window off by one and a table without llama3 scaling."""
     ids_T = prompt(PROMPT)
     for name, key, value in (
         ("mistral", "sliding_window", 9),

@@ -1,4 +1,7 @@
-"""The baseline tasks as plain modules: `from fastkernels.baseline.L1.rms_norm import RMSNorm` in a candidate extends them."""
+"""The baseline tasks as plain modules, for candidates that extend them.
+
+from fastkernels.baseline.L1.rms_norm import RMSNorm as Baseline
+"""
 
 from fastkernels.layout import data_dir
 

@@ -15,10 +15,10 @@ def command(paths: tuple[Path, ...]) -> None:
     PATH is a candidate, a folder of candidates or one file; without one, tasks/candidate. Each finding is one
     line, FILE:LINE: severity rule: message. Exit code 1 if there are errors.
     """
-    from fastkernels.layout import default_candidates_dir
+    from fastkernels.settings import candidates_dir
     from fastkernels.loader.check import check
 
-    findings = [finding for path in paths or (default_candidates_dir(),) for finding in check(path)]
+    findings = [finding for path in paths or (candidates_dir(),) for finding in check(path)]
     for finding in findings:
         click.echo(f"{finding.file}:{finding.line}: {finding.severity} {finding.rule}: {finding.message}")
     errors = sum(finding.severity == "error" for finding in findings)

@@ -55,10 +55,10 @@ def command(json_path: str | None) -> None:
         return
     click.secho("Machine", bold=True)
     libraries = machine.pop("libraries")
-    table(("", ""), [(name, value) for name, value in (machine | libraries).items() if value not in (None, [])])
+    table(("fact", "value"), [(name, value) for name, value in (machine | libraries).items() if value not in (None, [])])
     heading("What works here")
     table(
-        ("", "", "what", "to get it"),
+        ("works", "what", "detail", "to get it"),
         [("yes" if c["works"] else "no", c["name"], c["detail"], c["fix"]) for c in checks],
     )
     heading("Settings (flag > FK_* variable > [tool.fastkernels] in pyproject.toml > registry > default)")
@@ -128,7 +128,7 @@ def _profiler() -> Check:
 
 
 def _history() -> Check:
-    from fastkernels.layout import state_dir
+    from fastkernels.settings import state_dir
 
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):
         return Check("mlflow", True, f"runs are logged to {uri.partition('://')[0]}:// (MLFLOW_TRACKING_URI)")
@@ -168,11 +168,10 @@ def _last_line(found: subprocess.CompletedProcess[str]) -> str:
 
 
 def _settings() -> list[dict[str, Any]]:
-    from fastkernels.layout import default_candidates_dir, state_dir
-    from fastkernels.settings import Settings, resolve
+    from fastkernels.settings import Settings, candidates_dir, resolve, state_dir
 
     settings = resolve()
-    shown = {"candidates": str(default_candidates_dir()), "state_dir": str(state_dir())}
+    shown = {"candidates": str(candidates_dir()), "state_dir": str(state_dir())}
     return [
         {"name": name, "value": shown.get(name, getattr(settings, name)), "origin": _short(settings.origin(name))}
         for name in Settings.model_fields

@@ -11,8 +11,7 @@ import click
 @click.option("--model", "models", multiple=True, metavar="PATTERN",
               help="Architecture id or glob, Hugging Face id, or folder with config.json. Default: the suite's.")
 @click.option("--category", help="Only architectures of this category.")
-@click.option("--suite", type=click.Choice(["smoke", "default", "full"]), default="default", show_default=True,
-              help="Which architectures and workloads.")
+@click.option("--suite", type=click.Choice(["smoke", "default", "full"]), help="Which architectures and workloads. Default: default.")
 @click.option("--size", type=click.Choice(["tiny", "full"]), help="Default: full on CUDA, tiny on CPU.")
 @click.option("--workload", "workloads", multiple=True, metavar="NAME", help="Only these workloads of the suite.")
 @click.option("--candidates", "candidate_paths", multiple=True, metavar="DIR",
@@ -25,10 +24,11 @@ import click
 @click.option("--json", "json_path", metavar="PATH", help="Write the report as JSON; `-` is stdout.")
 def command(json_path: str | None, **arguments: Any) -> None:
     """Judge candidates inside whole models: correctness, speed, coverage, MacroEval."""
-    from fastkernels.report import present
+    from fastkernels.cli.progress import telling
+    from fastkernels.report import publish
     from fastkernels.runner.eval import EvalRequest, run_eval
 
     request = EvalRequest.parse(**arguments)
-    report = run_eval(request)
-    present(report, json_path, sources=request.sources())
-    raise SystemExit(request.exit_code(report))
+    with telling() as tell:
+        report = run_eval(request, tell)
+    raise SystemExit(publish(report, json_path, request.sources))

@@ -107,12 +107,12 @@ def _workloads(pattern: str | None) -> list[dict[str, Any]]:
 
 
 def _candidates(pattern: str | None, folder: str | None) -> list[dict[str, Any]]:
-    from fastkernels.layout import default_candidates_dir
+    from fastkernels.settings import candidates_dir
     from fastkernels.loader.candidates import discover
 
     rows = [
         {"candidate": found.name, "tasks": sorted(found.files), "layers": [str(layer) for layer in found.layers]}
-        for found in discover([folder or default_candidates_dir()])
+        for found in discover([folder or candidates_dir()])
     ]
     if pattern is None:
         return rows

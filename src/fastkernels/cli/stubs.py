@@ -29,11 +29,11 @@ def command(
 ) -> None:
     """Write candidates that pass: right classes, signatures and contract, the baseline's results."""
     from fastkernels import registry
-    from fastkernels.layout import default_candidates_dir
+    from fastkernels.settings import candidates_dir
     from fastkernels.loader.stubs import write_stubs
 
     entries = registry.find_tasks(targets, level, architecture)
-    written, kept = write_stubs(entries, output or default_candidates_dir(), force)
+    written, kept = write_stubs(entries, output or candidates_dir(), force)
     for file in written:
         click.echo(file)
     for file in kept:

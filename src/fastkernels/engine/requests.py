@@ -100,6 +100,7 @@ class Request:
     prompt: list[int]
     sampling: SamplingParams
     seed: int
+    max_tokens: int
     stop_ids: tuple[int, ...] = ()
     forced: list[int] | None = None
     output: list[int] = field(default_factory=list)
@@ -111,7 +112,7 @@ class Request:
     @property
     def limit(self) -> int:
         """Positions of the prompt and of the longest continuation."""
-        return len(self.prompt) + self.sampling.max_tokens
+        return len(self.prompt) + self.max_tokens
 
     @property
     def known(self) -> list[int]:

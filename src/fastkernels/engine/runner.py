@@ -108,6 +108,10 @@ class ModelRunner:
         arrived.record()
         return Flight(plan, parts, arrived)
 
+    def forget_counts(self) -> None:
+        self.num_steps = self.num_replays = 0
+        self.eager_steps.clear()
+
     def stats(self) -> dict[str, object]:
         return {"steps": self.num_steps, "graph_replays": self.num_replays, "graphs": self.graphs.num_captured,
                 "eager_steps": dict(self.eager_steps)}

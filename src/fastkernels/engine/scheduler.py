@@ -237,7 +237,7 @@ class Scheduler:
             del self._away[serial]
         self._look(request, index, sampled)
         is_stop = token in request.stop_ids
-        if is_stop or request.finish_reason or len(request.output) == request.sampling.max_tokens:
+        if is_stop or request.finish_reason or len(request.output) == request.max_tokens:
             self._away.pop(serial, None)
             self.waiting.remove(request)
             self._finish(request, "stop" if is_stop else "length")

@@ -8,7 +8,7 @@ B rows, T query tokens, M blocks of the longest row, N blocks of the pool, P tok
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -115,3 +115,13 @@ class Layout:
             other = int(torch.randint(len(order), (), generator=generator))
             order[[at, other]] = order[[other, at]]
         return order.sort(descending=True).values
+
+
+@lru_cache(maxsize=8)  # a trial asks for the same one for its tables, its slots and each of its caches
+def _layout(rows: tuple[tuple[int, int, int], ...], block_size: int, num_blocks: int, seed: int) -> Layout:
+    return Layout(Batch(rows=rows, block_size=block_size), num_blocks, seed)
+
+
+def layout(batch: Batch, num_blocks: int, seed: int) -> Layout:
+    """The layout of a batch; BaselineError if the pool is too small for it."""
+    return _layout(batch.rows, batch.block_size, num_blocks, seed)

@@ -14,28 +14,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from functools import lru_cache
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from torch import Generator, Tensor, nn
 
 from fastkernels.loader import distributions
-from fastkernels.loader.batches import Layout, case_pool_blocks
-from fastkernels.loader.materialize import Call, SignatureMismatch, bind, build_module, parameters
+from fastkernels.loader.batches import Layout, case_pool_blocks, layout
+from fastkernels.loader.materialize import parameters
 from fastkernels.nn.cache import cache_groups, cache_owners
 from fastkernels.records import Case, DType, TensorSpec
-
-__all__ = [
-    "DISTRIBUTIONS",
-    "Call",
-    "SignatureMismatch",
-    "bind",
-    "build_module",
-    "cast",
-    "draw",
-    "trial_specs",
-]
 
 DISTRIBUTIONS = distributions.DISTRIBUTIONS
 _DTYPE_NAMES = {getattr(torch, name): name for name in get_args(DType)}
@@ -121,14 +109,9 @@ def _seed(seed: int, name: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8], "big") >> 1
 
 
-@lru_cache(maxsize=8)  # one trial asks for the same tables, slots and caches
-def _cached_layout(batch: Any, num_blocks: int, seed: int) -> Layout:
-    return Layout(batch, num_blocks, seed)
-
-
 def _layout(case: Case, seed: int, group: int) -> Layout:
     assert case.batch is not None, f"{case.task} {case.id}: its inputs are of a batch, and it has none"
-    return _cached_layout(case.batch, case_pool_blocks(case), _seed(seed, f"layout.{group}"))
+    return layout(case.batch, case_pool_blocks(case), _seed(seed, f"layout.{group}"))
 
 
 def _attended(spec: TensorSpec) -> TensorSpec:

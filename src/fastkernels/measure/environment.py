@@ -11,14 +11,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from fastkernels.errors import MachineError
 from fastkernels.records import Environment
 
+Device = Literal["cpu", "cuda"]
 _LIBRARIES = ("transformers", "numpy", "mlflow", "flashinfer-python", "flash-attn", "fla-core", "safetensors", "vllm")
 _GIB = 1 << 30
 _GIT_TIMEOUT_S = 5
 
 
-def environment(device_type: Literal["cpu", "cuda"], isolation: Sequence[str] = ()) -> Environment:
+def environment(device_type: Device, isolation: Sequence[str] = ()) -> Environment:
     """The record for a report. Imports torch only for CUDA, to ask the driver for the device's name."""
     cpu = cpu_name()
     device, cuda = cpu, None
@@ -43,6 +45,21 @@ def environment(device_type: Literal["cpu", "cuda"], isolation: Sequence[str] = 
         isolation=tuple(isolation),
         started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
+
+
+def require_device(wanted: Device | None = None) -> Device:
+    """The device to measure on: the wanted one, else CUDA where there is one. MachineError for CUDA without CUDA."""
+    if wanted == "cpu":
+        return "cpu"
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if wanted == "cuda":
+        built = torch.version.cuda
+        why = "no GPU or no driver is visible" if built else f"torch {torch.__version__} is built without CUDA"
+        raise MachineError(f"--device cuda: {why}. See: fk doctor")
+    return "cpu"
 
 
 def version(package: str) -> str | None:

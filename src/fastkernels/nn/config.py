@@ -1,4 +1,4 @@
-"""Typed access to a Hugging Face configuration dictionary. Every complaint is a UsageError that names the key."""
+"""Typed access to a Hugging Face configuration. Every complaint is a UsageError that names the key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REQUIRED: Any = object()
 
 
 class ConfigReader:
-    """`reader.integer("hidden_size")`; `default` is what an absent or null key means, without it the key is required."""
+    """`reader.integer("hidden_size")`. `default` stands for an absent or null key; without it: required."""
 
     def __init__(self, config: Mapping[str, Any], prefix: str = "") -> None:
         if not isinstance(config, Mapping):

@@ -1,12 +1,12 @@
-"""Seeded random weights, bit for bit the same on every device: a hash of (seed, name, index) looked up in a table.
+"""Seeded random weights, bit for bit the same on every device: a hash of (seed, name, index) into a table.
 
     norm weights   uniform 0.5 .. 1.5            vectors that are no bias
     biases         normal, std 0.1
-    embeddings     normal, std 1                 matrices named only below an `embed...` module (so not tied to a head)
+    embeddings     normal, std 1                 matrices below an `embed...` module, not tied to a head
     matrices       normal, std 1/sqrt(fan_in)    fan_in: elements of one output row
 
-Values depend on the parameter's first name, not on its position in the model or on other parameters. A normal value is one
-of 65,536 equally likely quantiles of the normal distribution, so |value| < 4.4 std.
+Values depend on the parameter's first name, not on its position in the model or on other parameters. A
+normal value is one of 65,536 equally likely quantiles of the normal distribution, so |value| < 4.4 std.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _fill(parameter: Tensor, table: Tensor, seed: int, name: str) -> None:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """In place: the finaliser of MurmurHash3, a bijection of 32-bit integers in which each bit depends on all. Wraps."""
+    """In place: the finaliser of MurmurHash3, a bijection of wrapping 32-bit integers."""
     _fold(x, 16).mul_(0x85EBCA6B - (1 << 32))
     _fold(x, 13).mul_(0xC2B2AE35 - (1 << 32))
     return _fold(x, 16)

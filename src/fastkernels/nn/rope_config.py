@@ -46,7 +46,7 @@ def rope_parameters(config: ConfigReader, max_position: int) -> dict[str, Any]:
 
 
 def reach(parameters: dict[str, Any], max_position: int) -> int:
-    """Positions that the rotary table must cover: a yarn configuration may name only the length before stretching."""
+    """Positions that the rotary table must cover: a yarn configuration may give the unstretched length."""
     if parameters["rope_type"] != "yarn":
         return max_position
     return max(max_position, int(parameters["factor"] * parameters["original_max_position_embeddings"]))

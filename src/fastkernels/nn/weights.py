@@ -7,8 +7,9 @@
         ignored=("model.layers.*.self_attn.rotary_emb.inv_freq",),
     )
 
-`*` stands for one part of a dotted name and keeps its value on both sides. A packed parameter lists, first rows first, the
-tensors that it consists of with their numbers of rows. A model carries its map as the attribute `weight_map`.
+`*` stands for one part of a dotted name and keeps its value on both sides. A packed parameter lists, first
+rows first, the tensors that it consists of with their numbers of rows. A model carries its map as the
+attribute `weight_map`.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from torch import Tensor, nn
 from fastkernels.errors import WeightsError
 
 MAX_REPORTED = 20
-# Other element types are packed or quantised formats: copying them into a float parameter would give wrong weights.
+# Other element types are packed or quantised formats: cast to floats they would be wrong weights.
 _PLAIN_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
 class WeightMap:
-    """names: checkpoint tensor -> parameter; packed: parameter -> {checkpoint tensor: rows}; ignored: not loaded."""
+    """names: checkpoint tensor -> parameter; packed: parameter -> {checkpoint tensor: rows}."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     packed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -40,7 +41,7 @@ class WeightMap:
         return any(_match(pattern, name) is not None for pattern in self.ignored)
 
     def sources(self, parameter: str, shape: torch.Size) -> list[tuple[str, int, int]]:
-        """(checkpoint name, first row, rows) of each tensor in a parameter; empty where the map does not name it."""
+        """(checkpoint name, first row, rows) of each tensor in a parameter; empty if the map lacks it."""
         for pattern, parts in self.packed.items():
             if (values := _match(pattern, parameter)) is not None:
                 starts = [sum(islice(parts.values(), i)) for i in range(len(parts))]
@@ -54,11 +55,11 @@ class WeightMap:
 
 
 def destinations(model: nn.Module) -> tuple[dict[str, Tensor], list[str]]:
-    """Checkpoint name -> the view of a parameter that it fills; and the parameters that the model's map does not name.
+    """Checkpoint name -> the view of a parameter that it fills; and the parameters that the map lacks.
 
     A shared (tied) parameter counts once, under its first name.
     """
-    weight_map: WeightMap = model.weight_map  # pyright: ignore[reportAssignmentType]
+    weight_map = _map_of(model)
     views: dict[str, Tensor] = {}
     unnamed = []
     for parameter, tensor in model.named_parameters():
@@ -74,15 +75,16 @@ def destinations(model: nn.Module) -> tuple[dict[str, Tensor], list[str]]:
 def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> None:
     """Copy checkpoint tensors into the model's parameters, cast to their dtype.
 
-    Raises one WeightsError for all that is missing, unexpected, given twice or of another shape; the model is then partly
-    loaded and of no use.
+    Raises one WeightsError for all that is missing, unexpected, given twice or of another shape; the model
+    is then partly loaded and of no use.
     """
+    weight_map = _map_of(model)
     views, unnamed = destinations(model)
     missing = dict(views)
     unexpected, misshapen = [], []
     for name, tensor in weights:
         if name not in views:
-            if not model.weight_map.ignores(name):  # pyright: ignore[reportCallIssue]
+            if not weight_map.ignores(name):
                 unexpected.append(f"unexpected  {name} {list(tensor.shape)}")
             continue
         if missing.pop(name, None) is None:
@@ -100,13 +102,20 @@ def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Non
 
 
 def export_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The model's parameters as checkpoint tensors: the inverse of `load_weights`. Tensors share the parameters' memory."""
+    """Parameters as checkpoint tensors, the inverse of `load_weights`; they share the parameters' memory."""
     views, unnamed = destinations(model)
     if unnamed:
         raise WeightsError(
             f"{type(model).__name__}: no checkpoint name for {', '.join(unnamed[:MAX_REPORTED])}"
         )
     yield from views.items()
+
+
+def _map_of(model: nn.Module) -> WeightMap:
+    weight_map = getattr(model, "weight_map", None)
+    if not isinstance(weight_map, WeightMap):
+        raise TypeError(f"{type(model).__name__} has no attribute weight_map of type WeightMap")
+    return weight_map
 
 
 def _report(model: str, absent: list[str], unexpected: list[str], misshapen: list[str]) -> str:

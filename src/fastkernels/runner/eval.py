@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import random
 import secrets
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from fastkernels import registry
-from fastkernels.errors import UsageError
+from fastkernels.errors import NotFoundError, UsageError
+from fastkernels.settings import candidates_dir
 from fastkernels.loader.candidates import CandidateSet, discover
 from fastkernels.measure.environment import environment, require_device
 from fastkernels.records import EvalReport, ModelResult, Size
-from fastkernels.registry.schema import Architecture, ModelConfig, Workload
+from fastkernels.registry.schema import Architecture, Workload
 from fastkernels.runner.model import ModelTrial
 from fastkernels.runner.sides import Sides
 from fastkernels.score.macroeval import macroeval
+from fastkernels.settings import resolve
+
+Device = Literal["cpu", "cuda"]
 
 ROUNDS: dict[Size, int] = {"tiny": 6, "full": 2}
 MAX_NUM_SEQS: dict[Size, int] = {"tiny": 32, "full": 1024}
@@ -34,7 +37,7 @@ class EvalRequest:
     models: tuple[str, ...]
     candidates: CandidateSet | None                 # None: self-test
     size: Size
-    device: Literal["cpu", "cuda"]
+    device: Device
     suite: str
     workloads: tuple[str, ...] = ()                 # empty: the suite's
     category: str | None = None
@@ -43,18 +46,31 @@ class EvalRequest:
     seed: int | None = None
 
     @classmethod
-    def parse(cls, models: Sequence[str], candidate_paths: Sequence[str], self_test: bool, size: Size | None,
-              device: Literal["cpu", "cuda"] | None, suite: str, workloads: Sequence[str], category: str | None,
-              rounds: int | None, eager: bool, seed: int | None) -> EvalRequest:
-        """Fill in the defaults. UsageError, MachineError."""
-        chosen = require_device(device)
-        return cls(models=tuple(models), candidates=None if self_test else _one_set(candidate_paths),
-                   size=size or ("full" if chosen == "cuda" else "tiny"), device=chosen, suite=suite,
-                   workloads=tuple(workloads), category=category, rounds=rounds, eager=eager, seed=seed)
+    def parse(cls, *, models: Sequence[str] = (), candidate_paths: Sequence[str] = (), self_test: bool = False,
+              size: Size | None = None, device: Device | None = None, suite: str | None = None,
+              workloads: Sequence[str] = (), category: str | None = None, rounds: int | None = None,
+              eager: bool = False, seed: int | None = None) -> EvalRequest:
+        """Fill in what was not given: from the settings, the registry and the machine. UsageError, MachineError."""
+        settings = resolve(device=device, size=size, suite=suite)
+        machine = require_device(None if settings.device == "auto" else settings.device)
+        by_machine: Size = "full" if machine == "cuda" else "tiny"
+        if self_test and candidate_paths:
+            raise UsageError("--self-test judges the baseline against itself: leave out --candidates")
+        paths = candidate_paths or ([settings.candidates] if settings.candidates else ())
+        return cls(models=tuple(models), candidates=None if self_test else _one_set(paths),
+                   size=by_machine if settings.size == "auto" else settings.size, device=machine,
+                   suite=settings.suite, workloads=tuple(workloads), category=category, rounds=rounds, eager=eager,
+                   seed=seed)
+
+    @property
+    def sources(self) -> list[Path]:
+        """The candidates' files, for the history."""
+        return sorted(self.candidates.files.values()) if self.candidates else []
 
     def described(self) -> dict[str, Any]:
         """The request as a report stores it."""
-        return {**asdict(self), "candidates": self.candidates.name if self.candidates else "self-test"}
+        plain = {name: list(v) if isinstance(v, tuple) else v for name, v in vars(self).items()}
+        return {**plain, "candidates": self.candidates.name if self.candidates else "self-test"}
 
 
 @dataclass(frozen=True)
@@ -73,7 +89,7 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
     Raises NotFoundError, UsageError, MachineError, BaselineError.
     """
     targets = _targets(request)
-    workloads = _workloads(request)
+    workloads = {target.model: _workloads(request, target) for target in targets}
     seed = secrets.randbits(32) if request.seed is None else request.seed
     machine = environment(request.device)
     results: list[ModelResult] = []
@@ -81,8 +97,14 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
     with tempfile.TemporaryDirectory(prefix="fk-eval-") as caches:
         for target in targets:
             sides = _sides(request, target, seed, Path(caches))
+            trial = ModelTrial(
+                architecture=target.architecture, model=target.model, config=target.config, size=request.size,
+                vocabulary=target.hf_config["vocab_size"], workloads=workloads[target.model],
+                candidates=request.candidates, sides=sides, rng=random.Random(seed),
+                rounds=request.rounds or ROUNDS[request.size],
+                report=lambda doing, model=target.model: tell(f"{model}: {doing}"))
             try:
-                results.append(_trial(request, target, workloads, sides, seed, tell).run())
+                results.append(trial.run())
             except KeyboardInterrupt:
                 complete = False
                 break
@@ -91,5 +113,85 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
                 sides.close()
     return EvalReport(
         environment=machine.model_copy(update={"isolation": isolation}), request={**request.described(), "seed": seed},
-        candidates=request.candidates.describe() if request.candidates else (), models=tuple(results), complete=complete,
-        macroeval=macroeval(results, self_test=request.candidates is None) if results else None)
+        candidates=tuple(map(str, request.sources)), models=tuple(results),
+        complete=complete, macroeval=macroeval(results) if results else None)
+
+
+def _one_set(paths: Sequence[str]) -> CandidateSet:
+    """The single candidate set under `paths`; a score belongs to one overlay."""
+    found = discover(paths or [candidates_dir()])
+    if len(found) != 1:
+        names = ", ".join(candidate.name for candidate in found)
+        raise UsageError(f"fk eval scores one set of candidates, found {len(found)}: {names}. "
+                         "Give one --candidates DIR, or stack several as top:below")
+    if not found[0].files:
+        raise UsageError(f"{found[0].name} replaces no registered task. See: fk check, fk list tasks")
+    return found[0]
+
+
+def _targets(request: EvalRequest) -> list[Target]:
+    """Registered architectures by id or glob; everything else is a folder or a Hugging Face id."""
+    patterns = request.models or registry.suite(request.suite).architectures
+    known = {entry.id for entry in registry.architectures()}
+    targets: list[Target] = []
+    for pattern in patterns:
+        if "/" in pattern or Path(pattern).is_dir():
+            targets.append(_from_checkpoint(pattern))
+            continue
+        for entry in registry.find_architectures([pattern], request.category):
+            config = entry.default_config[request.size]
+            targets.append(Target(entry.id, entry, config, entry.configs[config].config))
+    if not targets:
+        raise NotFoundError("architecture", request.category or " ".join(patterns), known, "fk list architectures")
+    return list({target.model: target for target in targets}.values())
+
+
+def _from_checkpoint(model: str) -> Target:
+    from fastkernels.loader.weights import find
+
+    source = find(model)
+    return Target(model, source.architecture, source.name, source.config)
+
+
+def _workloads(request: EvalRequest, target: Target) -> list[Workload]:
+    """The suite's workloads that the architecture has (or the named ones), at the request's size."""
+    known = {workload.name: workload for workload in registry.workloads(size=request.size)}
+    suite = registry.suite(request.suite)
+    names = request.workloads or suite.workloads[request.size]
+    for name in names:
+        if name not in known:
+            raise NotFoundError("workload", name, known, "fk list workloads")
+    longest = max(known[name].input_len + known[name].output_len for name in names)
+    if longest > (limit := target.hf_config["max_position_embeddings"]):
+        raise UsageError(f"{target.model} has {limit} positions, the workloads need {longest}: "
+                         f"choose shorter ones with --workload, or another --size")
+    return [known[name] for name in names]
+
+
+def _sides(request: EvalRequest, target: Target, seed: int, caches: Path) -> Sides:
+    longest = max(w.input_len + w.output_len for w in _workloads(request, target))
+    samples = target.architecture.correctness.samples[request.size]
+    exclusive = request.device == "cuda" and not _fit_together(target)
+    engine: dict[str, Any] = {
+        "model": target.model, "device": request.device, "seed": seed, "enforce_eager": request.eager,
+        "max_num_seqs": MAX_NUM_SEQS[request.size],
+        "max_model_len": max(longest, samples.input_lens[1] + samples.output_len),
+        "gpu_memory_utilization": WHOLE_GPU_FRACTION if exclusive else SHARED_GPU_FRACTION}
+    if target.model == target.architecture.id:
+        engine["config"] = target.config
+    layers = request.candidates.layers if request.candidates else ()
+    return Sides({"baseline": (), "candidate": layers}, engine, exclusive, caches)
+
+
+def _fit_together(target: Target) -> bool:
+    """Whether two copies of the weights leave half of the GPU to caches, graphs and activations."""
+    import torch
+
+    from fastkernels.loader.overlay import Overlay
+    from fastkernels.loader.weights import build, find
+
+    source = find(target.model, config=target.config) if target.model == target.architecture.id else find(target.model)
+    meta = torch.device("meta")
+    model = build(source, Overlay.over_baseline(), meta, source.dtype(torch.device("cuda")))
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    return 2 * weights <= torch.cuda.get_device_properties(0).total_memory / 2

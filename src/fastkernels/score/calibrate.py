@@ -152,22 +152,22 @@ def model_result(
     credit = correctness(d, ruin, g)
     if ruin <= g:
         notes.append(f"noise cannot be told from ruin: noise floor {g:.3g}, ruin point {ruin:.3g}")
-    reached = self_test or (swap.sites > 0 and swap.calls > 0)
-    if not reached:
+    counts = self_test or reached(swap)
+    if not counts:
         notes.append("no candidate was reached by this model: no coverage")
     clipped = [_clip(workload, notes) for workload in workloads]
     throughput, latency = speedups([(w.kind, w.ratio) for w in clipped])
     speedup = combine(throughput, latency, lambda_)
-    valid = credit >= VALID_FROM and reached and speedup is not None
+    valid = credit >= VALID_FROM and counts and speedup is not None
     return ModelResult(
         model=model,
         category=category,
         size=size,
         config=config,
         workloads=tuple(clipped),
-        d=tuple(d),
-        noise_d=tuple(tuple(run) for run in noise_d),
-        ruin_d=tuple(ruin_d),
+        d=tuple(map(_finite, d)),
+        noise_d=tuple(tuple(map(_finite, run)) for run in noise_d),
+        ruin_d=tuple(map(_finite, ruin_d)),
         kl=kl,
         correctness=credit,
         noise_floor=g,
@@ -205,6 +205,11 @@ def failed_model(
         notes=tuple(notes),
         failure=failure,
     )
+
+
+def reached(swap: Swap) -> bool:
+    """Whether a candidate stood in the model and was called."""
+    return swap.sites > 0 and swap.calls > 0
 
 
 def _clip(workload: WorkloadResult, notes: list[str]) -> WorkloadResult:

@@ -81,8 +81,9 @@ def macroeval(
     lambda_: float = calibrate.LAMBDA,
     empty_family: EmptyFamily = "half",
     resamples: int = RESAMPLES,
+    self_test: bool = False,
 ) -> MacroEval:
-    """MacroEval of finished models, with lambda = 1 and 0 beside it."""
+    """MacroEval of finished models, with lambda = 1 and 0 beside it. A self-test has no candidate to be reached."""
     main, throughput, latency = (
         aggregate([_scored(model, weight) for model in models], empty_family) for weight in (lambda_, 1.0, 0.0)
     )
@@ -93,7 +94,7 @@ def macroeval(
         coverage=main.coverage,
         speedup_throughput_only=throughput.speedup,
         speedup_latency_only=latency.speedup,
-        score_ci=_interval(models, lambda_, empty_family, resamples) if resamples else None,
+        score_ci=_interval(models, lambda_, empty_family, resamples, self_test) if resamples else None,
         by_category=main.by_category,
     )
 
@@ -106,11 +107,11 @@ def rescore(
 ) -> EvalReport:
     """The same report with everything computed again from its raw samples and rounds.
 
-    `f` replaces every measured ruin point. Failed models stay failed.
+    `f` replaces every measured ruin point. Failed models stay failed. A report without candidates is a self-test.
     """
-    self_test = bool(report.request.get("self_test"))
+    self_test = not report.candidates
     models = tuple(_again(model, self_test, f, lambda_) for model in report.models)
-    scored = macroeval(models, lambda_, empty_family) if models else None
+    scored = macroeval(models, lambda_, empty_family, self_test=self_test) if models else None
     return report.model_copy(update={"models": models, "macroeval": scored})
 
 
@@ -144,10 +145,10 @@ def _scored(model: ModelResult, lambda_: float) -> Scored:
 
 
 def _interval(
-    models: Sequence[ModelResult], lambda_: float, empty_family: EmptyFamily, resamples: int
+    models: Sequence[ModelResult], lambda_: float, empty_family: EmptyFamily, resamples: int, self_test: bool
 ) -> tuple[float, float]:
     generator = np.random.default_rng(SEED)
-    draws = [_Draws(model, generator, resamples, lambda_) for model in models]
+    draws = [_Draws(model, generator, resamples, lambda_, self_test) for model in models]
     scores = [aggregate([draw.scored(i) for draw in draws], empty_family).score for i in range(resamples)]
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(scores, (tail, 1 - tail))
@@ -157,9 +158,11 @@ def _interval(
 class _Draws:
     """All resamples of one model: correctness and speed-up of each."""
 
-    def __init__(self, model: ModelResult, generator: np.random.Generator, resamples: int, lambda_: float) -> None:
-        self._model = model
-        self._may_be_valid = model.valid or (model.swap.sites > 0 and model.swap.calls > 0)
+    def __init__(
+        self, model: ModelResult, generator: np.random.Generator, resamples: int, lambda_: float, self_test: bool
+    ) -> None:
+        self._category = model.category
+        self._may_be_valid = model.failure is None and (self_test or calibrate.reached(model.swap))
         credit_J = [calibrate.correctness([d], model.ruin_point, model.noise_floor) for d in model.d] or [0.0]
         self._correctness = _resampled(np.array(credit_J), generator, resamples).mean(axis=1)
         logs: dict[str, list[np.ndarray]] = {"throughput": [], "latency": []}
@@ -177,7 +180,7 @@ class _Draws:
         correctness = float(self._correctness[i])
         speedup = None if self._speedup is None else float(self._speedup[i])
         valid = self._may_be_valid and correctness >= calibrate.VALID_FROM and speedup is not None
-        return Scored(self._model.category, correctness, valid, speedup)
+        return Scored(self._category, correctness, valid, speedup)
 
 
 def _resampled(values: np.ndarray, generator: np.random.Generator, resamples: int) -> np.ndarray:

@@ -2,9 +2,10 @@
 
     o = sum_j softmax_j(scale q . k[j]) v[j]        0 <= j < seq_len,  and j >= seq_len - W with a window W
 
-B rows, H query heads, J kv heads, K head size, N blocks of P tokens, M blocks in a row's table. A row with seq_len 0 is
-padding and gives zeros. Query head h reads kv head h // (H / J). Softmax and sums in at least float32; o has the dtype of the
-query. No synchronisation with the host: max_seq_len is an upper bound, so that one CUDA graph serves many steps.
+B rows, H query heads, J kv heads, K head size, N blocks of P tokens, M blocks in a row's table. A row with
+seq_len 0 is padding and gives zeros. Query head h reads kv head h // (H / J). Softmax and sums in at least
+float32; o has the dtype of the query. No synchronisation with the host: max_seq_len is an upper bound, so
+that one CUDA graph serves many steps.
 Mirrors vllm.v1.attention.backends.flash_attn.FlashAttentionImpl (decode rows; paged split-KV).
 """
 
@@ -32,7 +33,7 @@ class DecodeAttention(nn.Module):
         block_tables: Tensor,
         max_seq_len: int,
     ) -> Tensor:
-        """query [B, H, K], caches [N, P, J, K], seq_lens int32 [B], block_tables int32 [B, M] -> [B, H, K]."""
+        """query [B, H, K], caches [N, P, J, K], int32 seq_lens [B] and block_tables [B, M] -> [B, H, K]."""
         return kernels.decode_attention(
             query_BHK, k_cache, v_cache, seq_lens, block_tables, self.scale, self.window, max_seq_len
         )

@@ -2,12 +2,14 @@
 
     y = act(x[..., :F]) * x[..., F:]        act = silu(z) = z / (1 + exp(-z)),  or gelu(z) = z Phi(z)
 
-T tokens, F features; the gate half comes first. The activation is computed in at least float32; y has the dtype of x.
-`approximate="tanh"` replaces Phi(z) by (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))) / 2.
+T tokens, F features; the gate half comes first. The activation is computed in at least float32; y has the
+dtype of x. `approximate="tanh"` replaces Phi(z) by (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))) / 2.
 Mirrors vllm.model_executor.layers.activation.SiluAndMul and GeluAndMul.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -25,7 +27,7 @@ class GeluAndMul(nn.Module):
         super().__init__()
         if approximate not in ("none", "tanh"):
             raise ValueError(f"approximate must be 'none' or 'tanh', not {approximate!r}")
-        self.activation = "gelu_tanh" if approximate == "tanh" else "gelu"
+        self.activation: Literal["gelu", "gelu_tanh"] = "gelu_tanh" if approximate == "tanh" else "gelu"
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., 2F] -> [..., F]"""

@@ -1,10 +1,11 @@
 """Store the keys and values of a step's tokens in the paged cache.
 
-    k_cache[slot // P, slot % P] = key,  v_cache[slot // P, slot % P] = value        for each token and its slot
+    k_cache[slot // P, slot % P] = key
+    v_cache[slot // P, slot % P] = value        for each token and its slot
 
-T tokens, J kv heads, K head size, N blocks of P tokens. Rows are copied exactly, in the dtype of the caches. Block 0 is the
-null block: a slot < P is padding, and what is written there is never read. All other slots of a step are distinct.
-Nothing is returned: the caches are the outputs.
+T tokens, J kv heads, K head size, N blocks of P tokens. Rows are copied exactly, in the dtype of the
+caches. Block 0 is the null block: a slot < P is padding, and what is written there is never read. All other
+slots of a step are distinct. Nothing is returned: the caches are the outputs.
 Mirrors vllm._custom_ops.reshape_and_cache_flash.
 """
 
@@ -17,5 +18,5 @@ from fastkernels import kernels
 
 class StoreKV(nn.Module):
     def forward(self, key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
-        """key, value [T, J, K] (rows may be strided), caches [N, P, J, K], slots int64 [T]. Mutates the caches."""
+        """key, value [T, J, K] (rows may be strided), caches [N, P, J, K] (written), slots int64 [T]."""
         kernels.store_kv(key, value, k_cache, v_cache, slots)

@@ -2,9 +2,10 @@
 
     o[i] = sum_j softmax_j(scale q[i] . k[j]) v[j]        j <= p(i),  and j > p(i) - W with a window W
 
-B rows, T query tokens in all, H query heads, J kv heads, K head size, N blocks of P tokens, M blocks in a row's table.
-Query i of a row sits at p(i) = seq_len - query_len + i: earlier tokens may have been stored by earlier chunks.
-Query head h reads kv head h // (H / J). Softmax and sums in at least float32; o has the dtype of the query.
+B rows, T query tokens in all, H query heads, J kv heads, K head size, N blocks of P tokens, M blocks in a
+row's table. Query i of a row sits at p(i) = seq_len - query_len + i: earlier tokens may have been stored by
+earlier chunks. Query head h reads kv head h // (H / J). Softmax and sums in at least float32; o has the
+dtype of the query.
 Mirrors vllm.v1.attention.backends.flash_attn.FlashAttentionImpl (prefill rows; flash_attn_varlen_func).
 """
 

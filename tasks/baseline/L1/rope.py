@@ -4,9 +4,10 @@
     y[j]       = x[j] cos(a) - x[j + R/2] sin(a)
     y[j + R/2] = x[j + R/2] cos(a) + x[j] sin(a)
 
-T tokens, H query heads, J key heads, K head size, R <= K rotated features, P positions; features from R on are copied.
-`rope_parameters` are those of a Hugging Face configuration (rope_type default, llama3 or yarn; rope_theta; ...) and give
-the frequencies f. Angles, cos and sin are float32; the table is cast once, to the dtype of the module.
+T tokens, H query heads, J key heads, K head size, R <= K rotated features, P positions; features from R on
+are copied. `rope_parameters` are those of a Hugging Face configuration (rope_type default, llama3 or yarn;
+rope_theta; ...) and give the frequencies f. Angles, cos and sin are float32; the table is cast once, to the
+dtype of the module.
 Mirrors vllm.model_executor.layers.rotary_embedding.RotaryEmbedding, as `get_rope` builds it.
 """
 
@@ -33,7 +34,7 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("cos_sin_PR", table_PR, persistent=False)
 
     def forward(self, positions: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """positions [T], query [T, H*K], key [T, J*K] (rows may be strided) -> rotated (query, key), same shapes."""
+        """positions [T], query [T, H*K], key [T, J*K] (rows may be strided) -> (query, key), rotated."""
         query_THK = query.view(query.shape[0], -1, self.head_size)
         key_TJK = key.view(key.shape[0], -1, self.head_size)
         query_THK, key_TJK = kernels.rope(positions, query_THK, key_TJK, self.cos_sin_PR)

@@ -1,11 +1,13 @@
 """The next token of each row: the argmax, or a draw from the tempered distribution over the allowed tokens.
 
-    id = argmax_v(logits[v])                                           temperature = 0, ties to the lowest id
-    id = argmax_v(logits[v] / temperature + g(seed, position, v))      temperature > 0, v allowed by top_k and top_p
+    id = argmax_v(logits[v])                                           temperature = 0, ties to the lowest
+    id id = argmax_v(logits[v] / temperature + g(seed, position, v))      temperature > 0, v allowed by
+    top_k and top_p
 
-B rows, V vocabulary. g is standard Gumbel noise, so the draw follows softmax(logits / temperature) restricted to: the top_k
-largest logits (0 = all), then the smallest set of them, most probable first, whose mass reaches top_p (1 = all). The
-noise depends on (seed, position, v) alone: a row's draws do not change with the batch that it is in. Logits are float32, ids int64.
+B rows, V vocabulary. g is standard Gumbel noise, so the draw follows softmax(logits / temperature)
+restricted to: the top_k largest logits (0 = all), then the smallest set of them, most probable first, whose
+mass reaches top_p (1 = all). The noise depends on (seed, position, v) alone: a row's draws do not change
+with the batch that it is in. Logits are float32, ids int64.
 Mirrors vllm.v1.sample.sampler.Sampler.
 """
 
@@ -26,6 +28,6 @@ class Sampler(nn.Module):
         seeds: Tensor,
         positions: Tensor,
     ) -> Tensor:
-        """logits float32 [B, V], temperature float32 [B], top_k int32 [B], top_p float32 [B], seeds and positions
-        int64 [B] -> ids int64 [B]."""
+        """logits [B, V], temperature and top_p [B] float32, top_k int32 [B], seeds and positions int64 [B]
+        -> ids int64 [B]"""
         return kernels.sample(logits, temperature, top_k, top_p, seeds, positions)

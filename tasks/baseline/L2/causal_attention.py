@@ -5,8 +5,10 @@
     q, k = rope(positions, q, k)
     y = attention(q, k, v) Wo^T
 
-T tokens, D hidden, H query heads, J kv heads, K head size; scale 1/sqrt(K). Rounded to the dtype of x after each line.
-Mirrors vllm.model_executor.models.llama.LlamaAttention, qwen2.Qwen2Attention (qkv_bias) and qwen3.Qwen3Attention (qk_norm_eps).
+T tokens, D hidden, H query heads, J kv heads, K head size; scale 1/sqrt(K). Rounded to the dtype of x after
+each line.
+Mirrors vllm.model_executor.models.llama.LlamaAttention, qwen2.Qwen2Attention (qkv_bias) and
+qwen3.Qwen3Attention (qk_norm_eps).
 """
 
 from __future__ import annotations

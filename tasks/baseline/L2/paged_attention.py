@@ -1,11 +1,12 @@
-"""Causal attention of a step's tokens over the paged cache of one layer: store the new keys and values, then attend.
+"""Causal attention of a step's tokens over one layer's paged cache: store new keys and values, then attend.
 
     cache <- (key, value)
-    o[t] = sum_j softmax_j(scale q[t] . k[j]) v[j]        j over the tokens of t's row up to t, the last W with a window W
+    o[t] = sum_j softmax_j(scale q[t] . k[j]) v[j]      j in t's row, p(t) - W < j <= p(t)
 
-T tokens, H query heads, J kv heads, K head size. The ambient step says which rows and cache entries the tokens belong to:
-its first `num_decodes` rows have one token each and take the decode kernel, the others the prefill kernel. A step with one
-kind of rows makes no copy of the query or the output. Softmax in at least float32; o has the dtype of the query.
+T tokens, H query heads, J kv heads, K head size, p position, W window (none: infinite). The ambient step
+says which rows and cache entries the tokens belong to: its first `num_decodes` rows have one token each and
+take the decode kernel, the others the prefill kernel. A step with one kind of rows makes no copy of the
+query or the output. Softmax in at least float32; o has the dtype of the query.
 Mirrors vllm.model_executor.layers.attention.Attention.
 """
 
@@ -35,7 +36,7 @@ class PagedAttention(CacheOwner):
         self.prefill = PrefillAttention(num_heads, head_size, num_kv_heads, scale, window)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """query [T, H*K], key and value [T, J*K] (rows may be strided) -> [T, H*K]. Writes k_cache and v_cache."""
+        """query [T, H*K], key and value [T, J*K] (rows may be strided) -> [T, H*K]. Writes the caches."""
         now = step()
         num_tokens, num_decodes = query.shape[0], now.num_decodes
         k_cache, v_cache = self.k_cache, self.v_cache
@@ -84,7 +85,8 @@ class PagedAttention(CacheOwner):
 def prefill_starts(query_starts_B1: Tensor, num_decodes: int) -> Tensor:
     """Where the queries of prefill rows start, counted from the first of them: a decode row is one token.
 
-    One tensor for all layers of a forward, because attention libraries plan their work by the tensors that they get.
+    One tensor for all layers of a forward, because attention libraries plan their work by the tensors that
+    they get.
     """
     name, tensors = "paged_attention.prefill_starts", (query_starts_B1,)
     if torch.compiler.is_compiling():

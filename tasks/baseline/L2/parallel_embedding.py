@@ -3,10 +3,11 @@
     h[t] = E[ids[t]]                     VocabParallelEmbedding
     logits = float32(h W^T)              ParallelLMHead; W may be E itself (tied weights)
 
-T tokens, D hidden, V vocabulary. Embedding rows are copied exactly. The head multiplies in the dtype of h, accumulates in at
-least float32, rounds to the dtype of h and returns float32 (float64 for float64 inputs) for sampling.
-Mirrors vllm.model_executor.layers.vocab_parallel_embedding.VocabParallelEmbedding and ParallelLMHead (with the matrix
-product of vllm.model_executor.layers.logits_processor.LogitsProcessor).
+T tokens, D hidden, V vocabulary. Embedding rows are copied exactly. The head multiplies in the dtype of h,
+accumulates in at least float32, rounds to the dtype of h and returns float32 (float64 for float64 inputs)
+for sampling.
+Mirrors vllm.model_executor.layers.vocab_parallel_embedding.VocabParallelEmbedding and ParallelLMHead (with
+the matrix product of vllm.model_executor.layers.logits_processor.LogitsProcessor).
 """
 
 from __future__ import annotations

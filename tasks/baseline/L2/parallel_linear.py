@@ -2,11 +2,12 @@
 
     y = x W^T + b        W = [W_1; W_2; ...] for the packed ones: y = [y_1 | y_2 | ...]
 
-T tokens, D input, N output. column: one matrix, split by outputs. merged: several matrices over one input (gate, up). qkv: query,
-key and value projections, y = [q (H*K) | k (J*K) | v (J*K)], H query heads, J kv heads, K head size. row: split by inputs.
-Products accumulate in at least float32; y has the dtype of x. On one rank each is an L1 Linear.
-Mirrors vllm.model_executor.layers.linear: ColumnParallelLinear, MergedColumnParallelLinear, QKVParallelLinear,
-RowParallelLinear, with return_bias=False.
+T tokens, D input, N output. column: one matrix, split by outputs. merged: several matrices over one input
+(gate, up). qkv: query, key and value projections, y = [q (H*K) | k (J*K) | v (J*K)], H query heads, J kv
+heads, K head size. row: split by inputs. Products accumulate in at least float32; y has the dtype of x. On
+one rank each is an L1 Linear.
+Mirrors vllm.model_executor.layers.linear: ColumnParallelLinear, MergedColumnParallelLinear,
+QKVParallelLinear, RowParallelLinear, with return_bias=False.
 """
 
 from __future__ import annotations

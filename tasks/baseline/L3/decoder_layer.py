@@ -4,9 +4,10 @@
     a = h + attention(rms_norm(h; w_in))
     hidden_states, residual = mlp(rms_norm(a; w_post)), a
 
-T tokens, D hidden. Without a residual (first layer) h = hidden_states; the caller adds the last pair. Each sum is rounded to
-the dtype of the input and normalised as rounded.
-Mirrors vllm.model_executor.models.llama.LlamaDecoderLayer (also Qwen2DecoderLayer, Qwen3DecoderLayer, MistralDecoderLayer).
+T tokens, D hidden. Without a residual (first layer) h = hidden_states; the caller adds the last pair. Each
+sum is rounded to the dtype of the input and normalised as rounded.
+Mirrors vllm.model_executor.models.llama.LlamaDecoderLayer (also Qwen2DecoderLayer, Qwen3DecoderLayer,
+MistralDecoderLayer).
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """positions [T], hidden_states and residual [T, D] -> (hidden_states, residual)"""
         if residual is None:
-            hidden_states, residual = self.input_layernorm(hidden_states), hidden_states
+            normed_TD, sum_TD = self.input_layernorm(hidden_states), hidden_states
         else:
-            hidden_states, residual = self.input_layernorm(hidden_states, residual)
-        hidden_states = self.self_attn(positions, hidden_states)
-        hidden_states, residual = self.post_attention_layernorm(hidden_states, residual)
-        return self.mlp(hidden_states), residual
+            normed_TD, sum_TD = self.input_layernorm(hidden_states, residual)
+        attended_TD = self.self_attn(positions, normed_TD)
+        normed_TD, sum_TD = self.post_attention_layernorm(attended_TD, sum_TD)
+        return self.mlp(normed_TD), sum_TD

@@ -2,10 +2,12 @@
 
     h = E[ids];  h = layer_i(h) for each i;  h = rms_norm(h; w_final);  logits = float32(h W_head^T)
 
-T tokens, D hidden, V vocabulary. Parameters, activations and caches have the dtype of the module, logits float32.
-`config` is the model's Hugging Face configuration; what a model type does and its configuration does not say is FAMILIES.
-Mirrors vllm.model_executor.models.llama.LlamaForCausalLM (also qwen2.Qwen2ForCausalLM, qwen3.Qwen3ForCausalLM,
-mistral.MistralForCausalLM); `forward` returns hidden states, `compute_logits` the logits.
+T tokens, D hidden, V vocabulary. Parameters, activations and caches have the dtype of the module, logits
+float32. `config` is the model's Hugging Face configuration; what a model type does and its configuration
+does not say is FAMILIES.
+Mirrors vllm.model_executor.models.llama.LlamaForCausalLM (also qwen2.Qwen2ForCausalLM,
+qwen3.Qwen3ForCausalLM, mistral.MistralForCausalLM); `forward` returns hidden states, `compute_logits` the
+logits.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from ..L3.decoder_layer import DecoderLayer
 
 @dataclass(frozen=True)
 class Family:
-    """Of a model type. window: a query sees `sliding_window` keys never, always, or if `use_sliding_window` says so."""
+    """What a model type does. window: whether `sliding_window` holds: never, always, or if it is used."""
 
     qkv_bias: bool = False
     qk_norm: bool = False
@@ -160,7 +162,7 @@ def layer_kinds(config: ConfigReader, family: Family, window: int | None) -> tup
 
 
 def weight_map(layer: dict[str, Any], is_tied: bool) -> WeightMap:
-    """Names of a Hugging Face checkpoint; query, key and value are packed into one matrix, gate and up into another."""
+    """Names of a Hugging Face checkpoint; query, key and value fill one matrix, gate and up another."""
     q_rows, kv_rows = (layer[heads] * layer["head_size"] for heads in ("num_heads", "num_kv_heads"))
     gate_rows = up_rows = layer["intermediate_size"]
     names = {

@@ -29,7 +29,7 @@ def mix(*values: int) -> int:
 def sequential(request: Request, windows: list[int | None]) -> list[int]:
     """The ids that a request must give: one sequence, no cache, no batching."""
     tokens, sampled = list(request.prompt), []
-    while len(sampled) < request.sampling.max_tokens:
+    while len(sampled) < request.max_tokens:
         state = 0
         for token in tokens:
             state = mix(state, token)
@@ -164,7 +164,7 @@ def _draw_request(rng: np.random.Generator, serial: int) -> Request:
     is_forced = rng.random() < 0.2
     forced = rng.integers(0, VOCABULARY, max_tokens).tolist() if is_forced else None
     stop_ids = tuple(rng.integers(0, VOCABULARY, int(rng.integers(1, 9))).tolist()) if rng.random() < 0.7 else ()
-    return Request(serial, prompt, SamplingParams(max_tokens=max_tokens), seed=0,
+    return Request(serial, prompt, SamplingParams(), seed=0, max_tokens=max_tokens,
                    stop_ids=() if is_forced else stop_ids, forced=forced)
 
 

@@ -19,7 +19,7 @@ def make(max_rows=4, max_tokens=64, num_blocks=33, block_size=4, max_len=64) -> 
 
 
 def request(serial: int, length: int, max_tokens: int = 4, **kwargs) -> Request:
-    return Request(serial, list(range(length)), SamplingParams(max_tokens=max_tokens), seed=0, **kwargs)
+    return Request(serial, list(range(length)), SamplingParams(), seed=0, max_tokens=max_tokens, **kwargs)
 
 
 def reply(plan, value: int = 7) -> Sampled:

@@ -5,12 +5,12 @@ import torch
 
 from fastkernels import kernels
 from tests.pointwise_cases import check, glu_cases
-from tests.unit.kernels.implementations import REFERENCE, TORCH, TRITON
+from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
 
 CASES = glu_cases([(1, 64), (3, 7), (40, 160), (2, 1500), (0, 8)])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
 def test_against_the_formula(case, impl, dtype):

@@ -6,13 +6,13 @@ import torch
 from fastkernels import kernels
 from fastkernels.errors import KernelError
 from tests.pointwise_cases import add_rms_norm_cases, check, randn, rms_norm_cases
-from tests.unit.kernels.implementations import REFERENCE, TORCH, TRITON
+from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
 
 SHAPES = [(1, 64), (3, 7), (17, 33), (40, 128), (2, 2500), (0, 64), (5, 1)]
 CASES = [*rms_norm_cases(SHAPES), *add_rms_norm_cases(SHAPES)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
 def test_against_the_formula(case, impl, dtype):
@@ -40,10 +40,10 @@ def test_reference_casts_before_the_weight():
 @pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
 def test_normalises_the_rounded_sum(impl):
     """Where rounding loses x wholly, the result is exactly that of the residual alone."""
-    residual = torch.full((2, 64), 512.0, dtype=torch.bfloat16)
-    residual[:, ::2] = -256
-    x = torch.full_like(residual, 0.25)
-    weight = torch.ones(64, dtype=torch.bfloat16)
+    residual = torch.full((2, 64), 1024.0, dtype=torch.float16)
+    residual[:, ::2] = -2048
+    x = torch.full_like(residual, 0.125)
+    weight = torch.ones(64, dtype=torch.float16)
     y, total = kernels.add_rms_norm(x, residual, weight, 1e-5, impl=impl)
     assert torch.equal(total, residual)
     assert torch.equal(y, kernels.rms_norm(residual, weight, 1e-5, impl=impl))

@@ -12,7 +12,7 @@ from fastkernels import kernels
 from fastkernels.errors import UsageError
 from fastkernels.kernels.rope.tables import frequencies, rotary_table
 from tests.pointwise_cases import check, rope_cases
-from tests.unit.kernels.implementations import REFERENCE, TORCH, TRITON
+from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
 
 # (T, H, J, K, R): grouped heads, one head, more key than query heads, a partial rotation, odd halves, no token.
 CASES = rope_cases([(9, 4, 2, 16, 16), (1, 1, 1, 64, 64), (3, 2, 5, 8, 8), (4, 6, 3, 24, 16), (5, 3, 1, 14, 10),
@@ -26,11 +26,11 @@ TINY = {**LLAMA3, "original_max_position_embeddings": 40}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 2048}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
 def test_against_the_formula(case, impl, dtype):
-    if impl == "torch" and dtype == torch.bfloat16:
+    if impl == "torch" and dtype != torch.float32:
         reason = kernels.registered["rope"].why_not("torch", case.make(dtype))
         assert reason
         assert "16-bit" in reason

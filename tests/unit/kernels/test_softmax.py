@@ -5,13 +5,13 @@ import torch
 
 from fastkernels import kernels
 from tests.pointwise_cases import check, softmax_cases
-from tests.unit.kernels.implementations import REFERENCE, TORCH, TRITON
+from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
 
 # The last width is streamed by the Triton kernel, in three blocks with a remainder.
 CASES = softmax_cases([(1, 64), (3, 7), (40, 129), (2, 3000), (0, 8), (5, 1), (2, 17001)])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
 def test_against_the_formula(case, impl, dtype):

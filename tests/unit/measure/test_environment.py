@@ -4,8 +4,11 @@ import subprocess
 import sys
 from datetime import datetime
 
+import pytest
+
+from fastkernels.errors import MachineError
 from fastkernels.measure import environment as module
-from fastkernels.measure.environment import environment, git_revision, version
+from fastkernels.measure.environment import environment, git_revision, require_device, version
 from fastkernels.records import Environment
 
 
@@ -40,6 +43,17 @@ def test_a_missing_git_is_no_error(monkeypatch, tmp_path):
 
     monkeypatch.setattr(module.subprocess, "run", absent)
     assert git_revision(tmp_path) is None
+
+
+def test_the_device_to_measure_on(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert require_device() == require_device("cpu") == "cpu"
+    with pytest.raises(MachineError, match="fk doctor") as raised:
+        require_device("cuda")
+    assert raised.value.exit_code == 3
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert require_device() == require_device("cuda") == "cuda"
+    assert require_device("cpu") == "cpu"
 
 
 def test_unknown_packages_have_no_version():

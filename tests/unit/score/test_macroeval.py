@@ -120,7 +120,7 @@ def test_a_swap_that_replaced_nothing_earns_no_coverage(report):
     empty = result(swap=Swap(sites=0, calls=0))
     found = rescore(report.model_copy(update={"models": (empty,)}))
     assert found.macroeval.coverage == 0
-    self_test = report.model_copy(update={"models": (empty,), "request": {"self_test": True}})
+    self_test = report.model_copy(update={"models": (empty,), "candidates": ()})
     assert rescore(self_test).macroeval.coverage == 1
 
 

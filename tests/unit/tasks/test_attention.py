@@ -1,4 +1,4 @@
-"""Paged attention over mixed batches against attention on unpaged tensors; what is stored, what is copied, tracing."""
+"""Paged attention over mixed batches against attention on plain tensors; stores, copies, tracing."""
 
 from __future__ import annotations
 

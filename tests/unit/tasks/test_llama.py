@@ -1,4 +1,4 @@
-"""Which model a Hugging Face configuration selects, and the errors for those that we lack. No weights, no kernels."""
+"""Which model a Hugging Face configuration selects, and the errors for those that we lack."""
 
 from __future__ import annotations
 

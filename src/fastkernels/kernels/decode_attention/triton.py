@@ -18,7 +18,8 @@ from torch import Tensor
 from fastkernels.kernels.kv_cache import limits
 from fastkernels.kernels.launch import multiprocessors
 
-TILE = 64  # keys of one step of the loop: 16 KiB of K and of V at head dim 128, so three programs fit on an SM
+TILE_BYTES = 16384  # of K, and of V, in one step of the loop: three programs fit on an SM, 96 KiB in flight
+LARGEST_TILE = 128
 STAGES = 3
 WARPS = 4
 MAX_SPLITS = 64
@@ -115,18 +116,18 @@ def _combine(seq_lens, out, split_out, split_lse,
     tl.store(out + (row * H + head) * K + d, o.to(out.dtype.element_ty), mask=d < K)
 
 
-def split_shape(rows: int, num_kv_heads: int, max_seq_len: int, num_sms: int) -> tuple[int, int]:
+def split_shape(rows: int, num_kv_heads: int, max_keys: int, tile: int, num_sms: int) -> tuple[int, int]:
     """(splits of a row at most, keys of a split at least) for a device of `num_sms` multiprocessors.
 
     Few rows: as many splits as give every multiprocessor work, down to one tile each. Many rows: splits only even out
     rows of different lengths, and each costs a partial result, so they are long.
     """
     programs = rows * num_kv_heads
-    smallest = TILE if programs < num_sms else 4 * TILE if programs < 4 * num_sms else 8 * TILE
+    smallest = tile * (1 if programs < num_sms else 4 if programs < 4 * num_sms else 8)
     wanted = triton.cdiv(WAVES * num_sms, programs)
     if programs >= num_sms:
         wanted = max(wanted, 8)
-    return max(1, min(wanted, MAX_SPLITS, triton.cdiv(max_seq_len, smallest))), smallest
+    return max(1, min(wanted, MAX_SPLITS, triton.cdiv(max_keys, smallest))), smallest
 
 
 def decode_attention(q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens_B: Tensor, block_tables_BN: Tensor,
@@ -136,14 +137,15 @@ def decode_attention(q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens_B
     out = torch.empty((batch, num_heads, head_dim), dtype=q_BHK.dtype, device=q_BHK.device)
     if batch == 0:
         return out
-    longest = min(max_seq_len, window + TILE) if window else max_seq_len
-    splits, min_split = split_shape(batch, num_kv_heads, longest, multiprocessors(q_BHK.device))
     group, dims = num_heads // num_kv_heads, max(16, triton.next_power_of_2(head_dim))
+    tile = min(LARGEST_TILE, TILE_BYTES // (dims * k_cache.element_size()))
+    longest = min(max_seq_len, window + tile) if window else max_seq_len
+    splits, min_split = split_shape(batch, num_kv_heads, longest, tile, multiprocessors(q_BHK.device))
     split_out = split_lse = out
     if splits > 1:
         split_out = torch.empty((batch, num_heads, splits, head_dim), dtype=torch.float32, device=out.device)
         split_lse = torch.empty((batch, num_heads, splits), dtype=torch.float32, device=out.device)
-    shape = dict(H=num_heads, K=head_dim, WINDOW=window, SPLITS=splits, MIN_SPLIT=min_split, TILE=TILE, DIMS=dims)
+    shape = dict(H=num_heads, K=head_dim, WINDOW=window, SPLITS=splits, MIN_SPLIT=min_split, TILE=tile, DIMS=dims)
     _attend[(num_kv_heads, splits, batch)](
         q_BHK, k_cache, v_cache, seq_lens_B, block_tables_BN, out, split_out, split_lse, scale,
         *q_BHK.stride()[:2], *k_cache.stride()[:3], *v_cache.stride()[:3], block_tables_BN.stride(0),

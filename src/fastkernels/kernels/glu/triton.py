@@ -41,7 +41,7 @@ def _gate_rows(x, y, count, inner, outer_stride, inner_stride, column_tiles,
     elif ACTIVATION == "gelu":
         active = 0.5 * gate * (1.0 + tl.erf(gate * SQRT_HALF))
     else:
-        active = gate * tl.sigmoid(TWO_SQRT_2_OVER_PI * (gate + CUBIC * gate * gate * gate))
+        active = gate * tl.sigmoid((gate + gate * gate * gate * CUBIC) * TWO_SQRT_2_OVER_PI)
     tl.store(y + row[:, None] * F + column[None, :], (active * up).to(y.dtype.element_ty), mask=mask)
 
 

@@ -25,6 +25,20 @@ def library(q_THK: Tensor, k_cache: Tensor, v_cache: Tensor, head_dims: tuple[in
     """Libraries with compiled kernels: 16-bit floats and a few head dimensions."""
     if q_THK.shape[-1] not in head_dims:
         return f"serves head dimensions {', '.join(map(str, head_dims))}, not {q_THK.shape[-1]}"
+    return half(q_THK, k_cache, v_cache)
+
+
+def flash_attn(q_THK: Tensor, k_cache: Tensor, v_cache: Tensor) -> str | None:
+    """flash-attn 2: its paged kernels want blocks of whole 256-token tiles."""
+    if (head_dim := q_THK.shape[-1]) > 256 or head_dim % 8:
+        return f"serves head dimensions up to 256 that 8 divides, not {head_dim}"
+    if (block_size := k_cache.shape[1]) % 256:
+        return f"needs a block size that 256 divides, not {block_size}"
+    return half(q_THK, k_cache, v_cache)
+
+
+def half(q_THK: Tensor, k_cache: Tensor, v_cache: Tensor) -> str | None:
+    """16-bit floats of one type with rows at multiples of 16 bytes."""
     return checks.not_half(q_THK, k_cache, v_cache) or checks.not_aligned(q_THK, k_cache, v_cache)
 
 

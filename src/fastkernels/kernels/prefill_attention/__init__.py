@@ -46,8 +46,9 @@ def prefill_attention(
 ) -> Tensor:
     """Attention output o_THK, in the dtype of the query, contiguous.
 
-    q_THK: last dimension contiguous; row b owns tokens query_starts_B1[b] .. query_starts_B1[b + 1] - 1, and the
-    last entry is T. Their keys and values are in the cache already.
+    q_THK: last dimension contiguous. Row b owns tokens query_starts_B1[b] .. query_starts_B1[b + 1] - 1, counted from
+    query_starts_B1[0], so that the rows behind a step's decode rows can be passed as slices. Their keys and values
+    are in the cache already.
     k_cache, v_cache [blocks, P, J, K]: dtype of the query. Nothing outside a row's visible keys is used.
     query_starts_B1, seq_lens_B int32: seq_len counts the row's keys, its queries' own included.
     block_tables_BN int32: the row's block of positions nP .. nP + P - 1; entries behind its last key or wholly

@@ -38,7 +38,7 @@ def tiles(query_starts: list[int], seq_lens: list[int], num_heads: int, window: 
     """Rows cut into tiles whose scores fit into MAX_ELEMENTS."""
     found = []
     for row, seq_len in enumerate(seq_lens):
-        start, end = query_starts[row], query_starts[row + 1]
+        start, end = query_starts[row] - query_starts[0], query_starts[row + 1] - query_starts[0]
         visible = min(seq_len, window + end - start) if window else seq_len
         step = max(1, MAX_ELEMENTS // max(1, num_heads * visible))
         for first in range(start, end, step):

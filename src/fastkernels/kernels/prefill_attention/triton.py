@@ -22,12 +22,12 @@ SHAPES = {
     (2, 32): (128, 64, 4, 3),
     (2, 64): (128, 64, 4, 3),
     (2, 128): (128, 64, 8, 3),
-    (2, 256): (64, 64, 4, 2),
+    (2, 256): (64, 32, 4, 3),
     (4, 16): (64, 32, 4, 2),
     (4, 32): (64, 32, 4, 2),
-    (4, 64): (64, 32, 4, 2),
-    (4, 128): (32, 32, 4, 2),
-    (4, 256): (16, 32, 4, 2),
+    (4, 64): (32, 32, 4, 2),
+    (4, 128): (32, 16, 8, 2),
+    (4, 256): (16, 16, 8, 2),
 }
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -165,12 +165,12 @@ def prefill_attention(q_THK: Tensor, k_cache: Tensor, v_cache: Tensor, query_sta
     if num_tokens == 0:
         return out
     dims = max(16, triton.next_power_of_2(head_dim))
-    queries, keys, warps, stages = SHAPES[q_THK.element_size(), dims]
-    queries = min(queries, max(16, triton.next_power_of_2(max_query_len)))
+    most, keys, warps, stages = SHAPES[q_THK.element_size(), dims]
+    queries = min(most, max(16, triton.next_power_of_2(max_query_len)))
     _attend[(num_heads, num_tokens // queries + num_rows)](
         q_THK, k_cache, v_cache, query_starts_B1, seq_lens_B, block_tables_BN, out, scale, num_rows,
         *q_THK.stride()[:2], *k_cache.stride()[:3], *v_cache.stride()[:3], block_tables_BN.stride(0),
         H=num_heads, G=num_heads // num_kv_heads, K=head_dim, P=block_size, WINDOW=window,
-        M=queries, TILE=keys, DIMS=dims, STAGES=stages, num_warps=min(warps, max(4, queries // 16)),
+        M=queries, TILE=keys, DIMS=dims, STAGES=stages, num_warps=warps if queries == most else 4,
     )  # fmt: skip
     return out

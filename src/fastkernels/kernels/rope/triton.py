@@ -25,9 +25,11 @@ def _rotate_heads(x, out, cos_sin, head, heads,
                   HEADS: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr):  # fmt: skip
     h = head + tl.arange(0, HEADS)
     d = tl.arange(0, HALF)
-    cos = tl.load(cos_sin + d, mask=d < R // 2, other=0.0).to(tl.float32)[None, :]
-    sin = tl.load(cos_sin + R // 2 + d, mask=d < R // 2, other=0.0).to(tl.float32)[None, :]
     mask = (h < heads)[:, None] & (d < R // 2)[None, :]
+    # Every head reads the row for itself, from L1: a row read once would cross shared memory, behind a barrier.
+    table = tl.broadcast_to((cos_sin + d)[None, :], [HEADS, HALF])
+    cos = tl.load(table, mask=mask, other=0.0).to(tl.float32)
+    sin = tl.load(table + R // 2, mask=mask, other=0.0).to(tl.float32)
     read = x + h[:, None] * stride_h + d[None, :]
     write = out + h[:, None] * K + d[None, :]
     first = tl.load(read, mask=mask, other=0.0).to(tl.float32)

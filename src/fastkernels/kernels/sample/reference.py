@@ -37,11 +37,6 @@ def sample(logits_BV: Tensor, temperature_B: Tensor, top_k_B: Tensor | None, top
 
 def _first_argmax(scores_BV: Tensor) -> Tensor:
     """argmax with ties to the lowest index, which torch.argmax leaves open."""
-    is_top_BV = scores_BV == scores_BV.amax(1, keepdim=True)
-    return is_top_BV.to(torch.uint8).argmax(1) if scores_BV.is_cpu else _lowest(is_top_BV)
-
-
-def _lowest(mask_BV: Tensor) -> Tensor:
-    vocabulary = mask_BV.shape[1]
-    index_V = torch.arange(vocabulary, device=mask_BV.device)
-    return torch.where(mask_BV, index_V, vocabulary - 1).amin(1)
+    vocabulary = scores_BV.shape[1]
+    index_V = torch.arange(vocabulary, device=scores_BV.device)
+    return torch.where(scores_BV == scores_BV.amax(1, keepdim=True), index_V, vocabulary - 1).amin(1)

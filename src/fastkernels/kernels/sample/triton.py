@@ -1,7 +1,9 @@
 """sample as two Triton kernels: the best score of every tile of the vocabulary, then the best tile of every row.
 
-Rows at temperature 0 skip the noise, so a greedy batch reads its logits at memory speed. Each Philox block serves four
-neighbouring ids. top_k and top_p come as a threshold from one torch sort, before the first kernel.
+Within a tile the largest l[v] - log E[v], l = logits / temperature, is found as the smallest E[v] exp(m - l[v]) with
+m = max l: one exponential in place of a logarithm for each id. Rows at temperature 0 skip the noise, so a greedy batch
+reads its logits at memory speed. Each Philox block serves four neighbouring ids. top_k and top_p come as a threshold
+from one torch sort, before the first kernel.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ TILE = 2048  # 16 logits for each of 128 threads
 SMALLEST_TILE = 1024
 WARPS = 4
 LOG_2 = tl.constexpr(0.6931471805599453)
+LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 def unsupported(kernel: str, logits_BV: Tensor, *_: object) -> str | None:
@@ -27,8 +30,8 @@ def unsupported(kernel: str, logits_BV: Tensor, *_: object) -> str | None:
 
 
 @triton.jit
-def _noise(seed, position, tile_start, TILE: tl.constexpr):
-    """Gumbel noise of TILE ids from `tile_start`, a multiple of 4."""
+def _exponential(seed, position, tile_start, TILE: tl.constexpr):
+    """E of TILE ids from `tile_start`, a multiple of 4."""
     group = (tile_start // 4 + tl.arange(0, TILE // 4)).to(tl.uint32)
     low = (group * 0 + (position & 0xFFFFFFFF).to(tl.uint32)).to(tl.uint32)
     high = (group * 0 + ((position >> 32) & 0xFFFFFFFF).to(tl.uint32)).to(tl.uint32)
@@ -39,12 +42,11 @@ def _noise(seed, position, tile_start, TILE: tl.constexpr):
     # 1 - w rounds small w away, and the hardware's logarithm is inexact near 1: there, six terms of -log(1 - w).
     small = 0.2 + w * (0.16666667 + w * 0.14285715)
     small = w * (1.0 + w * (0.5 + w * (0.33333334 + w * (0.25 + w * small))))
-    exponential = tl.where(w < 0.0625, small, tl.log2(1.0 - w) * -LOG_2)
-    return tl.log2(exponential) * -LOG_2
+    return tl.where(w < 0.0625, small, tl.log2(1.0 - w) * -LOG_2)
 
 
 @triton.jit
-def _best(score, index, nowhere):
+def _highest(score, index, nowhere):
     """The highest score and the lowest index that has it; two plain reductions are cheaper than one of pairs."""
     top = tl.max(score, 0)
     return top, tl.min(tl.where(score == top, index, nowhere), 0)
@@ -58,15 +60,19 @@ def _best_of_tile(logits, temperature, last_logit, last_id, seeds, positions, ti
     inside = v < V
     logit = tl.load(logits + row * row_stride + v, mask=inside, other=float("-inf"))
     heat = tl.load(temperature + row)
-    score = logit
-    if heat > 0:
-        noise = _noise(tl.load(seeds + row), tl.load(positions + row), tile * TILE, TILE)
-        score = logit / heat + noise
+    if heat == 0:
+        top, index = _highest(logit, v, V)
+    else:
+        # Finite even in a tile of nothing but -inf, whose race then has no winner: all its times are inf.
+        cold = tl.maximum(tl.max(logit, 0), -1e30)
+        time = _exponential(tl.load(seeds + row), tl.load(positions + row), tile * TILE, TILE)
+        time = tl.where(inside, time * tl.exp2((cold - logit) * (LOG2_E / heat)), float("inf"))
         if THRESHOLD:
             last = tl.load(last_logit + row)
             allowed = (logit > last) | ((logit == last) & (v <= tl.load(last_id + row)))
-            score = tl.where(allowed, score, float("-inf"))
-    top, index = _best(score, v, V)
+            time = tl.where(allowed, time, float("inf"))
+        soonest, index = _highest(-time, v, V)
+        top = cold / heat - tl.log(-soonest)
     tl.store(tile_score + row * num_tiles + tile, top)
     tl.store(tile_index + row * num_tiles + tile, index)
 
@@ -77,8 +83,9 @@ def _best_of_row(tile_score, tile_index, ids, V, num_tiles, SLOTS: tl.constexpr)
     inside = slot < num_tiles
     score = tl.load(tile_score + row * num_tiles + slot, mask=inside, other=float("-inf"))
     index = tl.load(tile_index + row * num_tiles + slot, mask=inside, other=V)
-    _, best = _best(score, index, V)
-    tl.store(ids + row, best.to(tl.int64))
+    _, best = _highest(score, index, V)
+    # Of NaN there is no highest; the id must stay one of the vocabulary's.
+    tl.store(ids + row, tl.minimum(best, V - 1).to(tl.int64))
 
 
 def sample(logits_BV: Tensor, temperature_B: Tensor, top_k_B: Tensor | None, top_p_B: Tensor | None,

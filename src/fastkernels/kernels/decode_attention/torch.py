@@ -1,0 +1,32 @@
+"""decode_attention by torch's scaled_dot_product_attention over gathered keys, masked behind each row's end."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fastkernels.kernels import checks
+from fastkernels.kernels.decode_attention.reference import plan
+from fastkernels.kernels.kv_cache.gather import gather
+from fastkernels.kernels.plans import planned
+
+
+def unsupported(kernel: str, q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, *_: object) -> str | None:
+    return checks.not_alike(q_BHK, k_cache, v_cache)
+
+
+def decode_attention(q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens_B: Tensor, block_tables_BN: Tensor,
+                     scale: float, window: int, max_seq_len: int) -> Tensor:  # fmt: skip
+    (batch, _, head_dim), (_, block_size, num_heads, _) = q_BHK.shape, k_cache.shape
+    width = min(max_seq_len, block_tables_BN.shape[1] * block_size, window or max_seq_len)
+    if width == 0:
+        return q_BHK.new_zeros(q_BHK.shape)
+    static = (window, width, block_size, num_heads, q_BHK.dtype)
+    keys, bias_BS, empty_B = planned("decode_attention", (seq_lens_B, block_tables_BN), static,
+                                     lambda: plan(seq_lens_B, block_tables_BN, *static))  # fmt: skip
+    # The queries that share a key/value head pass as a sequence of queries: they need no copies of K and V.
+    q_BJGK = q_BHK.reshape(batch, num_heads, -1, head_dim)
+    k_BJSK, v_BJSK = gather(k_cache, keys, q_BHK.dtype), gather(v_cache, keys, q_BHK.dtype)
+    o = F.scaled_dot_product_attention(q_BJGK, k_BJSK, v_BJSK, attn_mask=bias_BS[:, None, None], scale=scale)
+    o_BHK = o.reshape(q_BHK.shape)
+    return o_BHK if empty_B is None else o_BHK.masked_fill(empty_B[:, None, None], 0)

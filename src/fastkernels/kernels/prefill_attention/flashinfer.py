@@ -1,0 +1,54 @@
+"""prefill_attention by FlashInfer: its FA3 kernel on Hopper, FA2 elsewhere."""
+
+from __future__ import annotations
+
+import torch
+from flashinfer import BatchPrefillWithPagedKVCacheWrapper
+from torch import Tensor
+
+from fastkernels.kernels.kv_cache import limits
+from fastkernels.kernels.kv_cache.pages import page_list, workspace
+from fastkernels.kernels.plans import is_planned, lease, planned
+
+HEAD_DIMS = (64, 128, 256)
+_idle: dict[torch.device, list[BatchPrefillWithPagedKVCacheWrapper]] = {}
+
+
+def unsupported(kernel: str, q_THK: Tensor, k_cache: Tensor, v_cache: Tensor, query_starts_B1: Tensor,
+                seq_lens_B: Tensor, block_tables_BN: Tensor, scale: float, window: int, max_query_len: int,
+                max_seq_len: int) -> str | None:  # fmt: skip
+    if reason := limits.library(q_THK, k_cache, v_cache, HEAD_DIMS):
+        return reason
+    lengths = (query_starts_B1, seq_lens_B, block_tables_BN)
+    if is_planned("flashinfer prefill", lengths, _static(q_THK, k_cache, scale, window)):
+        return None
+    return limits.reads_lengths_on_the_host(q_THK)
+
+
+def _static(q_THK: Tensor, k_cache: Tensor, scale: float, window: int) -> tuple:
+    _, block_size, num_kv_heads, head_dim = k_cache.shape
+    return q_THK.shape[1], num_kv_heads, head_dim, block_size, q_THK.dtype, q_THK.device, scale, window
+
+
+def _plan(query_starts_B1: Tensor, seq_lens_B: Tensor, block_tables_BN: Tensor, num_heads: int, num_kv_heads: int,
+          head_dim: int, block_size: int, dtype: torch.dtype, device: torch.device, scale: float,
+          window: int) -> BatchPrefillWithPagedKVCacheWrapper:  # fmt: skip
+    pages = page_list(seq_lens_B, block_tables_BN, block_size)
+    starts_B1 = query_starts_B1.cpu()
+    wrapper = lease(
+        _idle.setdefault(device, []), lambda: BatchPrefillWithPagedKVCacheWrapper(workspace(device))
+    )
+    wrapper.plan(
+        starts_B1 - starts_B1[0], pages.starts_B1, pages.ids, pages.last_lens_B, num_heads, num_kv_heads, head_dim,
+        block_size, causal=True, window_left=window - 1 if window else -1, q_data_type=dtype, kv_data_type=dtype,
+        sm_scale=scale, seq_lens=pages.seq_lens_B,
+    )  # fmt: skip
+    return wrapper
+
+
+def prefill_attention(q_THK: Tensor, k_cache: Tensor, v_cache: Tensor, query_starts_B1: Tensor, seq_lens_B: Tensor,
+                      block_tables_BN: Tensor, scale: float, window: int, max_query_len: int,
+                      max_seq_len: int) -> Tensor:  # fmt: skip
+    lengths, static = (query_starts_B1, seq_lens_B, block_tables_BN), _static(q_THK, k_cache, scale, window)
+    wrapper = planned("flashinfer prefill", lengths, static, lambda: _plan(*lengths, *static))
+    return wrapper.run(q_THK, (k_cache, v_cache), out=q_THK.new_empty(q_THK.shape))

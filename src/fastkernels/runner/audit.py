@@ -1,0 +1,68 @@
+"""What a worker says about its time, against what the judge saw of it: pure functions on readings.
+
+The judge's window of a call (wall clock from the request to the answer) holds the call, the copies beside it and two
+messages. Copies and messages cost the same in every worker, so what the window holds beyond the claimed time must be
+alike on both sides; a candidate that claims less than it took has more. The kernel's CPU clock of the process shows
+threads that the contract does not allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fastkernels.judge.verdict import Verdict
+from fastkernels.records import Failure
+from fastkernels.runner.party import Reading
+
+# A worker that answers late because the machine is busy is no liar: the excess must be this share of the claimed time,
+# beyond what messages vary by, and not explained by a few slow answers (medians).
+_SHARE = 0.3
+_FLOOR_NS = 100_000             # two messages through a pipe vary by tens of microseconds
+_SPREADS = 6
+_CPU_SHARE = 1.25               # of the window, for each allowed thread
+
+
+def impossible(reading: Reading) -> Verdict | None:
+    """A claimed duration beyond the judge's own window."""
+    if reading.ns <= reading.window_ns:
+        return None
+    return _implausible(f"claims {reading.ns / 1e3:.1f} us; the judge waited {reading.window_ns / 1e3:.1f} us in all")
+
+
+def understated(candidate: Sequence[Reading], baseline: Sequence[Reading]) -> Verdict | None:
+    """The candidate's windows are longer than the times it claims explain."""
+    ours, theirs = _beyond_claim(candidate), _beyond_claim(baseline)
+    excess = float(np.median(ours) - np.median(theirs))
+    spread = float(np.median(np.abs(theirs - np.median(theirs))))
+    claimed = float(np.median([r.ns for r in candidate]))
+    if excess <= max(_SHARE * claimed, _FLOOR_NS, _SPREADS * spread):
+        return None
+    return _implausible(f"claims {claimed / 1e3:.1f} us for a call, but its answers take {excess / 1e3:.1f} us longer than "
+                        "the baseline's: part of the work was not timed")
+
+
+def too_many_threads(candidate: Sequence[Reading], threads: int) -> Verdict | None:
+    """More CPU time than the allowed threads have in the window, or another number of threads than was set."""
+    changed = {r.threads for r in candidate if r.threads != threads}
+    if changed:
+        return Verdict.failed("TAMPERED", Failure(
+            message=f"torch's threads were set to {max(changed)}; every worker has {threads}"), "threads")
+    spent = [(r.cpu_ns, r.window_ns) for r in candidate if r.cpu_ns is not None]
+    if not spent:
+        return None
+    cpu_ns, window_ns = (float(np.median(column)) for column in zip(*spent))
+    if cpu_ns <= _CPU_SHARE * threads * window_ns + _FLOOR_NS:
+        return None
+    return Verdict.failed("TAMPERED", Failure(
+        message=f"used {cpu_ns / 1e3:.0f} us of CPU time within {window_ns / 1e3:.0f} us: more than {threads} "
+                f"thread{'s' if threads > 1 else ''}, which is all that either side has"), "threads")
+
+
+def _beyond_claim(readings: Sequence[Reading]) -> np.ndarray:
+    return np.array([r.window_ns - r.ns for r in readings], dtype=np.float64)
+
+
+def _implausible(message: str) -> Verdict:
+    return Verdict.failed("IMPLAUSIBLE", Failure(message=message))

@@ -1,0 +1,58 @@
+"""From a worker's problem to a verdict: what a candidate did wrong, by the phase in which it showed."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastkernels.judge.verdict import Status, Verdict
+from fastkernels.runner.pool import WorkerDied, WorkerError, WorkerProblem
+
+Phase = Literal["open", "build", "attach", "first", "boxes", "capture", "prepare", "go", "inspect", "again"]
+
+_MEMORY_KINDS = {"OutOfMemoryError", "MemoryError"}
+_MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "unable to allocate")
+_COMPILE_KINDS = {
+    # Triton; its launcher finds too much shared memory only when it has compiled
+    "CompilationError", "CompileTimeAssertionFailure", "UnsupportedLanguageConstruct", "OutOfResources", "PTXASError",
+    # torch.compile and extensions
+    "BackendCompilerFailed", "InductorError", "LoweringException", "CppCompileError", "CUDACompileError",
+    "CalledProcessError",
+}
+_COMPILE_WORDS = ("error building extension", "ninja: build stopped", "nvrtc", "ptxas")
+
+
+class Trouble(Exception):
+    """A worker's problem with the phase in which it came."""
+
+    def __init__(self, phase: Phase, problem: WorkerProblem) -> None:
+        self.phase, self.problem = phase, problem
+        super().__init__(f"{phase}: {problem}")
+
+
+def verdict_of(trouble: Trouble) -> Verdict:
+    """The candidate's verdict."""
+    return Verdict.failed(_status(trouble), trouble.problem.failure)
+
+
+def baseline_verdict(trouble: Trouble) -> Verdict:
+    """The same problem in a baseline worker: nothing can be judged."""
+    failure = trouble.problem.failure
+    message = f"the baseline failed in '{trouble.phase}': {failure.message}"
+    return Verdict.failed("INVALID_BASELINE", failure.model_copy(update={"message": message}))
+
+
+def _status(trouble: Trouble) -> Status:
+    problem = trouble.problem
+    if isinstance(problem, WorkerDied):
+        return problem.status
+    assert isinstance(problem, WorkerError)
+    kind, message = problem.kind, problem.failure.message.lower()
+    if kind in _MEMORY_KINDS or any(words in message for words in _MEMORY_WORDS):
+        return "OOM"
+    if kind in _COMPILE_KINDS or any(words in message for words in _COMPILE_WORDS):
+        return "COMPILE_ERROR"
+    if kind == "KernelError":
+        return "UNSUPPORTED"
+    if kind == "SignatureMismatch":
+        return "SIGNATURE_MISMATCH"
+    return "IMPORT_ERROR" if trouble.phase == "open" else "CRASHED"

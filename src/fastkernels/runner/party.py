@@ -1,0 +1,205 @@
+"""One worker in a trial, as the judge sees it: a process, its boxes, and one iteration at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from pydantic import ConfigDict, Field, ValidationError
+from torch import Tensor
+
+from fastkernels.judge.metadata import Description
+from fastkernels.measure.clocks import SmClock
+from fastkernels.records import Case, Record
+from fastkernels.runner.blame import Phase, Trouble
+from fastkernels.runner.pool import Worker, WorkerDied, WorkerProblem
+from fastkernels.runner.results import Result
+from fastkernels.runner.shared import Arena
+
+# A candidate may return another stride; where a result is huge, its memory may only be as large as the baseline's.
+ROOM_FOR_STRIDES_BYTES = 1 << 28
+MOST_NS = 10**15                # eleven days: a duration beyond is garbage
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds that each phase may take. `first` holds everything that a kernel compiles on its first call."""
+
+    open: float
+    build: float
+    first: float
+    call: float
+
+    @classmethod
+    def of(cls, device: str, override: float | None) -> Timeouts:
+        if override is not None:
+            return cls(override, override, override, override)
+        # FlashInfer and FLA compile and tune for up to 90 s on their first call (docs: measured facts).
+        return cls(open=120, build=120, first=600 if device == "cuda" else 120, call=60)
+
+
+class _Answer(Record):
+    """What a worker says; anything else is a crashed worker."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _Built(_Answer):
+    prepares: bool
+
+
+class _First(_Answer):
+    outputs: dict[str, Result]
+    kernels: dict[str, str]
+
+
+class Captured(_Answer):
+    captured: bool
+    detail: str
+
+
+class _Timed(_Answer):
+    ns: int = Field(gt=0, lt=MOST_NS)
+    hidden: bool
+
+
+class _Inspected(_Answer):
+    outputs: dict[str, Result]
+    threads: int
+
+
+class Compiled(_Answer):
+    status: str = Field(pattern="^(ok|graph break|error)$")
+    detail: str
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One iteration. `window_ns` and `cpu_ns` are the judge's own: wall clock round the call, CPU time of the process."""
+
+    ns: int
+    window_ns: int
+    cpu_ns: int | None
+    hidden: bool
+    clock_mhz: int | None
+    threads: int
+    described: dict[str, Description]
+    outputs: dict[str, Tensor]          # in the outbox: valid until the next iteration
+    echo: dict[str, Tensor]
+
+
+class Party:
+    """Use `load` for each case, then `iterate`. Problems come as Trouble with their phase."""
+
+    def __init__(self, worker: Worker, device: str, timeouts: Timeouts, clock: SmClock) -> None:
+        self.worker, self._device, self._timeouts, self._clock = worker, device, timeouts, clock
+        self._outbox: Arena | None = None
+        self._echo: Arena | None = None
+        self.prepares = False
+        self.kernels: dict[str, str] = {}
+
+    def load(self, case: Case, layers: Sequence[str], implementations: dict[str, str], inbox: Arena
+             ) -> dict[str, Result]:
+        """Import, build, attach to the inbox (which holds the first inputs) and call once; describes the results."""
+        self.unload()
+        limits = self._timeouts
+        self._call("open", limits.open, layers=list(layers), case=case, implementations=implementations)
+        self.prepares = self._answer("build", _Built, limits.build).prepares
+        self._call("attach", limits.build, inbox.descriptors, ticket=inbox.ticket)
+        first = self._answer("first", _First, limits.first)
+        self.kernels = first.kernels
+        return first.outputs
+
+    def give_boxes(self, inputs: dict[str, Tensor], results: dict[str, Result]) -> None:
+        """Boxes for results as the baseline describes them, and for the inputs as they are after a call."""
+        wanted = [(name, r.description.shape, getattr(torch, r.description.dtype), _room(r))
+                  for name, r in results.items()]
+        self._outbox = Arena.create(wanted, self._device, writable=True)
+        self._echo = Arena.of(inputs, self._device, writable=True)
+        descriptors = (*self._outbox.descriptors, *self._echo.descriptors)
+        self._call("boxes", self._timeouts.build, descriptors, outbox=self._outbox.ticket, echo=self._echo.ticket)
+
+    def capture(self) -> Captured:
+        return self._answer("capture", Captured, self._timeouts.first)
+
+    def iterate(self, contract: str, fresh: bool, parameters: bool, echo: Sequence[str]) -> Reading:
+        """One iteration on what lies in the inbox. The outbox is poisoned before; the worker sleeps afterwards."""
+        assert self._outbox is not None and self._echo is not None
+        self._outbox.poison()
+        self._call("prepare", self._timeouts.first, contract=contract, fresh=fresh, parameters=parameters)
+        cpu_before, begin = self._cpu_ns(), time.perf_counter_ns()
+        timed = self._answer("go", _Timed, self._timeouts.call)
+        window_ns, cpu_after = time.perf_counter_ns() - begin, self._cpu_ns()
+        clock_mhz = self._clock.sample()
+        inspected = self._answer("inspect", _Inspected, self._timeouts.call, echo=list(echo))
+        self.worker.pause()
+        return Reading(
+            ns=timed.ns, window_ns=window_ns, hidden=timed.hidden, clock_mhz=clock_mhz, threads=inspected.threads,
+            cpu_ns=None if cpu_before is None or cpu_after is None else cpu_after - cpu_before,
+            described={name: result.description for name, result in inspected.outputs.items()},
+            outputs=self._lay(inspected.outputs), echo={name: self._echo.tensors[name] for name in echo})
+
+    def again(self, reading: Reading) -> dict[str, Tensor]:
+        """The results of the call before the last one, as they lie in memory now; `reading` is that call's."""
+        assert self._outbox is not None
+        self._outbox.poison()
+        self._call("again", self._timeouts.call)
+        self.worker.pause()
+        return {name: self._outbox.view(name, tensor.shape, tensor.stride())
+                for name, tensor in reading.outputs.items() if name.startswith("out.")}
+
+    def compiled(self) -> Compiled:
+        return self._answer("compiled", Compiled, self._timeouts.first)  # type: ignore[arg-type]
+
+    def unload(self) -> None:
+        """Forget the case, and free its boxes."""
+        if self.worker.alive and self._outbox is not None:
+            with contextlib.suppress(WorkerProblem):        # a worker that cannot even forget is replaced by its owner
+                self.worker.call("close", self._timeouts.build)
+        for box in (self._outbox, self._echo):
+            if box is not None:
+                box.close()
+        self._outbox = self._echo = None
+
+    def _lay(self, results: dict[str, Result]) -> dict[str, Tensor]:
+        """Tensors over the outbox with the shapes and strides that the worker says. Those that do not fit stay out:
+        their description already differs from the baseline's."""
+        assert self._outbox is not None
+        laid = {}
+        for name, result in results.items():
+            slot, description = self._outbox.ticket.slots.get(name), result.description
+            if slot is None or description.dtype != slot.dtype or description.shape != slot.shape:
+                continue
+            with contextlib.suppress(ValueError):
+                laid[name] = self._outbox.view(name, description.shape, description.stride)
+        return laid
+
+    def _call(self, phase: Phase, timeout_s: float, descriptors: Sequence[int] = (), **arguments: object) -> dict:
+        try:
+            return self.worker.call(phase, timeout_s, descriptors, **arguments)
+        except WorkerProblem as problem:
+            raise Trouble(phase, problem) from problem
+
+    def _answer(self, phase: Phase, kind: type, timeout_s: float, **arguments: object):
+        value = self._call(phase, timeout_s, **arguments)
+        try:
+            return kind.model_validate(value)
+        except ValidationError as error:
+            printed = self.worker.scratch.printed()
+            self.worker.close()
+            problem = WorkerDied("CRASHED", f"{self.worker.name}: garbled answer to '{phase}': {error}", printed)
+            raise Trouble(phase, problem) from error
+
+    def _cpu_ns(self) -> int | None:
+        """CPU time of all threads of the worker so far, from the kernel's clock of that process (Linux)."""
+        try:
+            return time.clock_gettime_ns((~self.worker.pid << 3) | 2)
+        except OSError:
+            return None
+
+
+def _room(result: Result) -> int:
+    return result.span_bytes * (2 if result.span_bytes <= ROOM_FOR_STRIDES_BYTES else 1)

@@ -1,0 +1,158 @@
+"""Everything that the judge holds against a candidate's results in one trial: rules, oracle, memory of what was seen.
+
+Inputs are the judge's own copies. The full gate runs the float64 oracle; the quick one compares with the baseline's
+results on the same inputs and calls the oracle only where it suspects something (judge/compare.py).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from fastkernels.judge import compare, metadata, rules
+from fastkernels.judge.compare import Comparison, Errors
+from fastkernels.judge.oracle import Oracle
+from fastkernels.judge.sampler import SamplerJudge
+from fastkernels.judge.verdict import Verdict
+from fastkernels.loader.materialize import mutable_names
+from fastkernels.loader.overlay import Overlay
+from fastkernels.records import Case, Failure, TensorSpec
+from fastkernels.registry.schema import TaskEntry
+from fastkernels.runner.party import Reading
+
+# A view of padding in a paged cache: block 0 may be written and is never read.
+_SAMPLER_ARGUMENTS = ("logits", "temperature", "top_k", "top_p")
+
+
+class Referee:
+    """One candidate on one case. `worst` is the comparison with the largest error ratio so far."""
+
+    def __init__(self, entry: TaskEntry, case: Case, specs: Mapping[str, TensorSpec], overlay: Overlay, device: str,
+                 rng: random.Random) -> None:
+        self._entry, self._case = entry, case
+        self._oracle = Oracle(case, overlay, device)
+        self.mutable = mutable_names(entry.mutates, specs)
+        self._caches = [name for name, spec in specs.items() if spec.draw == "cache"]
+        self._allowed: dict[str, dict[str, Errors]] = {}
+        self._samplers = {side: SamplerJudge(rng.getrandbits(62)) for side in ("baseline", "candidate")}
+        self.worst: Comparison | None = None
+        self.checked = 0
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (f"{self._case.task} {self._case.id}: {self._oracle.note}",) if self._oracle.note else ()
+
+    def unchanged(self, inputs: Mapping[str, Tensor], echo: Mapping[str, Tensor]) -> Verdict | None:
+        """WRONG(mutated_input) unless every echoed input has the bytes that the judge wrote."""
+        changed = [name for name, seen in echo.items()
+                   if name not in self.mutable and not torch.equal(_bits(seen), _bits(inputs[name]))]
+        if not changed:
+            return None
+        return Verdict.wrong("mutated_input", f"the call changed its input {', '.join(sorted(changed))}")
+
+    def described(self, candidate: Reading, baseline: Reading) -> Verdict | None:
+        """Shape, dtype, device, type and aliasing against the baseline's results."""
+        if verdict := metadata.check(candidate.described, baseline.described):
+            return verdict
+        missing = sorted(set(baseline.outputs) - set(candidate.outputs))
+        if missing:
+            return Verdict.wrong("stride", f"{', '.join(missing)}: spread over more memory than twice the baseline's")
+        return None
+
+    def full(self, inputs: Mapping[str, Tensor], candidate: Reading, baseline: Reading, distribution: str
+             ) -> Verdict | None:
+        """The oracle's word on this iteration; None when the candidate passes."""
+        self.checked += 1
+        ours, theirs = self._judged(candidate), self._judged(baseline)
+        if self._entry.rule == "sampler":
+            return self._sampled(inputs, ours, theirs)
+        truth = self._strip(self._oracle(inputs))
+        if self._entry.rule == "exact":
+            if not rules.exact(theirs, truth).passed:
+                return _invalid("the baseline differs from the oracle of an exact task")
+            comparison = rules.exact(ours, truth)
+        else:
+            comparison = compare.compare(ours, theirs, truth)
+            known = self._allowed.get(distribution)
+            if comparison.allowed:
+                self._allowed[distribution] = compare.merge(*([known] if known else []), comparison.allowed)
+        self._remember(comparison)
+        return None if comparison.passed else comparison.verdict
+
+    def quick(self, inputs: Mapping[str, Tensor], candidate: Reading, baseline: Reading, distribution: str
+              ) -> Verdict | None:
+        """The cheap gate; what it suspects, and a distribution without an oracle yet, goes to the oracle."""
+        if self._entry.rule == "sampler" or (self._entry.rule == "values" and distribution not in self._allowed):
+            return self.full(inputs, candidate, baseline, distribution)
+        ours, theirs = self._judged(candidate), self._judged(baseline)
+        if self._entry.rule == "exact":
+            suspicious = not rules.exact(ours, theirs).passed
+        else:
+            suspicious = compare.suspect(ours, theirs, self._allowed[distribution]) is not None
+        if suspicious:
+            return self.full(inputs, candidate, baseline, distribution)
+        self.checked += 1
+        return None
+
+    def repeatable(self, first: Mapping[str, Tensor], second: Reading, distribution: str) -> Verdict | None:
+        """Two calls on the same inputs must agree. `first`: copies of an earlier reading's outputs."""
+        two = self._judged(second)
+        return rules.repeatable(self._strip(first), two, self._allowed.get(distribution, _NOTHING_ALLOWED(two)))
+
+    def survived(self, at_return: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> Verdict | None:
+        """The results of a call, copied when it returned, against what lies there after the next call."""
+        return rules.untouched({name: at_return[name] for name in later}, later)
+
+    def final(self) -> Verdict | None:
+        """What only all iterations together show: the distribution of a sampler's draws."""
+        if self._entry.rule != "sampler":
+            return None
+        if not self._samplers["baseline"].verdict().passed:
+            return _invalid("the baseline's draws do not follow the distribution")
+        comparison = self._samplers["candidate"].verdict()
+        return None if comparison.passed else comparison.verdict
+
+    def _sampled(self, inputs: Mapping[str, Tensor], ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]
+                 ) -> Verdict | None:
+        arguments = {_plain(name): value for name, value in inputs.items() if name.startswith("arg.")}
+        given = [arguments.get(name) for name in _SAMPLER_ARGUMENTS]
+        (name,) = theirs
+        if problem := self._samplers["baseline"].check(theirs[name], *given):      # type: ignore[arg-type]
+            return _invalid(f"the baseline: {problem.failure.message if problem.failure else problem.label}")
+        return self._samplers["candidate"].check(ours[name], *given)               # type: ignore[arg-type]
+
+    def _judged(self, reading: Reading) -> dict[str, Tensor]:
+        return self._strip(reading.outputs)
+
+    def _strip(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return rules.without_null_block(outputs, self._caches)
+
+    def _remember(self, comparison: Comparison) -> None:
+        if comparison.error_ratio is not None and (
+                self.worst is None or comparison.error_ratio > (self.worst.error_ratio or 0)):
+            self.worst = comparison
+
+
+def _NOTHING_ALLOWED(outputs: Iterable[str]) -> dict[str, Errors]:
+    """Bounds of a rule that compares exactly."""
+    return {name: Errors(0.0, 0.0, 0.0) for name in outputs}
+
+
+def _plain(name: str) -> str:
+    """`logits` for `arg.logits_BV`: a shape suffix is no part of a name."""
+    stem = name.removeprefix("arg.")
+    head, _, tail = stem.rpartition("_")
+    return head if head and tail.isupper() else stem
+
+
+def _bits(x: Tensor) -> Tensor:
+    """x as integers of its own width, so that NaN equals itself and -0 differs from 0."""
+    width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    return x.contiguous().view(width)
+
+
+def _invalid(message: str) -> Verdict:
+    return Verdict.failed("INVALID_BASELINE", Failure(message=message))

@@ -1,0 +1,348 @@
+"""One trial: a candidate on one case, against two baseline processes. One loop checks and times.
+
+    blocks     fresh inputs → baseline A, candidate C, baseline A'; the next block in reverse: A', C, A
+    a pair     sqrt(A A') / C: both baseline processes, so that what is systematic about one of them halves
+    noise      A / A' of the same blocks: what two identical processes differ by, here and now
+
+First every distribution of inputs meets the oracle, at old and new addresses, with repeated calls; then, for a timed
+case, blocks follow until the interval is narrow or the budget is spent. Every one of them is checked as well.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from fastkernels.errors import MachineError
+from fastkernels.judge.compare import Comparison
+from fastkernels.judge.verdict import Speedup, Verdict
+from fastkernels.loader.inputs import DISTRIBUTIONS, draw, trial_specs
+from fastkernels.loader.materialize import build_module
+from fastkernels.loader.overlay import Overlay
+from fastkernels.measure import roofline, stats
+from fastkernels.measure.ceilings import ceilings
+from fastkernels.records import Case, Contract, Failure
+from fastkernels.registry.schema import TaskEntry
+from fastkernels.runner import audit
+from fastkernels.runner.blame import Trouble, baseline_verdict, verdict_of
+from fastkernels.runner.party import Party, Reading
+from fastkernels.runner.referee import Referee
+from fastkernels.runner.shared import Arena
+
+WARM_UP_BLOCKS = 3              # checked, not counted: clocks and caches settle
+BLOCKS_PER_ROUND = 4            # neighbours share clocks and heat; the bootstrap resamples them together
+BUDGET_EXTENSION = 2            # times the budget, for a case whose interval is still unusably wide
+USUAL_SHARE = 0.75              # of timed blocks draw `normal`; the others any distribution
+FRESH_SHARE = 0.25              # of blocks find their inputs at new addresses
+ORACLE_SHARE = 0.1              # of timed blocks also meet the oracle; nobody but the judge knows which
+PARAMETER_ECHO_SHARE = 0.15     # of blocks look whether the parameters changed; the other inputs are looked at always
+REPACK_SHARE = 0.06             # of blocks bring new parameters to a module that repacks them
+MIN_GROWTH = 1.25               # samples between two looks at the interval grow by this
+
+
+@dataclass
+class Outcome:
+    """What a trial found. Times in nanoseconds, one entry for each block that counts."""
+
+    verdict: Verdict
+    contract: Contract
+    worst: Comparison | None = None
+    checked: int = 0
+    capture: str = "n/a"
+    baseline_kernels: dict[str, str] = field(default_factory=dict)
+    roofline_pct: float | None = None
+    clock_mhz: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class Bench:
+    """What all trials of a run share."""
+
+    device: str
+    contract: Contract
+    budget_s: float
+    threads: int
+    rng: random.Random
+    baseline: Overlay
+
+    def draws(self, share: float) -> bool:
+        return self.rng.random() < share
+
+
+@dataclass
+class _Blocks:
+    """Blocks that count, in order."""
+
+    a: list[Reading] = field(default_factory=list)
+    c: list[Reading] = field(default_factory=list)
+    a2: list[Reading] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
+    dropped: int = 0
+
+    def add(self, index: int, a: Reading, c: Reading, a2: Reading) -> None:
+        if not (a.hidden and c.hidden and a2.hidden):
+            self.dropped += 1
+            return
+        for column, reading in ((self.a, a), (self.c, c), (self.a2, a2)):
+            column.append(_light(reading))
+        self.rounds.append(index // BLOCKS_PER_ROUND)
+
+    def unthrottled(self) -> _Blocks:
+        """Without the blocks in which a side ran below its usual clock."""
+        if not self.c:
+            return self
+        clocks = [[r.clock_mhz for r in column] for column in (self.a, self.c, self.a2)]
+        keep = [i for i, good in enumerate(stats.keep_unthrottled(*clocks)) if good]
+        picked = [[column[i] for i in keep] for column in (self.a, self.c, self.a2)]
+        return _Blocks(*picked, [self.rounds[i] for i in keep], self.dropped + len(self.c) - len(keep))
+
+    def baseline_ns(self) -> np.ndarray:
+        return np.sqrt(_ns(self.a) * _ns(self.a2))
+
+    def speedup(self) -> stats.Interval:
+        return stats.speedup(self.baseline_ns(), _ns(self.c), self.rounds)
+
+    def noise_pct(self) -> float:
+        return stats.noise_pct([stats.speedup(_ns(self.a), _ns(self.a2), self.rounds)])
+
+
+class Trial:
+    """`run` gives the Outcome; baseline and candidate problems are verdicts in it, never exceptions."""
+
+    def __init__(self, bench: Bench, entry: TaskEntry, case: Case, parties: tuple[Party, Party, Party],
+                 layers: Sequence[str], implementations: dict[str, str]) -> None:
+        """`parties`: baseline A, candidate C, baseline A'. `layers` and `implementations` are the candidate's."""
+        self._bench, self._entry, self._case = bench, entry, case
+        self._a, self._c, self._a2 = parties
+        self._layers, self._implementations = layers, implementations
+        self._specs = trial_specs(case, build_module(bench.baseline, case, "meta"))
+        self._referee = Referee(entry, case, self._specs, bench.baseline, bench.device, bench.rng)
+        self._outcome = Outcome(Verdict.passed(), contract=bench.contract)
+        self._inbox: Arena | None = None
+        self._inputs = self._draw("normal")
+
+    def run(self) -> Outcome:
+        outcome = self._outcome
+        try:
+            outcome.verdict = self._judge()
+        except MachineError as error:
+            outcome.verdict = Verdict.failed("UNSUPPORTED", Failure(message=str(error)))
+        finally:
+            for party in (self._a, self._c, self._a2):
+                party.unload()
+            if self._inbox is not None:
+                self._inbox.close()
+        outcome.worst, outcome.checked = self._referee.worst, self._referee.checked
+        outcome.notes += self._referee.notes
+        return outcome
+
+    def _judge(self) -> Verdict:
+        self._inbox = Arena.of(self._inputs, self._bench.device)
+        self._inbox.write(self._inputs)
+        if verdict := self._load():
+            return verdict
+        if verdict := self._correct():
+            return verdict
+        if not self._case.timed:
+            return self._referee.final() or Verdict.passed()
+        if verdict := self._choose_contract():
+            return verdict
+        return self._time()
+
+    # ------------------------------------------------------------ loading
+
+    def _load(self) -> Verdict | None:
+        """All parties on the case; the outboxes are as the baseline's results are."""
+        assert self._inbox is not None
+        mine = {name: value for name, value in self._inputs.items() if name not in self._referee.mutable}
+        try:
+            results = self._a.load(self._case, (), {}, self._inbox)
+            self._outcome.baseline_kernels = self._a.kernels
+            self._a.give_boxes(mine, results)
+            if self._case.timed:
+                self._a2.give_boxes(mine, self._a2.load(self._case, (), {}, self._inbox))
+        except Trouble as trouble:
+            return baseline_verdict(trouble)
+        try:
+            self._c.load(self._case, self._layers, self._implementations, self._inbox)
+            self._c.give_boxes(mine, results)
+        except Trouble as trouble:
+            return verdict_of(trouble)
+        return None
+
+    def _choose_contract(self) -> Verdict | None:
+        """Capture for the graph contract. One side that cannot be captured puts both into `eager`, and the row says so."""
+        if self._bench.contract != "graph":
+            return None
+        outcome = self._outcome
+        try:
+            captured = [party.capture() for party in (self._a, self._a2)]
+        except Trouble as trouble:
+            return baseline_verdict(trouble)
+        if not all(answer.captured for answer in captured):
+            outcome.contract = "eager"
+            outcome.notes += (f"{self._case.task} {self._case.id}: the baseline cannot be captured: {captured[0].detail}",)
+            return None
+        try:
+            answer = self._c.capture()
+        except Trouble as trouble:
+            return verdict_of(trouble)
+        outcome.capture = "yes" if answer.captured else "no"
+        if not answer.captured:
+            outcome.contract = "eager"
+            outcome.notes += (f"{self._case.task} {self._case.id}: the candidate cannot be captured: {answer.detail}",)
+        return None
+
+    # ------------------------------------------------------------ correctness
+
+    def _correct(self) -> Verdict | None:
+        """Every distribution against the oracle, and what repetition shows."""
+        for number, distribution in enumerate(DISTRIBUTIONS):
+            self._refill(distribution)
+            found = self._block([self._a, self._c], "host", fresh=number % 2 == 1, parameters=True, echo_parameters=True)
+            if isinstance(found, Verdict):
+                return found
+            if verdict := self._check(found, distribution, full=True):
+                return verdict
+        return self._repeat(DISTRIBUTIONS[-1])
+
+    def _repeat(self, distribution: str) -> Verdict | None:
+        """The same inputs again must give the same; and the first results must survive the second call."""
+        copies: list[tuple[Reading, dict]] = []
+        for fresh in (False, True):
+            found = self._block([self._c], "host", fresh=fresh, parameters=False, echo_parameters=True)
+            if isinstance(found, Verdict):
+                return found
+            reading = found[id(self._c)]
+            if verdict := self._referee.unchanged(self._inputs, reading.echo):
+                return verdict
+            copies.append((reading, {name: tensor.clone() for name, tensor in reading.outputs.items()}))
+        (first, at_return), (second, _) = copies
+        if set(first.outputs) != set(second.outputs):
+            return Verdict.wrong("unstable_result", "two calls on the same inputs return results of other shapes")
+        if verdict := self._referee.repeatable(at_return, second, distribution):
+            return verdict
+        try:
+            later = self._c.again(first)
+        except Trouble as trouble:
+            return verdict_of(trouble)
+        return self._referee.survived(at_return, later)
+
+    def _check(self, found: dict[int, Reading], distribution: str, full: bool) -> Verdict | None:
+        referee, ours, theirs = self._referee, found[id(self._c)], found[id(self._a)]
+        if verdict := referee.described(ours, theirs):
+            return verdict
+        gate = referee.full if full else referee.quick
+        return gate(self._inputs, ours, theirs, distribution) or referee.unchanged(self._inputs, ours.echo)
+
+    # ------------------------------------------------------------ time
+
+    def _time(self) -> Verdict:
+        bench, blocks = self._bench, _Blocks()
+        begin, index, next_look = time.monotonic(), 0, float(stats.MIN_SAMPLES)
+        counted: _Blocks = blocks
+        budget_s = bench.budget_s
+        while True:
+            distribution = "normal" if bench.draws(USUAL_SHARE) else bench.rng.choice(DISTRIBUTIONS)
+            parameters = not self._c.prepares or bench.draws(REPACK_SHARE)
+            self._refill(distribution, parameters)
+            order = [self._a, self._c, self._a2]
+            found = self._block(
+                order if index % 2 == 0 else order[::-1], self._outcome.contract, fresh=self._fresh(),
+                parameters=parameters, echo_parameters=bench.draws(PARAMETER_ECHO_SHARE))
+            if isinstance(found, Verdict):
+                return found
+            if verdict := self._check(found, distribution, full=bench.draws(ORACLE_SHARE)):
+                return verdict
+            if verdict := audit.impossible(found[id(self._c)]):
+                return verdict
+            if index >= WARM_UP_BLOCKS:
+                blocks.add(index - WARM_UP_BLOCKS, *(found[id(party)] for party in order))
+            index += 1
+            elapsed_s = time.monotonic() - begin
+            if len(blocks.c) < next_look and elapsed_s < budget_s:
+                continue
+            next_look = max(next_look, len(blocks.c) * MIN_GROWTH)
+            counted = blocks.unthrottled()
+            interval = counted.speedup() if len(counted.c) > 1 else None
+            decision = stats.stop(interval, elapsed_s, budget_s)
+            if decision == "unstable" and budget_s == bench.budget_s:
+                budget_s *= BUDGET_EXTENSION
+            elif decision != "continue":
+                break
+        if decision == "unstable" or interval is None:
+            return self._unstable(counted, interval)
+        return self._conclude(counted, interval)
+
+    def _fresh(self) -> bool:
+        """A captured graph keeps its addresses; other calls find some of their inputs elsewhere."""
+        return self._outcome.contract != "graph" and self._bench.draws(FRESH_SHARE)
+
+    def _unstable(self, blocks: _Blocks, interval: stats.Interval | None) -> Verdict:
+        width = f"the interval is still {100 * interval.half_width:.1f} % wide" if interval else "no usable sample"
+        return Verdict.failed("UNSTABLE", Failure(
+            message=f"{len(blocks.c)} samples, {blocks.dropped} dropped: {width}. Is something else running here? "
+                    "Try a larger --budget"))
+
+    def _conclude(self, blocks: _Blocks, interval: stats.Interval) -> Verdict:
+        outcome, bench = self._outcome, self._bench
+        if verdict := self._referee.final():
+            return verdict
+        if outcome.contract != "eager" and (verdict := audit.understated(blocks.c, blocks.a)):
+            return verdict
+        if bench.device == "cpu" and (verdict := audit.too_many_threads(blocks.c, bench.threads)):
+            return verdict
+        candidate_s = float(np.median(_ns(blocks.c))) / 1e9
+        work, limits = roofline.work(self._case, bench.baseline), ceilings(bench.device)
+        if problem := roofline.implausible(work, limits, candidate_s):
+            return Verdict.failed("IMPLAUSIBLE", Failure(message=problem))
+        outcome.roofline_pct = roofline.roofline_pct(work, limits, candidate_s)
+        clocks = [r.clock_mhz for r in blocks.c if r.clock_mhz is not None]
+        outcome.clock_mhz = int(np.median(clocks)) if clocks else None
+        return Verdict.passed(Speedup(
+            ratio=interval.value, low=interval.low, high=interval.high,
+            baseline_us=float(np.median(blocks.baseline_ns())) / 1e3, candidate_us=candidate_s * 1e6,
+            noise_pct=blocks.noise_pct(), samples=len(blocks.c), dropped=blocks.dropped))
+
+    # ------------------------------------------------------------ blocks
+
+    def _draw(self, distribution: str, names: Callable[[str], bool] = lambda name: True) -> dict[str, torch.Tensor]:
+        specs = {name: spec for name, spec in self._specs.items() if names(name)}
+        return draw(specs, self._case, self._bench.rng.getrandbits(62), distribution, self._bench.device)
+
+    def _refill(self, distribution: str, parameters: bool = True) -> None:
+        """New values for the next block, in the inbox just before it begins."""
+        assert self._inbox is not None
+        new = self._draw(distribution, lambda name: parameters or not name.startswith("param."))
+        self._inputs = {**self._inputs, **new}
+        self._inbox.write(new)
+
+    def _block(self, order: Sequence[Party], contract: str, fresh: bool, parameters: bool, echo_parameters: bool
+               ) -> dict[int, Reading] | Verdict:
+        """One iteration of each party on the same inputs, in this order; a verdict where one cannot."""
+        echo = [name for name in self._inputs if name not in self._referee.mutable
+                and (echo_parameters or not name.startswith("param."))]
+        found = {}
+        for party in order:
+            is_candidate = party is self._c
+            names = [n for n in echo if not (party.prepares and n.startswith("param."))] if is_candidate else []
+            try:
+                found[id(party)] = party.iterate(contract, fresh, parameters, names)
+            except Trouble as trouble:
+                return verdict_of(trouble) if is_candidate else baseline_verdict(trouble)
+        return found
+
+
+def _ns(readings: Sequence[Reading]) -> np.ndarray:
+    return np.array([r.ns for r in readings], dtype=np.float64)
+
+
+def _light(reading: Reading) -> Reading:
+    """The numbers of a reading, without the tensors that the next iteration overwrites."""
+    return Reading(reading.ns, reading.window_ns, reading.cpu_ns, reading.hidden, reading.clock_mhz, reading.threads, {}, {}, {})

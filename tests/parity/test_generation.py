@@ -1,0 +1,170 @@
+"""Greedy text of the engine against transformers' generate: batched, chunked, preempted, run-ahead on.
+
+Float32 on the CPU, tiny models with randomised weights, saved by transformers and loaded from the folder.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from fastkernels import LLM, SamplingParams
+from tests.parity.test_llama import reference
+
+LENGTHS = (5, 17, 33, 2, 64, 1, 9, 40)
+GREEDY = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True)
+
+
+def prompts(lengths=LENGTHS) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(3, 256, (n,), generator=generator).tolist() for n in lengths]
+
+
+@lru_cache
+def expected(name: str, max_tokens: int, lengths: tuple[int, ...] = LENGTHS) -> list[list[int]]:
+    """transformers' greedy continuation of each prompt alone."""
+    model = reference(name)
+    texts = []
+    for ids in prompts(lengths):
+        with torch.inference_mode():
+            out = model.generate(
+                torch.tensor([ids]),
+                attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+                do_sample=False,
+                max_new_tokens=max_tokens,
+                min_new_tokens=max_tokens,
+                eos_token_id=None,
+                pad_token_id=0,
+            )
+        texts.append(out[0, len(ids) :].tolist())
+    return texts
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """folder(name): the model as transformers saves it."""
+
+    @lru_cache
+    def save(name: str) -> Path:
+        path = tmp_path_factory.mktemp(name)
+        reference(name).save_pretrained(path)
+        return path
+
+    return save
+
+
+def generate(llm: LLM, ids: list[list[int]], params=GREEDY, **kwargs) -> list[list[int]]:
+    return [out.outputs[0].token_ids for out in llm.generate(ids, params, **kwargs)]
+
+
+def assert_nothing_is_held(llm: LLM) -> None:
+    stats = llm.stats()
+    assert stats["free_cache_blocks"] == [blocks - 1 for blocks in stats["cache_blocks"]]
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {},
+        {"max_num_batched_tokens": 16},
+        {"num_kv_cache_blocks": 40, "block_size": 4, "max_num_batched_tokens": 24},
+        {"max_num_seqs": 3},
+        {"block_size": 1},
+    ],
+    ids=["batched", "chunked", "preempted", "three-rows", "block-of-one"],
+)
+def test_greedy_text_is_that_of_transformers(folder, engine):
+    llm = LLM(folder("llama3"), device="cpu", **engine)
+    assert generate(llm, prompts()) == expected("llama3", 64)
+    assert (llm.stats()["preemptions"] > 0) == ("num_kv_cache_blocks" in engine)
+    assert_nothing_is_held(llm)
+
+
+@pytest.mark.parametrize("name", ["tied", "qwen2", "qwen2-window", "qwen3", "mistral", "yarn"])
+@pytest.mark.parametrize("blocks", [None, 26], ids=["roomy", "tight"])
+def test_relatives_continue_as_in_transformers(folder, name, blocks):
+    llm = LLM(folder(name), device="cpu", num_kv_cache_blocks=blocks, block_size=4, max_num_batched_tokens=20)
+    lengths = (5, 17, 33, 2)
+    params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+    assert generate(llm, prompts(lengths), params) == expected(name, 24, lengths)
+    assert_nothing_is_held(llm)
+
+
+def test_stop_token_ends_a_request_and_only_that_one(folder):
+    llm = LLM(folder("llama3"), device="cpu")
+    texts = expected("llama3", 64)
+    stop = texts[2][20]
+    assert stop not in texts[2][:20], "choose another position"
+    params = [
+        SamplingParams(
+            temperature=0.0, max_tokens=64, ignore_eos=True, stop_token_ids=[stop] if i == 2 else None
+        )
+        for i in range(len(LENGTHS))
+    ]
+    outputs = llm.generate(prompts(), params)
+    assert outputs[2].outputs[0].token_ids == texts[2][:21]
+    assert outputs[2].outputs[0].finish_reason == "stop"
+    others = [out.outputs[0] for i, out in enumerate(outputs) if i != 2]
+    assert [o.token_ids for o in others] == texts[:2] + texts[3:]
+    assert {o.finish_reason for o in others} == {"length"}
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [{}, {"num_kv_cache_blocks": 40, "block_size": 4, "max_num_batched_tokens": 24}],
+    ids=["roomy", "preempted"],
+)
+def test_forced_decoding_agrees_with_itself_and_records_log_probabilities(folder, engine):
+    llm = LLM(folder("llama3"), device="cpu", **engine)
+    texts = expected("llama3", 64)
+    params = SamplingParams(temperature=0.0, max_tokens=64, logprobs=5)
+    outputs = [out.outputs[0] for out in llm.generate(prompts(), params, forced=texts)]
+    assert [o.token_ids for o in outputs] == texts
+    assert (llm.stats()["preemptions"] > 0) == bool(engine)
+    for ids, output in zip(prompts(), outputs):
+        logits = reference("llama3")(torch.tensor([ids + output.token_ids])).logits[0, len(ids) - 1 : -1]
+        best = logits.log_softmax(-1).topk(5)
+        assert len(output.logprobs) == 64
+        for position, (values, tokens) in enumerate(zip(best.values.tolist(), best.indices.tolist())):
+            assert list(output.logprobs[position]) == tokens
+            assert list(output.logprobs[position].values()) == pytest.approx(values, abs=1e-4)
+
+
+def test_forced_decoding_follows_the_forced_ids(folder):
+    """Along other ids the choices are those of the model on these ids, position by position."""
+    llm = LLM(folder("llama3"), device="cpu", max_num_batched_tokens=32)
+    forced = [[(7 * i + 13 * k) % 256 for k in range(30)] for i in range(len(LENGTHS))]
+    outputs = generate(llm, prompts(), SamplingParams(temperature=0.0), forced=forced)
+    for ids, given, chosen in zip(prompts(), forced, outputs):
+        logits = reference("llama3")(torch.tensor([ids + given])).logits[0, len(ids) - 1 : -1]
+        assert chosen == logits.argmax(-1).tolist()
+
+
+def test_seeded_sampling_does_not_depend_on_the_batch(folder):
+    params = [
+        SamplingParams(temperature=0.8, top_k=40, top_p=0.9, max_tokens=32, seed=i, ignore_eos=True)
+        for i in range(len(LENGTHS))
+    ]
+    together = generate(LLM(folder("llama3"), device="cpu"), prompts(), params)
+    tight = LLM(
+        folder("llama3"), device="cpu", num_kv_cache_blocks=40, block_size=4, max_num_batched_tokens=24
+    )
+    assert generate(tight, prompts(), params) == together
+    alone = LLM(folder("llama3"), device="cpu", max_num_seqs=1)
+    assert [generate(alone, [ids], p)[0] for ids, p in zip(prompts(), params)] == together
+    other = [
+        SamplingParams(temperature=0.8, top_k=40, top_p=0.9, max_tokens=32, seed=i + 100, ignore_eos=True)
+        for i in range(len(LENGTHS))
+    ]
+    assert generate(alone, prompts(), other) != together
+
+
+def test_unseeded_sampling_differs_between_requests_and_repeats_with_the_engine_seed(folder):
+    params = SamplingParams(temperature=1.0, max_tokens=16, ignore_eos=True)
+    twice = [prompts()[0], prompts()[0]]
+    first, second = (generate(LLM(folder("llama3"), device="cpu", seed=5), twice, params) for _ in range(2))
+    assert first == second
+    assert first[0] != first[1]

@@ -1,0 +1,74 @@
+"""Each distribution is what its name says, in every dtype, and depends on its generator alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fastkernels.loader import distributions
+from fastkernels.loader.distributions import ATTENTION, DISTRIBUTIONS, fill
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def drawn(name: str, dtype=torch.float32, shape=(64, 256), seed=0, **limits) -> torch.Tensor:
+    x = torch.full(shape, torch.nan, dtype=dtype)
+    return fill(x, name, torch.Generator().manual_seed(seed), **limits)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_finite_and_reproducible(name, dtype):
+    x = drawn(name, dtype)
+    assert x.isfinite().all()
+    assert torch.equal(x, drawn(name, dtype))
+    assert not torch.equal(x, drawn(name, dtype, seed=1))
+    assert x.dtype == dtype
+
+
+def test_shapes_of_values():
+    assert drawn("normal").std().sub(1).abs() < 0.05
+    assert 10 < drawn("heavy_tail").abs().max() < 500
+    offset = drawn("uniform_offset")
+    assert offset.min() >= 2
+    assert offset.max() <= 4
+    constant = drawn("constant_rows")
+    assert torch.equal(constant, constant[:, :1].expand_as(constant))
+    assert constant[:, 0].unique().numel() > 60
+    assert 0.9 < (drawn("sparse") == 0).float().mean() < 0.98
+    scale = drawn("extreme").std(1)
+    assert scale.max() / scale.min() > 1e5
+
+
+def test_limits_bound_scales():
+    assert drawn("extreme", limits=ATTENTION).abs().max() < 20
+    assert drawn("heavy_tail", limits=ATTENTION).abs().max() < 20
+    assert drawn("extreme", torch.float16).abs().max() < 200
+
+
+def test_mixed_has_rows_of_every_kind():
+    x = drawn("mixed", shape=(256, 512))
+    constant = (x == x[:, :1]).all(1)
+    sparse = ((x == 0).float().mean(1) > 0.8) & ~constant
+    offset = (x >= 2).all(1) & ~constant
+    extreme = (x.abs().amax(1) > 1000) & ~constant
+    for kind in (constant, sparse, offset, extreme):
+        assert 1 < kind.sum() < 100
+
+
+def test_chunks_do_not_repeat(monkeypatch):
+    monkeypatch.setattr(distributions, "_CHUNK", 1024)
+    x = drawn("normal", shape=(64, 256))
+    assert x.unique().numel() > 16_000
+    assert x[:, 0].unique().numel() == 64
+
+
+def test_one_dimension_no_rows_and_scalars():
+    assert drawn("mixed", shape=(7,)).isfinite().all()
+    assert drawn("mixed", shape=(0, 8)).shape == (0, 8)
+    assert drawn("normal", shape=()).isfinite()
+
+
+def test_unknown_distribution():
+    with pytest.raises(ValueError, match=r"'gaussian'.*normal"):
+        drawn("gaussian")

@@ -1,0 +1,203 @@
+"""Specs and draws of whole trials: agreement between tables, slots and caches; independence of parts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fastkernels import registry
+from fastkernels.loader.batches import pool_blocks
+from fastkernels.loader.inputs import DISTRIBUTIONS, cast, draw, trial_specs
+from fastkernels.loader.materialize import build_module
+from fastkernels.loader.overlay import Overlay
+from fastkernels.records import Batch, Case, Provenance, TensorSpec
+
+BASELINE = Overlay.over_baseline()
+BATCH = Batch(rows=((3, 1, 40), (1, 5, 5), (1, 17, 33)))
+TOKENS, BLOCKS = BATCH.num_tokens, pool_blocks(BATCH)
+
+
+def case(task: str, init: dict, inputs: dict, batch: Batch | None = BATCH, dtype: str = "float32") -> Case:
+    given = {name: TensorSpec(**spec) if isinstance(spec, dict) else spec for name, spec in inputs.items()}
+    provenance = Provenance(architecture="none", config="none", phase="mixed")
+    return Case(
+        id="test",
+        task=task,
+        size="tiny",
+        dtype=dtype,
+        init=init,
+        inputs=given,
+        batch=batch,
+        provenance=provenance,
+    )
+
+
+POOL = {"shape": (BLOCKS, 16, 2, 8), "dtype": "float32", "draw": "cache"}
+KEYS = {"shape": (TOKENS, 2, 8), "dtype": "float32"}
+STORE = case(
+    "L1/kv_cache",
+    {},
+    {
+        "key": KEYS,
+        "value": KEYS,
+        "k_cache": POOL,
+        "v_cache": POOL,
+        "slots": {"shape": (TOKENS,), "dtype": "int64", "draw": "step.slots"},
+    },
+)
+ATTEND = case(
+    "L2/paged_attention",
+    {"num_heads": 4, "head_size": 8, "scale": 0.3, "num_kv_heads": 2},
+    {
+        "query": {"shape": (TOKENS, 32), "dtype": "float32"},
+        "key": {"shape": (TOKENS, 16), "dtype": "float32"},
+        "value": {"shape": (TOKENS, 16), "dtype": "float32"},
+    },
+)
+
+
+def specs_of(of: Case) -> dict[str, TensorSpec]:
+    return trial_specs(of, build_module(BASELINE, of, "meta"))
+
+
+def test_names_and_shapes_of_a_module_with_caches():
+    specs = specs_of(ATTEND)
+    assert list(specs) == [
+        "arg.query",
+        "arg.key",
+        "arg.value",
+        "cache.0.0.k_cache",
+        "cache.0.0.v_cache",
+        "step.query_starts",
+        "step.seq_lens",
+        "step.block_tables.0",
+        "step.slots.0",
+    ]
+    assert specs["cache.0.0.k_cache"].shape == (BLOCKS, 16, 2, 8)
+    assert specs["step.block_tables.0"].shape == (5, 3)
+
+
+def test_a_module_without_caches_has_no_step():
+    linear = case(
+        "L1/linear",
+        {"in_features": 8, "out_features": 4, "bias": True},
+        {"x": {"shape": (3, 8), "dtype": "bfloat16"}},
+        None,
+        "bfloat16",
+    )
+    specs = specs_of(linear)
+    assert {name: (spec.shape, spec.dtype) for name, spec in specs.items()} == {
+        "arg.x": ((3, 8), "bfloat16"),
+        "param.weight": ((4, 8), "bfloat16"),
+        "param.bias": ((4,), "bfloat16"),
+    }
+    drawn = draw(specs, linear, seed=1)
+    assert drawn["param.bias"].abs().max() <= 0.5
+    assert drawn["param.weight"].dtype == torch.bfloat16
+
+
+def test_scales_of_parameters():
+    norm = case("L1/rms_norm", {"hidden_size": 512}, {"x_TD": {"shape": (2, 512), "dtype": "float32"}}, None)
+    weight = draw(specs_of(norm), norm, 1, "extreme")["param.weight"]
+    assert weight.min() >= 0.5
+    assert weight.max() <= 1.5
+    linear = case(
+        "L1/linear",
+        {"in_features": 400, "out_features": 400},
+        {"x": {"shape": (2, 400), "dtype": "float32"}},
+        None,
+    )
+    assert draw(specs_of(linear), linear, 1, "extreme")["param.weight"].std().mul(20).sub(1).abs() < 0.05
+
+
+def test_slots_of_an_argument_point_where_the_pool_does_not_matter_less():
+    """Entries that hold tokens have scale 1, all others (unused blocks, the null block, ends of blocks) a larger one."""
+    drawn = draw(specs_of(STORE), STORE, seed=5)
+    slots, pool = drawn["arg.slots"], drawn["arg.k_cache"].view(-1, 16)
+    assert slots.unique().numel() == TOKENS
+    held = torch.zeros(len(pool), dtype=torch.bool)
+    held[slots] = True
+    assert pool[held].std() < 1.2
+    assert pool[:16].std() > 4, "the null block holds garbage"
+    assert (pool != 0).all()
+
+
+def test_caches_of_a_module_agree_with_its_step():
+    drawn = draw(specs_of(ATTEND), ATTEND, seed=5)
+    pool, slots = drawn["cache.0.0.k_cache"].view(-1, 16), drawn["step.slots.0"]
+    assert pool[slots].std() > 4, "this step's entries are not there before the module stores them"
+    decode_row = drawn["step.block_tables.0"][0, :2].long()
+    assert drawn["cache.0.0.k_cache"][decode_row].std() < 1.2
+
+
+@pytest.mark.parametrize("of", [STORE, ATTEND], ids=["arguments", "owned"])
+def test_every_part_can_be_drawn_by_itself(of):
+    specs = specs_of(of)
+    whole = draw(specs, of, 9, "mixed")
+    for name, spec in specs.items():
+        assert torch.equal(draw({name: spec}, of, 9, "mixed")[name], whole[name])
+    other = draw(specs, of, 10, "mixed")
+    same = {name for name in specs if torch.equal(other[name], whole[name])}
+    assert same <= {"step.query_starts", "step.seq_lens"}
+
+
+def test_block_tables_of_groups_differ():
+    specs = specs_of(ATTEND)
+    specs["step.block_tables.1"] = specs["step.block_tables.0"]
+    drawn = draw(specs, ATTEND, 2)
+    assert not torch.equal(drawn["step.block_tables.0"], drawn["step.block_tables.1"])
+
+
+def test_ids_reach_both_ends():
+    embed = case(
+        "L1/embedding",
+        {"num_embeddings": 50, "embedding_dim": 8},
+        {"ids": {"shape": (30,), "dtype": "int64", "draw": "ids", "high": 50}},
+        None,
+    )
+    ids = draw(specs_of(embed), embed, 3)["arg.ids"]
+    assert ids.min() == 0
+    assert ids.max() == 49
+
+
+def test_declared_shape_against_the_batch():
+    wrong = STORE.model_copy(
+        update={
+            "inputs": {
+                **STORE.inputs,
+                "slots": TensorSpec(shape=(TOKENS + 1,), dtype="int64", draw="step.slots"),
+            }
+        }
+    )
+    with pytest.raises(ValueError, match=r"arg\.slots is declared"):
+        draw(specs_of(wrong), wrong, 0)
+    unknown = STORE.model_copy(
+        update={
+            "inputs": {
+                **STORE.inputs,
+                "key": TensorSpec(shape=(TOKENS, 2, 8), dtype="float32", draw="cauchy"),
+            }
+        }
+    )
+    with pytest.raises(ValueError, match="cauchy"):
+        draw(specs_of(unknown), unknown, 0)
+
+
+def test_wider_tables_are_padded_with_the_null_block():
+    table = {"arg.block_tables": TensorSpec(shape=(5, 9), dtype="int32", draw="step.block_tables")}
+    assert (draw(table, STORE, 0)["arg.block_tables"][:, 3:] == 0).all()
+
+
+def test_cast_keeps_integers():
+    wide = cast(draw(specs_of(ATTEND), ATTEND, 0), torch.float64)
+    assert wide["arg.query"].dtype == torch.float64
+    assert wide["step.slots.0"].dtype == torch.int64
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_every_registered_tiny_task_can_be_drawn(distribution):
+    for entry in registry.tasks():
+        tiny = registry.cases(entry, size="tiny")[:1]
+        for of in tiny:
+            drawn = draw(specs_of(of), of, 1, distribution)
+            assert all(value.isfinite().all() for value in drawn.values() if value.is_floating_point())

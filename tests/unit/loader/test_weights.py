@@ -1,0 +1,194 @@
+"""Folders, shards, ties, corrupt files, the Hub without network, and random weights."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaForCausalLM as HfLlama
+
+from fastkernels import registry
+from fastkernels.errors import FileFormatError, NotFoundError, UsageError, WeightsError
+from fastkernels.loader.overlay import Overlay
+from fastkernels.loader.weights import ModelSource, find, load_model
+from fastkernels.nn.weights import export_weights
+
+CPU = torch.device("cpu")
+
+
+def hf_model(is_tied: bool = False) -> HfLlama:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=is_tied, eos_token_id=2)
+    return HfLlama(config).eval()
+
+
+def load(source: ModelSource) -> torch.nn.Module:
+    return load_model(source, Overlay.over_baseline(), CPU, torch.float32, seed=0)
+
+
+def assert_same(model: torch.nn.Module, reference: HfLlama) -> None:
+    weights = dict(export_weights(model))
+    state = reference.state_dict()
+    assert set(weights) == set(state) - ({"lm_head.weight"} if reference.config.tie_word_embeddings else set())
+    for name, tensor in weights.items():
+        assert torch.equal(tensor, state[name]), name
+
+
+@pytest.mark.parametrize("is_tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("shard", ["1GB", "20KB"], ids=["one-file", "sharded"])
+def test_folder_as_transformers_saves_it(tmp_path, is_tied, shard):
+    reference = hf_model(is_tied)
+    reference.save_pretrained(tmp_path, max_shard_size=shard)
+    assert (tmp_path / "model.safetensors.index.json").is_file() == (shard == "20KB")
+    source = find(tmp_path)
+    assert source.architecture.task == "L4/llama"
+    assert source.stop_ids == (2,)
+    assert_same(load(source), reference)
+
+
+def test_tied_model_whose_checkpoint_repeats_the_head(tmp_path):
+    reference = hf_model(is_tied=True)
+    reference.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    save_file(weights, tmp_path / "model.safetensors")
+    assert_same(load(find(tmp_path)), reference)
+
+
+def test_one_safetensors_file_of_another_name(tmp_path):
+    reference = hf_model()
+    reference.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "weights.safetensors")
+    assert_same(load(find(tmp_path)), reference)
+
+
+def test_missing_tensor_is_named(tmp_path):
+    hf_model().save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(WeightsError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
+        load(find(tmp_path))
+
+
+@pytest.mark.parametrize("keep", [0, 4, 300, -100], ids=["empty", "no-header", "half-header", "short-data"])
+def test_truncated_file_is_named(tmp_path, keep):
+    hf_model().save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(FileFormatError, match=r"model\.safetensors, header"):
+        load(find(tmp_path))
+
+
+def test_shard_without_the_tensor_that_the_index_places_there(tmp_path):
+    hf_model().save_pretrained(tmp_path, max_shard_size="20KB")
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    name = "model.norm.weight"
+    shard = tmp_path / index["weight_map"][name]
+    weights = load_file(shard)
+    del weights[name]
+    save_file(weights, shard)
+    with pytest.raises(FileFormatError) as caught:
+        load(find(tmp_path))
+    assert caught.value.path == shard
+    assert caught.value.where == f"tensor {name}"
+
+
+def test_missing_shard_is_named(tmp_path):
+    hf_model().save_pretrained(tmp_path, max_shard_size="20KB")
+    next(iter(sorted(tmp_path.glob("model-00002*")))).unlink()
+    with pytest.raises(FileFormatError, match="model-00002.* is missing"):
+        load(find(tmp_path))
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors.index.json", "generation_config.json"])
+def test_corrupt_json_is_named_with_its_line(tmp_path, file):
+    hf_model().save_pretrained(tmp_path, max_shard_size="20KB")
+    (tmp_path / file).write_text('{\n "weight_map": {,}\n}')
+    with pytest.raises(FileFormatError, match=rf"{file}, line 2"):
+        source = find(tmp_path)
+        load(source)
+        assert source.stop_ids == ()
+
+
+def test_index_without_a_map(tmp_path):
+    hf_model().save_pretrained(tmp_path, max_shard_size="20KB")
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(FileFormatError, match="weight_map"):
+        load(find(tmp_path))
+
+
+def test_folder_without_weights_says_what_it_expected(tmp_path):
+    hf_model().save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(UsageError, match=r"no model\.safetensors.*\.bin files are not read"):
+        load(find(tmp_path))
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(UsageError, match=r"no config\.json"):
+        find(tmp_path)
+
+
+def test_unknown_names_say_what_is_near():
+    with pytest.raises(NotFoundError, match="Did you mean llama"):
+        find("lama")
+    with pytest.raises(NotFoundError, match="Did you mean tiny"):
+        find("llama", config="tinyy")
+    with pytest.raises(UsageError, match="No folder"):
+        find("./nowhere")
+    with pytest.raises(NotFoundError, match="resnet"):
+        find({"model_type": "resnet"})
+
+
+def test_architecture_id_chooses_by_size_and_configuration():
+    assert find("llama", size="tiny").config["hidden_size"] == 64
+    assert find("llama", size="full").config["hidden_size"] == 4096
+    assert find("llama", config="tiny-qwen3").config["model_type"] == "qwen3"
+    assert find("llama", size="full").dtype(torch.device("cuda")) == torch.bfloat16
+    assert find("llama", size="full").dtype(CPU) == torch.float32
+
+
+def test_random_weights_follow_the_seed():
+    config = registry.architecture("llama").configs["tiny"].config
+    first, again = (dict(load(find(dict(config))).named_parameters()) for _ in range(2))
+    other = load_model(find("llama"), Overlay.over_baseline(), CPU, torch.float32, seed=1)
+    for name, parameter in other.named_parameters():
+        assert torch.equal(first[name], again[name])
+        assert not torch.equal(first[name], parameter)
+
+
+def _find_with_hub(home: Path, body: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """huggingface_hub reads its variables at import, so a fresh process."""
+    code = f"from fastkernels.loader.weights import find\n{body}"
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120,
+        env={"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "PATH": "", "OMP_NUM_THREADS": "1", **environment})
+
+
+def test_hub_id_that_is_not_cached_while_offline_is_a_clear_error(tmp_path):
+    body = (
+        "from fastkernels.errors import UsageError\n"
+        "try:\n    find('someone/some-model')\n"
+        "except UsageError as error:\n    print(type(error).__name__, error)")
+    done = _find_with_hub(tmp_path, body)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("UsageError someone/some-model is not in the local Hugging Face cache")
+
+
+def test_hub_id_that_is_cached_is_found_offline(tmp_path):
+    repository = tmp_path / "hub" / "models--someone--some-model"
+    snapshot = repository / "snapshots" / "abc123"
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc123")
+    hf_model().save_pretrained(snapshot)
+    done = _find_with_hub(tmp_path, "print(find('someone/some-model').folder)")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(snapshot)

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from fastkernels.layout import data_dir
+from fastkernels.registry import lookup
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the registry that lookups read, to be damaged."""
+    folder = tmp_path / "registry"
+    shutil.copytree(data_dir("registry"), folder)
+    original = data_dir
+    monkeypatch.setattr(lookup, "data_dir", lambda name: folder if name == "registry" else original(name))
+    return folder

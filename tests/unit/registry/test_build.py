@@ -1,0 +1,61 @@
+"""The committed cases are those that the walk of the registered configurations gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fastkernels import registry
+from fastkernels.layout import data_dir
+from fastkernels.loader.batches import pool_blocks
+from fastkernels.loader.inputs import bind, build_module, draw, trial_specs
+from fastkernels.loader.overlay import Overlay
+from fastkernels.records import Case
+from fastkernels.registry.build import build, render
+
+BASELINE = Overlay.over_baseline()
+
+
+def test_committed_cases_are_current() -> None:
+    expected = {task: render(cases) for task, cases in build(BASELINE.load, pool_blocks).items()}
+    folder = data_dir("registry") / "cases"
+    found = {path.relative_to(folder).with_suffix("").as_posix(): path.read_text() for path in folder.rglob("*.jsonl")}
+    assert set(found) == set(expected)
+    stale = [task for task in expected if found[task] != expected[task]]
+    assert not stale, f"run scripts/build_cases.py: {stale} changed"
+
+
+def test_the_walk_leaves_no_trace_on_the_task_classes() -> None:
+    norm = BASELINE.load("L1.rms_norm").RMSNorm
+    assert norm.__init__.__qualname__ == "RMSNorm.__init__"
+    assert "__init__" not in vars(BASELINE.load("L1.softmax").Softmax)
+    assert torch.get_default_dtype() == torch.float32
+
+
+TINY = [case for entry in registry.tasks() for case in registry.cases(entry, size="tiny")]
+
+
+@pytest.mark.parametrize("case", TINY, ids=lambda case: f"{case.task}:{case.id}")
+def test_every_tiny_case_can_be_built_and_called(case: Case) -> None:
+    module = build_module(BASELINE, case, "cpu")
+    call = bind(module, case, draw(trial_specs(case, module), case, seed=1))
+    outputs = call.invoke()
+    assert outputs
+    for name, value in outputs.items():
+        assert value.is_floating_point() <= bool(torch.isfinite(value).all()), name
+
+
+FULL = [case for entry in registry.tasks() for case in registry.cases(entry, size="full")]
+
+
+def test_every_full_case_can_be_built_and_called_on_the_meta_device() -> None:
+    """Shapes fit together; block tables, which are drawn for real, are checked for the smaller batches."""
+    for case in FULL:
+        module = build_module(BASELINE, case, "meta")
+        specs = trial_specs(case, module)
+        tensors = {
+            name: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta") for name, spec in specs.items()
+        }
+        bind(module, case, tensors).invoke()
+        steps = {name: spec for name, spec in specs.items() if spec.draw.startswith("step.")}
+        if case.batch and sum(case.batch.seq_lens) < 20_000:
+            draw(steps, case, seed=1)

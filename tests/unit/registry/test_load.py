@@ -1,0 +1,97 @@
+"""A corrupt registry file is named with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fastkernels import registry
+from fastkernels.errors import FileFormatError
+from fastkernels.registry.load import read_yaml
+from fastkernels.registry.schema import Workload
+
+
+def line_of(text: str, needle: str) -> int:
+    return next(number for number, line in enumerate(text.splitlines(), start=1) if needle in line)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "at", "problem"),
+    [
+        ("tasks.yaml", "variants: {default: RMSNorm}", "variants: {default: RMSNorm", "mirrors: [vllm.model", "expected"),
+        ("tasks.yaml", "rule: sampler", "rule: samples", "rule: samples", "samples"),
+        ("tasks.yaml", "id: L1/glu", "id: L5/glu", "id: L5/glu", "L5/glu"),
+        ("tasks.yaml", "  rule: sampler", "  rules: sampler", "rules: sampler", "not permitted"),
+        ("tasks.yaml", "  rule: sampler", "  rule: sampler\n  rule: exact", "rule: exact", "twice"),
+        ("workloads.yaml", "requests: 1000, input_len: 1024", "requests: no, input_len: 1024", "requests: no", "requests"),
+        ("architectures/llama.yaml", "    dtype: float32", "    dtype: float3", "dtype: float3", "float3"),
+    ],
+)
+def test_yaml(copied: Path, file: str, old: str, new: str, at: str, problem: str) -> None:
+    path = copied / file
+    text = path.read_text().replace(old, new, 1)
+    assert new in text
+    path.write_text(text)
+    with pytest.raises(FileFormatError) as caught:
+        registry.tasks(), registry.workloads(), registry.architectures()
+    assert caught.value.path == path
+    assert caught.value.where == f"line {line_of(text, at)}"
+    assert problem in caught.value.problem
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda line: line[:-5], "column"),
+        (lambda line: line.replace('"size":"tiny"', '"size":"small"').replace('"size":"full"', '"size":"small"'), "small"),
+        (lambda line: line.replace("L1/glu", "L1/gul"), "L1/gul"),
+    ],
+)
+def test_jsonl(copied: Path, damage, problem: str) -> None:
+    path = copied / "cases" / "L1" / "glu.jsonl"
+    lines = path.read_text().splitlines()
+    lines[6] = damage(lines[6])
+    path.write_text("\n".join(lines))
+    with pytest.raises(FileFormatError) as caught:
+        registry.cases("L1/glu")
+    assert caught.value.path == path
+    assert caught.value.where == "line 7"
+    assert problem in caught.value.problem
+
+
+def test_a_case_id_given_twice(copied: Path) -> None:
+    path = copied / "cases" / "L1" / "glu.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, lines[0]]))
+    with pytest.raises(FileFormatError, match=rf"line {len(lines) + 1}: id .* is taken"):
+        registry.cases("L1/glu")
+
+
+def test_an_alias_given_twice(copied: Path) -> None:
+    path = copied / "tasks.yaml"
+    path.write_text(path.read_text().replace("aliases: [llama_mlp", "aliases: [lm_head, llama_mlp"))
+    with pytest.raises(FileFormatError, match="'lm_head' is taken"):
+        registry.tasks()
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match="No such file"):
+        read_yaml(tmp_path / "none.yaml", list[Workload])
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"name: x\nkind: \xff\n")
+    with pytest.raises(FileFormatError, match="line 2: not UTF-8"):
+        read_yaml(binary, list[Workload])
+    empty = tmp_path / "empty.yaml"
+    empty.touch()
+    with pytest.raises(FileFormatError, match="line 1"):
+        read_yaml(empty, list[Workload])
+
+
+@pytest.mark.parametrize(("text", "where"), [("{\n'a': 1}", "line 2"), (None, "")])
+def test_config_json(tmp_path: Path, text: str | None, where: str) -> None:
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    with pytest.raises(FileFormatError) as caught:
+        registry.read_config(tmp_path)
+    assert caught.value.where == where

@@ -1,0 +1,107 @@
+"""Names, aliases, globs, variants; what matches nothing says what is near."""
+
+from __future__ import annotations
+
+import pytest
+from fastkernels import registry
+from fastkernels.errors import NotFoundError
+
+
+@pytest.mark.parametrize(
+    ("name", "id", "variants"),
+    [
+        ("L1/rms_norm", "L1/rms_norm", {"default"}),
+        ("rms_norm", "L1/rms_norm", {"default"}),
+        ("llama_mlp", "L2/gated_mlp", {"default"}),
+        ("L1/glu", "L1/glu", {"default", "gelu"}),
+        ("L1/glu:gelu", "L1/glu", {"gelu"}),
+        ("gelu_and_mul", "L1/glu", {"gelu"}),
+        ("silu_and_mul", "L1/glu", {"default"}),
+        ("lm_head", "L2/parallel_embedding", {"lm_head"}),
+    ],
+)
+def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
+    entry = registry.task(name)
+    assert entry.id == id
+    assert set(entry.variants) == variants
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        (["L1/*norm*"], ["L1/rms_norm"]),
+        (["*norm*", "llama_mlp", "rms_norm"], ["L1/rms_norm", "L2/gated_mlp"]),
+        (["L1/*attention", "L2/*attention"], [
+            "L1/prefill_attention", "L1/decode_attention", "L2/paged_attention", "L2/causal_attention"]),
+        (["L3"], ["L3/decoder_layer"]),
+        (["*embedding:lm_*"], ["L2/parallel_embedding"]),
+    ],
+)
+def test_patterns(patterns: list[str], expected: list[str]) -> None:
+    assert [entry.id for entry in registry.find_tasks(patterns)] == expected
+
+
+def test_patterns_of_one_task_join_their_variants() -> None:
+    (entry,) = registry.find_tasks(["gelu_and_mul", "silu_and_mul"])
+    assert set(entry.variants) == {"default", "gelu"}
+    (entry,) = registry.find_tasks(["parallel_linear:row", "parallel_linear:qkv"])
+    assert set(entry.variants) == {"row", "qkv"}
+
+
+def test_level_and_architecture_filter_what_was_found() -> None:
+    assert {entry.level for entry in registry.find_tasks(level=2)} == {2}
+    assert registry.find_tasks(["L1/*"], level=2) == []
+    used = {entry.id for entry in registry.find_tasks(architecture="llama")}
+    assert {"L4/llama", "L3/decoder_layer", "L2/paged_attention", "L1/kv_cache", "L1/sampling"} <= used
+
+
+@pytest.mark.parametrize(
+    ("call", "suggestion"),
+    [
+        (lambda: registry.task("rmsnorm"), "L1/rms_norm"),
+        (lambda: registry.find_tasks(["L1/rms_norm", "L2/gated_mpl"]), "L2/gated_mlp"),
+        (lambda: registry.task("lama_mlp"), "llama_mlp"),
+        (lambda: registry.task("L1/glu:gleu"), "L1/glu:gelu"),
+        (lambda: registry.architecture("lama"), "llama"),
+        (lambda: registry.workloads(["decode-hevy"]), "decode-heavy"),
+        (lambda: registry.suite("smoek"), "smoke"),
+        (lambda: registry.find_architectures(category="Dense & MoE LLM models"), "Dense & MoE LLMs"),
+        (lambda: registry.architecture_for({"architectures": ["LlamaForCausal"]}), "LlamaForCausalLM"),
+    ],
+)
+def test_near_names(call, suggestion: str) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        call()
+    assert suggestion in caught.value.suggestions
+    assert caught.value.exit_code == 2
+
+
+def test_cases_filter() -> None:
+    tiny = registry.cases("L1/rms_norm", size="tiny")
+    assert tiny
+    assert {case.size for case in tiny} == {"tiny"}
+    (one,) = registry.cases("rms_norm", glob="llama-8b-T8192-D4096-residual-bf16")
+    assert one.calls == 64
+    assert registry.cases("rms_norm", glob="T8192-D4096-residual") == [one]
+    assert {case.variant for case in registry.cases("L1/glu:gelu")} == {"gelu"}
+    assert {case.variant for case in registry.cases(registry.task("row_parallel_linear"))} == {"row"}
+    assert {case.provenance.architecture for case in registry.cases("glu", architecture="llama")} == {"llama"}
+
+
+def test_architecture_by_checkpoint_and_configuration() -> None:
+    llama = registry.architecture("meta-llama/Llama-3.1-8B-Instruct")
+    assert llama is registry.architecture("llama") is registry.architecture("Qwen/Qwen3-8B")
+    assert registry.architecture_for({"architectures": ["Qwen3ForCausalLM"]}) is llama
+    assert registry.architecture_for({"model_type": "mistral"}) is llama
+    with pytest.raises(NotFoundError):      # the class decides, not the type that other models share
+        registry.architecture_for({"architectures": ["LlamaForSequenceClassification"], "model_type": "llama"})
+
+
+def test_workloads_of_the_scored_suite() -> None:
+    full = {w.name: (w.kind, w.requests, w.input_len, w.output_len) for w in registry.workloads(size="full")}
+    assert full["prefill-heavy"] == ("throughput", 1000, 1024, 512)
+    assert full["balanced"] == ("throughput", 1000, 512, 512)
+    assert full["decode-heavy"] == ("throughput", 1000, 512, 1024)
+    assert full["single-request"] == ("latency", 1, 128, 128)
+    assert full["fixed-batch-32"] == ("latency", 32, 128, 128)
+    assert set(registry.suite("default").workloads["full"]) == set(registry.architecture("llama").workloads)
