@@ -1,6 +1,6 @@
 """Host time of a step: plan, pack and retire of decode steps, without a device.
 
-    python benchmarks/scheduler_micro.py --rows 1024
+python benchmarks/scheduler_micro.py --rows 1024
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import time
 import numpy as np
 
 from fastkernels.engine.cache import BlockCache, BlockGroup
+from fastkernels.engine.packing import pack_decode
 from fastkernels.engine.plan import Sampled
 from fastkernels.engine.requests import Request, SamplingParams
-from fastkernels.engine.rows import pack_decode
 from fastkernels.engine.scheduler import Scheduler
 
 MAX_LEN, BLOCK_SIZE, PROMPT = 2048, 16, 512
@@ -27,7 +27,9 @@ def measure(num_rows: int, num_steps: int) -> dict[str, float]:
     for serial in range(num_rows):
         # Different lengths: in each step another part of the rows starts a block.
         prompt = list(range(PROMPT - serial % BLOCK_SIZE))
-        scheduler.add(Request(serial, prompt, SamplingParams(), seed=0, max_tokens=MAX_LEN - PROMPT, stop_ids=(7,)))
+        scheduler.add(
+            Request(serial, prompt, SamplingParams(), seed=0, max_tokens=MAX_LEN - PROMPT, stop_ids=(7,))
+        )
     ids = np.zeros(num_rows, np.int64)
     flying = scheduler.plan()
     seconds: dict[str, list[float]] = {"plan": [], "pack": [], "retire": []}
@@ -47,13 +49,19 @@ def measure(num_rows: int, num_steps: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=400)
     arguments = parser.parse_args()
     parts = measure(arguments.rows, arguments.steps)
     total = sum(parts.values())
-    print(f"{arguments.rows} rows: {total:.3f} ms a step (" + ", ".join(f"{k} {v:.3f}" for k, v in parts.items()) + ")")
+    print(
+        f"{arguments.rows} rows: {total:.3f} ms a step ("
+        + ", ".join(f"{k} {v:.3f}" for k, v in parts.items())
+        + ")"
+    )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Write registry/cases by walking the registered configurations; `--check` compares instead and exits 1 on a difference.
+"""Write registry/cases by walking the registered configurations.
 
-    python scripts/build_cases.py [--check]
+python scripts/build_cases.py            write
+python scripts/build_cases.py --check    compare with the files, exit 1 on a difference
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from fastkernels.layout import data_dir
 from fastkernels.loader.batches import pool_blocks
@@ -21,12 +21,14 @@ def main() -> int:
     check = parser.parse_args().check
 
     folder = data_dir("registry") / "cases"
-    texts = {folder / f"{task}.jsonl": render(cases)
-             for task, cases in build(Overlay.over_baseline().load, pool_blocks).items()}
+    built = build(Overlay.over_baseline().load, pool_blocks)
+    texts = {folder / f"{task}.jsonl": render(cases) for task, cases in built.items()}
     stale = [path for path in folder.glob("L*/*.jsonl") if path not in texts]
     changed = [path for path, text in texts.items() if not path.is_file() or path.read_text() != text]
-    for path in (*changed, *stale):
-        print(f"{'differs' if check else 'removed' if path in stale else 'written'}: {path.relative_to(Path(folder))}")
+    for path in changed:
+        print(f"{'differs' if check else 'written'}: {path.relative_to(folder)}")
+    for path in stale:
+        print(f"{'of no task' if check else 'removed'}: {path.relative_to(folder)}")
     if check:
         return 1 if changed or stale else 0
     for path in changed:

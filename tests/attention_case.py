@@ -13,6 +13,11 @@ from torch import Tensor
 from tests.helpers import make_tables
 
 
+# Rounding of probabilities and of the output to 16 bits (half a unit in the last place each, and some luck less);
+# float32 arithmetic of scores up to about 20 and sums of 1,000 terms; float64 likewise.
+ROUNDING = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2e-6, torch.float64: 2e-14}
+
+
 @dataclass(frozen=True)
 class AttentionCase:
     """Arguments of prefill_attention (or decode_attention, where every query length is 1), and the answer."""
@@ -41,15 +46,28 @@ class AttentionCase:
         return self.query_THK, self.k_cache, self.v_cache, *lengths, self.scale, self.window, self.max_seq_len
 
     def on(self, device: str) -> AttentionCase:
+        """The case with its tensors on a device; the query keeps its strides."""
         tensors = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **tensors)
+        packed = torch.full(
+            (len(self.query_THK), self.query_THK.stride(0)), torch.nan, dtype=self.query_THK.dtype
+        )
+        query = packed.to(device)[:, : self.query_THK[:1].numel()].view(self.query_THK.shape)
+        query.copy_(self.query_THK)
+        return replace(self, **{**tensors, "query_THK": query})
 
-    def error(self, o_THK: Tensor) -> float:
-        """Worst relative L2 error of a token's output; NaN anywhere gives NaN."""
+    def check(self, o_THK: Tensor, units: float = 1.0) -> None:
+        """Every token's output is right within `units` times what rounding in the dtype costs, in relative L2."""
         assert o_THK.shape == self.answer_THK.shape
         assert o_THK.dtype == self.query_THK.dtype
+        assert o_THK.is_contiguous()
+        error, limit = self.error(o_THK), units * ROUNDING[o_THK.dtype]
+        assert error <= limit, f"error {error:.3g} above {limit:.3g}"
+
+    def error(self, o_THK: Tensor) -> float:
+        """Worst relative L2 error of a token's output; NaN anywhere gives NaN. A token without keys counts as is."""
         difference = (o_THK.double() - self.answer_THK).flatten(1).norm(dim=1)
-        return (difference / self.answer_THK.flatten(1).norm(dim=1).clamp(min=1e-30)).max().item()
+        size = self.answer_THK.flatten(1).norm(dim=1)
+        return (difference / torch.where(size > 0, size, 1.0)).max().item()
 
 
 def attention_case(
@@ -77,7 +95,9 @@ def attention_case(
     unused = torch.randint(0, num_blocks, (len(seq_lens), 2), generator=generator, dtype=torch.int32)
     table_BN = torch.cat((table_BN, unused), 1)
 
-    caches = [torch.full((num_blocks, block_size, num_kv_heads, head_dim), torch.nan, dtype=dtype) for _ in "kv"]
+    caches = [
+        torch.full((num_blocks, block_size, num_kv_heads, head_dim), torch.nan, dtype=dtype) for _ in "kv"
+    ]
     # The query is a slice of a packed qkv product: strided, its neighbours NaN.
     packed = torch.full((sum(query_lens), num_heads + 2, head_dim), torch.nan, dtype=dtype)
     query_THK = packed[:, :num_heads]
@@ -108,7 +128,9 @@ def attention_case(
     ).on(device)
 
 
-def _answer(query_QHK: Tensor, key_LJK: Tensor, value_LJK: Tensor, scale: float, window: int | None) -> Tensor:
+def _answer(
+    query_QHK: Tensor, key_LJK: Tensor, value_LJK: Tensor, scale: float, window: int | None
+) -> Tensor:
     """One query and one head at a time over its own keys: no mask, no grouping trick, nothing shared with kernels."""
     num_queries, num_heads, _ = query_QHK.shape
     seq_len, num_kv_heads, _ = key_LJK.shape

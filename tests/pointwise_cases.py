@@ -1,4 +1,5 @@
-"""Calls of the row-wise kernels with their answers by independent formulas in float64, and the gate that compares.
+"""Calls of the row-wise kernels with their answers by independent formulas in float64, and the gate that
+compares.
 
 T tokens · D width · H, J heads · K head dim · R rotated dims · P positions
 """
@@ -18,14 +19,15 @@ from fastkernels.kernels import registered, rotary_table
 
 Arguments = tuple[Any, ...]
 
-# What correct rounding of correct arithmetic may cost, in units of the dtype's epsilon: 16-bit kernels compute in float32
-# and round at most twice (half a unit each); float32 kernels compute exp and sums in float32 itself, one unit each.
+# What correct rounding of correct arithmetic may cost, in units of the dtype's epsilon: 16-bit kernels
+# compute in float32 and round at most twice (half a unit each); float32 kernels compute exp and sums in
+# float32 itself, one unit each.
 FLOOR = {torch.float16: 1.0, torch.bfloat16: 1.0, torch.float32: 2.0}
 
 
 @dataclass(frozen=True)
 class KernelCase:
-    """One call: `make(dtype)` draws the arguments on CPU, `answer(*args)` gives the exact outputs in float64."""
+    """One call: `make(dtype)` draws arguments on CPU, `answer(*args)` gives the exact outputs in float64."""
 
     kernel: str
     name: str
@@ -53,7 +55,9 @@ def _move(x: Tensor, device: str) -> Tensor:
 
 
 def worst_row_error(out: Tensor, exact: Tensor) -> float:
-    """Largest relative L2 error of a row; NaN where either alone is not finite, also between equal infinities."""
+    """Largest relative L2 error of a row; NaN where either alone is not finite, also between equal
+    infinities.
+    """
     finite = torch.isfinite(exact)
     if not torch.equal(torch.isfinite(out).cpu(), finite):
         return math.nan
@@ -66,7 +70,8 @@ def worst_row_error(out: Tensor, exact: Tensor) -> float:
 def check(case: KernelCase, dtype: torch.dtype, impl: str, device: str = "cpu") -> None:
     """Error-ratio gate: every output at most twice as wrong as the reference, or within the dtype's rounding.
 
-    Also shape, dtype, contiguity, unchanged arguments and results in memory of their own; unwritten outputs are NaN.
+    Also shape, dtype, contiguity, unchanged arguments and results in memory of their own; unwritten outputs
+    are NaN.
     """
     args = to_device(case.make(dtype), device)
     exact = case.answer(*case.make(dtype))
@@ -103,7 +108,7 @@ def randn(*shape: int, dtype: torch.dtype, seed: int = 0, scale: float = 1.0) ->
     return (torch.randn(*shape, dtype=torch.float64, generator=generator) * scale).to(dtype)
 
 
-# rms_norm -------------------------------------------------------------------------------------------------------------
+# rms_norm ---------------------------------------------------------------------------------------------------
 
 
 def _normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -123,18 +128,23 @@ def rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
         packed = randn(5, 3 * 64, dtype=dt)
         return packed[:, 64:128].view(5, 4, 16), randn(16, dtype=dt, seed=1), 1e-6
 
+    def columns(dt: torch.dtype) -> Arguments:
+        return randn(6, 96, dtype=dt)[:, 8:72], randn(64, dtype=dt, seed=1), 1e-6
+
+    def of_shape(*shape: int) -> Callable[[torch.dtype], Arguments]:
+        return lambda dt: (randn(*shape, dtype=dt), randn(shape[-1], dtype=dt, seed=1), 1e-6)
+
     cases = [KernelCase("rms_norm", f"T{t}-D{d}", make(t, d), answer) for t, d in shapes]
     return [
         *cases,
         KernelCase("rms_norm", "packed-heads", heads, answer),
-        KernelCase("rms_norm", "columns", lambda dt: (make(6, 96)(dt)[0][:, 8:72], randn(64, dtype=dt), 1e-6), answer),
+        KernelCase("rms_norm", "columns", columns, answer),
         # eps matters only where rows are small, and float32 is needed where their squares overflow float16.
         KernelCase("rms_norm", "tiny-values", make(3, 64, scale=1e-3), answer),
         KernelCase("rms_norm", "large-values", make(3, 64, scale=1e3), answer),
-        KernelCase("rms_norm", "one-dimension", lambda dt: (randn(64, dtype=dt), randn(64, dtype=dt), 1e-6), answer),
-        KernelCase("rms_norm", "four-dimensions", lambda dt: (randn(2, 3, 2, 8, dtype=dt), randn(8, dtype=dt), 1e-6),
-                   answer),
-    ]  # fmt: skip
+        KernelCase("rms_norm", "one-dimension", of_shape(64), answer),
+        KernelCase("rms_norm", "four-dimensions", of_shape(2, 3, 2, 8), answer),
+    ]
 
 
 def add_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
@@ -144,8 +154,14 @@ def add_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
 
     def make(t: int, d: int) -> Callable[[torch.dtype], Arguments]:
         def arguments(dt: torch.dtype) -> Arguments:
-            # A residual stream is larger than what a layer adds to it: the rounding of the sum is then visible.
-            return randn(t, d, dtype=dt), randn(t, d, dtype=dt, seed=2, scale=30), randn(d, dtype=dt, seed=1) + 1, 1e-5
+            # A residual stream is larger than what a layer adds to it: the rounding of the sum is then
+            # visible.
+            return (
+                randn(t, d, dtype=dt),
+                randn(t, d, dtype=dt, seed=2, scale=30),
+                randn(d, dtype=dt, seed=1) + 1,
+                1e-5,
+            )
 
         return arguments
 
@@ -157,7 +173,7 @@ def add_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
     return [*cases, KernelCase("add_rms_norm", "columns", columns, answer)]
 
 
-# glu ------------------------------------------------------------------------------------------------------------------
+# glu --------------------------------------------------------------------------------------------------------
 
 
 def glu_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
@@ -184,14 +200,18 @@ def glu_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
     ]
 
 
-# softmax --------------------------------------------------------------------------------------------------------------
+# softmax ----------------------------------------------------------------------------------------------------
 
 
 def softmax_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
     def answer(x: Tensor) -> tuple[Tensor, ...]:
         x = x.double()
         y = torch.exp(x - torch.logsumexp(x, -1, keepdim=True))
-        return (torch.where(x.isnan() | (x == torch.inf), torch.nan, y).masked_fill(y.isnan().any(-1, True), torch.nan),)
+        return (
+            torch.where(x.isnan() | (x == torch.inf), torch.nan, y).masked_fill(
+                y.isnan().any(-1, True), torch.nan
+            ),
+        )
 
     def make(t: int, d: int, scale: float) -> Callable[[torch.dtype], Arguments]:
         return lambda dt: (randn(t, d, dtype=dt, scale=scale),)
@@ -216,13 +236,15 @@ def softmax_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
     ]
 
 
-# embedding, linear ----------------------------------------------------------------------------------------------------
+# embedding, linear ------------------------------------------------------------------------------------------
 
 
 def embedding_cases() -> list[KernelCase]:
     def answer(ids: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
         rows = [weight[i].double() for i in ids.flatten().tolist()]
-        return (torch.stack(rows).view(*ids.shape, -1) if rows else weight.new_empty(0, weight.shape[1]).double(),)
+        return (
+            torch.stack(rows).view(*ids.shape, -1) if rows else weight.new_empty(0, weight.shape[1]).double(),
+        )
 
     def make(ids: Tensor) -> Callable[[torch.dtype], Arguments]:
         return lambda dt: (ids, randn(11, 24, dtype=dt))
@@ -258,7 +280,7 @@ def linear_cases(shapes: list[tuple[int, int, int]]) -> list[KernelCase]:
     ]
 
 
-# rope -----------------------------------------------------------------------------------------------------------------
+# rope -------------------------------------------------------------------------------------------------------
 
 
 def rope_cases(shapes: list[tuple[int, int, int, int, int]]) -> list[KernelCase]:

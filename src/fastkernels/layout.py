@@ -1,4 +1,4 @@
-"""Where files live: the registry and the baseline tasks (wheel or checkout), the user's candidates and state."""
+"""Where files live: the registry and the baseline tasks, the user's candidates and state."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def data_dir(name: str) -> Path:
 
 
 def default_state_dir() -> Path:
-    """Where history and caches go by default: `$XDG_STATE_HOME/fastkernels`. The user's choice: settings.state_dir."""
+    """`$XDG_STATE_HOME/fastkernels`: history and caches, unless the user chose (settings.state_dir)."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "fastkernels"
 
 
 def default_candidates_dir() -> Path:
-    """`tasks/candidate` of the working folder or of the checkout. The user's choice: settings.candidates_dir."""
+    """`tasks/candidate` here or in the checkout, unless the user chose (settings.candidates_dir)."""
     here = Path.cwd() / "tasks" / "candidate"
     checkout = _CHECKOUT / "tasks" / "candidate"
     return here if here.is_dir() or not checkout.is_dir() else checkout

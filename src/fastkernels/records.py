@@ -182,6 +182,7 @@ class KernelReport(Record):
     request: dict[str, Any]                     # the command's arguments after all defaults
     rows: tuple[KernelRow, ...]
     shadowed: tuple[str, ...] = ()              # candidate files that no longer reach the tasks above them
+    notes: tuple[str, ...] = ()                 # what could not be measured as asked, and why
     summary: KernelSummary
     complete: bool = True                       # False: interrupted, rows so far
 

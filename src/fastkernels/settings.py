@@ -1,9 +1,9 @@
 """What a user can set once instead of with every command, and where each value comes from.
 
-    flag  >  FK_* variable  >  [tool.fastkernels] in the nearest pyproject.toml  >  registry/settings.yaml  >  default
+flag > FK_* variable > [tool.fastkernels] in the nearest pyproject.toml > registry/settings.yaml > default
 
-    settings = resolve(device="cpu", size=None)         flags that were not given are None
-    settings.device, settings.origin("device")          "cpu", "flag"
+settings = resolve(device="cpu", size=None)         flags that were not given are None
+settings.device, settings.origin("device")          "cpu", "flag"
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"             # cuda where there is one
-    size: Literal["auto", "tiny", "full"] = "auto"              # full on CUDA, tiny on a CPU
-    suite: str = "default"                                      # of `fk eval`
-    candidates: Path | None = None                              # the folder of the user's candidates
-    state_dir: Path | None = None                               # history and caches
-    tracking: bool = True                                       # log runs to MLflow
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # cuda where there is one
+    size: Literal["auto", "tiny", "full"] = "auto"  # full on CUDA, tiny on a CPU
+    suite: str = "default"  # of `fk eval`
+    candidates: Path | None = None  # the folder of the user's candidates
+    state_dir: Path | None = None  # history and caches
+    tracking: bool = True  # log runs to MLflow
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
@@ -60,7 +60,7 @@ class Settings(BaseSettings):
 
 
 def resolve(**flags: Any) -> Settings:
-    """The settings with these flags over them; a value of the wrong kind is a UsageError that names its origin."""
+    """The settings with these flags over them; UsageError for a wrong value names its origin."""
     given = {name: value for name, value in flags.items() if value is not None}
     layers = [("flag", given), *_variables(), *_files()]
     origins = {name: origin for origin, values in reversed(layers) for name in values}
@@ -69,7 +69,9 @@ def resolve(**flags: Any) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
-        raise UsageError(f"{origins.get(name, 'flag')}: {name}: {first['msg']}, got {first['input']!r}") from None
+        raise UsageError(
+            f"{origins.get(name, 'flag')}: {name}: {first['msg']}, got {first['input']!r}"
+        ) from None
     settings._origins.update(origins)
     return settings
 
@@ -105,7 +107,9 @@ def candidates_dir() -> Path:
 
 def nearest_pyproject(folder: Path) -> Path | None:
     """The pyproject.toml of the folder or of the closest folder above it."""
-    return next((path for parent in (folder, *folder.parents) if (path := parent / "pyproject.toml").is_file()), None)
+    return next(
+        (path for parent in (folder, *folder.parents) if (path := parent / "pyproject.toml").is_file()), None
+    )
 
 
 def _pyproject(path: Path) -> dict[str, Any]:

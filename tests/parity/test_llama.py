@@ -11,7 +11,6 @@ from functools import lru_cache
 
 import pytest
 import torch
-from fastkernels import kernels
 from fastkernels.baseline.L4.llama import LlamaForCausalLM
 from torch import Tensor, nn
 from transformers import LlamaConfig, MistralConfig, PreTrainedModel, Qwen2Config, Qwen3Config
@@ -20,6 +19,7 @@ from transformers.models.mistral.modeling_mistral import MistralForCausalLM as H
 from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM as HfQwen2
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM as HfQwen3
 
+from fastkernels import kernels
 from fastkernels.nn.cache import allocate
 from fastkernels.nn.context import use_step
 from fastkernels.nn.random_weights import random_weights

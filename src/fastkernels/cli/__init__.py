@@ -1,7 +1,7 @@
 """`fk`: a verb for each module of this package. Naming a verb imports it; `fk --help` imports none.
 
-Results go to stdout, progress and errors to stderr. Exit codes: 0 good, 1 a candidate failed, 2 usage, 3 this machine
-cannot do it or results are unstable, 130 interrupted.
+Results go to stdout, progress and errors to stderr. Exit codes: 0 good, 1 a candidate failed, 2 usage,
+3 this machine cannot do it or results are unstable, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,8 +17,7 @@ import click
 from fastkernels import __version__
 from fastkernels.errors import FastKernelsError, NotFoundError
 
-INTERRUPTED = 130                               # 128 + SIGINT, as shells report it
-SETTABLE = frozenset({"device", "size", "suite"})        # options whose default may come from the user's settings
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 VERBS = {
     "list": "What exists: tasks, architectures, workloads, candidates.",
     "show": "One task or architecture: contract, cases, implementations, users.",
@@ -37,10 +35,10 @@ class LazyGroup(click.Group):
     """Verbs by name: verb V is `command` of the module fastkernels.cli.V."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [verb for verb in VERBS if Path(__file__).with_name(f"{verb}.py").is_file()]
+        return [*VERBS]  # not list(): the verb's module takes that name here once it is imported
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.list_commands(ctx):
+        if cmd_name not in VERBS:
             return None
         return importlib.import_module(f"fastkernels.cli.{cmd_name}").command
 
@@ -55,8 +53,10 @@ class LazyGroup(click.Group):
             raise NotFoundError("command", args[0], self.list_commands(ctx), "fk --help")
         return super().resolve_command(ctx, args)
 
-    def main(self, args: Sequence[str] | None = None, *rest: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Run a verb and exit with its code; no traceback for the errors that are the user's or the machine's."""
+    def main(
+        self, args: Sequence[str] | None = None, *rest: Any, standalone_mode: bool = True, **extra: Any
+    ) -> Any:
+        """Run a verb and exit with its code; the user's and the machine's errors have no traceback."""
         if not standalone_mode:
             return super().main(args, *rest, standalone_mode=False, **extra)
         try:
@@ -72,39 +72,13 @@ class LazyGroup(click.Group):
             click.echo("interrupted", err=True)
             code = INTERRUPTED
         except BrokenPipeError:
-            # The reader has all it wanted (`fk list | head`). Python would complain again when it flushes at exit.
+            # The reader has all it wanted (`fk list | head`). Python would complain again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = 0
+            code = 1  # as click has it where a verb meets the closed pipe itself
         sys.exit(code if isinstance(code, int) else 0)
 
 
 @click.group(cls=LazyGroup, epilog="Example: fk kernels --target rms_norm")
 @click.version_option(__version__, prog_name="fk")
-@click.pass_context
-def main(ctx: click.Context) -> None:
+def main() -> None:
     """FastKernels: judge GPU kernels alone and inside the models that use them."""
-    verb = ctx.invoked_subcommand
-    assert isinstance(ctx.command, LazyGroup)
-    command = ctx.command.get_command(ctx, verb) if verb else None
-    if verb and command:
-        ctx.default_map = {verb: _from_settings(command)}
-
-
-def _from_settings(command: click.Command) -> dict[str, Any]:
-    """Defaults of the verb's options that are settings: what the user set in a variable or a file."""
-    names = {
-        option.removeprefix("--").replace("-", "_"): parameter
-        for parameter in command.params
-        for option in parameter.opts
-    }
-    if not names.keys() & SETTABLE:
-        return {}
-    from fastkernels.settings import resolve
-
-    settings = resolve()
-    found = {}
-    for name in names.keys() & SETTABLE:
-        if settings.origin(name) != "default" and (value := getattr(settings, name)) not in (None, "auto"):
-            parameter = names[name]
-            found[str(parameter.name)] = [value] if isinstance(parameter, click.Option) and parameter.multiple else value
-    return found

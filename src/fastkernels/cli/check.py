@@ -15,8 +15,8 @@ def command(paths: tuple[Path, ...]) -> None:
     PATH is a candidate, a folder of candidates or one file; without one, tasks/candidate. Each finding is one
     line, FILE:LINE: severity rule: message. Exit code 1 if there are errors.
     """
-    from fastkernels.settings import candidates_dir
     from fastkernels.loader.check import check
+    from fastkernels.settings import candidates_dir
 
     findings = [finding for path in paths or (candidates_dir(),) for finding in check(path)]
     for finding in findings:

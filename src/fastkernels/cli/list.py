@@ -13,18 +13,28 @@ from fastkernels.errors import NotFoundError
 KINDS = ("tasks", "architectures", "workloads", "candidates")
 
 
-@click.command(epilog="Examples: fk list · fk list tasks 'L1/*norm*' · fk list architectures --map · fk list tasks --json -")
+@click.command(
+    epilog="Examples: fk list · fk list tasks 'L1/*norm*' · fk list architectures --map · fk list --json -"
+)
 @click.argument("kind", default="tasks", metavar=f"[{'|'.join(KINDS)}]")
 @click.argument("pattern", required=False, metavar="[PATTERN]")
 @click.option("--level", type=click.IntRange(1, 4), help="Only tasks of this level.")
 @click.option("--architecture", metavar="A", help="Only tasks that this architecture uses.")
 @click.option("--category", metavar="C", help="Only architectures of this category.")
 @click.option("--map", "as_map", is_flag=True, help="Architectures with the tasks that each is made of.")
-@click.option("--candidates", "folder", metavar="DIR", help="Where to look for candidates. Default: tasks/candidate.")
+@click.option(
+    "--candidates", "folder", metavar="DIR", help="Where to look for candidates. Default: tasks/candidate."
+)
 @json_option
 def command(
-    kind: str, pattern: str | None, level: int | None, architecture: str | None, category: str | None, as_map: bool,
-    folder: str | None, json_path: str | None,
+    kind: str,
+    pattern: str | None,
+    level: int | None,
+    architecture: str | None,
+    category: str | None,
+    as_map: bool,
+    folder: str | None,
+    json_path: str | None,
 ) -> None:
     """List tasks (the default), architectures, workloads or candidates. A PATTERN alone is one of tasks."""
     if kind not in KINDS:
@@ -57,13 +67,15 @@ def _tasks(pattern: str | None, level: int | None, architecture: str | None) -> 
     rows = []
     for entry in registry.find_tasks([pattern] if pattern else [], level, architecture):
         cases = registry.cases(entry)
-        rows.append({
-            "task": entry.id,
-            "variants": list(entry.variants),
-            "cases": len(cases),
-            "timed": sum(case.timed for case in cases),
-            "summary": entry.summary,
-        })
+        rows.append(
+            {
+                "task": entry.id,
+                "variants": list(entry.variants),
+                "cases": len(cases),
+                "timed": sum(case.timed for case in cases),
+                "summary": entry.summary,
+            }
+        )
     return rows
 
 
@@ -107,11 +119,15 @@ def _workloads(pattern: str | None) -> list[dict[str, Any]]:
 
 
 def _candidates(pattern: str | None, folder: str | None) -> list[dict[str, Any]]:
-    from fastkernels.settings import candidates_dir
     from fastkernels.loader.candidates import discover
+    from fastkernels.settings import candidates_dir
 
     rows = [
-        {"candidate": found.name, "tasks": sorted(found.files), "layers": [str(layer) for layer in found.layers]}
+        {
+            "candidate": found.name,
+            "tasks": sorted(found.files),
+            "layers": [str(layer) for layer in found.layers],
+        }
         for found in discover([folder or candidates_dir()])
     ]
     if pattern is None:

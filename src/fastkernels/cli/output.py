@@ -15,7 +15,9 @@ import click
 
 from fastkernels.errors import UsageError
 
-json_option = click.option("--json", "json_path", metavar="PATH", help="Write JSON to this file; `-` is stdout.")
+json_option = click.option(
+    "--json", "json_path", metavar="PATH", help="Write JSON to this file; `-` is stdout."
+)
 
 
 def emit_json(value: Any, path: str) -> None:
@@ -62,8 +64,10 @@ def _plain_table(columns: Sequence[str], cells: list[list[str]], right: list[boo
     lines = [list(columns), *cells]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     for line in lines:
-        padded = (cell.rjust(width) if is_right else cell.ljust(width)
-                  for cell, width, is_right in zip(line, widths, right))
+        padded = (
+            cell.rjust(width) if is_right else cell.ljust(width)
+            for cell, width, is_right in zip(line, widths, right)
+        )
         click.echo("  ".join(padded).rstrip())
 
 

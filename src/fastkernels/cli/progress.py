@@ -6,8 +6,11 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import click
+
+_SECONDS_BETWEEN_LINES = 5  # of plain output: a log wants signs of life, not every step
 
 
 @contextlib.contextmanager
@@ -21,3 +24,43 @@ def telling() -> Iterator[Callable[[str], None]]:
 
     with Console(stderr=True).status("starting") as status:
         yield lambda text: status.update(f"{text}  [dim]{time.monotonic() - begin:.0f} s[/dim]")
+
+
+class Step(Protocol):
+    """Work done and in all, and what is going on."""
+
+    @property
+    def done(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def text(self) -> str: ...
+
+
+@contextlib.contextmanager
+def counting() -> Iterator[Callable[[Step], None]]:
+    """`count(step)` moves a bar on a terminal, and prints a line now and then elsewhere."""
+    begin = time.monotonic()
+    if not sys.stderr.isatty():
+        last = begin
+
+        def line(step: Step) -> None:
+            nonlocal last
+            if time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
+                last = time.monotonic()
+                click.echo(f"[{last - begin:5.0f} s] {step.done}/{step.total} {step.text}", err=True)
+
+        yield line
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("starting", total=None)
+        yield lambda step: progress.update(bar, completed=step.done, total=step.total, description=step.text)

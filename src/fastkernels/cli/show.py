@@ -1,4 +1,4 @@
-"""`fk show`: one task or one architecture, from the registry and the syntax trees of the sources. No torch."""
+"""`fk show`: one task or one architecture, from the registry and the sources' syntax trees. No torch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ if TYPE_CHECKING:
     from fastkernels.registry.schema import Architecture, TaskEntry
 
 
-@click.command(epilog="Examples: fk show rms_norm · fk show L1/glu:gelu · fk show llama · fk show silu_and_mul --json -")
+@click.command(
+    epilog="Examples: fk show rms_norm · fk show L1/glu:gelu · fk show llama · fk show silu_and_mul --json -"
+)
 @click.argument("name")
 @json_option
 def command(name: str, json_path: str | None) -> None:
-    """Show a task (contract, variants, cases, implementations, users) or an architecture. NAME is an id or an alias."""
+    """Show a task or an architecture; NAME is an id or an alias.
+
+    Of a task: contract, variants, users, implementations of its kernels, cases.
+    """
     from fastkernels import registry
 
     architecture = next((entry for entry in registry.architectures() if entry.id == name), None)
@@ -55,7 +60,10 @@ def _task(entry: TaskEntry) -> dict[str, Any]:
     ids = [task.id for task in registry.tasks()]
     below = uses.reached(entry.id) - {entry.id}
     kernels = dict.fromkeys(
-        kernel for task in registry.tasks() if task.id == entry.id or task.id in below for kernel in task.kernels
+        kernel
+        for task in registry.tasks()
+        if task.id == entry.id or task.id in below
+        for kernel in task.kernels
     )
     return {
         "task": entry.id,
@@ -71,10 +79,19 @@ def _task(entry: TaskEntry) -> dict[str, Any]:
         "aliases": list(entry.aliases),
         "builds_on": [task for task in ids if task in uses.direct(entry.id)],
         "used_by": uses.users(entry.id, ids),
-        "architectures": [arch.id for arch in registry.architectures() if entry.id in registry.tasks_of(arch)],
+        "architectures": [
+            arch.id for arch in registry.architectures() if entry.id in registry.tasks_of(arch)
+        ],
         "implementations": [
-            {"kernel": kernel, "name": i.name, "devices": list(i.devices), "requires": list(i.requires), "extra": i.extra}
-            for kernel in kernels for i in source.implementations(kernel)
+            {
+                "kernel": kernel,
+                "name": i.name,
+                "devices": list(i.devices),
+                "requires": list(i.requires),
+                "extra": i.extra,
+            }
+            for kernel in kernels
+            for i in source.implementations(kernel)
         ],
         "file": str(source.task_file(entry)),
         "cases": [_case(case) for case in registry.cases(entry)],
@@ -90,7 +107,7 @@ def _case(case: Case) -> dict[str, Any]:
         "timed": case.timed,
         "phase": case.provenance.phase,
         "inputs": {
-            name: f"{spec.dtype}{list(spec.shape)}" if hasattr(spec, "shape") else spec    # type: ignore[union-attr]
+            name: f"{spec.dtype}{list(spec.shape)}" if hasattr(spec, "shape") else spec  # type: ignore[union-attr]
             for name, spec in case.inputs.items()
         },
     }
@@ -119,16 +136,21 @@ def _print_task(facts: dict[str, Any]) -> None:
     heading("Implementations of its kernels, best guess first")
     table(
         ("kernel", "implementation", "devices", "needs"),
-        [
-            (i["kernel"], i["name"], ", ".join(i["devices"]), _needs(i))
-            for i in facts["implementations"]
-        ],
+        [(i["kernel"], i["name"], ", ".join(i["devices"]), _needs(i)) for i in facts["implementations"]],
     )
     heading("Cases (calls: in one step of the model; untimed cases are checked only)")
     table(
         ("case", "variant", "size", "phase", "calls", "timed", "inputs"),
         [
-            (c["case"], c["variant"], c["size"], c["phase"], c["calls"], "yes" if c["timed"] else "no", _inputs(c))
+            (
+                c["case"],
+                c["variant"],
+                c["size"],
+                c["phase"],
+                c["calls"],
+                "yes" if c["timed"] else "no",
+                _inputs(c),
+            )
             for c in facts["cases"]
         ],
     )
@@ -136,7 +158,11 @@ def _print_task(facts: dict[str, Any]) -> None:
 
 def _needs(implementation: dict[str, Any]) -> str:
     requires = ", ".join(implementation["requires"])
-    return f"{requires} (pip install 'fastkernels[{implementation['extra']}]')" if implementation["extra"] else requires
+    return (
+        f"{requires} (pip install 'fastkernels[{implementation['extra']}]')"
+        if implementation["extra"]
+        else requires
+    )
 
 
 def _inputs(case: dict[str, Any]) -> str:
@@ -153,7 +179,8 @@ def _architecture(entry: Architecture) -> dict[str, Any]:
     facts = entry.model_dump(mode="json")
     facts["tasks"] = [task.id for task in registry.tasks() if task.id in reached]
     facts["cases"] = {
-        task: {size: len(registry.cases(task, size, entry.id)) for size in ("tiny", "full")} for task in facts["tasks"]
+        task: {size: len(registry.cases(task, size, entry.id)) for size in ("tiny", "full")}
+        for task in facts["tasks"]
     }
     wanted = registry.workloads(entry.workloads)
     facts["workloads"] = [workload.model_dump(mode="json") for workload in wanted]
@@ -178,9 +205,15 @@ def _print_architecture(facts: dict[str, Any]) -> None:
         ("name", "size", "default", "dtype", "layers", "hidden", "heads", "GPUs", "what"),
         [
             (
-                name, config["size"], f"for {defaults[name]}" if name in defaults else "", config["dtype"],
-                config["config"].get("num_hidden_layers"), config["config"].get("hidden_size"),
-                config["config"].get("num_attention_heads"), facts["tensor_parallel"].get(name, 1), config["summary"],
+                name,
+                config["size"],
+                f"for {defaults[name]}" if name in defaults else "",
+                config["dtype"],
+                config["config"].get("num_hidden_layers"),
+                config["config"].get("hidden_size"),
+                config["config"].get("num_attention_heads"),
+                facts["tensor_parallel"].get(name, 1),
+                config["summary"],
             )
             for name, config in facts["configs"].items()
         ],
@@ -188,7 +221,13 @@ def _print_architecture(facts: dict[str, Any]) -> None:
     heading("Workloads")
     table(
         ("name", "size", "kind", "requests", "in", "out"),
-        [(w["name"], w["size"], w["kind"], w["requests"], w["input_len"], w["output_len"]) for w in facts["workloads"]],
+        [
+            (w["name"], w["size"], w["kind"], w["requests"], w["input_len"], w["output_len"])
+            for w in facts["workloads"]
+        ],
     )
     heading("Tasks, with their numbers of cases")
-    table(("task", "tiny", "full"), [(task, sizes["tiny"], sizes["full"]) for task, sizes in facts["cases"].items()])
+    table(
+        ("task", "tiny", "full"),
+        [(task, sizes["tiny"], sizes["full"]) for task, sizes in facts["cases"].items()],
+    )

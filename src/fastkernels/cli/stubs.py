@@ -29,8 +29,8 @@ def command(
 ) -> None:
     """Write candidates that pass: right classes, signatures and contract, the baseline's results."""
     from fastkernels import registry
-    from fastkernels.settings import candidates_dir
     from fastkernels.loader.stubs import write_stubs
+    from fastkernels.settings import candidates_dir
 
     entries = registry.find_tasks(targets, level, architecture)
     written, kept = write_stubs(entries, output or candidates_dir(), force)

@@ -1,1 +1,1 @@
-"""The inference engine: programs over stages, paged caches, a run-ahead scheduler on arrays, decode CUDA graphs."""
+"""The inference engine: programs over stages, paged caches, a scheduler that runs ahead, CUDA graphs."""

@@ -1,11 +1,14 @@
 """Host bookkeeping of the paged caches: which blocks belong to which row. No tensor is touched here.
 
-A `BlockGroup` serves all layers with one `Paged` declaration (nn/cache.py): they share block tables, each has its pool.
+A `BlockGroup` serves all layers with one `Paged` declaration (nn/cache.py): they share block tables, each has
+its pool.
 
-    R rows (row 0 is null) · N table entries of a row · block b of a table holds positions b*block_size .. +block_size-1
+    R rows (row 0 is null) · N table entries of a row · block b of a table holds positions b*block_size ..
+    +block_size-1
 
-Block 0 is null: padding is written there and nothing reads it. All changes reach the device on one stream, in the
-order of the plans, so a block that is freed here may be handed out at once: its new owner writes behind the last read.
+Block 0 is null: padding is written there and nothing reads it. All changes reach the device on one stream, in
+the order of the plans, so a block that is freed here may be handed out at once: its new owner writes behind
+the last read.
 """
 
 from __future__ import annotations
@@ -30,19 +33,23 @@ class TableDiff:
 class BlockGroup:
     """Free blocks and block tables of one cache group, vectorised over rows."""
 
-    def __init__(self, num_rows: int, max_len: int, num_blocks: int, block_size: int, window: int | None = None) -> None:
+    def __init__(
+        self, num_rows: int, max_len: int, num_blocks: int, block_size: int, window: int | None = None
+    ) -> None:
         self.window, self.block_size, self.num_blocks = window, block_size, num_blocks
         self.table_RN = np.zeros((num_rows, -(-max_len // block_size)), np.int64)
-        self.held_R = np.zeros(num_rows, np.int64)     # table entries ever filled, freed ones included
-        self.first_R = np.zeros(num_rows, np.int64)    # entries below are freed: behind the window
-        self._free = np.arange(num_blocks - 1, 0, -1)  # a stack: the block freed last is reused first, still in L2
+        self.held_R = np.zeros(num_rows, np.int64)  # table entries ever filled, freed ones included
+        self.first_R = np.zeros(num_rows, np.int64)  # entries below are freed: behind the window
+        self._free = np.arange(
+            num_blocks - 1, 0, -1
+        )  # a stack: the block freed last is reused first, still in L2
         self.num_free = num_blocks - 1
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
     def most_held(self, tokens: int) -> int:
-        """The most blocks that a row of `tokens` positions must hold at once if it advances in small chunks."""
+        """The most blocks that a row of `tokens` positions holds at once if it advances in small chunks."""
         whole = self.blocks_for(tokens)
         return whole if self.window is None else min(whole, self.blocks_for(self.window) + 2)
 
@@ -60,8 +67,9 @@ class BlockGroup:
         return np.maximum((scheduled - self.window + 1) // self.block_size, 0)
 
     def slide(self, rows: Ints, scheduled: Ints) -> None:
-        """Free what no query at positions >= scheduled reads. Call before the step that starts there takes blocks:
-        a block freed here may go to another row of that very step, whose writes precede this row's reads."""
+        """Free what no query at positions >= scheduled reads. Call before the step that starts there takes
+        blocks: a block freed here may go to another row of that very step, whose writes precede this row's
+        reads."""
         if self.window is None:
             return
         live = np.minimum(self.first_live(scheduled), self.held_R[rows])
@@ -116,7 +124,7 @@ class BlockCache:
         return [group.num_free for group in self.groups]
 
     def fits_alone(self, tokens: int) -> bool:
-        """Whether a request that grows to `tokens` cached positions can finish when it has the cache to itself."""
+        """Whether a request that grows to `tokens` cached positions can finish alone in the cache."""
         return all(group.most_held(tokens) < group.num_blocks for group in self.groups)
 
     def need(self, rows: Ints, upto: Ints) -> list[int]:

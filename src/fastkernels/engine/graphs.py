@@ -1,21 +1,22 @@
 """Decode CUDA graphs: block tables, forward, head and sampler of a step in one launch.
 
-A graph serves a padded number of rows, an upper bound of the context, and a variant of the sampler. It is captured when
-the first such step comes, after a warm-up on the null row (which leaves no trace), from one memory pool and on one
-stream. Where capture fails the reason is kept, and every step that runs eagerly for it is counted.
+A graph serves a padded number of rows, an upper bound of the context, and a variant of the sampler. It is
+captured when the first such step comes, after a warm-up on the null row (which leaves no trace), from one
+memory pool and on one stream. Where capture fails the reason is kept, and every step that runs eagerly for it
+is counted.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from fastkernels.engine.packing import pack_decode, padding
 from fastkernels.engine.plan import Plan
-from fastkernels.engine.rows import pack_decode, padding
 from fastkernels.engine.sampler import Choice, Variant
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ SHORTEST_CONTEXT, CONTEXT_FACTOR = 2048, 4
 @dataclass(frozen=True, slots=True)
 class Captured:
     graph: torch.cuda.CUDAGraph
-    packet: Tensor              # read by the graph
-    choice: Choice              # written by the graph
+    packet: Tensor  # read by the graph
+    choice: Choice  # written by the graph
 
 
 def graph_sizes(max_rows: int) -> list[int]:
@@ -51,7 +52,9 @@ def context_bounds(max_len: int) -> list[int]:
 
 
 class DecodeGraphs:
-    def __init__(self, device: torch.device, max_rows: int, max_len: int, enforce_eager: bool = False) -> None:
+    def __init__(
+        self, device: torch.device, max_rows: int, max_len: int, enforce_eager: bool = False
+    ) -> None:
         self.sizes, self.contexts = graph_sizes(max_rows), context_bounds(max_len)
         self.disabled: str | None = None
         if device.type != "cuda":
@@ -60,7 +63,7 @@ class DecodeGraphs:
             self.disabled = "enforce_eager"
         self._captured: dict[tuple[int, int, Variant], Captured] = {}
         self._failed: dict[tuple[int, int, Variant], str] = {}
-        self._pool: tuple[int, int] | None = None
+        self._pool: Any = None
         self._stream: torch.cuda.Stream | None = None
 
     @property
@@ -75,14 +78,17 @@ class DecodeGraphs:
             return 0, "step with prefill rows"
         return self.sizes[bisect_left(self.sizes, len(plan.rows_B))], None
 
-    def get(self, runner: ModelRunner, size: int, seq_len: int, variant: Variant) -> tuple[Captured | None, str | None]:
+    def get(
+        self, runner: ModelRunner, size: int, seq_len: int, variant: Variant
+    ) -> tuple[Captured | None, str | None]:
         """The graph for such a step, captured now if need be; or None and the reason."""
         key = (size, self.contexts[bisect_left(self.contexts, seq_len)], variant)
         if key not in self._captured and key not in self._failed:
             try:
                 self._captured[key] = self._capture(runner, *key)
             except (RuntimeError, NotImplementedError) as error:
-                # The model is not harmed: a capture executes nothing. Steps of this kind run eagerly and say why.
+                # A capture executes nothing: no harm is done. Such steps run eagerly and say why.
+                self._pool = None
                 self._failed[key] = f"capture failed: {str(error).splitlines()[0]}"
         return self._captured.get(key), self._failed.get(key)
 
@@ -93,17 +99,15 @@ class DecodeGraphs:
         self._pool = None
 
     def _capture(self, runner: ModelRunner, size: int, context: int, variant: Variant) -> Captured:
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
-            self._stream = torch.cuda.Stream()
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        self._stream = self._stream or torch.cuda.Stream()
         packet = pack_decode(padding(len(runner.rows.tables_GRN)), size)
         buffer = torch.empty(packet.length, dtype=torch.int32, pin_memory=True)
         packet.write(buffer.numpy())
         static = buffer.to(runner.device)
-        assert self._stream is not None
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            runner.compute_decode(static, packet.sections, context, variant)        # compiles kernels, fills caches
+            runner.compute_decode(static, packet.sections, context, variant)  # compiles kernels, fills caches
         torch.cuda.current_stream().wait_stream(self._stream)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,6 +19,9 @@ from fastkernels.nn.cache import cache_groups, cache_owners
 CPU_CACHE_BYTES = 256 << 20
 # What fragmentation of the allocator may add to the peak of the largest step.
 PEAK_MARGIN = 1.1
+GRAPH_LOGITS_COPIES = 3
+# The null block, one for a token and one to grow into.
+LEAST_BLOCKS = 3
 GIB = 1 << 30
 
 
@@ -42,9 +46,11 @@ def block_bytes(model: nn.Module, block_size: int, dtype: torch.dtype) -> list[i
 
 
 def blocks_for(model: nn.Module, limits: Limits, budget_bytes: int, dtype: torch.dtype) -> list[int]:
-    """Blocks of each group that fit `budget_bytes`: as many as can ever be used, else equal numbers of tokens.
+    """Blocks of each group that fit `budget_bytes`: as many as can ever be used, else equal numbers of
+    tokens.
 
-    A group behind a window needs blocks for the window of each row and for the tokens of a step, so it may be smaller.
+    A group behind a window needs blocks for the window of each row and for the tokens of a step, so it may be
+    smaller.
     """
     sizes = block_bytes(model, limits.block_size, dtype)
     per_row = -(-limits.max_len // limits.block_size)
@@ -54,7 +60,7 @@ def blocks_for(model: nn.Module, limits: Limits, budget_bytes: int, dtype: torch
         if spec.window is not None:
             in_window = -(-spec.window // limits.block_size) + 2
             rows = min(rows, limits.max_rows * in_window + -(-limits.max_tokens // limits.block_size))
-        useful.append(rows + 1)                                         # block 0 is null
+        useful.append(rows + 1)  # block 0 is null
     blocks = [0] * len(useful)
     left, open_groups = budget_bytes, sorted(range(len(useful)), key=lambda g: useful[g])
     while open_groups:
@@ -66,7 +72,7 @@ def blocks_for(model: nn.Module, limits: Limits, budget_bytes: int, dtype: torch
 
 
 def free_for_cache(runner: ModelRunner, limits: Limits, vocabulary: int, utilization: float) -> int:
-    """Bytes of the GPU that caches may take, after running the largest prefill and the largest decode step."""
+    """Bytes of the GPU that caches may take, found by running the largest steps."""
     device = runner.device
     torch.cuda.synchronize(device)
     before = torch.cuda.memory_allocated(device)
@@ -76,14 +82,18 @@ def free_for_cache(runner: ModelRunner, limits: Limits, vocabulary: int, utiliza
     peak = torch.cuda.max_memory_allocated(device) - before
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    graphs = limits.max_rows * vocabulary * 4 * 3           # logits and the sampler's copies live in the graphs' own pool
-    room = int(min(free, total * utilization - (total - free)) - peak * PEAK_MARGIN - graphs)
+    # Decode graphs have a pool of their own; logits and the sampler's copies are what fills it.
+    graphs = GRAPH_LOGITS_COPIES * limits.max_rows * vocabulary * 4
+    allowed = total * utilization - torch.cuda.memory_reserved(device)
+    room = int(min(free, allowed) - peak * PEAK_MARGIN - graphs)
     if room <= 0:
         raise MachineError(
-            f"No memory is left for the cache: the GPU has {total / GIB:.1f} GiB, gpu_memory_utilization={utilization} "
-            f"allows {total * utilization / GIB:.1f}, {(total - free) / GIB:.1f} are in use (weights and other "
-            f"processes), the largest step takes {peak * PEAK_MARGIN / GIB:.1f} and decode graphs {graphs / GIB:.1f}. "
-            "Lower max_num_batched_tokens or max_num_seqs, or use a larger GPU")
+            f"No memory is left for the cache: the GPU has {total / GIB:.1f} GiB, of which "
+            f"gpu_memory_utilization={utilization} allows {total * utilization / GIB:.1f}; "
+            f"{free / GIB:.1f} are free, weights take {before / GIB:.1f}, "
+            f"the largest step {peak * PEAK_MARGIN / GIB:.1f} and decode graphs {graphs / GIB:.1f}. "
+            "Lower max_num_batched_tokens or max_num_seqs, or use a larger GPU"
+        )
     return room
 
 
@@ -97,15 +107,46 @@ def largest_steps(limits: Limits, num_groups: int) -> list[Plan]:
 
 def _null_plan(counts: list[int], num_groups: int) -> Plan:
     zeros, nothing = np.zeros(len(counts), np.int64), np.zeros(0, np.int64)
-    return Plan(zeros, zeros, np.array(counts), np.ones(len(counts), bool), zeros - 1, 0,
-                [TableDiff(nothing, nothing, nothing) for _ in range(num_groups)], [])
+    return Plan(
+        zeros,
+        zeros,
+        np.array(counts),
+        np.ones(len(counts), bool),
+        zeros - 1,
+        0,
+        [TableDiff(nothing, nothing, nothing) for _ in range(num_groups)],
+        [],
+    )
+
+
+def available_bytes(device: torch.device) -> int | None:
+    """Memory that a new model could take; None where the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    facts = Path("/proc/meminfo")
+    if not facts.is_file():
+        return None
+    lines = dict(line.split(":", 1) for line in facts.read_text().splitlines())
+    return int(lines["MemAvailable"].split()[0]) << 10
+
+
+def require_weights_fit(needed: int, device: torch.device) -> None:
+    """Refuse a model whose weights alone exceed the memory, before the machine starts to swap."""
+    available = available_bytes(device)
+    if available is not None and needed > available:
+        raise MachineError(
+            f"The weights take {needed / GIB:.1f} GiB and {available / GIB:.1f} GiB are free on {device}: "
+            "use a smaller configuration or dtype, or another device"
+        )
 
 
 def require_room(blocks: list[int], sizes: list[int], limits: Limits, where: str) -> None:
     """Refuse, with numbers, a cache in which not even a short request could finish."""
-    if any(count < 3 for count in blocks):
-        needed = 3 * sum(sizes)
+    if any(count < LEAST_BLOCKS for count in blocks):
+        needed = LEAST_BLOCKS * sum(sizes)
         has = sum(count * size for count, size in zip(blocks, sizes))
         raise MachineError(
-            f"The cache on {where} would have {min(blocks)} blocks of {limits.block_size} tokens ({has / GIB:.3f} GiB); "
-            f"at least 3 are needed ({needed / GIB:.3f} GiB). Free memory, or raise gpu_memory_utilization")
+            f"The cache on {where} would have {min(blocks)} blocks of {limits.block_size} tokens "
+            f"({has / GIB:.3f} GiB); at least {LEAST_BLOCKS} are needed ({needed / GIB:.3f} GiB). "
+            "Free memory, or raise gpu_memory_utilization or num_kv_cache_blocks"
+        )

@@ -1,4 +1,4 @@
-"""One copy for each step: everything that the host tells the device, as named sections of one int32 buffer."""
+"""One copy for each step: what the host tells the device, as named sections of one int32 buffer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BUFFERS_IN_FLIGHT = 3
 
 
 class Packet:
-    """A buffer under construction. `sections` says where each part lies; the layout depends on the lengths only."""
+    """A buffer under construction. `sections`: where each part lies, which depends on the lengths alone."""
 
     def __init__(self) -> None:
         self.sections: dict[str, slice] = {}
@@ -37,18 +37,18 @@ class Packet:
 
 
 class Uploader:
-    """Sends packets to a device; on CUDA through pinned buffers that are used again once their copy is done."""
+    """Sends packets to a device; on CUDA through pinned buffers, used again once their copy is done."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._sent: deque[tuple[Tensor, torch.cuda.Event]] = deque()
 
     def send(self, packet: Packet, into: Tensor | None = None) -> Tensor:
-        """The packet on the device, [length] int32; in the first elements of `into` where given. Does not wait."""
+        """The packet on the device, int32 [length]; at the start of `into` where given. Does not wait."""
         if self.device.type != "cuda":
-            buffer = np.empty(packet.length, np.int32)
-            packet.write(buffer)
-            return torch.from_numpy(buffer)
+            sent = torch.empty(packet.length, dtype=torch.int32) if into is None else into
+            packet.write(sent.numpy())
+            return sent[: packet.length]
         pinned, event = self._pinned(packet.length)
         packet.write(pinned.numpy())
         sent = torch.empty(packet.length, dtype=torch.int32, device=self.device) if into is None else into

@@ -22,10 +22,11 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """B rows of one step, decode rows (one query, non-empty cache) first. Nothing here aliases the scheduler's state.
+    """B rows of one step, decode rows (one query, non-empty cache) first. Nothing here aliases the
+    scheduler's state.
 
-    Row b computes positions starts_B[b] .. +counts_B[b]-1; where samples_B[b], the id of the next position is sampled and
-    written behind them on the device.
+    Row b computes positions starts_B[b] .. +counts_B[b]-1; where samples_B[b], the id of the next position is
+    sampled and written behind them on the device.
     """
 
     rows_B: Ints
@@ -47,7 +48,8 @@ class Plan:
 class Sampled:
     """What a step sampled, on the host, in the order of the plan's sampling rows (S).
 
-    top_ids_SK, top_logprobs_SK: the K best tokens of each row, best first, where a row of the step asked for them.
+    top_ids_SK, top_logprobs_SK: the K best tokens of each row, best first, where a row of the step asked for
+    them.
     """
 
     ids_S: Ints

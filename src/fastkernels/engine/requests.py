@@ -16,9 +16,10 @@ _SEED_RANGE = range(-(2**63), 2**63)
 class SamplingParams:
     """How to continue a prompt.
 
-    temperature: 0 is greedy (ties to the lowest id). top_k: 0 or -1 is off. top_p: 1 is off. ignore_eos: only the length
-    and `stop_token_ids` end the request. seed: with it the text depends on nothing but the request. stop: strings that end it (need a tokenizer; cut from
-    the text). logprobs: record that many best log-probabilities at each position.
+    temperature: 0 is greedy (ties to the lowest id). top_k: 0 or -1 is off. top_p: 1 is off. ignore_eos: only
+    the length and `stop_token_ids` end the request. seed: with it the text depends on nothing but the
+    request. stop: strings that end it (need a tokenizer; cut from the text). logprobs: record that many best
+    log-probabilities at each position.
     """
 
     temperature: float = 1.0
@@ -32,19 +33,23 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        _require(_finite(self.temperature) and self.temperature >= 0, "temperature", self.temperature, "finite and >= 0")
-        _require(_finite(self.top_p) and 0 < self.top_p <= 1, "top_p", self.top_p, "in (0, 1]")
-        _require(_integer(self.top_k) and self.top_k >= -1, "top_k", self.top_k, "an integer >= 0 (0 or -1: off)")
-        _require(_integer(self.max_tokens) and self.max_tokens >= 1, "max_tokens", self.max_tokens, "an integer >= 1")
-        seed_ok = self.seed is None or (_integer(self.seed) and self.seed in _SEED_RANGE)
-        _require(seed_ok, "seed", self.seed, "a 64-bit integer or None")
-        stops = self.stop_strings
-        _require(all(isinstance(s, str) and s for s in stops), "stop", self.stop, "a non-empty string or a list of them")
-        ids = self.stop_token_ids or []
-        _require(all(_integer(i) and i >= 0 for i in ids), "stop_token_ids", ids, "a list of token ids")
-        count = self.logprobs
-        logprobs_ok = count is None or (_integer(count) and 0 <= count <= MAX_LOGPROBS)
-        _require(logprobs_ok, "logprobs", count, f"None or an integer in 0..{MAX_LOGPROBS}")
+        is_seed = self.seed is None or (_integer(self.seed) and self.seed in _SEED_RANGE)
+        are_stops = all(isinstance(stop, str) and stop for stop in self.stop_strings)
+        are_ids = all(_integer(i) and i >= 0 for i in self.stop_token_ids or ())
+        is_count = self.logprobs is None or (_integer(self.logprobs) and 0 <= self.logprobs <= MAX_LOGPROBS)
+        rules = {
+            "temperature": (_finite(self.temperature) and self.temperature >= 0, "finite and at least 0"),
+            "top_p": (_finite(self.top_p) and 0 < self.top_p <= 1, "above 0 and at most 1"),
+            "top_k": (_integer(self.top_k) and self.top_k >= -1, "an integer of at least 0 (0 or -1: off)"),
+            "max_tokens": (_integer(self.max_tokens) and self.max_tokens >= 1, "an integer of at least 1"),
+            "seed": (is_seed, "a 64-bit integer or None"),
+            "stop": (are_stops, "a string that is not empty, or a list of them"),
+            "stop_token_ids": (are_ids, "a list of token ids"),
+            "logprobs": (is_count, f"None or an integer from 0 to {MAX_LOGPROBS}"),
+        }
+        for name, (is_met, rule) in rules.items():
+            if not is_met:
+                raise RequestError(f"{name}={getattr(self, name)!r}: must be {rule}")
 
     @property
     def stop_strings(self) -> list[str]:
@@ -54,11 +59,6 @@ class SamplingParams:
     def is_filtered(self) -> bool:
         """Whether top-k or top-p takes part in the choice; a greedy choice is inside every such set."""
         return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1)
-
-
-def _require(is_met: bool, name: str, value: Any, rule: str) -> None:
-    if not is_met:
-        raise RequestError(f"{name}={value!r}: must be {rule}")
 
 
 def _finite(value: Any) -> bool:
@@ -71,15 +71,17 @@ def _integer(value: Any) -> bool:
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One continuation. logprobs[i] maps token ids to log-probabilities before position i was chosen, best first.
+    """One continuation. logprobs[i] maps token ids to log-probabilities before position i was chosen, best
+    first.
 
-    For a forced request token_ids[i] is what the model chose at position i; the next input was forced[i] all the same.
+    For a forced request token_ids[i] is what the model chose at position i; the next input was forced[i] all
+    the same.
     """
 
     index: int
     text: str
     token_ids: list[int]
-    finish_reason: str | None                     # "stop" or "length"
+    finish_reason: str | None  # "stop" or "length"
     logprobs: list[dict[int, float]] | None = None
 
 
@@ -105,9 +107,9 @@ class Request:
     forced: list[int] | None = None
     output: list[int] = field(default_factory=list)
     logprobs: list[dict[int, float]] = field(default_factory=list)
-    inflight: int = 0                             # samples launched before a preemption, not yet back
+    inflight: int = 0  # samples launched before a preemption, not yet back
     finish_reason: str | None = None
-    stop_text: str | None = None                  # the stop string that ended it
+    stop_text: str | None = None  # the stop string that ended it
 
     @property
     def limit(self) -> int:

@@ -1,40 +1,23 @@
-"""Device side of the rows: token ids, block tables and sampling parameters, and the inputs of a step made from them.
+"""Device side of the rows: token ids, block tables and sampling parameters, and the inputs of a step made
+from them.
 
-    R rows (row 0 is null) · L positions of a row · N table entries · B rows of a step · T tokens · S sampled rows
-    P rows of a decode step with its padding · A admitted rows · U uploaded ids
+    R rows (row 0 is null) · L positions of a row · N table entries · B rows of a step · T tokens · S sampled
+    rows P rows of a decode step with its padding · A admitted rows · U uploaded ids
 
-The host sends one packet (`pack`); index operations on the device turn it into input ids, positions, slots and the `Step`.
-The same code runs eagerly on CPU and CUDA and inside decode graphs. Padding is row 0 with start -1: no cached tokens,
-slots in the null block, samples into row 0.
+The host sends one packet (packing.py); index operations on the device turn it into input ids, positions, slots
+and the `Step`. The same code runs eagerly on CPU and CUDA and inside decode graphs. Padding is row 0 with
+start -1: no cached tokens, slots in the null block, samples into row 0.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fastkernels.engine.cache import Ints, TableDiff
-from fastkernels.engine.packet import Packet
-from fastkernels.engine.plan import Admission, Plan
+from fastkernels.engine.packing import Extent, Sections
 from fastkernels.nn.context import Step
-
-Sections = dict[str, Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """What the host knows about a step without asking the device; the layout of its packet follows from it."""
-
-    num_rows: int
-    num_tokens: int
-    num_decodes: int
-    num_admitted: int
-    num_uploaded: int
-    max_query_len: int          # of prefill rows
-    max_seq_len: int            # an upper bound where the step is padded
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +29,7 @@ class Inputs:
     step: Step
     last_S: Tensor | None
     rows_S: Tensor
-    targets_S: Tensor           # position that the sampled id goes to
+    targets_S: Tensor  # position that the sampled id goes to
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,92 +41,35 @@ class SamplingInputs:
     positions_S: Tensor
 
 
-def pack(plan: Plan) -> tuple[Packet, Extent]:
-    """The packet of any plan, with exact lengths."""
-    packet = Packet()
-    starts_B1 = np.concatenate([[0], np.cumsum(plan.counts_B)])
-    ends_B = plan.starts_B + plan.counts_B
-    sampled = np.flatnonzero(plan.samples_B)
-    packet.add("rows", plan.rows_B)
-    packet.add("starts", plan.starts_B)
-    packet.add("query_starts", starts_B1)
-    packet.add("seq_lens", ends_B)
-    packet.add("counts", plan.counts_B)
-    packet.add("last", starts_B1[sampled + 1] - 1)
-    packet.add("sampled_rows", plan.rows_B[sampled])
-    packet.add("targets", ends_B[sampled])
-    _add_tables(packet, plan.tables)
-    _add_admissions(packet, plan.admitted)
-    prefills = plan.counts_B[plan.num_decodes :]
-    return packet, Extent(
-        num_rows=len(plan.rows_B), num_tokens=int(starts_B1[-1]), num_decodes=plan.num_decodes,
-        num_admitted=len(plan.admitted), num_uploaded=sum(len(a.tokens) for a in plan.admitted),
-        max_query_len=int(prefills.max(initial=0)), max_seq_len=int(ends_B.max(initial=0)))
-
-
-def pack_decode(plan: Plan, num_rows: int) -> Packet:
-    """The packet of a decode plan padded to `num_rows`: lengths depend on `num_rows` alone, as a captured graph needs.
-
-    A decode row crosses at most one block boundary in each group; rows that cross none write block 0 to row 0.
-    """
-    packet = Packet()
-    packet.add("rows", _padded(plan.rows_B, num_rows))
-    packet.add("starts", _padded(plan.starts_B, num_rows, fill=-1))
-    _add_tables(packet, [TableDiff(*(_padded(part, num_rows) for part in (d.rows, d.indices, d.blocks)))
-                         for d in plan.tables])
-    return packet
-
-
-def _padded(values: Ints, length: int, fill: int = 0) -> Ints:
-    result = np.full(length, fill, np.int64)
-    result[: len(values)] = values
-    return result
-
-
-def _add_tables(packet: Packet, tables: list[TableDiff]) -> None:
-    for g, diff in enumerate(tables):
-        for name, values in (("rows", diff.rows), ("indices", diff.indices), ("blocks", diff.blocks)):
-            packet.add(f"table{g}.{name}", values)
-
-
-def _add_admissions(packet: Packet, admitted: list[Admission]) -> None:
-    """Sampling parameters and known ids of the rows that are admitted."""
-    if not admitted:
-        return
-    params = [a.request.sampling for a in admitted]
-    lengths = np.array([len(a.tokens) for a in admitted])
-    columns: dict[str, tuple[list, type[np.generic]]] = {
-        "rows": ([a.row for a in admitted], np.int32),
-        "temperature": ([p.temperature for p in params], np.float32),
-        "top_k": ([max(p.top_k, 0) for p in params], np.int32),
-        "top_p": ([p.top_p for p in params], np.float32),
-        "seeds": ([a.request.seed for a in admitted], np.int64),
-        "frozen": ([a.request.forced is not None for a in admitted], np.int32),
-    }
-    for name, (values, dtype) in columns.items():
-        packet.add(f"admitted.{name}", np.array(values, dtype), dtype)
-    packet.add("admitted.lengths", lengths)
-    packet.add("admitted.offsets", np.cumsum(lengths) - lengths)
-    packet.add("admitted.ids", np.concatenate([np.array(a.tokens, np.int32) for a in admitted]))
-
-
 class DeviceRows:
-    """State of all rows on the device. Every change is an operation on the compute stream, in the order of the plans."""
+    """State of all rows on the device. Every change is an operation on the compute stream, in the order of
+    the plans."""
 
     def __init__(self, num_rows: int, max_len: int, block_sizes: list[int], device: torch.device) -> None:
         self.device, self.block_sizes = device, block_sizes
         self.tokens_RL = torch.zeros((num_rows, max_len), dtype=torch.int32, device=device)
-        self.tables_GRN = [torch.zeros((num_rows, -(-max_len // size)), dtype=torch.int32, device=device)
-                           for size in block_sizes]
+        self.tables_GRN = [
+            torch.zeros((num_rows, -(-max_len // size)), dtype=torch.int32, device=device)
+            for size in block_sizes
+        ]
         self.temperature_R = torch.zeros(num_rows, dtype=torch.float32, device=device)
         self.top_k_R = torch.zeros(num_rows, dtype=torch.int32, device=device)
         self.top_p_R = torch.ones(num_rows, dtype=torch.float32, device=device)
         self.seeds_R = torch.zeros(num_rows, dtype=torch.int64, device=device)
-        self.frozen_R = torch.zeros(num_rows, dtype=torch.bool, device=device)     # forced: samples are not written
+        self.frozen_R = torch.zeros(
+            num_rows, dtype=torch.bool, device=device
+        )  # forced: samples are not written
 
     @property
     def bytes(self) -> int:
-        tensors = [self.tokens_RL, *self.tables_GRN, self.temperature_R, self.top_k_R, self.top_p_R, self.seeds_R]
+        tensors = [
+            self.tokens_RL,
+            *self.tables_GRN,
+            self.temperature_R,
+            self.top_k_R,
+            self.top_p_R,
+            self.seeds_R,
+        ]
         return sum(t.numel() * t.element_size() for t in [*tensors, self.frozen_R])
 
     def inputs(self, sections: Sections, extent: Extent) -> Inputs:
@@ -165,13 +91,20 @@ class DeviceRows:
             positions_T += torch.arange(extent.num_tokens, device=self.device)
         slots_GT = [self._slots(g, row_of_T, positions_T) for g in range(len(self.tables_GRN))]
         step = Step(
-            query_starts_B1=sections["query_starts"], seq_lens_B=sections["seq_lens"],
-            block_tables_GBN=self._tables(rows_B, extent.max_seq_len), slots_GT=slots_GT,
-            num_decodes=extent.num_decodes, num_decode_tokens=extent.num_decodes,
-            max_query_len=extent.max_query_len, max_seq_len=extent.max_seq_len)
+            query_starts_B1=sections["query_starts"],
+            seq_lens_B=sections["seq_lens"],
+            block_tables_GBN=self._tables(rows_B, extent.max_seq_len),
+            slots_GT=slots_GT,
+            num_decodes=extent.num_decodes,
+            num_decode_tokens=extent.num_decodes,
+            max_query_len=extent.max_query_len,
+            max_seq_len=extent.max_seq_len,
+        )
         ids_T = self.tokens_RL[row_of_T, positions_T].long()
         is_every = len(rows_S) == extent.num_tokens
-        return Inputs(ids_T, positions_T, step, None if is_every else sections["last"].long(), rows_S, targets_S)
+        return Inputs(
+            ids_T, positions_T, step, None if is_every else sections["last"].long(), rows_S, targets_S
+        )
 
     def decode_inputs(self, sections: Sections, max_seq_len: int) -> Inputs:
         """Apply a packet of `pack_decode`: no shape depends on anything but the padded number of rows."""
@@ -181,19 +114,32 @@ class DeviceRows:
         seq_lens_P = starts_P + 1
         num_rows = len(rows_P)
         step = Step(
-            query_starts_B1=torch.arange(num_rows + 1, dtype=torch.int32, device=self.device), seq_lens_B=seq_lens_P,
+            query_starts_B1=torch.arange(num_rows + 1, dtype=torch.int32, device=self.device),
+            seq_lens_B=seq_lens_P,
             block_tables_GBN=self._tables(rows_P, max_seq_len),
             slots_GT=[self._slots(g, rows_P, positions_P) for g in range(len(self.tables_GRN))],
-            num_decodes=num_rows, num_decode_tokens=num_rows, max_query_len=0, max_seq_len=max_seq_len)
-        return Inputs(self.tokens_RL[rows_P, positions_P].long(), positions_P, step, None, rows_P, seq_lens_P.long())
+            num_decodes=num_rows,
+            num_decode_tokens=num_rows,
+            max_query_len=0,
+            max_seq_len=max_seq_len,
+        )
+        return Inputs(
+            self.tokens_RL[rows_P, positions_P].long(), positions_P, step, None, rows_P, seq_lens_P.long()
+        )
 
     def sampling(self, inputs: Inputs) -> SamplingInputs:
         rows_S = inputs.rows_S
-        return SamplingInputs(self.temperature_R[rows_S], self.top_k_R[rows_S], self.top_p_R[rows_S],
-                              self.seeds_R[rows_S], inputs.targets_S)
+        return SamplingInputs(
+            self.temperature_R[rows_S],
+            self.top_k_R[rows_S],
+            self.top_p_R[rows_S],
+            self.seeds_R[rows_S],
+            inputs.targets_S,
+        )
 
     def write_back(self, inputs: Inputs, ids_S: Tensor) -> None:
-        """Put sampled ids behind their rows, where the next step reads them; forced rows keep the id they were given."""
+        """Put sampled ids behind their rows, where the next step reads them; forced rows keep the id they
+        were given."""
         rows_S, targets_S = inputs.rows_S, inputs.targets_S
         kept_S = torch.where(self.frozen_R[rows_S], self.tokens_RL[rows_S, targets_S], ids_S.int())
         self.tokens_RL[rows_S, targets_S] = kept_S
@@ -219,22 +165,12 @@ class DeviceRows:
                 table_RN[rows.long(), sections[f"table{g}.indices"].long()] = sections[f"table{g}.blocks"]
 
     def _tables(self, rows_B: Tensor, max_seq_len: int) -> list[Tensor]:
-        return [table_RN[:, : -(-max_seq_len // size)].index_select(0, rows_B)
-                for table_RN, size in zip(self.tables_GRN, self.block_sizes)]
+        return [
+            table_RN[:, : -(-max_seq_len // size)].index_select(0, rows_B)
+            for table_RN, size in zip(self.tables_GRN, self.block_sizes)
+        ]
 
     def _slots(self, g: int, row_of_T: Tensor, positions_T: Tensor) -> Tensor:
         size = self.block_sizes[g]
         blocks_T = self.tables_GRN[g][row_of_T, positions_T // size]
         return blocks_T.long() * size + positions_T % size
-
-
-def split(buffer: Tensor, sections: dict[str, slice]) -> Sections:
-    """The sections of a packet that lies on the device."""
-    return {name: buffer[section] for name, section in sections.items()}
-
-
-def padding(num_groups: int) -> Plan:
-    """A decode plan without rows: padded, it computes on the null row and leaves no trace."""
-    nothing = np.zeros(0, np.int64)
-    tables = [TableDiff(nothing, nothing, nothing) for _ in range(num_groups)]
-    return Plan(nothing, nothing, nothing, np.zeros(0, np.bool_), nothing, 0, tables, [])

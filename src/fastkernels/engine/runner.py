@@ -1,9 +1,10 @@
 """The model step: a plan goes in, sampled ids come back one step late.
 
-    plan -> one packed copy -> inputs from device rows -> model -> head and sampler -> ids to their rows -> ids to the host
+    plan -> one packed copy -> inputs from device rows -> model -> head and sampler -> ids to their rows ->
+    ids to the host
 
-Decode steps replay a captured graph where there is one (graphs.py); all others run eagerly. Everything is ordered on one
-stream; the host waits for nothing but the ids of an earlier step.
+Decode steps replay a captured graph where there is one (graphs.py); all others run eagerly. Everything is
+ordered on one stream; the host waits for nothing but the ids of an earlier step.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from torch import Tensor, nn
 
 from fastkernels.engine.graphs import DecodeGraphs
 from fastkernels.engine.packet import Uploader
+from fastkernels.engine.packing import pack, pack_decode, split
 from fastkernels.engine.plan import Plan, Sampled
-from fastkernels.engine.rows import DeviceRows, Inputs, pack, pack_decode, split
+from fastkernels.engine.rows import DeviceRows, Inputs
 from fastkernels.engine.sampler import Choice, RowVariants, Variant, choose
 from fastkernels.nn.context import use_step
 
@@ -42,7 +44,7 @@ class ModelRunner:
         self.model, self.rows, self.graphs = model, rows, graphs
         self.device = rows.device
         self.num_steps = self.num_replays = 0
-        self.eager_steps: Counter[str] = Counter()              # reason -> steps
+        self.eager_steps: Counter[str] = Counter()  # reason -> steps
         self._uploader = Uploader(self.device)
         self._variants = RowVariants(len(rows.tokens_RL))
 
@@ -70,7 +72,9 @@ class ModelRunner:
         self.rows.write_back(inputs, choice.ids_S)
         return choice
 
-    def compute_decode(self, packet: Tensor, sections: dict[str, slice], max_seq_len: int, variant: Variant) -> Choice:
+    def compute_decode(
+        self, packet: Tensor, sections: dict[str, slice], max_seq_len: int, variant: Variant
+    ) -> Choice:
         """A padded decode step from a packet on the device: what a graph captures."""
         choice = self.compute(self.rows.decode_inputs(split(packet, sections), max_seq_len), variant)
         assert choice is not None
@@ -82,24 +86,21 @@ class ModelRunner:
         return self.compute(self.rows.inputs(sections, extent), variant)
 
     def _replay(self, plan: Plan, size: int, variant: Variant) -> tuple[Choice | None, str | None]:
-        """Replay the graph for this many rows, captured now if it is the first such step; or why that cannot be."""
+        """Replay the graph for this many rows, captured if it is the first such step; or why it cannot be."""
         captured, reason = self.graphs.get(self, size, int(plan.starts_B.max()) + 1, variant)
         if captured is None:
             return None, reason
         self._uploader.send(pack_decode(plan, size), into=captured.packet)
         captured.graph.replay()
         self.num_replays += 1
-        count = len(plan.rows_B)
-        choice = captured.choice
-        return Choice(*(None if t is None else t[:count] for t in (
-            choice.ids_S, choice.top_ids_SK, choice.top_logprobs_SK, choice.logprobs_S))), None  # pyright: ignore
+        return captured.choice.first(len(plan.rows_B)), None
 
     def _to_host(self, plan: Plan, choice: Choice | None) -> Flight:
-        """Start the copy of what was sampled; on the compute stream, so a replay cannot overwrite it before."""
+        """Start the copy of what was sampled; on the compute stream, so that no replay overwrites it before."""
         if choice is None:
             return Flight(plan, [torch.from_numpy(np.zeros(0, np.int64))], None)
         if self.device.type != "cuda":
-            return Flight(plan, choice.tensors, None)
+            return Flight(plan, [tensor.clone() for tensor in choice.tensors], None)
         parts = []
         for tensor in choice.tensors:
             parts.append(torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True))
@@ -113,7 +114,9 @@ class ModelRunner:
         self.eager_steps.clear()
 
     def stats(self) -> dict[str, object]:
-        return {"steps": self.num_steps, "graph_replays": self.num_replays, "graphs": self.graphs.num_captured,
-                "eager_steps": dict(self.eager_steps)}
-
-
+        return {
+            "steps": self.num_steps,
+            "graph_replays": self.num_replays,
+            "graphs": self.graphs.num_captured,
+            "eager_steps": dict(self.eager_steps),
+        }

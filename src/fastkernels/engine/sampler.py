@@ -1,6 +1,6 @@
 """From hidden states to ids: head, sampler task and, where asked for, log-probabilities.
 
-    S sampled rows · V vocabulary · K best tokens
+S sampled rows · V vocabulary · K best tokens
 """
 
 from __future__ import annotations
@@ -18,22 +18,33 @@ from fastkernels.engine.rows import SamplingInputs
 class Variant:
     """What the rows of a step need beyond the plain choice; each variant has its own graph."""
 
-    is_filtered: bool = False           # some row uses top-k or top-p
-    num_logprobs: int | None = None     # the most log-probabilities that a row asked for; None: none did
+    is_filtered: bool = False  # some row uses top-k or top-p
+    num_logprobs: int | None = None  # the most log-probabilities that a row asked for; None: none did
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Sampled ids on the device, and log-probabilities of the untempered distribution."""
 
-    ids_S: Tensor                       # int64
+    ids_S: Tensor  # int64
     top_ids_SK: Tensor | None = None
     top_logprobs_SK: Tensor | None = None
-    logprobs_S: Tensor | None = None    # of the sampled ids
+    logprobs_S: Tensor | None = None  # of the sampled ids
+
+    def first(self, count: int) -> Choice:
+        """Of the first `count` rows."""
+        return Choice(
+            self.ids_S[:count],
+            None if self.top_ids_SK is None else self.top_ids_SK[:count],
+            None if self.top_logprobs_SK is None else self.top_logprobs_SK[:count],
+            None if self.logprobs_S is None else self.logprobs_S[:count],
+        )
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [t for t in (self.ids_S, self.top_ids_SK, self.top_logprobs_SK, self.logprobs_S) if t is not None]
+        return [
+            t for t in (self.ids_S, self.top_ids_SK, self.top_logprobs_SK, self.logprobs_S) if t is not None
+        ]
 
 
 class RowVariants:
@@ -55,12 +66,13 @@ class RowVariants:
 
 def choose(model: nn.Module, hidden_SD: Tensor, sampling: SamplingInputs, variant: Variant) -> Choice:
     """Sample the next id of each row with the model's own head, sampler and softmax."""
-    logits_SV = model.compute_logits(hidden_SD)                                 # pyright: ignore[reportCallIssue]
+    logits_SV = model.compute_logits(hidden_SD)  # pyright: ignore[reportCallIssue]
     top_k_S, top_p_S = (sampling.top_k_S, sampling.top_p_S) if variant.is_filtered else (None, None)
-    ids_S = model.sampler(                                                      # pyright: ignore[reportCallIssue]
-        logits_SV, sampling.temperature_S, top_k_S, top_p_S, sampling.seeds_S, sampling.positions_S)
+    ids_S = model.sampler(  # pyright: ignore[reportCallIssue]
+        logits_SV, sampling.temperature_S, top_k_S, top_p_S, sampling.seeds_S, sampling.positions_S
+    )
     if variant.num_logprobs is None:
         return Choice(ids_S)
-    logprobs_SV = model.softmax(logits_SV).log()                                # pyright: ignore[reportCallIssue]
+    logprobs_SV = model.softmax(logits_SV).log()  # pyright: ignore[reportCallIssue]
     top_logprobs_SK, top_ids_SK = logprobs_SV.topk(min(variant.num_logprobs, logprobs_SV.shape[1]), dim=-1)
     return Choice(ids_S, top_ids_SK, top_logprobs_SK, logprobs_SV.gather(1, ids_S[:, None])[:, 0])

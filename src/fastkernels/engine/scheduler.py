@@ -1,12 +1,14 @@
-"""Continuous batching without phases: a row needs `total - scheduled` tokens; prefill chunks and decode rows mix.
+"""Continuous batching without phases: a row needs `total - scheduled` tokens; prefill chunks and decode rows
+mix.
 
     total      positions that exist on the device: prompt, output, and placeholders of samples in flight
     scheduled  positions whose forward pass has been launched
     limit      positions of the longest continuation; the last one is sampled but never computed
 
-The host runs one step ahead: it plans step n while n-1 computes. A sampled id stays on the device, where step n reads
-it; the host only counts a placeholder, and learns the id in `retire`. A row that turns out to have ended takes part in
-one extra step, whose sample is dropped: its blocks can be handed out at once, because the stream orders the reuse.
+The host runs one step ahead: it plans step n while n-1 computes. A sampled id stays on the device, where step
+n reads it; the host only counts a placeholder, and learns the id in `retire`. A row that turns out to have
+ended takes part in one extra step, whose sample is dropped: its blocks can be handed out at once, because the
+stream orders the reuse.
 
 State is NumPy arrays over rows; Python touches single rows only on admission, preemption and completion.
 """
@@ -23,29 +25,36 @@ from fastkernels.engine.cache import BlockCache, Ints
 from fastkernels.engine.plan import Admission, Plan, Sampled
 from fastkernels.engine.requests import Request
 
-# Share of the blocks that admission leaves free, so that running rows can grow for a while before one is preempted.
+# Share of the blocks that admission leaves free, so that running rows can grow for a while before one is
+# preempted.
 WATERMARK = 0.01
 
 
 class Scheduler:
-    def __init__(self, cache: BlockCache, max_rows: int, max_len: int, max_tokens: int,
-                 watch: Callable[[Request], str | None] | None = None) -> None:
+    def __init__(
+        self,
+        cache: BlockCache,
+        max_rows: int,
+        max_len: int,
+        max_tokens: int,
+        watch: Callable[[Request], str | None] | None = None,
+    ) -> None:
         """max_rows: requests that run at once; max_len: positions of a row; max_tokens: tokens of a step.
         watch: looks at a watched request after each token and returns a finish reason, or None to go on."""
         self.cache, self.max_tokens, self.watch = cache, max_tokens, watch
-        size = max_rows + 1                             # row 0 is null: padding lives there
+        size = max_rows + 1  # row 0 is null: padding lives there
         self.total_R, self.scheduled_R, self.limit_R = (np.zeros(size, np.int64) for _ in range(3))
-        self.known_R = np.zeros(size, np.int64)         # positions whose ids the host knows
-        self.serial_R = np.full(size, -1, np.int64)     # whose row it is; -1 nobody's
+        self.known_R = np.zeros(size, np.int64)  # positions whose ids the host knows
+        self.serial_R = np.full(size, -1, np.int64)  # whose row it is; -1 nobody's
         self.watched_R = np.zeros(size, bool)
         self.tokens_RL = np.zeros((size, max_len), np.int32)
         self.stops_RS = np.full((size, 1), -1, np.int64)
         self.occupants: list[Request | None] = [None] * size
-        self.running = np.zeros(0, np.int64)            # rows, oldest admission first
+        self.running = np.zeros(0, np.int64)  # rows, oldest admission first
         self.waiting: deque[Request] = deque()
         self.num_preemptions = 0
         self._free_rows = list(range(max_rows, 0, -1))
-        self._away: dict[int, Request] = {}             # preempted with a sample in flight, by serial
+        self._away: dict[int, Request] = {}  # preempted with a sample in flight, by serial
         self._finished: list[Request] = []
 
     @property
@@ -93,7 +102,8 @@ class Scheduler:
         return (rows, counts) if granted.all() else (rows[granted], counts[granted])
 
     def _make_room(self, rows: Ints, counts: Ints) -> tuple[Ints, Ints]:
-        """Preempt the youngest rows until the step's blocks are there; the last row left takes a smaller chunk."""
+        """Preempt the youngest rows until the step's blocks are there; the last row left takes a smaller
+        chunk."""
         while len(rows):
             need = self.cache.need(rows, self.scheduled_R[rows] + counts)
             if all(n <= free for n, free in zip(need, self.cache.num_free)):
@@ -122,11 +132,17 @@ class Scheduler:
         """Give rows to waiting requests while budget and blocks for their *current* length are there."""
         left = self.max_tokens - int(counts.sum())
         groups = self.cache.groups
-        free = [free - n for free, n in zip(self.cache.num_free, self.cache.need(rows, self.scheduled_R[rows] + counts))]
+        free = [
+            free - n
+            for free, n in zip(self.cache.num_free, self.cache.need(rows, self.scheduled_R[rows] + counts))
+        ]
         # Blocks promised to running rows in the middle of their prompts, beyond this step's.
         now = self.scheduled_R.copy()
         now[rows] += counts
-        promised = [int(self._later(g, self.total_R[self.running], now[self.running]).sum()) for g in range(len(groups))]
+        promised = [
+            int(self._later(g, self.total_R[self.running], now[self.running]).sum())
+            for g in range(len(groups))
+        ]
         admitted, new_counts = [], []
         while self.waiting and left > 0 and self._free_rows and self._is_complete(self.waiting[0]):
             request = self.waiting[0]
@@ -134,7 +150,9 @@ class Scheduler:
             count = min(length, left, *(f * g.block_size for f, g in zip(free, groups)))
             if count <= 0:
                 break
-            later = [int(self._later(g, np.array([length]), np.array([count]))[0]) for g in range(len(groups))]
+            later = [
+                int(self._later(g, np.array([length]), np.array([count]))[0]) for g in range(len(groups))
+            ]
             taken = [group.blocks_for(count) for group in groups]
             room = (f - t - p - n for f, t, p, n in zip(free, taken, promised, later))
             enough = all(r >= math.ceil(WATERMARK * group.num_blocks) for r, group in zip(room, groups))
@@ -151,7 +169,8 @@ class Scheduler:
         return admitted, new_rows, np.array(new_counts, np.int64)
 
     def _later(self, group: int, total: Ints, scheduled: Ints) -> Ints:
-        """Blocks that rows of `total` positions still need beyond `scheduled`; behind a window they free as they go."""
+        """Blocks that rows of `total` positions still need beyond `scheduled`; behind a window they free as
+        they go."""
         size = self.cache.groups[group].block_size
         if self.cache.groups[group].window is not None:
             return np.zeros_like(total)
@@ -199,7 +218,8 @@ class Scheduler:
     # ---- completion
 
     def retire(self, plan: Plan, sampled: Sampled) -> None:
-        """Take in the ids of a finished step. A row whose owner has changed since was preempted or had ended."""
+        """Take in the ids of a finished step. A row whose owner has changed since was preempted or had
+        ended."""
         rows, serials = plan.rows_B[plan.samples_B], plan.serials_B[plan.samples_B]
         ids = sampled.ids_S
         present = self.serial_R[rows] == serials
@@ -226,7 +246,8 @@ class Scheduler:
             self._vacate(row)
 
     def _arrive_late(self, serial: int, index: int, sampled: Sampled) -> None:
-        """An id for a request that no longer holds the row: kept if it was preempted, dropped if it had ended."""
+        """An id for a request that no longer holds the row: kept if it was preempted, dropped if it had
+        ended."""
         request = self._away.get(serial)
         if request is None:
             return
@@ -246,9 +267,12 @@ class Scheduler:
         """Record log-probabilities of the newest token and let `watch` decide whether it ends the request."""
         count = request.sampling.logprobs
         if count is not None:
-            assert sampled.top_ids_SK is not None and sampled.top_logprobs_SK is not None
+            assert sampled.top_ids_SK is not None
+            assert sampled.top_logprobs_SK is not None
             assert sampled.logprobs_S is not None
-            best = zip(sampled.top_ids_SK[index, :count].tolist(), sampled.top_logprobs_SK[index, :count].tolist())
+            best = zip(
+                sampled.top_ids_SK[index, :count].tolist(), sampled.top_logprobs_SK[index, :count].tolist()
+            )
             request.logprobs.append(dict(best))
             request.logprobs[-1].setdefault(int(sampled.ids_S[index]), float(sampled.logprobs_S[index]))
         if self.watch is not None and request.is_watched and request.finish_reason is None:
@@ -279,5 +303,3 @@ class Scheduler:
 
     def _output(self, row: int, request: Request) -> list[int]:
         return self.tokens_RL[row, len(request.prompt) : self.known_R[row]].tolist()
-
-

@@ -26,14 +26,18 @@ class Device(Protocol):
 
 
 class TokenStage:
-    """Autoregressive decoding with run-ahead: step n is planned and launched before the ids of n-1 are read."""
+    """Autoregressive decoding with run-ahead: step n is planned and launched before the ids of n-1 are
+    read."""
 
-    def __init__(self, scheduler: Scheduler, device: Device, make_request: Callable[[int, Tokens], Request]) -> None:
-        """make_request(serial, need) checks a need and fills in defaults; RequestError if it cannot be served."""
+    def __init__(
+        self, scheduler: Scheduler, device: Device, make_request: Callable[[int, Tokens], Request]
+    ) -> None:
+        """make_request(serial, need) checks a need and fills in defaults; RequestError if it cannot be
+        served."""
         self.scheduler, self.device, self._make_request = scheduler, device, make_request
         self._flying: Launched | None = None
         self._next_serial = 0
-        self._tickets: dict[int, int] = {}              # serial -> ticket
+        self._tickets: dict[int, int] = {}  # serial -> ticket
 
     def submit(self, ticket: int, need: Tokens) -> None:
         request = self._make_request(self._next_serial, need)
@@ -59,15 +63,16 @@ class TokenStage:
 
 
 class BatchStage:
-    """Calls with equal keys run as one batch: tensors of the same shapes and dtypes, equal other arguments, equal loop.
+    """Calls with equal keys run as one batch: tensors of the same shapes and dtypes, equal other arguments,
+    equal loop.
 
-    function(*args) gets each tensor argument stacked along a new first dimension and returns a tensor (or a list of
-    them) with that dimension; everything else is passed on as it is.
+    function(*args) gets each tensor argument stacked along a new first dimension and returns a tensor (or a
+    list of them) with that dimension; everything else is passed on as it is.
     """
 
     def __init__(self, function: Callable[..., Any], max_batch: int = 64) -> None:
         self.function, self.max_batch = function, max_batch
-        self.batch_sizes: list[int] = []                # of every launch, for statistics
+        self.batch_sizes: list[int] = []  # of every launch, for statistics
         self._pending: dict[Hashable, list[tuple[int, Call]]] = {}
 
     def submit(self, ticket: int, need: Call) -> None:
@@ -104,7 +109,8 @@ def key_of(value: Any) -> Hashable:
 
 
 def stack(values: Sequence[Any]) -> Any:
-    """One argument for a batch: tensors stacked, lists element by element, others (equal by their key) as they are."""
+    """One argument for a batch: tensors stacked, lists element by element, others (equal by their key) as
+    they are."""
     first = values[0]
     if isinstance(first, Tensor):
         return torch.stack(list(values))

@@ -9,7 +9,8 @@ from fastkernels.engine.requests import Request
 from fastkernels.errors import RequestError
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-# A character can take several tokens, and a token several characters: this many more tokens are looked at for a stop.
+# A character can take several tokens, and a token several characters: this many more tokens are looked at for
+# a stop.
 _STOP_SLACK_TOKENS = 8
 
 
@@ -31,7 +32,9 @@ class Text:
 
     def encode(self, prompt: str) -> list[int]:
         if self.tokenizer is None:
-            raise RequestError("A text prompt needs a tokenizer, and this model has none: give lists of token ids")
+            raise RequestError(
+                "A text prompt needs a tokenizer, and this model has none: give lists of token ids"
+            )
         return list(self.tokenizer.encode(prompt))
 
     def decode(self, ids: list[int]) -> str:
@@ -44,7 +47,7 @@ class Text:
         return text if request.stop_text is None else text[: text.find(request.stop_text)]
 
     def watch(self, request: Request) -> str | None:
-        """"stop" once the newest tokens complete a stop string."""
+        """ "stop" once the newest tokens complete a stop string."""
         stops = request.sampling.stop_strings
         if not stops:
             return None

@@ -6,25 +6,26 @@ With o the oracle, b the baseline, c the candidate, u(dtype) the unit roundoff o
     A      = min(max(k e(b), u(dtype)), 1/2)         allowed; k = 2
     passed ⟺ e(c) <= A for the whole and for the worst row, of every output and every mutated argument
 
-Zeros have e = 1 exactly, so the cap of 1/2 makes it impossible that they pass, however bad the baseline is; a baseline
-beyond the cap is invalid. A row is an index of the first dimension (a token, a request, a cache block); a vector is one
-row. Rows in which the oracle vanishes (its root mean square is below the dtype's smallest normal number) have no
-relative error: there the candidate's absolute error is compared with k times the baseline's.
+Zeros have e = 1 exactly, so the cap of 1/2 makes it impossible that they pass, however bad the baseline is; a
+baseline beyond the cap is invalid. A row is an index of the first dimension (a token, a request, a cache
+block); a vector is one row. Rows in which the oracle vanishes (its root mean square is below the dtype's
+smallest normal number) have no relative error: there the candidate's absolute error is compared with k times
+the baseline's.
 
-Every timed iteration: the quick gate
--------------------------------------
-An oracle for each iteration would cost far more than the iteration. Its inputs also went through the baseline, and
+The quick gate, for every timed iteration: an oracle each time would cost far more than the iteration itself,
+but its inputs also went through the baseline, and
 
     ||c - b|| <= ||c - o|| + ||b - o|| <= (A + e(b)) ||o||,     e(b) <= A / k,     ||o|| <= ||b|| / (1 - e(b))
 
 so every candidate that passes the full gate also passes
 
-    ||c - b|| / ||b|| <= (1 + 1/k) A / (1 - A/k)  =: Q(A).
+    ||c - b|| / ||b|| <= (1 + 1/k) A / (1 - A/k)  =: Q(A)
 
-(where k e(b) > u this is (k + 1) e(b), up to the last factor). A is known from oracle comparisons of the same case and
-distribution. What violates Q is *suspect*: the caller then runs the oracle on that iteration, so an unlucky A never
-condemns anybody. What passes Q has e(c) <= Q (1 + e(b)) + e(b), about 2 A for k = 2: an error between A and 2 A could slip
-through one iteration, but a secret random subset meets the oracle, and no candidate knows which.
+(where k e(b) > u this is (k + 1) e(b), up to the last factor). A is known from oracle comparisons of the same
+case and distribution. What violates Q is *suspect*: the caller then runs the oracle on that iteration, so an
+unlucky A never condemns anybody. What passes Q has e(c) <= Q (1 + e(b)) + e(b), about 2 A for k = 2: an error
+between A and 2 A could slip through one iteration, but a secret random subset meets the oracle, and no
+candidate knows which.
 
 Everything is computed where the tensors lie, in float64, in slices of rows; only scalars travel to the host.
 """
@@ -48,7 +49,8 @@ _SLICE_ELEMENTS = 1 << 24  # 128 MiB of float64 temporaries at a time
 
 
 class Errors(NamedTuple):
-    """Relative L2 error of the whole output and of its worst row; `vanishing`: absolute RMS where the oracle is zero."""
+    """Relative L2 error of the whole output and of its worst row; `vanishing`: absolute RMS where the oracle
+    is zero."""
 
     whole: float
     row: float
@@ -103,12 +105,14 @@ class Comparison:
 
 
 def floor(dtype: torch.dtype) -> float:
-    """u(dtype) = eps / 2: an error within half a unit in the last place is the rounding of the result itself."""
+    """u(dtype) = eps / 2: an error within half a unit in the last place is the rounding of the result
+    itself."""
     return torch.finfo(dtype).eps / 2
 
 
 def errors(x: Tensor, oracle: Tensor, dtype: torch.dtype | None = None) -> Errors:
-    """Errors of `x` against `oracle` where both are finite; `dtype` (default x's) decides where a row vanishes."""
+    """Errors of `x` against `oracle` where both are finite; `dtype` (default x's) decides where a row
+    vanishes."""
     dtype = dtype or x.dtype
     x_RC, o_RC = _rows(x), _rows(oracle)
     vanishing_rms = torch.finfo(dtype).smallest_normal
@@ -147,9 +151,11 @@ def allow(baseline: Errors, dtype: torch.dtype) -> Errors:
 def compare(
     candidate: Mapping[str, Tensor], baseline: Mapping[str, Tensor], oracle: Mapping[str, Tensor]
 ) -> Comparison:
-    """The full gate over all outputs (same names on all sides). Shapes and dtypes are taken as checked (rules.py).
+    """The full gate over all outputs (same names on all sides). Shapes and dtypes are taken as checked
+    (rules.py).
 
-    Verdicts: PASSED, WRONG(value), WRONG(nonfinite), INVALID_BASELINE. Integer outputs must be equal to the oracle's.
+    Verdicts: PASSED, WRONG(value), WRONG(nonfinite), INVALID_BASELINE. Integer outputs must be equal to the
+    oracle's.
     """
     judged: list[OutputErrors] = []
     for name, truth in oracle.items():
@@ -162,10 +168,16 @@ def compare(
             return Comparison.of(verdict, tuple(judged))
         theirs_errors = errors(theirs, truth)
         if max(theirs_errors[:2]) > MAX_ALLOWED:
-            return Comparison.of(_invalid(
-                f"{name}: the baseline is {theirs_errors.whole:.3g} (worst row {theirs_errors.row:.3g}) away from the "
-                f"float64 oracle, more than {MAX_ALLOWED}: nothing can be judged against it"), tuple(judged))
-        judged.append(OutputErrors(name, errors(ours, truth), theirs_errors, allow(theirs_errors, theirs.dtype)))
+            return Comparison.of(
+                _invalid(
+                    f"{name}: the baseline is {theirs_errors.whole:.3g} (worst row {theirs_errors.row:.3g}) "
+                    f"away from the float64 oracle, more than {MAX_ALLOWED}: nothing can be judged against it"
+                ),
+                tuple(judged),
+            )
+        judged.append(
+            OutputErrors(name, errors(ours, truth), theirs_errors, allow(theirs_errors, theirs.dtype))
+        )
     outputs = tuple(judged)
     bad = [o for o in outputs if o.ratio > 1]
     if not bad:
@@ -182,7 +194,8 @@ def quick_bound(allowed: float) -> float:
 def suspect(
     candidate: Mapping[str, Tensor], baseline: Mapping[str, Tensor], allowed: Mapping[str, Errors]
 ) -> str | None:
-    """The quick gate: why this iteration needs the oracle, or None. `allowed` comes from full comparisons (`merge`)."""
+    """The quick gate: why this iteration needs the oracle, or None. `allowed` comes from full comparisons
+    (`merge`)."""
     for name, theirs in baseline.items():
         ours = candidate[name]
         if not theirs.is_floating_point():
@@ -200,7 +213,8 @@ def suspect(
 
 
 def merge(*allowances: Mapping[str, Errors]) -> dict[str, Errors]:
-    """The loosest of several `Comparison.allowed`, for each output: the bound for iterations without an oracle."""
+    """The loosest of several `Comparison.allowed`, for each output: the bound for iterations without an
+    oracle."""
     merged: dict[str, Errors] = {}
     for allowed in allowances:
         for name, bound in allowed.items():
@@ -211,7 +225,8 @@ def merge(*allowances: Mapping[str, Errors]) -> dict[str, Errors]:
 def nonfinite(name: str, candidate: Tensor, baseline: Tensor, oracle: Tensor) -> Verdict | None:
     """WRONG(nonfinite) unless the candidate is finite exactly where it should be, with the same infinities.
 
-    An oracle beyond the dtype's range counts as infinite. A baseline that is not finite where the oracle is, is invalid.
+    An oracle beyond the dtype's range counts as infinite. A baseline that is not finite where the oracle is,
+    is invalid.
     """
     truth = oracle.to(device=baseline.device).to(baseline.dtype)
     expected = truth.isfinite()
@@ -222,8 +237,10 @@ def nonfinite(name: str, candidate: Tensor, baseline: Tensor, oracle: Tensor) ->
     wrong_sign = int((baseline.isinf() & candidate.isinf() & (candidate != baseline)).sum())
     if wrong or wrong_sign:
         return Verdict.wrong(
-            "nonfinite", f"{name}: {wrong + wrong_sign} of {candidate.numel()} elements are NaN or infinite where the "
-            "oracle is finite, or finite where it is not")
+            "nonfinite",
+            f"{name}: {wrong + wrong_sign} of {candidate.numel()} elements are NaN or infinite where the "
+            "oracle is finite, or finite where it is not",
+        )
     return None
 
 
@@ -242,13 +259,21 @@ def _invalid(message: str) -> Verdict:
 def _explain(output: OutputErrors) -> str:
     ours, theirs, bound = output.candidate, output.baseline, output.allowed
     if _ratio(ours.vanishing, bound.vanishing) == output.ratio:
-        return (f"{output.name}: {ours.vanishing:.3g} (root mean square) in a row that should be zero; "
-                f"at most {bound.vanishing:.3g} is allowed")
+        return (
+            f"{output.name}: {ours.vanishing:.3g} (root mean square) in a row that should be zero; "
+            f"at most {bound.vanishing:.3g} is allowed"
+        )
     if _ratio(ours.whole, bound.whole) >= _ratio(ours.row, bound.row):
-        return (f"{output.name}: relative L2 error {ours.whole:.3g} against float64, the baseline has {theirs.whole:.3g}: "
-                f"{output.ratio:.3g} times the allowed {bound.whole:.3g}")
-    return (f"{output.name}: the worst row has relative L2 error {ours.row:.3g} against float64, the baseline's worst "
-            f"{theirs.row:.3g}: {output.ratio:.3g} times the allowed {bound.row:.3g}")
+        return (
+            f"{output.name}: relative L2 error {ours.whole:.3g} against float64, "
+            f"the baseline has {theirs.whole:.3g}: "
+            f"{output.ratio:.3g} times the allowed {bound.whole:.3g}"
+        )
+    return (
+        f"{output.name}: the worst row has relative L2 error {ours.row:.3g} against float64, the baseline's "
+        "worst "
+        f"{theirs.row:.3g}: {output.ratio:.3g} times the allowed {bound.row:.3g}"
+    )
 
 
 def _ratio(error: float, bound: float) -> float:

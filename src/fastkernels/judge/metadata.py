@@ -1,8 +1,8 @@
 """What a result is besides its values: shape, dtype, strides, storage, and what happened to the inputs.
 
-`describe` runs in the worker, beside the tensors, and returns plain data; `check` runs in the judge and compares the
-descriptions of both sides. `Fingerprint` detects a changed input without keeping a second copy of it: the weights of
-its sum come from a seed that only the judge knows.
+`describe` runs in the worker, beside the tensors, and returns plain data; `check` runs in the judge and
+compares the descriptions of both sides. `Fingerprint` detects a changed input without keeping a second copy
+of it: the weights of its sum come from a seed that only the judge knows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _SLICE_WORDS = 1 << 22
 
 
 class Description(Record):
-    """A tensor as plain data. `aliases`: names of inputs whose memory it shares; `overlaps_itself`: expanded storage."""
+    """A tensor as plain data. `aliases`: names of inputs whose memory it shares; `overlaps_itself`: expanded
+    storage."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -52,8 +53,8 @@ def check(
 ) -> Verdict | None:
     """The first difference from the baseline that the contract forbids, or None.
 
-    `strides`: names of outputs whose strides are part of the contract. An output may alias an input only where the
-    baseline's does.
+    `strides`: names of outputs whose strides are part of the contract. An output may alias an input only
+    where the baseline's does.
     """
     if set(candidate) != set(baseline):
         return Verdict.wrong("shape", f"Returned {_list(candidate)}; the baseline returns {_list(baseline)}")
@@ -62,7 +63,9 @@ def check(
         if found.type_name != expected.type_name:
             return Verdict.wrong("dtype", f"{name} is a {found.type_name}, not a plain {expected.type_name}")
         if found.shape != expected.shape:
-            return Verdict.wrong("shape", f"{name} has shape {list(found.shape)}, expected {list(expected.shape)}")
+            return Verdict.wrong(
+                "shape", f"{name} has shape {list(found.shape)}, expected {list(expected.shape)}"
+            )
         if found.dtype != expected.dtype:
             return Verdict.wrong("dtype", f"{name} is {found.dtype}, expected {expected.dtype}")
         if found.device.partition(":")[0] != expected.device.partition(":")[0]:
@@ -72,14 +75,17 @@ def check(
         if extra := sorted(set(found.aliases) - set(expected.aliases)):
             return Verdict.wrong("alias", f"{name} shares memory with {', '.join(extra)}")
         if found.overlaps_itself and not expected.overlaps_itself:
-            return Verdict.wrong("alias", f"{name} is an expanded view: several elements share one place in memory")
+            return Verdict.wrong(
+                "alias", f"{name} is an expanded view: several elements share one place in memory"
+            )
     return None
 
 
 def mutated(
     before: Mapping[str, int], after: Mapping[str, int], declared: Sequence[str] = ()
 ) -> Verdict | None:
-    """WRONG(mutated_input) for inputs whose fingerprint changed although the task does not declare them mutated."""
+    """WRONG(mutated_input) for inputs whose fingerprint changed although the task does not declare them
+    mutated."""
     changed = [name for name, print_ in before.items() if name not in declared and after.get(name) != print_]
     if not changed:
         return None
@@ -91,8 +97,8 @@ class Fingerprint:
 
         h(x) = sum_i w_(i mod m) v_(i div m) x_i   mod 2^64,      x_i the 32-bit words, w and v odd and random
 
-    One changed word always changes the sum (its weight is odd); whoever does not know `seed` cannot make several
-    changes cancel.
+    One changed word always changes the sum (its weight is odd); whoever does not know `seed` cannot make
+    several changes cancel.
     """
 
     def __init__(self, seed: int) -> None:
@@ -131,7 +137,8 @@ def _words(x: Tensor) -> Tensor:
 
 
 def _share(a: Tensor, b: Tensor) -> bool:
-    """Whether the memory that a and b reach overlaps (not only their storages: two slices of one buffer may not)."""
+    """Whether the memory that a and b reach overlaps (not only their storages: two slices of one buffer may
+    not)."""
     if a.device != b.device or not a.numel() or not b.numel():
         return False
     a_low, a_high = _reach(a)

@@ -1,10 +1,11 @@
 """The oracle: the baseline's module tree with every kernel forced to `reference`, run in float64.
 
     oracle = Oracle(case, overlay, device)
-    truth = oracle(tensors)              # the trial's tensors in their own dtypes; outputs by name, in float64
+    truth = oracle(tensors)         # the trial's tensors in their own dtypes; outputs by name, in float64
 
-Where float64 copies of the trial do not fit into the free memory the oracle runs in float32 and says so (`oracle.note`);
-where the case itself is float32 or wider, that is an error, because it would compare a dtype with itself.
+Where float64 copies of the trial do not fit into the free memory the oracle runs in float32 and says so
+(`oracle.note`); where the case itself is float32 or wider, that is an error, because it would compare a dtype
+with itself.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.records import Case
 
-# Inputs, their module's parameters, the outputs and the reference's largest intermediates: measured as under 3x the
-# tensors of a trial for every Llama task; the reference attention works in chunks.
+# Inputs, their module's parameters, the outputs and the reference's largest intermediates: measured as under
+# 3x the tensors of a trial for every Llama task; the reference attention works in chunks.
 _FOOTPRINT = 3
 _WIDE = (torch.float32, torch.float64)
 
@@ -56,10 +57,13 @@ class Oracle:
             return torch.float64
         if getattr(torch, self._case.dtype) in _WIDE or needed // 2 > free:
             raise MachineError(
-                f"The oracle of case {self._case.id} needs about {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free "
+                f"The oracle of case {self._case.id} needs about {needed / 2**30:.1f} GiB, "
+                f"{free / 2**30:.1f} GiB are free "
                 f"on {self._device}. Choose smaller cases: --case or --size tiny"
             )
-        self.note = f"oracle in float32: float64 needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
+        self.note = (
+            f"oracle in float32: float64 needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
+        )
         return torch.float32
 
     def _module(self, dtype: torch.dtype) -> nn.Module:
@@ -80,7 +84,8 @@ def free_bytes(device: torch.device) -> int:
 
 
 def _widen(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A copy in the oracle's dtype; integers and masks keep theirs. Never the caller's memory: a task may mutate it."""
+    """A copy in the oracle's dtype; integers and masks keep theirs. Never the caller's memory: a task may
+    mutate it."""
     if tensor.is_floating_point():
         return tensor.detach().to(device=device, dtype=dtype, copy=True)
     return tensor.detach().to(device=device, copy=True)

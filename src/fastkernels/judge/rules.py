@@ -45,8 +45,8 @@ def repeatable(
 ) -> Verdict | None:
     """WRONG(unstable_result) unless two calls on the same inputs agree as closely as two right results must.
 
-    Both lie within A of the oracle, so within 2 A / (1 - A) of each other. Integers must be equal: the randomness of a
-    sampler comes from its seeds.
+    Both lie within A of the oracle, so within 2 A / (1 - A) of each other. Integers must be equal: the
+    randomness of a sampler comes from its seeds.
     """
     for name, one in first.items():
         two = second[name]
@@ -59,13 +59,16 @@ def repeatable(
         found, bound = compare.errors(two, one), allowed[name]
         whole, row = (2 * a / (1 - a) for a in bound[:2])
         if found.whole > whole or found.row > row:
-            return _unstable(f"{name}: two calls on the same inputs differ by {found.whole:.3g} "
-                             f"(worst row {found.row:.3g})")
+            return _unstable(
+                f"{name}: two calls on the same inputs differ by {found.whole:.3g} "
+                f"(worst row {found.row:.3g})"
+            )
     return None
 
 
 def untouched(at_return: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> Verdict | None:
-    """WRONG(unstable_result) if outputs of call n, copied when it returned, changed by the end of call n + 1."""
+    """WRONG(unstable_result) if outputs of call n, copied when it returned, changed by the end of call n +
+    1."""
     for name, copied in at_return.items():
         now = later[name]
         if not bool((torch.eq(copied, now) | (_nan(copied) & _nan(now))).all()):

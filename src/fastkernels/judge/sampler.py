@@ -1,16 +1,17 @@
-"""Judging drawn token ids: the right one where the choice is determined, the right distribution where it is not.
+"""Judging drawn token ids: the right one where the choice is determined, else the right distribution.
 
     B rows · V vocabulary
 
 temperature 0     the id's logit equals the row's maximum (a tie may fall either way)
-otherwise         p = softmax(logits / temperature) cut to top_k and top_p and renormalised; p[id] must not be zero, and
-                  over all draws of a trial the probability integral transform is uniform:
+otherwise         p = softmax(logits / temperature) cut to top_k and top_p and renormalised; p[id] must not be
+                  zero, and over all draws of a trial the probability integral transform is uniform:
 
-    u = sum of p over the tokens ordered before id  +  v p[id],      v uniform on (0, 1), known to the judge alone
+    u = sum of p over the tokens ordered before id  +  v p[id],    v uniform on (0, 1), the judge's secret
 
-For a right sampler every u is uniform whatever the logits, so draws from different rows add up to one chi-square test.
-Two orders are tested: by falling probability (a sampler that is too sharp, too flat or greedy) and by id (one that
-prefers a part of the vocabulary). All in float64; the draws themselves never decide by one sample.
+For a right sampler every u is uniform whatever the logits, so draws from different rows add up to one
+chi-square test. Two orders are tested: by falling probability (a sampler that is too sharp, too flat or
+greedy) and by id (one that prefers a part of the vocabulary). All in float64; the draws themselves never
+decide by one sample.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from fastkernels.judge.verdict import Verdict
 BINS = 16
 MIN_PER_BIN = 5  # the chi-square approximation needs this many expected draws in each bin
 SIGNIFICANCE = 1e-7  # a right sampler is condemned once in ten million trials
-# Float32 kernels sum V probabilities before they cut at top_p: mass this close to the cut may fall on either side.
+# Float32 kernels sum V probabilities before they cut at top_p: mass this close to it may fall on either side.
 TOP_P_SLACK = 1e-4
 
 
 class SamplerJudge:
-    """Collects the draws of one trial; `check` judges each call, `verdict` the distribution of all of them."""
+    """Collects the draws of one trial; `check` judges each call, `verdict` the distribution of all of
+    them."""
 
     def __init__(self, seed: int) -> None:
         self._generator = torch.Generator(device="cpu").manual_seed(seed)
@@ -53,7 +55,9 @@ class SamplerJudge:
         ids_B = ids_B.to(logits_BV.device, torch.int64).reshape(-1)
         outside = int(((ids_B < 0) | (ids_B >= vocabulary)).sum())
         if outside:
-            return Verdict.wrong("value", f"{outside} of {len(ids_B)} ids lie outside the vocabulary of {vocabulary}")
+            return Verdict.wrong(
+                "value", f"{outside} of {len(ids_B)} ids lie outside the vocabulary of {vocabulary}"
+            )
         greedy_B = temperature_B <= 0
         if verdict := _greedy(ids_B[greedy_B], logits_BV[greedy_B]):
             return verdict
@@ -67,7 +71,10 @@ class SamplerJudge:
         forbidden = ~(slack_BV.gather(1, column_B1).squeeze(1))
         if bool(forbidden.any()):
             return Verdict.wrong(
-                "value", f"{int(forbidden.sum())} of {len(forbidden)} drawn ids lie outside top_k, top_p or have probability 0")
+                "value",
+                f"{int(forbidden.sum())} of {len(forbidden)} drawn ids lie outside top_k or top_p, or have "
+                "probability 0",
+            )
         self._remember(probability_BV, column_B1)
         return None
 
@@ -78,9 +85,13 @@ class SamplerJudge:
         for order, parts in (("probability", self._by_rank), ("vocabulary index", self._by_id)):
             chance = uniformity(torch.cat(parts))
             if chance < SIGNIFICANCE:
-                return Comparison.of(Verdict.wrong(
-                    "value", f"{self.draws} draws ordered by {order} do not follow the distribution of the logits "
-                    f"(chi-square, chance {chance:.1e})"))
+                return Comparison.of(
+                    Verdict.wrong(
+                        "value",
+                        f"{self.draws} draws ordered by {order} do not follow the distribution of the logits "
+                        f"(chi-square, chance {chance:.1e})",
+                    )
+                )
         return Comparison.of(Verdict.passed())
 
     def _remember(self, probability_BV: Tensor, column_B1: Tensor) -> None:
@@ -99,14 +110,19 @@ class SamplerJudge:
 def allowed(
     logits_BV: Tensor, temperature_B: Tensor, top_k_B: Tensor | None, top_p_B: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """(renormalised probabilities [B, V] in float64, mask [B, V] of ids that may be drawn, ties and slack included).
+    """(renormalised probabilities [B, V] in float64, mask [B, V] of ids that may be drawn, ties and slack
+    included).
 
-    top_k 0 and top_p 1 switch a cut off. Tokens that tie with the k-th stay. top_p keeps the smallest set of likeliest
-    tokens whose mass reaches p, counted after top_k.
+    top_k 0 and top_p 1 switch a cut off. Tokens that tie with the k-th stay. top_p keeps the smallest set of
+    likeliest tokens whose mass reaches p, counted after top_k.
     """
     scaled_BV = logits_BV.to(torch.float64) / temperature_B.to(torch.float64).unsqueeze(1)
     if top_k_B is not None:
-        k_B = torch.where(top_k_B > 0, top_k_B, logits_BV.shape[1]).clamp(max=logits_BV.shape[1]).to(torch.int64)
+        k_B = (
+            torch.where(top_k_B > 0, top_k_B, logits_BV.shape[1])
+            .clamp(max=logits_BV.shape[1])
+            .to(torch.int64)
+        )
         sorted_BV = scaled_BV.sort(dim=1, descending=True).values
         kth_B1 = sorted_BV.gather(1, (k_B - 1).unsqueeze(1))
         scaled_BV = scaled_BV.masked_fill(scaled_BV < kth_B1, -torch.inf)
@@ -127,7 +143,8 @@ def allowed(
 
 
 def uniformity(u: Tensor) -> float:
-    """The chance that draws from a uniform distribution on (0, 1) look less even than `u` (chi-square, BINS bins)."""
+    """The chance that draws from a uniform distribution on (0, 1) look less even than `u` (chi-square, BINS
+    bins)."""
     counts = torch.histc(u.to(torch.float64), bins=BINS, min=0, max=1)
     expected = len(u) / BINS
     statistic = ((counts - expected) ** 2 / expected).sum()
@@ -140,7 +157,11 @@ def _greedy(ids_G: Tensor, logits_GV: Tensor) -> Verdict | None:
         return None
     chosen_G = logits_GV.gather(1, ids_G.unsqueeze(1)).squeeze(1)
     wrong = int((chosen_G != logits_GV.amax(1)).sum())
-    return Verdict.wrong("value", f"{wrong} of {len(ids_G)} greedy ids are not the largest logit") if wrong else None
+    return (
+        Verdict.wrong("value", f"{wrong} of {len(ids_G)} greedy ids are not the largest logit")
+        if wrong
+        else None
+    )
 
 
 def _pick(values_B: Tensor | None, mask_B: Tensor) -> Tensor | None:

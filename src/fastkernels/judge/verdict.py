@@ -1,6 +1,6 @@
 """The outcome of one trial. Only legal states exist: a speed-up can be written down with PASSED alone.
 
-    Verdict.passed(speedup=..., ...)     Verdict.wrong("value", failure)     Verdict.failed("TIMEOUT", failure)
+Verdict.passed(speedup=..., ...)     Verdict.wrong("value", failure)     Verdict.failed("TIMEOUT", failure)
 """
 
 from __future__ import annotations
@@ -11,10 +11,32 @@ from pydantic import model_validator
 
 from fastkernels.records import Failure, Record
 
-Status = Literal["PASSED", "WRONG", "IMPORT_ERROR", "SIGNATURE_MISMATCH", "COMPILE_ERROR", "CRASHED", "TIMEOUT", "OOM",
-                 "TAMPERED", "IMPLAUSIBLE", "UNSTABLE", "UNSUPPORTED", "INVALID_BASELINE"]
-Wrong = Literal["shape", "dtype", "stride", "value", "nonfinite", "alias", "mutated_input", "unstable_result",
-                "rank_divergent"]
+Status = Literal[
+    "PASSED",
+    "WRONG",
+    "IMPORT_ERROR",
+    "SIGNATURE_MISMATCH",
+    "COMPILE_ERROR",
+    "CRASHED",
+    "TIMEOUT",
+    "OOM",
+    "TAMPERED",
+    "IMPLAUSIBLE",
+    "UNSTABLE",
+    "UNSUPPORTED",
+    "INVALID_BASELINE",
+]
+Wrong = Literal[
+    "shape",
+    "dtype",
+    "stride",
+    "value",
+    "nonfinite",
+    "alias",
+    "mutated_input",
+    "unstable_result",
+    "rank_divergent",
+]
 
 # Whose fault a verdict is decides the exit code (0 all passed, 1 a candidate failed, 3 the machine's results do not hold).
 MACHINE_FAULTS = frozenset({"UNSTABLE", "INVALID_BASELINE"})
@@ -41,9 +63,9 @@ class Speedup(Record):
 
 class Verdict(Record):
     status: Status
-    kind: str | None = None              # for WRONG one of `Wrong`; for TAMPERED the rule
+    kind: str | None = None  # for WRONG one of `Wrong`; for TAMPERED the rule
     failure: Failure | None = None
-    speedup: Speedup | None = None       # PASSED and timed
+    speedup: Speedup | None = None  # PASSED and timed
 
     @model_validator(mode="after")
     def _legal(self) -> Verdict:

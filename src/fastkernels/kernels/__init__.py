@@ -1,7 +1,7 @@
 """The operations that tasks are made of, each with a reference and several implementations (see base.py).
 
-One folder for each: `__init__` has the public function with its mathematics, `reference` plain PyTorch, `triton` our
-kernel, and one file for each library that has the operation.
+One folder for each: `__init__` has the public function with its mathematics, `reference` plain PyTorch,
+`triton` our kernel, and one file for each library that has the operation.
 """
 
 from fastkernels.kernels.base import Implementation, Kernel, registered, reload_policy, skipped, use

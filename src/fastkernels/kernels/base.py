@@ -1,25 +1,20 @@
-"""Semantics and implementation have separate names: a `Kernel` is one operation with several `Implementation`s.
+"""Semantics and implementation have separate names: a `Kernel` is an operation, `Implementation`s compute it.
 
     y = kernels.rms_norm(x, w, eps)                       the measured choice for this device
     y = kernels.rms_norm(x, w, eps, impl="reference")     plain PyTorch, in the dtype of its inputs
     with kernels.use("reference"): module(x)              a whole module as its own oracle
 
-Choice, first that applies: `impl=` argument, `use()`, the device's table (registry/devices), the declared order.
-An implementation that the table prefers but that cannot serve a call is passed over and counted in `skipped`;
-one that was asked for by name raises KernelError with the reason. Under torch.compile a kernel is one opaque operator,
-`torch.ops.fastkernels.<name>`, that makes the same choice when it runs.
+Choice, first that applies: `impl=` argument, `use()`, the device's table (registry/devices), the declared
+order. An implementation that the table prefers but that cannot serve a call is passed over and counted in
+`skipped`; one that was asked for by name raises KernelError with the reason. Under torch.compile a kernel is
+one opaque operator, `torch.ops.fastkernels.<name>`, that makes the same choice when it runs.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -27,98 +22,21 @@ from torch import Tensor
 
 from fastkernels.errors import KernelError
 from fastkernels.kernels import policy
+from fastkernels.kernels.choice import Choice, Implementation, skipped
 
-skipped: Counter[tuple[str, str, str]] = Counter()  # (kernel, implementation, reason) -> calls
+__all__ = ["Implementation", "Kernel", "observe", "registered", "reload_policy", "skipped", "use"]
+
 registered: dict[str, Kernel] = {}
 _forced: list[dict[str, str]] = []
 _observers: list[Callable[[str, Sequence[Any]], None]] = []
 
 
-@dataclass(frozen=True)
-class Implementation:
-    """One way to compute a kernel: the function named like the kernel in `module`, imported on first use.
-
-    The module may define `unsupported(kernel: str, *args) -> str | None`: why it cannot serve these arguments.
-    """
-
-    name: str
-    module: str
-    devices: tuple[str, ...] = ("cuda",)
-    requires: tuple[str, ...] = ()
-    extra: str | None = None
-
-    @cached_property
-    def missing(self) -> str | None:
-        """The first required package that is not installed, with its install line."""
-        for package in self.requires:
-            if importlib.util.find_spec(package) is None:
-                line = f": pip install 'fastkernels[{self.extra}]'" if self.extra else ""
-                return f"{package} is not installed{line}"
-        return None
-
-    @cached_property
-    def loaded(self) -> ModuleType:
-        return importlib.import_module(self.module)
-
-    def not_here(self, device: str) -> str | None:
-        """Why this implementation can serve no call at all on this kind of device, or None."""
-        if device not in self.devices and not (self.name == "triton" and policy.interpreting()):
-            return f"needs {' or '.join(self.devices)}, not {device}"
-        return self.missing
-
-    def why_not(self, kernel: str, args: Sequence[Any], device: str) -> str | None:
-        """Why this implementation cannot serve the call, or None."""
-        if reason := self.not_here(device):
-            return reason
-        check = getattr(self.loaded, "unsupported", None)
-        return check(kernel, *args) if check else None
-
-
-class _Choice:
-    """One entry of a device's table, resolved on first use so that a library nobody reaches is never imported.
-
-    What holds for the whole process is kept (installed or not, the function, whether it has conditions at all); whether
-    it can serve *these arguments* is asked anew for every call.
-    """
-
-    __slots__ = ("_check", "_function", "_implementation", "_kernel", "_reason", "_resolved", "max_rows", "name")
-
-    def __init__(self, kernel: Kernel, entry: policy.Entry, device: str) -> None:
-        self._kernel, self.name, self.max_rows = kernel.name, entry.use, entry.max_rows
-        self._implementation = kernel.implementation(entry.use)
-        self._function: Callable[..., Any] | None = kernel.reference if entry.use == "reference" else None
-        self._check: Callable[..., str | None] | None = None
-        self._resolved = entry.use == "reference"
-        self._reason: str | None = None
-        if not self._resolved:
-            self._reason = self._implementation.not_here(device) if self._implementation else "unknown"
-
-    def function_for(self, args: Sequence[Any]) -> Callable[..., Any] | None:
-        """What to call, or None where this implementation cannot serve the call; then `skipped` counts it."""
-        if not self._resolved and self._reason is None:
-            assert self._implementation is not None  # an unknown name has a reason
-            module = self._implementation.loaded
-            self._function = getattr(module, self._kernel)
-            self._check = getattr(module, "unsupported", None)
-            self._resolved = True
-        reason = self._reason or (self._check(self._kernel, *args) if self._check else None)
-        if reason is None:
-            return self._function
-        skipped[self._kernel, self.name, reason] += 1
-        return None
-
-    @property
-    def unconditional(self) -> Callable[..., Any] | None:
-        """The function, if it serves every call of every size on this device."""
-        return self._function if self._resolved and self._check is None and self.max_rows is None else None
-
-
 @dataclass
 class Kernel:
-    """One operation. Arguments are positional and named by `schema`, a torch operator schema without the name.
+    """One operation. Arguments are positional; `schema` is a torch operator schema without the name.
 
-    The first argument is a tensor; its device decides. `fake` makes outputs of the right shape and dtype without
-    computing. `rows` is the size by which a device's table may choose.
+    The first argument is a tensor; its device decides. `fake` makes outputs of the right shape and dtype
+    without computing. `rows` is the size by which a device's table may choose.
     """
 
     name: str
@@ -128,7 +46,7 @@ class Kernel:
     implementations: tuple[Implementation, ...] = ()  # declared order: best guess first
     rows: Callable[..., int] | None = None
     _by_name: dict[str, Implementation] = field(init=False, repr=False)
-    _choices: dict[str, list[_Choice]] = field(init=False, repr=False, default_factory=dict)
+    _choices: dict[str, list[Choice]] = field(init=False, repr=False, default_factory=dict)
     _on_cpu: Callable[..., Any] | None = field(init=False, repr=False, default=None)
     _on_cuda: Callable[..., Any] | None = field(init=False, repr=False, default=None)
 
@@ -146,14 +64,10 @@ class Kernel:
     def names(self) -> list[str]:
         return ["reference", *self._by_name]
 
-    def implementation(self, name: str) -> Implementation | None:
-        """The implementation of this name; None for `reference` and for names that do not exist."""
-        return self._by_name.get(name)
-
     def __call__(self, *args: Any, impl: str | None = None) -> Any:
         if torch.compiler.is_compiling():
             return self._op(*args, impl=impl)
-        # The common path of an eager step, about half a microsecond: nothing forced, one choice for every call.
+        # The common path of an eager step, about 0.5 us: nothing forced, one choice for every call.
         if impl is None and not _forced:
             if args[0].is_cpu:
                 if self._on_cpu is not None:
@@ -177,7 +91,7 @@ class Kernel:
         return getattr(self._by_name[name].loaded, self.name)(*args)
 
     def choose(self, args: Sequence[Any]) -> str:
-        """The implementation that the device's table (or the declared order) prefers and that can serve the call."""
+        """The implementation that the table (or the declared order) prefers and that can serve the call."""
         return self._chosen(args, _device(args))[0]
 
     def why_not(self, name: str, args: Sequence[Any]) -> str | None:
@@ -197,7 +111,10 @@ class Kernel:
         choices = self._choices.get(device)
         if choices is None:
             entries = policy.preferred(self.name, list(self._by_name), device)
-            choices = self._choices[device] = [_Choice(self, entry, device) for entry in entries]
+            choices = self._choices[device] = [
+                Choice(self.name, self.reference, self._by_name.get(entry.use), entry, device)
+                for entry in entries
+            ]
         size: int | None = None
         for choice in choices:
             if choice.max_rows is not None and self.rows is not None:
@@ -211,7 +128,7 @@ class Kernel:
                 return choice.name, function
         raise AssertionError("reference closes every list and serves every call")
 
-    def _keep(self, first: _Choice, device: str) -> None:
+    def _keep(self, first: Choice, device: str) -> None:
         if device == "cpu":
             self._on_cpu = first.unconditional
         elif device == "cuda":
@@ -222,16 +139,18 @@ class Kernel:
 
     def _require(self, name: str, args: Sequence[Any], device: str) -> None:
         if name not in self._by_name:
-            raise KernelError(f"Kernel {self.name} has no implementation '{name}'; it has {', '.join(self.names)}")
+            raise KernelError(
+                f"Kernel {self.name} has no implementation '{name}'; it has {', '.join(self.names)}"
+            )
         if reason := self._by_name[name].why_not(self.name, args, device):
             raise KernelError(f"Kernel {self.name}, implementation {name}: {reason}")
 
     def _forced_name(self) -> str | None:
         for forced in reversed(_forced):
-            if name := forced.get(self.name, forced.get("*")):
-                # A blanket choice reaches only kernels that have it; `reference` always exists.
-                if name == "reference" or name in self._by_name or self.name in forced:
-                    return name
+            name = forced.get(self.name, forced.get("*"))
+            # A blanket choice reaches only kernels that have it; `reference` always exists.
+            if name and (name == "reference" or name in self._by_name or self.name in forced):
+                return name
         return None
 
 
@@ -251,7 +170,7 @@ def reload_policy() -> None:
 
 @contextmanager
 def use(every: str | None = None, **named: str) -> Iterator[None]:
-    """Force an implementation for all kernels that have it (`use("reference")`) or for some (`use(glu="triton")`)."""
+    """Force an implementation: `use("reference")` for all kernels having it, `use(glu="triton")` for some."""
     if every is not None and not any(every in kernel.names for kernel in registered.values()):
         raise KernelError(f"No kernel has an implementation '{every}'")
     for kernel, name in named.items():
@@ -271,7 +190,8 @@ def use(every: str | None = None, **named: str) -> Iterator[None]:
 def observe(observer: Callable[[str, Sequence[Any]], None]) -> Iterator[None]:
     """Call `observer(kernel name, arguments)` for every kernel that is called with meta tensors in the body.
 
-    For counting what a module does without doing it (measure/roofline.py). Calls on real devices are not observed.
+    For counting what a module does without doing it (measure/roofline.py). Calls on real devices are not
+    observed.
     """
     _observers.append(observer)
     try:

@@ -11,13 +11,13 @@ import torch._dynamo
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# torch stops at 8 variants of a function for the whole process. One reference serves every width, dtype and rank of a
-# process that judges many cases; past the limit `fullgraph` would raise in the middle of a run.
+# torch stops at 8 variants of a function for the whole process. One reference serves every width, dtype and
+# rank of a process that judges many cases; past the limit `fullgraph` would raise in the middle of a run.
 VARIANTS = 256
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """`function` as one Inductor graph: specialised on the first shape, with dynamic sizes from the second on."""
+    """`function` as one Inductor graph: specialised on the first shape, dynamic sizes from the second on."""
     config = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, VARIANTS)
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, VARIANTS)

@@ -1,4 +1,4 @@
-"""What launches of row-wise Triton kernels share: how rows lie in memory, how many of them one program takes."""
+"""What launches of row-wise Triton kernels share: how rows lie in memory, how many one program takes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 # Elements of one program: 4 warps with two 16-byte bf16 loads in flight for each thread.
@@ -17,8 +16,9 @@ MOST_WARPS = 16
 
 
 class Rows(NamedTuple):
-    """A tensor [..., D] seen as `count` rows: row r starts at (r // inner) * outer_stride + (r % inner) * inner_stride.
+    """A tensor [..., D] seen as `count` rows.
 
+    Row r starts at (r // inner) * outer_stride + (r % inner) * inner_stride.
     Two strides reach every view of a packed projection (`qkv[:, :H * K].view(T, H, K)`) without a copy.
     """
 
@@ -46,15 +46,24 @@ def rows_of(x: Tensor) -> Rows:
 
 
 def rows_in_a_tile(count: int, width: int, tensor: Tensor) -> int:
-    """How many rows of `width` (a power of two) one program takes: enough work for it, but every processor busy."""
+    """Rows of `width` (a power of two) for one program: enough work for it, but every processor busy."""
     rows = max(1, TILE_ELEMENTS // width)
-    busy = triton.next_power_of_2(max(1, triton.cdiv(count, multiprocessors(tensor.device))))
+    busy = power_of_two(ceil_div(count, multiprocessors(tensor.device)))
     return min(rows, busy)
 
 
-def warps(elements: int) -> int:
-    """Warps for a tile of `elements` (a power of two)."""
-    return min(MOST_WARPS, max(1, elements // ELEMENTS_OF_A_WARP))
+def warps(elements: int) -> dict[str, int]:
+    """The launch option `num_warps` for a tile of `elements` (a power of two)."""
+    return {"num_warps": min(MOST_WARPS, max(1, elements // ELEMENTS_OF_A_WARP))}
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is at least n, and at least 1."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def ceil_div(n: int, d: int) -> int:
+    return -(-n // d)
 
 
 @lru_cache

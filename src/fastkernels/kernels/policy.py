@@ -5,8 +5,8 @@
       - {use: flashinfer, max_rows: 32}      # applies while the kernel's size is at most 32
       - triton
 
-Without a table for the device, or without a row for the kernel, the declared order of the kernel holds (CUDA), and
-`reference` on every other device.
+Without a table for the device, or without a row for the kernel, the declared order of the kernel holds
+(CUDA), and `reference` on every other device.
 """
 
 from __future__ import annotations
@@ -55,11 +55,8 @@ def table(device: str) -> dict[str, list[Entry]]:
         return {}
     try:
         rows = (yaml.safe_load(path.read_text()) or {}).get("implementations") or {}
-    except yaml.YAMLError as error:
-        raise FileFormatError(path, "", str(error)) from error
-    try:
         return {kernel: [_entry(entry) for entry in entries] for kernel, entries in rows.items()}
-    except (TypeError, AttributeError) as error:
+    except (yaml.YAMLError, TypeError, AttributeError) as error:
         raise FileFormatError(path, "implementations", str(error)) from error
 
 

@@ -1,7 +1,8 @@
 """Models from folders, the Hugging Face Hub, the registry or a configuration: find, read, build, fill.
 
-    find(model)          -> ModelSource       a folder with config.json, a Hub id, an architecture id, or a configuration
-    load_model(source)   -> nn.Module         with the checkpoint's weights, or seeded random ones without a folder
+    find(model)          -> ModelSource       a folder with config.json, a Hub id, an architecture id, or a
+    configuration load_model(source)   -> nn.Module         with the checkpoint's weights, or seeded random
+    ones without a folder
 
 A folder holds `config.json` and `model.safetensors`, or shards with `model.safetensors.index.json`.
 """
@@ -41,7 +42,8 @@ class ModelSource:
     folder: Path | None
 
     def dtype(self, device: torch.device) -> torch.dtype:
-        """`auto`: what the configuration says on a GPU; float32 on a CPU, where bfloat16 is emulated or slow."""
+        """`auto`: what the configuration says on a GPU; float32 on a CPU, where bfloat16 is emulated or
+        slow."""
         named = self.config.get("dtype") or self.config.get("torch_dtype")
         if device.type == "cpu":
             return torch.float32
@@ -67,8 +69,8 @@ def find(
 ) -> ModelSource:
     """Resolve what a user named. `config` and `size` choose among the configurations of an architecture id.
 
-    Raises NotFoundError (with the nearest architectures), UsageError (not a folder, not cached and offline, gated),
-    FileFormatError (corrupt config.json).
+    Raises NotFoundError (with the nearest architectures), UsageError (not a folder, not cached and offline,
+    gated), FileFormatError (corrupt config.json).
     """
     if isinstance(model, dict):
         return ModelSource("configuration", registry.architecture_for(model), model, None)
@@ -103,7 +105,8 @@ def _from_folder(name: str, folder: Path) -> ModelSource:
 
 
 def download(repository: str) -> Path:
-    """The folder of a Hub repository in the local cache (HF_HOME), fetched if need be; HF_TOKEN opens gated ones."""
+    """The folder of a Hub repository in the local cache (HF_HOME), fetched if need be; HF_TOKEN opens gated
+    ones."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -126,9 +129,9 @@ def download(repository: str) -> Path:
         ) from error
     except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
         raise UsageError(
-            f"{repository} is not in the local Hugging Face cache, and the Hub cannot be reached (offline, or "
-            "HF_HUB_OFFLINE is set). Download it once with network, set HF_HOME to a cache that has it, or give a "
-            "folder or an architecture id (random weights)"
+            f"{repository} is not in the local Hugging Face cache, and the Hub cannot be reached "
+            "(no network, or HF_HUB_OFFLINE is set). Download it once with network, set HF_HOME to a cache that has it, or "
+            "give a folder or an architecture id (random weights)"
         ) from error
     except (HfHubHTTPError, HFValidationError) as error:
         raise UsageError(f"{repository} cannot be downloaded: {error}") from error
@@ -148,6 +151,12 @@ def build(source: ModelSource, overlay: Overlay, device: torch.device, dtype: to
     return model.eval().requires_grad_(False)
 
 
+def weights_bytes(source: ModelSource, dtype: torch.dtype) -> int:
+    """Bytes of the baseline's parameters, without allocating them."""
+    model = build(source, Overlay.over_baseline(), torch.device("meta"), dtype)
+    return sum(p.numel() * p.element_size() for p in model.parameters())
+
+
 def load_model(
     source: ModelSource, overlay: Overlay, device: torch.device, dtype: torch.dtype, seed: int
 ) -> nn.Module:
@@ -163,7 +172,8 @@ def load_model(
 
 
 def tensor_files(folder: Path) -> dict[Path, list[str] | None]:
-    """The safetensors files of a folder, each with the tensors that the index expects in it (None: whatever it holds)."""
+    """The safetensors files of a folder, each with the tensors that the index expects in it (None: whatever
+    it holds)."""
     index, single = folder / _INDEX, folder / _SINGLE
     if index.is_file():
         placed = _read_json(index).get("weight_map")

@@ -1,7 +1,8 @@
 """What a device can do at best: bytes moved and operations in a second.
 
-From `registry/devices/<slug>.yaml` where somebody measured; else measured here, once in a process, in a second or two.
-A CPU is always measured here: hosts differ, and its caches make the rate depend on how much is moved.
+From `registry/devices/<slug>.yaml` where somebody measured; else measured here, once in a process, in a
+second or two. A CPU is always measured here: hosts differ, and its caches make the rate depend on how much is
+moved.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _REPEATS = 5  # the best of these: a ceiling, not a typical rate
 
 @dataclass(frozen=True)
 class Ceilings:
-    """`copy` are (footprint in bytes, bytes read + written per second), small to large; `read` of pure reads."""
+    """`copy` are (footprint in bytes, bytes read + written per second), small to large; `read` of pure
+    reads."""
 
     device: str
     copy: tuple[tuple[int, float], ...]
@@ -72,7 +74,8 @@ def ceilings(device: str) -> Ceilings:
 
 
 def measure(device: str) -> Ceilings:
-    """Measure this machine, with the threads that this process may use. Matrix products follow on first demand."""
+    """Measure this machine, with the threads that this process may use. Matrix products follow on first
+    demand."""
     footprints = _CPU_FOOTPRINTS if device == "cpu" else (_CUDA_FOOTPRINT,)
     return Ceilings(
         device="this CPU" if device == "cpu" else torch.cuda.get_device_name(),

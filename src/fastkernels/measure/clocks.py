@@ -24,7 +24,7 @@ class SmClock:
 
 
 def _reader() -> Any:
-    import pynvml
+    import pynvml  # pyright: ignore[reportMissingImports]
     import torch
 
     try:

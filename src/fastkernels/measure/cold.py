@@ -18,9 +18,9 @@ import torch
 
 from fastkernels.measure.cuda import Driver
 
-FLUSH_FACTOR = 2                # times the L2 cache: replacement is not strictly least-recently-used
+FLUSH_FACTOR = 2  # times the L2 cache: replacement is not strictly least-recently-used
 POISON = 0xFF
-_address = torch._C.TensorBase.data_ptr        # of an immutable type: nobody can replace it
+_address = torch._C.TensorBase.data_ptr  # of an immutable type: nobody can replace it
 
 
 class L2Flush:
@@ -32,7 +32,7 @@ class L2Flush:
         self._memory = torch.zeros(size // 4, dtype=torch.float32, device="cuda")
         self._sum = torch.empty((), dtype=torch.float32, device="cuda")
         with torch.cuda.stream(stream):
-            torch.sum(self._memory, dim=0, out=self._sum)       # workspaces are made outside the capture
+            torch.sum(self._memory, dim=0, out=self._sum)  # workspaces are made outside the capture
         stream.synchronize()
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=stream):

@@ -1,4 +1,5 @@
-"""What one timed iteration is. A duration without its contract is no result; two contracts are never compared.
+"""What one timed iteration is. A duration without its contract is no result; two contracts are never
+compared.
 
     host     wall clock round the call, to the end of the device's work. CPU: the primary contract.
     eager    device time of one eager call; its launches are enqueued while the device is busy with something else, so
@@ -30,16 +31,17 @@ import torch
 from fastkernels.measure.cold import L2Flush
 from fastkernels.measure.cuda import Driver
 
-WARM_UPS = 3                        # calls before a capture: lazy initialisation and autotuning must not be captured
+WARM_UPS = 3  # calls before a capture: lazy initialisation and autotuning must not be captured
 # A spin must outlast the host's time to enqueue stage, flush and call. It doubles where it did not.
-FIRST_SPIN_CYCLES = 200_000         # about 0.1 ms at 1.8 GHz
-MAX_SPIN_CYCLES = 80_000_000        # about 40 ms: a call that is still not hidden waits for the device itself
+FIRST_SPIN_CYCLES = 200_000  # about 0.1 ms at 1.8 GHz
+MAX_SPIN_CYCLES = 80_000_000  # about 40 ms: a call that is still not hidden waits for the device itself
 
 Call = Callable[[], Any]
 
 
 class Timing(NamedTuple):
-    """`hidden`: whether all launches were enqueued before the device reached the first event (always for host)."""
+    """`hidden`: whether all launches were enqueued before the device reached the first event (always for
+    host)."""
 
     ns: int
     hidden: bool
@@ -64,7 +66,9 @@ class Host:
 
     name = "host"
 
-    def __init__(self, idle: Callable[[], None] | None = None, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(
+        self, idle: Callable[[], None] | None = None, clock: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
         self._idle, self._clock = idle, clock
         self._gc_off, self._gc_on = gc.disable, gc.enable
 
@@ -215,9 +219,12 @@ class CudaDevice:
         return lambda: self._replay(graph), result
 
     def overhead_ns(self, repeats: int = 20) -> int:
-        """Median duration of a graph that writes four bytes: what events and a graph's start cost on this device."""
+        """Median duration of a graph that writes four bytes: what events and a graph's start cost on this
+        device."""
         scratch = torch.zeros(1, dtype=torch.int32, device="cuda")
         contract = Graph(self, poison=lambda result: None)
         contract.capture(scratch.zero_)
-        durations = [contract.run(lambda: None, scratch.zero_, lambda result: None).ns for _ in range(repeats)]
+        durations = [
+            contract.run(lambda: None, scratch.zero_, lambda result: None).ns for _ in range(repeats)
+        ]
         return sorted(durations)[repeats // 2]

@@ -1,4 +1,5 @@
-"""Where a report was made: machine, versions, revision. Nothing here fails; what cannot be found out is None."""
+"""Where a report was made: machine, versions, revision. Nothing here fails; what cannot be found out is
+None."""
 
 from __future__ import annotations
 
@@ -15,7 +16,16 @@ from fastkernels.errors import MachineError
 from fastkernels.records import Environment
 
 Device = Literal["cpu", "cuda"]
-_LIBRARIES = ("transformers", "numpy", "mlflow", "flashinfer-python", "flash-attn", "fla-core", "safetensors", "vllm")
+_LIBRARIES = (
+    "transformers",
+    "numpy",
+    "mlflow",
+    "flashinfer-python",
+    "flash-attn",
+    "fla-core",
+    "safetensors",
+    "vllm",
+)
 _GIB = 1 << 30
 _GIT_TIMEOUT_S = 5
 
@@ -48,7 +58,8 @@ def environment(device_type: Device, isolation: Sequence[str] = ()) -> Environme
 
 
 def require_device(wanted: Device | None = None) -> Device:
-    """The device to measure on: the wanted one, else CUDA where there is one. MachineError for CUDA without CUDA."""
+    """The device to measure on: the wanted one, else CUDA where there is one. MachineError for CUDA without
+    CUDA."""
     if wanted == "cpu":
         return "cpu"
     import torch
@@ -57,7 +68,9 @@ def require_device(wanted: Device | None = None) -> Device:
         return "cuda"
     if wanted == "cuda":
         built = torch.version.cuda
-        why = "no GPU or no driver is visible" if built else f"torch {torch.__version__} is built without CUDA"
+        why = (
+            "no GPU or no driver is visible" if built else f"torch {torch.__version__} is built without CUDA"
+        )
         raise MachineError(f"--device cuda: {why}. See: fk doctor")
     return "cpu"
 
@@ -80,7 +93,8 @@ def cpu_name() -> str:
 
 
 def git_revision(folder: Path) -> str | None:
-    """The commit of the checkout that holds this package, `+changes` where it is not clean; None outside a checkout."""
+    """The commit of the checkout that holds this package, `+changes` where it is not clean; None outside a
+    checkout."""
     commit = _git(folder, "rev-parse", "HEAD")
     tracked = _git(folder, "ls-files", "--error-unmatch", __file__)
     if commit is None or tracked is None:  # an installed package inside somebody else's repository
@@ -91,7 +105,11 @@ def git_revision(folder: Path) -> str | None:
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_GIT_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

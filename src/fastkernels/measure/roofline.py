@@ -4,13 +4,14 @@
 
 `work` counts by running the baseline's module on the meta device and watching its kernels:
 
-    read       every argument and parameter once; a table that is only looked up: the rows that the ids can name; a
-               paged cache: the entries that the batch's queries see (window counted), less those stored in the same call
+    read       every argument and parameter once; of a table that is only looked up, as many rows as there are
+               ids; of a paged cache, the entries that the batch's queries see (window counted), less those that
+               the same call stores
     written    every output once; a paged cache: the entries of the step's tokens
     flops      2 M N K of matrix products, 4 H K of each visible (query, key) pair of attention
 
-Intermediates, block tables and position tables count nothing, so the floor is never too high. R, W and F are measured
-ceilings (registry/devices/*.yaml, or measured at run time: ceilings.py).
+Intermediates, block tables and position tables count nothing, so the floor is never too high. R, W and F are
+measured ceilings (registry/devices/*.yaml, or measured at run time: ceilings.py).
 
 H query heads · K head size · J kv heads
 """
@@ -33,8 +34,9 @@ from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.ceilings import Ceilings
 from fastkernels.records import Batch, Case, TensorSpec
 
-# Where a measured time lies below the floor by more than this, something else was measured: IMPLAUSIBLE. Ceilings from
-# a device's file are its best kernels at its best clock (one H200: 790 TFLOP/s of a data sheet's 989, 4.6 TB/s of 4.8).
+# Where a measured time lies below the floor by more than this, something else was measured: IMPLAUSIBLE.
+# Ceilings from a device's file are its best kernels at its best clock (one H200: 790 TFLOP/s of a data
+# sheet's 989, 4.6 TB/s of 4.8).
 MARGIN = 1.25
 # Ceilings measured in the run share their cores with whatever else runs, so they may come out too low.
 MARGIN_MEASURED_HERE = 3.0
@@ -67,14 +69,19 @@ def work(case: Case, overlay: Overlay) -> Work:
     parameters = {id(p): p for p in module.parameters()}
     looked_up = {key: rows for key, rows in watch.rows_read.items() if key not in watch.read_whole}
     read = sum(_bytes(p) for key, p in parameters.items() if key not in looked_up)
-    read += sum(rows * _bytes(parameters[key]) // len(parameters[key]) for key, rows in looked_up.items() if key in parameters)
+    read += sum(
+        rows * _bytes(parameters[key]) // len(parameters[key])
+        for key, rows in looked_up.items()
+        if key in parameters
+    )
     read += sum(_bytes(tensors[name]) for name, spec in specs.items() if _is_input(name, spec))
     written = sum(_bytes(tensor) for name, tensor in outputs.items() if not _is_cache(name, specs))
     return Work(read + watch.cache_read, written + watch.cache_written, watch.flops)
 
 
 def floor_s(work: Work, ceilings: Ceilings) -> float:
-    """The floor in seconds. Arithmetic in a dtype without a ceiling takes no time: the floor stays a floor."""
+    """The floor in seconds. Arithmetic in a dtype without a ceiling takes no time: the floor stays a
+    floor."""
     memory_s = work.read_bytes / ceilings.read_bytes_s(work.min_bytes)
     memory_s += work.written_bytes / ceilings.write_bytes_s(work.min_bytes)
     return max(memory_s, _compute_s(work, ceilings))
@@ -92,7 +99,9 @@ def implausible(work: Work, ceilings: Ceilings, measured_s: float) -> str | None
     """
     memory_s = work.read_bytes / ceilings.read_bytes_s(work.min_bytes)
     memory_s += max(0, work.written_bytes - ceilings.cache_bytes) / ceilings.write_bytes_s(work.min_bytes)
-    least_s = max(memory_s, _compute_s(work, ceilings)) / (MARGIN_MEASURED_HERE if ceilings.measured_here else MARGIN)
+    least_s = max(memory_s, _compute_s(work, ceilings)) / (
+        MARGIN_MEASURED_HERE if ceilings.measured_here else MARGIN
+    )
     if measured_s >= least_s:
         return None
     flops = sum(work.flops.values())
@@ -103,12 +112,15 @@ def implausible(work: Work, ceilings: Ceilings, measured_s: float) -> str | None
 
 
 def visible_pairs(query_len: int, seq_len: int, window: int) -> int:
-    """(query, key) pairs of a causal row: query i sits at p = seq - query + i and sees min(p + 1, window) keys."""
+    """(query, key) pairs of a causal row: query i sits at p = seq - query + i and sees min(p + 1, window)
+    keys."""
     first = seq_len - query_len + 1  # keys that the first query sees without a window
     if not window:
         return query_len * first + query_len * (query_len - 1) // 2
     growing = max(0, min(query_len, window - first))
-    return growing * first + growing * (growing - 1) // 2 + (query_len - growing) * min(window, first + growing)
+    return (
+        growing * first + growing * (growing - 1) // 2 + (query_len - growing) * min(window, first + growing)
+    )
 
 
 def visible_keys(query_len: int, seq_len: int, window: int) -> int:
@@ -153,18 +165,35 @@ class _Watch:
         self._stored |= {id(k_cache), id(v_cache)}
 
     def _prefill(
-        self, q: Tensor, k_cache: Tensor, v_cache: Tensor, starts: Tensor, seq_lens_B: Tensor, tables: Tensor,
-        scale: float, window: int | None, *lens: int,
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        starts: Tensor,
+        seq_lens_B: Tensor,
+        tables: Tensor,
+        scale: float,
+        window: int | None,
+        *lens: int,
     ) -> None:
         self._attend(q, k_cache, v_cache, self._rows()[-len(seq_lens_B) :], window or 0)
 
     def _decode(
-        self, q: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens_B: Tensor, tables: Tensor,
-        scale: float, window: int | None, *lens: int,
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        seq_lens_B: Tensor,
+        tables: Tensor,
+        scale: float,
+        window: int | None,
+        *lens: int,
     ) -> None:
         self._attend(q, k_cache, v_cache, self._rows()[: len(seq_lens_B)], window or 0)
 
-    def _attend(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, rows: list[tuple[int, int]], window: int) -> None:
+    def _attend(
+        self, q: Tensor, k_cache: Tensor, v_cache: Tensor, rows: list[tuple[int, int]], window: int
+    ) -> None:
         pairs = sum(visible_pairs(query, seq, window) for query, seq in rows)
         self._add(q, 4 * q.shape[-1] * q.shape[-2] * pairs)
         for cache in (k_cache, v_cache):

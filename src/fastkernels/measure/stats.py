@@ -4,9 +4,9 @@
     speed-up            median_i r_i, with a 95 % bootstrap interval
     A/A noise           how far the same interval of baseline / baseline reaches from 1
 
-A pair is one call of each side, close in time, on the same inputs. Calls of one round share clocks and heat, so they
-are not independent: where the rounds are known, whole rounds are resampled (a cluster bootstrap), which widens the
-interval to what a repetition of the run would show.
+A pair is one call of each side, close in time, on the same inputs. Calls of one round share clocks and heat,
+so they are not independent: where the rounds are known, whole rounds are resampled (a cluster bootstrap),
+which widens the interval to what a repetition of the run would show.
 """
 
 from __future__ import annotations
@@ -64,10 +64,13 @@ def summarize(samples: ArrayLike) -> Summary:
 
 
 def paired_ratios(baseline: ArrayLike, candidate: ArrayLike) -> Floats:
-    """baseline_i / candidate_i. ValueError for unequal lengths and for durations that are not positive and finite."""
+    """baseline_i / candidate_i. ValueError for unequal lengths and for durations that are not positive and
+    finite."""
     above, below = _floats(baseline), _floats(candidate)
     if above.shape != below.shape:
-        raise ValueError(f"{len(above)} baseline samples cannot be paired with {len(below)} candidate samples")
+        raise ValueError(
+            f"{len(above)} baseline samples cannot be paired with {len(below)} candidate samples"
+        )
     for side, values in (("baseline", above), ("candidate", below)):
         if not (np.isfinite(values).all() and (values > 0).all()):
             raise ValueError(f"A {side} duration is not a positive finite number")
@@ -83,7 +86,8 @@ def median_interval(
 ) -> Interval:
     """Median of `values` with its percentile-bootstrap interval.
 
-    `rounds[i]` is the round in which value i was taken; from MIN_ROUNDS rounds on, rounds are resampled as wholes.
+    `rounds[i]` is the round in which value i was taken; from MIN_ROUNDS rounds on, rounds are resampled as
+    wholes.
     """
     data = _floats(values)
     clusters = _clusters(data, rounds)
@@ -103,10 +107,11 @@ def paired_ratio(baseline: ArrayLike, candidate: ArrayLike, rounds: Sequence[int
 
 
 def noise_pct(pairs: Iterable[Interval]) -> float:
-    """The A/A bound in percent: the farthest reach from 1 of baseline / baseline intervals, one for each process pair.
+    """The A/A bound in percent: the farthest reach from 1 of baseline / baseline intervals, one for each
+    process pair.
 
-    Two identical processes differ by a systematic part (addresses, order: about 1 % on one H200) and by scatter; an
-    interval's far end holds both. Several pairs give the worst. ValueError without a pair.
+    Two identical processes differ by a systematic part (addresses, order: about 1 % on one H200) and by
+    scatter; an interval's far end holds both. Several pairs give the worst. ValueError without a pair.
     """
     reaches = [max(abs(pair.low - 1), abs(pair.high - 1)) for pair in pairs]
     if not reaches:
@@ -117,28 +122,34 @@ def noise_pct(pairs: Iterable[Interval]) -> float:
 def stop(interval: Interval | None, elapsed_s: float, budget_s: float) -> Stop:
     """Whether to go on sampling.
 
-    converged: n >= 30 and the interval within 0.5 % of the median · budget: time is up, the interval is usable (the
-    report prints it) · unstable: time is up and the interval is wider than 5 %, or there are fewer than 30 samples.
+    converged: n >= 30 and the interval within 0.5 % of the median · budget: time is up, the interval is
+    usable (the report prints it) · unstable: time is up and the interval is wider than 5 %, or there are
+    fewer than 30 samples.
     """
-    enough = interval is not None and interval.n >= MIN_SAMPLES
-    if enough and interval.half_width <= TARGET_HALF_WIDTH:
+    few = interval is None or interval.n < MIN_SAMPLES
+    half_width = np.inf if interval is None or few else interval.half_width
+    if half_width <= TARGET_HALF_WIDTH:
         return "converged"
     if elapsed_s < budget_s:
         return "continue"
-    return "budget" if enough and interval.half_width <= UNSTABLE_HALF_WIDTH else "unstable"
+    return "budget" if half_width <= UNSTABLE_HALF_WIDTH else "unstable"
 
 
 def keep_unthrottled(*clocks_mhz: Sequence[int | None]) -> NDArray[np.bool_]:
     """True for pairs in which every side ran at the run's usual clock.
 
-    One sequence for each side, one entry for each pair; None = unknown (a CPU), which keeps the pair. The usual clock
-    is the median over all sides, so that a side that always runs throttled is dropped and not taken for normal.
+    One sequence for each side, one entry for each pair; None = unknown (a CPU), which keeps the pair. The
+    usual clock is the median over all sides, so that a side that always runs throttled is dropped and not
+    taken for normal.
     """
-    table = np.array([[np.nan if c is None else float(c) for c in side] for side in clocks_mhz], dtype=np.float64)
+    table = np.array(
+        [[np.nan if c is None else float(c) for c in side] for side in clocks_mhz], dtype=np.float64
+    )
     if np.isnan(table).all():
         return np.ones(table.shape[1], dtype=np.bool_)
     usual = np.nanmedian(table)
-    return ~(table < usual * (1 - THROTTLE_DROP)).any(axis=0)
+    slow = table < usual * (1 - THROTTLE_DROP)
+    return np.logical_not(slow.any(axis=0))
 
 
 def geomean(values: ArrayLike, weights: ArrayLike | None = None) -> float:

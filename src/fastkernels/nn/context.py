@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fastkernels.kernels.plans import plan_scope
+
 
 @dataclass(slots=True)
 class Step:
@@ -41,10 +43,11 @@ def step() -> Step:
 
 @contextmanager
 def use_step(new: Step | None) -> Iterator[None]:
-    """Make `new` the ambient step for the body."""
+    """Make `new` the ambient step for the body: one forward, so attention plans made in it serve all its layers."""
     global _current
     previous, _current = _current, new
     try:
-        yield
+        with plan_scope():
+            yield
     finally:
         _current = previous

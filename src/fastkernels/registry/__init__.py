@@ -1,22 +1,18 @@
-"""Facts about tasks, architectures, workloads and devices: read from `registry/`, validated, without torch."""
+"""Facts about tasks, models, workloads and devices: read from `registry/`, validated, without torch."""
 
-from fastkernels.registry.lookup import (
+from fastkernels.registry.lookup import cases, find_tasks, task, tasks, tasks_of
+from fastkernels.registry.models import (
     architecture_for,
     architectures,
     batch_set,
-    cases,
     device,
     find_architectures,
-    find_tasks,
     read_config,
     suite,
     suites,
-    task,
-    tasks,
-    tasks_of,
     workloads,
 )
-from fastkernels.registry.lookup import find_architecture as architecture
+from fastkernels.registry.models import find_architecture as architecture
 
 __all__ = [
     "architecture",

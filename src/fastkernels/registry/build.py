@@ -1,7 +1,8 @@
 """Write registry/cases: walk every configuration over its batch sets, and fold equal calls to one case.
 
-Two calls are equal when variant, init arguments, input shapes and dtypes are; for a task that attends, also the batch.
-The first to make a call owns the case: timed sets come before held-out ones, the scored model before its siblings.
+Two calls are equal when variant, init arguments, input shapes and dtypes are; for a task that attends, also
+the batch. The first to make a call owns the case: timed sets before held-out ones, the scored model before
+its siblings.
 `scripts/build_cases.py` runs this; a test runs it again and compares with the committed files.
 """
 
@@ -14,19 +15,20 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
 from fastkernels import registry
 from fastkernels.errors import UsageError
 from fastkernels.nn.cache import cache_owners
-from fastkernels.records import Batch, Case, Provenance, TensorSpec
+from fastkernels.records import Batch, Case, DType, Provenance, TensorSpec
 from fastkernels.registry.schema import Architecture, BatchEntry, BatchSet, ModelConfig, TaskEntry
 from fastkernels.registry.walk import Load, TaskCall, Walk
 
-PoolBlocks = Callable[[Batch], int]             # blocks of a paged pool that serves a batch
-_SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
+PoolBlocks = Callable[[Batch], int]  # blocks of a paged pool that serves a batch
+_DTYPES: dict[str, DType] = {name: name for name in get_args(DType)}
+_SHORT: dict[DType, str] = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
 
 
 def build(load: Load, pool_blocks: PoolBlocks) -> dict[str, list[Case]]:
@@ -44,7 +46,10 @@ def build(load: Load, pool_blocks: PoolBlocks) -> dict[str, list[Case]]:
 
 def render(cases: list[Case]) -> str:
     """The JSONL text of a task's cases."""
-    lines = [json.dumps(case.model_dump(mode="json", exclude_defaults=True), separators=(",", ":")) for case in cases]
+    lines = [
+        json.dumps(case.model_dump(mode="json", exclude_defaults=True), separators=(",", ":"))
+        for case in cases
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -75,7 +80,9 @@ class _Builder:
         model = Walk(self.load, registry.tasks(), model_task, config.config, config.dtype)
         for batch_name, entry, batch_set in _batches(config):
             batch = Batch(rows=entry.rows)
-            source = _Source(architecture.id, name, config, batch_name, batch, batch_set.timed, _phase(batch, batch_set))
+            source = _Source(
+                architecture.id, name, config, batch_name, batch, batch_set.timed, _phase(batch, batch_set)
+            )
             # In serving the head reads one position of each row, so decode steps cover its shapes.
             calls = model.step(batch, with_head=batch.num_decodes == len(batch.seq_lens))
             self._fold([call for call in calls if call.task.level in entry.levels], source)
@@ -83,7 +90,9 @@ class _Builder:
     def add(self, entry: TaskEntry, case: Case) -> None:
         known = self.cases.setdefault(entry.id, [])
         if any(case.id == other.id for other in known):
-            raise UsageError(f"{entry.id}: two different cases are called {case.id}; its `label` must tell them apart")
+            raise UsageError(
+                f"{entry.id}: two different cases are called {case.id}; its `label` must tell them apart"
+            )
         known.append(case)
 
     def _fold(self, calls: list[TaskCall], source: _Source) -> None:
@@ -102,9 +111,12 @@ class _Builder:
     def _case(self, call: TaskCall, source: _Source) -> Case:
         batch = _rows_of(call, source.batch)
         inputs = {name: self._input(call, name, value, batch) for name, value in call.arguments.items()}
-        floating = (i.dtype for i in inputs.values() if isinstance(i, TensorSpec) and i.dtype in _SHORT)
-        dtype = next(floating, source.config.dtype)
-        uses_batch = bool(cache_owners(call.module)) or any(_draw(i).startswith(("step.", "cache")) for i in inputs.values())
+        specs = [value for value in inputs.values() if isinstance(value, TensorSpec)]
+        floating: list[DType] = [spec.dtype for spec in specs if spec.dtype in _SHORT]
+        dtype = floating[0] if floating else source.config.dtype
+        uses_batch = bool(cache_owners(call.module)) or any(
+            _draw(i).startswith(("step.", "cache")) for i in inputs.values()
+        )
         is_model = call.task.level == 4
         config_name = source.config.cut_name or source.config_name if is_model else source.config_name
         provenance = Provenance(architecture=source.architecture, config=config_name, phase=source.phase)
@@ -124,7 +136,7 @@ class _Builder:
     def _input(self, call: TaskCall, name: str, value: Any, batch: Batch) -> Any:
         if not isinstance(value, Tensor):
             return value
-        shape, dtype = tuple(value.shape), str(value.dtype).removeprefix("torch.")
+        shape, dtype = tuple(value.shape), _DTYPES[str(value.dtype).removeprefix("torch.")]
         draw = call.task.draws.get(name)
         if draw is None:
             return TensorSpec(shape=shape, dtype=dtype)
@@ -156,7 +168,7 @@ def _attends(call: TaskCall) -> bool:
 
 
 def _rows_of(call: TaskCall, batch: Batch) -> Batch:
-    """The rows that a call sees. In a mixed step decode and prefill attention each get a slice of the lengths."""
+    """The rows that a call sees: in a mixed step decode and prefill attention each get a part of them."""
     for name, draw in call.task.draws.items():
         if draw.draw == "step.seq_lens":
             seen: Tensor = call.arguments[name]
@@ -167,7 +179,9 @@ def _rows_of(call: TaskCall, batch: Batch) -> Batch:
 
 
 def _key(case: Case, attends: bool) -> str:
-    kept = case.model_dump(mode="json", include={"task", "variant", "size", "dtype", "init", "inputs", "batch"})
+    kept = case.model_dump(
+        mode="json", include={"task", "variant", "size", "dtype", "init", "inputs", "batch"}
+    )
     if not attends:
         kept["batch"] = None
         for spec in kept["inputs"].values():
@@ -176,8 +190,8 @@ def _key(case: Case, attends: bool) -> str:
     return json.dumps(kept, sort_keys=True)
 
 
-def _id(call: TaskCall, source: _Source, config: str, dtype: str, inputs: dict[str, Any]) -> str:
-    """`llama-8b-T8192-D4096-residual-bf16`, `qkv-llama-8b-T8192-K4096-bf16`, `llama-8b-decode-32x1024-bf16`."""
+def _id(call: TaskCall, source: _Source, config: str, dtype: DType, inputs: dict[str, Any]) -> str:
+    """`llama-8b-T8192-D4096-residual-bf16`, `qkv-llama-8b-T8-K4096-bf16`, `llama-8b-decode-32x1024-bf16`."""
     first = next(spec for spec in inputs.values() if isinstance(spec, TensorSpec))
     dims = "x".join(str(dim) for dim in first.shape[1:])
     parts = [
@@ -214,4 +228,6 @@ def _bound(bound: float | str, init: dict[str, Any]) -> float:
 
 def _cut(init: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
     """The init arguments of a model case, with the configuration's cut applied."""
-    return {name: {**value, **config.cut} if value == config.config else value for name, value in init.items()}
+    return {
+        name: {**value, **config.cut} if value == config.config else value for name, value in init.items()
+    }

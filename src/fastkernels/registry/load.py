@@ -1,4 +1,4 @@
-"""Read and validate the registry's files. A corrupt file is a FileFormatError that says which file and which line."""
+"""Read and validate the registry's files. A corrupt file is a FileFormatError with the file and the line."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pydantic import TypeAdapter, ValidationError
 from fastkernels.errors import FileFormatError
 
 T = TypeVar("T")
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)     # libyaml is ten times faster where it is compiled in
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times faster where it is compiled in
 
 
 def read_yaml(path: Path, kind: type[T] | Any) -> T:
     """The file as a validated `kind`: a record, or a `list[Record]` / `dict[str, Record]`.
 
-    Raises FileFormatError with the line of a syntax error, of the first value that does not fit the schema, or of a
-    key that is given twice (YAML would silently keep the last).
+    Raises FileFormatError with the line of a syntax error, of the first value that does not fit the schema,
+    or of a key that is given twice (YAML would silently keep the last).
     """
     text = _text(path)
     try:
@@ -80,7 +80,7 @@ def _line(node: yaml.Node | None, loc: Sequence[Any]) -> int:
     for part in loc:
         child = _child(node, part)
         if child is None:
-            continue                        # a step of the schema (union member, `[key]`), not of the document
+            continue  # a step of the schema (union member, `[key]`), not of the document
         key, node = child
         line = key.start_mark.line + 1
     return line

@@ -1,31 +1,23 @@
-"""Find things by name, alias or glob; a name that matches nothing raises NotFoundError with the nearest ones.
+"""Find tasks and cases by name, alias or glob; NotFoundError has the nearest names.
 
-    task("L1/rms_norm")  task("rms_norm")  task("silu_and_mul")  task("L1/glu:gelu")
-    find_tasks(["L1/*norm*", "glu:gelu"], level=1, architecture="llama")
+task("L1/rms_norm")  task("rms_norm")  task("silu_and_mul")  task("L1/glu:gelu")
+find_tasks(["L1/*norm*", "glu:gelu"], level=1, architecture="llama")
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from fastkernels.errors import FileFormatError, NotFoundError, UsageError
 from fastkernels.layout import data_dir
 from fastkernels.records import Case, Size
 from fastkernels.registry import uses
 from fastkernels.registry.load import read_jsonl, read_yaml
-from fastkernels.registry.schema import (
-    Architecture,
-    BatchSet,
-    Device,
-    Suite,
-    TaskEntry,
-    Workload,
-)
+from fastkernels.registry.models import find_architecture
+from fastkernels.registry.schema import Architecture, TaskEntry
 
 # ---------------------------------------------------------------- tasks
 
@@ -90,9 +82,9 @@ def _match(pattern: str) -> list[TaskEntry]:
     name, _, variant = pattern.partition(":")
     found = []
     for entry in tasks():
-        aliases = dict(alias.partition(":")[::2] for alias in entry.aliases)
-        if name in aliases:
-            found.append(_only(entry, aliases[name] or "*"))
+        alias = next((alias for alias in entry.aliases if alias.partition(":")[0] == name), None)
+        if alias:
+            found.append(_only(entry, alias.partition(":")[2] or "*"))
         elif fnmatchcase(entry.id, name) or fnmatchcase(entry.name, name) or name == f"L{entry.level}":
             found.append(entry)
     if not found:
@@ -133,7 +125,10 @@ def _cases(root: Path, task_id: str) -> list[Case]:
 
 
 def cases(
-    task_id: TaskEntry | str, size: Size | None = None, architecture: str | None = None, glob: str | None = None
+    task_id: TaskEntry | str,
+    size: Size | None = None,
+    architecture: str | None = None,
+    glob: str | None = None,
 ) -> list[Case]:
     """The cases of a task (and of the variants that the entry or `L1/glu:gelu` was narrowed to).
 
@@ -150,141 +145,3 @@ def cases(
         and (model is None or case.provenance.architecture == model)
         and (wanted is None or fnmatchcase(case.id, wanted))
     ]
-
-
-# ---------------------------------------------------------------- architectures
-
-
-@lru_cache
-def _architectures(root: Path) -> dict[str, Architecture]:
-    found = {}
-    for path in sorted((root / "architectures").glob("*.yaml")):
-        entry: Architecture = read_yaml(path, Architecture)
-        unknown = {name for name in entry.default_config.values() if name not in entry.configs}
-        if entry.id != path.stem or unknown:
-            problem = f"no configuration {', '.join(unknown)}" if unknown else f"id is {entry.id}, not {path.stem}"
-            raise FileFormatError(path, "", problem)
-        found[entry.id] = entry
-    return found
-
-
-def architectures() -> list[Architecture]:
-    return list(_architectures(data_dir("registry")).values())
-
-
-def find_architecture(name: str) -> Architecture:
-    """By id (`llama`) or by a registered checkpoint (`meta-llama/Llama-3.1-8B-Instruct`)."""
-    for entry in architectures():
-        checkpoints = {entry.checkpoint, *(config.checkpoint for config in entry.configs.values())}
-        if name == entry.id or name in checkpoints:
-            return entry
-    raise NotFoundError("architecture", name, [entry.id for entry in architectures()], "fk list architectures")
-
-
-def find_architectures(patterns: Iterable[str] = (), category: str | None = None) -> list[Architecture]:
-    """Architectures whose id matches any glob (all without one) and whose category contains the given words."""
-    found: dict[str, Architecture] = {}
-    for pattern in patterns or ["*"]:
-        matches = [entry for entry in architectures() if fnmatchcase(entry.id, pattern)]
-        for entry in matches or [find_architecture(pattern)]:
-            found[entry.id] = entry
-    if category is None:
-        return list(found.values())
-    chosen = [entry for entry in found.values() if category.lower() in entry.category.lower()]
-    if not chosen:
-        known = [entry.category for entry in architectures()]
-        raise NotFoundError("category", category, known, "fk list architectures")
-    return chosen
-
-
-def architecture_for(hf_config: dict[str, Any]) -> Architecture:
-    """The architecture that serves a Hugging Face configuration, by its `architectures`, else its `model_type`."""
-    classes = set(hf_config.get("architectures") or ())
-    for entry in architectures():
-        if classes & set(entry.hf_architectures):
-            return entry
-    for entry in architectures():
-        if not classes and hf_config.get("model_type") in entry.model_types:
-            return entry
-    name = ", ".join(sorted(classes)) or str(hf_config.get("model_type"))
-    known = [cls for entry in architectures() for cls in entry.hf_architectures]
-    raise NotFoundError("architecture for the configuration of", name, known, "fk list architectures")
-
-
-# ---------------------------------------------------------------- workloads, suites, batches, devices
-
-
-@lru_cache
-def _workloads(root: Path) -> list[Workload]:
-    return read_yaml(root / "workloads.yaml", list[Workload])
-
-
-def workloads(patterns: Sequence[str] = (), size: Size | None = None) -> list[Workload]:
-    """Workloads whose name matches any glob, in the order of the patterns; the same name exists for several sizes."""
-    known = [workload for workload in _workloads(data_dir("registry")) if size in (None, workload.size)]
-    if not patterns:
-        return known
-    found: list[Workload] = []
-    for pattern in patterns:
-        matches = [workload for workload in known if fnmatchcase(workload.name, pattern)]
-        if not matches:
-            raise NotFoundError("workload", pattern, [w.name for w in known], "fk list workloads")
-        found += [workload for workload in matches if workload not in found]
-    return found
-
-
-@lru_cache
-def _suites(root: Path) -> dict[str, Suite]:
-    found: dict[str, Suite] = {path.stem: read_yaml(path, Suite) for path in sorted((root / "suites").glob("*.yaml"))}
-    for name, entry in found.items():
-        if entry.name != name:
-            raise FileFormatError(root / "suites" / f"{name}.yaml", "", f"name is {entry.name}, not {name}")
-    return found
-
-
-def suites() -> list[Suite]:
-    return list(_suites(data_dir("registry")).values())
-
-
-def suite(name: str) -> Suite:
-    found = _suites(data_dir("registry"))
-    if name not in found:
-        raise NotFoundError("suite", name, found, "fk list workloads")
-    return found[name]
-
-
-@lru_cache
-def _batches(root: Path) -> dict[str, BatchSet]:
-    return read_yaml(root / "batches.yaml", dict[str, BatchSet])
-
-
-def batch_set(name: str) -> BatchSet:
-    found = _batches(data_dir("registry"))
-    if name not in found:
-        raise NotFoundError("batch set", name, found, "registry/batches.yaml")
-    return found[name]
-
-
-@lru_cache
-def _device(root: Path, slug: str) -> Device | None:
-    path = root / "devices" / f"{slug}.yaml"
-    return read_yaml(path, Device) if path.is_file() else None
-
-
-def device(slug: str) -> Device | None:
-    """Facts about a device (`cpu`, `nvidia-h200`); None where none were measured."""
-    return _device(data_dir("registry"), slug)
-
-
-# ---------------------------------------------------------------- files
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The `config.json` of a Hugging Face folder."""
-    path = folder / "config.json" if folder.is_dir() else folder
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileFormatError(path, "", error.strerror or str(error)) from error
-    except json.JSONDecodeError as error:
-        raise FileFormatError(path, f"line {error.lineno}", error.msg) from None

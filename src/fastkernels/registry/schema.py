@@ -1,12 +1,12 @@
-"""What the registry's files hold. Every file is validated against these records when it is read; none needs torch.
+"""What the registry's files hold; every file is validated against these records when it is read.
 
-    tasks.yaml               TaskEntry     what exists to be replaced
-    architectures/*.yaml     Architecture  which model uses it
-    batches.yaml             BatchEntry    the steps that cases are taken from
-    workloads.yaml           Workload      what a model is asked to do
-    suites/*.yaml            Suite         which models and workloads make a score
-    devices/*.yaml           Device        measured ceilings and preferred implementations
-    cases/L*/*.jsonl         Case          (records.py) written by build.py
+tasks.yaml               TaskEntry     what exists to be replaced
+architectures/*.yaml     Architecture  which model uses it
+batches.yaml             BatchEntry    the steps that cases are taken from
+workloads.yaml           Workload      what a model is asked to do
+suites/*.yaml            Suite         which models and workloads make a score
+devices/*.yaml           Device        measured ceilings and preferred implementations
+cases/L*/*.jsonl         Case          (records.py) written by build.py
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fastkernels.records import Batch, DType, Record, Size, TensorSpec
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.\-]*$")]
 TaskId = Annotated[str, StringConstraints(pattern=r"^L[1-4]/[a-z][a-z0-9_]*$")]
-Config = dict[str, Any]                         # a Hugging Face configuration
+Config = dict[str, Any]  # a Hugging Face configuration
 
 
 # ---------------------------------------------------------------- tasks
@@ -28,7 +28,7 @@ Config = dict[str, Any]                         # a Hugging Face configuration
 class Draw(Record):
     """How the values of a tensor argument are drawn (records.TensorSpec); bounds may name an init argument.
 
-    `high: num_embeddings` is the module's init argument, `high: config.vocab_size` an entry of a dict argument.
+    `high: num_embeddings` is an init argument, `high: config.vocab_size` an entry of one that is a dict.
     """
 
     draw: str
@@ -53,14 +53,14 @@ class TaskEntry(Record):
 
     id: TaskId
     summary: str
-    variants: dict[Name, str] = Field(min_length=1)     # variant -> class name
-    mirrors: tuple[str, ...]                    # production modules with this interface
-    kernels: tuple[str, ...] = ()               # names in fastkernels.kernels that the file calls itself
+    variants: dict[Name, str] = Field(min_length=1)  # variant -> class name
+    mirrors: tuple[str, ...]  # production modules with this interface
+    kernels: tuple[str, ...] = ()  # names in fastkernels.kernels that the file calls itself
     rule: Literal["values", "exact", "sampler"] = "values"
-    mutates: tuple[str, ...] = ()               # arguments that forward writes
-    aliases: tuple[str, ...] = ()               # names in use elsewhere; `name:variant` points at one variant
-    draws: dict[str, Draw] = {}                 # arguments that are not plain activations
-    label: str = ""                             # part of case ids: "K{in_features}-N{out_features}", "D{dims}"
+    mutates: tuple[str, ...] = ()  # arguments that forward writes
+    aliases: tuple[str, ...] = ()  # names in use elsewhere; `name:variant` points at one variant
+    draws: dict[str, Draw] = {}  # arguments that are not plain activations
+    label: str = ""  # part of case ids: "K{in_features}-N{out_features}", "D{dims}"
     extra_cases: tuple[ExtraCase, ...] = ()
 
     @property
@@ -85,11 +85,11 @@ class BatchEntry(Record):
     """One step of a served model, as `(count, query_len, seq_len)` runs."""
 
     rows: tuple[tuple[int, int, int], ...]
-    levels: tuple[Literal[1, 2, 3, 4], ...] = (1, 2, 3, 4)     # levels that take cases from this step
+    levels: tuple[Literal[1, 2, 3, 4], ...] = (1, 2, 3, 4)  # levels that take cases from this step
 
 
 class BatchSet(Record):
-    """Steps that a configuration is walked with. `held_out` cases are labelled so; untimed ones are only checked."""
+    """Steps that a configuration is walked with; cases of untimed sets are only checked."""
 
     summary: str
     timed: bool = True
@@ -98,31 +98,31 @@ class BatchSet(Record):
 
 
 class ModelConfig(Record):
-    """A configuration of an architecture: the whole Hugging Face configuration, and how cases are taken from it."""
+    """A configuration of an architecture, as Hugging Face writes it, and how cases are taken from it."""
 
     size: Size
     dtype: DType
     summary: str
     checkpoint: str | None = None
     config: Config
-    walk: tuple[Name, ...] = ()                 # batch sets
-    cut: Config = {}                            # changes for L4 cases, so that the float64 oracle fits: fewer layers
-    cut_name: Name | None = None                # stands for the configuration in the ids of those cases
+    walk: tuple[Name, ...] = ()  # batch sets
+    cut: Config = {}  # changes for L4 cases, so that the float64 oracle fits: fewer layers
+    cut_name: Name | None = None  # stands for the configuration in the ids of those cases
 
 
 class TokenSamples(Record):
     """Prompts whose greedy continuation by the baseline both sides are forced along."""
 
     requests: PositiveInt
-    input_lens: tuple[PositiveInt, PositiveInt]         # lengths are drawn from this range, ends included
+    input_lens: tuple[PositiveInt, PositiveInt]  # lengths are drawn from this range, ends included
     output_len: PositiveInt
 
 
 class Correctness(Record):
-    """How two runs of a model are compared (d of one sample, 0 same .. 1 unrelated) and what counts as ruined."""
+    """How two runs of a model are compared (d of a sample: 0 same, 1 unrelated); what counts as ruined."""
 
     kind: Literal["tokens"]
-    ruin: Literal["other-prompt"]               # the same tokens scored after another sample's prompt
+    ruin: Literal["other-prompt"]  # the same tokens scored after another sample's prompt
     samples: dict[Size, TokenSamples]
 
 
@@ -130,13 +130,13 @@ class Architecture(Record):
     id: Name
     name: str
     category: str
-    task: TaskId                                # L4/llama
-    checkpoint: str                             # the scored Hugging Face id
-    model_types: tuple[str, ...]                # config.json `model_type`s that this task serves
-    hf_architectures: tuple[str, ...]           # config.json `architectures`
+    task: TaskId  # L4/llama
+    checkpoint: str  # the scored Hugging Face id
+    model_types: tuple[str, ...]  # config.json `model_type`s that this task serves
+    hf_architectures: tuple[str, ...]  # config.json `architectures`
     reference: dict[Literal["parity", "speed"], str]
     license: str = ""
-    tensor_parallel: dict[str, int] = {}        # configuration -> GPUs
+    tensor_parallel: dict[str, int] = {}  # configuration -> GPUs
     configs: dict[Name, ModelConfig]
     default_config: dict[Size, str]
     workloads: tuple[Name, ...]
@@ -144,7 +144,7 @@ class Architecture(Record):
 
 
 class Workload(Record):
-    """`requests` prompts of `input_len` tokens, `output_len` tokens each; all at once. Latency: seconds of the whole."""
+    """`requests` prompts of `input_len` tokens, all at once, each answered by exactly `output_len` tokens."""
 
     name: Name
     kind: Literal["throughput", "latency"]
@@ -162,7 +162,7 @@ class Workload(Record):
 class Suite(Record):
     name: Name
     summary: str
-    architectures: tuple[str, ...]              # ids or globs
+    architectures: tuple[str, ...]  # ids or globs
     workloads: dict[Size, tuple[Name, ...]]
 
 
@@ -172,22 +172,22 @@ class Suite(Record):
 class Ceilings(Record):
     """What the best kernels reach on this device, measured, not the data sheet's figure."""
 
-    copy_tb_s: float                            # bytes read + written
+    copy_tb_s: float  # bytes read + written
     read_tb_s: float | None = None
     gemm_tflops: dict[DType, float]
-    vector_tflops: float | None = None          # float32 outside the tensor cores
+    vector_tflops: float | None = None  # float32 outside the tensor cores
 
 
 class Choice(Record):
     use: str
-    max_rows: int | None = None                 # applies while the kernel's size is at most this
+    max_rows: int | None = None  # applies while the kernel's size is at most this
 
 
 class Device(Record):
-    name: str                                   # as the vendor says it
-    ceilings: Ceilings | None = None            # None: measured at run time
+    name: str  # as the vendor says it
+    ceilings: Ceilings | None = None  # None: measured at run time
     l2_mib: float | None = None
     sms: int | None = None
-    noise_pct: dict[str, float] = {}            # A/A bias of two identical processes, by task id
+    noise_pct: dict[str, float] = {}  # A/A bias of two identical processes, by task id
     implementations: dict[str, tuple[str | Choice, ...]] = {}
-    sources: dict[str, str] = {}                # figure -> how and where it was measured
+    sources: dict[str, str] = {}  # figure -> how and where it was measured

@@ -1,4 +1,4 @@
-"""What source files say about themselves, read from the syntax tree: contracts, signatures, implementations. No torch."""
+"""What source files say about themselves: contracts, signatures, implementations, from their syntax trees."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def kernels() -> list[str]:
 
 
 def implementations(kernel: str) -> list[Implementation]:
-    """The declared implementations of a kernel, best guess first, then `reference`; empty for an unknown kernel."""
+    """The declared implementations of a kernel, best guess first, then `reference`; [] for an unknown one."""
     return _implementations().get(kernel, [])
 
 
@@ -68,30 +68,37 @@ def _methods(node: ast.ClassDef) -> list[str]:
 
 @lru_cache
 def _implementations() -> dict[str, list[Implementation]]:
-    """All kernels: the calls `Kernel("name", ..., implementations=(Implementation(...), ...))` of kernels/*/__init__.py."""
+    """From `Kernel("name", ..., implementations=(Implementation(...), ...))` in kernels/*/__init__.py."""
     found = {}
     for path in sorted(_KERNELS.glob("*/__init__.py")):
         tree = _tree(path)
         constants = {
             target.id: node.value
-            for node in tree.body if isinstance(node, ast.Assign)
-            for target in node.targets if isinstance(target, ast.Name)
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
         }
         for call in ast.walk(tree):
-            if _is_call(call, "Kernel"):
+            if isinstance(call, ast.Call) and _calls(call, "Kernel"):
                 kernel = ast.literal_eval(call.args[0])
-                declared = next((k.value for k in call.keywords if k.arg == "implementations"), ast.Tuple(elts=[]))
+                declared = next(
+                    (k.value for k in call.keywords if k.arg == "implementations"), ast.Tuple(elts=[])
+                )
                 if isinstance(declared, ast.Name):
                     declared = constants[declared.id]
-                made = [_implementation(kernel, item) for item in ast.walk(declared) if _is_call(item, "Implementation")]
+                inner = [node for node in ast.walk(declared) if isinstance(node, ast.Call)]
+                made = [_implementation(kernel, node) for node in inner if _calls(node, "Implementation")]
                 found[kernel] = [*made, Implementation(kernel, "reference", ("cpu", "cuda"))]
     return found
 
 
 def _implementation(kernel: str, call: ast.Call) -> Implementation:
-    options = {k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg in ("devices", "requires", "extra")}
+    options = {
+        k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg in ("devices", "requires", "extra")
+    }
     return Implementation(kernel, ast.literal_eval(call.args[0]), **options)
 
 
-def _is_call(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+def _calls(call: ast.Call, name: str) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id == name

@@ -1,4 +1,4 @@
-"""Who builds on whom: the import graph of the baseline task files, read from their source without running them."""
+"""Who builds on whom: the import graph of the baseline task files, read from their syntax trees."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _direct(path: Path) -> tuple[str, ...]:
             continue
         level = path.parent.name if node.level == 1 else ""
         parts = [part for part in (level, *(node.module or "").split(".")) if part]
-        # `from ..L1 import rms_norm` names the file in the alias, `from ..L1.rms_norm import X` in the module.
+        # `from ..L1 import rms_norm` names the file in the alias, `from ..L1.rms_norm import X` in front.
         names = ["/".join(parts)] if len(parts) == 2 else [f"{parts[0]}/{alias.name}" for alias in node.names]
         found |= dict.fromkeys(names)
     return tuple(found)

@@ -1,6 +1,6 @@
-"""Run a model on the meta device and write down every call of a task: init arguments, inputs, how often in one step.
+"""Run a model on the meta device and note every call of a task: its init arguments and its inputs.
 
-Nothing is computed and no memory is used, so the real configuration is walked: shapes are what a serving engine launches.
+Nothing is computed and no memory is used, so the real configuration is walked, with the shapes of serving.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fastkernels.nn.context import Step, use_step
 from fastkernels.records import Batch
 from fastkernels.registry.schema import TaskEntry
 
-Load = Callable[[str], ModuleType]              # "L1.rms_norm" -> the module
+Load = Callable[[str], ModuleType]  # "L1.rms_norm" -> the module
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,9 @@ class TaskCall:
 class Walk:
     """A model on the meta device that notes the calls of its task modules."""
 
-    def __init__(self, load: Load, tasks: list[TaskEntry], model_task: TaskEntry, config: dict[str, Any], dtype: str):
+    def __init__(
+        self, load: Load, tasks: list[TaskEntry], model_task: TaskEntry, config: dict[str, Any], dtype: str
+    ):
         self._classes = {
             getattr(load(entry.module), name): (entry, variant)
             for entry in tasks
@@ -72,7 +74,7 @@ class Walk:
 
 
 def _sample(model: Any, hidden_BD: Tensor) -> None:
-    """What follows a decode step: logits, and tokens drawn from all of them or from the best by top-k and top-p."""
+    """What follows a decode step: logits, and tokens drawn from all or from the best by top-k and top-p."""
     logits_BV = model.compute_logits(hidden_BD)
     rows = logits_BV.shape[0]
     model.softmax(logits_BV)

@@ -1,0 +1,52 @@
+"""What a finished run leaves behind: a table on stdout, JSON where asked for, an entry in MLflow, an exit
+code.
+
+    raise SystemExit(publish(report, json_path, sources))
+
+`--json -` puts the JSON alone on stdout and the table on stderr. A report is shown first, then written, then
+logged: nothing that fails afterwards costs the result.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fastkernels.records import EvalReport, KernelReport
+
+__all__ = ["exit_code", "publish"]
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+
+def publish(
+    report: KernelReport | EvalReport, json_path: str | None = None, sources: Sequence[Path] = ()
+) -> int:
+    """Show, write and log a report; returns its exit code. `sources`: the candidates' files, kept with the
+    MLflow run.
+
+    UsageError where `json_path` cannot be written. A failure of MLflow is a warning on stderr.
+    """
+    from fastkernels.report import json, mlflow, table
+
+    table.show(report, sys.stderr if json_path == "-" else sys.stdout)
+    if json_path:
+        json.write(report, json_path)
+    mlflow.log(report, sources)
+    return exit_code(report)
+
+
+def exit_code(report: KernelReport | EvalReport) -> int:
+    """0 all passed · 1 a candidate failed · 3 unstable, or this machine could judge nothing · 130
+    interrupted."""
+    if not report.complete:
+        return INTERRUPTED
+    if isinstance(report, EvalReport):
+        if all(model.valid for model in report.models):
+            return 0
+        return 1 if report.candidates else 3  # a baseline that differs from itself is no candidate's fault
+    if report.summary.failed:
+        return 1
+    # An implementation that cannot serve a case (`--providers`) is a fact about it, not a failure.
+    return 3 if report.summary.unstable or not report.summary.passed else 0

@@ -13,9 +13,17 @@ _MEMORY_KINDS = {"OutOfMemoryError", "MemoryError"}
 _MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "unable to allocate")
 _COMPILE_KINDS = {
     # Triton; its launcher finds too much shared memory only when it has compiled
-    "CompilationError", "CompileTimeAssertionFailure", "UnsupportedLanguageConstruct", "OutOfResources", "PTXASError",
+    "CompilationError",
+    "CompileTimeAssertionFailure",
+    "UnsupportedLanguageConstruct",
+    "OutOfResources",
+    "PTXASError",
     # torch.compile and extensions
-    "BackendCompilerFailed", "InductorError", "LoweringException", "CppCompileError", "CUDACompileError",
+    "BackendCompilerFailed",
+    "InductorError",
+    "LoweringException",
+    "CppCompileError",
+    "CUDACompileError",
     "CalledProcessError",
 }
 _COMPILE_WORDS = ("error building extension", "ninja: build stopped", "nvrtc", "ptxas")

@@ -1,10 +1,9 @@
-"""The column `compile`: whether torch.compile can trace a module whole, as its parent would be traced in production."""
+"""The column `compile`: whether torch.compile can trace a module whole, as its parent would be traced in
+production."""
 
 from __future__ import annotations
 
 from typing import Any
-
-import torch
 
 from fastkernels.loader.materialize import Call
 
@@ -12,7 +11,8 @@ _DETAIL_CHARACTERS = 400
 
 
 def check(call: Call) -> dict[str, Any]:
-    """{"status": "ok" | "graph break" | "error", "detail": ...}. Traces without generating code (backend `eager`)."""
+    """{"status": "ok" | "graph break" | "error", "detail": ...}. Traces without generating code (backend
+    `eager`)."""
     import torch._dynamo
     from torch._dynamo.exc import Unsupported
 

@@ -1,4 +1,5 @@
-"""What a worker does with its device: raw copies, waiting, contracts. Everything is bound when the worker starts."""
+"""What a worker does with its device: raw copies, waiting, contracts. Everything is bound when the worker
+starts."""
 
 from __future__ import annotations
 
@@ -11,14 +12,15 @@ import torch
 from fastkernels.measure import cold
 from fastkernels.measure.contracts import Contract, CudaDevice, Eager, Graph, Host
 from fastkernels.measure.cuda import Driver
-from fastkernels.runner.results import members, span_bytes
 from fastkernels.runner.results import address as address_of
+from fastkernels.runner.results import members, span_bytes
 
 
 class WorkerDevice(Protocol):
-    name: str
-    driver: Driver | None
-
+    @property
+    def name(self) -> str: ...
+    @property
+    def driver(self) -> Driver | None: ...
     def copy(self, target: int, source: int, size: int) -> None: ...
     def fill(self, address: int, byte: int, size: int) -> None: ...
     def wait(self) -> None: ...
@@ -65,7 +67,7 @@ class Cuda:
 
     def __init__(self) -> None:
         torch.cuda.init()
-        torch.zeros(1, device="cuda")           # makes the primary context current in this thread
+        torch.zeros(1, device="cuda")  # makes the primary context current in this thread
         self.driver = Driver()
         self._device = CudaDevice(self.driver)
         self._stream = self._device.stream

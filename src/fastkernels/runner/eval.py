@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from fastkernels import registry
 from fastkernels.errors import NotFoundError, UsageError
-from fastkernels.settings import candidates_dir
 from fastkernels.loader.candidates import CandidateSet, discover
 from fastkernels.measure.environment import environment, require_device
 from fastkernels.records import EvalReport, ModelResult, Size
@@ -20,7 +19,7 @@ from fastkernels.registry.schema import Architecture, Workload
 from fastkernels.runner.model import ModelTrial
 from fastkernels.runner.sides import Sides
 from fastkernels.score.macroeval import macroeval
-from fastkernels.settings import resolve
+from fastkernels.settings import candidates_dir, resolve
 
 Device = Literal["cpu", "cuda"]
 

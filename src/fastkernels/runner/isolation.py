@@ -26,14 +26,37 @@ from pathlib import Path
 
 ALWAYS = ("processes", "environment", "home", "limits")
 
-_ALLOWED = frozenset({
-    "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LANG", "TZ", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CC", "CXX",
-    "NVCC_PREPEND_FLAGS"})
-_ALLOWED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "TORCH_", "PYTORCH_", "TRITON_", "OMP_", "MKL_", "KMP_", "GOMP_")
+_ALLOWED = frozenset(
+    {
+        "PATH",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "LANG",
+        "TZ",
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "VIRTUAL_ENV",
+        "CC",
+        "CXX",
+        "NVCC_PREPEND_FLAGS",
+    }
+)
+_ALLOWED_PREFIXES = (
+    "LC_",
+    "CUDA_",
+    "NVIDIA_",
+    "TORCH_",
+    "PYTORCH_",
+    "TRITON_",
+    "OMP_",
+    "MKL_",
+    "KMP_",
+    "GOMP_",
+)
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 1, 3, 4
-MAX_FILE_BYTES = 8 << 30        # a compiler cache fits; a runaway log does not fill the disk
+MAX_FILE_BYTES = 8 << 30  # a compiler cache fits; a runaway log does not fill the disk
 
 
 @dataclass(frozen=True)
@@ -89,7 +112,8 @@ class Scratch:
         }
 
     def adopt_caches(self, outer: Mapping[str, str] = os.environ) -> None:
-        """Copy the user's FlashInfer build cache here: a build takes minutes, and a candidate must not touch it."""
+        """Copy the user's FlashInfer build cache here: a build takes minutes, and a candidate must not touch
+        it."""
         source = _flashinfer_home(outer) / ".cache" / "flashinfer"
         if source.is_dir():
             shutil.copytree(source, self.root / "home" / ".cache" / "flashinfer", symlinks=True)
@@ -111,7 +135,8 @@ def _caches_of_the_user(outer: Mapping[str, str], trusted: bool) -> dict[str, st
 
 
 def enter(namespaces: bool, memory_bytes: int | None) -> tuple[str, ...]:
-    """Separate the calling process; returns the levels reached beyond ALWAYS. Needs a single-threaded process."""
+    """Separate the calling process; returns the levels reached beyond ALWAYS. Needs a single-threaded
+    process."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -123,7 +148,9 @@ def enter(namespaces: bool, memory_bytes: int | None) -> tuple[str, ...]:
     libc = ctypes.CDLL(None)
     uid, gid = os.getuid(), os.getgid()
     separated = namespaces and libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) == 0
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)      # no worker outlives its judge, not even a stopped one
+    libc.prctl(
+        _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0
+    )  # no worker outlives its judge, not even a stopped one
     if not separated:
         return ()
     try:

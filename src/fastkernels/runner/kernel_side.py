@@ -18,13 +18,15 @@ import torch
 from fastkernels import kernels
 from fastkernels.loader.materialize import Call, bind, build_module
 from fastkernels.loader.overlay import Overlay
-from fastkernels.measure.contracts import Contract, Graph, Host, Timing
+from fastkernels.measure.contracts import Contract, Graph, Timing
 from fastkernels.records import Case
 from fastkernels.runner.device import WorkerDevice, open_device
 from fastkernels.runner.results import Results, address
 from fastkernels.runner.seen import recorded
 from fastkernels.runner.shared import Attached, Ticket
 from fastkernels.runner.staging import Staging
+
+WARM_UP_CALLS = 2  # a process that slept finds cold caches: the first call takes several times as long
 
 
 class KernelSide:
@@ -64,7 +66,8 @@ class KernelSide:
         return {}
 
     def build(self) -> dict[str, Any]:
-        """Build the module. `prepares`: it repacks its parameters, so they cannot change under a captured graph."""
+        """Build the module. `prepares`: it repacks its parameters, so they cannot change under a captured
+        graph."""
         assert self.overlay is not None
         self._module = build_module(self.overlay, self._case, self._device.name)
         prepares = any(callable(getattr(part, "prepare", None)) for part in self._module.modules())
@@ -72,26 +75,36 @@ class KernelSide:
 
     def attach(self, ticket: Ticket, descriptors: Sequence[int] = ()) -> dict[str, Any]:
         """Take the inbox and copy its first inputs in."""
-        inbox = self._opened.enter_context(contextlib.closing(Attached(ticket, descriptors, self._device.driver)))
+        inbox = self._opened.enter_context(
+            contextlib.closing(Attached(ticket, descriptors, self._device.driver))
+        )
         self._staging = Staging(self._device, inbox, self._module)
         self._bind()
         return {}
 
     def first(self) -> dict[str, Any]:
-        """The first call, with everything that it compiles; describes the results and names the kernels that ran."""
+        """The first call, with everything that it compiles; describes the results and names the kernels that
+        ran."""
         with recorded() as seen, torch.inference_mode(), self._call.ambient():
             result = self._call.run()
             self._device.wait_all()
         outputs = self._call.outputs(result)
         described = Results.describe(outputs, self._staging.tensors)
         self._sizes = [max(r.span_bytes, r.bytes) for r in described.values()]
-        return {"outputs": {name: r.model_dump(mode="json") for name, r in described.items()}, "kernels": seen}
+        return {
+            "outputs": {name: r.model_dump(mode="json") for name, r in described.items()},
+            "kernels": seen,
+        }
 
     def boxes(self, outbox: Ticket, echo: Ticket, descriptors: Sequence[int] = ()) -> dict[str, Any]:
         """Take the boxes for results, and for the inputs as the call left them."""
         first, second = ([d] for d in descriptors) if descriptors else ([], [])
-        self._outbox = self._opened.enter_context(contextlib.closing(Attached(outbox, first, self._device.driver)))
-        self._echo = self._opened.enter_context(contextlib.closing(Attached(echo, second, self._device.driver)))
+        self._outbox = self._opened.enter_context(
+            contextlib.closing(Attached(outbox, first, self._device.driver))
+        )
+        self._echo = self._opened.enter_context(
+            contextlib.closing(Attached(echo, second, self._device.driver))
+        )
         self._results = Results(self._device, self._outbox)
         return {}
 
@@ -109,9 +122,12 @@ class KernelSide:
     # ------------------------------------------------------------ one iteration
 
     def prepare(self, contract: str, fresh: bool, parameters: bool) -> dict[str, Any]:
-        """Before the judge's clock starts. `fresh`: other addresses; `parameters`: new ones have come in the inbox."""
+        """Before the judge's clock starts. `fresh`: other addresses; `parameters`: new ones have come in the
+        inbox."""
         self._contract = self._contracts[contract]
         self._parameters = parameters
+        if contract == "host":
+            self._warm_up()
         if fresh:
             self._staging.move()
             self._bind(load=False)
@@ -137,8 +153,10 @@ class KernelSide:
         """Describe the results of `go`; copy the named inputs, as they are now, into the echo box."""
         self._staging.copy_out(echo, self._echo)
         described = Results.describe(self._call.outputs(self._result), self._staging.tensors)
-        return {"outputs": {name: result.model_dump(mode="json") for name, result in described.items()},
-                "threads": self._threads()}
+        return {
+            "outputs": {name: result.model_dump(mode="json") for name, result in described.items()},
+            "threads": self._threads(),
+        }
 
     def again(self) -> dict[str, Any]:
         """Copy the results of the call before the last one into the outbox: they must not have changed."""
@@ -166,16 +184,25 @@ class KernelSide:
     # ------------------------------------------------------------ inside
 
     def _bind(self, load: bool = True) -> None:
-        """Make the call on the current work tensors. Parameters are loaded strictly, once; later by raw copies."""
+        """Make the call on the current work tensors. Parameters are loaded strictly, once; later by raw
+        copies."""
         tensors = self._staging.tensors
         if load:
-            self._staging.stage_all()
+            self._staging.stage(parameters=False)
             self._device.wait()
             tensors = {**tensors, **self._staging.parameter_copies()}
         self._call: Call = bind(self._module, self._case, tensors, load=load)
         if load:
             self._staging.take_parameters()
-        self._result: Any = None
+            self._result: Any = None
+
+    def _warm_up(self) -> None:
+        """Wake the code and the core up after a pause, on the inputs of the last iteration: the next are not
+        here yet,
+        so there is nothing to learn for the call that counts."""
+        with torch.inference_mode(), self._call.ambient():
+            for _ in range(WARM_UP_CALLS):
+                self._call.run()
 
     def _stage(self) -> None:
         self._staging.stage(parameters=self._parameters)
@@ -187,6 +214,3 @@ class KernelSide:
     def _keep_previous(self) -> None:
         """Hold the results of the last call over the next one, as a caller would that still needs them."""
         self._previous = self._call.outputs(self._result) if self._result is not None else {}
-
-
-__all__ = ["Host", "KernelSide"]

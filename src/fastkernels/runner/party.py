@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from pydantic import ConfigDict, Field, ValidationError
@@ -21,7 +22,7 @@ from fastkernels.runner.shared import Arena
 
 # A candidate may return another stride; where a result is huge, its memory may only be as large as the baseline's.
 ROOM_FOR_STRIDES_BYTES = 1 << 28
-MOST_NS = 10**15                # eleven days: a duration beyond is garbage
+MOST_NS = 10**15  # eleven days: a duration beyond is garbage
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ class Compiled(_Answer):
 
 @dataclass(frozen=True)
 class Reading:
-    """One iteration. `window_ns` and `cpu_ns` are the judge's own: wall clock round the call, CPU time of the process."""
+    """One iteration. `window_ns` and `cpu_ns` are the judge's own: wall clock round the call, CPU time of the
+    process."""
 
     ns: int
     window_ns: int
@@ -87,7 +89,7 @@ class Reading:
     clock_mhz: int | None
     threads: int
     described: dict[str, Description]
-    outputs: dict[str, Tensor]          # in the outbox: valid until the next iteration
+    outputs: dict[str, Tensor]  # in the outbox: valid until the next iteration
     echo: dict[str, Tensor]
 
 
@@ -101,9 +103,11 @@ class Party:
         self.prepares = False
         self.kernels: dict[str, str] = {}
 
-    def load(self, case: Case, layers: Sequence[str], implementations: dict[str, str], inbox: Arena
-             ) -> dict[str, Result]:
-        """Import, build, attach to the inbox (which holds the first inputs) and call once; describes the results."""
+    def load(
+        self, case: Case, layers: Sequence[str], implementations: dict[str, str], inbox: Arena
+    ) -> dict[str, Result]:
+        """Import, build, attach to the inbox (which holds the first inputs) and call once; describes the
+        results."""
         self.unload()
         limits = self._timeouts
         self._call("open", limits.open, layers=list(layers), case=case, implementations=implementations)
@@ -115,18 +119,23 @@ class Party:
 
     def give_boxes(self, inputs: dict[str, Tensor], results: dict[str, Result]) -> None:
         """Boxes for results as the baseline describes them, and for the inputs as they are after a call."""
-        wanted = [(name, r.description.shape, getattr(torch, r.description.dtype), _room(r))
-                  for name, r in results.items()]
+        wanted = [
+            (name, r.description.shape, getattr(torch, r.description.dtype), _room(r))
+            for name, r in results.items()
+        ]
         self._outbox = Arena.create(wanted, self._device, writable=True)
         self._echo = Arena.of(inputs, self._device, writable=True)
         descriptors = (*self._outbox.descriptors, *self._echo.descriptors)
-        self._call("boxes", self._timeouts.build, descriptors, outbox=self._outbox.ticket, echo=self._echo.ticket)
+        self._call(
+            "boxes", self._timeouts.build, descriptors, outbox=self._outbox.ticket, echo=self._echo.ticket
+        )
 
     def capture(self) -> Captured:
         return self._answer("capture", Captured, self._timeouts.first)
 
     def iterate(self, contract: str, fresh: bool, parameters: bool, echo: Sequence[str]) -> Reading:
-        """One iteration on what lies in the inbox. The outbox is poisoned before; the worker sleeps afterwards."""
+        """One iteration on what lies in the inbox. The outbox is poisoned before; the worker sleeps
+        afterwards."""
         assert self._outbox is not None and self._echo is not None
         self._outbox.poison()
         self._call("prepare", self._timeouts.first, contract=contract, fresh=fresh, parameters=parameters)
@@ -137,27 +146,41 @@ class Party:
         inspected = self._answer("inspect", _Inspected, self._timeouts.call, echo=list(echo))
         self.worker.pause()
         return Reading(
-            ns=timed.ns, window_ns=window_ns, hidden=timed.hidden, clock_mhz=clock_mhz, threads=inspected.threads,
+            ns=timed.ns,
+            window_ns=window_ns,
+            hidden=timed.hidden,
+            clock_mhz=clock_mhz,
+            threads=inspected.threads,
             cpu_ns=None if cpu_before is None or cpu_after is None else cpu_after - cpu_before,
             described={name: result.description for name, result in inspected.outputs.items()},
-            outputs=self._lay(inspected.outputs), echo={name: self._echo.tensors[name] for name in echo})
+            outputs=self._lay(inspected.outputs),
+            echo={name: self._echo.tensors[name] for name in echo},
+        )
 
     def again(self, reading: Reading) -> dict[str, Tensor]:
-        """The results of the call before the last one, as they lie in memory now; `reading` is that call's."""
+        """The results of the call before the last one, as they lie in memory now; `reading` is that
+        call's."""
         assert self._outbox is not None
         self._outbox.poison()
         self._call("again", self._timeouts.call)
         self.worker.pause()
-        return {name: self._outbox.view(name, tensor.shape, tensor.stride())
-                for name, tensor in reading.outputs.items() if name.startswith("out.")}
+        return {
+            name: self._outbox.view(name, tensor.shape, tensor.stride())
+            for name, tensor in reading.outputs.items()
+            if name.startswith("out.")
+        }
 
     def compiled(self) -> Compiled:
         return self._answer("compiled", Compiled, self._timeouts.first)  # type: ignore[arg-type]
 
     def unload(self) -> None:
         """Forget the case, and free its boxes."""
-        if self.worker.alive and self._outbox is not None:
-            with contextlib.suppress(WorkerProblem):        # a worker that cannot even forget is replaced by its owner
+        if self.worker.busy:
+            self.worker.close()         # interrupted in a call: nobody knows when it would answer
+        elif self.worker.alive and self._outbox is not None:
+            with contextlib.suppress(
+                WorkerProblem
+            ):  # a worker that cannot even forget is replaced by its owner
                 self.worker.call("close", self._timeouts.build)
         for box in (self._outbox, self._echo):
             if box is not None:
@@ -165,7 +188,8 @@ class Party:
         self._outbox = self._echo = None
 
     def _lay(self, results: dict[str, Result]) -> dict[str, Tensor]:
-        """Tensors over the outbox with the shapes and strides that the worker says. Those that do not fit stay out:
+        """Tensors over the outbox with the shapes and strides that the worker says. Those that do not fit
+        stay out:
         their description already differs from the baseline's."""
         assert self._outbox is not None
         laid = {}
@@ -177,20 +201,24 @@ class Party:
                 laid[name] = self._outbox.view(name, description.shape, description.stride)
         return laid
 
-    def _call(self, phase: Phase, timeout_s: float, descriptors: Sequence[int] = (), **arguments: object) -> dict:
+    def _call(
+        self, phase: Phase, timeout_s: float, descriptors: Sequence[int] = (), **arguments: Any
+    ) -> dict:
         try:
             return self.worker.call(phase, timeout_s, descriptors, **arguments)
         except WorkerProblem as problem:
             raise Trouble(phase, problem) from problem
 
-    def _answer(self, phase: Phase, kind: type, timeout_s: float, **arguments: object):
+    def _answer(self, phase: Phase, kind: type, timeout_s: float, **arguments: Any):
         value = self._call(phase, timeout_s, **arguments)
         try:
             return kind.model_validate(value)
         except ValidationError as error:
             printed = self.worker.scratch.printed()
             self.worker.close()
-            problem = WorkerDied("CRASHED", f"{self.worker.name}: garbled answer to '{phase}': {error}", printed)
+            problem = WorkerDied(
+                "CRASHED", f"{self.worker.name}: garbled answer to '{phase}': {error}", printed
+            )
             raise Trouble(phase, problem) from error
 
     def _cpu_ns(self) -> int | None:

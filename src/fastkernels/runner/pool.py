@@ -30,8 +30,8 @@ from fastkernels.runner.protocol import (
     send_request,
 )
 
-START_TIMEOUT_S = 180.0         # Python, torch and a CUDA context on a cold disk
-_END_TIMEOUT_S = 10.0           # after SIGKILL only the kernel stands between us and the exit status
+START_TIMEOUT_S = 180.0  # Python, torch and a CUDA context on a cold disk
+_END_TIMEOUT_S = 10.0  # after SIGKILL only the kernel stands between us and the exit status
 
 
 class WorkerProblem(Exception):
@@ -63,9 +63,16 @@ class WorkerDied(WorkerProblem):
 class Worker:
     """One process with one side. Use as a context manager, or call `close`."""
 
-    def __init__(self, name: str, threads: int, shared_caches: Path | None = None, namespaces: bool = False,
-                 memory_bytes: int | None = None) -> None:
-        """Start the process; it is not waited for. `shared_caches`: compiler caches of our own (baseline) code."""
+    def __init__(
+        self,
+        name: str,
+        threads: int,
+        shared_caches: Path | None = None,
+        namespaces: bool = False,
+        memory_bytes: int | None = None,
+    ) -> None:
+        """Start the process; it is not waited for. `shared_caches`: compiler caches of our own (baseline)
+        code."""
         self.name = name
         self.isolation: tuple[str, ...] = ()
         self.scratch = isolation.Scratch.create(shared_caches)
@@ -73,12 +80,19 @@ class Worker:
             self.scratch.adopt_caches()
         self._channel, theirs = socket.socketpair()
         self._paused = False
+        self.busy = False           # a call was sent and its answer has not come
         options = [str(theirs.fileno()), str(int(namespaces)), str(memory_bytes or 0)]
         with theirs, self.scratch.output.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "fastkernels.runner.worker", *options],
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[theirs.fileno()],
-                cwd=self.scratch.root / "work", env=self.scratch.environment(threads), start_new_session=True)
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=[theirs.fileno()],
+                cwd=self.scratch.root / "work",
+                env=self.scratch.environment(threads),
+                start_new_session=True,
+            )
         self._watch = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else None
 
     def __enter__(self) -> Worker:
@@ -101,28 +115,35 @@ class Worker:
         self.isolation = tuple(str(level) for level in value.pop("isolation", ()))
         return value
 
-    def call(self, do: str, timeout_s: float = START_TIMEOUT_S, descriptors: Sequence[int] = (), **arguments: Any
-             ) -> dict[str, Any]:
-        """Call method `do` of the side. Raises WorkerError or WorkerDied; after the latter the worker is closed."""
+    def call(
+        self, do: str, timeout_s: float = START_TIMEOUT_S, descriptors: Sequence[int] = (), **arguments: Any
+    ) -> dict[str, Any]:
+        """Call method `do` of the side. Raises WorkerError or WorkerDied; after the latter the worker is
+        closed."""
         request = Request(do, arguments, len(descriptors))
         deadline = time.monotonic() + timeout_s
         self.resume()
         try:
+            self.busy = True
             send_request(self._channel, request, descriptors)
             reply = receive_reply(self._channel, request.id, deadline, self._ended, self._watch)
         except ReplyTimeout:
             printed = self.scratch.printed()
             self.close()
-            raise WorkerDied("TIMEOUT", f"{self.name}: no answer to '{do}' within {timeout_s:.3g} s", printed) from None
+            raise WorkerDied(
+                "TIMEOUT", f"{self.name}: no answer to '{do}' within {timeout_s:.3g} s", printed
+            ) from None
         except (BrokenReply, OSError) as problem:
             raise self._crashed(do, problem) from None
+        self.busy = False
         if reply.error is not None:
             raise WorkerError(reply.error, self.scratch.printed())
         assert reply.value is not None
         return reply.value
 
     def pause(self) -> None:
-        """Stop the whole process group until its next call: nothing of it runs while another worker has its turn."""
+        """Stop the whole process group until its next call: nothing of it runs while another worker has its
+        turn."""
         if not self._paused and self.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGSTOP)
@@ -174,7 +195,8 @@ class Worker:
 
 @contextlib.contextmanager
 def turns(workers: Sequence[Worker]) -> Iterator[None]:
-    """In the body every worker starts paused: only the one that is being called runs (the caller pauses it again)."""
+    """In the body every worker starts paused: only the one that is being called runs (the caller pauses it
+    again)."""
     for worker in workers:
         worker.pause()
     try:
@@ -198,7 +220,8 @@ def default_threads() -> int:
 
 
 def memory_limit(device: str) -> int | None:
-    """Bytes of address space for a candidate on the CPU: this machine's memory. CUDA reserves far more than it uses."""
+    """Bytes of address space for a candidate on the CPU: this machine's memory. CUDA reserves far more than
+    it uses."""
     if device != "cpu" or not hasattr(os, "sysconf"):
         return None
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

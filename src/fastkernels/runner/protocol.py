@@ -50,7 +50,8 @@ class Request:
 
 
 class ErrorReport(Record):
-    """An exception inside a worker. `kind` is the class name; file and line lie in the candidate where it was one."""
+    """An exception inside a worker. `kind` is the class name; file and line lie in the candidate where it was
+    one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -93,9 +94,14 @@ def send_reply(channel: socket.socket, reply: Reply) -> None:
 
 
 def receive_reply(
-    channel: socket.socket, request_id: int, deadline: float, died: Callable[[], bool], watch: int | None = None
+    channel: socket.socket,
+    request_id: int,
+    deadline: float,
+    died: Callable[[], bool],
+    watch: int | None = None,
 ) -> Reply:
-    """Judge's side: the reply to `request_id`. ReplyTimeout after `deadline` (time.monotonic), BrokenReply otherwise.
+    """Judge's side: the reply to `request_id`. ReplyTimeout after `deadline` (time.monotonic), BrokenReply
+    otherwise.
 
     `watch` is a descriptor that becomes readable when the worker's process ends; `died()` asks the same (a child that
     the candidate forked may hold the channel open after its parent's end).
@@ -146,7 +152,9 @@ class _Waiter:
 
     _SLICE_S = 0.2  # how often a worker without a watchable descriptor is asked whether it still lives
 
-    def __init__(self, channel: socket.socket, deadline: float, died: Callable[[], bool], watch: int | None) -> None:
+    def __init__(
+        self, channel: socket.socket, deadline: float, died: Callable[[], bool], watch: int | None
+    ) -> None:
         self._channel, self._deadline, self._died, self._watch = channel.fileno(), deadline, died, watch
         self._poll = select.poll()
         self._poll.register(self._channel, select.POLLIN)
@@ -158,7 +166,12 @@ class _Waiter:
             left = self._deadline - time.monotonic()
             if left <= 0:
                 raise ReplyTimeout
-            ready = {fd for fd, _ in self._poll.poll(1000 * (left if self._watch is not None else min(left, self._SLICE_S)))}
+            ready = {
+                fd
+                for fd, _ in self._poll.poll(
+                    1000 * (left if self._watch is not None else min(left, self._SLICE_S))
+                )
+            }
             if self._channel in ready:
                 return
             if self._watch in ready or (self._watch is None and self._died()):

@@ -1,4 +1,5 @@
-"""Everything that the judge holds against a candidate's results in one trial: rules, oracle, memory of what was seen.
+"""Everything that the judge holds against a candidate's results in one trial: rules, oracle, memory of what
+was seen.
 
 Inputs are the judge's own copies. The full gate runs the float64 oracle; the quick one compares with the baseline's
 results on the same inputs and calls the oracle only where it suspects something (judge/compare.py).
@@ -7,7 +8,7 @@ results on the same inputs and calls the oracle only where it suspects something
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -23,15 +24,21 @@ from fastkernels.records import Case, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner.party import Reading
 
-# A view of padding in a paged cache: block 0 may be written and is never read.
 _SAMPLER_ARGUMENTS = ("logits", "temperature", "top_k", "top_p")
 
 
 class Referee:
     """One candidate on one case. `worst` is the comparison with the largest error ratio so far."""
 
-    def __init__(self, entry: TaskEntry, case: Case, specs: Mapping[str, TensorSpec], overlay: Overlay, device: str,
-                 rng: random.Random) -> None:
+    def __init__(
+        self,
+        entry: TaskEntry,
+        case: Case,
+        specs: Mapping[str, TensorSpec],
+        overlay: Overlay,
+        device: str,
+        rng: random.Random,
+    ) -> None:
         self._entry, self._case = entry, case
         self._oracle = Oracle(case, overlay, device)
         self.mutable = mutable_names(entry.mutates, specs)
@@ -47,8 +54,11 @@ class Referee:
 
     def unchanged(self, inputs: Mapping[str, Tensor], echo: Mapping[str, Tensor]) -> Verdict | None:
         """WRONG(mutated_input) unless every echoed input has the bytes that the judge wrote."""
-        changed = [name for name, seen in echo.items()
-                   if name not in self.mutable and not torch.equal(_bits(seen), _bits(inputs[name]))]
+        changed = [
+            name
+            for name, seen in echo.items()
+            if name not in self.mutable and not torch.equal(_bits(seen), _bits(inputs[name]))
+        ]
         if not changed:
             return None
         return Verdict.wrong("mutated_input", f"the call changed its input {', '.join(sorted(changed))}")
@@ -59,11 +69,14 @@ class Referee:
             return verdict
         missing = sorted(set(baseline.outputs) - set(candidate.outputs))
         if missing:
-            return Verdict.wrong("stride", f"{', '.join(missing)}: spread over more memory than twice the baseline's")
+            return Verdict.wrong(
+                "stride", f"{', '.join(missing)}: spread over more memory than twice the baseline's"
+            )
         return None
 
-    def full(self, inputs: Mapping[str, Tensor], candidate: Reading, baseline: Reading, distribution: str
-             ) -> Verdict | None:
+    def full(
+        self, inputs: Mapping[str, Tensor], candidate: Reading, baseline: Reading, distribution: str
+    ) -> Verdict | None:
         """The oracle's word on this iteration; None when the candidate passes."""
         self.checked += 1
         ours, theirs = self._judged(candidate), self._judged(baseline)
@@ -82,10 +95,13 @@ class Referee:
         self._remember(comparison)
         return None if comparison.passed else comparison.verdict
 
-    def quick(self, inputs: Mapping[str, Tensor], candidate: Reading, baseline: Reading, distribution: str
-              ) -> Verdict | None:
+    def quick(
+        self, inputs: Mapping[str, Tensor], candidate: Reading, baseline: Reading, distribution: str
+    ) -> Verdict | None:
         """The cheap gate; what it suspects, and a distribution without an oracle yet, goes to the oracle."""
-        if self._entry.rule == "sampler" or (self._entry.rule == "values" and distribution not in self._allowed):
+        if self._entry.rule == "sampler" or (
+            self._entry.rule == "values" and distribution not in self._allowed
+        ):
             return self.full(inputs, candidate, baseline, distribution)
         ours, theirs = self._judged(candidate), self._judged(baseline)
         if self._entry.rule == "exact":
@@ -97,10 +113,12 @@ class Referee:
         self.checked += 1
         return None
 
-    def repeatable(self, first: Mapping[str, Tensor], second: Reading, distribution: str) -> Verdict | None:
-        """Two calls on the same inputs must agree. `first`: copies of an earlier reading's outputs."""
-        two = self._judged(second)
-        return rules.repeatable(self._strip(first), two, self._allowed.get(distribution, _NOTHING_ALLOWED(two)))
+    def repeatable(
+        self, first: Mapping[str, Tensor], second: Mapping[str, Tensor], distribution: str
+    ) -> Verdict | None:
+        """Two calls on the same inputs must agree: as closely as two right results, or exactly without a tolerance."""
+        exact = {name: Errors(0.0, 0.0, 0.0) for name in first}
+        return rules.repeatable(self._strip(first), self._strip(second), self._allowed.get(distribution, exact))
 
     def survived(self, at_return: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> Verdict | None:
         """The results of a call, copied when it returned, against what lies there after the next call."""
@@ -115,14 +133,15 @@ class Referee:
         comparison = self._samplers["candidate"].verdict()
         return None if comparison.passed else comparison.verdict
 
-    def _sampled(self, inputs: Mapping[str, Tensor], ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]
-                 ) -> Verdict | None:
+    def _sampled(
+        self, inputs: Mapping[str, Tensor], ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]
+    ) -> Verdict | None:
         arguments = {_plain(name): value for name, value in inputs.items() if name.startswith("arg.")}
         given = [arguments.get(name) for name in _SAMPLER_ARGUMENTS]
         (name,) = theirs
-        if problem := self._samplers["baseline"].check(theirs[name], *given):      # type: ignore[arg-type]
+        if problem := self._samplers["baseline"].check(theirs[name], *given):  # type: ignore[arg-type]
             return _invalid(f"the baseline: {problem.failure.message if problem.failure else problem.label}")
-        return self._samplers["candidate"].check(ours[name], *given)               # type: ignore[arg-type]
+        return self._samplers["candidate"].check(ours[name], *given)  # type: ignore[arg-type]
 
     def _judged(self, reading: Reading) -> dict[str, Tensor]:
         return self._strip(reading.outputs)
@@ -132,13 +151,9 @@ class Referee:
 
     def _remember(self, comparison: Comparison) -> None:
         if comparison.error_ratio is not None and (
-                self.worst is None or comparison.error_ratio > (self.worst.error_ratio or 0)):
+            self.worst is None or comparison.error_ratio > (self.worst.error_ratio or 0)
+        ):
             self.worst = comparison
-
-
-def _NOTHING_ALLOWED(outputs: Iterable[str]) -> dict[str, Errors]:
-    """Bounds of a rule that compares exactly."""
-    return {name: Errors(0.0, 0.0, 0.0) for name in outputs}
 
 
 def _plain(name: str) -> str:

@@ -1,4 +1,5 @@
-"""Results on their way from a call to the judge: raw copies of plain tensors, and a description of everything.
+"""Results on their way from a call to the judge: raw copies of plain tensors, and a description of
+everything.
 
 What is copied is the memory as it lies there (from the first to the last element that a strided result reaches); the
 judge lays shape and strides over it. What cannot be copied, because it is no plain tensor on the right device or larger
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
     from fastkernels.runner.device import WorkerDevice
 
 address = torch._C.TensorBase.data_ptr
-_stride, _numel, _itemsize = torch._C.TensorBase.stride, torch._C.TensorBase.numel, torch._C.TensorBase.element_size
+_stride, _numel, _itemsize = (
+    torch._C.TensorBase.stride,
+    torch._C.TensorBase.numel,
+    torch._C.TensorBase.element_size,
+)
 _size = torch._C.TensorBase.size
 _is_cuda, _is_cpu = torch._C.TensorBase.is_cuda.__get__, torch._C.TensorBase.is_cpu.__get__  # type: ignore[attr-defined]
 _layout = torch._C.TensorBase.layout.__get__  # type: ignore[attr-defined]
@@ -64,8 +69,10 @@ class Results:
             description = describe(value, others)
             plain = type(value) in _PLAIN and _layout(value) is torch.strided
             found[name] = Result(
-                description=description, bytes=_numel(value) * _itemsize(value) if plain else 0,
-                span_bytes=span_bytes(value) if plain else 0)
+                description=description,
+                bytes=_numel(value) * _itemsize(value) if plain else 0,
+                span_bytes=span_bytes(value) if plain else 0,
+            )
         return found
 
 
@@ -77,4 +84,6 @@ def span_bytes(value: Tensor) -> int:
 def members(result: Any) -> list[Tensor]:
     """The plain tensors of what a forward returned."""
     parts = result if isinstance(result, (tuple, list)) else (result,)
-    return [part for part in parts if type(part) in _PLAIN and _layout(part) is torch.strided and _numel(part)]
+    return [
+        part for part in parts if type(part) in _PLAIN and _layout(part) is torch.strided and _numel(part)
+    ]

@@ -19,8 +19,8 @@ def recorded() -> Iterator[dict[str, str]]:
         seen[self.name] = impl or self._forced_name() or self.choose(args)
         return original(self, *args, impl=impl)
 
-    Kernel.__call__ = noting            # type: ignore[method-assign]
+    Kernel.__call__ = noting  # type: ignore[method-assign]
     try:
         yield seen
     finally:
-        Kernel.__call__ = original      # type: ignore[method-assign]
+        Kernel.__call__ = original  # type: ignore[method-assign]

@@ -12,7 +12,6 @@ it is an allocation of its own, shared by IPC handle, which exposes this allocat
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import mmap
 import os
@@ -27,7 +26,7 @@ from torch import Tensor
 
 from fastkernels.measure.cuda import Driver
 
-ALIGNMENT = 256                 # of every tensor: what torch's own allocators give on CUDA
+ALIGNMENT = 256  # of every tensor: what torch's own allocators give on CUDA
 _F_ADD_SEALS, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_FUTURE_WRITE = 1033, 0x2, 0x4, 0x10
 
 
@@ -51,8 +50,11 @@ class Ticket:
     handle: bytes | None = None
 
 
-def place(wanted: Iterable[tuple[str, Sequence[int], torch.dtype, int | None]]) -> tuple[dict[str, Slot], int]:
-    """Slots for (name, shape, dtype, capacity in bytes or None) one after another, and the bytes they take."""
+def place(
+    wanted: Iterable[tuple[str, Sequence[int], torch.dtype, int | None]],
+) -> tuple[dict[str, Slot], int]:
+    """Slots for (name, shape, dtype, capacity in bytes or None) one after another, and the bytes they
+    take."""
     slots: dict[str, Slot] = {}
     offset = 0
     for name, shape, dtype, capacity in wanted:
@@ -77,8 +79,9 @@ class Arena:
         self.tensors = {name: self.view(name, slot.shape) for name, slot in self.ticket.slots.items()}
 
     @classmethod
-    def create(cls, wanted: Iterable[tuple[str, Sequence[int], torch.dtype, int | None]], device: str, writable: bool
-               ) -> Arena:
+    def create(
+        cls, wanted: Iterable[tuple[str, Sequence[int], torch.dtype, int | None]], device: str, writable: bool
+    ) -> Arena:
         slots, size = place(wanted)
         return _on_cuda(slots, size, writable) if device == "cuda" else _in_memory(slots, size, writable)
 
@@ -91,11 +94,16 @@ class Arena:
         """A tensor over a slot's memory. ValueError where it does not fit into the slot."""
         slot = self.ticket.slots[name]
         dtype = getattr(torch, slot.dtype)
-        whole = self.bytes[slot.offset: slot.offset + slot.capacity // dtype.itemsize * dtype.itemsize].view(dtype)
+        whole = self.bytes[slot.offset : slot.offset + slot.capacity // dtype.itemsize * dtype.itemsize].view(
+            dtype
+        )
         if stride is None:
             return whole[: int(np.prod(shape, dtype=np.int64))].view(tuple(shape))
-        if span_elements(shape, stride) > whole.numel():
-            raise ValueError(f"{name}: shape {tuple(shape)} with strides {tuple(stride)} does not fit its slot")
+        sound = len(stride) == len(shape) and min((*shape, *stride), default=0) >= 0
+        if not sound or span_elements(shape, stride) > whole.numel():
+            raise ValueError(
+                f"{name}: shape {tuple(shape)} with strides {tuple(stride)} does not fit its slot"
+            )
         return whole.as_strided(tuple(shape), tuple(stride), whole.storage_offset())
 
     def write(self, tensors: Mapping[str, Tensor]) -> None:
@@ -134,7 +142,7 @@ def _in_memory(slots: dict[str, Slot], size: int, writable: bool) -> Arena:
     descriptor = _memory_file(size)
     mapped = mmap.mmap(descriptor, size)
     seals = _F_SEAL_SHRINK | _F_SEAL_GROW | (0 if writable else _F_SEAL_FUTURE_WRITE)
-    with contextlib.suppress(OSError):          # a plain file of a system without memory files cannot be sealed
+    with contextlib.suppress(OSError):  # a plain file of a system without memory files cannot be sealed
         fcntl.fcntl(descriptor, _F_ADD_SEALS, seals)
     return Arena(Ticket(size, slots, writable), torch.frombuffer(mapped, dtype=torch.uint8), (descriptor,))
 
@@ -153,16 +161,23 @@ class _DeviceMemory:
     """What torch needs to see a bare allocation as a tensor."""
 
     def __init__(self, address: int, size: int) -> None:
-        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
 
 
 def _on_cuda(slots: dict[str, Slot], size: int, writable: bool) -> Arena:
     torch.cuda.init()
-    torch.cuda.synchronize()            # the driver's calls need the primary context to be current here
+    torch.cuda.synchronize()  # the driver's calls need the primary context to be current here
     driver = Driver()
     address = driver.allocate(size)
     memory = torch.as_tensor(_DeviceMemory(address, size), device="cuda")
-    return Arena(Ticket(size, slots, writable, driver.export(address)), memory, (), lambda: driver.free(address))
+    return Arena(
+        Ticket(size, slots, writable, driver.export(address)), memory, (), lambda: driver.free(address)
+    )
 
 
 class Attached:
@@ -192,5 +207,3 @@ class Attached:
         else:
             del self._array
             self._mapped.close()
-
-

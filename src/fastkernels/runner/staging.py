@@ -7,6 +7,7 @@ new ones in some (`move`). Parameters lie where the module keeps them.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from fastkernels.runner.results import address
 from fastkernels.runner.shared import ALIGNMENT, Attached, Slot
 
 _PARAMETER = "param."
-_MOST_SHIFTS = 16               # alignments by which a moved tensor may start later in its block
+_MOST_SHIFTS = 16  # alignments by which a moved tensor may start later in its block
 
 
 class Staging:
@@ -28,7 +29,7 @@ class Staging:
         self._shifts = random.Random()
         self.prepares = any(callable(getattr(part, "prepare", None)) for part in module.modules())
         self.tensors: dict[str, Tensor] = {}
-        self._inputs: list[tuple[int, int, int]] = []           # (to, from, bytes)
+        self._inputs: list[tuple[int, int, int]] = []  # (to, from, bytes)
         self._raw_parameters: list[tuple[int, int, int]] = []
         self._converted: list[tuple[Tensor, str]] = []
         self.move(fresh=False)
@@ -40,7 +41,8 @@ class Staging:
         self._inputs = [self._copy_to(tensor, name) for name, tensor in self.tensors.items()]
 
     def take_parameters(self) -> None:
-        """Note where the module keeps its parameters: raw copies where it keeps them as the judge has them."""
+        """Note where the module keeps its parameters: raw copies where it keeps them as the judge has
+        them."""
         self._raw_parameters, self._converted = [], []
         self._where = parameters(self._module)
         for name, value in self._where.items():
@@ -72,7 +74,7 @@ class Staging:
         """Load the inbox's parameters strictly, and let the module repack them."""
         load_parameters(self._module, self.parameter_copies())
 
-    def copy_out(self, names: list[str] | tuple[str, ...], box: Attached) -> None:
+    def copy_out(self, names: Sequence[str], box: Attached) -> None:
         """Copy inputs, as they are now, into a box with the inbox's slots."""
         for name in names:
             value = self.tensors[name] if name in self.tensors else self._where[name.removeprefix(_PARAMETER)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -34,15 +34,17 @@ from fastkernels.runner.party import Party, Reading
 from fastkernels.runner.referee import Referee
 from fastkernels.runner.shared import Arena
 
-WARM_UP_BLOCKS = 3              # checked, not counted: clocks and caches settle
-BLOCKS_PER_ROUND = 4            # neighbours share clocks and heat; the bootstrap resamples them together
-BUDGET_EXTENSION = 2            # times the budget, for a case whose interval is still unusably wide
-USUAL_SHARE = 0.75              # of timed blocks draw `normal`; the others any distribution
-FRESH_SHARE = 0.25              # of blocks find their inputs at new addresses
-ORACLE_SHARE = 0.1              # of timed blocks also meet the oracle; nobody but the judge knows which
-PARAMETER_ECHO_SHARE = 0.15     # of blocks look whether the parameters changed; the other inputs are looked at always
-REPACK_SHARE = 0.06             # of blocks bring new parameters to a module that repacks them
-MIN_GROWTH = 1.25               # samples between two looks at the interval grow by this
+WARM_UP_BLOCKS = 3  # checked, not counted: clocks and caches settle
+BLOCKS_PER_ROUND = 4  # neighbours share clocks and heat; the bootstrap resamples them together
+BUDGET_EXTENSION = 2  # times the budget, for a case whose interval is still unusably wide
+USUAL_SHARE = 0.75  # of timed blocks draw `normal`; the others any distribution
+FRESH_SHARE = 0.25  # of blocks find their inputs at new addresses
+ORACLE_SHARE = 0.1  # of timed blocks also meet the oracle; nobody but the judge knows which
+PARAMETER_ECHO_SHARE = (
+    0.15  # of blocks look whether the parameters changed; the other inputs are looked at always
+)
+REPACK_SHARE = 0.06  # of blocks bring new parameters to a module that repacks them
+MIN_GROWTH = 1.25  # samples between two looks at the interval grow by this
 
 
 @dataclass
@@ -99,25 +101,33 @@ class _Blocks:
             return self
         clocks = [[r.clock_mhz for r in column] for column in (self.a, self.c, self.a2)]
         keep = [i for i, good in enumerate(stats.keep_unthrottled(*clocks)) if good]
-        picked = [[column[i] for i in keep] for column in (self.a, self.c, self.a2)]
-        return _Blocks(*picked, [self.rounds[i] for i in keep], self.dropped + len(self.c) - len(keep))
+        a, c, a2 = ([column[i] for i in keep] for column in (self.a, self.c, self.a2))
+        return _Blocks(a, c, a2, [self.rounds[i] for i in keep], self.dropped + len(self.c) - len(keep))
 
     def baseline_ns(self) -> np.ndarray:
         return np.sqrt(_ns(self.a) * _ns(self.a2))
 
     def speedup(self) -> stats.Interval:
-        return stats.speedup(self.baseline_ns(), _ns(self.c), self.rounds)
+        return stats.paired_ratio(self.baseline_ns(), _ns(self.c), self.rounds)
 
     def noise_pct(self) -> float:
-        return stats.noise_pct([stats.speedup(_ns(self.a), _ns(self.a2), self.rounds)])
+        return stats.noise_pct([stats.paired_ratio(_ns(self.a), _ns(self.a2), self.rounds)])
 
 
 class Trial:
     """`run` gives the Outcome; baseline and candidate problems are verdicts in it, never exceptions."""
 
-    def __init__(self, bench: Bench, entry: TaskEntry, case: Case, parties: tuple[Party, Party, Party],
-                 layers: Sequence[str], implementations: dict[str, str]) -> None:
-        """`parties`: baseline A, candidate C, baseline A'. `layers` and `implementations` are the candidate's."""
+    def __init__(
+        self,
+        bench: Bench,
+        entry: TaskEntry,
+        case: Case,
+        parties: tuple[Party, Party, Party],
+        layers: Sequence[str],
+        implementations: dict[str, str],
+    ) -> None:
+        """`parties`: baseline A, candidate C, baseline A'. `layers` and `implementations` are the
+        candidate's."""
         self._bench, self._entry, self._case = bench, entry, case
         self._a, self._c, self._a2 = parties
         self._layers, self._implementations = layers, implementations
@@ -177,7 +187,8 @@ class Trial:
         return None
 
     def _choose_contract(self) -> Verdict | None:
-        """Capture for the graph contract. One side that cannot be captured puts both into `eager`, and the row says so."""
+        """Capture for the graph contract. One side that cannot be captured puts both into `eager`, and the
+        row says so."""
         if self._bench.contract != "graph":
             return None
         outcome = self._outcome
@@ -187,7 +198,9 @@ class Trial:
             return baseline_verdict(trouble)
         if not all(answer.captured for answer in captured):
             outcome.contract = "eager"
-            outcome.notes += (f"{self._case.task} {self._case.id}: the baseline cannot be captured: {captured[0].detail}",)
+            outcome.notes += (
+                f"{self._case.task} {self._case.id}: the baseline cannot be captured: {captured[0].detail}",
+            )
             return None
         try:
             answer = self._c.capture()
@@ -196,7 +209,9 @@ class Trial:
         outcome.capture = "yes" if answer.captured else "no"
         if not answer.captured:
             outcome.contract = "eager"
-            outcome.notes += (f"{self._case.task} {self._case.id}: the candidate cannot be captured: {answer.detail}",)
+            outcome.notes += (
+                f"{self._case.task} {self._case.id}: the candidate cannot be captured: {answer.detail}",
+            )
         return None
 
     # ------------------------------------------------------------ correctness
@@ -205,7 +220,9 @@ class Trial:
         """Every distribution against the oracle, and what repetition shows."""
         for number, distribution in enumerate(DISTRIBUTIONS):
             self._refill(distribution)
-            found = self._block([self._a, self._c], "host", fresh=number % 2 == 1, parameters=True, echo_parameters=True)
+            found = self._block(
+                [self._a, self._c], "host", fresh=number % 2 == 1, parameters=True, echo_parameters=True
+            )
             if isinstance(found, Verdict):
                 return found
             if verdict := self._check(found, distribution, full=True):
@@ -213,26 +230,30 @@ class Trial:
         return self._repeat(DISTRIBUTIONS[-1])
 
     def _repeat(self, distribution: str) -> Verdict | None:
-        """The same inputs again must give the same; and the first results must survive the second call."""
-        copies: list[tuple[Reading, dict]] = []
-        for fresh in (False, True):
-            found = self._block([self._c], "host", fresh=fresh, parameters=False, echo_parameters=True)
+        """The same inputs again must give the same; and results must survive a later call on other inputs."""
+        copies: list[tuple[Reading, dict[str, torch.Tensor]]] = []
+        for call in ("first", "again", "other"):
+            if call == "other":
+                self._refill(distribution)
+            found = self._block(
+                [self._c], "host", fresh=call == "again", parameters=call == "other", echo_parameters=True
+            )
             if isinstance(found, Verdict):
                 return found
             reading = found[id(self._c)]
             if verdict := self._referee.unchanged(self._inputs, reading.echo):
                 return verdict
             copies.append((reading, {name: tensor.clone() for name, tensor in reading.outputs.items()}))
-        (first, at_return), (second, _) = copies
+        (first, at_first), (second, at_second), _ = copies
         if set(first.outputs) != set(second.outputs):
             return Verdict.wrong("unstable_result", "two calls on the same inputs return results of other shapes")
-        if verdict := self._referee.repeatable(at_return, second, distribution):
+        if verdict := self._referee.repeatable(at_first, at_second, distribution):
             return verdict
         try:
-            later = self._c.again(first)
+            later = self._c.again(second)
         except Trouble as trouble:
             return verdict_of(trouble)
-        return self._referee.survived(at_return, later)
+        return self._referee.survived(at_second, later)
 
     def _check(self, found: dict[int, Reading], distribution: str, full: bool) -> Verdict | None:
         referee, ours, theirs = self._referee, found[id(self._c)], found[id(self._a)]
@@ -254,8 +275,12 @@ class Trial:
             self._refill(distribution, parameters)
             order = [self._a, self._c, self._a2]
             found = self._block(
-                order if index % 2 == 0 else order[::-1], self._outcome.contract, fresh=self._fresh(),
-                parameters=parameters, echo_parameters=bench.draws(PARAMETER_ECHO_SHARE))
+                order if index % 2 == 0 else order[::-1],
+                self._outcome.contract,
+                fresh=self._fresh(),
+                parameters=parameters,
+                echo_parameters=bench.draws(PARAMETER_ECHO_SHARE),
+            )
             if isinstance(found, Verdict):
                 return found
             if verdict := self._check(found, distribution, full=bench.draws(ORACLE_SHARE)):
@@ -276,27 +301,39 @@ class Trial:
                 budget_s *= BUDGET_EXTENSION
             elif decision != "continue":
                 break
+        if verdict := self._audit(counted):
+            return verdict
         if decision == "unstable" or interval is None:
             return self._unstable(counted, interval)
         return self._conclude(counted, interval)
+
+    def _audit(self, blocks: _Blocks) -> Verdict | None:
+        """Whether the candidate's own account of its time can be true."""
+        if self._outcome.contract != "eager" and (verdict := audit.understated(blocks.c, blocks.a)):
+            return verdict
+        return audit.too_many_threads(blocks.c, self._bench.threads) if self._bench.device == "cpu" else None
 
     def _fresh(self) -> bool:
         """A captured graph keeps its addresses; other calls find some of their inputs elsewhere."""
         return self._outcome.contract != "graph" and self._bench.draws(FRESH_SHARE)
 
     def _unstable(self, blocks: _Blocks, interval: stats.Interval | None) -> Verdict:
-        width = f"the interval is still {100 * interval.half_width:.1f} % wide" if interval else "no usable sample"
-        return Verdict.failed("UNSTABLE", Failure(
-            message=f"{len(blocks.c)} samples, {blocks.dropped} dropped: {width}. Is something else running here? "
-                    "Try a larger --budget"))
+        width = (
+            f"the interval is still {100 * interval.half_width:.1f} % wide"
+            if interval
+            else "no usable sample"
+        )
+        return Verdict.failed(
+            "UNSTABLE",
+            Failure(
+                message=f"{len(blocks.c)} samples, {blocks.dropped} dropped: {width}. Is something else running here? "
+                "Try a larger --budget"
+            ),
+        )
 
     def _conclude(self, blocks: _Blocks, interval: stats.Interval) -> Verdict:
         outcome, bench = self._outcome, self._bench
         if verdict := self._referee.final():
-            return verdict
-        if outcome.contract != "eager" and (verdict := audit.understated(blocks.c, blocks.a)):
-            return verdict
-        if bench.device == "cpu" and (verdict := audit.too_many_threads(blocks.c, bench.threads)):
             return verdict
         candidate_s = float(np.median(_ns(blocks.c))) / 1e9
         work, limits = roofline.work(self._case, bench.baseline), ceilings(bench.device)
@@ -305,14 +342,24 @@ class Trial:
         outcome.roofline_pct = roofline.roofline_pct(work, limits, candidate_s)
         clocks = [r.clock_mhz for r in blocks.c if r.clock_mhz is not None]
         outcome.clock_mhz = int(np.median(clocks)) if clocks else None
-        return Verdict.passed(Speedup(
-            ratio=interval.value, low=interval.low, high=interval.high,
-            baseline_us=float(np.median(blocks.baseline_ns())) / 1e3, candidate_us=candidate_s * 1e6,
-            noise_pct=blocks.noise_pct(), samples=len(blocks.c), dropped=blocks.dropped))
+        return Verdict.passed(
+            Speedup(
+                ratio=interval.median,
+                low=interval.low,
+                high=interval.high,
+                baseline_us=float(np.median(blocks.baseline_ns())) / 1e3,
+                candidate_us=candidate_s * 1e6,
+                noise_pct=blocks.noise_pct(),
+                samples=len(blocks.c),
+                dropped=blocks.dropped,
+            )
+        )
 
     # ------------------------------------------------------------ blocks
 
-    def _draw(self, distribution: str, names: Callable[[str], bool] = lambda name: True) -> dict[str, torch.Tensor]:
+    def _draw(
+        self, distribution: str, names: Callable[[str], bool] = lambda name: True
+    ) -> dict[str, torch.Tensor]:
         specs = {name: spec for name, spec in self._specs.items() if names(name)}
         return draw(specs, self._case, self._bench.rng.getrandbits(62), distribution, self._bench.device)
 
@@ -323,15 +370,21 @@ class Trial:
         self._inputs = {**self._inputs, **new}
         self._inbox.write(new)
 
-    def _block(self, order: Sequence[Party], contract: str, fresh: bool, parameters: bool, echo_parameters: bool
-               ) -> dict[int, Reading] | Verdict:
+    def _block(
+        self, order: Sequence[Party], contract: str, fresh: bool, parameters: bool, echo_parameters: bool
+    ) -> dict[int, Reading] | Verdict:
         """One iteration of each party on the same inputs, in this order; a verdict where one cannot."""
-        echo = [name for name in self._inputs if name not in self._referee.mutable
-                and (echo_parameters or not name.startswith("param."))]
+        echo = [
+            name
+            for name in self._inputs
+            if name not in self._referee.mutable and (echo_parameters or not name.startswith("param."))
+        ]
         found = {}
         for party in order:
             is_candidate = party is self._c
-            names = [n for n in echo if not (party.prepares and n.startswith("param."))] if is_candidate else []
+            names = (
+                [n for n in echo if not (party.prepares and n.startswith("param."))] if is_candidate else []
+            )
             try:
                 found[id(party)] = party.iterate(contract, fresh, parameters, names)
             except Trouble as trouble:
@@ -345,4 +398,4 @@ def _ns(readings: Sequence[Reading]) -> np.ndarray:
 
 def _light(reading: Reading) -> Reading:
     """The numbers of a reading, without the tensors that the next iteration overwrites."""
-    return Reading(reading.ns, reading.window_ns, reading.cpu_ns, reading.hidden, reading.clock_mhz, reading.threads, {}, {}, {})
+    return replace(reading, described={}, outputs={}, echo={})

@@ -1,4 +1,5 @@
-"""The process on the other side: `python -m fastkernels.runner.worker CHANNEL NAMESPACES MEMORY`, started by pool.py.
+"""The process on the other side: `python -m fastkernels.runner.worker CHANNEL NAMESPACES MEMORY`, started by
+pool.py.
 
 It separates itself from the judge, builds the side that the judge asks for, and answers calls until the judge closes
 the channel. What the side raises is reported; what it prints goes to the file that the judge opened.
@@ -30,7 +31,7 @@ def main(arguments: list[str]) -> None:
         try:
             request, descriptors = receive_request(channel)
         except EOFError:
-            os._exit(0)         # nothing here is worth a slow shutdown of a device context
+            os._exit(0)  # nothing here is worth a slow shutdown of a device context
         try:
             if request.do == "start":
                 side = _build(request.arguments["side"], request.arguments["arguments"])
@@ -39,7 +40,7 @@ def main(arguments: list[str]) -> None:
                 extra = {"descriptors": descriptors} if descriptors else {}
                 value = getattr(side, request.do)(**request.arguments, **extra)
             reply = Reply(id=request.id, value=value or {})
-        except BaseException as error:          # SystemExit and KeyboardInterrupt of a candidate are its failures
+        except BaseException as error:  # SystemExit and KeyboardInterrupt of a candidate are its failures
             reply = Reply(id=request.id, error=_report(error, side))
         send_reply(channel, reply)
 
@@ -59,8 +60,12 @@ def _report(error: BaseException, side: Any) -> Any:
     lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     return ErrorReport(
-        kind=type(error).__name__, message=message, traceback="\n".join(lines[-_TRACEBACK_LINES:]),
-        file=str(place[0]) if place else None, line=place[1] if place else None)
+        kind=type(error).__name__,
+        message=message,
+        traceback="\n".join(lines[-_TRACEBACK_LINES:]),
+        file=str(place[0]) if place else None,
+        line=place[1] if place else None,
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
 """One model's part of MacroEval: from raw discrepancies and rounds to correctness, validity and speed-up.
 
-    d_j in [0, 1]    discrepancy of sample j against the baseline's output (0 same, 1 unrelated; missing or NaN = 1)
-    g                noise floor: 0.95 quantile of d over at least three noise runs of the baseline, in [0.001, 0.5]
-    f                ruin point: half the median d of unrelated outputs
-    c_j = clip((f - d_j) / (f - g), 0, 1)          C = mean_j c_j          valid = ran, C >= 0.9, candidate reached
-    T = geomean of throughput ratios               L = geomean of latency ratios          s = T^lambda L^(1 - lambda)
+    d_j in [0, 1]   discrepancy of sample j from the baseline's output: 0 same, 1 unrelated, missing or NaN
+    g               noise floor: 0.95 quantile of d over three or more noise runs of the baseline, within
+                    [0.001, 0.5]
+    f               ruin point: half the median d of unrelated outputs
+    c_j             clip((f - d_j) / (f - g), 0, 1)
+    C               mean_j c_j;   valid = ran, C >= 0.9, and a candidate was reached
+    T, L            geomean of throughput ratios, of latency ratios
+    s               T^lambda L^(1 - lambda)
 
 Pure functions on records; neither torch nor a clock.
 """
@@ -32,7 +35,8 @@ RATIO_BOUNDS = (0.1, 10.0)
 
 
 def token_discrepancy(argmax: Sequence[int], forced: Sequence[int]) -> float:
-    """1 - share of positions at which the argmax is the baseline's token; positions that are missing disagree."""
+    """1 - share of positions at which the argmax is the baseline's token; positions that are missing
+    disagree."""
     if not forced:
         raise ValueError("A sample without positions has no discrepancy")
     same = sum(ours == theirs for ours, theirs in zip(argmax, forced))
@@ -42,9 +46,11 @@ def token_discrepancy(argmax: Sequence[int], forced: Sequence[int]) -> float:
 def kl_bound(
     baseline: Sequence[Sequence[Mapping[str, float]]], candidate: Sequence[Sequence[Mapping[str, float]]]
 ) -> float:
-    """Mean over positions of a lower bound of KL(baseline || candidate), from the largest log-probabilities of both.
+    """Mean over positions of a lower bound of KL(baseline || candidate), from the largest log-probabilities
+    of both.
 
-    Tokens that both list are kept apart, all others are one event: merging events never increases a divergence.
+    Tokens that both list are kept apart, all others are one event: merging events never increases a
+    divergence.
     """
     bounds = [
         _merged_kl(ours, theirs)
@@ -95,7 +101,8 @@ def _finite(d: float) -> float:
 
 
 def workload_ratio(workload: WorkloadResult) -> float:
-    """Median of the rounds' ratios, candidate better > 1, not clipped; the recorded one where no rounds are recorded."""
+    """Median of the rounds' ratios, candidate better > 1, not clipped; the recorded one where no rounds are
+    recorded."""
     if not workload.baseline:
         return workload.ratio
     return float(np.median(round_ratios(workload)))

@@ -3,11 +3,11 @@
     S_f = geomean of s_i over valid i in f       C_f = mean of C_i over all i in f       Cov_f = valid / all
     S = geomean_f S_f        C = mean_f C_f        Cov = mean_f Cov_f                     score = S C Cov
 
-A family is a category. One without a valid model enters S at 0.5 (`half`), or stays out of S (`drop`, the rule of the
-public leaderboard of 2026-09-26). The score is *as is*: all candidates together, nothing dropped.
+A family is a category. One without a valid model enters S at 0.5 (`half`), or stays out of S (`drop`, the
+rule of the public leaderboard of 2026-09-26). The score is *as is*: all candidates together, nothing dropped.
 
-The interval is a bootstrap over rounds and samples: each workload's rounds and each model's samples are drawn anew,
-correctness, validity and score follow. Noise floors and ruin points stay as measured.
+The interval is a bootstrap over rounds and samples: each workload's rounds and each model's samples are drawn
+anew, correctness, validity and score follow. Noise floors and ruin points stay as measured.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 
+from fastkernels.errors import UsageError
 from fastkernels.measure.stats import CONFIDENCE, SEED, geomean
 from fastkernels.records import EvalReport, MacroEval, ModelResult
 from fastkernels.score import calibrate
@@ -69,7 +70,9 @@ def aggregate(models: Sequence[Scored], empty_family: EmptyFamily = "half") -> A
     families = by_category.values()
     speeds = [family["speedup"] for family in families if "speedup" in family]
     return Aggregate(
-        speedup=geomean(speeds) if speeds else 0.0,  # all families dropped: nothing was valid, the score is 0 anyway
+        speedup=geomean(speeds)
+        if speeds
+        else 0.0,  # all families dropped: nothing was valid, the score is 0 anyway
         correctness=sum(family["correctness"] for family in families) / len(by_category),
         coverage=sum(family["coverage"] for family in families) / len(by_category),
         by_category=by_category,
@@ -83,9 +86,11 @@ def macroeval(
     resamples: int = RESAMPLES,
     self_test: bool = False,
 ) -> MacroEval:
-    """MacroEval of finished models, with lambda = 1 and 0 beside it. A self-test has no candidate to be reached."""
+    """MacroEval of finished models, with lambda = 1 and 0 beside it. A self-test has no candidate to be
+    reached."""
     main, throughput, latency = (
-        aggregate([_scored(model, weight) for model in models], empty_family) for weight in (lambda_, 1.0, 0.0)
+        aggregate([_scored(model, weight) for model in models], empty_family)
+        for weight in (lambda_, 1.0, 0.0)
     )
     return MacroEval(
         score=main.score,
@@ -107,12 +112,37 @@ def rescore(
 ) -> EvalReport:
     """The same report with everything computed again from its raw samples and rounds.
 
-    `f` replaces every measured ruin point. Failed models stay failed. A report without candidates is a self-test.
+    `f` replaces every measured ruin point. Failed models stay failed. A report without candidates is a
+    self-test.
     """
     self_test = not report.candidates
     models = tuple(_again(model, self_test, f, lambda_) for model in report.models)
     scored = macroeval(models, lambda_, empty_family, self_test=self_test) if models else None
     return report.model_copy(update={"models": models, "macroeval": scored})
+
+
+def merge(reports: Sequence[EvalReport]) -> EvalReport:
+    """Several reports as one: all their models. UsageError where they do not belong together.
+
+    They must come from the same device, all with candidates or all self-tests, and no model may occur twice.
+    """
+    first = reports[0]
+    for other in reports[1:]:
+        if other.environment.device != first.environment.device:
+            raise UsageError(
+                f"Reports of different devices: {first.environment.device}, {other.environment.device}"
+            )
+        if bool(other.candidates) != bool(first.candidates):
+            raise UsageError("A self-test and a report with candidates cannot be scored together")
+    models = [model for report in reports for model in report.models]
+    names = [f"{model.model} ({model.config}, {model.size})" for model in models]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"In more than one report: {', '.join(twice)}")
+    return first.model_copy(update={
+        "models": tuple(models),
+        "candidates": tuple(dict.fromkeys(name for report in reports for name in report.candidates)),
+        "complete": all(report.complete for report in reports),
+    })  # fmt: skip
 
 
 def _again(model: ModelResult, self_test: bool, f: float | None, lambda_: float) -> ModelResult:
@@ -159,7 +189,12 @@ class _Draws:
     """All resamples of one model: correctness and speed-up of each."""
 
     def __init__(
-        self, model: ModelResult, generator: np.random.Generator, resamples: int, lambda_: float, self_test: bool
+        self,
+        model: ModelResult,
+        generator: np.random.Generator,
+        resamples: int,
+        lambda_: float,
+        self_test: bool,
     ) -> None:
         self._category = model.category
         self._may_be_valid = model.failure is None and (self_test or calibrate.reached(model.swap))

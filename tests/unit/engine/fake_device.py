@@ -1,7 +1,8 @@
 """A device that executes plans lazily, in stream order, and keeps tokens, tables and state on its side only.
 
-A generated token is a hash of the row's recurrent state and of every cache entry that the query may read. A block that
-is reused too early, a window that is freed too far, a lost placeholder or a bad preemption therefore changes tokens.
+A generated token is a hash of the row's recurrent state and of every cache entry that the query may read. A
+block that is reused too early, a window that is freed too far, a lost placeholder or a bad preemption
+therefore changes tokens.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class FakeDevice:
         self.admit(plan)
         self.update_tables(plan)
         spans = list(zip(plan.rows_B.tolist(), plan.starts_B.tolist(), plan.counts_B.tolist()))
-        for row, start, count in spans:                  # every row writes its entries before any row reads
+        for row, start, count in spans:  # every row writes its entries before any row reads
             for position in range(start, start + count):
                 for g in range(len(self.groups)):
                     self.entries[self.address(g, row, position)] = mix(self.tokens[row][position], position)
@@ -163,13 +164,23 @@ def _draw_request(rng: np.random.Generator, serial: int) -> Request:
     max_tokens = int(rng.integers(1, 17))
     is_forced = rng.random() < 0.2
     forced = rng.integers(0, VOCABULARY, max_tokens).tolist() if is_forced else None
-    stop_ids = tuple(rng.integers(0, VOCABULARY, int(rng.integers(1, 9))).tolist()) if rng.random() < 0.7 else ()
-    return Request(serial, prompt, SamplingParams(), seed=0, max_tokens=max_tokens,
-                   stop_ids=() if is_forced else stop_ids, forced=forced)
+    stop_ids = (
+        tuple(rng.integers(0, VOCABULARY, int(rng.integers(1, 9))).tolist()) if rng.random() < 0.7 else ()
+    )
+    return Request(
+        serial,
+        prompt,
+        SamplingParams(),
+        seed=0,
+        max_tokens=max_tokens,
+        stop_ids=() if is_forced else stop_ids,
+        forced=forced,
+    )
 
 
 def serve(trial: Trial, ahead: int = 1, max_steps: int = 2000) -> dict[int, list[int]]:
-    """Run to the end with `ahead` steps in flight while the next is planned; the output of each request by serial."""
+    """Run to the end with `ahead` steps in flight while the next is planned; the output of each request by
+    serial."""
     flying: deque[Flight] = deque()
     finished: dict[int, list[int]] = {}
     for _ in range(max_steps):
@@ -193,7 +204,9 @@ def check(seed: int, parts: Parts) -> int:
     trial = draw_trial(seed, parts)
     finished = serve(trial, ahead=(1, 0, 1, 3)[seed % 4])
     for request in trial.requests:
-        assert finished[request.serial] == sequential(request, trial.windows), f"seed {seed}, {request.serial}"
+        assert finished[request.serial] == sequential(request, trial.windows), (
+            f"seed {seed}, {request.serial}"
+        )
     for group in trial.scheduler.cache.groups:
         free = group._free[: group.num_free].tolist()
         assert sorted(free) == list(range(1, group.num_blocks)), f"seed {seed}: blocks leaked or freed twice"

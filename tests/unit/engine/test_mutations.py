@@ -1,4 +1,5 @@
-"""Bugs that engines really have, seeded one at a time: the property test of test_scheduler.py must catch each."""
+"""Bugs that engines really have, seeded one at a time: the property test of test_scheduler.py must catch
+each."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class BlockLeaked(BlockGroup):
 
 class BlockFreedTwice(BlockGroup):
     def release(self, row):
-        self.first_R[row] = 0                           # blocks behind the window are already free
+        self.first_R[row] = 0  # blocks behind the window are already free
         super().release(row)
 
 
@@ -154,8 +155,12 @@ MUTATIONS = {
 }
 
 
+def check_all(parts: Parts) -> None:
+    for seed in SEEDS:
+        check(seed, parts)
+
+
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_mutation_is_caught(name):
     with pytest.raises((AssertionError, KeyError, ValueError, IndexError)):
-        for seed in SEEDS:
-            check(seed, MUTATIONS[name])
+        check_all(MUTATIONS[name])

@@ -39,7 +39,7 @@ def test_prompt_is_chunked_and_mixed_with_decodes():
     plan = scheduler.plan()
     assert plan.counts_B.tolist() == [3, 5]
     assert plan.samples_B.tolist() == [True, False]
-    plan = scheduler.plan()                             # run-ahead: the first step has not retired
+    plan = scheduler.plan()  # run-ahead: the first step has not retired
     assert plan.num_decodes == 1
     assert plan.counts_B.tolist() == [1, 7]
     assert plan.starts_B.tolist() == [3, 5]
@@ -71,21 +71,21 @@ def test_stop_token_drops_the_extra_step():
 
 
 def test_admission_is_by_current_length_not_by_limit():
-    scheduler = make(num_blocks=9)                      # 32 positions
+    scheduler = make(num_blocks=9)  # 32 positions
     for serial in range(3):
         scheduler.add(request(serial, 8, max_tokens=20))
     assert len(scheduler.plan().admitted) == 3
 
 
 def test_admission_leaves_the_watermark_free():
-    scheduler = make(num_blocks=7)                      # 24 positions, of which one block stays free
+    scheduler = make(num_blocks=7)  # 24 positions, of which one block stays free
     for serial in range(3):
         scheduler.add(request(serial, 8, max_tokens=4))
     assert len(scheduler.plan().admitted) == 2
 
 
 def test_youngest_is_preempted_and_comes_back_with_its_output():
-    scheduler = make(num_blocks=5, max_rows=2)          # 16 positions
+    scheduler = make(num_blocks=5, max_rows=2)  # 16 positions
     scheduler.add(request(0, 4, max_tokens=8))
     scheduler.add(request(1, 4, max_tokens=8))
     while not scheduler.num_preemptions:
@@ -108,7 +108,7 @@ def test_forced_ids_are_known_at_admission_and_come_back_after_a_preemption():
     scheduler.add(request(0, 4, max_tokens=3, forced=[9, 8, 6]))
     plan = scheduler.plan()
     assert plan.admitted[0].tokens == [0, 1, 2, 3, 9, 8, 6]
-    assert plan.counts_B.tolist() == [4]                # the forced ids go through decode steps all the same
+    assert plan.counts_B.tolist() == [4]  # the forced ids go through decode steps all the same
     scheduler._preempt(plan.admitted[0].row)
     scheduler.retire(plan, reply(plan))
     plan = scheduler.plan()
@@ -118,7 +118,7 @@ def test_forced_ids_are_known_at_admission_and_come_back_after_a_preemption():
 
 def test_fits_says_what_can_never_be_served():
     scheduler = make(num_blocks=5, block_size=4, max_len=64)
-    assert scheduler.fits(17)                           # 16 cached positions; the last id is never computed
+    assert scheduler.fits(17)  # 16 cached positions; the last id is never computed
     assert not scheduler.fits(18)
     assert not make(max_len=16).fits(17)
 

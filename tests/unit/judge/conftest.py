@@ -1,4 +1,5 @@
-"""A small RMSNorm trial without the package's kernels: inputs, a bfloat16 or float32 baseline, the float64 oracle."""
+"""A small RMSNorm trial without the package's kernels: inputs, a bfloat16 or float32 baseline, the float64
+oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""judge/compare.py: trivial and downgraded candidates fail, honest alternates pass, the quick gate loses none."""
+"""judge/compare.py: trivial and downgraded candidates fail, honest alternates pass, the quick gate loses
+none."""
 
 from __future__ import annotations
 
@@ -102,12 +103,18 @@ def test_precision_downgrade_fails():
     fp8_like = judge(narrow, mantissa(narrow.baseline["out.0"], bits=3))
     assert fp8_like.verdict.label == "WRONG(value)"
     assert fp8_like.error_ratio > 4
-    inner = narrow.x_TD * torch.rsqrt(mantissa(narrow.x_TD.square(), 3).mean(-1, keepdim=True)) * narrow.weight_D
+    inner = (
+        narrow.x_TD * torch.rsqrt(mantissa(narrow.x_TD.square(), 3).mean(-1, keepdim=True)) * narrow.weight_D
+    )
     assert judge(narrow, mantissa(inner, 4)).verdict.label == "WRONG(value)"
 
 
 def test_a_dropped_row_or_tile_fails(trial):
-    for rows, columns in ((slice(T - 1, T), slice(None)), (slice(None), slice(D - 16, D)), (slice(3, 4), slice(0, 8))):
+    for rows, columns in (
+        (slice(T - 1, T), slice(None)),
+        (slice(None), slice(D - 16, D)),
+        (slice(3, 4), slice(0, 8)),
+    ):
         y = trial.baseline["out.0"].clone()
         y[rows, columns] = 0
         assert judge(trial, y).verdict.label == "WRONG(value)"
@@ -176,7 +183,8 @@ def test_all_zero_oracle_admits_only_zeros():
     assert not compare.compare({"y": baseline + 1}, {"y": baseline}, {"y": truth}).passed
 
 
-# ---------------------------------------------------------------- non-finite values, integers, several outputs
+# ---------------------------------------------------------------- non-finite values, integers, several
+# outputs
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -193,9 +201,14 @@ def test_overflow_of_the_dtype_must_be_the_same_infinity():
     baseline = truth.half()
     assert baseline.isinf().sum() == 2
     assert compare.compare({"y": baseline.clone()}, {"y": baseline}, {"y": truth}).passed
-    assert compare.compare({"y": baseline.abs()}, {"y": baseline}, {"y": truth}).verdict.label == "WRONG(nonfinite)"
+    assert (
+        compare.compare({"y": baseline.abs()}, {"y": baseline}, {"y": truth}).verdict.label
+        == "WRONG(nonfinite)"
+    )
     saturated = baseline.clamp(-6e4, 6e4)
-    assert compare.compare({"y": saturated}, {"y": baseline}, {"y": truth}).verdict.label == "WRONG(nonfinite)"
+    assert (
+        compare.compare({"y": saturated}, {"y": baseline}, {"y": truth}).verdict.label == "WRONG(nonfinite)"
+    )
 
 
 def test_a_baseline_of_nan_is_invalid_and_admits_nobody(trial):
@@ -256,7 +269,9 @@ def test_whatever_passes_the_full_gate_passes_the_quick_gate(trial):
     generator = torch.Generator().manual_seed(6)
     for _ in range(50):  # random honest errors up to the allowed size
         step = torch.randn(T, D, generator=generator, dtype=torch.float64) * truth.abs()
-        y = (truth + step * full.allowed["out.0"].whole * torch.rand((), generator=generator)).to(trial.x_TD.dtype)
+        y = (truth + step * full.allowed["out.0"].whole * torch.rand((), generator=generator)).to(
+            trial.x_TD.dtype
+        )
         if judge(trial, y).passed:
             assert compare.suspect({"out.0": y}, trial.baseline, full.allowed) is None
 

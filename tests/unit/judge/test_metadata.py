@@ -8,7 +8,9 @@ from fastkernels.judge.metadata import Description, Fingerprint, check, describe
 X = torch.randn(4, 8)
 
 
-def verdict_of(candidate: object, baseline: torch.Tensor | None = None, strides: tuple[str, ...] = ()) -> str | None:
+def verdict_of(
+    candidate: object, baseline: torch.Tensor | None = None, strides: tuple[str, ...] = ()
+) -> str | None:
     expected = {"out.0": describe(torch.empty(4, 8) if baseline is None else baseline, {"arg.x": X})}
     found = check({"out.0": describe(candidate, {"arg.x": X})}, expected, strides)
     return found.label if found else None
@@ -69,7 +71,9 @@ def test_descriptions_travel_as_json():
     assert Description.model_validate_json(one.model_dump_json()) == one
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.bool]
+)
 def test_fingerprints_see_every_element(dtype):
     x = torch.arange(35).reshape(5, 7).to(dtype)
     prints = Fingerprint(seed=11)

@@ -1,4 +1,5 @@
-"""judge/oracle.py on real tasks: float64, references only, inputs untouched; the gate with the baseline and mutants."""
+"""judge/oracle.py on real tasks: float64, references only, inputs untouched; the gate with the baseline and
+mutants."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ BATCH = Batch(rows=((3, 1, 40), (1, 5, 25)), block_size=16)
 
 def case(task: str, init: dict[str, Any], inputs: dict[str, Any], dtype: Any = "bfloat16") -> Case:
     made_by = Provenance(architecture="llama", config="tiny", phase="mixed")
-    return Case(id="t", task=task, size="tiny", dtype=dtype, init=init, inputs=inputs, batch=BATCH, provenance=made_by)
+    return Case(
+        id="t", task=task, size="tiny", dtype=dtype, init=init, inputs=inputs, batch=BATCH, provenance=made_by
+    )
 
 
 def tensor(*shape: int, dtype: Any = "bfloat16", draw: str = "normal") -> TensorSpec:

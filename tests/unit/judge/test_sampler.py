@@ -1,4 +1,5 @@
-"""judge/sampler.py: determined rows, forbidden ids, and wrong distributions are found; right samplers pass."""
+"""judge/sampler.py: determined rows, forbidden ids, and wrong distributions are found; right samplers
+pass."""
 
 import pytest
 import torch
@@ -14,7 +15,9 @@ def full(value: float) -> Tensor:
     return torch.full((B,), value)
 
 
-def draw(logits_BV: Tensor, temperature: float, generator: torch.Generator, top_k: int = 0, top_p: float = 1.0) -> Tensor:
+def draw(
+    logits_BV: Tensor, temperature: float, generator: torch.Generator, top_k: int = 0, top_p: float = 1.0
+) -> Tensor:
     """An independent sampler: inverse transform over an explicitly cut and sorted list."""
     ids = []
     for logits in logits_BV / temperature:
@@ -41,7 +44,8 @@ def run(sample, temperature=0.8, top_k=0, top_p=1.0) -> str:
 
 
 @pytest.mark.parametrize(
-    ("temperature", "top_k", "top_p"), [(1.0, 0, 1.0), (0.5, 0, 1.0), (0.8, 5, 1.0), (0.8, 0, 0.7), (1.3, 20, 0.9)]
+    ("temperature", "top_k", "top_p"),
+    [(1.0, 0, 1.0), (0.5, 0, 1.0), (0.8, 5, 1.0), (0.8, 0, 0.7), (1.3, 20, 0.9)],
 )
 def test_a_right_sampler_passes(temperature, top_k, top_p):
     assert run(lambda z, g: draw(z, temperature, g, top_k, top_p), temperature, top_k, top_p) == "PASSED"

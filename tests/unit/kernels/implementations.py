@@ -1,7 +1,7 @@
 """Which implementations the CPU tests run: reference and torch always, Triton where its interpreter is on.
 
-`test_interpreted.py` runs the same tests with the interpreter in a process of its own: the variable must be set before
-the first Triton kernel is defined, and would keep kernels from running on a GPU in this process.
+`test_interpreted.py` runs the same tests with the interpreter in a process of its own: the variable must be
+set before the first Triton kernel is defined, and would keep kernels from running on a GPU in this process.
 """
 
 import pytest
@@ -15,5 +15,6 @@ TRITON = pytest.param(
     "triton", id="triton", marks=pytest.mark.skipif(not interpreting(), reason="runs in test_interpreted.py")
 )
 
-# Triton 3.6 and 3.7 interpret a conversion to bfloat16 as truncation, twice the error of rounding; float16 they round.
+# Triton 3.6 and 3.7 interpret a conversion to bfloat16 as truncation, twice the error of rounding; float16
+# they round.
 DTYPES = [torch.float32, torch.float16 if interpreting() else torch.bfloat16]

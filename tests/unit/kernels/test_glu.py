@@ -20,7 +20,9 @@ def test_against_the_formula(case, impl, dtype):
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_reference_is_exact_in_float64(case):
     args = case.make(torch.float64)
-    torch.testing.assert_close(kernels.glu(*args, impl="reference"), case.answer(*args)[0], rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(
+        kernels.glu(*args, impl="reference"), case.answer(*args)[0], rtol=1e-12, atol=1e-13
+    )
 
 
 @pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])

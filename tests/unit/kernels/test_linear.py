@@ -20,7 +20,9 @@ def test_against_the_formula(case, impl, dtype):
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_reference_is_exact_in_float64(case):
     args = case.make(torch.float64)
-    torch.testing.assert_close(kernels.linear(*args, impl="reference"), case.answer(*args)[0], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        kernels.linear(*args, impl="reference"), case.answer(*args)[0], rtol=1e-12, atol=1e-12
+    )
 
 
 def test_more_dimensions_and_no_bias_by_default():

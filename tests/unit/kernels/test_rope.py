@@ -14,14 +14,21 @@ from fastkernels.kernels.rope.tables import frequencies, rotary_table
 from tests.pointwise_cases import check, rope_cases
 from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
 
-# (T, H, J, K, R): grouped heads, one head, more key than query heads, a partial rotation, odd halves, no token.
-CASES = rope_cases([(9, 4, 2, 16, 16), (1, 1, 1, 64, 64), (3, 2, 5, 8, 8), (4, 6, 3, 24, 16), (5, 3, 1, 14, 10),
-                    (2, 20, 4, 128, 128), (0, 4, 2, 16, 16)])  # fmt: skip
+# (T, H, J, K, R): grouped heads, one head, more key than query heads, a partial rotation, odd halves, no
+# token.
+CASES = rope_cases([
+    (9, 4, 2, 16, 16), (1, 1, 1, 64, 64), (3, 2, 5, 8, 8), (4, 6, 3, 24, 16), (5, 3, 1, 14, 10),
+    (2, 20, 4, 128, 128), (0, 4, 2, 16, 16),
+])  # fmt: skip
 
 LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
-}  # fmt: skip
+}
 TINY = {**LLAMA3, "original_max_position_embeddings": 40}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 2048}
 
@@ -57,7 +64,14 @@ def test_frequencies_of_llama_3_1_8b():
     assert torch.equal(frequency[35:], plain[35:] / 8)
     assert (frequency[29:35] < plain[29:35]).all()
     assert (frequency[29:35] > plain[29:35] / 8).all()
-    known = {28: 3.211446e-3, 29: 2.166571e-3, 31: 8.567514e-4, 34: 1.785078e-4, 35: 9.556212e-5, 63: 3.068926e-7}
+    known = {
+        28: 3.211446e-3,
+        29: 2.166571e-3,
+        31: 8.567514e-4,
+        34: 1.785078e-4,
+        35: 9.556212e-5,
+        63: 3.068926e-7,
+    }
     for index, value in known.items():
         assert frequency[index].item() == pytest.approx(value, rel=5e-7)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -40,10 +42,10 @@ def test_blocks_are_distinct_scattered_and_never_null(laid: Layout):
         count = -(-seq // laid.batch.block_size)
         table = laid.block_tables[row].tolist()
         assert table[count:] == [0] * (len(table) - count)
-        assert all(after != before + 1 for before, after in zip(table, table[1:count]))
+        assert all(after != before + 1 for before, after in pairwise(table[:count]))
         used += table[:count]
     assert len(set(used)) == len(used)
-    assert 0 < min(used)
+    assert min(used) > 0
     assert max(used) < laid.num_blocks
     assert len(used) < laid.num_blocks - 2, "some blocks belong to no row"
 
@@ -74,7 +76,7 @@ def test_tiny_pools_are_laid_out_downwards_if_need_be(blocks):
     batch = Batch(rows=((1, 1, 16 * (blocks - 1)),))
     table = layout(batch, blocks, seed=3).block_tables[0].tolist()
     assert sorted(table) == list(range(1, blocks))
-    assert all(after != before + 1 for before, after in zip(table, table[1:]))
+    assert all(after != before + 1 for before, after in pairwise(table))
 
 
 def test_a_pool_that_is_too_small_is_an_error():

@@ -110,8 +110,8 @@ def test_scales_of_parameters():
     assert draw(specs_of(linear), linear, 1, "extreme")["param.weight"].std().mul(20).sub(1).abs() < 0.05
 
 
-def test_slots_of_an_argument_point_where_the_pool_does_not_matter_less():
-    """Entries that hold tokens have scale 1, all others (unused blocks, the null block, ends of blocks) a larger one."""
+def test_what_must_not_be_read_is_large():
+    """Entries that hold tokens have scale 1; unused blocks, the null block and ends of blocks more."""
     drawn = draw(specs_of(STORE), STORE, seed=5)
     slots, pool = drawn["arg.slots"], drawn["arg.k_cache"].view(-1, 16)
     assert slots.unique().numel() == TOKENS

@@ -65,7 +65,7 @@ def test_step_of_a_mixed_batch():
     case = next(
         c
         for c in registry.cases("L2/paged_attention", size="tiny")
-        if 0 < c.batch.num_decodes and max(c.batch.query_lens) > 1
+        if c.batch.num_decodes > 0 and max(c.batch.query_lens) > 1
     )
     call = bind(build_module(BASELINE, case, "cpu"), case, trial(case))
     with call.ambient():
@@ -74,7 +74,7 @@ def test_step_of_a_mixed_batch():
         assert now.max_query_len == max(case.batch.query_lens)
         assert now.max_seq_len == max(case.batch.seq_lens)
         assert now.seq_lens_B.tolist() == case.batch.seq_lens
-    assert {"out.0", "cache.0.0.k_cache", "cache.0.0.v_cache"} == call.invoke().keys()
+    assert call.invoke().keys() == {"out.0", "cache.0.0.k_cache", "cache.0.0.v_cache"}
 
 
 def test_a_decode_batch_has_no_prefill_queries():
@@ -111,19 +111,23 @@ def test_default_dtype_is_restored_after_a_failure(tree):
 
 
 HEAD = (
-    "import torch\nfrom torch import nn\nclass RMSNorm(nn.Module):\n    def __init__(self, hidden_size, eps=1e-6):\n"
+    "import torch\nfrom torch import nn\nclass RMSNorm(nn.Module):\n"
+    "    def __init__(self, hidden_size, eps=1e-6):\n"
     "        super().__init__()\n"
 )
 MISMATCHES = {
     "lacks weight": HEAD + "    def forward(self, x_TD, residual_TD=None): return x_TD\n",
     "has scale .*baseline has not": HEAD + "        self.weight = nn.Parameter(torch.empty(hidden_size))\n"
-    "        self.scale = nn.Parameter(torch.empty(1))\n    def forward(self, x_TD, residual_TD=None): return x_TD\n",
+    "        self.scale = nn.Parameter(torch.empty(1))\n"
+    "    def forward(self, x_TD, residual_TD=None): return x_TD\n",
     r"weight is \(3,\)": HEAD + "        self.weight = nn.Parameter(torch.empty(3))\n"
     "    def forward(self, x_TD, residual_TD=None): return x_TD\n",
     "forward does not take": HEAD + "        self.weight = nn.Parameter(torch.empty(hidden_size))\n"
     "    def forward(self, x, more): return x\n",
-    "__init__ does not take": "from torch import nn\nclass RMSNorm(nn.Module):\n    def __init__(self, size): pass\n",
-    "declares 1 caches": "import torch\nfrom torch import nn\nfrom fastkernels.nn.cache import CacheOwner, Paged\n"
+    "__init__ does not take": "from torch import nn\nclass RMSNorm(nn.Module):\n"
+    "    def __init__(self, size): pass\n",
+    "declares 1 caches": "import torch\nfrom torch import nn\n"
+    "from fastkernels.nn.cache import CacheOwner, Paged\n"
     "class RMSNorm(CacheOwner):\n    cache = Paged((2, 8))\n    def __init__(self, hidden_size, eps=1e-6):\n"
     "        super().__init__()\n        self.weight = nn.Parameter(torch.empty(hidden_size))\n",
     "must be a class": "def RMSNorm(hidden_size, eps=1e-6): return None\n",

@@ -75,7 +75,8 @@ def test_helpers_packages_and_data_beside_a_task(tree, base):
         "top",
         {
             "L1/norm.py": "from pathlib import Path\nfrom ._norm_util import NAME\n"
-            "from .norm_parts.inner import DEEP\nclass Norm:\n    who = NAME + DEEP + (Path(__file__).parent / 'norm.txt').read_text()\n",
+            "from .norm_parts.inner import DEEP\nclass Norm:\n"
+            "    who = NAME + DEEP + (Path(__file__).parent / 'norm.txt').read_text()\n",
             "L1/_norm_util.py": "NAME = 'n'\n",
             "L1/norm_parts/__init__.py": "",
             "L1/norm_parts/inner.py": "from .._norm_util import NAME\nDEEP = 'd' + NAME\n",

@@ -25,8 +25,16 @@ CPU = torch.device("cpu")
 def hf_model(is_tied: bool = False) -> HfLlama:
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=is_tied, eos_token_id=2)
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        tie_word_embeddings=is_tied,
+        eos_token_id=2,
+    )
     return HfLlama(config).eval()
 
 
@@ -37,7 +45,9 @@ def load(source: ModelSource) -> torch.nn.Module:
 def assert_same(model: torch.nn.Module, reference: HfLlama) -> None:
     weights = dict(export_weights(model))
     state = reference.state_dict()
-    assert set(weights) == set(state) - ({"lm_head.weight"} if reference.config.tie_word_embeddings else set())
+    assert set(weights) == set(state) - (
+        {"lm_head.weight"} if reference.config.tie_word_embeddings else set()
+    )
     for name, tensor in weights.items():
         assert torch.equal(tensor, state[name]), name
 
@@ -105,18 +115,23 @@ def test_shard_without_the_tensor_that_the_index_places_there(tmp_path):
 def test_missing_shard_is_named(tmp_path):
     hf_model().save_pretrained(tmp_path, max_shard_size="20KB")
     next(iter(sorted(tmp_path.glob("model-00002*")))).unlink()
-    with pytest.raises(FileFormatError, match="model-00002.* is missing"):
+    with pytest.raises(FileFormatError, match=r"model-00002.* is missing"):
         load(find(tmp_path))
 
 
-@pytest.mark.parametrize("file", ["config.json", "model.safetensors.index.json", "generation_config.json"])
-def test_corrupt_json_is_named_with_its_line(tmp_path, file):
+@pytest.mark.parametrize(
+    ("file", "read"),
+    [
+        ("config.json", find),
+        ("model.safetensors.index.json", lambda folder: load(find(folder))),
+        ("generation_config.json", lambda folder: find(folder).stop_ids),
+    ],
+)
+def test_corrupt_json_is_named_with_its_line(tmp_path, file, read):
     hf_model().save_pretrained(tmp_path, max_shard_size="20KB")
     (tmp_path / file).write_text('{\n "weight_map": {,}\n}')
     with pytest.raises(FileFormatError, match=rf"{file}, line 2"):
-        source = find(tmp_path)
-        load(source)
-        assert source.stop_ids == ()
+        read(tmp_path)
 
 
 def test_index_without_a_map(tmp_path):
@@ -168,15 +183,20 @@ def _find_with_hub(home: Path, body: str, **environment: str) -> subprocess.Comp
     """huggingface_hub reads its variables at import, so a fresh process."""
     code = f"from fastkernels.loader.weights import find\n{body}"
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120,
-        env={"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "PATH": "", "OMP_NUM_THREADS": "1", **environment})
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "PATH": "", "OMP_NUM_THREADS": "1", **environment},
+    )
 
 
 def test_hub_id_that_is_not_cached_while_offline_is_a_clear_error(tmp_path):
     body = (
         "from fastkernels.errors import UsageError\n"
         "try:\n    find('someone/some-model')\n"
-        "except UsageError as error:\n    print(type(error).__name__, error)")
+        "except UsageError as error:\n    print(type(error).__name__, error)"
+    )
     done = _find_with_hub(tmp_path, body)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("UsageError someone/some-model is not in the local Hugging Face cache")

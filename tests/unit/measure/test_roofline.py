@@ -9,18 +9,35 @@ import pytest
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure import ceilings as ceilings_module
 from fastkernels.measure.ceilings import Ceilings, ceilings, measure
-from fastkernels.measure.roofline import Work, floor_s, implausible, roofline_pct, visible_keys, visible_pairs, work
+from fastkernels.measure.roofline import (
+    Work,
+    floor_s,
+    implausible,
+    roofline_pct,
+    visible_keys,
+    visible_pairs,
+    work,
+)
 from fastkernels.records import Batch, Case, Provenance, TensorSpec
 
 H, J, K, D = 4, 2, 16, 64
 BF16 = 2
 
 
-def case(task: str, init: dict[str, Any], inputs: dict[str, Any], variant: str = "default", **more: Any) -> Case:
+def case(
+    task: str, init: dict[str, Any], inputs: dict[str, Any], variant: str = "default", **more: Any
+) -> Case:
     made_by = Provenance(architecture="llama", config="tiny", phase="mixed")
     return Case(
-        id="t", task=task, variant=variant, size="tiny", dtype="bfloat16", init=init, inputs=inputs,
-        provenance=made_by, **more,
+        id="t",
+        task=task,
+        variant=variant,
+        size="tiny",
+        dtype="bfloat16",
+        init=init,
+        inputs=inputs,
+        provenance=made_by,
+        **more,
     )
 
 

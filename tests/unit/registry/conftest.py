@@ -4,8 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from fastkernels.layout import data_dir
-from fastkernels.registry import lookup
+from fastkernels.registry import lookup, models
 
 
 @pytest.fixture
@@ -14,5 +15,6 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "registry"
     shutil.copytree(data_dir("registry"), folder)
     original = data_dir
-    monkeypatch.setattr(lookup, "data_dir", lambda name: folder if name == "registry" else original(name))
+    for module in (lookup, models):
+        monkeypatch.setattr(module, "data_dir", lambda name: folder if name == "registry" else original(name))
     return folder

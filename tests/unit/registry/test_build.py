@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from fastkernels import registry
 from fastkernels.layout import data_dir
 from fastkernels.loader.batches import pool_blocks
-from fastkernels.loader.inputs import bind, build_module, draw, trial_specs
+from fastkernels.loader.inputs import draw, trial_specs
+from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.records import Case
 from fastkernels.registry.build import build, render
@@ -18,7 +20,10 @@ BASELINE = Overlay.over_baseline()
 def test_committed_cases_are_current() -> None:
     expected = {task: render(cases) for task, cases in build(BASELINE.load, pool_blocks).items()}
     folder = data_dir("registry") / "cases"
-    found = {path.relative_to(folder).with_suffix("").as_posix(): path.read_text() for path in folder.rglob("*.jsonl")}
+    found = {
+        path.relative_to(folder).with_suffix("").as_posix(): path.read_text()
+        for path in folder.rglob("*.jsonl")
+    }
     assert set(found) == set(expected)
     stale = [task for task in expected if found[task] != expected[task]]
     assert not stale, f"run scripts/build_cases.py: {stale} changed"
@@ -53,7 +58,8 @@ def test_every_full_case_can_be_built_and_called_on_the_meta_device() -> None:
         module = build_module(BASELINE, case, "meta")
         specs = trial_specs(case, module)
         tensors = {
-            name: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta") for name, spec in specs.items()
+            name: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")
+            for name, spec in specs.items()
         }
         bind(module, case, tensors).invoke()
         steps = {name: spec for name, spec in specs.items() if spec.draw.startswith("step.")}

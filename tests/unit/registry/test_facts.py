@@ -6,6 +6,7 @@ import importlib
 import inspect
 
 import pytest
+
 from fastkernels import kernels, registry
 from fastkernels.loader.overlay import Overlay
 from fastkernels.records import Case, TensorSpec
@@ -83,7 +84,9 @@ def test_suites_and_architectures_name_what_exists() -> None:
         registry.task(architecture.task)
         for size, name in architecture.default_config.items():
             assert architecture.configs[name].size == size
-            assert [w.name for w in registry.workloads(architecture.workloads, size)] == list(architecture.workloads)
+            assert [w.name for w in registry.workloads(architecture.workloads, size)] == list(
+                architecture.workloads
+            )
         for config in architecture.configs.values():
             assert config.config["architectures"][0] in architecture.hf_architectures
             assert config.config["model_type"] in architecture.model_types
@@ -111,19 +114,25 @@ def test_contexts_lie_within_the_models_positions() -> None:
 
 
 def test_what_the_issue_asks_for_is_there() -> None:
-    batches = {case.batch.rows for case in registry.cases("L1/decode_attention", "full") if case.timed and case.batch}
+    batches = {
+        case.batch.rows for case in registry.cases("L1/decode_attention", "full") if case.timed and case.batch
+    }
     assert {sum(count for count, _, _ in rows) for rows in batches} >= {1, 8, 32, 128, 256, 512}
     assert {seq for rows in batches for _, _, seq in rows} >= {128, 1024, 8192}
     tokens = {
         spec.shape[0]
-        for case in registry.cases("L1/rms_norm", "full") if case.timed
-        for spec in case.inputs.values() if isinstance(spec, TensorSpec)
+        for case in registry.cases("L1/rms_norm", "full")
+        if case.timed
+        for spec in case.inputs.values()
+        if isinstance(spec, TensorSpec)
     }
     assert tokens >= {512, 2048, 8192, 1, 8, 32, 128, 256}
     ragged = [case for case in registry.cases("L1/prefill_attention", "full", glob="ragged") if case.batch]
     assert len(set(ragged[0].batch.query_lens)) > 3
-    assert all(case.init["config"]["num_hidden_layers"] == 2 and "2layers" in case.id
-               for case in registry.cases("L4/llama", "full"))
+    assert all(
+        case.init["config"]["num_hidden_layers"] == 2 and "2layers" in case.id
+        for case in registry.cases("L4/llama", "full")
+    )
     assert {case.init["config"]["num_hidden_layers"] for case in registry.cases("L4/llama", "tiny")} == {3}
 
 
@@ -136,5 +145,9 @@ def test_siblings_are_covered() -> None:
     assert any(init["window"] == 8 for init in inits("L1/prefill_attention"))
     assert any(init["window"] == 8 for init in inits("L1/decode_attention"))
     assert any(init["window"] == 4096 for init in inits("L1/decode_attention"))
-    assert {init["rope_parameters"]["rope_type"] for init in inits("L1/rope")} == {"default", "llama3", "yarn"}
+    assert {init["rope_parameters"]["rope_type"] for init in inits("L1/rope")} == {
+        "default",
+        "llama3",
+        "yarn",
+    }
     assert any(init["config"]["tie_word_embeddings"] for init in inits("L4/llama"))

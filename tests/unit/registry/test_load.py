@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from fastkernels import registry
 from fastkernels.errors import FileFormatError
 from fastkernels.registry.load import read_yaml
@@ -18,12 +19,24 @@ def line_of(text: str, needle: str) -> int:
 @pytest.mark.parametrize(
     ("file", "old", "new", "at", "problem"),
     [
-        ("tasks.yaml", "variants: {default: RMSNorm}", "variants: {default: RMSNorm", "mirrors: [vllm.model", "expected"),
+        (
+            "tasks.yaml",
+            "variants: {default: RMSNorm}",
+            "variants: {default: RMSNorm",
+            "mirrors: [vllm.model",
+            "expected",
+        ),
         ("tasks.yaml", "rule: sampler", "rule: samples", "rule: samples", "samples"),
         ("tasks.yaml", "id: L1/glu", "id: L5/glu", "id: L5/glu", "L5/glu"),
         ("tasks.yaml", "  rule: sampler", "  rules: sampler", "rules: sampler", "not permitted"),
-        ("tasks.yaml", "  rule: sampler", "  rule: sampler\n  rule: exact", "rule: exact", "twice"),
-        ("workloads.yaml", "requests: 1000, input_len: 1024", "requests: no, input_len: 1024", "requests: no", "requests"),
+        ("tasks.yaml", "  rule: sampler", "  rule: sampler\n  rule: values", "rule: values", "twice"),
+        (
+            "workloads.yaml",
+            "requests: 1000, input_len: 1024",
+            "requests: no, input_len: 1024",
+            "requests: no",
+            "requests",
+        ),
         ("architectures/llama.yaml", "    dtype: float32", "    dtype: float3", "dtype: float3", "float3"),
     ],
 )
@@ -44,7 +57,12 @@ def test_yaml(copied: Path, file: str, old: str, new: str, at: str, problem: str
     ("damage", "problem"),
     [
         (lambda line: line[:-5], "column"),
-        (lambda line: line.replace('"size":"tiny"', '"size":"small"').replace('"size":"full"', '"size":"small"'), "small"),
+        (
+            lambda line: line.replace('"size":"tiny"', '"size":"small"').replace(
+                '"size":"full"', '"size":"small"'
+            ),
+            "small",
+        ),
         (lambda line: line.replace("L1/glu", "L1/gul"), "L1/gul"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from fastkernels import registry
 from fastkernels.errors import NotFoundError
 
@@ -31,8 +32,10 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
     [
         (["L1/*norm*"], ["L1/rms_norm"]),
         (["*norm*", "llama_mlp", "rms_norm"], ["L1/rms_norm", "L2/gated_mlp"]),
-        (["L1/*attention", "L2/*attention"], [
-            "L1/prefill_attention", "L1/decode_attention", "L2/paged_attention", "L2/causal_attention"]),
+        (
+            ["L1/*attention", "L2/*attention"],
+            ["L1/prefill_attention", "L1/decode_attention", "L2/paged_attention", "L2/causal_attention"],
+        ),
         (["L3"], ["L3/decoder_layer"]),
         (["*embedding:lm_*"], ["L2/parallel_embedding"]),
     ],
@@ -93,8 +96,10 @@ def test_architecture_by_checkpoint_and_configuration() -> None:
     assert llama is registry.architecture("llama") is registry.architecture("Qwen/Qwen3-8B")
     assert registry.architecture_for({"architectures": ["Qwen3ForCausalLM"]}) is llama
     assert registry.architecture_for({"model_type": "mistral"}) is llama
-    with pytest.raises(NotFoundError):      # the class decides, not the type that other models share
-        registry.architecture_for({"architectures": ["LlamaForSequenceClassification"], "model_type": "llama"})
+    with pytest.raises(NotFoundError):  # the class decides, not the type that other models share
+        registry.architecture_for(
+            {"architectures": ["LlamaForSequenceClassification"], "model_type": "llama"}
+        )
 
 
 def test_workloads_of_the_scored_suite() -> None:

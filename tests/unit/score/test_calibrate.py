@@ -122,6 +122,10 @@ def test_a_swap_that_reached_nothing_is_not_valid(swap):
 
 def test_a_failed_model_has_nothing():
     found = calibrate.failed_model(
-        model="llama", category="LLM", size="tiny", config="tiny", failure=Failure(message="CRASHED: exit 139")
+        model="llama",
+        category="LLM",
+        size="tiny",
+        config="tiny",
+        failure=Failure(message="CRASHED: exit 139"),
     )
     assert (found.correctness, found.valid, found.speedup) == (0, False, None)

@@ -4,9 +4,10 @@ import math
 
 import pytest
 
+from fastkernels.errors import UsageError
 from fastkernels.records import Failure, Swap
 from fastkernels.score import calibrate, macroeval
-from fastkernels.score.macroeval import Scored, aggregate, rescore
+from fastkernels.score.macroeval import Scored, aggregate, merge, rescore
 
 from .conftest import latency, result, throughput
 
@@ -40,7 +41,11 @@ def test_a_family_without_a_valid_model_enters_at_one_half():
 
 
 def test_families_count_equally_whatever_their_size():
-    many = [Scored("LLM", 1.0, True, 2.0)] * 9 + [Scored("LLM", 0.5, False, None)] + [Scored("Vision", 1.0, True, 0.5)]
+    many = (
+        [Scored("LLM", 1.0, True, 2.0)] * 9
+        + [Scored("LLM", 0.5, False, None)]
+        + [Scored("Vision", 1.0, True, 0.5)]
+    )
     found = aggregate(many)
     assert found.speedup == pytest.approx(1.0)
     assert found.correctness == pytest.approx((0.95 + 1) / 2)
@@ -103,14 +108,18 @@ def test_rescoring_with_the_published_ruin_point(report):
 
 def test_rescoring_with_another_weight_and_empty_families(report):
     assert rescore(report, lambda_=1).macroeval.speedup == report.macroeval.speedup_throughput_only
-    broken = report.model_copy(update={"models": (report.models[0], result(model="bad", category="Audio", d=(1.0,)))})
+    broken = report.model_copy(
+        update={"models": (report.models[0], result(model="bad", category="Audio", d=(1.0,)))}
+    )
     half, drop = rescore(broken), rescore(broken, empty_family="drop")
     assert half.macroeval.speedup == pytest.approx(math.sqrt(1.1 * 0.5))
     assert drop.macroeval.speedup == pytest.approx(1.1)
 
 
 def test_rescoring_ignores_what_the_file_claims(report):
-    forged = report.models[0].model_copy(update={"correctness": 1.0, "speedup": 9.0, "valid": True, "d": (0.9, 0.9)})
+    forged = report.models[0].model_copy(
+        update={"correctness": 1.0, "speedup": 9.0, "valid": True, "d": (0.9, 0.9)}
+    )
     found = rescore(report.model_copy(update={"models": (forged,)}))
     assert not found.models[0].valid
     assert found.macroeval.score == 0
@@ -126,3 +135,19 @@ def test_a_swap_that_replaced_nothing_earns_no_coverage(report):
 
 def test_an_interrupted_report_without_models(report):
     assert rescore(report.model_copy(update={"models": ()})).macroeval is None
+
+
+def test_reports_of_several_models_are_one(report):
+    one, two = (report.model_copy(update={"models": (model,)}) for model in report.models)
+    assert rescore(merge([one, two])) == report
+    assert merge([one]) == one
+
+
+def test_reports_that_do_not_belong_together(report):
+    with pytest.raises(UsageError, match=r"more than one report: llama \(tiny, tiny\)"):
+        merge([report, report])
+    with pytest.raises(UsageError, match="self-test"):
+        merge([report, report.model_copy(update={"candidates": ()})])
+    other = report.environment.model_copy(update={"device": "NVIDIA H200"})
+    with pytest.raises(UsageError, match="NVIDIA H200"):
+        merge([report, report.model_copy(update={"environment": other})])

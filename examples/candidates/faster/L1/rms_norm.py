@@ -3,9 +3,9 @@
     s = x + residual                                   (only with a residual)
     y = s / sqrt(mean(s^2) + eps) * weight
 
-T tokens, D hidden; any leading shape. The kernel lies beside this file (rms_norm_kernel.c), is compiled on first
-use for the machine that it runs on, and takes contiguous float32 or bfloat16. Other dtypes, other devices and traced
-calls (torch.compile) are served by the formula above in PyTorch: correct, and not where this candidate is fast.
+T tokens, D hidden; any leading shape. The kernel lies beside this file (rms_norm_kernel.c), is compiled on
+first use for the machine that it runs on, and takes float32 and bfloat16. Other dtypes, other devices and
+traced calls (torch.compile) are served by the formula above in PyTorch: right, but not where it is fast.
 """
 
 from __future__ import annotations
@@ -40,15 +40,14 @@ class RMSNorm(nn.Module):
         x_TD = x_TD.contiguous()
         y_TD = torch.empty_like(x_TD)
         width = weight_D.numel()
-        kernel = _kernel(x_TD.dtype)
+        kernel, rows = _kernel(x_TD.dtype), x_TD.numel() // width
+        x, weight, y = x_TD.data_ptr(), weight_D.data_ptr(), y_TD.data_ptr()
         if residual_TD is None:
-            kernel(x_TD.data_ptr(), None, weight_D.data_ptr(), y_TD.data_ptr(), None,
-                   x_TD.numel() // width, width, self.eps)  # fmt: skip
+            kernel(x, None, weight, y, None, rows, width, self.eps)
             return y_TD
         residual_TD = residual_TD.contiguous()
         sum_TD = torch.empty_like(x_TD)
-        kernel(x_TD.data_ptr(), residual_TD.data_ptr(), weight_D.data_ptr(), y_TD.data_ptr(), sum_TD.data_ptr(),
-               x_TD.numel() // width, width, self.eps)  # fmt: skip
+        kernel(x, residual_TD.data_ptr(), weight, y, sum_TD.data_ptr(), rows, width, self.eps)
         return y_TD, sum_TD
 
 
@@ -69,7 +68,8 @@ def _library() -> Path:
     """The compiled kernel, in the user's cache: one file for each source, command and machine."""
     cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastkernels-examples"
     cache_dir.mkdir(parents=True, exist_ok=True)
-    key = hashlib.sha256(_SOURCE.read_bytes() + repr((_COMPILE, platform.uname())).encode()).hexdigest()[:16]
+    made_of = _SOURCE.read_bytes() + repr((_COMPILE, platform.uname())).encode()
+    key = hashlib.sha256(made_of).hexdigest()[:16]
     library = cache_dir / f"rms_norm-{key}.so"
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=cache_dir) as folder:  # workers may compile at the same time
@@ -79,7 +79,9 @@ def _library() -> Path:
     return library
 
 
-def _formula(x_TD: Tensor, residual_TD: Tensor | None, weight_D: Tensor, eps: float) -> Tensor | tuple[Tensor, Tensor]:
+def _formula(
+    x_TD: Tensor, residual_TD: Tensor | None, weight_D: Tensor, eps: float
+) -> Tensor | tuple[Tensor, Tensor]:
     s_TD = x_TD if residual_TD is None else x_TD + residual_TD
     wide_TD = s_TD.to(torch.promote_types(s_TD.dtype, torch.float32))
     scale_T1 = torch.rsqrt(wide_TD.square().mean(-1, keepdim=True) + eps)

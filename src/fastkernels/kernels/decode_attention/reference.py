@@ -30,7 +30,9 @@ def plan(seq_lens_B: Tensor, block_tables_BN: Tensor, window: int, width: int, b
     keys = key_rows(block_tables_BN, seq_lens_B, first_B, width, block_size, num_heads)
     empty_B = seq_lens_B == 0
     hidden_BS = (keys.position_BS >= seq_lens_B[:, None]) & ~empty_B[:, None]
-    bias_BS = torch.zeros(hidden_BS.shape, dtype=dtype, device=hidden_BS.device).masked_fill_(hidden_BS, -torch.inf)
+    bias_BS = torch.zeros(hidden_BS.shape, dtype=dtype, device=hidden_BS.device).masked_fill_(
+        hidden_BS, -torch.inf
+    )
     # Looking costs a synchronisation on a GPU, and a CUDA graph may meet empty rows in its next replay.
     if not empty_B.is_cuda and not empty_B.any():
         return DecodePlan(keys, bias_BS, None)
@@ -47,7 +49,9 @@ def decode_attention(q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens_B
     at_once = max(1, MAX_GATHERED // (num_heads * width * head_dim))
     if batch > at_once:
         parts = [
-            decode_attention(q_BHK[rows], k_cache, v_cache, seq_lens_B[rows], block_tables_BN[rows], scale, window, width)
+            decode_attention(
+                q_BHK[rows], k_cache, v_cache, seq_lens_B[rows], block_tables_BN[rows], scale, window, width
+            )
             for rows in (slice(i, i + at_once) for i in range(0, batch, at_once))
         ]
         return torch.cat(parts)

@@ -91,7 +91,9 @@ def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, spl
 
     acc = acc / total[:, None]
     if SPLITS == 1:
-        tl.store(out + (row * H + head)[:, None] * K + d[None, :], acc.to(out.dtype.element_ty), mask=out_mask)
+        tl.store(
+            out + (row * H + head)[:, None] * K + d[None, :], acc.to(out.dtype.element_ty), mask=out_mask
+        )
     else:
         slot = (row * H + head) * SPLITS + split
         tl.store(split_out + slot[:, None] * K + d[None, :], acc, mask=out_mask)
@@ -110,7 +112,9 @@ def _combine(seq_lens, out, split_out, split_lse,
     # A row without keys has no top; any finite one leaves its weights 0.
     top = tl.maximum(tl.max(lse, 0), -1e30)
     weights = tl.exp2(lse - top)
-    parts = tl.load(split_out + slot[:, None] * K + d[None, :], mask=(s < used)[:, None] & (d < K)[None, :], other=0.0)
+    parts = tl.load(
+        split_out + slot[:, None] * K + d[None, :], mask=(s < used)[:, None] & (d < K)[None, :], other=0.0
+    )
     total = tl.sum(weights, 0)
     o = tl.sum(parts * weights[:, None], 0) / tl.where(total > 0, total, 1.0)
     tl.store(out + (row * H + head) * K + d, o.to(out.dtype.element_ty), mask=d < K)
@@ -145,7 +149,9 @@ def decode_attention(q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens_B
     if splits > 1:
         split_out = torch.empty((batch, num_heads, splits, head_dim), dtype=torch.float32, device=out.device)
         split_lse = torch.empty((batch, num_heads, splits), dtype=torch.float32, device=out.device)
-    shape = dict(H=num_heads, K=head_dim, WINDOW=window, SPLITS=splits, MIN_SPLIT=min_split, TILE=tile, DIMS=dims)
+    shape = dict(
+        H=num_heads, K=head_dim, WINDOW=window, SPLITS=splits, MIN_SPLIT=min_split, TILE=tile, DIMS=dims
+    )
     _attend[(num_kv_heads, splits, batch)](
         q_BHK, k_cache, v_cache, seq_lens_B, block_tables_BN, out, split_out, split_lse, scale,
         *q_BHK.stride()[:2], *k_cache.stride()[:3], *v_cache.stride()[:3], block_tables_BN.stride(0),

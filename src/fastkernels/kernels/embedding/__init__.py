@@ -23,9 +23,9 @@ _embedding = Kernel(
 
 
 def embedding(ids_T: Tensor, weight_VD: Tensor, *, impl: str | None = None) -> Tensor:
-    """The rows of `weight` at `ids` (int64 or int32, any shape, each in [0, V)), contiguous, in weight's dtype.
+    """The rows of `weight` at `ids` (int64 or int32, any shape, each in [0, V)), contiguous.
 
-    Raises KernelError when `impl` cannot serve the call, IndexError for an id out of range on CPU; on CUDA such an id is
-    a device-side assertion.
+    Raises KernelError when `impl` cannot serve the call, IndexError for an id out of range on CPU; on CUDA
+    such an id is a device-side assertion.
     """
     return _embedding(ids_T, weight_VD, impl=impl)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor, embedding as _gather
+from torch import Tensor
+from torch import embedding as _gather
 
 
 def embedding(ids_T: Tensor, weight_VD: Tensor) -> Tensor:

@@ -2,9 +2,11 @@
 
     y[t, f] = act(x[t, f]) * x[t, F + f]
 
-T tokens · F hidden of the MLP. Gate first, as packed gate_up projections lie. act and product in float32 (float64 stays
-float64), rounded once. Activations: silu(a) = a / (1 + exp(-a)); gelu(a) = a/2 (1 + erf(a / sqrt 2)); gelu_tanh, its
-approximation a/2 (1 + tanh(sqrt(2/pi) (a + 0.044715 a^3))).
+    silu(a) = a / (1 + exp(-a))      gelu(a) = a/2 (1 + erf(a / sqrt 2))
+    gelu_tanh(a) = a/2 (1 + tanh(sqrt(2/pi) (a + 0.044715 a^3)))
+
+T tokens · F hidden of the MLP. Gate first, as packed gate_up projections lie. Activation and product in
+float32 (float64 stays float64), rounded once.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import flashinfer
+import flashinfer  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from fastkernels.kernels import checks

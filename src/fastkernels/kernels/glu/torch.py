@@ -1,4 +1,4 @@
-"""glu by PyTorch's operators in the dtype of x: the activation is rounded before the product (both at once in float32)."""
+"""glu by PyTorch's operators, in the dtype of x: 16-bit activations are rounded before the product too."""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 T rows · F width of a half.
 """
 
+# Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
+# pyright: reportCallIssue=false, reportArgumentType=false
+
 from __future__ import annotations
 
 import triton
@@ -10,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fastkernels.kernels import checks
-from fastkernels.kernels.launch import rows_in_a_tile, rows_of, warps
+from fastkernels.kernels.launch import ceil_div, power_of_two, rows_in_a_tile, rows_of, warps
 
 # Columns of a program: a decode step of one row then still spreads over F / 1024 processors.
 WIDEST_TILE = 1024
@@ -26,8 +29,8 @@ def unsupported(kernel: str, x_T2F: Tensor, activation: str) -> str | None:
 
 
 @triton.jit(do_not_specialize=["count"])
-def _gate_rows(x, y, count, inner, outer_stride, inner_stride, column_tiles,
-               F: tl.constexpr, ACTIVATION: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
+def _gate_rows(x, y, count, inner, outer_stride, inner_stride, column_tiles, F: tl.constexpr,
+               ACTIVATION: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
     program = tl.program_id(0)
     row = (program // column_tiles).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = (program % column_tiles) * WIDTH + tl.arange(0, WIDTH)
@@ -51,11 +54,11 @@ def glu(x_T2F: Tensor, activation: str) -> Tensor:
     if y_TF.numel() == 0:
         return y_TF
     x = rows_of(x_T2F)
-    tile = min(WIDEST_TILE, triton.next_power_of_2(width))
-    column_tiles = triton.cdiv(width, tile)
+    tile = min(WIDEST_TILE, power_of_two(width))
+    column_tiles = ceil_div(width, tile)
     rows = rows_in_a_tile(x.count * column_tiles, tile, x_T2F)
-    _gate_rows[(triton.cdiv(x.count, rows) * column_tiles,)](
+    _gate_rows[(ceil_div(x.count, rows) * column_tiles,)](
         x.tensor, y_TF, x.count, x.inner, x.outer_stride, x.inner_stride, column_tiles,
-        F=width, ACTIVATION=activation, ROWS=rows, WIDTH=tile, num_warps=warps(rows * tile),
+        F=width, ACTIVATION=activation, ROWS=rows, WIDTH=tile, **warps(rows * tile),
     )  # fmt: skip
     return y_TF

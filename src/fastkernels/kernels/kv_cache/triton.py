@@ -53,4 +53,3 @@ def store_kv(key_TJK: Tensor, value_TJK: Tensor, k_cache: Tensor, v_cache: Tenso
         *k_cache.stride()[:3], *v_cache.stride()[:3],
         J=num_heads, K=head_dim, P=k_cache.shape[1], TOKENS=tokens, HEADS=heads, DIMS=dims,
     )  # fmt: skip
-

@@ -2,8 +2,8 @@
 
     y[t, n] = sum_k x[t, k] weight[n, k] + bias[n]
 
-T tokens · K inputs · N outputs. weight is [N, K], as checkpoints store it. Accumulates in at least float32, rounds to
-the dtype of x.
+T tokens · K inputs · N outputs. weight is [N, K], as checkpoints store it. Accumulates in at least float32,
+rounds to the dtype of x.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _linear = Kernel(
     reference.linear,
     fake=lambda x_TK, weight_NK, bias_N: x_TK.new_empty((*x_TK.shape[:-1], weight_NK.shape[0])),
     implementations=(
-        # One function, named by who computes: PyTorch hands CUDA tensors to cuBLAS, CPU tensors to oneDNN or MKL.
+        # One function, named by who computes: PyTorch hands CUDA tensors to cuBLAS, others to oneDNN or MKL.
         Implementation("cublas", f"{__name__}.torch", devices=("cuda",)),
         Implementation("torch", f"{__name__}.torch", devices=("cpu",)),
     ),
@@ -27,7 +27,9 @@ _linear = Kernel(
 )
 
 
-def linear(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None, *, impl: str | None = None) -> Tensor:
+def linear(
+    x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None, *, impl: str | None = None
+) -> Tensor:
     """x @ weight.T + bias, contiguous; x has any number of dimensions before the last, all tensors one dtype.
 
     Raises KernelError when `impl` cannot serve the call.

@@ -3,9 +3,9 @@
     s = x + residual                                      (add_rms_norm; rounded to the dtype of x)
     y = s / sqrt(mean(s^2) + eps) * weight
 
-T tokens · D hidden. Mean, root and quotient in float32 (float64 stays float64); cast to the dtype of x *before* the
-product with the weight. `add_rms_norm` normalises the rounded sum, as vLLM's CUDA kernel does (its compiled path
-normalises the unrounded one): the sum it returns is the sum it normalised.
+T tokens · D hidden. Mean, root and quotient in float32 (float64 stays float64); cast to the dtype of x
+*before* the product with the weight. `add_rms_norm` normalises the rounded sum, as vLLM's CUDA kernel does
+(its compiled path normalises the unrounded one): the sum it returns is the sum it normalised.
 Implementations that keep the product with the weight in float32 round once less; nothing else may differ.
 """
 
@@ -45,8 +45,8 @@ _add_rms_norm = Kernel(
 def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float, *, impl: str | None = None) -> Tensor:
     """Normalise the last dimension of `x`, any number of dimensions before it.
 
-    x may be a strided view (heads of a packed projection) with a contiguous last dimension and its other dimensions in
-    memory order; the result is contiguous, of x's shape and dtype. weight has x's dtype.
+    x may be a strided view (heads of a packed projection) with a contiguous last dimension and its other
+    dimensions in memory order; the result is contiguous, of x's shape and dtype. weight has x's dtype.
     Raises KernelError when `impl` cannot serve the call.
     """
     return _rms_norm(x_TD, weight_D, eps, impl=impl)
@@ -57,6 +57,7 @@ def add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """(rms_norm(x + residual), x + residual), both new tensors: neither argument is written.
 
-    x, residual and weight share one dtype, x and residual one shape. Raises KernelError when `impl` cannot serve the call.
+    x, residual and weight share one dtype, x and residual one shape.
+    Raises KernelError when `impl` cannot serve the call.
     """
     return _add_rms_norm(x_TD, residual_TD, weight_D, eps, impl=impl)

@@ -1,12 +1,12 @@
 """rms_norm by FlashInfer. It multiplies by the weight in float32 and rounds once.
 
-Its fused_add_rmsnorm is not offered as add_rms_norm: it normalises the sum before rounding it and writes over both
-arguments, so keeping the contract would take two copies and still give other values.
+Its fused_add_rmsnorm is not offered as add_rms_norm: it normalises the sum before rounding it and writes over
+both arguments, so keeping the contract would take two copies and still give other values.
 """
 
 from __future__ import annotations
 
-import flashinfer
+import flashinfer  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from fastkernels.kernels import checks

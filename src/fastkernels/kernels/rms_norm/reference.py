@@ -12,8 +12,6 @@ def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     return (x * scale_T1).to(x_TD.dtype) * weight_D
 
 
-def add_rms_norm(
-    x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
+def add_rms_norm(x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     sum_TD = x_TD + residual_TD
     return rms_norm(sum_TD, weight_D, eps), sum_TD

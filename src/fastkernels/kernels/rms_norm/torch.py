@@ -13,8 +13,6 @@ def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     return F.rms_norm(x_TD, weight_D.shape, weight_D, eps)
 
 
-def add_rms_norm(
-    x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
+def add_rms_norm(x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     sum_TD = x_TD + residual_TD
     return F.rms_norm(sum_TD, weight_D.shape, weight_D, eps), sum_TD

@@ -1,8 +1,11 @@
 """rms_norm and add_rms_norm in Triton: a program normalises one wide row, or several narrow ones, read once.
 
-T rows · D row width · R rows of a tile. Registers hold the row between the reduction and the scaling, so each byte
-crosses the memory bus once; widths and strides that are multiples of 16 give 16-byte accesses.
+T rows · D row width · R rows of a tile. Registers hold the row between the reduction and the scaling, so each
+byte crosses the memory bus once; widths and strides that are multiples of 16 give 16-byte accesses.
 """
+
+# Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
+# pyright: reportCallIssue=false, reportArgumentType=false
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from fastkernels.kernels import checks
-from fastkernels.kernels.launch import rows_in_a_tile, rows_of, warps
+from fastkernels.kernels.launch import ceil_div, power_of_two, rows_in_a_tile, rows_of, warps
 
-# The widest row that 512 threads hold in registers without spilling (32 float32 values each, twice for the sum).
+# The widest row that 512 threads hold in registers without spilling: 32 values of x, weight and sum each.
 WIDEST = 16384
 
 
@@ -33,9 +36,11 @@ def _normalise_rows(x, residual, weight, y, total, count, eps,
     x_start = (row // x_inner) * x_outer_stride + (row % x_inner) * x_inner_stride
     out = row[:, None] * D + column[None, :]
 
-    # The weight's latency hides behind the reduction. Every row of a tile reads it for itself, from L1: read once, it
-    # would cross shared memory behind a barrier.
-    w = tl.load(tl.broadcast_to((weight + column)[None, :], [ROWS, WIDTH]), mask=mask, other=0.0).to(tl.float32)
+    # The weight's latency hides behind the reduction. Every row of a tile reads it for itself, from L1: read
+    # once, it would cross shared memory behind a barrier.
+    w = tl.load(tl.broadcast_to((weight + column)[None, :], [ROWS, WIDTH]), mask=mask, other=0.0).to(
+        tl.float32
+    )
     value = tl.load(x + x_start[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
     if ADD:
         r_start = (row // r_inner) * r_outer_stride + (row % r_inner) * r_inner_stride
@@ -44,7 +49,9 @@ def _normalise_rows(x, residual, weight, y, total, count, eps,
         tl.store(total + out, rounded, mask=mask)
         value = rounded.to(tl.float32)
 
-    scale = tl.rsqrt(tl.sum(value * value, axis=1) / D + eps)
+    # Correctly rounded: a row has one root, whose error is the error of every element of the row.
+    root = tl.sqrt_rn(tl.sum(value * value, axis=1) * (1.0 / D) + eps)
+    scale = tl.div_rn(tl.full([ROWS], 1.0, tl.float32), root)
     # Rounded before the weight, as the contract says; the product itself rounds once more.
     normal = (value * scale[:, None]).to(y.dtype.element_ty).to(tl.float32)
     tl.store(y + out, (normal * w).to(y.dtype.element_ty), mask=mask)
@@ -56,25 +63,28 @@ def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     return y_TD
 
 
-def add_rms_norm(
-    x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
+def add_rms_norm(x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     y_TD, sum_TD = x_TD.new_empty(x_TD.shape), x_TD.new_empty(x_TD.shape)
     _launch(x_TD, residual_TD, weight_D.contiguous(), eps, y_TD, sum_TD)
     return y_TD, sum_TD
 
 
 def _launch(
-    x_TD: Tensor, residual_TD: Tensor | None, weight_D: Tensor, eps: float, y_TD: Tensor, sum_TD: Tensor | None
+    x_TD: Tensor,
+    residual_TD: Tensor | None,
+    weight_D: Tensor,
+    eps: float,
+    y_TD: Tensor,
+    sum_TD: Tensor | None,
 ) -> None:
     if x_TD.numel() == 0:
         return
     x, r = rows_of(x_TD), rows_of(x_TD if residual_TD is None else residual_TD)
     dim = x_TD.shape[-1]
-    width = triton.next_power_of_2(dim)
+    width = power_of_two(dim)
     rows = rows_in_a_tile(x.count, width, x_TD)
-    _normalise_rows[(triton.cdiv(x.count, rows),)](
+    _normalise_rows[(ceil_div(x.count, rows),)](
         x.tensor, r.tensor, weight_D, y_TD, y_TD if sum_TD is None else sum_TD, x.count, eps,
         x.inner, x.outer_stride, x.inner_stride, r.inner, r.outer_stride, r.inner_stride,
-        D=dim, ADD=residual_TD is not None, ROWS=rows, WIDTH=width, num_warps=warps(rows * width),
+        D=dim, ADD=residual_TD is not None, ROWS=rows, WIDTH=width, **warps(rows * width),
     )  # fmt: skip

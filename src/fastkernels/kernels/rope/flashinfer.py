@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from flashinfer.rope import apply_rope_with_cos_sin_cache
+from flashinfer.rope import apply_rope_with_cos_sin_cache  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from fastkernels.kernels import checks
@@ -12,7 +12,9 @@ from fastkernels.kernels import checks
 HEAD_DIMS = (64, 128, 256, 512)
 
 
-def unsupported(kernel: str, positions_T: Tensor, q_THK: Tensor, k_TJK: Tensor, cos_sin_PR: Tensor) -> str | None:
+def unsupported(
+    kernel: str, positions_T: Tensor, q_THK: Tensor, k_TJK: Tensor, cos_sin_PR: Tensor
+) -> str | None:
     if cos_sin_PR.dtype != torch.float32 or not cos_sin_PR.is_contiguous():
         return "needs a contiguous float32 table"
     if not positions_T.is_contiguous():

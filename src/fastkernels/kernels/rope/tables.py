@@ -3,12 +3,12 @@
     f_j = theta^(-2j / R)                                           j < R/2, wavelength L_j = 2 pi / f_j
     llama3: L < original / high keeps f; L > original / low gives f / factor; between, with
             s = (original / L - low) / (high - low):  (1 - s) f / factor + s f
-    yarn:   r f / factor + (1 - r) f, ramp r over the dimensions between beta_fast and beta_slow rotations of the
-            original length; cosines and sines times an attention factor, 0.1 ln(factor) + 1 unless given
+    yarn:   r f / factor + (1 - r) f, ramp r over the dimensions between beta_fast and beta_slow rotations of
+            the original length; cosines and sines times an attention factor, 0.1 ln(factor) + 1 unless given
 
-Frequencies and angles in float32, in the order of operations in which checkpoints were trained: at position 100,000 a
-last-bit difference of a frequency is already 0.01 in the angle. Cosines and sines in at least float32, then rounded
-once to the table's dtype.
+Frequencies and angles in float32, in the order of operations in which checkpoints were trained: at position
+100,000 a last-bit difference of a frequency is already 0.01 in the angle. Cosines and sines in at least
+float32, then rounded once to the table's dtype.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ def rotary_table(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """cos_sin_PR with P = max_position rows [cos | sin] and R = head_dim * partial_rotary_factor (default 1) columns.
+    """cos_sin_PR: P = max_position rows [cos | sin], R = head_dim * partial_rotary_factor (default 1).
 
-    `rope_parameters` has Hugging Face's keys: rope_type (default | llama3 | yarn), rope_theta and what the type needs.
-    On torch's default device unless one is given. Equal calls return one tensor: do not write into it. Raises UsageError for an unknown type or a missing key.
+    `rope_parameters` has Hugging Face's keys: rope_type (default | llama3 | yarn), rope_theta and what the
+    type needs. On torch's default device unless one is given. Equal calls return one tensor: read it only.
+    Raises UsageError for an unknown type or a missing key.
     """
-    device = torch.empty(0, device=device).device  # with the index that "cuda" leaves open: it is part of the key
+    # "cuda" leaves the index open; the tensor's device has it, and it is part of the key.
+    device = torch.empty(0, device=device).device
     key = head_dim, max_position, json.dumps(dict(rope_parameters), sort_keys=True), dtype, device
     table_PR = _tables.get(key)
     if table_PR is None:

@@ -8,7 +8,9 @@ from torch import Tensor
 from fastkernels.kernels import checks
 
 
-def unsupported(kernel: str, positions_T: Tensor, q_THK: Tensor, k_TJK: Tensor, cos_sin_PR: Tensor) -> str | None:
+def unsupported(
+    kernel: str, positions_T: Tensor, q_THK: Tensor, k_TJK: Tensor, cos_sin_PR: Tensor
+) -> str | None:
     if q_THK.dtype not in (torch.float32, torch.float64):
         return "would round the products of 16-bit inputs before the sum"
     if torch.is_grad_enabled() and (q_THK.requires_grad or k_TJK.requires_grad):

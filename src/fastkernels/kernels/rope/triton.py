@@ -3,6 +3,9 @@
 T tokens · H query heads · J key heads · K head dim · R rotated dims
 """
 
+# Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
+# pyright: reportCallIssue=false, reportArgumentType=false
+
 from __future__ import annotations
 
 import triton
@@ -10,10 +13,12 @@ import triton.language as tl
 from torch import Tensor
 
 from fastkernels.kernels import checks
-from fastkernels.kernels.launch import TILE_ELEMENTS, warps
+from fastkernels.kernels.launch import TILE_ELEMENTS, ceil_div, power_of_two, warps
 
 
-def unsupported(kernel: str, positions_T: Tensor, q_THK: Tensor, k_TJK: Tensor, cos_sin_PR: Tensor) -> str | None:
+def unsupported(
+    kernel: str, positions_T: Tensor, q_THK: Tensor, k_TJK: Tensor, cos_sin_PR: Tensor
+) -> str | None:
     if q_THK.stride(-1) != 1 or k_TJK.stride(-1) != 1 or cos_sin_PR.stride(-1) != 1:
         return "needs a contiguous last dimension"
     return checks.not_float32_compute(cos_sin_PR) or checks.not_float32_compute(q_THK, k_TJK)
@@ -26,7 +31,7 @@ def _rotate_heads(x, out, cos_sin, head, heads,
     h = head + tl.arange(0, HEADS)
     d = tl.arange(0, HALF)
     mask = (h < heads)[:, None] & (d < R // 2)[None, :]
-    # Every head reads the row for itself, from L1: a row read once would cross shared memory, behind a barrier.
+    # Every head reads the row for itself, from L1: read once, it would cross shared memory behind a barrier.
     table = tl.broadcast_to((cos_sin + d)[None, :], [HEADS, HALF])
     cos = tl.load(table, mask=mask, other=0.0).to(tl.float32)
     sin = tl.load(table + R // 2, mask=mask, other=0.0).to(tl.float32)
@@ -67,15 +72,15 @@ def rope(positions_T: Tensor, q_THK: Tensor, k_TJK: Tensor, cos_sin_PR: Tensor) 
     q_out, k_out = q_THK.new_empty(q_THK.shape), k_TJK.new_empty(k_TJK.shape)
     if tokens == 0:
         return q_out, k_out
-    half = triton.next_power_of_2(rotated // 2)
-    rest = triton.next_power_of_2(head_dim - rotated) if head_dim > rotated else 0
-    heads = min(triton.next_power_of_2(max(q_heads, k_heads)), max(1, TILE_ELEMENTS // (2 * half)))
-    # Heads that fit the keys too, so that a key tile is not mostly masked.
-    heads = min(heads, max(1, triton.next_power_of_2(k_heads)))
-    tiles = triton.cdiv(q_heads, heads) + triton.cdiv(k_heads, heads)
+    half = power_of_two(rotated // 2)
+    rest = power_of_two(head_dim - rotated) if head_dim > rotated else 0
+    # No more heads than the keys have (or the queries, if fewer), so that no tile is mostly masked.
+    heads = min(power_of_two(min(q_heads, k_heads)), max(1, TILE_ELEMENTS // (2 * half)))
+    tiles = ceil_div(q_heads, heads) + ceil_div(k_heads, heads)
     _rope[(tokens * tiles,)](
         positions_T, q_THK, k_TJK, cos_sin_PR, q_out, k_out,
-        positions_T.stride(0), q_THK.stride(0), q_THK.stride(1), k_TJK.stride(0), k_TJK.stride(1), cos_sin_PR.stride(0),
-        H=q_heads, J=k_heads, K=head_dim, R=rotated, HEADS=heads, HALF=half, REST=rest, num_warps=warps(2 * heads * half),
+        positions_T.stride(0), *q_THK.stride()[:2], *k_TJK.stride()[:2], cos_sin_PR.stride(0),
+        H=q_heads, J=k_heads, K=head_dim, R=rotated, HEADS=heads, HALF=half, REST=rest,
+        **warps(2 * heads * half),
     )  # fmt: skip
     return q_out, k_out

@@ -23,7 +23,9 @@ _sample = Kernel(
     "sample",
     "(Tensor logits, Tensor temperature, Tensor? top_k, Tensor? top_p, Tensor seeds, Tensor positions) -> Tensor",
     reference.sample,
-    fake=lambda logits_BV, temperature_B, top_k_B, top_p_B, seeds_B, positions_B: seeds_B.new_empty(seeds_B.shape),
+    fake=lambda logits_BV, temperature_B, top_k_B, top_p_B, seeds_B, positions_B: seeds_B.new_empty(
+        seeds_B.shape
+    ),
     implementations=(Implementation("triton", f"{__name__}.triton"),),
     rows=lambda logits_BV, *_: logits_BV.shape[0],
 )

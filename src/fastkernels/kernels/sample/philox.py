@@ -14,7 +14,9 @@ KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 LOW = 0xFFFFFFFF
 
 
-def philox(key: Tensor, counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def philox(
+    key: Tensor, counter: tuple[Tensor, Tensor, Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Four words for each counter, int64 values below 2^32. key: int64, all 64 bits; counter words: below 2^32."""
     key_0, key_1 = key & LOW, (key >> 32) & LOW
     c0, c1, c2, c3 = counter

@@ -26,7 +26,9 @@ def sample(logits_BV: Tensor, temperature_B: Tensor, top_k_B: Tensor | None, top
     if logits_BV.is_cpu and not temperature_B.any():
         return ids_B
     divisor_B1 = torch.where(temperature_B > 0, temperature_B, 1.0)[:, None]
-    scores_BV = logits_BV / divisor_B1 - exponential_noise(seeds_B, positions_B, vocabulary, logits_BV.dtype).log_()
+    scores_BV = (
+        logits_BV / divisor_B1 - exponential_noise(seeds_B, positions_B, vocabulary, logits_BV.dtype).log_()
+    )
     if top_k_B is not None or top_p_B is not None:
         last = threshold(logits_BV, temperature_B, top_k_B, top_p_B)
         behind_BV = torch.arange(vocabulary, device=logits_BV.device) > last.id_B[:, None]

@@ -15,7 +15,9 @@ class Threshold(NamedTuple):
     id_B: Tensor  # int64
 
 
-def threshold(logits_BV: Tensor, temperature_B: Tensor, top_k_B: Tensor | None, top_p_B: Tensor | None) -> Threshold:
+def threshold(
+    logits_BV: Tensor, temperature_B: Tensor, top_k_B: Tensor | None, top_p_B: Tensor | None
+) -> Threshold:
     """One stable sort by falling logit, so that ties keep the order of their ids; no synchronisation."""
     sorted_BV, ids_BV = logits_BV.sort(dim=1, descending=True, stable=True)
     vocabulary = logits_BV.shape[1]

@@ -2,8 +2,8 @@
 
     y[t, d] = exp(x[t, d] - max_d x[t]) / sum_d exp(x[t, d] - max_d x[t])
 
-T rows · D width. Float32 inside (float64 stays float64), rounded once to the dtype of x. -inf gives 0; a row of nothing
-but -inf gives NaN, as does a row with NaN or +inf.
+T rows · D width. Float32 inside (float64 stays float64), rounded once to the dtype of x. -inf gives 0; a row
+of nothing but -inf gives NaN, as does a row with NaN or +inf.
 """
 
 from __future__ import annotations

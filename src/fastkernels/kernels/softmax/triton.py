@@ -1,8 +1,12 @@
-"""softmax in Triton: narrow rows in registers, read once; wide rows (a vocabulary) in two passes of an online softmax.
+"""softmax in Triton: narrow rows in registers, read once; wide rows (a vocabulary) in two online passes.
 
-T rows · D width. One pass keeps, for each row, the running maximum m and the sum s of exp(x - m); when a block raises
-the maximum to m', s becomes s exp(m - m'). The second pass reads the row again, from L2, and writes.
+T rows · D width. One pass keeps, for each row, the running maximum m and the sum s of exp(x - m); when a
+block raises the maximum to m', s becomes s exp(m - m'). The second pass reads the row again, from L2, and
+writes.
 """
+
+# Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
+# pyright: reportCallIssue=false, reportArgumentType=false
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fastkernels.kernels import checks
-from fastkernels.kernels.launch import MOST_WARPS, rows_in_a_tile, rows_of, warps
+from fastkernels.kernels.launch import ceil_div, power_of_two, rows_in_a_tile, rows_of, warps
 
 # Widest row held in the registers of 512 threads; wider ones are streamed in blocks.
 WIDEST_IN_REGISTERS = 16384
@@ -27,7 +31,7 @@ def _softmax_rows(x, y, count, inner, outer_stride, inner_stride,
                   D: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
-    # Rows past the end compute on zeros: -inf in all columns would make NaN, harmless but noisy in the interpreter.
+    # Rows past the end compute on zeros: -inf in all columns would make NaN.
     mask = (row < count)[:, None] & (column < D)[None, :]
     start = (row // inner) * outer_stride + (row % inner) * inner_stride
     value = tl.load(x + start[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
@@ -71,13 +75,13 @@ def softmax(x_TD: Tensor) -> Tensor:
     if dim > WIDEST_IN_REGISTERS:
         _softmax_stream[(x.count,)](
             x.tensor, y_TD, x.inner, x.outer_stride, x.inner_stride,
-            D=dim, BLOCK=STREAM_BLOCK, num_warps=MOST_WARPS,
+            D=dim, BLOCK=STREAM_BLOCK, **warps(STREAM_BLOCK),
         )  # fmt: skip
         return y_TD
-    width = triton.next_power_of_2(dim)
+    width = power_of_two(dim)
     rows = rows_in_a_tile(x.count, width, x_TD)
-    _softmax_rows[(triton.cdiv(x.count, rows),)](
+    _softmax_rows[(ceil_div(x.count, rows),)](
         x.tensor, y_TD, x.count, x.inner, x.outer_stride, x.inner_stride,
-        D=dim, ROWS=rows, WIDTH=width, num_warps=warps(rows * width),
+        D=dim, ROWS=rows, WIDTH=width, **warps(rows * width),
     )  # fmt: skip
     return y_TD

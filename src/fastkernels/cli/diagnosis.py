@@ -1,0 +1,163 @@
+"""What works on this machine, what does not, and how to get it: the checks of `fk doctor`.
+
+A check runs what it speaks about where that takes seconds (Triton's interpreter, namespaces), else looks
+for it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+PROBE_TIMEOUT_S = 60
+_CUDA_WHEELS = "https://download.pytorch.org/whl/cu130"
+_INTERPRET = (
+    "import torch; from fastkernels import kernels; "
+    "x = torch.ones(2, 8); y = kernels.glu(x, 'silu', impl='triton'); "
+    "torch.testing.assert_close(y, kernels.glu(x, 'silu', impl='reference'))"
+)
+_SEPARATE = "from fastkernels.runner.isolation import ALWAYS, enter; print(*ALWAYS, *enter(True, None))"
+
+
+@dataclass(frozen=True)
+class Check:
+    """`works`: whether it does here; `fix`: how to get what is missing."""
+
+    name: str
+    works: bool
+    detail: str
+    fix: str = ""
+
+
+def checks() -> Iterator[Check]:
+    yield from _cuda()
+    yield _interpreter()
+    yield _compiler()
+    yield from _packages()
+    yield _profiler()
+    yield _history()
+    yield _isolation()
+
+
+def _cuda() -> Iterator[Check]:
+    import torch
+
+    if torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability()
+        names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+        yield Check("cuda", True, f"{names}, compute capability {major}.{minor}")
+    else:
+        reason = (
+            "torch is built without CUDA" if torch.version.cuda is None else "no device that torch can use"
+        )
+        fix = f"an NVIDIA GPU and a CUDA build of torch: pip install torch --index-url {_CUDA_WHEELS}"
+        yield Check("cuda", False, f"{reason}: tiny models on the CPU only", fix)
+    has_triton = importlib.util.find_spec("triton") is not None
+    detail = (
+        "compiles kernels for the GPU" if torch.cuda.is_available() else "needs a GPU; see triton interpreter"
+    )
+    yield Check(
+        "triton", has_triton and torch.cuda.is_available(), detail, "" if has_triton else "pip install triton"
+    )
+
+
+def _interpreter() -> Check:
+    found = _probe(_INTERPRET, TRITON_INTERPRET="1")
+    detail = (
+        "TRITON_INTERPRET=1 runs Triton kernels on the CPU, slowly"
+        if found.returncode == 0
+        else _last_line(found)
+    )
+    return Check(
+        "triton interpreter",
+        found.returncode == 0,
+        detail,
+        "" if found.returncode == 0 else "pip install triton",
+    )
+
+
+def _compiler() -> Check:
+    wanted = (os.environ.get("CXX"), "c++", "g++", "clang++")
+    found = next((path for name in wanted if name and (path := shutil.which(name))), None)
+    detail = (
+        f"{found}, for torch.compile and Triton's launcher" if found else "none on PATH: no torch.compile"
+    )
+    return Check("compiler", found is not None, detail, "" if found else "apt-get install g++, or set CXX")
+
+
+def _packages() -> Iterator[Check]:
+    """The optional packages that kernels declare, each with its extra."""
+    from fastkernels.registry import source
+
+    needed: dict[str, tuple[str, list[str]]] = {}
+    for kernel in source.kernels():
+        for implementation in source.implementations(kernel):
+            for package in implementation.requires:
+                needed.setdefault(package, (implementation.extra or package, []))[1].append(kernel)
+    for package, (extra, kernels) in sorted(needed.items()):
+        works = importlib.util.find_spec(package) is not None
+        fix = "" if works else f"pip install 'fastkernels[{extra}]'"
+        yield Check(package, works, f"implements {', '.join(dict.fromkeys(kernels))}", fix)
+
+
+def _profiler() -> Check:
+    found = shutil.which("ncu")
+    return Check(
+        "nsight compute",
+        found is not None,
+        found or "ncu is not on PATH",
+        "" if found else "install Nsight Compute",
+    )
+
+
+def _history() -> Check:
+    from fastkernels.settings import state_dir
+
+    if uri := os.environ.get("MLFLOW_TRACKING_URI"):
+        return Check("mlflow", True, f"runs are logged to {uri.partition('://')[0]}:// (MLFLOW_TRACKING_URI)")
+    folder = state_dir()
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    works = os.access(existing, os.W_OK)
+    detail = (
+        f"runs are logged under {folder}" if works else f"{existing} cannot be written: runs are not logged"
+    )
+    return Check("mlflow", works, detail, "" if works else "set FK_STATE_DIR to a folder of yours")
+
+
+def _isolation() -> Check:
+    """Network separation is the part that a machine may refuse."""
+    found = _probe(_SEPARATE)
+    levels = found.stdout.split()
+    works = "network" in levels
+    detail = f"workers are separated by {', '.join(levels)}" if levels else _last_line(found)
+    return Check(
+        "isolation",
+        works,
+        detail,
+        "" if works else "allow unprivileged user namespaces for namespace and network",
+    )
+
+
+def _probe(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter; a process that hangs counts as one that failed."""
+    try:
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT_S,
+            check=False,
+            env={**os.environ, **variables},
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess([], 1, "", f"no answer in {PROBE_TIMEOUT_S} s")
+
+
+def _last_line(found: subprocess.CompletedProcess[str]) -> str:
+    lines = found.stderr.strip().splitlines()
+    return lines[-1] if lines else f"exit code {found.returncode}"

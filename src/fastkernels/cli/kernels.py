@@ -1,0 +1,76 @@
+"""`fk kernels`: tier 1, one task at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+
+@click.command(epilog="Example: fk kernels --target rms_norm --candidates examples/candidates")
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    metavar="PATTERN",
+    help="Task, alias or glob, with `:variant` if wanted. Default: every task that a candidate replaces.",
+)
+@click.option("--level", type=click.IntRange(1, 4), help="Only tasks of this level.")
+@click.option("--architecture", metavar="A", help="Only tasks and cases of this architecture.")
+@click.option(
+    "--case",
+    "case_glob",
+    metavar="GLOB",
+    help="Only these cases; without a wildcard, ids that contain the text.",
+)
+@click.option("--size", type=click.Choice(["tiny", "full"]), help="Default: full on CUDA, tiny on CPU.")
+@click.option(
+    "--candidates",
+    "candidates",
+    multiple=True,
+    metavar="DIR",
+    help="A candidate's folder, a folder of candidates, or a stack `top:below`. Default: tasks/candidate.",
+)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Default: cuda where there is one.")
+@click.option(
+    "--contract", type=click.Choice(["graph", "eager", "host"]), help="Default: graph on CUDA, host on CPU."
+)
+@click.option(
+    "--self-test", is_flag=True, help="Judge the baseline against itself: 1.00 within the printed noise."
+)
+@click.option(
+    "--providers", is_flag=True, help="Compare the kernels' implementations with the baseline's choice."
+)
+@click.option(
+    "--budget",
+    "budget_s",
+    type=click.FloatRange(min=0.01),
+    metavar="SECONDS",
+    help="Most time for sampling one timed case. Default by device.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    help="Most time for one phase of a candidate: import, build, first call, call. Default by phase.",
+)
+@click.option(
+    "--compile-check/--no-compile-check",
+    default=True,
+    show_default=True,
+    help="Whether torch.compile(fullgraph=True) of each candidate is tried.",
+)
+@click.option("--seed", type=int, help="Seed of the inputs. Default: fresh and secret, stored in the report.")
+@click.option("--json", "json_path", metavar="PATH", help="Write the report as JSON; `-` is stdout.")
+def command(json_path: str | None, **arguments: Any) -> None:
+    """Judge candidate kernels against the baseline: right in every call, and how fast."""
+    from fastkernels.cli.progress import counting
+    from fastkernels.report import publish
+    from fastkernels.runner.kernels import run_kernels
+    from fastkernels.runner.plan import KernelsRequest
+
+    request = KernelsRequest.parse(**arguments)
+    with counting() as count:
+        report = run_kernels(request, count)
+    raise SystemExit(publish(report, json_path, request.sources))

@@ -1,0 +1,16 @@
+"""`fk schema`: the JSON Schema of what `--json` writes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import click
+
+
+@click.command(epilog="Example: fk schema kernels > kernels.schema.json")
+@click.argument("kind", type=click.Choice(["kernels", "eval"]))
+def command(kind: Literal["kernels", "eval"]) -> None:
+    """Print the JSON Schema of the report of `fk kernels` or `fk eval`."""
+    from fastkernels.report.schema import text
+
+    click.echo(text(kind), nl=False)

@@ -1,0 +1,54 @@
+"""`fk score`: MacroEval again, from the raw samples and rounds of report files. No torch, no GPU."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import click
+
+
+@click.command(
+    epilog="Example: fk score benchmarks/h200/eval_llama_self_test.json --f 0.5 --empty-family drop"
+)
+@click.argument("results", nargs=-1, required=True, metavar="RESULT...")
+@click.option(
+    "--f",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Ruin point of all models, instead of the measured ones.",
+)
+@click.option(
+    "--lambda",
+    "lambda_",
+    type=click.FloatRange(0, 1),
+    default=0.5,
+    show_default=True,
+    help="Weight of throughput against latency.",
+)
+@click.option(
+    "--empty-family",
+    type=click.Choice(["half", "drop"]),
+    default="half",
+    show_default=True,
+    help="A category without a valid model counts with speed-up 0.5, or not at all.",
+)
+@click.option(
+    "--json", "json_path", metavar="PATH", help="Write the report with its new scores; `-` is stdout."
+)
+def command(
+    results: tuple[str, ...],
+    f: float | None,
+    lambda_: float,
+    empty_family: Literal["half", "drop"],
+    json_path: str | None,
+) -> None:
+    """Recompute MacroEval from reports of `fk eval`. Several reports are scored together, as one."""
+    import sys
+
+    from fastkernels.report import json, table
+    from fastkernels.score.macroeval import merge, rescore
+
+    report = merge([json.load_eval(path) for path in results])
+    scored = rescore(report, f=f, lambda_=lambda_, empty_family=empty_family)
+    table.show(scored, sys.stderr if json_path == "-" else sys.stdout)
+    if json_path:
+        json.write(scored, json_path)

@@ -1,0 +1,112 @@
+"""Implementations of a kernel, and an entry of a device's table bound to one: what a call asks before it runs."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+from fastkernels.kernels import policy
+
+skipped: Counter[tuple[str, str, str]] = Counter()  # (kernel, implementation, reason) -> calls
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to compute a kernel: the function named like the kernel in `module`, imported on first use.
+
+    The module may define `unsupported(kernel: str, *args) -> str | None`: why it cannot serve these
+    arguments.
+    """
+
+    name: str
+    module: str
+    devices: tuple[str, ...] = ("cuda",)
+    requires: tuple[str, ...] = ()
+    extra: str | None = None
+
+    @cached_property
+    def missing(self) -> str | None:
+        """The first required package that is not installed, with its install line."""
+        for package in self.requires:
+            if importlib.util.find_spec(package) is None:
+                line = f": pip install 'fastkernels[{self.extra}]'" if self.extra else ""
+                return f"{package} is not installed{line}"
+        return None
+
+    @cached_property
+    def loaded(self) -> ModuleType:
+        return importlib.import_module(self.module)
+
+    def not_here(self, device: str) -> str | None:
+        """Why this implementation can serve no call at all on this kind of device, or None."""
+        if device not in self.devices and not (self.name == "triton" and policy.interpreting()):
+            return f"needs {' or '.join(self.devices)}, not {device}"
+        return self.missing
+
+    def why_not(self, kernel: str, args: Sequence[Any], device: str) -> str | None:
+        """Why this implementation cannot serve the call, or None."""
+        if reason := self.not_here(device):
+            return reason
+        check = getattr(self.loaded, "unsupported", None)
+        return check(kernel, *args) if check else None
+
+
+class Choice:
+    """One entry of a device's table, resolved on first use: a library that nobody reaches is never imported.
+
+    What holds for the whole process is kept (installed or not, the function, whether it has conditions at
+    all); whether it can serve *these arguments* is asked anew for every call.
+    """
+
+    __slots__ = (
+        "_check",
+        "_function",
+        "_implementation",
+        "_kernel",
+        "_reason",
+        "_resolved",
+        "max_rows",
+        "name",
+    )
+
+    def __init__(
+        self,
+        kernel: str,
+        reference: Callable[..., Any],
+        implementation: Implementation | None,
+        entry: policy.Entry,
+        device: str,
+    ) -> None:
+        self._kernel, self.name, self.max_rows = kernel, entry.use, entry.max_rows
+        self._implementation = implementation
+        self._function: Callable[..., Any] | None = reference if entry.use == "reference" else None
+        self._check: Callable[..., str | None] | None = None
+        self._resolved = entry.use == "reference"
+        self._reason: str | None = None
+        if not self._resolved:
+            self._reason = self._implementation.not_here(device) if self._implementation else "unknown"
+
+    def function_for(self, args: Sequence[Any]) -> Callable[..., Any] | None:
+        """What to call, or None where this implementation cannot serve the call; then `skipped` counts it."""
+        if not self._resolved and self._reason is None:
+            assert self._implementation is not None  # an unknown name has a reason
+            module = self._implementation.loaded
+            self._function = getattr(module, self._kernel)
+            self._check = getattr(module, "unsupported", None)
+            self._resolved = True
+        reason = self._reason or (self._check(self._kernel, *args) if self._check else None)
+        if reason is None:
+            return self._function
+        skipped[self._kernel, self.name, reason] += 1
+        return None
+
+    @property
+    def unconditional(self) -> Callable[..., Any] | None:
+        """The function, if it serves every call of every size on this device."""
+        return self._function if self._resolved and self._check is None and self.max_rows is None else None

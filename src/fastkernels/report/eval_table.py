@@ -1,0 +1,171 @@
+"""The tables of `fk eval`: MacroEval, models, their workloads, notes, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from fastkernels.records import EvalReport, MacroEval, ModelResult, WorkloadResult
+from fastkernels.report.kernels_table import failures
+from fastkernels.report.layout import Column, heading, legend, table
+
+_MODELS = (
+    Column("model", "", right=False),
+    Column("config", "", right=False),
+    Column("valid", "ran, correctness at least 0.9, and a candidate was reached", right=False),
+    Column("speed-up", "geometric mean of throughput and latency gain; only of valid models"),
+    Column("throughput", "candidate / baseline rate, geometric mean over workloads"),
+    Column("latency", "baseline / candidate seconds, geometric mean over workloads"),
+    Column("correctness", "1: as close to the baseline as its own noise; 0: as far as an unrelated output"),
+    Column("d", "mean discrepancy of the samples: 1 - teacher-forced agreement"),
+    Column(
+        "noise g", "discrepancy that the baseline shows against itself (0.95 quantile of three or more runs)"
+    ),
+    Column("ruin f", "half the median discrepancy of unrelated outputs"),
+    Column("sites", "modules of the model that run candidate code"),
+    Column("calls", "their calls in the proof pass"),
+    Column("transfer", "measured gain of a step / gain predicted from the time saved at the sites"),
+)
+_WORKLOADS = (
+    Column("model", "", right=False),
+    Column("workload", "", right=False),
+    Column("baseline", "median of the rounds"),
+    Column("candidate", ""),
+    Column("unit", "", right=False),
+    Column("ratio", "median over alternating rounds, above 1 the candidate is better"),
+    Column("95 %", "bootstrap interval of that median"),
+    Column("", "", right=False),
+)
+_FAMILIES = (
+    Column("category", "", right=False),
+    Column("models", ""),
+    Column("speed-up", ""),
+    Column("correctness", ""),
+    Column("coverage", ""),
+)
+
+
+def parts(report: EvalReport) -> list[RenderableType]:
+    """The whole report, top-down."""
+    found: list[RenderableType] = [*_title(report)]
+    models = [_model(model) for model in report.models]
+    workloads = [_workload(model, workload) for model in report.models for workload in model.workloads]
+    for name, columns, rows in (("Models", _MODELS, models), ("Workloads", _WORKLOADS, workloads)):
+        if rows:
+            found += [heading(name), table(columns, rows)]
+    found += [Text(), *legend(_MODELS, models), *legend(_WORKLOADS, workloads)]
+    notes = [f"{model.model}: {note}" for model in report.models for note in _notes(model)]
+    if notes:
+        found += [heading("Notes"), *map(Text, notes)]
+    found += failures((model.model, "FAILED", model.failure) for model in report.models)
+    if report.macroeval is not None:
+        found += _macroeval(report.macroeval)
+    return [*found, *_foot(report)]
+
+
+def _title(report: EvalReport) -> Iterable[RenderableType]:
+    environment = report.environment
+    who = ", ".join(report.candidates) if report.candidates else "self-test (the baseline against itself)"
+    yield Text(f"fk eval on {environment.device}: {who}", style="bold")
+    yield Text("contract host: wall clock of whole workloads, rounds of both sides alternate")
+    if environment.device_type == "cpu":
+        yield Text("CPU, host contract: not a GPU result", style="bold yellow")
+    if not report.complete:
+        yield Text("INTERRUPTED: what was finished until then", style="bold red")
+
+
+def _model(model: ModelResult) -> list[str | Text]:
+    mean_d = sum(model.d) / len(model.d) if model.d else None
+    return [
+        model.model,
+        f"{model.config} ({model.size})",
+        Text("yes", style="green") if model.valid else Text("no", style="bold red"),
+        _number(model.speedup, ".3f"),
+        _number(model.throughput_speedup, ".3f"),
+        _number(model.latency_speedup, ".3f"),
+        f"{model.correctness:.4f}",
+        _number(mean_d, ".4f"),
+        f"{model.noise_floor:.4f}",
+        f"{model.ruin_point:.3f}",
+        str(model.swap.sites),
+        str(model.swap.calls),
+        _number(model.swap.transfer, ".2f"),
+    ]
+
+
+def _workload(model: ModelResult, workload: WorkloadResult) -> list[str | Text]:
+    interval = f"{workload.ratio_ci[0]:.3f} .. {workload.ratio_ci[1]:.3f}" if workload.ratio_ci else ""
+    return [
+        model.model,
+        workload.name,
+        _number(_median(workload.baseline), ".5g"),
+        _number(_median(workload.candidate), ".5g"),
+        workload.unit,
+        f"{workload.ratio:.3f}",
+        interval,
+        "clipped" if workload.clipped else "",
+    ]
+
+
+def _macroeval(found: MacroEval) -> list[RenderableType]:
+    interval = f"  (95 %: {found.score_ci[0]:.4f} .. {found.score_ci[1]:.4f})" if found.score_ci else ""
+    lines: list[RenderableType] = [
+        heading(f"MacroEval {found.score:.4f}{interval}"),
+        Text(
+            f"= speed-up {found.speedup:.4f} x correctness {found.correctness:.4f} "
+            f"x coverage {found.coverage:.4f}"
+        ),
+        Text(
+            f"speed-up by throughput alone {found.speedup_throughput_only:.4f}, "
+            f"by latency alone {found.speedup_latency_only:.4f}"
+        ),
+    ]
+    if len(found.by_category) > 1:
+        rows = [
+            [
+                name,
+                f"{f['models']:.0f}",
+                _number(f.get("speedup"), ".4f"),
+                f"{f['correctness']:.4f}",
+                f"{f['coverage']:.2f}",
+            ]
+            for name, f in found.by_category.items()
+        ]
+        lines += [
+            Text(),
+            table(_FAMILIES, rows),
+            Text(
+                "coverage: share of valid models; a category without one counts with speed-up 0.5",
+                style="dim",
+            ),
+        ]
+    return lines
+
+
+def _notes(model: ModelResult) -> Iterable[str]:
+    yield from model.notes
+    yield from model.swap.shadowed
+    if model.swap.unused:
+        yield f"never imported by this model: {', '.join(model.swap.unused)}"
+
+
+def _foot(report: EvalReport) -> Iterable[RenderableType]:
+    environment = report.environment
+    versions = f"torch {environment.torch}, Python {environment.python}"
+    yield Text(
+        f"\n{versions}" + (f", driver {environment.driver}" if environment.driver else ""), style="dim"
+    )
+    if environment.isolation:
+        yield Text(f"workers are separated by: {', '.join(environment.isolation)}", style="dim")
+
+
+def _median(values: tuple[float, ...]) -> float | None:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return (ordered[middle] + ordered[~middle]) / 2 if ordered else None
+
+
+def _number(value: float | None, how: str) -> str:
+    return "" if value is None else format(value, how)

@@ -1,0 +1,167 @@
+"""The table of `fk kernels`: one line for each timed trial, held-out shapes summed up, failures in full
+below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from fastkernels.records import Failure, KernelReport, KernelRow
+from fastkernels.report.layout import Column, heading, indented, legend, table
+
+_COLUMNS = (
+    Column("case", "", right=False),
+    Column("candidate", "", right=False),
+    Column("verdict", "", right=False),
+    Column("speed-up", "median of paired baseline / candidate times; above 1 the candidate is faster"),
+    Column("95 %", "bootstrap interval of that median"),
+    Column("", "", right=False),
+    Column("baseline", "median microseconds of the baseline, and which implementations it ran"),
+    Column("candidate us", "median microseconds of the candidate"),
+    Column(
+        "noise %", "largest deviation from 1 that two identical baseline processes showed beside this trial"
+    ),
+    Column("roofline %", "least time that bytes and operations need on this device / candidate's time"),
+    Column("error", "worst error against float64 / allowed error (twice the baseline's); at most 1 passes"),
+    Column("capture", "whether the call can be captured in a CUDA graph", right=False),
+    Column("compile", "whether torch.compile(fullgraph=True) of a module that calls it works", right=False),
+)
+_OUTPUT_LINES = 20  # of captured output in the table; the JSON has all of it
+_CONTRACTS = {
+    "graph": "contract graph: device time of the captured call inside a CUDA graph, cold L2",
+    "eager": "contract eager: device time of one eager call, launch latency hidden, cold L2",
+    "host": "contract host: wall clock from the call to its end",
+}
+
+
+def parts(report: KernelReport) -> list[RenderableType]:
+    """The whole report, top-down."""
+    found: list[RenderableType] = [*_title(report)]
+    for task, rows in groupby(report.rows, key=lambda row: f"{row.task}:{row.variant}"):
+        found += _task(task.removesuffix(":default"), list(rows))
+    shown = [_cells(row, True) for row in report.rows if _listed(row)]
+    if shown:
+        marks = Text("▲ faster, ▼ slower, = within noise and interval", style="dim")
+        found += [Text(), *legend(_COLUMNS, shown), marks]
+    found += failures((_label(row), row.verdict, row.failure) for row in report.rows if row.failure)
+    if report.shadowed:
+        found += [heading("Candidates that do not reach the tasks above them"), *map(Text, report.shadowed)]
+    if report.notes:
+        found += [heading("Notes"), *map(Text, report.notes)]
+    return [*found, *_summary(report)]
+
+
+def _title(report: KernelReport) -> Iterable[RenderableType]:
+    environment = report.environment
+    contracts = dict.fromkeys(row.contract for row in report.rows)
+    yield Text(f"fk kernels on {environment.device}", style="bold")
+    yield from (Text(_CONTRACTS[contract]) for contract in contracts)
+    if environment.device_type == "cpu":
+        yield Text("CPU, host contract: not a GPU result", style="bold yellow")
+    if not report.complete:
+        yield Text("INTERRUPTED: what was finished until then", style="bold red")
+
+
+def _task(task: str, rows: list[KernelRow]) -> list[RenderableType]:
+    several = len({row.candidate for row in rows}) > 1
+    shown = [row for row in rows if _listed(row)]
+    who = "" if several else f"  {rows[0].candidate}"
+    found: list[RenderableType] = [heading(f"{task}{who}")]
+    if shown:
+        found.append(table(_COLUMNS, [_cells(row, several) for row in shown]))
+    checked = sum(not row.timed and row.verdict == "PASSED" for row in rows)
+    if checked:
+        found.append(
+            Text(f"{checked} held-out {'shape' if checked == 1 else 'shapes'} checked and passed, not timed")
+        )
+    return found
+
+
+def _listed(row: KernelRow) -> bool:
+    """Held-out shapes that passed are only counted; what cannot be served is listed with the failures."""
+    return (row.timed or row.verdict != "PASSED") and row.case != "*"
+
+
+def _cells(row: KernelRow, several: bool) -> list[str | Text]:
+    interval = f"{row.speedup_ci[0]:.3f} .. {row.speedup_ci[1]:.3f}" if row.speedup_ci else ""
+    baseline = _number(row.baseline_us, ".4g") + (f" ({row.baseline_impl})" if row.baseline_impl else "")
+    return [
+        row.case,
+        row.candidate if several else "",
+        Text(row.verdict, style="green" if row.verdict == "PASSED" else "bold red"),
+        _number(row.speedup, ".3f"),
+        interval,
+        _mark(row),
+        baseline,
+        _number(row.candidate_us, ".4g"),
+        _number(row.noise_pct, ".1f"),
+        _number(row.roofline_pct, ".0f"),
+        _number(row.error_ratio, ".2g"),
+        "" if row.capture == "n/a" else row.capture,
+        "" if row.compile == "n/a" else row.compile,
+    ]
+
+
+def _mark(row: KernelRow) -> str | Text:
+    if row.speedup is None:
+        return ""
+    if not row.significant:
+        return "="
+    return Text("▲", style="green") if row.speedup > 1 else Text("▼", style="red")
+
+
+def _number(value: float | None, how: str) -> str:
+    return "" if value is None else format(value, how)
+
+
+def _label(row: KernelRow) -> str:
+    return f"{row.task}:{row.variant}".removesuffix(":default") + f"  {row.candidate}  {row.case}"
+
+
+def failures(items: Iterable[tuple[str, str, Failure | None]]) -> list[RenderableType]:
+    """`(what, verdict, failure)`; equal failures of several cases are printed once."""
+    merged: dict[tuple[str, Failure], list[str]] = {}
+    for label, verdict, failure in items:
+        if failure is not None:
+            merged.setdefault((verdict, failure), []).append(label)
+    found: list[RenderableType] = [heading("Failures")] if merged else []
+    for (verdict, failure), labels in merged.items():
+        more = f"  (and {len(labels) - 1} more cases)" if len(labels) > 1 else ""
+        found.append(Text.assemble((verdict, "bold red"), f"  {labels[0]}{more}"))
+        lines = [failure.message]
+        if failure.file:
+            lines.append(f"at {failure.file}" + (f":{failure.line}" if failure.line else ""))
+        found.append(indented(*map(Text, [*lines, *_tail(failure.output)])))
+    return found
+
+
+def _tail(output: str) -> Sequence[str]:
+    lines = output.rstrip().splitlines()
+    if not lines:
+        return []
+    cut = [f"... {len(lines) - _OUTPUT_LINES} lines before"] if len(lines) > _OUTPUT_LINES else []
+    return ["it printed:", *(f"  {line}" for line in [*cut, *lines[-_OUTPUT_LINES:]])]
+
+
+def _summary(report: KernelReport) -> Iterable[RenderableType]:
+    summary = report.summary
+    yield heading(
+        f"{summary.passed} of {summary.rows} passed"
+        + (f", {summary.failed} failed" if summary.failed else "")
+        + (f", {summary.unstable} unstable" if summary.unstable else "")
+    )
+    if summary.geomean_speedup is not None:
+        yield Text(
+            f"geometric mean of the timed speed-ups {summary.geomean_speedup:.3f} "
+            "(weighted by calls in one step)"
+        )
+    yield Text(f"{summary.wall_s:.0f} s, {100 * summary.measuring_share:.0f} % of it measuring")
+    environment = report.environment
+    versions = [f"torch {environment.torch}", f"triton {environment.triton}" if environment.triton else ""]
+    versions += [f"driver {environment.driver}" if environment.driver else "", f"Python {environment.python}"]
+    yield Text(", ".join(filter(None, versions)), style="dim")
+    if environment.isolation:
+        yield Text(f"workers are separated by: {', '.join(environment.isolation)}", style="dim")

@@ -1,0 +1,77 @@
+"""From rows of cells to text: rich tables on a terminal, plain aligned text in pipes, never cut to a
+width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+_PIPE_WIDTH = 10_000  # wider than any table: what is piped is meant to be searched
+
+
+@dataclass(frozen=True)
+class Column:
+    """`legend` says what the column means; it is printed once, below the tables."""
+
+    name: str
+    legend: str
+    right: bool = True
+
+
+Rows = Sequence[Sequence[str | Text]]
+
+
+def table(columns: Sequence[Column], rows: Rows) -> RenderableType:
+    """The columns that have a cell in them."""
+    used = _used(columns, rows)
+    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for i in used:
+        grid.add_column(columns[i].name, justify="right" if columns[i].right else "left", overflow="fold")
+    for row in rows:
+        cells = (row[i] for i in used)
+        grid.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
+    return grid
+
+
+def legend(columns: Sequence[Column], rows: Rows) -> list[RenderableType]:
+    """What the columns that have a cell in them mean."""
+    used = (columns[i] for i in _used(columns, rows))
+    return [Text(f"{column.name}: {column.legend}", style="dim") for column in used if column.legend]
+
+
+def _used(columns: Sequence[Column], rows: Rows) -> list[int]:
+    return [i for i in range(len(columns)) if any(len(row[i]) for row in rows)]
+
+
+def heading(text: str) -> RenderableType:
+    return Text(f"\n{text}", style="bold")
+
+
+def indented(*parts: RenderableType) -> RenderableType:
+    return Padding(Group(*parts), (0, 0, 0, 2))
+
+
+def show(parts: Sequence[RenderableType], stream: TextIO) -> None:
+    """Print to `stream`, with colours and folding on a terminal."""
+    if stream.isatty():
+        Console(file=stream).print(*parts, sep="\n")
+    else:
+        stream.write(plain(parts))
+    stream.flush()
+
+
+def plain(parts: Sequence[RenderableType]) -> str:
+    """Text without colours and trailing blanks."""
+    buffer = StringIO()
+    console = Console(
+        file=buffer, width=_PIPE_WIDTH, color_system=None, force_terminal=False, legacy_windows=False
+    )
+    console.print(*parts, sep="\n")
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"

@@ -1,0 +1,23 @@
+"""The published JSON Schema of reports: what `--json` writes. docs/schema/*.json are these texts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from fastkernels.records import EvalReport, KernelReport
+
+Kind = Literal["kernels", "eval"]
+_RECORDS = {"kernels": KernelReport, "eval": EvalReport}
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema(kind: Kind) -> dict[str, Any]:
+    """JSON Schema of a report; every field that is written is required."""
+    record = _RECORDS[kind]
+    found = record.model_json_schema(by_alias=True, mode="serialization")
+    return {"$schema": _DIALECT, **found, "title": f"fk {kind} report"}
+
+
+def text(kind: Kind) -> str:
+    return json.dumps(schema(kind), indent=2) + "\n"

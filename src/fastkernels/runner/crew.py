@@ -1,0 +1,145 @@
+"""The workers of a run: two of the baseline for the whole run, and one for each candidate; replaced when they
+die."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastkernels.errors import BaselineError
+from fastkernels.loader.inputs import draw, trial_specs
+from fastkernels.loader.materialize import build_module
+from fastkernels.loader.overlay import Overlay
+from fastkernels.measure.clocks import SmClock
+from fastkernels.records import Case
+from fastkernels.runner.party import Compiled, Party, Timeouts
+from fastkernels.runner.plan import Job
+from fastkernels.runner.pool import Worker, WorkerProblem, memory_limit
+from fastkernels.runner.shared import Arena
+
+_SIDE = "fastkernels.runner.kernel_side:KernelSide"
+_PROBE_BYTE = 0x5A
+_COMPILE_SEED = 20  # tracing looks at shapes; the values are nobody's secret
+
+
+class Crew:
+    """A context manager: its processes end with it."""
+
+    def __init__(self, device: str, threads: int, timeouts: Timeouts, clock: SmClock, caches: Path) -> None:
+        self._device, self._threads, self._timeouts, self._clock = device, threads, timeouts, clock
+        self._caches = caches
+        self._baseline: list[Party | None] = [None, None]
+        self._candidate: Party | None = None
+        self._candidate_of: str | None = None
+        self._namespaces = True
+        self.levels: tuple[str, ...] = ()
+        self.overhead_ns = 0
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.dismiss_candidate()
+        for party in self._baseline:
+            if party is not None:
+                party.worker.close()
+
+    def parties(self, job: Job) -> tuple[Party, Party, Party]:
+        """(baseline A, candidate C, baseline A'), all alive."""
+        a, a2 = self._baselines()
+        return a, self._candidate_for(job), a2
+
+    def dismiss_candidate(self) -> None:
+        if self._candidate is not None:
+            self._candidate.unload()
+            self._candidate.worker.close()
+        self._candidate = self._candidate_of = None
+
+    def compiled(self, job: Job, case: Case, candidate: bool) -> Compiled:
+        """Trace a case's module with torch.compile, in the candidate's or in a baseline worker."""
+        party = self._candidate_for(job) if candidate else self._baselines()[0]
+        specs = trial_specs(case, build_module(Overlay.over_baseline(), case, "meta"))
+        inputs = draw(specs, case, _COMPILE_SEED, device=self._device)
+        inbox = Arena.of(inputs, self._device)
+        inbox.write(inputs)
+        try:
+            layers = [str(layer) for layer in job.layers] if candidate else []
+            results = party.load(
+                case, layers, job.implementations.get(case.task, {}) if candidate else {}, inbox
+            )
+            party.give_boxes(inputs, results)
+            return party.compiled()
+        finally:
+            party.unload()
+            inbox.close()
+
+    # ------------------------------------------------------------ processes
+
+    def _baselines(self) -> tuple[Party, Party]:
+        """Both baseline parties; those that are missing are started together."""
+        missing = [i for i, party in enumerate(self._baseline) if party is None or not party.worker.alive]
+        started = [(i, self._worker(f"baseline {'AB'[i]}", self._caches, namespaces=False)) for i in missing]
+        for i, worker in started:
+            try:
+                hello = self._start(worker)
+            except WorkerProblem as problem:
+                for _, other in started:
+                    other.close()
+                raise BaselineError(
+                    f"A baseline worker does not start: {problem.failure.message}\n{problem.failure.output}"
+                ) from problem
+            self.overhead_ns = hello["overhead_ns"]
+            self._baseline[i] = Party(worker, self._device, self._timeouts, self._clock)
+        a, a2 = self._baseline
+        assert a is not None and a2 is not None
+        return a, a2
+
+    def _candidate_for(self, job: Job) -> Party:
+        if self._candidate is None or self._candidate_of != job.name or not self._candidate.worker.alive:
+            self.dismiss_candidate()
+            self._candidate = Party(self._separated(job.name), self._device, self._timeouts, self._clock)
+            self._candidate_of = job.name
+        return self._candidate
+
+    def _separated(self, name: str) -> Worker:
+        """A candidate's worker in namespaces of its own, or without where shared memory does not reach into
+        them."""
+        if self._namespaces:
+            worker = self._worker(name, None, namespaces=True)
+            try:
+                self._start(worker)
+                self._probe(worker)
+            except WorkerProblem:
+                worker.close()
+                self._namespaces = False
+            else:
+                self.levels = worker.isolation
+                return worker
+        worker = self._worker(name, None, namespaces=False)
+        try:
+            self._start(worker)
+        except WorkerProblem as problem:
+            worker.close()
+            raise BaselineError(
+                f"A worker does not start: {problem.failure.message}\n{problem.failure.output}"
+            ) from problem
+        return worker
+
+    def _probe(self, worker: Worker) -> None:
+        """Raises WorkerProblem unless the worker reads what the judge wrote."""
+        import torch
+
+        value = torch.full((1,), _PROBE_BYTE, dtype=torch.uint8, device=self._device)
+        arena = Arena.of({"probe": value}, self._device)
+        arena.write({"probe": value})
+        try:
+            answer = worker.call("probe", self._timeouts.build, arena.descriptors, ticket=arena.ticket)
+        finally:
+            arena.close()
+        assert answer == {"byte": _PROBE_BYTE}, f"shared memory reads {answer}"
+
+    def _worker(self, name: str, caches: Path | None, namespaces: bool) -> Worker:
+        limit = None if caches is not None else memory_limit(self._device)
+        return Worker(name, self._threads, shared_caches=caches, namespaces=namespaces, memory_bytes=limit)
+
+    def _start(self, worker: Worker) -> dict:
+        return worker.start(_SIDE, device=self._device, threads=self._threads)

@@ -1,0 +1,236 @@
+"""`run_kernels`: every candidate on every case that it reaches, one worker process for each, against two of
+the baseline.
+
+report = run_kernels(KernelsRequest(targets=("rms_norm",), candidates=("examples/candidates",)))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from fastkernels.judge.verdict import Verdict
+from fastkernels.loader.overlay import Overlay
+from fastkernels.measure import stats
+from fastkernels.measure.clocks import SmClock
+from fastkernels.measure.environment import environment
+from fastkernels.records import Failure, KernelReport, KernelRow, KernelSummary
+from fastkernels.runner import isolation
+from fastkernels.runner.crew import Crew
+from fastkernels.runner.party import Timeouts
+from fastkernels.runner.plan import Job, KernelsRequest, Work, plan
+from fastkernels.runner.pool import default_threads
+from fastkernels.runner.rows import compile_columns, row, unavailable_row
+from fastkernels.runner.trial import Bench, Trial
+
+# A candidate that was ended this often in one task is not tried on the rest of its cases.
+MOST_DEATHS = 2
+_DEATHS = ("CRASHED", "TIMEOUT")
+# One failed import is the same failure for every case.
+_FINAL = ("IMPORT_ERROR",)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Trials done and in all, and what is going on."""
+
+    done: int
+    total: int
+    text: str
+
+
+Report = Callable[[Progress], None]
+
+
+def run_kernels(request: KernelsRequest, progress: Report = lambda progress: None) -> KernelReport:
+    """Judge what the request names. After Ctrl-C the rows so far, `complete=False`.
+
+    UsageError: nothing to judge. MachineError: the device is not there.
+    """
+    run = _Run(request.resolved(), progress)
+    return run.report()
+
+
+@dataclass
+class _Run:
+    request: KernelsRequest
+    progress: Report
+    rows: list[KernelRow] = field(default_factory=list)
+    shadowed: list[str] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
+    complete: bool = True
+    measuring_s: float = 0.0
+    levels: tuple[str, ...] = isolation.ALWAYS
+
+    def report(self) -> KernelReport:
+        request = self.request
+        assert request.device is not None
+        begin = time.monotonic()
+        jobs = plan(request)
+        # Started now, so that the report says when; the isolation reached is filled in at the end.
+        machine = environment(request.device)
+        try:
+            with isolation.hidden_memory() as hidden, _equal_threads() as threads, _caches() as caches:
+                self.levels += ("memory",) if hidden else ()
+                with self._crew(threads, caches) as crew:
+                    self._all(jobs, crew, self._bench(threads))
+        except KeyboardInterrupt:
+            self.complete = False
+        wall_s = time.monotonic() - begin
+        return KernelReport(
+            schema=1,
+            environment=machine.model_copy(update={"isolation": tuple(dict.fromkeys(self.levels))}),
+            request=request.model_dump(mode="json"),
+            rows=tuple(self.rows),
+            shadowed=tuple(dict.fromkeys(self.shadowed)),
+            notes=tuple(self.notes),
+            summary=_summary(self.rows, wall_s, self.measuring_s),
+            complete=self.complete,
+        )
+
+    def _bench(self, threads: int) -> Bench:
+        request = self.request
+        assert request.device and request.contract and request.budget_s
+        return Bench(
+            device=request.device,
+            contract=request.contract,
+            budget_s=request.budget_s,
+            threads=threads,
+            rng=random.Random(request.seed),
+            baseline=Overlay.over_baseline(),
+        )
+
+    def _crew(self, threads: int, caches: Path) -> Crew:
+        device = self.request.device
+        assert device is not None
+        return Crew(device, threads, Timeouts.of(device, self.request.timeout_s), SmClock(device), caches)
+
+    def _all(self, jobs: list[Job], crew: Crew, bench: Bench) -> None:
+        total = sum(len(job.works) for job in jobs)
+        for job in jobs:
+            self.shadowed += job.shadowed
+            for entry, reason in job.unavailable:
+                self.rows.append(unavailable_row(job, entry, reason, bench.contract))
+            for index, work in enumerate(job.works):
+                self.progress(
+                    Progress(len(self._trials), total, f"{job.name} · {work.entry.id} {work.case.id}")
+                )
+                self._one(job, work, crew, bench)
+                if self._last_of_variant(job, index):
+                    self._compile(job, work, crew)
+            crew.dismiss_candidate()
+        self.levels += crew.levels
+        if crew.overhead_ns:
+            self.notes[
+                f"events and graph start cost {crew.overhead_ns / 1e3:.2f} us on this device; they are part of every "
+                "duration on both sides"
+            ] = None
+        self.progress(Progress(total, total, "done"))
+
+    @property
+    def _trials(self) -> list[KernelRow]:
+        return [row for row in self.rows if row.case != "*"]
+
+    def _one(self, job: Job, work: Work, crew: Crew, bench: Bench) -> None:
+        settled = work.settled or self._settled_before(job, work)
+        if settled is not None:
+            self.rows.append(row(job, work, settled, bench.contract))
+            return
+        parties = crew.parties(job)
+        begin = time.monotonic()
+        try:
+            layers = [str(layer) for layer in job.layers]
+            outcome = Trial(
+                bench, work.entry, work.case, parties, layers, job.implementations.get(work.entry.id, {})
+            ).run()
+        finally:
+            self.measuring_s += time.monotonic() - begin
+        self.notes.update(dict.fromkeys(outcome.notes))
+        self.rows.append(row(job, work, outcome.verdict, bench.contract, outcome))
+
+    def _settled_before(self, job: Job, work: Work) -> Verdict | None:
+        """The verdict of a candidate that cannot be imported, or that crashed or hung too often in this
+        task."""
+        before = [r for r in self.rows if r.candidate == job.name and r.task == work.entry.id]
+        imports = next((r for r in before if r.verdict in _FINAL and r.variant == work.case.variant), None)
+        if imports is not None:
+            return Verdict.failed("IMPORT_ERROR", imports.failure or Failure(message="cannot be imported"))
+        deaths = Counter(r.verdict for r in before if r.verdict in _DEATHS)
+        if sum(deaths.values()) < MOST_DEATHS:
+            return None
+        status = "TIMEOUT" if deaths["TIMEOUT"] else "CRASHED"
+        return Verdict.failed(
+            status,
+            Failure(
+                message=f"not tried: {sum(deaths.values())} other cases of {work.entry.id} ended in {' and '.join(sorted(deaths))}"
+            ),
+        )
+
+    def _last_of_variant(self, job: Job, index: int) -> bool:
+        work = job.works[index]
+        key = (work.entry.id, work.case.variant)
+        return all((later.entry.id, later.case.variant) != key for later in job.works[index + 1 :])
+
+    def _compile(self, job: Job, work: Work, crew: Crew) -> None:
+        """The compile column of one (candidate, variant): checked on its last case, once."""
+        if not (self.request.compile_check and job.is_candidate):
+            return
+        mine = [
+            i
+            for i, r in enumerate(self.rows)
+            if (r.candidate, r.task, r.variant) == (job.name, work.entry.id, work.case.variant)
+        ]
+        if not any(self.rows[i].verdict == "PASSED" for i in mine):
+            return
+        self.progress(
+            Progress(len(self._trials), len(self._trials), f"{job.name} · {work.entry.id} torch.compile")
+        )
+        update = compile_columns(crew, job, work)
+        for i in mine:
+            self.rows[i] = self.rows[i].model_copy(update=update)
+
+
+@contextlib.contextmanager
+def _equal_threads() -> Iterator[int]:
+    """The judge measures ceilings and computes with as many threads as the workers have."""
+    before, threads = torch.get_num_threads(), default_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _caches() -> Iterator[Path]:
+    """Compiler caches of this run's baseline workers."""
+    folder = Path(tempfile.mkdtemp(prefix="fk-baseline-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _summary(rows: list[KernelRow], wall_s: float, measuring_s: float) -> KernelSummary:
+    timed = [(r.speedup, r.calls) for r in rows if r.speedup is not None]
+    unstable = sum(r.verdict in ("UNSTABLE", "INVALID_BASELINE") for r in rows)
+    unsupported = sum(r.verdict == "UNSUPPORTED" for r in rows)
+    passed = sum(r.verdict == "PASSED" for r in rows)
+    return KernelSummary(
+        rows=len(rows),
+        passed=passed,
+        failed=len(rows) - passed - unstable - unsupported,
+        unstable=unstable,
+        geomean_speedup=stats.geomean([s for s, _ in timed], [c for _, c in timed]) if timed else None,
+        wall_s=wall_s,
+        measuring_share=min(1.0, measuring_s / wall_s) if wall_s else 0.0,
+    )

@@ -1,0 +1,249 @@
+"""What a request judges: jobs of one candidate each, with the cases that it reaches."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from fastkernels import registry
+from fastkernels.errors import NotFoundError, UsageError
+from fastkernels.judge.verdict import Verdict
+from fastkernels.loader import check
+from fastkernels.loader.candidates import CandidateSet, discover, replaced_variants
+from fastkernels.measure.environment import require_device
+from fastkernels.records import Case, Contract, Failure, Record, Size
+from fastkernels.registry import uses
+from fastkernels.registry.schema import TaskEntry
+from fastkernels.settings import candidates_dir, resolve
+
+SELF_TEST = "self-test"
+DEFAULT_BUDGET_S = {"cpu": 0.6, "cuda": 1.0}
+DEFAULT_CONTRACT: dict[str, Contract] = {"cpu": "host", "cuda": "graph"}
+CONTRACTS: dict[str, tuple[Contract, ...]] = {"cpu": ("host",), "cuda": ("graph", "eager", "host")}
+_SIGNATURE_RULES = {"missing-class", "init-signature", "forward-signature"}
+# Findings that a run shows better (a syntax error, an exit), or that concern nobody's measurement.
+_LEFT_TO_THE_RUN = {"syntax", "exit", "unknown-task"}
+
+
+class KernelsRequest(Record):
+    """What `fk kernels` was asked. None: decided from the machine (`resolved`)."""
+
+    targets: tuple[str, ...] = ()
+    level: int | None = None
+    architecture: str | None = None
+    case_glob: str | None = None
+    size: Size | None = None
+    candidates: tuple[str, ...] = ()  # folders; empty: the user's workspace
+    device: Literal["cpu", "cuda"] | None = None
+    contract: Contract | None = None
+    self_test: bool = False
+    providers: bool = False
+    budget_s: float | None = None  # of sampling, for each timed case
+    timeout_s: float | None = None  # of one phase of a candidate
+    compile_check: bool = True
+    seed: int | None = None  # None: fresh
+
+    @classmethod
+    def parse(cls, **flags: Any) -> KernelsRequest:
+        """From a command's flags, with the user's settings behind them. UsageError for flags that exclude
+        each other."""
+        if flags["self_test"] and flags["providers"]:
+            raise UsageError("--self-test and --providers are two questions: ask one at a time")
+        if (flags["self_test"] or flags["providers"]) and flags["candidates"]:
+            asked = "--self-test" if flags["self_test"] else "--providers"
+            raise UsageError(f"{asked} judges no candidates: leave out --candidates")
+        settings = resolve(device=flags.pop("device"), size=flags.pop("size"))
+        device = None if settings.device == "auto" else settings.device
+        size = None if settings.size == "auto" else settings.size
+        return cls(**flags, device=device, size=size).resolved()
+
+    def resolved(self) -> KernelsRequest:
+        """Every default filled in from this machine. MachineError for CUDA without CUDA."""
+        device = require_device(self.device)
+        contract = self.contract or DEFAULT_CONTRACT[device]
+        if contract not in CONTRACTS[device]:
+            raise UsageError(
+                f"--contract {contract} needs a CUDA device; on {device}: {', '.join(CONTRACTS[device])}"
+            )
+        return self.model_copy(
+            update={
+                "device": device,
+                "contract": contract,
+                "size": self.size or ("full" if device == "cuda" else "tiny"),
+                "budget_s": self.budget_s or DEFAULT_BUDGET_S[device],
+                "seed": secrets.randbits(62) if self.seed is None else self.seed,
+            }
+        )
+
+    @property
+    def sources(self) -> list[Path]:
+        """The candidates' task files, for the history."""
+        return sorted(file for found in candidate_sets(self) for file in found.files.values())
+
+
+@dataclass(frozen=True)
+class Work:
+    """One case, or a verdict that needs no trial."""
+
+    entry: TaskEntry
+    case: Case
+    settled: Verdict | None = None
+
+
+@dataclass
+class Job:
+    """One candidate: what lies over the baseline, or which implementations are forced."""
+
+    name: str
+    layers: tuple[Path, ...] = ()
+    files: Mapping[str, Path] = field(default_factory=dict)                     # task -> the candidate's file
+    implementations: dict[str, dict[str, str]] = field(
+        default_factory=dict
+    )  # task -> kernel -> implementation
+    works: list[Work] = field(default_factory=list)
+    unavailable: list[tuple[TaskEntry, str]] = field(
+        default_factory=list
+    )  # implementations that cannot run here
+    shadowed: tuple[str, ...] = ()
+
+    @property
+    def is_candidate(self) -> bool:
+        return bool(self.layers)
+
+
+def plan(request: KernelsRequest) -> list[Job]:
+    """The jobs of a resolved request. UsageError where nothing would be judged, with what to do."""
+    size, device = request.size, request.device
+    assert size is not None and device is not None
+    entries = registry.find_tasks(request.targets, request.level, request.architecture)
+    cases = {
+        entry.id: registry.cases(entry, size, request.architecture, request.case_glob) for entry in entries
+    }
+    if not any(cases.values()):
+        raise UsageError(_nothing(request, entries, size))
+    if request.self_test:
+        works = [Work(entry, case) for entry in entries for case in cases[entry.id]]
+        return [Job(SELF_TEST, works=works)]
+    if request.providers:
+        return _providers(entries, cases, device)
+    return _candidates(request, entries, cases)
+
+
+# ---------------------------------------------------------------- candidates
+
+
+def _candidates(
+    request: KernelsRequest, entries: Sequence[TaskEntry], cases: dict[str, list[Case]]
+) -> list[Job]:
+    sets = candidate_sets(request)
+    # Asked for a target, a candidate below it counts; otherwise only what the candidates themselves replace.
+    through = bool(request.targets or request.level)
+    jobs = []
+    for found in sets:
+        works = [work for entry in entries for work in _works(found, entry, cases[entry.id], through)]
+        if works:
+            jobs.append(Job(found.name, found.layers, found.files, works=works, shadowed=found.shadowed()))
+    judged = {work.entry.id for job in jobs for work in job.works}
+    named = [
+        entry.id
+        for target in request.targets
+        if not any(c in target for c in "*?[")
+        for entry in registry.find_tasks([target], request.level, request.architecture)
+    ]
+    left_out = [task for task in dict.fromkeys(named) if task not in judged and cases[task]]
+    if left_out or not jobs:
+        wanted = ", ".join(left_out or [entry.id for entry in entries])
+        where = ", ".join(request.candidates) or str(candidates_dir())
+        raise UsageError(
+            f"No candidate for {wanted} in {where}. Write one (fk stubs --target {(left_out or [entries[0].id])[0]}), name its "
+            "folder (--candidates DIR), compare implementations (--providers), or judge the baseline against itself (--self-test)"
+        )
+    return jobs
+
+
+def candidate_sets(request: KernelsRequest) -> list[CandidateSet]:
+    """The candidates of a request: those that were named, or what lies in the user's workspace."""
+    if request.self_test or request.providers:
+        return []
+    if request.candidates:
+        return discover(request.candidates)
+    try:
+        return discover([candidates_dir()])
+    except UsageError:
+        return []  # an empty workspace: the caller says for which targets there is nothing
+
+
+def _works(found: CandidateSet, entry: TaskEntry, cases: list[Case], through: bool) -> Iterator[Work]:
+    """The cases of a task that a candidate changes, some of them settled from the source alone."""
+    file = found.files.get(entry.id)
+    below = (uses.reached(entry.id) - {entry.id}) & set(found.files)
+    if file is None and not (below and through):
+        return
+    variants = replaced_variants(file, entry) if file else {}
+    settled = _settled(found, entry)
+    for case in cases:
+        own = file is not None and (case.variant in variants or not variants)
+        if own or (below and through):
+            yield Work(entry, case, settled)
+
+
+def _settled(found: CandidateSet, entry: TaskEntry) -> Verdict | None:
+    """The verdict that the source alone gives: wrong names or signatures, and what no candidate may do."""
+    reached = uses.reached(entry.id)
+    tasks = set(found.files)
+    for layer in found.layers:
+        for finding in check.check(layer):
+            if finding.severity != "error" or finding.rule in _LEFT_TO_THE_RUN:
+                continue
+            task = finding.file.relative_to(layer).with_suffix("").as_posix()
+            if task in tasks and task not in reached:
+                continue
+            failure = Failure(message=finding.message, file=str(finding.file), line=finding.line)
+            if finding.rule in _SIGNATURE_RULES:
+                return Verdict.failed("SIGNATURE_MISMATCH", failure)
+            return Verdict.failed("TAMPERED", failure, finding.rule)
+    return None
+
+
+# ---------------------------------------------------------------- implementations
+
+
+def _providers(entries: Sequence[TaskEntry], cases: dict[str, list[Case]], device: str) -> list[Job]:
+    """One job for each name of an implementation, over the tasks that call a kernel which has it."""
+    from fastkernels import kernels
+
+    jobs: dict[str, Job] = {}
+    for entry in entries:
+        for name in dict.fromkeys(
+            name for kernel in entry.kernels for name in kernels.registered[kernel].names
+        ):
+            having = [kernels.registered[k] for k in entry.kernels if name in kernels.registered[k].names]
+            job = jobs.setdefault(name, Job(f"impl:{name}"))
+            reasons = [
+                i.not_here(device) for kernel in having if (i := kernel.implementation(name)) is not None
+            ]
+            if reason := next((r for r in reasons if r), None):
+                job.unavailable.append((entry, reason))
+                continue
+            job.implementations[entry.id] = {kernel.name: name for kernel in having}
+            job.works += [Work(entry, case) for case in cases[entry.id]]
+    if not jobs:
+        raise UsageError(
+            f"{', '.join(e.id for e in entries)}: no kernels of its own to compare. "
+            "--providers is for tasks that call kernels (level 1); see fk list tasks"
+        )
+    return list(jobs.values())
+
+
+def _nothing(request: KernelsRequest, entries: Sequence[TaskEntry], size: Size) -> str:
+    if not entries:
+        return f"No task at level {request.level} matches. See: fk list tasks --level {request.level}"
+    if request.case_glob is not None:
+        known = [c.id for entry in entries for c in registry.cases(entry, size, request.architecture)]
+        return str(NotFoundError("case", request.case_glob, known, f"fk show {entries[0].id}"))
+    return (
+        f"{', '.join(entry.id for entry in entries)}: no cases of size {size}. See: fk show {entries[0].id}"
+    )

@@ -1,0 +1,93 @@
+"""Rows of the report, from the outcome of a trial."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastkernels.judge.verdict import Verdict
+from fastkernels.records import Contract, KernelRow
+from fastkernels.registry.schema import TaskEntry
+from fastkernels.runner.blame import Trouble
+from fastkernels.runner.crew import Crew
+from fastkernels.runner.plan import Job, Work
+from fastkernels.runner.trial import Outcome
+
+
+def row(
+    job: Job, work: Work, verdict: Verdict, contract: Contract, outcome: Outcome | None = None
+) -> KernelRow:
+    facts: dict[str, Any] = {}
+    if outcome is not None:
+        contract = outcome.contract
+        worst = outcome.worst
+        facts = {
+            "baseline_impl": " ".join(f"{k}={v}" for k, v in sorted(outcome.baseline_kernels.items()))
+            or None,
+            "error_ratio": worst.error_ratio if worst else None,
+            "baseline_error": worst.baseline_error if worst else None,
+            "candidate_error": worst.candidate_error if worst else None,
+            "roofline_pct": outcome.roofline_pct,
+            "capture": outcome.capture,
+            "sm_clock_mhz": outcome.clock_mhz,
+            "iterations_checked": outcome.checked,
+        }
+    if (speedup := verdict.speedup) is not None:
+        facts |= {
+            "speedup": speedup.ratio,
+            "speedup_ci": (speedup.low, speedup.high),
+            "baseline_us": speedup.baseline_us,
+            "candidate_us": speedup.candidate_us,
+            "noise_pct": speedup.noise_pct,
+            "significant": speedup.significant,
+            "samples": speedup.samples,
+            "dropped": speedup.dropped,
+        }
+    failure = verdict.failure
+    if failure is not None and failure.file is None and work.entry.id in job.files:
+        failure = failure.model_copy(update={"file": str(job.files[work.entry.id])})
+    return KernelRow(
+        task=work.entry.id,
+        variant=work.case.variant,
+        case=work.case.id,
+        candidate=job.name,
+        verdict=verdict.label,
+        failure=failure,
+        contract=contract,
+        calls=work.case.calls,
+        timed=work.case.timed,
+        **facts,
+    )
+
+
+def unavailable_row(job: Job, entry: TaskEntry, reason: str, contract: Contract) -> KernelRow:
+    """An implementation that no case of a task can use here."""
+    from fastkernels.records import Failure
+
+    variant = next(iter(entry.variants))
+    return KernelRow(
+        task=entry.id,
+        variant=variant,
+        case="*",
+        candidate=job.name,
+        verdict="UNSUPPORTED",
+        failure=Failure(message=reason),
+        contract=contract,
+        timed=False,
+    )
+
+
+def compile_columns(crew: Crew, job: Job, work: Work) -> dict[str, Any]:
+    """`compile` and its detail: a break that the baseline has too is nobody's fault."""
+    try:
+        found = crew.compiled(job, work.case, candidate=True)
+    except Trouble as trouble:
+        return {"compile": "error", "compile_detail": trouble.problem.failure.message}
+    if found.status == "ok":
+        return {"compile": "ok", "compile_detail": None}
+    try:
+        baseline = crew.compiled(job, work.case, candidate=False)
+    except Trouble as trouble:
+        return {"compile": "n/a", "compile_detail": f"the baseline: {trouble.problem.failure.message}"}
+    if baseline.status != "ok":
+        return {"compile": "n/a", "compile_detail": f"the baseline too: {baseline.detail}"}
+    return {"compile": found.status, "compile_detail": found.detail}

@@ -1,0 +1,17 @@
+"""Never returns."""
+
+import time
+
+import torch
+from torch import nn
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, hidden_size: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
+
+    def forward(self, x_TD, residual_TD=None):
+        while True:
+            time.sleep(0.01)

@@ -1,0 +1,19 @@
+"""Hands its input on as a result."""
+
+import torch
+from torch import nn
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, hidden_size: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
+
+    def forward(self, x_TD, residual_TD=None):
+        s_TD = x_TD if residual_TD is None else x_TD + residual_TD
+        y_TD = torch.nn.functional.rms_norm(s_TD, s_TD.shape[-1:], self.weight, self.eps)
+        s_TD = x_TD if residual_TD is None else residual_TD.copy_(s_TD)
+        x_TD.copy_(y_TD)
+        y_TD = x_TD
+        return y_TD if residual_TD is None else (y_TD, s_TD)

@@ -1,0 +1,7 @@
+"""Another name than the task's."""
+
+from torch import nn
+
+
+class RootMeanSquareNorm(nn.Module):
+    pass

@@ -1,0 +1,4 @@
+"""A bracket is missing."""
+
+class RMSNorm(:
+    pass

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from fastkernels.cli import diagnosis, main
+from fastkernels.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def found() -> dict:
+    result = CliRunner().invoke(main, ["doctor", "--json", "-"])
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_every_setting_has_an_origin(found: dict) -> None:
+    assert {s["name"] for s in found["settings"]} == set(Settings.model_fields)
+    assert all(s["origin"] for s in found["settings"])
+
+
+def test_what_does_not_work_says_how_to_get_it(found: dict) -> None:
+    checks = {check["name"]: check for check in found["checks"]}
+    assert {"cuda", "triton interpreter", "compiler", "flashinfer", "mlflow", "isolation"} <= set(checks)
+    assert checks["triton interpreter"]["works"]
+    for name, check in checks.items():
+        assert check["works"] or check["fix"] or name == "triton", check
+    if not checks["flashinfer"]["works"]:
+        assert checks["flashinfer"]["fix"] == "pip install 'fastkernels[gpu]'"
+
+
+def test_machine(found: dict) -> None:
+    assert found["environment"]["torch"]
+    assert found["environment"]["cores"] >= 1
+
+
+def test_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the slow probes: what they say is shown, also when they hang."""
+
+    def hangs(*_args, **_kwargs):
+        raise subprocess.TimeoutExpired("python", 1)
+
+    monkeypatch.setattr(subprocess, "run", hangs)
+    result = CliRunner().invoke(main, ["doctor"])
+    assert result.exit_code == 0
+    for text in ("Machine", "What works here", "Settings", "no answer in", "registry/settings.yaml"):
+        assert text in result.stdout
+
+
+def test_a_state_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("FK_STATE_DIR", str(tmp_path / "below"))
+    assert diagnosis._history().works
+    monkeypatch.setattr(diagnosis.os, "access", lambda *_: False)
+    check = diagnosis._history()
+    assert not check.works
+    assert "FK_STATE_DIR" in check.fix
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://user:secret@host")
+    assert "secret" not in diagnosis._history().detail

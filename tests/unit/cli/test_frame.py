@@ -1,0 +1,148 @@
+"""The group: lazy verbs, exit codes, no traceback for what is not our bug."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from fastkernels import cli
+from fastkernels.errors import BaselineError, FastKernelsError, MachineError, UsageError
+
+SOURCE = Path(cli.__file__).parent
+
+
+def fresh(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`fk ARGUMENTS` in a new interpreter, which then prints the names of all modules that it imported."""
+    program = (
+        "import sys\nfrom fastkernels.cli import main\n"
+        f"try:\n    main({list(arguments)!r}, prog_name='fk')\n"
+        "except SystemExit as end:\n    print('exit', end.code, file=sys.stderr)\n"
+        "print(' '.join(sys.modules), file=sys.stderr)\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=SOURCE.parents[2],
+    )
+
+
+def modules(*arguments: str) -> set[str]:
+    done = fresh(*arguments)
+    lines = done.stderr.splitlines()
+    assert lines[-2].startswith("exit 0"), done.stderr
+    return set(lines[-1].split())
+
+
+def test_help_imports_neither_torch_nor_pydantic_nor_a_verb() -> None:
+    loaded = modules("--help")
+    assert not loaded & {"torch", "pydantic", "rich", "yaml", "numpy"}
+    assert {name for name in loaded if name.startswith("fastkernels.cli")} == {"fastkernels.cli"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list"],
+        ["list", "architectures", "--map"],
+        ["list", "workloads"],
+        ["show", "L3/decoder_layer"],
+        ["show", "llama", "--json", "-"],
+        *([verb, "--help"] for verb in cli.VERBS),
+    ],
+    ids=" ".join,
+)
+def test_looking_imports_no_torch(arguments: list[str]) -> None:
+    assert "torch" not in modules(*arguments)
+
+
+def test_check_imports_no_torch(tmp_path: Path) -> None:
+    file = tmp_path / "L1" / "rms_norm.py"
+    file.parent.mkdir()
+    file.write_text("from fastkernels.baseline.L1.rms_norm import RMSNorm\n")
+    assert "torch" not in modules("check", str(tmp_path))
+
+
+def test_listed_verbs_exist_and_say_how_they_are_used() -> None:
+    group = cli.main
+    context = click.Context(group)
+    verbs = group.list_commands(context)
+    assert {"list", "show", "kernels", "eval", "doctor"} <= set(verbs)
+    for verb in verbs:
+        command = group.get_command(context, verb)
+        assert command is not None
+        text = command.get_help(click.Context(command, info_name=f"fk {verb}"))
+        assert "Example" in text, verb
+        assert command.help, verb
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (FastKernelsError("x"), 1),
+        (UsageError("x"), 2),
+        (MachineError("x"), 3),
+        (BaselineError("x"), 3),
+        (KeyboardInterrupt(), 130),
+        (click.UsageError("x"), 2),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_exit_codes(monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int) -> None:
+    @click.command()
+    def failing() -> None:
+        raise error
+
+    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: failing)
+    result = CliRunner().invoke(cli.main, ["failing"])
+    assert result.exit_code == code
+    if isinstance(error, FastKernelsError):
+        assert result.stderr == "error: x\n"
+        assert result.stdout == ""
+
+
+def test_the_exit_code_of_a_verb_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def three() -> None:
+        raise SystemExit(3)
+
+    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: three)
+    assert CliRunner().invoke(cli.main, ["three"]).exit_code == 3
+
+
+def test_our_own_bugs_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def buggy() -> None:
+        raise RuntimeError("bug")
+
+    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: buggy)
+    assert isinstance(CliRunner().invoke(cli.main, ["buggy"]).exception, RuntimeError)
+
+
+def test_an_unknown_verb_has_near_names() -> None:
+    result = CliRunner().invoke(cli.main, ["lits"])
+    assert result.exit_code == 2
+    assert "Did you mean list" in result.stderr
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m fastkernels show L4/llama --json - | head -c 1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout == "{"
+
+
+def test_module_entry() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fastkernels", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("fk, version ")

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fastkernels import registry
+from fastkernels.cli import main
+
+
+def fk(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["show", *arguments])
+
+
+def facts(*arguments: str) -> dict:
+    result = fk(*arguments, "--json", "-")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_a_task() -> None:
+    found = facts("rms_norm")
+    assert found["task"] == "L1/rms_norm"
+    assert found["contract"].startswith("Root-mean-square normalisation")
+    assert found["variants"]["default"]["signature"][0] == "RMSNorm(hidden_size: int, eps: float=1e-06)"
+    assert {"L2/causal_attention", "L3/decoder_layer", "L4/llama"} == set(found["used_by"])
+    assert found["architectures"] == ["llama"]
+    assert len(found["cases"]) == len(registry.cases("L1/rms_norm"))
+    residual = next(case for case in found["cases"] if case["case"] == "llama-8b-T8192-D4096-residual-bf16")
+    assert residual["calls"] == 64
+    assert residual["inputs"]["x_TD"] == "bfloat16[8192, 4096]"
+    assert {(i["kernel"], i["name"]) for i in found["implementations"]} >= {
+        ("rms_norm", "reference"),
+        ("rms_norm", "triton"),
+        ("add_rms_norm", "flashinfer"),
+    }
+
+
+def test_a_task_above_level_1_shows_the_implementations_below_it() -> None:
+    found = facts("gated_mlp")
+    assert found["builds_on"] == ["L1/glu", "L2/parallel_linear"]
+    assert {i["kernel"] for i in found["implementations"]} == {"glu", "linear"}
+
+
+def test_a_variant_and_what_a_task_writes() -> None:
+    assert list(facts("gelu_and_mul")["variants"]) == ["gelu"]
+    assert facts("kv_cache")["mutates"] == ["k_cache", "v_cache"]
+
+
+def test_an_architecture() -> None:
+    found = facts("llama")
+    assert found["configs"]["8b"]["config"]["hidden_size"] == 4096
+    assert found["cases"]["L4/llama"]["full"] > 0
+    text = fk("llama").stdout
+    assert "meta-llama/Llama-3.1-8B-Instruct" in text
+    assert "prefill-heavy" in text
+
+
+@pytest.mark.parametrize("name", [entry.id for entry in registry.tasks()])
+def test_every_task_prints(name: str) -> None:
+    result = fk(name)
+    assert result.exit_code == 0
+    for heading in ("Variants", "Implementations", "Cases"):
+        assert heading in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("lama", "llama"), ("rms-norm", "L1/rms_norm"), ("glu:gleu", "L1/glu:gelu")]
+)
+def test_bad_names(name: str, near: str) -> None:
+    result = fk(name)
+    assert result.exit_code == 2
+    assert near in result.stderr

@@ -1,0 +1,272 @@
+"""The public face: prompts in all forms, bad requests, stop strings, refusals with numbers, counters."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
+
+import fastkernels
+from fastkernels import LLM, SamplingParams, registry
+from fastkernels.engine.llm import _device
+from fastkernels.errors import FastKernelsError, MachineError, RequestError, UsageError
+from fastkernels.nn.weights import export_weights
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Token i is the word `w<i>`."""
+    model = Tokenizer(WordLevel({f"w{i}": i for i in range(256)}, unk_token="w0"))
+    model.pre_tokenizer = Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=model, unk_token="w0")
+
+
+def make(**kwargs) -> LLM:
+    return LLM("llama", **{"config": "tiny", "device": "cpu", "max_num_seqs": 4, **kwargs})
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return make()
+
+
+@pytest.fixture(scope="module")
+def talker() -> LLM:
+    return make(tokenizer=tokenizer())
+
+
+def ids(outputs) -> list[list[int]]:
+    return [out.outputs[0].token_ids for out in outputs]
+
+
+def test_package_exports_without_torch():
+    code = "import sys, fastkernels; assert 'torch' not in sys.modules; print(dir(fastkernels))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "LLM" in done.stdout
+    with pytest.raises(AttributeError, match="no attribute 'LMM'"):
+        _ = fastkernels.LMM
+
+
+def test_prompt_forms(llm):
+    one = ids(llm.generate([3, 4, 5], GREEDY))
+    assert len(one) == 1
+    assert ids(llm.generate([[3, 4, 5]], GREEDY)) == one
+    assert ids(llm.generate({"prompt_token_ids": [3, 4, 5]}, GREEDY)) == one
+    assert ids(llm.generate([{"prompt_token_ids": [3, 4, 5]}, [3, 4, 5]], [GREEDY, GREEDY])) == one * 2
+    assert llm.generate([], GREEDY) == []
+
+
+def test_outputs_are_in_order_and_complete(llm):
+    prompts = [[i, i + 1] for i in range(3, 13)]
+    outputs = llm.generate(prompts, GREEDY)
+    assert [out.prompt_token_ids for out in outputs] == prompts
+    assert [out.request_id for out in outputs] == [str(i) for i in range(10)]
+    assert all(out.finished and out.outputs[0].finish_reason == "length" for out in outputs)
+    assert ids(outputs) == [ids(llm.generate([p], GREEDY))[0] for p in prompts]
+
+
+def test_default_parameters_are_vllms(llm):
+    assert len(llm.generate([3, 4])[0].outputs[0].token_ids) <= 16
+    assert SamplingParams() == SamplingParams(temperature=1.0, top_p=1.0, top_k=0, max_tokens=16)
+
+
+def test_progress_counts_every_request(llm):
+    seen = []
+    llm.generate([[3], [4], [5]], GREEDY, on_progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "problem"),
+    [
+        ([], "the prompt is empty"),
+        ([3, 256], r"ids from 3 to 256; the vocabulary has 0\.\.255"),
+        ([-1], "ids from -1"),
+        (["a"], "must be integers"),
+        ([1.5], "must be integers"),
+        ([True], "must be integers"),
+        (list(range(256)), "max_model_len is 256"),
+        ("text", "needs a tokenizer"),
+        ({"prompt": "x"}, "needs prompt_token_ids"),
+    ],
+    ids=str,
+)
+def test_bad_request_is_named_and_the_engine_goes_on(llm, prompt, problem):
+    before = llm.stats()["steps"]
+    with pytest.raises(RequestError, match=f"^request 1: .*{problem}"):
+        llm.generate([[3, 4], prompt, [5]], GREEDY)
+    assert llm.stats()["steps"] == before, "something was launched"
+    assert len(ids(llm.generate([[3, 4], [5]], GREEDY))) == 2
+
+
+def test_numbers_of_parameters_and_prompts_must_agree(llm):
+    with pytest.raises(RequestError, match="1 sampling_params for 2 prompts"):
+        llm.generate([[3], [4]], [GREEDY])
+    with pytest.raises(RequestError, match="1 forced for 2 prompts"):
+        llm.generate([[3], [4]], GREEDY, forced=[[1]])
+    with pytest.raises(RequestError, match="request 0: forced is empty"):
+        llm.generate([[3]], GREEDY, forced=[[]])
+    with pytest.raises(RequestError, match="need a tokenizer"):
+        llm.generate([[3]], SamplingParams(stop="x"))
+
+
+def test_generation_ends_at_the_models_length(llm):
+    output = llm.generate([list(range(250))], SamplingParams(temperature=0, max_tokens=99, ignore_eos=True))
+    assert len(output[0].outputs[0].token_ids) == 6
+    assert output[0].outputs[0].finish_reason == "length"
+
+
+def test_request_that_can_never_fit_the_cache_is_refused_with_numbers():
+    small = make(num_kv_cache_blocks=4)
+    with pytest.raises(
+        RequestError, match="40 prompt tokens and 20 more do not fit the cache of 3 blocks of 16"
+    ):
+        small.generate([list(range(40))], SamplingParams(max_tokens=20))
+    assert len(ids(small.generate([list(range(40))], GREEDY))[0]) == 6
+
+
+def test_end_of_sequence_stops_unless_ignored(llm):
+    prompt = [3, 4, 5]
+    free = SamplingParams(temperature=1.0, seed=1, max_tokens=100, ignore_eos=True)
+    text = ids(llm.generate(prompt, free))[0]
+    while 2 not in text:  # the tiny model's end-of-sequence id
+        free = SamplingParams(temperature=1.0, seed=free.seed + 1, max_tokens=100, ignore_eos=True)
+        text = ids(llm.generate(prompt, free))[0]
+    stopped = llm.generate(prompt, SamplingParams(temperature=1.0, seed=free.seed, max_tokens=100))
+    assert stopped[0].outputs[0].token_ids == text[: text.index(2) + 1]
+    assert stopped[0].outputs[0].finish_reason == "stop"
+
+
+def test_text_in_and_out(talker):
+    by_text = talker.generate("w3 w4 w5", GREEDY)[0]
+    by_ids = talker.generate([3, 4, 5], GREEDY)[0]
+    assert by_text.prompt == "w3 w4 w5"
+    assert by_text.prompt_token_ids == [3, 4, 5]
+    assert by_text.outputs[0].token_ids == by_ids.outputs[0].token_ids
+    assert by_text.outputs[0].text == " ".join(f"w{i}" for i in by_ids.outputs[0].token_ids)
+
+
+@pytest.mark.parametrize("blocks", [None, 20], ids=["roomy", "preempted"])
+def test_stop_string_ends_one_request_and_is_cut(blocks):
+    talker = make(tokenizer=tokenizer(), num_kv_cache_blocks=blocks, block_size=4)
+    params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+    prompts = [[3, 4, 5], [8, 9], [12], [15, 16]]
+    texts = ids(talker.generate(prompts, params))
+    stop = f"w{texts[1][5]} w{texts[1][6]}"
+    mixed = [
+        params,
+        SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True, stop=["zzz", stop]),
+        params,
+        params,
+    ]
+    outputs = talker.generate(prompts, mixed)
+    ended = outputs[1].outputs[0]
+    assert ended.finish_reason == "stop"
+    assert ended.token_ids == texts[1][:7]
+    assert ended.text == " ".join(f"w{i}" for i in texts[1][:5]) + " "
+    assert [t for i, t in enumerate(ids(outputs)) if i != 1] == [t for i, t in enumerate(texts) if i != 1]
+    assert talker.stats()["free_cache_blocks"] == [talker.stats()["cache_blocks"][0] - 1]
+    assert (talker.stats()["preemptions"] > 0) == (blocks is not None)
+
+
+def test_log_probabilities_of_sampled_tokens(llm):
+    params = SamplingParams(temperature=1.5, seed=3, max_tokens=8, ignore_eos=True, logprobs=2)
+    output = llm.generate([3, 4, 5], params)[0].outputs[0]
+    for token, best in zip(output.token_ids, output.logprobs, strict=True):
+        assert token in best
+        assert len(best) in (2, 3)
+        assert list(best.values())[:2] == sorted(list(best.values())[:2], reverse=True)
+        assert best[token] < 0
+    assert llm.generate([3], GREEDY)[0].outputs[0].logprobs is None
+
+
+def test_failing_step_leaves_a_usable_engine(llm):
+    layer = llm.model.get_submodule("layers.1")
+    expected = ids(llm.generate([[3, 4], [5]], GREEDY))
+    calls = []
+
+    def fails(module, args):
+        calls.append(1)
+        if len(calls) == 3:
+            raise ArithmeticError("a kernel crashed")
+
+    handle = layer.register_forward_pre_hook(fails)
+    try:
+        with pytest.raises(ArithmeticError):
+            llm.generate([[3, 4], [5]], GREEDY)
+    finally:
+        handle.remove()
+    assert ids(llm.generate([[3, 4], [5]], GREEDY)) == expected
+    assert llm.stats()["free_cache_blocks"] == [llm.stats()["cache_blocks"][0] - 1]
+
+
+def test_stats_count_steps_and_say_why_they_were_eager():
+    llm = make()
+    llm.generate([[3, 4], [5]], GREEDY)
+    stats = llm.stats()
+    assert stats["steps"] == 6
+    assert stats["graph_replays"] == 0
+    assert stats["eager_steps"] == {"no graphs on cpu": 6}
+    assert stats["weights_bytes"] == 4 * 162_240
+    assert stats["cache_bytes"] == stats["cache_blocks"][0] * 16 * 2 * 2 * 16 * 4 * 3
+    with llm.eager():
+        llm.generate([[3]], GREEDY)
+    assert llm.stats()["eager_steps"]["eager()"] == 6
+    assert llm.runner.graphs.disabled == "no graphs on cpu"
+
+
+def test_cache_on_cpu_is_what_rows_can_use():
+    assert make(max_model_len=64).stats()["cache_blocks"] == [4 * 4 + 1]
+    config = dict(registry.architecture("llama").configs["tiny-mistral"].config)
+    window = LLM(config, device="cpu", max_num_seqs=4, max_num_batched_tokens=32)
+    assert window.stats()["cache_blocks"] == [4 * 3 + 2 + 1]
+
+
+def test_dtype_and_device():
+    llm = make(dtype="bfloat16")
+    assert {p.dtype for p in llm.model.parameters()} == {torch.bfloat16}
+    assert {pool.dtype for pool in llm._pools.values()} == {torch.bfloat16}
+    assert len(ids(llm.generate([[3, 4]], GREEDY))[0]) == 6
+    assert make(dtype=torch.float64).generate([[3]], GREEDY)
+    assert _device("auto").type in ("cpu", "cuda")
+
+
+def test_seed_chooses_the_weights():
+    first, again, other = (dict(export_weights(make(seed=s).model)) for s in (1, 1, 2))
+    name = "model.norm.weight"
+    assert torch.equal(first[name], again[name])
+    assert not torch.equal(first[name], other[name])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "problem"),
+    [
+        ({"max_model_len": 257}, UsageError, "positions end at 256"),
+        ({"max_model_len": 1}, UsageError, "at least 2"),
+        ({"max_num_seqs": 0}, UsageError, "max_num_seqs=0"),
+        ({"max_num_batched_tokens": 0}, UsageError, "max_num_batched_tokens=0"),
+        ({"block_size": 0}, UsageError, "block_size=0"),
+        ({"dtype": "int8"}, UsageError, "dtype='int8'"),
+        ({"device": "tpu"}, UsageError, "device='tpu'"),
+        ({"num_kv_cache_blocks": 2}, MachineError, "2 blocks of 16 tokens"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_named(wrong, error, problem):
+    with pytest.raises(error, match=problem):
+        make(**wrong)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_cuda_without_cuda_is_a_machine_error():
+    with pytest.raises(FastKernelsError) as caught:
+        make(device="cuda")
+    assert caught.value.exit_code == 3

@@ -1,0 +1,123 @@
+"""Under torch.compile a kernel is one opaque operator: no graph break, real shapes, mutation, the choice at
+run time.
+"""
+
+import pytest
+import torch
+from torch import nn
+
+from fastkernels import kernels
+from fastkernels.errors import KernelError
+from tests.pointwise_cases import (
+    add_rms_norm_cases,
+    embedding_cases,
+    glu_cases,
+    linear_cases,
+    rms_norm_cases,
+    rope_cases,
+    softmax_cases,
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Block(nn.Module):
+    """Norm, gate and projection, as a layer calls them."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.weight = nn.Parameter(torch.rand(32, generator=generator) + 0.5)
+        self.up = nn.Parameter(torch.randn(64, 32, generator=generator))
+
+    def forward(self, x, residual):
+        y, residual = kernels.add_rms_norm(x, residual, self.weight, 1e-5)
+        y = kernels.rms_norm(y, self.weight, 1e-5, impl="reference")
+        return kernels.glu(kernels.linear(y, self.up), "silu"), residual
+
+
+class Store(nn.Module):
+    def forward(self, key, value, k_cache, v_cache, slots):
+        kernels.store_kv(key * 2, value, k_cache, v_cache, slots)
+        return k_cache.sum()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_module_compiles_whole(backend):
+    block = Block()
+    x, residual = torch.randn(5, 32), torch.randn(5, 32)
+    with torch.no_grad():
+        expected = block(x, residual)
+        got = torch.compile(block, fullgraph=True, backend=backend)(x, residual)
+    for a, b in zip(got, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_mutated_caches_compile(backend):
+    key, value, slots = torch.randn(3, 2, 8), torch.randn(3, 2, 8), torch.tensor([17, 33, 18])
+
+    def caches():
+        return torch.zeros(4, 16, 2, 8), torch.zeros(4, 16, 2, 8)
+
+    expected, got = caches(), caches()
+    with torch.no_grad():
+        total = Store()(key, value, *expected, slots)
+        assert torch.equal(
+            torch.compile(Store(), fullgraph=True, backend=backend)(key, value, *got, slots), total
+        )
+    assert expected[0].any()
+    for a, b in zip(got, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_use_is_seen_when_a_compiled_module_runs():
+    block = torch.compile(Block(), fullgraph=True, backend="eager")
+    x = torch.randn(5, 32)
+    with torch.no_grad():
+        block(x, x)
+        calls = []
+        reference = kernels.registered["glu"].reference
+        kernels.registered["glu"].reference = lambda *args: calls.append(1) or reference(*args)
+        try:
+            with kernels.use("reference"):
+                block(x, x)
+        finally:
+            kernels.registered["glu"].reference = reference
+    assert calls
+
+
+def test_an_implementation_by_name_stays_in_the_graph():
+    """`impl` is an argument of the operator: one that cannot serve is refused there too, not replaced."""
+
+    def triton_only(x):
+        return kernels.softmax(x, impl="triton")
+
+    compiled = torch.compile(triton_only, fullgraph=True, backend="eager")
+    if kernels.registered["softmax"].why_not("triton", (torch.ones(2, 3),)) is None:
+        assert torch.equal(compiled(torch.zeros(1, 2)), torch.full((1, 2), 0.5))
+    else:
+        with pytest.raises(KernelError, match="triton"):
+            compiled(torch.ones(2, 3))
+
+
+CASES = [
+    *rms_norm_cases([(3, 16)]), *add_rms_norm_cases([(3, 16)]), *glu_cases([(3, 16)]),
+    *softmax_cases([(3, 16)]), *embedding_cases(), *linear_cases([(3, 16, 8)]),
+    *rope_cases([(3, 4, 2, 16, 16)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_operators_agree_with_their_schema_and_fake(case):
+    """torch's own check: the schema tells the truth about mutation and aliasing, the fake about shapes and
+    strides.
+    """
+    op = getattr(torch.ops.fastkernels, case.kernel).default
+    tests = ("test_schema", "test_faketensor")
+    torch.library.opcheck(op, case.make(torch.float32), test_utils=tests)

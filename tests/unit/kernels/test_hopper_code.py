@@ -1,0 +1,86 @@
+"""What Triton makes of the row-wise kernels for Hopper, compiled without a GPU: 16-byte accesses, nothing
+spilled.
+"""
+
+import re
+
+import pytest
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from fastkernels.kernels.glu import triton as glu
+from fastkernels.kernels.launch import warps
+from fastkernels.kernels.policy import interpreting
+from fastkernels.kernels.rms_norm import triton as rms_norm
+from fastkernels.kernels.rope import triton as rope
+from fastkernels.kernels.softmax import triton as softmax
+
+pytestmark = pytest.mark.skipif(interpreting(), reason="the interpreter compiles nothing")
+
+HOPPER = GPUTarget("cuda", 90, 32)
+
+
+def ptx(kernel, types: dict[str, str], constants: dict, elements: int) -> str:
+    """The kernel's PTX for aligned pointers and strides that are multiples of 16, as a launch would
+    specialise it.
+    """
+    signature, constant_at, attributes = {}, {}, {}
+    for index, name in enumerate(kernel.arg_names):
+        if name in constants:
+            signature[name], constant_at[(index,)] = "constexpr", constants[name]
+            continue
+        signature[name] = types.get(name, "i32")
+        if signature[name].startswith("*") or "stride" in name:
+            attributes[(index,)] = [["tt.divisibility", 16]]
+    source = ASTSource(kernel, signature, constant_at, attributes)
+    return triton.compile(source, target=HOPPER, options=warps(elements)).asm["ptx"]
+
+
+def check(code: str, scalar: str = "") -> None:
+    """Every access to global memory moves 16 bytes a thread, but for scalar loads of the given type; no local
+    memory.
+    """
+    accesses = set(re.findall(r"(?:ld|st)\.global[\w.:]*", code))
+    assert accesses - {f"ld.global.{scalar}"} == {"ld.global.v4.b32", "st.global.v4.b32"}
+    assert ".local" not in code
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+BF16_ROWS = dict.fromkeys(("x", "residual", "weight", "y", "total", "q", "k", "q_out", "k_out"), "*bf16")
+
+
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize(("dim", "rows"), [(4096, 1), (14336, 1), (16384, 1), (128, 8)])
+def test_rms_norm(dim, rows, add):
+    width = triton.next_power_of_2(dim)
+    inner = {} if rows > 1 else {"x_inner": 1, "r_inner": 1}
+    constants = {"D": dim, "ADD": add, "ROWS": rows, "WIDTH": width, **inner}
+    check(ptx(rms_norm._normalise_rows, {**BF16_ROWS, "eps": "fp32"}, constants, rows * width))
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_glu(activation):
+    constants = {"inner": 1, "F": 14336, "ACTIVATION": activation, "ROWS": 2, "WIDTH": 1024}
+    check(ptx(glu._gate_rows, BF16_ROWS, constants, 2048))
+
+
+def test_softmax():
+    check(ptx(softmax._softmax_rows, BF16_ROWS, {"inner": 1, "D": 4096, "ROWS": 1, "WIDTH": 4096}, 4096))
+    logits = {"x": "*fp32", "y": "*fp32"}
+    check(
+        ptx(softmax._softmax_stream, logits, {"inner": 1, "D": 128256, "BLOCK": softmax.STREAM_BLOCK}, 8192)
+    )
+
+
+@pytest.mark.parametrize("integer", [torch.int64, torch.int32])
+def test_rope(integer):
+    bits = 8 * integer.itemsize
+    types = {**BF16_ROWS, "cos_sin": "*fp32", "positions": f"*i{bits}"}
+    constants = {"position_stride": 1, "H": 32, "J": 8, "K": 128, "R": 128, "HEADS": 8, "HALF": 64, "REST": 0}
+    check(ptx(rope._rope, types, constants, 1024), scalar=f"b{bits}")

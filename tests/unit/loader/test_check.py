@@ -1,0 +1,162 @@
+"""`fk check`: each rule on a file that breaks it, with its line, and silence on files that break none."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from fastkernels.cli.check import command
+from fastkernels.loader.check import check
+
+GOOD = """import torch
+from torch import nn
+class RMSNorm(nn.Module):
+    def __init__(self, hidden_size, eps=1e-6, *, lanes=4):
+        super().__init__()
+    def forward(self, x_TD, residual_TD=None):
+        return x_TD
+"""
+
+
+def findings(tree, source: str, name: str = "L1/rms_norm.py"):
+    return [(f.rule, f.line, f.severity) for f in check(tree("mine", {name: source}))]
+
+
+def test_a_good_file(tree):
+    assert findings(tree, GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule", "line"),
+    [
+        ("self, hidden_size, eps=1e-6, *, lanes=4", "self, hidden_size", "init-signature", 4),
+        ("eps=1e-6", "eps", "init-signature", 4),
+        ("eps=1e-6", "eps=1e-5", "init-signature", 4),
+        ("hidden_size, eps=1e-6", "size, eps=1e-6", "init-signature", 4),
+        ("*, lanes=4", "*, lanes", "init-signature", 4),
+        ("hidden_size, eps=1e-6, *,", "hidden_size, *, eps=1e-6,", "init-signature", 4),
+        ("self, x_TD, residual_TD=None", "self, x_TD", "forward-signature", 6),
+        ("self, x_TD, residual_TD=None", "self, *args", "forward-signature", 6),
+        ("x_TD, residual_TD=None", "residual_TD, x_TD=None", "forward-signature", 6),
+        ("def forward", "def forwards", "forward-signature", 3),
+        ("class RMSNorm", "class RmsNorm", "missing-class", 1),
+        ("class RMSNorm(nn.Module):", "def RMSNorm(x):", "missing-class", 3),
+        ("return x_TD", "return (x_TD", "syntax", 7),
+        ("return x_TD", "return x_TD\x00", "syntax", 1),
+    ],
+)
+def test_structure(tree, old, new, rule, line):
+    assert old in GOOD
+    found = findings(tree, GOOD.replace(old, new, 1))
+    assert (rule, "error") in [(r, s) for r, _, s in found]
+    if rule != "syntax":
+        assert (rule, line, "error") in found
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("torch.library.define('x::y', '() -> ()')", "torch-op"),
+        (
+            "from torch.library import custom_op\n@custom_op('a::b', mutates_args=())\ndef f(x): ...",
+            "torch-op",
+        ),
+        ("torch.cuda.Event = None", "patch"),
+        ("import time\ntime.perf_counter = lambda: 0", "patch"),
+        ("from torch import cuda\nsetattr(cuda, 'synchronize', print)", "patch"),
+        ("import sys\nsys.modules['time'] = None", "patch"),
+        ("del torch.allclose", "patch"),
+        ("torch.Tensor.norm: object = None", "patch"),
+        ("from unittest import mock\nmock.patch('time.time')", "patch"),
+        ("import os as system\nsystem._exit(0)", "exit"),
+        ("import sys\nsys.exit()", "exit"),
+        ("exit()", "exit"),
+        ("raise SystemExit(0)", "exit"),
+        ("import os\nos.kill(1, 9)", "signal"),
+        ("import signal\nsignal.alarm(1)", "signal"),
+        ("torch.set_num_threads(1)", "global-state"),
+        ("torch.backends.cuda.matmul.allow_tf32 = True", "global-state"),
+        ("import os\nos.environ['OMP_NUM_THREADS'] = '1'", "global-state"),
+        ("import inspect\ninspect.currentframe()", "introspection"),
+        ("import gc\ngc.get_objects()", "introspection"),
+        ("from fastkernels.judge import oracle", "harness"),
+        ("import fastkernels.runner.worker", "harness"),
+        ("from fastkernels import registry", "harness"),
+    ],
+)
+def test_forbidden(tree, line, rule):
+    assert rule in {r for r, _, severity in findings(tree, f"{GOOD}{line}\n") if severity == "error"}
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("eval('1')", "dynamic-code"),
+        ("import threading\nthreading.Thread(target=print)", "thread"),
+        ("torch.cuda.Stream()", "side-stream"),
+        (
+            "from fastkernels import kernels\ntry:\n    f()\nexcept OSError:\n    kernels.rms_norm(1, 2, 3)",
+            "silent-fallback",
+        ),
+    ],
+)
+def test_warnings(tree, line, rule):
+    assert [(r, s) for r, _, s in findings(tree, f"{GOOD}{line}\n")] == [(rule, "warning")]
+
+
+def test_what_candidates_may_do(tree):
+    assert (
+        findings(
+            tree,
+            GOOD
+            + """
+import ctypes, subprocess, os, time
+from fastkernels import kernels
+from fastkernels.baseline.L1.rms_norm import RMSNorm as Base
+from fastkernels.nn.context import step
+from torch.utils.cpp_extension import load_inline
+from . import _helper
+subprocess.run(["cc", "x.c"], check=True)
+signal = torch.ones(1)
+signal.sum()
+exit_code = os.environ.get("HOME")
+_helper.table = {}
+with torch.no_grad():
+    time.perf_counter()
+""",
+        )
+        == []
+    )
+
+
+def test_inherited_methods_and_alias_classes(tree):
+    base = "from fastkernels.baseline.L1.rms_norm import RMSNorm as Base\n"
+    assert findings(tree, base + "class RMSNorm(Base):\n    pass\n") == []
+    assert findings(tree, base + "class Fast(Base):\n    pass\nRMSNorm = Fast\n") == []
+
+
+def test_unknown_files_with_the_nearest_name(tree):
+    mine = tree("mine", {"L1/rmsnorm.py": GOOD, "L1/rms_norm.py": GOOD, "L1/_helper.py": "x = 1\n"})
+    (found,) = check(mine)
+    assert (found.file.name, found.rule) == ("rmsnorm.py", "unknown-task")
+    assert "rms_norm" in found.message
+
+
+def test_helpers_are_checked_too(tree):
+    mine = tree("mine", {"L1/rms_norm.py": GOOD, "L1/_helper.py": "import os\nos._exit(0)\n"})
+    assert [(f.file.name, f.line, f.rule) for f in check(mine)] == [("_helper.py", 2, "exit")]
+
+
+def test_one_file_and_a_file_outside_of_a_tree(tree):
+    mine = tree("mine", {"L1/rms_norm.py": "class X: pass\n", "L1/glu.py": "", "loose.py": ""})
+    assert {f.file.name for f in check(mine / "L1/rms_norm.py")} == {"rms_norm.py"}
+    assert [f.rule for f in check(mine / "loose.py")] == ["unknown-task"]
+
+
+def test_command(tree):
+    good, bad = tree("good", {"L1/rms_norm.py": GOOD}), tree("bad", {"L1/rms_norm.py": "def f(:\n"})
+    result = CliRunner().invoke(command, [str(good)])
+    assert (result.exit_code, result.stdout) == (0, "")
+    result = CliRunner().invoke(command, [str(good), str(bad)])
+    assert result.exit_code == 1
+    assert result.stdout.startswith(f"{bad / 'L1/rms_norm.py'}:1: error syntax: ")

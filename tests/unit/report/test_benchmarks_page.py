@@ -1,0 +1,58 @@
+"""scripts/build_benchmarks_page.py: the committed page is what the committed reports say."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from fastkernels.errors import FileFormatError
+from fastkernels.report import json as reports
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location(
+        "build_benchmarks_page", ROOT / "scripts/build_benchmarks_page.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_committed_page_is_current(script):
+    """Renew with: make docs"""
+    found = script.read(script.REPORTS)
+    if not found and not script.PAGE.exists():
+        pytest.skip("no report is committed yet")
+    assert script.PAGE.read_text(encoding="utf-8") == script.page(found)
+
+
+def test_the_page_holds_every_report(script, kernel_report, eval_report, tmp_path):
+    gpu = kernel_report.environment.model_copy(update={"device": "NVIDIA H200", "device_type": "cuda"})
+    reports.write(kernel_report.model_copy(update={"environment": gpu}), tmp_path / "h200" / "kernels.json")
+    reports.write(eval_report, tmp_path / "cpu" / "eval.json")
+    text = script.page(script.read(tmp_path))
+    assert text.index(
+        "## Intel" if "## Intel" in text else f"## {eval_report.environment.device}"
+    ) < text.index("### cpu/")
+    assert "## NVIDIA H200\n\n### h200/kernels.json" in text
+    assert "| L1/rms_norm | mine | host | 6 | 4 | 1.001 | 0.800 .. 1.251 | 1.1 % | 61 .. 61 % |" in text
+    assert "| L1/rms_norm | tiny-T7-D64-f32 | mine | 1.251 |" in text
+    assert f"MacroEval **{eval_report.macroeval.score:.4f}**" in text
+    assert "| llama | balanced | 100 | 110 | out tok/s | 1.102 |" in text
+    assert text.count("not a GPU result") == 1
+
+
+def test_no_reports_make_an_empty_page(script, tmp_path):
+    assert "No report yet" in script.page(script.read(tmp_path))
+
+
+def test_a_corrupt_report_is_named(script, tmp_path):
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(FileFormatError, match=r"bad.json, line 1"):
+        script.read(tmp_path)

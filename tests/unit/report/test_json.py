@@ -1,0 +1,139 @@
+"""report/json.py and report/schema.py: round trips, atomic writing, places of errors, the published
+schema."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from fastkernels.errors import FileFormatError, UsageError
+from fastkernels.report import json as reports
+from fastkernels.report import schema
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_reports_come_back_as_they_were(kernel_report, eval_report, tmp_path):
+    for report in (kernel_report, eval_report):
+        path = tmp_path / "new folder" / f"{report.kind}.json"
+        reports.write(report, path)
+        assert reports.load(path) == report
+        assert [p.name for p in path.parent.iterdir() if p.name.startswith(".")] == []
+
+
+def test_the_fields_that_readers_rely_on(kernel_report, eval_report):
+    kernels, evaluation = (json.loads(reports.dumps(report)) for report in (kernel_report, eval_report))
+    assert {"kind", "schema", "environment", "rows", "summary"} <= kernels.keys()
+    expected = "task variant case verdict contract speedup speedup_ci baseline_us candidate_us error_ratio"
+    assert {*expected.split(), "roofline_pct", "capture", "compile"} <= kernels["rows"][0].keys()
+    model = evaluation["models"][0]
+    assert {
+        "model",
+        "category",
+        "workloads",
+        "correctness",
+        "noise_floor",
+        "valid",
+        "speedup",
+        "swap",
+    } <= model.keys()
+    assert model["workloads"][0]["throughput_ratio"] == pytest.approx(1.1, abs=0.01)
+    assert {"sites", "calls"} <= model["swap"].keys()
+    assert {"score", "speedup", "correctness", "coverage"} <= evaluation["macroeval"].keys()
+
+
+def test_stdout(kernel_report, capsys):
+    reports.write(kernel_report, "-")
+    assert json.loads(capsys.readouterr().out)["kind"] == "kernels"
+
+
+def test_a_failed_write_leaves_the_old_file(kernel_report, tmp_path, monkeypatch):
+    path = tmp_path / "report.json"
+    path.write_text("old")
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(reports.os, "replace", full)
+    with pytest.raises(UsageError, match="No space left"):
+        reports.write(kernel_report, path)
+    assert path.read_text() == "old"
+
+
+def test_a_folder_in_the_way_is_named(kernel_report, tmp_path):
+    with pytest.raises(UsageError, match=str(tmp_path)):
+        reports.write(kernel_report, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "problem"),
+    [
+        (lambda s: s.replace('"kind": "eval",', '"kind": "eval"'), 3, "not JSON"),
+        (lambda s: s[: len(s) // 2], None, "not JSON"),
+        (lambda s: s.replace('"kind": "eval"', '"kind": "other"'), 1, "'other'"),
+        (lambda s: "[]", 1, "not a report"),
+        (lambda s: s.replace('"complete": true', '"complete": "maybe"'), None, "complete"),
+        (lambda s: s.replace('"sites": 7', '"sites": "many"'), None, "models.0.swap.sites"),
+        (lambda s: s.replace('"valid": true', '"valid": true, "extra": 1'), None, "models.0.extra"),
+    ],
+)
+def test_corrupt_files_are_named_with_their_line(eval_report, tmp_path, change, line, problem):
+    path = tmp_path / "bad.json"
+    path.write_text(change(reports.dumps(eval_report)))
+    with pytest.raises(FileFormatError) as raised:
+        reports.load(path)
+    assert str(path) in str(raised.value)
+    assert problem in str(raised.value)
+    assert raised.value.where.startswith("line ")
+    if line is not None:
+        assert raised.value.where == f"line {line}"
+
+
+def test_the_line_is_that_of_the_wrong_value(eval_report, tmp_path):
+    text = reports.dumps(eval_report).replace('"sites": 7', '"sites": "many"')
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    expected = next(i for i, found in enumerate(text.splitlines(), 1) if '"sites": "many"' in found)
+    with pytest.raises(FileFormatError, match=f"line {expected}:"):
+        reports.load(path)
+
+
+def test_line_of_a_missing_member_is_that_of_its_owner():
+    text = '{\n "a": [1,\n  {"b": 2}\n ]\n}'
+    assert reports.line_of(text, ("a", 1, "b")) == 3
+    assert reports.line_of(text, ("a", 1, "missing")) == 3
+    assert reports.line_of(text, ("a", 9)) == 2
+    assert reports.line_of(text, ("a", "x")) == 2
+    assert reports.line_of(text, ()) == 1
+
+
+def test_missing_and_unreadable_files(tmp_path, kernel_report):
+    with pytest.raises(FileFormatError, match="No such file"):
+        reports.load(tmp_path / "none.json")
+    binary = tmp_path / "binary.json"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(FileFormatError, match="decode"):
+        reports.load(binary)
+    reports.write(kernel_report, tmp_path / "kernels.json")
+    with pytest.raises(FileFormatError, match="fk kernels"):
+        reports.load_eval(tmp_path / "kernels.json")
+
+
+@pytest.mark.parametrize("kind", ["kernels", "eval"])
+def test_the_published_schema_is_current(kind):
+    """Renew with: fk schema kernels > docs/schema/kernels.json (and eval)."""
+    assert (ROOT / "docs" / "schema" / f"{kind}.json").read_text() == schema.text(kind)
+
+
+def test_reports_obey_the_schema(kernel_report, eval_report):
+    for report in (kernel_report, eval_report):
+        data = json.loads(reports.dumps(report))
+        found = schema.schema(report.kind)
+        jsonschema.Draft202012Validator.check_schema(found)
+        jsonschema.validate(data, found)
+        del data["environment"]
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(data, found)

@@ -1,0 +1,133 @@
+"""report/mlflow.py: runs are stored, and whatever fails is a warning within bounded time."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from fastkernels import report as package
+from fastkernels.report import mlflow
+
+
+@pytest.fixture
+def state(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("FK_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("FK_TRACKING", raising=False)
+    return tmp_path / "state"
+
+
+def query(state: Path, sql: str) -> list[tuple]:
+    connection = sqlite3.connect(state / "mlflow.db")
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
+
+
+@pytest.mark.slow
+def test_runs_of_both_kinds_are_stored(state, tmp_path, kernel_report, eval_report, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = tmp_path / "faster" / "L1" / "rms_norm.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("class RMSNorm: ...\n")
+    assert mlflow.log(kernel_report, [source])
+    assert mlflow.log(eval_report, [])
+    assert capfd.readouterr() == ("", ""), "MLflow's own chatter must not be seen"
+    names = {name for (name,) in query(state, "select name from experiments")}
+    assert {"fastkernels-kernels", "fastkernels-eval"} <= names
+    metrics = dict(query(state, "select key, value from metrics"))
+    assert metrics["L1/rms_norm:default/tiny-T7-D64-f32/mine/speedup"] == 1.251
+    assert metrics["L1/rms_norm:default/tiny-T64-D64-f32/mine/passed"] == 0
+    assert metrics["macroeval/score"] == eval_report.macroeval.score
+    tags = dict(query(state, "select key, value from tags"))
+    assert tags["environment.device"] == kernel_report.environment.device
+    assert dict(query(state, "select key, value from params"))["seed"] == "3"
+    assert {status for (status,) in query(state, "select status from runs")} == {"FINISHED"}
+    [stored] = (state / "mlartifacts").rglob("rms_norm.py")
+    assert stored.read_text() == source.read_text()
+    assert stored.parts[-4:] == ("candidates", "faster", "L1", "rms_norm.py")
+    saved = [json.loads(path.read_text())["kind"] for path in (state / "mlartifacts").rglob("report.json")]
+    assert sorted(saved) == ["eval", "kernels"]
+    assert not (tmp_path / "mlruns").exists(), "nothing in the working folder"
+
+
+def test_a_failing_child_is_one_line_of_warning(state, kernel_report, capsys, monkeypatch):
+    def broken(*args: object, **kwargs: object) -> subprocess.CompletedProcess:
+        return subprocess.CompletedProcess(
+            [], 1, "", "Traceback ...\nOperationalError: unable to open database file\n"
+        )
+
+    monkeypatch.setattr(mlflow.subprocess, "run", broken)
+    assert mlflow.log(kernel_report, []) is False
+    assert (
+        capsys.readouterr().err
+        == "warning: not logged to MLflow: OperationalError: unable to open database file\n"
+    )
+
+
+def test_an_unusable_place_is_a_warning(tmp_path, kernel_report, capsys, monkeypatch):
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    monkeypatch.setenv("FK_STATE_DIR", str(in_the_way))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert mlflow.log(kernel_report, []) is False
+    assert "warning: not logged to MLflow" in capsys.readouterr().err
+
+
+def test_a_hanging_server_costs_bounded_time(state, kernel_report, capsys, monkeypatch):
+    monkeypatch.setattr(mlflow, "TIMEOUT_S", 0.2)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    begin = time.monotonic()
+    assert mlflow.log(kernel_report, []) is False
+    assert time.monotonic() - begin < 5
+    assert "no answer within 0.2 s from http://127.0.0.1:9" in capsys.readouterr().err
+
+
+def test_it_can_be_switched_off(state, kernel_report, monkeypatch):
+    monkeypatch.setenv("FK_TRACKING", "0")
+    assert mlflow.log(kernel_report, []) is False
+    assert not state.exists()
+
+
+def test_a_chosen_server_decides_about_artifacts(state, kernel_report, monkeypatch):
+    assert mlflow.payload(kernel_report, [])["artifacts"] == str(state / "mlartifacts")
+    assert mlflow.payload(kernel_report, [])["uri"] == f"sqlite:///{state}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking:5000")
+    entry = mlflow.payload(kernel_report, [])
+    assert (entry["uri"], entry["artifacts"]) == ("http://tracking:5000", None)
+
+
+def test_publish_shows_writes_and_logs(kernel_report, tmp_path, capsys, monkeypatch):
+    logged = []
+    monkeypatch.setattr(mlflow, "log", lambda report, sources: logged.append(sources))
+    assert package.publish(kernel_report, str(tmp_path / "out.json"), [Path("x.py")]) == 1
+    assert "fk kernels on" in capsys.readouterr().out
+    assert (tmp_path / "out.json").is_file()
+    assert logged == [[Path("x.py")]]
+    package.publish(kernel_report, "-")
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["kind"] == "kernels"
+    assert "fk kernels on" in captured.err
+
+
+def test_exit_codes(kernel_report, eval_report):
+    def kernels(**changes: int) -> int:
+        summary = kernel_report.summary.model_copy(update={"failed": 0, **changes})
+        return package.exit_code(kernel_report.model_copy(update={"summary": summary}))
+
+    assert kernels() == 0
+    assert kernels(failed=1, unstable=1) == 1
+    assert kernels(unstable=1) == 3
+    assert kernels(passed=0) == 3, "nothing could be judged"
+    assert package.exit_code(eval_report) == 1
+    good = eval_report.model_copy(update={"models": eval_report.models[:1]})
+    assert package.exit_code(good) == 0
+    assert package.exit_code(eval_report.model_copy(update={"candidates": ()})) == 3
+    for report in (kernel_report, eval_report):
+        assert package.exit_code(report.model_copy(update={"complete": False})) == 130

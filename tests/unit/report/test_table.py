@@ -1,0 +1,163 @@
+"""report/table.py: what a reader must find in the text of each report."""
+
+from __future__ import annotations
+
+import io
+
+from fastkernels.records import Failure
+from fastkernels.report import table
+from fastkernels.report.layout import Column, plain
+from fastkernels.report.layout import table as grid
+
+
+def line(text: str, start: str) -> str:
+    return next(found for found in text.splitlines() if found.startswith(start))
+
+
+def test_cpu_results_are_labelled(kernel_report, eval_report):
+    for report in (kernel_report, eval_report):
+        assert "CPU, host contract: not a GPU result" in table.text(report)
+    gpu = kernel_report.environment.model_copy(update={"device_type": "cuda", "device": "NVIDIA H200"})
+    text = table.text(kernel_report.model_copy(update={"environment": gpu}))
+    assert "not a GPU result" not in text
+    assert "fk kernels on NVIDIA H200" in text
+
+
+def test_kernel_rows_say_everything(kernel_report):
+    text = table.text(kernel_report)
+    assert kernel_report.environment.device in text
+    assert "contract host: wall clock" in text
+    first = line(text, "tiny-T7-D64-f32").split()
+    assert first[:6] == ["tiny-T7-D64-f32", "PASSED", "1.251", "1.241", "..", "1.260"]
+    assert "▲" in first
+    assert "27.91 (rms_norm=torch)" in line(text, "tiny-T7-D64-f32")
+    assert "▼" in line(text, "tiny-T512-D64-f32")
+    assert " = " in line(text, "tiny-T8-D64-f32")
+    assert "WRONG(value)" in line(text, "tiny-T64-D64-f32")
+
+
+def test_every_shown_column_has_a_legend_and_empty_ones_vanish(kernel_report):
+    text = table.text(kernel_report)
+    header = line(text, "case")
+    for name in ("speed-up", "95 %", "baseline", "candidate us", "noise %", "roofline %", "error"):
+        assert name in header
+        assert any(found.startswith(f"{name}: ") for found in text.splitlines())
+    assert "capture" not in header
+    on_gpu = tuple(
+        row.model_copy(update={"capture": "no", "compile": "graph break"}) for row in kernel_report.rows
+    )
+    text = table.text(kernel_report.model_copy(update={"rows": on_gpu}))
+    assert "graph break" in line(text, "tiny-T7-D64-f32")
+    assert "compile: " in text
+
+
+def test_held_out_shapes_are_counted_not_listed(kernel_report):
+    text = table.text(kernel_report)
+    assert "1 held-out shape checked and passed, not timed" in text
+    assert "tiny-T31-D64-f32" not in text
+
+
+def test_failures_are_below_once_with_place_and_output(kernel_report):
+    text = table.text(kernel_report)
+    below = text[text.index("Failures") :]
+    assert "L1/rms_norm  mine  tiny-T64-D64-f32  (and 1 more cases)" in below
+    assert "at cand/L1/rms_norm.py:17" in below
+    assert "relative L2 error 1 against float64" in below
+    assert "world" in below
+    assert below.count("hello") == 1
+
+
+def test_long_output_is_cut_to_its_end(kernel_report):
+    noisy = kernel_report.rows[-1].failure.model_copy(
+        update={"output": "\n".join(f"line {i}" for i in range(100))}
+    )
+    rows = (kernel_report.rows[-1].model_copy(update={"failure": noisy}),)
+    text = table.text(kernel_report.model_copy(update={"rows": rows}))
+    assert "... 80 lines before" in text
+    assert "line 99" in text
+    assert "line 79\n" not in text
+
+
+def test_summary_and_shadowed_files(kernel_report):
+    text = table.text(kernel_report)
+    assert "4 of 6 passed, 2 failed" in text
+    assert "geometric mean of the timed speed-ups 1.001" in text
+    assert "cand/L1/glu.py is not reached" in text
+    assert "processes, home" in text
+
+
+def test_interruptions_are_marked(kernel_report, eval_report):
+    for report in (kernel_report, eval_report):
+        assert "INTERRUPTED" not in table.text(report)
+        assert "INTERRUPTED" in table.text(report.model_copy(update={"complete": False}))
+    empty = eval_report.model_copy(update={"models": (), "macroeval": None, "complete": False})
+    assert "INTERRUPTED" in table.text(empty)
+    nothing = kernel_report.model_copy(update={"rows": (), "complete": False})
+    assert "INTERRUPTED" in table.text(nothing)
+
+
+def test_notes_and_what_cannot_be_served(kernel_report):
+    absent = kernel_report.rows[-1].model_copy(update={
+        "case": "*", "candidate": "impl:flashinfer", "verdict": "UNSUPPORTED", "timed": False,
+        "failure": Failure(message="flashinfer is not installed"),
+    })  # fmt: skip
+    text = table.text(kernel_report.model_copy(update={"rows": (absent,), "notes": ("events cost 1.2 us",)}))
+    assert "events cost 1.2 us" in text
+    assert "UNSUPPORTED  L1/rms_norm  impl:flashinfer  *" in text
+    assert "flashinfer is not installed" in text
+
+
+def test_the_legend_is_printed_once_for_several_tasks(kernel_report):
+    other = kernel_report.rows[0].model_copy(update={"task": "L1/glu"})
+    text = table.text(kernel_report.model_copy(update={"rows": (*kernel_report.rows, other)}))
+    assert "L1/glu  mine" in text
+    assert text.count("noise %: ") == 1
+
+
+def test_several_candidates_get_a_column(kernel_report):
+    other = kernel_report.rows[0].model_copy(update={"candidate": "impl:triton"})
+    text = table.text(kernel_report.model_copy(update={"rows": (*kernel_report.rows, other)}))
+    assert "impl:triton" in text
+    assert "candidate" in line(text, "case")
+
+
+def test_eval_tables(eval_report):
+    text = table.text(eval_report)
+    assert "fk eval on" in text
+    assert "mine" in text.splitlines()[0]
+    llama = line(text, "llama")
+    assert "yes" in llama
+    assert "0.90" in llama
+    assert "no" in line(text, "other").split()
+    assert "MacroEval" in text
+    assert f"coverage {eval_report.macroeval.coverage:.4f}" in text
+    assert "by throughput alone" in text
+    assert "llama: single-request: ratio 20 clipped to 10" in text
+    assert "never imported by this model: L1/glu" in text
+    assert "clipped" in next(
+        found for found in text.splitlines() if "single-request" in found and "10.000" in found
+    )
+    assert "Vision" in text
+    assert "at cand/L1/rms_norm.py:17" in text
+
+
+def test_a_self_test_says_so(eval_report):
+    assert "self-test" in table.text(eval_report.model_copy(update={"candidates": ()})).splitlines()[0]
+
+
+def test_pipes_are_never_cut():
+    wide = "x" * 500
+    assert wide in plain([grid([Column("name", "")], [[wide]])])
+
+
+def test_terminals_fold_and_pipes_do_not(kernel_report):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    pipe, terminal = io.StringIO(), Terminal()
+    table.show(kernel_report, pipe)
+    table.show(kernel_report, terminal)
+    assert pipe.getvalue() == table.text(kernel_report)
+    assert "\x1b" not in pipe.getvalue()
+    assert "mine" in terminal.getvalue()
