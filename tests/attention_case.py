@@ -12,9 +12,8 @@ from torch import Tensor
 
 from tests.helpers import make_tables
 
-
-# Rounding of probabilities and of the output to 16 bits (half a unit in the last place each, and some luck less);
-# float32 arithmetic of scores up to about 20 and sums of 1,000 terms; float64 likewise.
+# Rounding of probabilities and of the output to 16 bits (half a unit in the last place each, and some luck
+# less); float32 arithmetic of scores up to about 20 and sums of 1,000 terms; float64 likewise.
 ROUNDING = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2e-6, torch.float64: 2e-14}
 
 
@@ -83,7 +82,8 @@ def attention_case(
     spare_blocks: int = 3,
     free_behind_window: bool = True,
 ) -> AttentionCase:
-    """Everything that a kernel must not use is NaN: the null block, foreign blocks, slots behind a row's end and,
+    """Everything that a kernel must not use is NaN: the null block, foreign blocks, slots behind a row's end
+    and,
     as after an engine's release, whole blocks before the window of the row's first query."""
     generator = torch.Generator().manual_seed(seed)
     (num_heads, num_kv_heads), scale = heads, head_dim**-0.5
@@ -91,7 +91,8 @@ def attention_case(
     table_BN = make_tables(seq_lens, block_size, num_blocks, generator)[0]
     if table_BN.shape[1] == 0:
         table_BN = torch.zeros(len(seq_lens), 1, dtype=torch.int32)
-    # A graph's tables are as wide as its longest possible row; what lies behind a row's end is old and meaningless.
+    # A graph's tables are as wide as its longest possible row; what lies behind a row's end is old and
+    # meaningless.
     unused = torch.randint(0, num_blocks, (len(seq_lens), 2), generator=generator, dtype=torch.int32)
     table_BN = torch.cat((table_BN, unused), 1)
 

@@ -16,22 +16,22 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
 ]
 
-BIG = dict(heads=(32, 8), head_dim=128)
+BIG = {"heads": (32, 8), "head_dim": 128}
 DECODE = {
     "one-row": dict(seq_lens=[1000], **BIG),
     "mixed": dict(seq_lens=[1, 15, 16, 17, 300, 2049], **BIG),
     "padding-rows": dict(seq_lens=[5, 0, 640, 0], **BIG),
-    "many-rows": dict(seq_lens=[7 * n % 97 + 1 for n in range(200)], heads=(4, 2), head_dim=64),
+    "many-rows": {"seq_lens": [7 * n % 97 + 1 for n in range(200)], "heads": (4, 2), "head_dim": 64},
     "window": dict(seq_lens=[3, 400, 900, 2000], window=333, **BIG),
     "window-of-one": dict(seq_lens=[1, 17, 40], window=1, **BIG),
     "blocks-of-256": dict(seq_lens=[9, 300], block_size=256, **BIG),
     "blocks-of-4": dict(seq_lens=[9, 300], block_size=4, **BIG),
-    "no-groups": dict(seq_lens=[21, 400], heads=(3, 3), head_dim=128),
-    "group-of-20": dict(seq_lens=[21, 400], heads=(20, 1), head_dim=128),
-    "head-dim-16": dict(seq_lens=[21, 400], heads=(4, 2), head_dim=16),
-    "head-dim-40": dict(seq_lens=[21, 400], heads=(4, 2), head_dim=40),
-    "head-dim-64": dict(seq_lens=[21, 400], heads=(32, 8), head_dim=64),
-    "head-dim-256": dict(seq_lens=[21, 400], heads=(8, 4), head_dim=256),
+    "no-groups": {"seq_lens": [21, 400], "heads": (3, 3), "head_dim": 128},
+    "group-of-20": {"seq_lens": [21, 400], "heads": (20, 1), "head_dim": 128},
+    "head-dim-16": {"seq_lens": [21, 400], "heads": (4, 2), "head_dim": 16},
+    "head-dim-40": {"seq_lens": [21, 400], "heads": (4, 2), "head_dim": 40},
+    "head-dim-64": {"seq_lens": [21, 400], "heads": (32, 8), "head_dim": 64},
+    "head-dim-256": {"seq_lens": [21, 400], "heads": (8, 4), "head_dim": 256},
 }
 PREFILL = {
     "one-row": dict(query_lens=[300], seq_lens=[300], **BIG),
@@ -43,14 +43,14 @@ PREFILL = {
     "window-of-one": dict(query_lens=[200, 3], seq_lens=[200, 18], window=1, **BIG),
     "blocks-of-256": dict(query_lens=[9, 140], seq_lens=[9, 600], block_size=256, **BIG),
     "blocks-of-4": dict(query_lens=[9, 140], seq_lens=[9, 300], block_size=4, **BIG),
-    "no-groups": dict(query_lens=[21, 140], seq_lens=[21, 400], heads=(3, 3), head_dim=128),
-    "head-dim-16": dict(query_lens=[21, 140], seq_lens=[21, 400], heads=(4, 2), head_dim=16),
-    "head-dim-40": dict(query_lens=[21, 140], seq_lens=[21, 400], heads=(4, 2), head_dim=40),
-    "head-dim-64": dict(query_lens=[21, 140], seq_lens=[21, 400], heads=(8, 2), head_dim=64),
-    "head-dim-256": dict(query_lens=[21, 140], seq_lens=[21, 400], heads=(8, 4), head_dim=256),
+    "no-groups": {"query_lens": [21, 140], "seq_lens": [21, 400], "heads": (3, 3), "head_dim": 128},
+    "head-dim-16": {"query_lens": [21, 140], "seq_lens": [21, 400], "heads": (4, 2), "head_dim": 16},
+    "head-dim-40": {"query_lens": [21, 140], "seq_lens": [21, 400], "heads": (4, 2), "head_dim": 40},
+    "head-dim-64": {"query_lens": [21, 140], "seq_lens": [21, 400], "heads": (8, 2), "head_dim": 64},
+    "head-dim-256": {"query_lens": [21, 140], "seq_lens": [21, 400], "heads": (8, 4), "head_dim": 256},
 }
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
-ROUND = dict(argnames="dtype", argvalues=DTYPES, ids=str)
+ROUND = {"argnames": "dtype", "argvalues": DTYPES, "ids": str}
 
 
 def arguments(kernel: str, case: AttentionCase) -> tuple:

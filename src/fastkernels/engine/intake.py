@@ -1,4 +1,4 @@
-"""From what a caller gives to needs and requests that can be served; a RequestError says what is wrong with the rest."""
+"""From what a caller gives to requests that can be served; a RequestError says what is wrong with the others."""
 
 from __future__ import annotations
 
@@ -59,12 +59,18 @@ class Intake:
                     f"A prompt dictionary needs prompt_token_ids, not {', '.join(map(repr, prompt))}"
                 )
             prompt = prompt["prompt_token_ids"]
-        if any(isinstance(i, bool) or not isinstance(i, (int, np.integer)) for i in prompt):
-            raise RequestError("token ids must be integers")
-        return [int(i) for i in prompt]
+        try:
+            ids = np.asarray(prompt)
+        except ValueError:  # lists of different lengths
+            ids = np.zeros((0, 0))
+        if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
+            raise RequestError(
+                f"a prompt is text or a list of token ids, and token ids must be integers: {prompt!r:.60}"
+            )
+        return ids.tolist()
 
     def check(self, need: Tokens) -> None:
-        """Whether the engine can ever serve a need; a RequestError says why not."""
+        """Refuse what the engine can never serve; a RequestError says why."""
         for name, ids in (("the prompt", need.tokens), ("forced", need.forced)):
             if ids is not None and not ids:
                 raise RequestError(f"{name} is empty")

@@ -75,6 +75,8 @@ class LLM:
         tokenizer: Any | None = None,
     ) -> None:
         self.device = _device(device)
+        if self.device.index is not None:
+            torch.cuda.set_device(self.device)
         self.source = find(model, config, size or ("full" if self.device.type == "cuda" else "tiny"))
         self.dtype = self.source.dtype(self.device) if dtype == "auto" else _dtype(dtype)
         self.limits = self._limits(max_num_seqs, max_model_len, max_num_batched_tokens, block_size)

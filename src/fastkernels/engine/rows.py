@@ -1,12 +1,11 @@
-"""Device side of the rows: token ids, block tables and sampling parameters, and the inputs of a step made
-from them.
+"""Device side of the rows: ids, block tables and sampling parameters, and the inputs of a step made from them.
 
-    R rows (row 0 is null) · L positions of a row · N table entries · B rows of a step · T tokens · S sampled
-    rows P rows of a decode step with its padding · A admitted rows · U uploaded ids
+    R rows (row 0 is null) · L positions of a row · N table entries · B rows of a step · T tokens
+    S sampled rows · P rows of a decode step with its padding · A admitted rows · U uploaded ids
 
-The host sends one packet (packing.py); index operations on the device turn it into input ids, positions, slots
-and the `Step`. The same code runs eagerly on CPU and CUDA and inside decode graphs. Padding is row 0 with
-start -1: no cached tokens, slots in the null block, samples into row 0.
+The host sends one packet (packing.py); index operations on the device turn it into input ids, positions,
+slots and the `Step`. The same code runs eagerly on CPU and CUDA and inside decode graphs. Padding is row 0
+with start -1: no cached tokens, slots in the null block, samples into row 0.
 """
 
 from __future__ import annotations

@@ -64,6 +64,10 @@ class Kernel:
     def names(self) -> list[str]:
         return ["reference", *self._by_name]
 
+    def implementation(self, name: str) -> Implementation | None:
+        """The implementation of this name; None for `reference` and for names that do not exist."""
+        return self._by_name.get(name)
+
     def __call__(self, *args: Any, impl: str | None = None) -> Any:
         if torch.compiler.is_compiling():
             return self._op(*args, impl=impl)
@@ -112,7 +116,7 @@ class Kernel:
         if choices is None:
             entries = policy.preferred(self.name, list(self._by_name), device)
             choices = self._choices[device] = [
-                Choice(self.name, self.reference, self._by_name.get(entry.use), entry, device)
+                Choice(self.name, self.reference, self.implementation(entry.use), entry, device)
                 for entry in entries
             ]
         size: int | None = None

@@ -1,4 +1,4 @@
-"""Implementations of a kernel, and an entry of a device's table bound to one: what a call asks before it runs."""
+"""Implementations of a kernel, and the entries of a device's table: what a call asks before it runs."""
 
 from __future__ import annotations
 

@@ -1,18 +1,20 @@
-"""Plan once, use in every layer: what an attention call derives from its batch, kept for the length of a scope.
+"""Plan once, use in every layer: what an attention call derives from its batch, kept for the length of a
+scope.
 
     with plan_scope():                      entered by nn.context.use_step, so once for each forward
-        for layer in layers: ...            the first call plans, later calls with the same tensors find the plan
+        for layer in layers: ...            the first call plans, later calls with the same tensors find the
+        plan
 
 A plan is what depends on the lengths and block tables but not on queries, keys or values: FlashInfer's work
 partition, gather indices, masks. Without a scope every call plans anew.
 
-Plans are keyed by the storage of the tensors that they were made from (a layer may slice the step's tensors anew),
-their version where torch counts one, and static arguments; the scope holds these tensors, so an address cannot be
-used again while its plan lives. A scope therefore must not outlive a change that torch cannot see (a graph replay, a
-kernel that writes lengths): one scope for each forward.
+Plans are keyed by the storage of the tensors that they were made from (a layer may slice the step's tensors
+anew), their version where torch counts one, and static arguments; the scope holds these tensors, so an
+address cannot be used again while its plan lives. A scope therefore must not outlive a change that torch
+cannot see (a graph replay, a kernel that writes lengths): one scope for each forward.
 
-`plan_scope(frozen=True)` promises more: until the scope ends, lengths and tables keep their values. Scopes inside it
-share its plans, and a plan made before a CUDA graph is captured may be used inside the graph.
+`plan_scope(frozen=True)` promises more: until the scope ends, lengths and tables keep their values. Scopes
+inside it share its plans, and a plan made before a CUDA graph is captured may be used inside the graph.
 """
 
 from __future__ import annotations
@@ -73,7 +75,8 @@ def is_planned(name: str, tensors: Sequence[Tensor], static: Hashable) -> bool:
 
 
 def lease(pool: list[Plan], make: Callable[[], Plan]) -> Plan:
-    """An object that only one plan may use at a time, from `pool` or new; it returns there when the scope ends.
+    """An object that only one plan may use at a time, from `pool` or new; it returns there when the scope
+    ends.
 
     Without a scope it returns at once: the plan is used by the current call only.
     """

@@ -130,8 +130,8 @@ def download(repository: str) -> Path:
     except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
         raise UsageError(
             f"{repository} is not in the local Hugging Face cache, and the Hub cannot be reached "
-            "(no network, or HF_HUB_OFFLINE is set). Download it once with network, set HF_HOME to a cache that has it, or "
-            "give a folder or an architecture id (random weights)"
+            "(no network, or HF_HUB_OFFLINE is set). Download it once with network, set HF_HOME to a cache "
+            "that has it, or give a folder or an architecture id (random weights)"
         ) from error
     except (HfHubHTTPError, HFValidationError) as error:
         raise UsageError(f"{repository} cannot be downloaded: {error}") from error

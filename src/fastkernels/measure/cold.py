@@ -1,13 +1,13 @@
 """Cold caches and poisoned memory before a timed call.
 
-CUDA    a read of twice the L2 cache evicts every line that the copies left there (a read, because written lines would
-        be flushed to memory during the timed call). It is a CUDA graph captured before any candidate is imported, so
-        nobody can make it do less. Pinned lines are given back first.
-CPU     nothing: the inputs are copied in just before the call by the same core, so both sides find them in the same
-        caches, as a layer finds its activations in production. The `host` contract is a warm one.
+CUDA    a read of twice the L2 cache evicts every line that the copies left there (a read, because written
+        lines would be flushed to memory during the timed call). It is a CUDA graph captured before any
+        candidate is imported, so nobody can make it do less. Pinned lines are given back first.
+CPU     nothing: the inputs are copied in just before the call by the same core, so both sides find them in
+        the same caches, as a layer finds its activations in production. The `host` contract is a warm one.
 
-Poison is 0xFF in every byte: NaN in every float, -1 in every integer. A kernel that reads memory it never wrote, or
-returns some, shows.
+Poison is 0xFF in every byte: NaN in every float, -1 in every integer. A kernel that reads memory it never
+wrote, or returns some, shows.
 """
 
 from __future__ import annotations

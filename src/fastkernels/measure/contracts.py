@@ -1,22 +1,22 @@
-"""What one timed iteration is. A duration without its contract is no result; two contracts are never
-compared.
+"""What one timed iteration is. A duration without its contract is no result, and two contracts never mix.
 
     host     wall clock round the call, to the end of the device's work. CPU: the primary contract.
-    eager    device time of one eager call; its launches are enqueued while the device is busy with something else, so
-             the gaps between them do not count.
-    graph    device time of one replay of the call captured in a CUDA graph: how production decodes. CUDA: primary.
+    eager    device time of one eager call; its launches are enqueued while the device is busy with
+             something else, so the gaps between them do not count.
+    graph    device time of one replay of the call captured in a CUDA graph: how production decodes. CUDA:
+             primary.
 
 The order of one iteration (what the judge's loop asks for; see `Contract.run`):
 
     host            stage | clock, call, clock, keep
     eager, graph    spin, stage, flush L2, event, call or replay, event, keep | wait
 
-`stage` copies the inputs in, `keep` copies the results out; both enqueue raw copies on the timed stream. On CUDA the
-inputs arrive behind the spin, so work that a call smuggles to another stream finds poison instead of inputs, and `keep`
-follows the second event at once, so it does not wait for such work either.
+`stage` copies the inputs in, `keep` copies the results out; both enqueue raw copies on the timed stream. On
+CUDA the inputs arrive behind the spin, so work that a call smuggles to another stream finds the inputs of
+the call before, and `keep` follows the second event at once, so it does not wait for such work either.
 
-Nothing is subtracted from a duration. What two events and the start of a graph cost is measured once (`overhead_ns`),
-is the same for both sides, and is printed with the report.
+Nothing is subtracted from a duration. What two events and the start of a graph cost is measured once
+(`overhead_ns`), is the same for both sides, and is printed with the report.
 """
 
 from __future__ import annotations

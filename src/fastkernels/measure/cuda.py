@@ -1,8 +1,8 @@
 """The CUDA driver through ctypes: memory, copies, events and IPC that no Python code can patch.
 
-Handles are taken before a candidate is imported; nothing here passes through torch's operators, which a candidate could
-register again. Addresses and streams are plain integers. Everything works in torch's primary context, so torch must
-have initialised the device in the calling thread.
+Handles are taken before a candidate is imported; nothing here passes through torch's operators, which a
+candidate could register again. Addresses and streams are plain integers. Everything works in torch's
+primary context, so torch must have initialised the device in the calling thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from fastkernels.errors import MachineError
 
 _IPC_LAZY_PEER_ACCESS = 1
 _NOT_READY = 600
-# An IPC handle opens the whole block that cuMemAlloc cut the memory from: whole blocks keep neighbours out of it.
+# An IPC handle opens the whole block that cuMemAlloc cut the memory from: whole blocks keep neighbours out
+# of it.
 BLOCK_BYTES = 2 << 20
 
 

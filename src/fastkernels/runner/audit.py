@@ -1,9 +1,9 @@
 """What a worker says about its time, against what the judge saw of it: pure functions on readings.
 
-The judge's window of a call (wall clock from the request to the answer) holds the call, the copies beside it and two
-messages. Copies and messages cost the same in every worker, so what the window holds beyond the claimed time must be
-alike on both sides; a candidate that claims less than it took has more. The kernel's CPU clock of the process shows
-threads that the contract does not allow.
+The judge's window of a call (wall clock from the request to the answer) holds the call, the copies beside
+it and two messages. Copies and messages cost the same in every worker, so what the window holds beyond the
+claimed time must be alike on both sides; a candidate that claims less than it took has more. The kernel's
+CPU clock of the process shows threads that the contract does not allow.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from fastkernels.judge.verdict import Verdict
 from fastkernels.records import Failure
 from fastkernels.runner.party import Reading
 
-# A busy machine makes answers late, never early, so the lowest tenth of the windows is compared: a candidate that works
-# outside its claimed time does so in every call. The excess must also be this share of the claimed time.
-MIN_READINGS = 10               # to speak of a tenth of them
+# A busy machine makes answers late, never early, so the lowest tenth of the windows is compared: a
+# candidate that works outside its claimed time does so in every call. The excess must also be this share of
+# the claimed time.
+MIN_READINGS = 10  # to speak of a tenth of them
 _QUANTILE = 0.1
 _SHARE = 0.3
 _FLOOR_NS = 50_000  # messages through a socket vary by tens of microseconds
@@ -71,8 +72,8 @@ def too_many_threads(candidate: Sequence[Reading], threads: int) -> Verdict | No
     return Verdict.failed(
         "TAMPERED",
         Failure(
-            message=f"used {cpu_ns / 1e3:.0f} us of CPU time within {window_ns / 1e3:.0f} us: more than {threads} "
-            f"thread{'s' if threads > 1 else ''}, which is all that either side has"
+            message=f"used {cpu_ns / 1e3:.0f} us of CPU time within {window_ns / 1e3:.0f} us: more than "
+            f"{threads} thread{'s' if threads > 1 else ''}, which is all that either side has"
         ),
         "threads",
     )

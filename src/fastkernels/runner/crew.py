@@ -90,7 +90,8 @@ class Crew:
             self.overhead_ns = hello["overhead_ns"]
             self._baseline[i] = Party(worker, self._device, self._timeouts, self._clock)
         a, a2 = self._baseline
-        assert a is not None and a2 is not None
+        assert a is not None
+        assert a2 is not None
         return a, a2
 
     def _candidate_for(self, job: Job) -> Party:

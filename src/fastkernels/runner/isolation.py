@@ -87,7 +87,8 @@ class Scratch:
             return file.read().decode(errors="replace")
 
     def remove(self) -> None:
-        # The process may have left unreadable folders behind: what cannot be removed stays in the temp folder.
+        # The process may have left unreadable folders behind: what cannot be removed stays in the temp
+        # folder.
         shutil.rmtree(self.root, ignore_errors=True)
 
     def environment(self, threads: int, outer: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -131,7 +132,7 @@ def _caches_of_the_user(outer: Mapping[str, str], trusted: bool) -> dict[str, st
     return {**found, "FLASHINFER_WORKSPACE_BASE": str(_flashinfer_home(outer))} if trusted else found
 
 
-# ---------------------------------------------------------------- inside a worker, before anything else is imported
+# ---------------------------------------------------------------- inside a worker, before other imports
 
 
 def enter(namespaces: bool, memory_bytes: int | None) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
     open → build → attach → first → boxes → [capture] → (prepare → go → inspect)* → close
 
-Every step answers with JSON values. Inputs arrive in the inbox just before an iteration and are copied from there by
-the driver or memmove, never through torch's operators; results leave the same way, directly after the timed call.
+Every step answers with JSON values. Inputs arrive in the inbox just before an iteration and are copied from
+there by the driver or memmove, never through torch's operators; results leave the same way, directly after
+the timed call.
 """
 
 from __future__ import annotations

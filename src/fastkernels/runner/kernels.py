@@ -99,7 +99,9 @@ class _Run:
 
     def _bench(self, threads: int) -> Bench:
         request = self.request
-        assert request.device and request.contract and request.budget_s
+        assert request.device
+        assert request.contract
+        assert request.budget_s
         return Bench(
             device=request.device,
             contract=request.contract,
@@ -130,9 +132,9 @@ class _Run:
             crew.dismiss_candidate()
         self.levels += crew.levels
         if crew.overhead_ns:
+            overhead_us = crew.overhead_ns / 1e3
             self.notes[
-                f"events and graph start cost {crew.overhead_ns / 1e3:.2f} us on this device; they are part of every "
-                "duration on both sides"
+                f"Every duration, on both sides, holds {overhead_us:.2f} us for events and a graph's start"
             ] = None
         self.progress(Progress(total, total, "done"))
 
@@ -168,12 +170,9 @@ class _Run:
         if sum(deaths.values()) < MOST_DEATHS:
             return None
         status = "TIMEOUT" if deaths["TIMEOUT"] else "CRASHED"
-        return Verdict.failed(
-            status,
-            Failure(
-                message=f"not tried: {sum(deaths.values())} other cases of {work.entry.id} ended in {' and '.join(sorted(deaths))}"
-            ),
-        )
+        how = " and ".join(sorted(deaths))
+        message = f"not tried: {sum(deaths.values())} other cases of {work.entry.id} ended in {how}"
+        return Verdict.failed(status, Failure(message=message))
 
     def _last_of_variant(self, job: Job, index: int) -> bool:
         work = job.works[index]

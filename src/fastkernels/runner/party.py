@@ -20,7 +20,8 @@ from fastkernels.runner.pool import Worker, WorkerDied, WorkerProblem
 from fastkernels.runner.results import Result
 from fastkernels.runner.shared import Arena
 
-# A candidate may return another stride; where a result is huge, its memory may only be as large as the baseline's.
+# A candidate may return another stride; where a result is huge, its memory may only be as large as the
+# baseline's.
 ROOM_FOR_STRIDES_BYTES = 1 << 28
 MOST_NS = 10**15  # eleven days: a duration beyond is garbage
 
@@ -136,7 +137,8 @@ class Party:
     def iterate(self, contract: str, fresh: bool, parameters: bool, echo: Sequence[str]) -> Reading:
         """One iteration on what lies in the inbox. The outbox is poisoned before; the worker sleeps
         afterwards."""
-        assert self._outbox is not None and self._echo is not None
+        assert self._outbox is not None
+        assert self._echo is not None
         self._outbox.poison()
         self._call("prepare", self._timeouts.first, contract=contract, fresh=fresh, parameters=parameters)
         cpu_before, begin = self._cpu_ns(), time.perf_counter_ns()
@@ -176,7 +178,7 @@ class Party:
     def unload(self) -> None:
         """Forget the case, and free its boxes."""
         if self.worker.busy:
-            self.worker.close()         # interrupted in a call: nobody knows when it would answer
+            self.worker.close()  # interrupted in a call: nobody knows when it would answer
         elif self.worker.alive and self._outbox is not None:
             with contextlib.suppress(
                 WorkerProblem

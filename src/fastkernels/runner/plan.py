@@ -99,7 +99,7 @@ class Job:
 
     name: str
     layers: tuple[Path, ...] = ()
-    files: Mapping[str, Path] = field(default_factory=dict)                     # task -> the candidate's file
+    files: Mapping[str, Path] = field(default_factory=dict)  # task -> the candidate's file
     implementations: dict[str, dict[str, str]] = field(
         default_factory=dict
     )  # task -> kernel -> implementation
@@ -117,7 +117,8 @@ class Job:
 def plan(request: KernelsRequest) -> list[Job]:
     """The jobs of a resolved request. UsageError where nothing would be judged, with what to do."""
     size, device = request.size, request.device
-    assert size is not None and device is not None
+    assert size is not None
+    assert device is not None
     entries = registry.find_tasks(request.targets, request.level, request.architecture)
     cases = {
         entry.id: registry.cases(entry, size, request.architecture, request.case_glob) for entry in entries
@@ -157,9 +158,11 @@ def _candidates(
     if left_out or not jobs:
         wanted = ", ".join(left_out or [entry.id for entry in entries])
         where = ", ".join(request.candidates) or str(candidates_dir())
+        example = (left_out or [entries[0].id])[0]
         raise UsageError(
-            f"No candidate for {wanted} in {where}. Write one (fk stubs --target {(left_out or [entries[0].id])[0]}), name its "
-            "folder (--candidates DIR), compare implementations (--providers), or judge the baseline against itself (--self-test)"
+            f"No candidate for {wanted} in {where}. Write one (fk stubs --target {example}), name its folder "
+            "(--candidates DIR), compare implementations (--providers), or judge the baseline against itself "
+            "(--self-test)"
         )
     return jobs
 

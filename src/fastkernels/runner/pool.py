@@ -1,8 +1,9 @@
 """The judge's end of its workers: start them, call them, pause them between their turns, and end them.
 
-A worker runs one *side*, an object named `module:Class` that the worker's process builds and whose methods answer
-with JSON values. A call that raises is a `WorkerError` (the worker lives on); a process that ends or answers garbage is
-a `WorkerDied`, one that takes too long is killed and is a `WorkerDied` with status TIMEOUT.
+A worker runs one *side*, an object named `module:Class` that the worker's process builds and whose methods
+answer with JSON values. A call that raises is a `WorkerError` (the worker lives on); a process that ends or
+answers garbage is a `WorkerDied`, one that takes too long is killed and is a `WorkerDied` with status
+TIMEOUT.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Worker:
             self.scratch.adopt_caches()
         self._channel, theirs = socket.socketpair()
         self._paused = False
-        self.busy = False           # a call was sent and its answer has not come
+        self.busy = False  # a call was sent and its answer has not come
         options = [str(theirs.fileno()), str(int(namespaces)), str(memory_bytes or 0)]
         with theirs, self.scratch.output.open("ab") as output:
             self._process = subprocess.Popen(
@@ -175,7 +176,8 @@ class Worker:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _crashed(self, do: str, problem: Exception) -> WorkerDied:
-        # An exit status is there at once where the process has ended; a garbled reply comes from a living one.
+        # An exit status is there at once where the process has ended; a garbled reply comes from a living
+        # one.
         for _ in range(50):
             if self._ended():
                 break
@@ -209,8 +211,8 @@ def turns(workers: Sequence[Worker]) -> Iterator[None]:
 def default_threads() -> int:
     """Threads of every worker: `OMP_NUM_THREADS`, else all cores but one.
 
-    The judge and the system keep a core: a barrier that waits for a busy core costs milliseconds, and workers are
-    compared, so equal and steady is worth more than all.
+    The judge and the system keep a core: a barrier that waits for a busy core costs milliseconds, and
+    workers are compared, so equal and steady is worth more than all.
     """
     chosen = os.environ.get("OMP_NUM_THREADS", "")
     if chosen.isdecimal() and int(chosen):

@@ -5,8 +5,8 @@
 
     frame = magic (4 bytes) · length (uint64, big endian) · body
 
-Every request carries a fresh random id that its reply must repeat, so a reply cannot be written ahead of its request.
-A frame that does not parse is a `BrokenReply`: the judge treats the worker as crashed.
+Every request carries a fresh random id that its reply must repeat, so a reply cannot be written ahead of
+its request. A frame that does not parse is a `BrokenReply`: the judge treats the worker as crashed.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def receive_reply(
     """Judge's side: the reply to `request_id`. ReplyTimeout after `deadline` (time.monotonic), BrokenReply
     otherwise.
 
-    `watch` is a descriptor that becomes readable when the worker's process ends; `died()` asks the same (a child that
-    the candidate forked may hold the channel open after its parent's end).
+    `watch` is a descriptor that becomes readable when the worker's process ends; `died()` asks the same (a
+    child that the candidate forked may hold the channel open after its parent's end).
     """
     wait = _Waiter(channel, deadline, died, watch)
     length = _length(_exactly(channel, _HEADER.size, wait))

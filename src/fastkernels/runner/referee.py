@@ -1,8 +1,9 @@
 """Everything that the judge holds against a candidate's results in one trial: rules, oracle, memory of what
 was seen.
 
-Inputs are the judge's own copies. The full gate runs the float64 oracle; the quick one compares with the baseline's
-results on the same inputs and calls the oracle only where it suspects something (judge/compare.py).
+Inputs are the judge's own copies. The full gate runs the float64 oracle; the quick one compares with the
+baseline's results on the same inputs and calls the oracle only where it suspects something
+(judge/compare.py).
 """
 
 from __future__ import annotations
@@ -116,9 +117,11 @@ class Referee:
     def repeatable(
         self, first: Mapping[str, Tensor], second: Mapping[str, Tensor], distribution: str
     ) -> Verdict | None:
-        """Two calls on the same inputs must agree: as closely as two right results, or exactly without a tolerance."""
+        """Two calls on the same inputs agree as two right results must; exactly, where nothing is tolerated."""
         exact = {name: Errors(0.0, 0.0, 0.0) for name in first}
-        return rules.repeatable(self._strip(first), self._strip(second), self._allowed.get(distribution, exact))
+        return rules.repeatable(
+            self._strip(first), self._strip(second), self._allowed.get(distribution, exact)
+        )
 
     def survived(self, at_return: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> Verdict | None:
         """The results of a call, copied when it returned, against what lies there after the next call."""

@@ -1,9 +1,9 @@
 """Results on their way from a call to the judge: raw copies of plain tensors, and a description of
 everything.
 
-What is copied is the memory as it lies there (from the first to the last element that a strided result reaches); the
-judge lays shape and strides over it. What cannot be copied, because it is no plain tensor on the right device or larger
-than the baseline's result, stays poisoned and is told apart by its description.
+What is copied is the memory as it lies there (from the first to the last element that a strided result
+reaches); the judge lays shape and strides over it. What cannot be copied, because it is no plain tensor on
+the right device or larger than the baseline's result, stays poisoned and is told apart by its description.
 
 The methods used are those of torch's C type, which cannot be replaced.
 """
@@ -31,7 +31,8 @@ _stride, _numel, _itemsize = (
     torch._C.TensorBase.element_size,
 )
 _size = torch._C.TensorBase.size
-_is_cuda, _is_cpu = torch._C.TensorBase.is_cuda.__get__, torch._C.TensorBase.is_cpu.__get__  # type: ignore[attr-defined]
+_is_cuda = torch._C.TensorBase.is_cuda.__get__  # type: ignore[attr-defined]
+_is_cpu = torch._C.TensorBase.is_cpu.__get__  # type: ignore[attr-defined]
 _layout = torch._C.TensorBase.layout.__get__  # type: ignore[attr-defined]
 _PLAIN = (Tensor, Parameter)
 

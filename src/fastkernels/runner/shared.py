@@ -4,9 +4,10 @@
               worker.call("attach", ticket=arena.ticket, descriptors=arena.descriptors)
     worker    Attached(ticket, descriptors).address("arg.x")           for raw copies only
 
-On the CPU an arena is an anonymous memory file: it has no name that another process could open, and none that could be
-left behind. It is sealed, so a worker can neither resize it nor, where `writable` is False, map it for writing. On CUDA
-it is an allocation of its own, shared by IPC handle, which exposes this allocation and nothing beside it.
+On the CPU an arena is an anonymous memory file: it has no name that another process could open, and none
+that could be left behind. It is sealed, so a worker can neither resize it nor, where `writable` is False,
+map it for writing. On CUDA it is an allocation of its own, shared by IPC handle, which exposes this
+allocation and nothing beside it.
 """
 
 from __future__ import annotations

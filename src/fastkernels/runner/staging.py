@@ -1,7 +1,7 @@
 """Fresh inputs for every call: from the judge's inbox into the tensors that the module works on.
 
-Arguments, caches and the step's tensors lie in the worker's own memory, at the same addresses in most iterations and at
-new ones in some (`move`). Parameters lie where the module keeps them.
+Arguments, caches and the step's tensors lie in the worker's own memory, at the same addresses in most
+iterations and at new ones in some (`move`). Parameters lie where the module keeps them.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
     a pair     sqrt(A A') / C: both baseline processes, so that what is systematic about one of them halves
     noise      A / A' of the same blocks: what two identical processes differ by, here and now
 
-First every distribution of inputs meets the oracle, at old and new addresses, with repeated calls; then, for a timed
-case, blocks follow until the interval is narrow or the budget is spent. Every one of them is checked as well.
+First every distribution of inputs meets the oracle, at old and new addresses, with repeated calls; then,
+for a timed case, blocks follow until the interval is narrow or the budget is spent. Every one of them is
+checked as well.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -30,13 +31,14 @@ from fastkernels.records import Case, Contract, Failure
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner import audit
 from fastkernels.runner.blame import Trouble, baseline_verdict, verdict_of
+from fastkernels.runner.blocks import Blocks, durations_ns
 from fastkernels.runner.party import Party, Reading
 from fastkernels.runner.referee import Referee
 from fastkernels.runner.shared import Arena
 
 WARM_UP_BLOCKS = 3  # checked, not counted: clocks and caches settle
-BLOCKS_PER_ROUND = 4  # neighbours share clocks and heat; the bootstrap resamples them together
 BUDGET_EXTENSION = 2  # times the budget, for a case whose interval is still unusably wide
+FEW_SAMPLES_EXTENSION = 20  # times the budget, for calls so slow that it holds fewer than MIN_SAMPLES
 USUAL_SHARE = 0.75  # of timed blocks draw `normal`; the others any distribution
 FRESH_SHARE = 0.25  # of blocks find their inputs at new addresses
 ORACLE_SHARE = 0.1  # of timed blocks also meet the oracle; nobody but the judge knows which
@@ -75,43 +77,6 @@ class Bench:
 
     def draws(self, share: float) -> bool:
         return self.rng.random() < share
-
-
-@dataclass
-class _Blocks:
-    """Blocks that count, in order."""
-
-    a: list[Reading] = field(default_factory=list)
-    c: list[Reading] = field(default_factory=list)
-    a2: list[Reading] = field(default_factory=list)
-    rounds: list[int] = field(default_factory=list)
-    dropped: int = 0
-
-    def add(self, index: int, a: Reading, c: Reading, a2: Reading) -> None:
-        if not (a.hidden and c.hidden and a2.hidden):
-            self.dropped += 1
-            return
-        for column, reading in ((self.a, a), (self.c, c), (self.a2, a2)):
-            column.append(_light(reading))
-        self.rounds.append(index // BLOCKS_PER_ROUND)
-
-    def unthrottled(self) -> _Blocks:
-        """Without the blocks in which a side ran below its usual clock."""
-        if not self.c:
-            return self
-        clocks = [[r.clock_mhz for r in column] for column in (self.a, self.c, self.a2)]
-        keep = [i for i, good in enumerate(stats.keep_unthrottled(*clocks)) if good]
-        a, c, a2 = ([column[i] for i in keep] for column in (self.a, self.c, self.a2))
-        return _Blocks(a, c, a2, [self.rounds[i] for i in keep], self.dropped + len(self.c) - len(keep))
-
-    def baseline_ns(self) -> np.ndarray:
-        return np.sqrt(_ns(self.a) * _ns(self.a2))
-
-    def speedup(self) -> stats.Interval:
-        return stats.paired_ratio(self.baseline_ns(), _ns(self.c), self.rounds)
-
-    def noise_pct(self) -> float:
-        return stats.noise_pct([stats.paired_ratio(_ns(self.a), _ns(self.a2), self.rounds)])
 
 
 class Trial:
@@ -246,7 +211,9 @@ class Trial:
             copies.append((reading, {name: tensor.clone() for name, tensor in reading.outputs.items()}))
         (first, at_first), (second, at_second), _ = copies
         if set(first.outputs) != set(second.outputs):
-            return Verdict.wrong("unstable_result", "two calls on the same inputs return results of other shapes")
+            return Verdict.wrong(
+                "unstable_result", "two calls on the same inputs return results of other shapes"
+            )
         if verdict := self._referee.repeatable(at_first, at_second, distribution):
             return verdict
         try:
@@ -265,9 +232,9 @@ class Trial:
     # ------------------------------------------------------------ time
 
     def _time(self) -> Verdict:
-        bench, blocks = self._bench, _Blocks()
+        bench, blocks = self._bench, Blocks()
         begin, index, next_look = time.monotonic(), 0, float(stats.MIN_SAMPLES)
-        counted: _Blocks = blocks
+        counted: Blocks = blocks
         budget_s = bench.budget_s
         while True:
             distribution = "normal" if bench.draws(USUAL_SHARE) else bench.rng.choice(DISTRIBUTIONS)
@@ -291,7 +258,8 @@ class Trial:
                 blocks.add(index - WARM_UP_BLOCKS, *(found[id(party)] for party in order))
             index += 1
             elapsed_s = time.monotonic() - begin
-            if len(blocks.c) < next_look and elapsed_s < budget_s:
+            few = len(blocks.c) < stats.MIN_SAMPLES and elapsed_s < FEW_SAMPLES_EXTENSION * bench.budget_s
+            if few or (len(blocks.c) < next_look and elapsed_s < budget_s):
                 continue
             next_look = max(next_look, len(blocks.c) * MIN_GROWTH)
             counted = blocks.unthrottled()
@@ -307,7 +275,7 @@ class Trial:
             return self._unstable(counted, interval)
         return self._conclude(counted, interval)
 
-    def _audit(self, blocks: _Blocks) -> Verdict | None:
+    def _audit(self, blocks: Blocks) -> Verdict | None:
         """Whether the candidate's own account of its time can be true."""
         if self._outcome.contract != "eager" and (verdict := audit.understated(blocks.c, blocks.a)):
             return verdict
@@ -317,25 +285,23 @@ class Trial:
         """A captured graph keeps its addresses; other calls find some of their inputs elsewhere."""
         return self._outcome.contract != "graph" and self._bench.draws(FRESH_SHARE)
 
-    def _unstable(self, blocks: _Blocks, interval: stats.Interval | None) -> Verdict:
+    def _unstable(self, blocks: Blocks, interval: stats.Interval | None) -> Verdict:
         width = (
             f"the interval is still {100 * interval.half_width:.1f} % wide"
             if interval
             else "no usable sample"
         )
-        return Verdict.failed(
-            "UNSTABLE",
-            Failure(
-                message=f"{len(blocks.c)} samples, {blocks.dropped} dropped: {width}. Is something else running here? "
-                "Try a larger --budget"
-            ),
+        message = (
+            f"{len(blocks.c)} samples, {blocks.dropped} dropped: {width}. Is something else running here? "
+            "Try a larger --budget"
         )
+        return Verdict.failed("UNSTABLE", Failure(message=message))
 
-    def _conclude(self, blocks: _Blocks, interval: stats.Interval) -> Verdict:
+    def _conclude(self, blocks: Blocks, interval: stats.Interval) -> Verdict:
         outcome, bench = self._outcome, self._bench
         if verdict := self._referee.final():
             return verdict
-        candidate_s = float(np.median(_ns(blocks.c))) / 1e9
+        candidate_s = float(np.median(durations_ns(blocks.c))) / 1e9
         work, limits = roofline.work(self._case, bench.baseline), ceilings(bench.device)
         if problem := roofline.implausible(work, limits, candidate_s):
             return Verdict.failed("IMPLAUSIBLE", Failure(message=problem))
@@ -390,12 +356,3 @@ class Trial:
             except Trouble as trouble:
                 return verdict_of(trouble) if is_candidate else baseline_verdict(trouble)
         return found
-
-
-def _ns(readings: Sequence[Reading]) -> np.ndarray:
-    return np.array([r.ns for r in readings], dtype=np.float64)
-
-
-def _light(reading: Reading) -> Reading:
-    """The numbers of a reading, without the tensors that the next iteration overwrites."""
-    return replace(reading, described={}, outputs={}, echo={})

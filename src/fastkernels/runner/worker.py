@@ -1,8 +1,9 @@
 """The process on the other side: `python -m fastkernels.runner.worker CHANNEL NAMESPACES MEMORY`, started by
 pool.py.
 
-It separates itself from the judge, builds the side that the judge asks for, and answers calls until the judge closes
-the channel. What the side raises is reported; what it prints goes to the file that the judge opened.
+It separates itself from the judge, builds the side that the judge asks for, and answers calls until the
+judge closes the channel. What the side raises is reported; what it prints goes to the file that the judge
+opened.
 """
 
 from __future__ import annotations

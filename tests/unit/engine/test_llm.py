@@ -93,6 +93,7 @@ def test_progress_counts_every_request(llm):
         (["a"], "must be integers"),
         ([1.5], "must be integers"),
         ([True], "must be integers"),
+        ([[1], [2, 3]], "must be integers"),
         (list(range(256)), "max_model_len is 256"),
         ("text", "needs a tokenizer"),
         ({"prompt": "x"}, "needs prompt_token_ids"),

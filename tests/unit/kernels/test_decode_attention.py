@@ -15,21 +15,21 @@ ALL = [REFERENCE, TORCH, TRITON]
 DTYPES = [torch.float32, torch.float16 if interpreting() else torch.bfloat16]
 
 CASES = {
-    "one-row": dict(seq_lens=[37]),
-    "one-key": dict(seq_lens=[1, 1, 1]),
-    "mixed": dict(seq_lens=[1, 15, 16, 17, 300]),
-    "padding-rows": dict(seq_lens=[5, 0, 64, 0]),
-    "padding-only": dict(seq_lens=[0, 0]),
-    "window": dict(seq_lens=[3, 40, 90, 200], window=33),
-    "window-of-one": dict(seq_lens=[1, 17, 40], window=1),
-    "window-longer-than-rows": dict(seq_lens=[3, 40], window=64),
-    "small-blocks": dict(seq_lens=[9, 33, 70], block_size=4, window=20),
-    "large-blocks": dict(seq_lens=[9, 300], block_size=128),
-    "no-groups": dict(seq_lens=[21, 40], heads=(3, 3)),
-    "one-kv-head": dict(seq_lens=[21, 40], heads=(20, 1)),
-    "odd-group": dict(seq_lens=[21, 0, 40], heads=(15, 3)),
-    "odd-head-dim": dict(seq_lens=[21, 40], head_dim=40),
-    "wide-head": dict(seq_lens=[21, 40], head_dim=128),
+    "one-row": {"seq_lens": [37]},
+    "one-key": {"seq_lens": [1, 1, 1]},
+    "mixed": {"seq_lens": [1, 15, 16, 17, 300]},
+    "padding-rows": {"seq_lens": [5, 0, 64, 0]},
+    "padding-only": {"seq_lens": [0, 0]},
+    "window": {"seq_lens": [3, 40, 90, 200], "window": 33},
+    "window-of-one": {"seq_lens": [1, 17, 40], "window": 1},
+    "window-longer-than-rows": {"seq_lens": [3, 40], "window": 64},
+    "small-blocks": {"seq_lens": [9, 33, 70], "block_size": 4, "window": 20},
+    "large-blocks": {"seq_lens": [9, 300], "block_size": 128},
+    "no-groups": {"seq_lens": [21, 40], "heads": (3, 3)},
+    "one-kv-head": {"seq_lens": [21, 40], "heads": (20, 1)},
+    "odd-group": {"seq_lens": [21, 0, 40], "heads": (15, 3)},
+    "odd-head-dim": {"seq_lens": [21, 40], "head_dim": 40},
+    "wide-head": {"seq_lens": [21, 40], "head_dim": 128},
 }
 
 

@@ -62,7 +62,8 @@ def test_noise_is_standard_exponential():
     assert noise.min() > 0
     assert abs(noise.mean() - 1) < 5 / math.sqrt(noise.numel())
     assert abs((noise < 1).double().mean() - (1 - math.exp(-1))) < 2.5 / math.sqrt(noise.numel())
-    # Of a million, some fall below 1e-5: they are Gumbel noise above 11, and none may be rounded to equal steps.
+    # Of a million, some fall below 1e-5: they are Gumbel noise above 11, and none may be rounded to equal
+    # steps.
     assert 3 <= (noise < 1e-5).sum() <= 25
     assert len(noise[noise < 1e-3].unique()) == (noise < 1e-3).sum()
 

@@ -2,7 +2,8 @@
 
     o = softmax(scale * q K^T) V        over the row's keys: positions seq_len - W .. seq_len - 1, or all
 
-B rows · H query heads · J key/value heads (H / J query heads share one, contiguously) · K head dim · P block size
+B rows · H query heads · J key/value heads (H / J query heads share one, contiguously) · K head dim · P block
+size
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from fastkernels.kernels.decode_attention import reference
 
 _decode_attention = Kernel(
     "decode_attention",
-    "(Tensor query, Tensor k_cache, Tensor v_cache, Tensor seq_lens, Tensor block_tables, float scale, int window, "
-    "SymInt max_seq_len) -> Tensor",
+    "(Tensor query, Tensor k_cache, Tensor v_cache, Tensor seq_lens, Tensor block_tables, float scale, "
+    "int window, SymInt max_seq_len) -> Tensor",
     reference.decode_attention,
     fake=lambda q_BHK, *_: q_BHK.new_empty(q_BHK.shape),
     implementations=(
@@ -45,12 +46,11 @@ def decode_attention(
     q_BHK: last dimension contiguous. Its own key and value are in the cache already.
     k_cache, v_cache [blocks, P, J, K]: dtype of the query. Nothing outside the row's visible keys is used.
     seq_lens_B int32: keys of each row; 0 is a padding row, whose output is zeros.
-    block_tables_BN int32: the row's block of positions nP .. nP + P - 1; entries behind its last key or wholly
-    before its window may be anything.
-    scale: factor of the scores, usually K ** -0.5. window: the row sees its last W keys only; None for all.
-    max_seq_len: upper bound of seq_lens_B, known to the host; a captured CUDA graph may be replayed with other
-    lengths up to it (`triton`, `flash_attn`, `torch` and `reference`).
-    Raises KernelError when `impl` cannot serve the call.
+    block_tables_BN int32: the row's block of positions nP .. nP + P - 1; entries behind its last key or
+    wholly before its window may be anything. scale: factor of the scores, usually K ** -0.5. window: the row
+    sees its last W keys only; None for all. max_seq_len: upper bound of seq_lens_B, known to the host; a
+    captured CUDA graph may be replayed with other lengths up to it (`triton`, `flash_attn`, `torch` and
+    `reference`). Raises KernelError when `impl` cannot serve the call.
     """
     args = (q_BHK, k_cache, v_cache, seq_lens_B, block_tables_BN, scale, window or 0, max_seq_len)
     return _decode_attention(*args, impl=impl)

@@ -1,8 +1,8 @@
-"""decode_attention by flash-attn's split-KV kernel over a paged cache. It reads lengths on the device only."""
+"""decode_attention by flash-attn's split-KV kernel over a paged cache; lengths stay on the device."""
 
 from __future__ import annotations
 
-from flash_attn import flash_attn_with_kvcache
+from flash_attn import flash_attn_with_kvcache  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from fastkernels.kernels.kv_cache import limits
@@ -12,8 +12,16 @@ def unsupported(kernel: str, q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, *_
     return limits.flash_attn(q_BHK, k_cache, v_cache)
 
 
-def decode_attention(q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens_B: Tensor, block_tables_BN: Tensor,
-                     scale: float, window: int, max_seq_len: int) -> Tensor:  # fmt: skip
+def decode_attention(
+    q_BHK: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    scale: float,
+    window: int,
+    max_seq_len: int,
+) -> Tensor:
     o_B1HK = flash_attn_with_kvcache(
         q_BHK[:, None],
         k_cache,

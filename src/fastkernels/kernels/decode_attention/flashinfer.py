@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from flashinfer import BatchDecodeWithPagedKVCacheWrapper
+from flashinfer import BatchDecodeWithPagedKVCacheWrapper  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from fastkernels.kernels.kv_cache import limits
@@ -14,8 +14,17 @@ HEAD_DIMS = (64, 128, 256)
 _idle: dict[torch.device, list[BatchDecodeWithPagedKVCacheWrapper]] = {}
 
 
-def unsupported(kernel: str, q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens_B: Tensor,
-                block_tables_BN: Tensor, scale: float, window: int, max_seq_len: int) -> str | None:  # fmt: skip
+def unsupported(
+    kernel: str,
+    q_BHK: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    scale: float,
+    window: int,
+    max_seq_len: int,
+) -> str | None:
     if reason := limits.library(q_BHK, k_cache, v_cache, HEAD_DIMS):
         return reason
     if is_planned("flashinfer decode", (seq_lens_B, block_tables_BN), _static(q_BHK, k_cache, scale, window)):
@@ -28,9 +37,18 @@ def _static(q_BHK: Tensor, k_cache: Tensor, scale: float, window: int) -> tuple:
     return q_BHK.shape[1], num_kv_heads, head_dim, block_size, q_BHK.dtype, q_BHK.device, scale, window
 
 
-def _plan(seq_lens_B: Tensor, block_tables_BN: Tensor, num_heads: int, num_kv_heads: int, head_dim: int,
-          block_size: int, dtype: torch.dtype, device: torch.device, scale: float,
-          window: int) -> BatchDecodeWithPagedKVCacheWrapper:  # fmt: skip
+def _plan(
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    scale: float,
+    window: int,
+) -> BatchDecodeWithPagedKVCacheWrapper:
     pages = page_list(seq_lens_B, block_tables_BN, block_size)
     wrapper = lease(
         _idle.setdefault(device, []),
@@ -44,8 +62,16 @@ def _plan(seq_lens_B: Tensor, block_tables_BN: Tensor, num_heads: int, num_kv_he
     return wrapper
 
 
-def decode_attention(q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens_B: Tensor, block_tables_BN: Tensor,
-                     scale: float, window: int, max_seq_len: int) -> Tensor:  # fmt: skip
+def decode_attention(
+    q_BHK: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    scale: float,
+    window: int,
+    max_seq_len: int,
+) -> Tensor:
     lengths, static = (seq_lens_B, block_tables_BN), _static(q_BHK, k_cache, scale, window)
     wrapper = planned("flashinfer decode", lengths, static, lambda: _plan(*lengths, *static))
     return wrapper.run(q_BHK, (k_cache, v_cache), out=q_BHK.new_empty(q_BHK.shape))

@@ -23,8 +23,15 @@ class DecodePlan(NamedTuple):
     empty_B: Tensor | None  # rows without keys; None if there are none
 
 
-def plan(seq_lens_B: Tensor, block_tables_BN: Tensor, window: int, width: int, block_size: int, num_heads: int,
-         dtype: torch.dtype) -> DecodePlan:  # fmt: skip
+def plan(
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    window: int,
+    width: int,
+    block_size: int,
+    num_heads: int,
+    dtype: torch.dtype,
+) -> DecodePlan:
     """Indices and masks of a step, the same for every layer."""
     first_B = (seq_lens_B - window).clamp(min=0) if window else torch.zeros_like(seq_lens_B)
     keys = key_rows(block_tables_BN, seq_lens_B, first_B, width, block_size, num_heads)
@@ -39,8 +46,16 @@ def plan(seq_lens_B: Tensor, block_tables_BN: Tensor, window: int, width: int, b
     return DecodePlan(keys, bias_BS, empty_B)
 
 
-def decode_attention(q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens_B: Tensor, block_tables_BN: Tensor,
-                     scale: float, window: int, max_seq_len: int) -> Tensor:  # fmt: skip
+def decode_attention(
+    q_BHK: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    scale: float,
+    window: int,
+    max_seq_len: int,
+) -> Tensor:
     batch, _, head_dim = q_BHK.shape
     _, block_size, num_heads, _ = k_cache.shape
     width = min(max_seq_len, block_tables_BN.shape[1] * block_size, window or max_seq_len)

@@ -1,4 +1,4 @@
-"""decode_attention by torch's scaled_dot_product_attention over gathered keys, masked behind each row's end."""
+"""decode_attention by torch's scaled_dot_product_attention over gathered keys, masked behind a row's end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,16 @@ def unsupported(kernel: str, q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, *_
     return checks.not_alike(q_BHK, k_cache, v_cache)
 
 
-def decode_attention(q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens_B: Tensor, block_tables_BN: Tensor,
-                     scale: float, window: int, max_seq_len: int) -> Tensor:  # fmt: skip
+def decode_attention(
+    q_BHK: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    scale: float,
+    window: int,
+    max_seq_len: int,
+) -> Tensor:
     (batch, _, head_dim), (_, block_size, num_heads, _) = q_BHK.shape, k_cache.shape
     width = min(max_seq_len, block_tables_BN.shape[1] * block_size, window or max_seq_len)
     if width == 0:

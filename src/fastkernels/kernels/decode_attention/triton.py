@@ -1,12 +1,15 @@
 """decode_attention as two Triton kernels: split-KV attention, then the weighted sum of the splits.
 
-One program holds the G query heads that share a key/value head and walks a part of the row's keys, so each key is
-read once. Every row is cut by its own length, on the device: the grid depends on upper bounds only, and a captured
-CUDA graph stays right when lengths change. Programs without keys return at once.
+One program holds the G query heads that share a key/value head and walks a part of the row's keys, so each
+key is read once. Every row is cut by its own length, on the device: the grid depends on upper bounds only,
+and a captured CUDA graph stays right when lengths change. Programs without keys return at once.
 
     m = max_j s_j,  l = sum_j 2^(s_j - m),  o = sum_j 2^(s_j - m) v_j / l        scores s in units of log 2
     split results combine by weights l 2^(m - max m); the first kernel stores o and m + log2 l
 """
+
+# Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
+# pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def unsupported(kernel: str, q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, *_
 @triton.jit
 def _split_bounds(seq_len, split, SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr, WINDOW: tl.constexpr,
                   TILE: tl.constexpr):  # fmt: skip
-    """First visible key, keys [begin, end) of a split (empty if begin >= end), and the number of splits in use."""
+    """First visible key, keys [begin, end) of a split (none if begin >= end), number of splits in use."""
     first = tl.maximum(seq_len - WINDOW, 0) if WINDOW > 0 else 0
     start = first // TILE * TILE
     # Whole tiles, at least MIN_SPLIT keys: a short row needs no combination, a long one uses all splits.
@@ -123,8 +126,8 @@ def _combine(seq_lens, out, split_out, split_lse,
 def split_shape(rows: int, num_kv_heads: int, max_keys: int, tile: int, num_sms: int) -> tuple[int, int]:
     """(splits of a row at most, keys of a split at least) for a device of `num_sms` multiprocessors.
 
-    Few rows: as many splits as give every multiprocessor work, down to one tile each. Many rows: splits only even out
-    rows of different lengths, and each costs a partial result, so they are long.
+    Few rows: as many splits as give every multiprocessor work, down to one tile each. Many rows: splits only
+    even out rows of different lengths, and each costs a partial result, so they are long.
     """
     programs = rows * num_kv_heads
     smallest = tile * (1 if programs < num_sms else 4 if programs < 4 * num_sms else 8)
@@ -134,8 +137,16 @@ def split_shape(rows: int, num_kv_heads: int, max_keys: int, tile: int, num_sms:
     return max(1, min(wanted, MAX_SPLITS, triton.cdiv(max_keys, smallest))), smallest
 
 
-def decode_attention(q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens_B: Tensor, block_tables_BN: Tensor,
-                     scale: float, window: int, max_seq_len: int) -> Tensor:  # fmt: skip
+def decode_attention(
+    q_BHK: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    scale: float,
+    window: int,
+    max_seq_len: int,
+) -> Tensor:
     batch, num_heads, head_dim = q_BHK.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
     out = torch.empty((batch, num_heads, head_dim), dtype=q_BHK.dtype, device=q_BHK.device)
@@ -149,13 +160,20 @@ def decode_attention(q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens_B
     if splits > 1:
         split_out = torch.empty((batch, num_heads, splits, head_dim), dtype=torch.float32, device=out.device)
         split_lse = torch.empty((batch, num_heads, splits), dtype=torch.float32, device=out.device)
-    shape = dict(
-        H=num_heads, K=head_dim, WINDOW=window, SPLITS=splits, MIN_SPLIT=min_split, TILE=tile, DIMS=dims
-    )
+    shape = {
+        "H": num_heads,
+        "K": head_dim,
+        "WINDOW": window,
+        "SPLITS": splits,
+        "MIN_SPLIT": min_split,
+        "TILE": tile,
+        "DIMS": dims,
+    }
     _attend[(num_kv_heads, splits, batch)](
         q_BHK, k_cache, v_cache, seq_lens_B, block_tables_BN, out, split_out, split_lse, scale,
         *q_BHK.stride()[:2], *k_cache.stride()[:3], *v_cache.stride()[:3], block_tables_BN.stride(0),
-        G=group, P=block_size, HEADS=max(16, triton.next_power_of_2(group)), STAGES=STAGES, num_warps=WARPS, **shape,
+        G=group, P=block_size, HEADS=max(16, triton.next_power_of_2(group)), STAGES=STAGES, num_warps=WARPS,
+        **shape,
     )  # fmt: skip
     if splits > 1:
         slots = triton.next_power_of_2(splits)

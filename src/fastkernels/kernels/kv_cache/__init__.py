@@ -35,8 +35,8 @@ def store_kv(
 
     key_TJK, value_TJK: any strides with a contiguous last dimension (views of a packed qkv product).
     k_cache, v_cache [N, P, J, K]: same dtype as key and value; a slot is one of N * P places of [J, K].
-    slots_T: int64. Slots of real tokens are distinct. Slots below P lie in the null block 0: padding, which may be
-    written in any order or not at all, and which nothing may read.
-    Raises KernelError when `impl` cannot serve the call.
+    slots_T: int64. Slots of real tokens are distinct. Slots below P lie in the null block 0: padding, which
+    may be written in any order or not at all, and which nothing may read. Raises KernelError when `impl`
+    cannot serve the call.
     """
     _store_kv(key_TJK, value_TJK, k_cache, v_cache, slots_T, impl=impl)

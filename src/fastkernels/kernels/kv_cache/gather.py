@@ -1,4 +1,5 @@
-"""Reading a paged cache back into dense tensors: which cache rows hold the keys that a batch of queries may see.
+"""Reading a paged cache back into dense tensors: which cache rows hold the keys that a batch of queries may
+see.
 
 B rows · J key/value heads · S keys of the longest row · K head dim · N blocks of a table · P block size
 """
@@ -23,8 +24,8 @@ def key_rows(
 ) -> KeyRows:
     """Rows of the cache for keys first_B .. first_B + width - 1 of each row, in order (row, head, key).
 
-    Keys at or after seq_len are padding: their index repeats the last key of the row, so that no block is touched
-    which the row does not own (it may hold anything, NaN too).
+    Keys at or after seq_len are padding: their index repeats the last key of the row, so that no block is
+    touched which the row does not own (it may hold anything, NaN too).
     """
     device = block_tables_BN.device
     position_BS = first_B.long()[:, None] + torch.arange(width, device=device)

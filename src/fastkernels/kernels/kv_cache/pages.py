@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# FlashInfer recommends 128 MiB for split-KV partial results; prefills of 16,384 tokens and 64 heads need more.
+# FlashInfer recommends 128 MiB for split-KV partial results; prefills of 16,384 tokens and 64 heads need
+# more.
 WORKSPACE_BYTES = 256 * 2**20
 
 
@@ -39,5 +40,5 @@ def page_list(seq_lens_B: Tensor, block_tables_BN: Tensor, block_size: int) -> P
 
 @lru_cache
 def workspace(device: torch.device) -> Tensor:
-    """Scratch memory that all wrappers of a device share: their kernels run one after another on one stream."""
+    """Scratch memory that a device's wrappers share: their kernels run in turn, on one stream."""
     return torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)

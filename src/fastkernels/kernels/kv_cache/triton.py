@@ -1,4 +1,7 @@
-"""store_kv as one Triton kernel: a program copies a few tokens' keys and values, all heads, whole cache lines."""
+"""store_kv as one Triton kernel: a program copies a few tokens' keys and values, all heads."""
+
+# Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
+# pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
 
@@ -9,12 +12,14 @@ from torch import Tensor
 from fastkernels.kernels import checks
 from fastkernels.kernels.launch import multiprocessors
 
-# Elements that one program moves for K and as many for V: 8 KiB each in bf16, enough 16-byte loads for 4 warps.
+# Elements that one program moves for K and as many for V: 8 KiB each in bf16, enough 16-byte loads for 4
+# warps.
 TILE_ELEMENTS = 4096
 
 
-def unsupported(kernel: str, key_TJK: Tensor, value_TJK: Tensor, k_cache: Tensor, v_cache: Tensor,
-                slots_T: Tensor) -> str | None:  # fmt: skip
+def unsupported(
+    kernel: str, key_TJK: Tensor, value_TJK: Tensor, k_cache: Tensor, v_cache: Tensor, slots_T: Tensor
+) -> str | None:
     if not key_TJK.stride(-1) == value_TJK.stride(-1) == k_cache.stride(-1) == v_cache.stride(-1) == 1:
         return "needs a contiguous last dimension"
     return checks.not_alike(key_TJK, value_TJK, k_cache, v_cache)

@@ -2,8 +2,8 @@
 
     o[i] = softmax(scale * q[i] K^T) V        over keys j with i' - W < j <= i',  i' = seq_len - query_len + i
 
-T tokens · B rows · H query heads · J key/value heads (H / J query heads share one, contiguously) · K head dim ·
-P block size. Tokens before the row's queries (chunked prefill) are in the cache already.
+T tokens · B rows · H query heads · J key/value heads (H / J query heads share one, contiguously) · K head dim
+· P block size. Tokens before the row's queries (chunked prefill) are in the cache already.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from fastkernels.kernels.prefill_attention import reference
 
 _prefill_attention = Kernel(
     "prefill_attention",
-    "(Tensor query, Tensor k_cache, Tensor v_cache, Tensor query_starts, Tensor seq_lens, Tensor block_tables, "
-    "float scale, int window, SymInt max_query_len, SymInt max_seq_len) -> Tensor",
+    "(Tensor query, Tensor k_cache, Tensor v_cache, Tensor query_starts, Tensor seq_lens, "
+    "Tensor block_tables, float scale, int window, SymInt max_query_len, SymInt max_seq_len) -> Tensor",
     reference.prefill_attention,
     fake=lambda q_THK, *_: q_THK.new_empty(q_THK.shape),
     implementations=(
@@ -46,16 +46,15 @@ def prefill_attention(
 ) -> Tensor:
     """Attention output o_THK, in the dtype of the query, contiguous.
 
-    q_THK: last dimension contiguous. Row b owns tokens query_starts_B1[b] .. query_starts_B1[b + 1] - 1, counted from
-    query_starts_B1[0], so that the rows behind a step's decode rows can be passed as slices. Their keys and values
-    are in the cache already.
-    k_cache, v_cache [blocks, P, J, K]: dtype of the query. Nothing outside a row's visible keys is used.
-    query_starts_B1, seq_lens_B int32: seq_len counts the row's keys, its queries' own included.
-    block_tables_BN int32: the row's block of positions nP .. nP + P - 1; entries behind its last key or wholly
-    before the window of its first query may be anything.
-    scale: factor of the scores, usually K ** -0.5. window: a query sees W keys, itself included; None for all.
-    max_query_len, max_seq_len: longest query and sequence (or upper bounds), known to the host.
-    Raises KernelError when `impl` cannot serve the call.
+    q_THK: last dimension contiguous. Row b owns tokens query_starts_B1[b] .. query_starts_B1[b + 1] - 1,
+    counted from query_starts_B1[0], so that the rows behind a step's decode rows can be passed as slices.
+    Their keys and values are in the cache already. k_cache, v_cache [blocks, P, J, K]: dtype of the query.
+    Nothing outside a row's visible keys is used. query_starts_B1, seq_lens_B int32: seq_len counts the row's
+    keys, its queries' own included. block_tables_BN int32: the row's block of positions nP .. nP + P - 1;
+    entries behind its last key or wholly before the window of its first query may be anything. scale: factor
+    of the scores, usually K ** -0.5. window: a query sees W keys, itself included; None for all.
+    max_query_len, max_seq_len: longest query and sequence (or upper bounds), known to the host. Raises
+    KernelError when `impl` cannot serve the call.
     """
     args = (q_THK, k_cache, v_cache, query_starts_B1, seq_lens_B, block_tables_BN)
     return _prefill_attention(*args, scale, window or 0, max_query_len, max_seq_len, impl=impl)

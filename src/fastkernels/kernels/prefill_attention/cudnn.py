@@ -1,4 +1,5 @@
-"""prefill_attention by cuDNN through torch's SDPA, for a batch of equally long prompts without earlier tokens.
+"""prefill_attention by cuDNN through torch's SDPA, for a batch of equally long prompts without earlier
+tokens.
 
 The dense kernel wants K and V as one block: they are copied out of their pages first.
 """
@@ -16,12 +17,23 @@ from fastkernels.kernels.plans import planned
 MAX_HEAD_DIM = 128
 
 
-def unsupported(kernel: str, q_THK: Tensor, k_cache: Tensor, v_cache: Tensor, query_starts_B1: Tensor,
-                seq_lens_B: Tensor, block_tables_BN: Tensor, scale: float, window: int, max_query_len: int,
-                max_seq_len: int) -> str | None:  # fmt: skip
+def unsupported(
+    kernel: str,
+    q_THK: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    query_starts_B1: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    scale: float,
+    window: int,
+    max_query_len: int,
+    max_seq_len: int,
+) -> str | None:
     if q_THK.shape[-1] > MAX_HEAD_DIM or q_THK.shape[-1] % 8:
         return f"serves head dimensions up to {MAX_HEAD_DIM} that 8 divides, not {q_THK.shape[-1]}"
-    # Decided without a look at the device: T tokens in B rows of at most T / B each are T / B tokens in every row.
+    # Decided without a look at the device: T tokens in B rows of at most T / B each are T / B tokens in every
+    # row.
     if max_query_len != max_seq_len or q_THK.shape[0] != len(seq_lens_B) * max_query_len:
         return "needs rows of one length, all of it queries"
     if window and window < max_seq_len:
@@ -38,9 +50,18 @@ def _slots(block_tables_BN: Tensor, seq_len: int, block_size: int) -> Tensor:
     return (block_BL * block_size + position_L % block_size).flatten()
 
 
-def prefill_attention(q_THK: Tensor, k_cache: Tensor, v_cache: Tensor, query_starts_B1: Tensor, seq_lens_B: Tensor,
-                      block_tables_BN: Tensor, scale: float, window: int, max_query_len: int,
-                      max_seq_len: int) -> Tensor:  # fmt: skip
+def prefill_attention(
+    q_THK: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    query_starts_B1: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    scale: float,
+    window: int,
+    max_query_len: int,
+    max_seq_len: int,
+) -> Tensor:
     rows, (_, block_size, num_kv_heads, head_dim) = len(seq_lens_B), k_cache.shape
     slots = planned("cudnn", (block_tables_BN,), (max_seq_len, block_size),
                     lambda: _slots(block_tables_BN, max_seq_len, block_size))  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from flash_attn import flash_attn_varlen_func
+from flash_attn import flash_attn_varlen_func  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from fastkernels.kernels.kv_cache import limits
@@ -21,9 +21,18 @@ def _starts(query_starts_B1: Tensor, seq_lens_B: Tensor) -> tuple[Tensor, Tensor
     return query_starts_B1 - query_starts_B1[0], key_starts_B1
 
 
-def prefill_attention(q_THK: Tensor, k_cache: Tensor, v_cache: Tensor, query_starts_B1: Tensor, seq_lens_B: Tensor,
-                      block_tables_BN: Tensor, scale: float, window: int, max_query_len: int,
-                      max_seq_len: int) -> Tensor:  # fmt: skip
+def prefill_attention(
+    q_THK: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    query_starts_B1: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    scale: float,
+    window: int,
+    max_query_len: int,
+    max_seq_len: int,
+) -> Tensor:
     lengths = (query_starts_B1, seq_lens_B)
     starts_B1, key_starts_B1 = planned("flash_attn", lengths, (), lambda: _starts(*lengths))
     return flash_attn_varlen_func(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from flashinfer import BatchPrefillWithPagedKVCacheWrapper
+from flashinfer import BatchPrefillWithPagedKVCacheWrapper  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from fastkernels.kernels.kv_cache import limits
@@ -14,9 +14,19 @@ HEAD_DIMS = (64, 128, 256)
 _idle: dict[torch.device, list[BatchPrefillWithPagedKVCacheWrapper]] = {}
 
 
-def unsupported(kernel: str, q_THK: Tensor, k_cache: Tensor, v_cache: Tensor, query_starts_B1: Tensor,
-                seq_lens_B: Tensor, block_tables_BN: Tensor, scale: float, window: int, max_query_len: int,
-                max_seq_len: int) -> str | None:  # fmt: skip
+def unsupported(
+    kernel: str,
+    q_THK: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    query_starts_B1: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    scale: float,
+    window: int,
+    max_query_len: int,
+    max_seq_len: int,
+) -> str | None:
     if reason := limits.library(q_THK, k_cache, v_cache, HEAD_DIMS):
         return reason
     lengths = (query_starts_B1, seq_lens_B, block_tables_BN)
@@ -30,9 +40,19 @@ def _static(q_THK: Tensor, k_cache: Tensor, scale: float, window: int) -> tuple:
     return q_THK.shape[1], num_kv_heads, head_dim, block_size, q_THK.dtype, q_THK.device, scale, window
 
 
-def _plan(query_starts_B1: Tensor, seq_lens_B: Tensor, block_tables_BN: Tensor, num_heads: int, num_kv_heads: int,
-          head_dim: int, block_size: int, dtype: torch.dtype, device: torch.device, scale: float,
-          window: int) -> BatchPrefillWithPagedKVCacheWrapper:  # fmt: skip
+def _plan(
+    query_starts_B1: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    scale: float,
+    window: int,
+) -> BatchPrefillWithPagedKVCacheWrapper:
     pages = page_list(seq_lens_B, block_tables_BN, block_size)
     starts_B1 = query_starts_B1.cpu()
     wrapper = lease(
@@ -46,9 +66,18 @@ def _plan(query_starts_B1: Tensor, seq_lens_B: Tensor, block_tables_BN: Tensor, 
     return wrapper
 
 
-def prefill_attention(q_THK: Tensor, k_cache: Tensor, v_cache: Tensor, query_starts_B1: Tensor, seq_lens_B: Tensor,
-                      block_tables_BN: Tensor, scale: float, window: int, max_query_len: int,
-                      max_seq_len: int) -> Tensor:  # fmt: skip
+def prefill_attention(
+    q_THK: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    query_starts_B1: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    scale: float,
+    window: int,
+    max_query_len: int,
+    max_seq_len: int,
+) -> Tensor:
     lengths, static = (query_starts_B1, seq_lens_B, block_tables_BN), _static(q_THK, k_cache, scale, window)
     wrapper = planned("flashinfer prefill", lengths, static, lambda: _plan(*lengths, *static))
     return wrapper.run(q_THK, (k_cache, v_cache), out=q_THK.new_empty(q_THK.shape))

@@ -1,8 +1,9 @@
 """prefill_attention in plain PyTorch: padded batches of query tiles, one batched product each way.
 
-A tile of a long row is a row with a shorter sequence: causality hides the rest. Tiles that fit are padded together,
-so a batch of short prompts costs a few calls and 8,192 tokens of 32 heads never make a [T, T, H] tensor.
-The softmax and both products run in at least float32 (float64 inputs stay float64). Lengths are read on the host.
+A tile of a long row is a row with a shorter sequence: causality hides the rest. Tiles that fit are padded
+together, so a batch of short prompts costs a few calls and 8,192 tokens of 32 heads never make a [T, T, H]
+tensor. The softmax and both products run in at least float32 (float64 inputs stay float64). Lengths are read
+on the host.
 """
 
 from __future__ import annotations
@@ -66,8 +67,9 @@ def _num_keys(tile: Tile, window: int) -> int:
     return min(tile.seq_len, window + tile.num_queries - 1) if window else tile.seq_len
 
 
-def tile_batch(batch: list[Tile], block_tables_BN: Tensor, window: int, block_size: int,
-               num_heads: int) -> TileBatch:  # fmt: skip
+def tile_batch(
+    batch: list[Tile], block_tables_BN: Tensor, window: int, block_size: int, num_heads: int
+) -> TileBatch:
     """Indices and mask of one padded batch."""
     device = block_tables_BN.device
     facts = torch.tensor(batch, device=device)
@@ -91,17 +93,34 @@ def tile_batch(batch: list[Tile], block_tables_BN: Tensor, window: int, block_si
     return TileBatch(token_RQ.flatten(), outputs, tokens, keys, hidden_RQS)
 
 
-def plan(query_starts_B1: Tensor, seq_lens_B: Tensor, block_tables_BN: Tensor, window: int, block_size: int,
-         num_heads: int, num_kv_heads: int, head_dim: int) -> list[TileBatch]:  # fmt: skip
+def plan(
+    query_starts_B1: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    window: int,
+    block_size: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+) -> list[TileBatch]:
     """All padded batches of a step, the same for every layer."""
     cut = tiles(query_starts_B1.tolist(), seq_lens_B.tolist(), num_heads, window)
     grouped = batches(cut, num_heads, head_dim, window)
     return [tile_batch(batch, block_tables_BN, window, block_size, num_kv_heads) for batch in grouped]
 
 
-def prefill_attention(q_THK: Tensor, k_cache: Tensor, v_cache: Tensor, query_starts_B1: Tensor, seq_lens_B: Tensor,
-                      block_tables_BN: Tensor, scale: float, window: int, max_query_len: int,
-                      max_seq_len: int) -> Tensor:  # fmt: skip
+def prefill_attention(
+    q_THK: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    query_starts_B1: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    scale: float,
+    window: int,
+    max_query_len: int,
+    max_seq_len: int,
+) -> Tensor:
     _, block_size, num_kv_heads, head_dim = k_cache.shape
     num_heads = q_THK.shape[1]
     made_from = (query_starts_B1, seq_lens_B, block_tables_BN)

@@ -1,4 +1,4 @@
-"""prefill_attention by torch's scaled_dot_product_attention, over the reference's padded batches of query tiles."""
+"""prefill_attention by torch's scaled_dot_product_attention over the reference's padded batches."""
 
 from __future__ import annotations
 
@@ -17,9 +17,18 @@ def unsupported(kernel: str, q_THK: Tensor, k_cache: Tensor, v_cache: Tensor, *_
     return checks.not_alike(q_THK, k_cache, v_cache) or reads_lengths_on_the_host(q_THK)
 
 
-def prefill_attention(q_THK: Tensor, k_cache: Tensor, v_cache: Tensor, query_starts_B1: Tensor, seq_lens_B: Tensor,
-                      block_tables_BN: Tensor, scale: float, window: int, max_query_len: int,
-                      max_seq_len: int) -> Tensor:  # fmt: skip
+def prefill_attention(
+    q_THK: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    query_starts_B1: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    scale: float,
+    window: int,
+    max_query_len: int,
+    max_seq_len: int,
+) -> Tensor:
     _, block_size, num_kv_heads, head_dim = k_cache.shape
     num_heads, dtype = q_THK.shape[1], q_THK.dtype
     made_from = (query_starts_B1, seq_lens_B, block_tables_BN)

@@ -1,11 +1,16 @@
-"""prefill_attention in Triton: one program for a tile of a row's queries and one head, K and V read from their pages.
+"""prefill_attention in Triton: one program for a tile of a row's queries and one head, K and V read from
+their pages.
 
-    s = scale log2(e) q k^T,  m = max_j s_j,  o = sum_j 2^(s_j - m) v_j / sum_j 2^(s_j - m)     online over key tiles
+    s = scale log2(e) q k^T,  m = max_j s_j,  o = sum_j 2^(s_j - m) v_j / sum_j 2^(s_j - m)     online over
+    key tiles
 
-The tiles of a varlen batch are found on the device: row b starts at tile query_starts[b] // M + b, so T // M + B
-programs suffice whatever the lengths are, and those that find no queries return. Keys outside all queries' windows
-are never visited; only tiles that the diagonal or the window's edge crosses are masked.
+The tiles of a varlen batch are found on the device: row b starts at tile query_starts[b] // M + b, so T // M
++ B programs suffice whatever the lengths are, and those that find no queries return. Keys outside all
+queries' windows are never visited; only tiles that the diagonal or the window's edge crosses are masked.
 """
+
+# Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
+# pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
 
@@ -16,7 +21,8 @@ from torch import Tensor
 
 from fastkernels.kernels.kv_cache import limits
 
-# (queries of a tile M, keys of a tile, warps, pipeline stages) by bytes of an element and padded head dimension.
+# (queries of a tile M, keys of a tile, warps, pipeline stages) by bytes of an element and padded head
+# dimension.
 SHAPES = {
     (2, 16): (128, 64, 4, 3),
     (2, 32): (128, 64, 4, 3),
@@ -120,7 +126,8 @@ def _attend(query, k_cache, v_cache, query_starts, seq_lens, block_tables, out, 
     position = seq_len - query_len + i
     last_position = tl.minimum(first_position + M, seq_len) - 1
 
-    # Keys [begin, edge) are cut by the window, [edge, diagonal) seen by every query, [diagonal, end) cut by causality.
+    # Keys [begin, edge) are cut by the window, [edge, diagonal) seen by every query, [diagonal, end) cut by
+    # causality.
     end = last_position + 1
     diagonal = (first_position + 1) // TILE * TILE
     if WINDOW > 0:
@@ -155,9 +162,18 @@ def _attend(query, k_cache, v_cache, query_starts, seq_lens, block_tables, out, 
     tl.store(out + (token[:, None] * H + head) * K + d[None, :], o, mask=inside)
 
 
-def prefill_attention(q_THK: Tensor, k_cache: Tensor, v_cache: Tensor, query_starts_B1: Tensor, seq_lens_B: Tensor,
-                      block_tables_BN: Tensor, scale: float, window: int, max_query_len: int,
-                      max_seq_len: int) -> Tensor:  # fmt: skip
+def prefill_attention(
+    q_THK: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    query_starts_B1: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    scale: float,
+    window: int,
+    max_query_len: int,
+    max_seq_len: int,
+) -> Tensor:
     num_tokens, num_heads, head_dim = q_THK.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
     num_rows = seq_lens_B.shape[0]

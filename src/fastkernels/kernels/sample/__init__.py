@@ -1,7 +1,8 @@
 """The next token of each row: argmax, or a draw that depends on the row alone.
 
     id = argmax_v logits[v]                                      temperature 0
-    id = argmax_{v allowed} logits[v] / temperature + g[v]       g[v] = -log E[v] standard Gumbel noise, so that
+    id = argmax_{v allowed} logits[v] / temperature + g[v]       g[v] = -log E[v] standard Gumbel noise, so
+    that
                                                                  P(id = v) = softmax(logits / temperature)[v]
 
 Ties go to the lowest id. The noise is counter-based, so a draw does not depend on the batch around it:
@@ -45,9 +46,9 @@ def sample(
 
     logits_BV: float32, last dimension contiguous. temperature_B: float32, at least 0.
     top_k_B int32: the k highest logits are allowed, ties to the lowest ids; 0 allows all.
-    top_p_B float32: of those, the fewest most probable ones whose probability (after temperature and top_k) reaches
-    top_p, at least one; 1 allows all. None means off for every row, which spares the sort.
-    seeds_B, positions_B int64: the draw's identity; the same pair draws the same noise on every device.
-    Raises KernelError when `impl` cannot serve the call.
+    top_p_B float32: of those, the fewest most probable ones whose probability (after temperature and top_k)
+    reaches top_p, at least one; 1 allows all. None means off for every row, which spares the sort. seeds_B,
+    positions_B int64: the draw's identity; the same pair draws the same noise on every device. Raises
+    KernelError when `impl` cannot serve the call.
     """
     return _sample(logits_BV, temperature_B, top_k_B, top_p_B, seeds_B, positions_B, impl=impl)

@@ -21,7 +21,8 @@ def philox(
     key_0, key_1 = key & LOW, (key >> 32) & LOW
     c0, c1, c2, c3 = counter
     for _ in range(ROUNDS):
-        # The product of two 32-bit words wraps in int64, but its bits are right: shift, then drop the sign's copies.
+        # The product of two 32-bit words wraps in int64, but its bits are right: shift, then drop the sign's
+        # copies.
         product_0, product_2 = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
         c0, c1 = ((product_2 >> 32) & LOW) ^ c1 ^ key_0, product_2 & LOW
         c2, c3 = ((product_0 >> 32) & LOW) ^ c3 ^ key_1, product_0 & LOW
@@ -32,7 +33,8 @@ def philox(
 def exponential_noise(seeds_B: Tensor, positions_B: Tensor, vocabulary: int, dtype: torch.dtype) -> Tensor:
     """E_BV: standard exponential variables, -log of which is the Gumbel noise of `sample`.
 
-    w is small where the noise is large, so the rare large values keep their full resolution; log1p does not lose it.
+    w is small where the noise is large, so the rare large values keep their full resolution; log1p does not
+    lose it.
     """
     groups = torch.arange(-(-vocabulary // 4), device=seeds_B.device)
     position_B1 = positions_B[:, None]

@@ -12,8 +12,14 @@ from fastkernels.kernels.sample.threshold import threshold
 MAX_ELEMENTS = 2**24
 
 
-def sample(logits_BV: Tensor, temperature_B: Tensor, top_k_B: Tensor | None, top_p_B: Tensor | None,
-           seeds_B: Tensor, positions_B: Tensor) -> Tensor:  # fmt: skip
+def sample(
+    logits_BV: Tensor,
+    temperature_B: Tensor,
+    top_k_B: Tensor | None,
+    top_p_B: Tensor | None,
+    seeds_B: Tensor,
+    positions_B: Tensor,
+) -> Tensor:
     batch, vocabulary = logits_BV.shape
     rows = max(1, MAX_ELEMENTS // vocabulary)
     if batch > rows:

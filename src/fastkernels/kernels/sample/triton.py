@@ -1,10 +1,14 @@
-"""sample as two Triton kernels: the best score of every tile of the vocabulary, then the best tile of every row.
+"""sample as two Triton kernels: the best score of every tile of the vocabulary, then the best tile of every
+row.
 
-Within a tile the largest l[v] - log E[v], l = logits / temperature, is found as the smallest E[v] exp(m - l[v]) with
-m = max l: one exponential in place of a logarithm for each id. Rows at temperature 0 skip the noise, so a greedy batch
-reads its logits at memory speed. Each Philox block serves four neighbouring ids. top_k and top_p come as a threshold
-from one torch sort, before the first kernel.
+Within a tile the largest l[v] - log E[v], l = logits / temperature, is found as the smallest E[v] exp(m -
+l[v]) with m = max l: one exponential in place of a logarithm for each id. Rows at temperature 0 skip the
+noise, so a greedy batch reads its logits at memory speed. Each Philox block serves four neighbouring ids.
+top_k and top_p come as a threshold from one torch sort, before the first kernel.
 """
+
+# Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
+# pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
 
@@ -39,7 +43,8 @@ def _exponential(seed, position, tile_start, TILE: tl.constexpr):
     # join appends an axis: [[x0, x1], [x2, x3]] for each group, in order once flat.
     words = tl.reshape(tl.join(tl.join(x0, x2), tl.join(x1, x3)), [TILE])
     w = tl.minimum(words.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10, 0.99999994)
-    # 1 - w rounds small w away, and the hardware's logarithm is inexact near 1: there, six terms of -log(1 - w).
+    # 1 - w rounds small w away, and the hardware's logarithm is inexact near 1: there, six terms of -log(1 -
+    # w).
     small = 0.2 + w * (0.16666667 + w * 0.14285715)
     small = w * (1.0 + w * (0.5 + w * (0.33333334 + w * (0.25 + w * small))))
     return tl.where(w < 0.0625, small, tl.log2(1.0 - w) * -LOG_2)
@@ -88,8 +93,14 @@ def _best_of_row(tile_score, tile_index, ids, V, num_tiles, SLOTS: tl.constexpr)
     tl.store(ids + row, tl.minimum(best, V - 1).to(tl.int64))
 
 
-def sample(logits_BV: Tensor, temperature_B: Tensor, top_k_B: Tensor | None, top_p_B: Tensor | None,
-           seeds_B: Tensor, positions_B: Tensor) -> Tensor:  # fmt: skip
+def sample(
+    logits_BV: Tensor,
+    temperature_B: Tensor,
+    top_k_B: Tensor | None,
+    top_p_B: Tensor | None,
+    seeds_B: Tensor,
+    positions_B: Tensor,
+) -> Tensor:
     batch, vocabulary = logits_BV.shape
     ids_B = torch.empty(batch, dtype=torch.int64, device=logits_BV.device)
     if batch == 0:

@@ -1,0 +1,59 @@
+"""The blocks of a trial that count: one reading of baseline A, of the candidate and of baseline A' each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fastkernels.measure import stats
+from fastkernels.runner.party import Reading
+
+BLOCKS_PER_ROUND = 4  # neighbours share clocks and heat; the bootstrap resamples them together
+
+
+@dataclass
+class Blocks:
+    """Blocks that count, in order."""
+
+    a: list[Reading] = field(default_factory=list)
+    c: list[Reading] = field(default_factory=list)
+    a2: list[Reading] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
+    dropped: int = 0
+
+    def add(self, index: int, a: Reading, c: Reading, a2: Reading) -> None:
+        if not (a.hidden and c.hidden and a2.hidden):
+            self.dropped += 1
+            return
+        for column, reading in ((self.a, a), (self.c, c), (self.a2, a2)):
+            column.append(light(reading))
+        self.rounds.append(index // BLOCKS_PER_ROUND)
+
+    def unthrottled(self) -> Blocks:
+        """Without the blocks in which a side ran below its usual clock."""
+        if not self.c:
+            return self
+        clocks = [[r.clock_mhz for r in column] for column in (self.a, self.c, self.a2)]
+        keep = [i for i, good in enumerate(stats.keep_unthrottled(*clocks)) if good]
+        a, c, a2 = ([column[i] for i in keep] for column in (self.a, self.c, self.a2))
+        return Blocks(a, c, a2, [self.rounds[i] for i in keep], self.dropped + len(self.c) - len(keep))
+
+    def baselinedurations_ns(self) -> np.ndarray:
+        return np.sqrt(durations_ns(self.a) * durations_ns(self.a2))
+
+    def speedup(self) -> stats.Interval:
+        return stats.paired_ratio(self.baselinedurations_ns(), durations_ns(self.c), self.rounds)
+
+    def noise_pct(self) -> float:
+        return stats.noise_pct([stats.paired_ratio(durations_ns(self.a), durations_ns(self.a2), self.rounds)])
+
+
+def durations_ns(readings: Sequence[Reading]) -> np.ndarray:
+    return np.array([r.ns for r in readings], dtype=np.float64)
+
+
+def light(reading: Reading) -> Reading:
+    """The numbers of a reading, without the tensors that the next iteration overwrites."""
+    return replace(reading, described={}, outputs={}, echo={})
