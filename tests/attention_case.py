@@ -55,7 +55,7 @@ class AttentionCase:
         return replace(self, **{**tensors, "query_THK": query})
 
     def check(self, o_THK: Tensor, units: float = 1.0) -> None:
-        """Every token's output is right within `units` times what rounding in the dtype costs, in relative L2."""
+        """Every token's output is right within `units` times the dtype's rounding (relative L2)."""
         assert o_THK.shape == self.answer_THK.shape
         assert o_THK.dtype == self.query_THK.dtype
         assert o_THK.is_contiguous()
@@ -63,7 +63,7 @@ class AttentionCase:
         assert error <= limit, f"error {error:.3g} above {limit:.3g}"
 
     def error(self, o_THK: Tensor) -> float:
-        """Worst relative L2 error of a token's output; NaN anywhere gives NaN. A token without keys counts as is."""
+        """Worst relative L2 error of a token's output; NaN stays NaN; a token without keys counts as is."""
         difference = (o_THK.double() - self.answer_THK).flatten(1).norm(dim=1)
         size = self.answer_THK.flatten(1).norm(dim=1)
         return (difference / torch.where(size > 0, size, 1.0)).max().item()
@@ -132,7 +132,7 @@ def attention_case(
 def _answer(
     query_QHK: Tensor, key_LJK: Tensor, value_LJK: Tensor, scale: float, window: int | None
 ) -> Tensor:
-    """One query and one head at a time over its own keys: no mask, no grouping trick, nothing shared with kernels."""
+    """One query and one head at a time over its own keys: no mask, no grouping, nothing of the kernels."""
     num_queries, num_heads, _ = query_QHK.shape
     seq_len, num_kv_heads, _ = key_LJK.shape
     answer = torch.zeros(query_QHK.shape, dtype=torch.float64)

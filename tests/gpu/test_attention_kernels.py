@@ -1,4 +1,4 @@
-"""Every implementation of the paged-attention kernels and of sample on CUDA: values, CUDA graphs, torch.compile."""
+"""The paged-attention kernels and sample on CUDA: values, CUDA graphs, torch.compile."""
 
 from dataclasses import replace
 
@@ -77,7 +77,7 @@ def or_skip(kernel: str, impl: str, args: tuple) -> None:
 def big_case(
     kernel: str, query_lens: list[int], seq_lens: list[int], window: int | None = None
 ) -> AttentionCase:
-    """A full-size bfloat16 problem, answered by the float64 reference on the GPU (which the formula has judged)."""
+    """A full-size bfloat16 problem, answered by the float64 reference (itself judged by the formula)."""
     tiny = attention_case([1], [1], heads=(32, 8), head_dim=128, dtype=torch.bfloat16, device="cuda")
     generator = torch.Generator("cuda").manual_seed(0)
     width = -(-max(seq_lens) // 16)
@@ -134,7 +134,8 @@ def test_decode_at_full_size(rows, impl):
 
 
 @pytest.mark.parametrize("facts", [([2048] * 2, [2048] * 2, None), ([700, 1, 3000], [5000, 80, 3000], None),
-                                   ([3000, 500], [3000, 6000], 1024)], ids=["dense", "chunked", "window"])  # fmt: skip
+                                   ([3000, 500], [3000, 6000], 1024)],
+                         ids=["dense", "chunked", "window"])  # fmt: skip
 @pytest.mark.parametrize("impl", registered["prefill_attention"].names)
 def test_prefill_at_full_size(facts, impl):
     case = big_case("prefill_attention", *facts)
@@ -172,7 +173,7 @@ def captured(call) -> torch.cuda.CUDAGraph:
 
 @pytest.mark.parametrize("impl", ["reference", "triton", "flash_attn", "torch"])
 def test_decode_graph_replays_with_other_lengths(impl):
-    """Captured for rows of up to 4,096 keys; replayed with longer, shorter and empty rows and other tables."""
+    """Captured for rows of up to 4,096 keys; replayed with longer, shorter, empty rows and other tables."""
     block_size = 256 if impl == "flash_attn" else 16
     lens = [[1, 700, 3000, 40], [2500, 3, 0, 0], [0, 0, 0, 0], [64, 65, 4000, 128]]
     cases = [
@@ -204,7 +205,7 @@ def test_decode_graph_replays_with_other_lengths(impl):
 
 @pytest.mark.parametrize(("kernel", "impl"), every("prefill_attention"))
 def test_prefill_graph(kernel, impl):
-    """Device-side implementations replay with other values; those that read lengths on the host refuse a capture."""
+    """Device-side implementations replay with other values; those that plan on the host refuse a capture."""
     case = make(kernel, "equal-rows", torch.bfloat16)
     args = arguments(kernel, case)
     or_skip(kernel, impl, args)
@@ -327,7 +328,8 @@ def test_sample_distribution():
     logits = torch.randn(50, generator=torch.Generator().manual_seed(1)).cuda() * 1.5
     count = 100_000
     args = (logits.expand(count, -1).contiguous(), torch.full((count,), 0.8, device="cuda"), None, None,
-            torch.zeros(count, dtype=torch.int64, device="cuda"), torch.arange(count, device="cuda"))  # fmt: skip
+            torch.zeros(count, dtype=torch.int64, device="cuda"),
+            torch.arange(count, device="cuda"))  # fmt: skip
     expected = (logits.double() / 0.8).softmax(0) * count
     chi_square = (
         (torch.bincount(kernels.sample(*args, impl="triton"), minlength=50) - expected) ** 2 / expected

@@ -67,9 +67,11 @@ class BlockGroup:
         return np.maximum((scheduled - self.window + 1) // self.block_size, 0)
 
     def slide(self, rows: Ints, scheduled: Ints) -> None:
-        """Free what no query at positions >= scheduled reads. Call before the step that starts there takes
-        blocks: a block freed here may go to another row of that very step, whose writes precede this row's
-        reads."""
+        """Free what no query at positions >= scheduled reads.
+
+        Call before the step that starts there takes blocks: a block freed here may go to another row of that
+        very step, whose writes precede this row's reads.
+        """
         if self.window is None:
             return
         live = np.minimum(self.first_live(scheduled), self.held_R[rows])

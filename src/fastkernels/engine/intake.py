@@ -1,4 +1,4 @@
-"""From what a caller gives to requests that can be served; a RequestError says what is wrong with the others."""
+"""From what a caller gives to requests that can be served; a RequestError says what is wrong."""
 
 from __future__ import annotations
 
@@ -59,10 +59,11 @@ class Intake:
                     f"A prompt dictionary needs prompt_token_ids, not {', '.join(map(repr, prompt))}"
                 )
             prompt = prompt["prompt_token_ids"]
+        ids: Any
         try:
             ids = np.asarray(prompt)
         except ValueError:  # lists of different lengths
-            ids = np.zeros((0, 0))
+            ids = np.zeros((0, 0), np.int64)
         if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
             raise RequestError(
                 f"a prompt is text or a list of token ids, and token ids must be integers: {prompt!r:.60}"

@@ -1,7 +1,7 @@
 """`LLM`: the public face of the engine for language models, with vLLM's names.
 
-llm = LLM("path/to/model")                                  a Hugging Face folder or id: real weights
-llm = LLM("llama", config="tiny", seed=1)                   a registered configuration: seeded random weights
+llm = LLM("path/to/model")                         a Hugging Face folder or id: real weights
+llm = LLM("llama", config="tiny", seed=1)          a registered configuration: seeded random weights
 outputs = llm.generate([[1, 2, 3]], SamplingParams(temperature=0.0, max_tokens=8))
 outputs[0].outputs[0].token_ids
 """
@@ -46,11 +46,13 @@ _DTYPES = {
 class LLM:
     """A model with its caches and scheduler.
 
-    model: a Hugging Face folder or id (real weights), an architecture id or a configuration (random weights
-    from `seed`). config, size: which configuration of an architecture id; by default the full one on CUDA and
-    the tiny one on CPU. overlay: task files that replace the baseline's. max_model_len: prompt and
-    continuation; default the model's own. num_kv_cache_blocks: in place of a size taken from the free memory.
-    dtype "auto": see ModelSource.dtype.
+    model: a Hugging Face folder or id (real weights), or an architecture id or a configuration dictionary
+        (random weights from `seed`).
+    config, size: which configuration of an architecture id; by default the full one on CUDA, tiny on CPU.
+    dtype: "auto" is the configuration's on CUDA and float32 on CPU.
+    overlay: task files that replace the baseline's.
+    max_model_len: positions of prompt and continuation; default the model's own.
+    num_kv_cache_blocks: in place of a size taken from the free memory.
 
     Raises UsageError and its kin for what cannot be loaded, MachineError for what does not fit this machine.
     """
@@ -156,8 +158,9 @@ class LLM:
         """Continue every prompt; outputs in the order of the prompts.
 
         forced: for each prompt the ids that are fed after it in place of the sampled ones, through the normal
-        decode steps; its output has, at every position, what the model chose there. on_progress(finished,
-        all).
+        decode steps (max_tokens and stops do not apply); its output has what the model chose at
+        every position.
+        on_progress(finished, all).
 
         Raises RequestError, which names the request, before anything is launched; the engine stays usable.
         """

@@ -1,5 +1,4 @@
-"""The one protocol for every modality: a request is a generator that yields what it needs and gets the result
-back.
+"""The one protocol for every modality: a request is a generator that yields what it needs.
 
     def chat(tokens, sampling):   return (yield Tokens("lm", tokens, sampling))
     def caption(image, tokens):   features = yield [Call("vision", patch) for patch in image]

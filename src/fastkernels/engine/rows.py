@@ -1,4 +1,4 @@
-"""Device side of the rows: ids, block tables and sampling parameters, and the inputs of a step made from them.
+"""Device side of the rows: ids, block tables, sampling parameters, and the inputs of a step made from them.
 
     R rows (row 0 is null) · L positions of a row · N table entries · B rows of a step · T tokens
     S sampled rows · P rows of a decode step with its padding · A admitted rows · U uploaded ids
@@ -41,8 +41,7 @@ class SamplingInputs:
 
 
 class DeviceRows:
-    """State of all rows on the device. Every change is an operation on the compute stream, in the order of
-    the plans."""
+    """State of all rows on the device; every change is on the compute stream, in the order of the plans."""
 
     def __init__(self, num_rows: int, max_len: int, block_sizes: list[int], device: torch.device) -> None:
         self.device, self.block_sizes = device, block_sizes
@@ -137,8 +136,7 @@ class DeviceRows:
         )
 
     def write_back(self, inputs: Inputs, ids_S: Tensor) -> None:
-        """Put sampled ids behind their rows, where the next step reads them; forced rows keep the id they
-        were given."""
+        """Put sampled ids where the next step reads them; forced rows keep the id that they were given."""
         rows_S, targets_S = inputs.rows_S, inputs.targets_S
         kept_S = torch.where(self.frozen_R[rows_S], self.tokens_RL[rows_S, targets_S], ids_S.int())
         self.tokens_RL[rows_S, targets_S] = kept_S

@@ -96,7 +96,7 @@ class ModelRunner:
         return captured.choice.first(len(plan.rows_B)), None
 
     def _to_host(self, plan: Plan, choice: Choice | None) -> Flight:
-        """Start the copy of what was sampled: on the compute stream, ahead of the replay that overwrites it."""
+        """Start the copy of what was sampled, on the compute stream: ahead of the next replay."""
         if choice is None:
             return Flight(plan, [torch.from_numpy(np.zeros(0, np.int64))], None)
         if self.device.type != "cuda":

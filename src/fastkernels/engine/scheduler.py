@@ -1,5 +1,4 @@
-"""Continuous batching without phases: a row needs `total - scheduled` tokens; prefill chunks and decode rows
-mix.
+"""Continuous batching without phases: a row needs `total - scheduled` tokens; chunks and decode rows mix.
 
     total      positions that exist on the device: prompt, output, and placeholders of samples in flight
     scheduled  positions whose forward pass has been launched
@@ -25,8 +24,7 @@ from fastkernels.engine.cache import BlockCache, Ints
 from fastkernels.engine.plan import Admission, Plan, Sampled
 from fastkernels.engine.requests import Request
 
-# Share of the blocks that admission leaves free, so that running rows can grow for a while before one is
-# preempted.
+# Share of the blocks that admission leaves free, so that running rows can grow before one is preempted.
 WATERMARK = 0.01
 
 
@@ -102,8 +100,7 @@ class Scheduler:
         return (rows, counts) if granted.all() else (rows[granted], counts[granted])
 
     def _make_room(self, rows: Ints, counts: Ints) -> tuple[Ints, Ints]:
-        """Preempt the youngest rows until the step's blocks are there; the last row left takes a smaller
-        chunk."""
+        """Preempt the youngest rows until the step's blocks are there; a last row takes a smaller chunk."""
         while len(rows):
             need = self.cache.need(rows, self.scheduled_R[rows] + counts)
             if all(n <= free for n, free in zip(need, self.cache.num_free)):
@@ -169,8 +166,7 @@ class Scheduler:
         return admitted, new_rows, np.array(new_counts, np.int64)
 
     def _later(self, group: int, total: Ints, scheduled: Ints) -> Ints:
-        """Blocks that rows of `total` positions still need beyond `scheduled`; behind a window they free as
-        they go."""
+        """Blocks that rows of `total` positions need beyond `scheduled`; none that a window frees."""
         size = self.cache.groups[group].block_size
         if self.cache.groups[group].window is not None:
             return np.zeros_like(total)
@@ -218,8 +214,7 @@ class Scheduler:
     # ---- completion
 
     def retire(self, plan: Plan, sampled: Sampled) -> None:
-        """Take in the ids of a finished step. A row whose owner has changed since was preempted or had
-        ended."""
+        """Take in the ids of a finished step; a row with another owner by now was preempted or ended."""
         rows, serials = plan.rows_B[plan.samples_B], plan.serials_B[plan.samples_B]
         ids = sampled.ids_S
         present = self.serial_R[rows] == serials
@@ -236,7 +231,8 @@ class Scheduler:
         if self.watched_R.any():
             for i in np.flatnonzero(self.watched_R[rows]):
                 row, request = int(rows[i]), self._occupant(int(rows[i]))
-                request.output = self._output(row, request)
+                if request.sampling.stop_strings:
+                    request.output = self._output(row, request)
                 self._look(request, int(at[i]), sampled)
                 ended[i] |= request.finish_reason is not None
         for i in np.flatnonzero(ended):
@@ -246,8 +242,7 @@ class Scheduler:
             self._vacate(row)
 
     def _arrive_late(self, serial: int, index: int, sampled: Sampled) -> None:
-        """An id for a request that no longer holds the row: kept if it was preempted, dropped if it had
-        ended."""
+        """An id for a request that left its row: kept if it was preempted, dropped if it had ended."""
         request = self._away.get(serial)
         if request is None:
             return
@@ -275,7 +270,7 @@ class Scheduler:
             )
             request.logprobs.append(dict(best))
             request.logprobs[-1].setdefault(int(sampled.ids_S[index]), float(sampled.logprobs_S[index]))
-        if self.watch is not None and request.is_watched and request.finish_reason is None:
+        if self.watch is not None and request.sampling.stop_strings:
             request.finish_reason = self.watch(request)
 
     def _finish(self, request: Request, reason: str) -> None:

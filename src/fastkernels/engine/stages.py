@@ -26,14 +26,12 @@ class Device(Protocol):
 
 
 class TokenStage:
-    """Autoregressive decoding with run-ahead: step n is planned and launched before the ids of n-1 are
-    read."""
+    """Autoregressive decoding: step n is planned and launched before the ids of n-1 are read."""
 
     def __init__(
         self, scheduler: Scheduler, device: Device, make_request: Callable[[int, Tokens], Request]
     ) -> None:
-        """make_request(serial, need) checks a need and fills in defaults; RequestError if it cannot be
-        served."""
+        """make_request(serial, need) fills in defaults, or raises RequestError if it cannot be served."""
         self.scheduler, self.device, self._make_request = scheduler, device, make_request
         self._flying: Launched | None = None
         self._next_serial = 0
@@ -109,8 +107,7 @@ def key_of(value: Any) -> Hashable:
 
 
 def stack(values: Sequence[Any]) -> Any:
-    """One argument for a batch: tensors stacked, lists element by element, others (equal by their key) as
-    they are."""
+    """One argument for a batch: tensors stacked, lists element by element, others (all equal) as they are."""
     first = values[0]
     if isinstance(first, Tensor):
         return torch.stack(list(values))

@@ -1,8 +1,7 @@
 """Models from folders, the Hugging Face Hub, the registry or a configuration: find, read, build, fill.
 
-    find(model)          -> ModelSource       a folder with config.json, a Hub id, an architecture id, or a
-    configuration load_model(source)   -> nn.Module         with the checkpoint's weights, or seeded random
-    ones without a folder
+    find(model)          -> ModelSource   a folder, a Hub id, an architecture id, or a configuration
+    load_model(source)   -> nn.Module     with the checkpoint's weights; without a folder seeded random ones
 
 A folder holds `config.json` and `model.safetensors`, or shards with `model.safetensors.index.json`.
 """

@@ -5,8 +5,8 @@
 `work` counts by running the baseline's module on the meta device and watching its kernels:
 
     read       every argument and parameter once; of a table that is only looked up, as many rows as there are
-               ids; of a paged cache, the entries that the batch's queries see (window counted), less those that
-               the same call stores
+               ids; of a paged cache, the entries that the batch's queries see (window counted), less those
+               that the same call stores
     written    every output once; a paged cache: the entries of the step's tokens
     flops      2 M N K of matrix products, 4 H K of each visible (query, key) pair of attention
 

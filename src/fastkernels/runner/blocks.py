@@ -40,11 +40,11 @@ class Blocks:
         a, c, a2 = ([column[i] for i in keep] for column in (self.a, self.c, self.a2))
         return Blocks(a, c, a2, [self.rounds[i] for i in keep], self.dropped + len(self.c) - len(keep))
 
-    def baselinedurations_ns(self) -> np.ndarray:
+    def baseline_ns(self) -> np.ndarray:
         return np.sqrt(durations_ns(self.a) * durations_ns(self.a2))
 
     def speedup(self) -> stats.Interval:
-        return stats.paired_ratio(self.baselinedurations_ns(), durations_ns(self.c), self.rounds)
+        return stats.paired_ratio(self.baseline_ns(), durations_ns(self.c), self.rounds)
 
     def noise_pct(self) -> float:
         return stats.noise_pct([stats.paired_ratio(durations_ns(self.a), durations_ns(self.a2), self.rounds)])

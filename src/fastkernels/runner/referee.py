@@ -117,7 +117,7 @@ class Referee:
     def repeatable(
         self, first: Mapping[str, Tensor], second: Mapping[str, Tensor], distribution: str
     ) -> Verdict | None:
-        """Two calls on the same inputs agree as two right results must; exactly, where nothing is tolerated."""
+        """Two calls on the same inputs agree as right results must; exactly, where nothing is tolerated."""
         exact = {name: Errors(0.0, 0.0, 0.0) for name in first}
         return rules.repeatable(
             self._strip(first), self._strip(second), self._allowed.get(distribution, exact)

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 import fastkernels
 from fastkernels import LLM, SamplingParams, registry
 from fastkernels.engine.llm import _device
+from fastkernels.engine.memory import require_weights_fit
 from fastkernels.errors import FastKernelsError, MachineError, RequestError, UsageError
 from fastkernels.nn.weights import export_weights
 
@@ -264,6 +265,11 @@ def test_seed_chooses_the_weights():
 def test_wrong_arguments_are_named(wrong, error, problem):
     with pytest.raises(error, match=problem):
         make(**wrong)
+
+
+def test_weights_that_exceed_the_memory_are_refused_with_numbers():
+    with pytest.raises(MachineError, match=r"weights take 1048576\.0 GiB and .* GiB are free on cpu"):
+        require_weights_fit(1 << 50, torch.device("cpu"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")

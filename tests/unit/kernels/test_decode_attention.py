@@ -1,4 +1,4 @@
-"""decode_attention: every implementation on this machine against the formula in float64, over poisoned caches."""
+"""decode_attention: every implementation here against the formula in float64, over poisoned caches."""
 
 import importlib
 

@@ -14,7 +14,7 @@ SHAPES = [(1, 2, 16), (7, 3, 8), (33, 1, 64), (40, 8, 5)]
 
 
 def problem(shape, dtype=torch.float32, num_blocks=20):
-    """Keys and values as slices of a packed product, two poisoned caches, and distinct slots of blocks 1 and up."""
+    """Keys and values as slices of a packed product, poisoned caches, distinct slots behind block 0."""
     num_tokens, num_heads, head_dim = shape
     generator = torch.Generator().manual_seed(0)
     packed = torch.randn(num_tokens, (2 * num_heads + 1) * head_dim, generator=generator).to(dtype)

@@ -43,7 +43,7 @@ def test_a_written_tensor_is_planned_anew():
 
 
 def test_freed_memory_is_not_mistaken():
-    """The scope keeps what it planned from: a new tensor cannot get the address of one that a plan belongs to."""
+    """The scope keeps what it planned from: no new tensor gets the address of a plan's own."""
     make = Counted()
     with plan_scope():
         addresses = set()

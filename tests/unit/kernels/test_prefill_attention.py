@@ -1,4 +1,4 @@
-"""prefill_attention: every implementation on this machine against the formula in float64, over poisoned caches."""
+"""prefill_attention: every implementation here against the formula in float64, over poisoned caches."""
 
 import importlib
 

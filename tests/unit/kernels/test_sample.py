@@ -86,7 +86,7 @@ def test_triton_draws_the_reference_s_ids(limits):
 
 
 def test_triton_noise_matches():
-    """A flat distribution shows the noise alone: its winner is the same in every tile and tail of the vocabulary."""
+    """A flat distribution shows the noise alone: the winner is right in every tile and tail."""
     if not interpreting():
         pytest.skip("runs in test_interpreted.py")
     for vocabulary in (1, 3, 5, 1023, 1024, 1025, 4097):

@@ -59,9 +59,9 @@ def _plan(
         _idle.setdefault(device, []), lambda: BatchPrefillWithPagedKVCacheWrapper(workspace(device))
     )
     wrapper.plan(
-        starts_B1 - starts_B1[0], pages.starts_B1, pages.ids, pages.last_lens_B, num_heads, num_kv_heads, head_dim,
-        block_size, causal=True, window_left=window - 1 if window else -1, q_data_type=dtype, kv_data_type=dtype,
-        sm_scale=scale, seq_lens=pages.seq_lens_B,
+        starts_B1 - starts_B1[0], pages.starts_B1, pages.ids, pages.last_lens_B, num_heads, num_kv_heads,
+        head_dim, block_size, causal=True, window_left=window - 1 if window else -1, q_data_type=dtype,
+        kv_data_type=dtype, sm_scale=scale, seq_lens=pages.seq_lens_B,
     )  # fmt: skip
     return wrapper
 

@@ -1,11 +1,11 @@
-"""prefill_attention in Triton: one program for a tile of a row's queries and one head, K and V read from
-their pages.
+"""prefill_attention in Triton: a program for each tile of a row's queries and head, K and V in their pages.
 
-    s = scale log2(e) q k^T,  m = max_j s_j,  o = sum_j 2^(s_j - m) v_j / sum_j 2^(s_j - m)     online over
-    key tiles
+    s = scale log2(e) q k^T,  m = max_j s_j,  o = sum_j 2^(s_j - m) v_j / sum_j 2^(s_j - m)
 
-The tiles of a varlen batch are found on the device: row b starts at tile query_starts[b] // M + b, so T // M
-+ B programs suffice whatever the lengths are, and those that find no queries return. Keys outside all
+online over key tiles.
+
+The tiles of a varlen batch are found on the device: row b starts at tile query_starts[b] // M + b, so
+T // M + B programs suffice whatever the lengths are, and those that find no queries return. Keys outside all
 queries' windows are never visited; only tiles that the diagonal or the window's edge crosses are masked.
 """
 
@@ -61,7 +61,7 @@ def _walk(acc, top, total, q, position, k_head, v_head, table, begin, end, first
           k_stride_n, k_stride_p, v_stride_n, v_stride_p,
           K: tl.constexpr, P: tl.constexpr, WINDOW: tl.constexpr, MASKED: tl.constexpr, TILE: tl.constexpr,
           DIMS: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
-    """Attend to keys begin .. end - 1, `begin` a multiple of TILE; unmasked, all of them are seen by all queries."""
+    """Attend to keys begin .. end - 1, `begin` a multiple of TILE; unmasked, all queries see all of them."""
     j, d = tl.arange(0, TILE), tl.arange(0, DIMS)
     for start in tl.range(begin, end, TILE, num_stages=STAGES):
         key = start + j
@@ -148,14 +148,14 @@ def _attend(query, k_cache, v_cache, query_starts, seq_lens, block_tables, out, 
     total = tl.zeros([M], tl.float32)
     acc = tl.zeros([M, DIMS], tl.float32)
     if WINDOW > 0:
-        acc, top, total = _walk(acc, top, total, q, position, k_head, v_head, table, begin, edge, first, seq_len,
-                                to_log2, k_stride_n, k_stride_p, v_stride_n, v_stride_p,
+        acc, top, total = _walk(acc, top, total, q, position, k_head, v_head, table, begin, edge, first,
+                                seq_len, to_log2, k_stride_n, k_stride_p, v_stride_n, v_stride_p,
                                 K, P, WINDOW, True, TILE, DIMS, STAGES)  # fmt: skip
-    acc, top, total = _walk(acc, top, total, q, position, k_head, v_head, table, edge, diagonal, first, seq_len,
-                            to_log2, k_stride_n, k_stride_p, v_stride_n, v_stride_p,
+    acc, top, total = _walk(acc, top, total, q, position, k_head, v_head, table, edge, diagonal, first,
+                            seq_len, to_log2, k_stride_n, k_stride_p, v_stride_n, v_stride_p,
                             K, P, WINDOW, False, TILE, DIMS, STAGES)  # fmt: skip
-    acc, top, total = _walk(acc, top, total, q, position, k_head, v_head, table, diagonal, end, first, seq_len,
-                            to_log2, k_stride_n, k_stride_p, v_stride_n, v_stride_p,
+    acc, top, total = _walk(acc, top, total, q, position, k_head, v_head, table, diagonal, end, first,
+                            seq_len, to_log2, k_stride_n, k_stride_p, v_stride_n, v_stride_p,
                             K, P, WINDOW, True, TILE, DIMS, STAGES)  # fmt: skip
 
     o = (acc / total[:, None]).to(out.dtype.element_ty)

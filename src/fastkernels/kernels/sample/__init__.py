@@ -22,7 +22,8 @@ from fastkernels.kernels.sample import reference
 
 _sample = Kernel(
     "sample",
-    "(Tensor logits, Tensor temperature, Tensor? top_k, Tensor? top_p, Tensor seeds, Tensor positions) -> Tensor",
+    "(Tensor logits, Tensor temperature, Tensor? top_k, Tensor? top_p, Tensor seeds, "
+    "Tensor positions) -> Tensor",
     reference.sample,
     fake=lambda logits_BV, temperature_B, top_k_B, top_p_B, seeds_B, positions_B: seeds_B.new_empty(
         seeds_B.shape

@@ -17,7 +17,7 @@ LOW = 0xFFFFFFFF
 def philox(
     key: Tensor, counter: tuple[Tensor, Tensor, Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Four words for each counter, int64 values below 2^32. key: int64, all 64 bits; counter words: below 2^32."""
+    """Four words for each counter, int64 below 2^32, as the counter's. key: int64, all 64 bits."""
     key_0, key_1 = key & LOW, (key >> 32) & LOW
     c0, c1, c2, c3 = counter
     for _ in range(ROUNDS):

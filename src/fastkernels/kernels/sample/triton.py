@@ -52,7 +52,7 @@ def _exponential(seed, position, tile_start, TILE: tl.constexpr):
 
 @triton.jit
 def _highest(score, index, nowhere):
-    """The highest score and the lowest index that has it; two plain reductions are cheaper than one of pairs."""
+    """The highest score and the lowest index that has it: two plain reductions, cheaper than one of pairs."""
     top = tl.max(score, 0)
     return top, tl.min(tl.where(score == top, index, nowhere), 0)
 

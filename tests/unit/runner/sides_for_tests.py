@@ -1,0 +1,85 @@
+"""Sides of a few lines, run in real worker processes. Light to import: a process with one of them starts at once."""
+
+import os
+import sys
+import time
+
+
+class Echo:
+    """Answers, raises, dies, hangs and writes garbage on demand."""
+
+    def __init__(self, greeting: str = "hello") -> None:
+        self.greeting = greeting
+        self.beats = 0
+
+    def hello(self) -> dict:
+        return {"greeting": self.greeting}
+
+    def add(self, a: int, b: int) -> dict:
+        return {"sum": a + b}
+
+    def environment(self) -> dict:
+        return {"variables": dict(os.environ), "arguments": sys.argv, "folder": os.getcwd()}
+
+    def read(self, size: int, descriptors: list) -> dict:
+        (descriptor,) = descriptors
+        return {"text": os.pread(descriptor, size, 0).decode()}
+
+    def fail(self, message: str) -> dict:
+        print("before the failure", flush=True)
+        raise ValueError(message)
+
+    def leave(self, status: int) -> dict:
+        print("leaving", flush=True)
+        os._exit(status)
+
+    def exit(self) -> dict:
+        raise SystemExit(0)
+
+    def hang(self) -> dict:
+        print("about to hang", flush=True)
+        time.sleep(600)
+        return {}
+
+    def garbage(self, body: bytes) -> dict:
+        for number in range(3, 64):
+            try:
+                os.write(number, body)
+            except OSError:
+                continue
+        return {}
+
+    def beat(self) -> dict:
+        """Start a thread that counts; `beats` reads it."""
+        import threading
+
+        def count() -> None:
+            while True:
+                self.beats += 1
+                time.sleep(0.001)
+
+        threading.Thread(target=count, daemon=True).start()
+        return {}
+
+    def count(self) -> dict:
+        return {"beats": self.beats}
+
+    def spawn(self) -> dict:
+        """A child in the same process group, which outlives its parent unless the group is ended."""
+        child = os.fork()
+        if child == 0:
+            time.sleep(600)
+            os._exit(0)
+        return {"child": child}
+
+    def network(self) -> dict:
+        import socket
+
+        return {"interfaces": [name for _, name in socket.if_nameindex()]}
+
+    def judge_memory(self, pid: int) -> dict:
+        try:
+            with open(f"/proc/{pid}/mem", "rb"):
+                return {"readable": True}
+        except OSError:
+            return {"readable": False}

@@ -1,0 +1,62 @@
+"""A worker's account of its time against the judge's."""
+
+import random
+
+import pytest
+
+from fastkernels.runner import audit
+from fastkernels.runner.party import Reading
+
+
+def reading(ns: int, window_ns: int, cpu_ns: int | None = None, threads: int = 1) -> Reading:
+    return Reading(ns, window_ns, cpu_ns, True, None, threads, {}, {}, {})
+
+
+def side(true_us: float, claimed_us: float, count: int = 50, late_us: float = 0, seed: int = 1) -> list[Reading]:
+    """Readings of calls that take `true_us`; messages cost 60 us, and some answers come late."""
+    rng = random.Random(seed)
+    found = []
+    for _ in range(count):
+        messages_us = 60 + rng.random() * 20 + (rng.random() < 0.4) * rng.random() * late_us
+        found.append(reading(int(claimed_us * 1e3), int((true_us + messages_us) * 1e3)))
+    return found
+
+
+def test_a_duration_beyond_the_window_is_impossible() -> None:
+    assert audit.impossible(reading(100, 99)).status == "IMPLAUSIBLE"
+    assert audit.impossible(reading(99, 99)) is None
+
+
+@pytest.mark.parametrize(("true_us", "claimed_us"), [(1000, 500), (1000, 100), (200, 20), (10_000, 7000)])
+def test_work_outside_the_claimed_time_shows(true_us: float, claimed_us: float) -> None:
+    verdict = audit.understated(side(true_us, claimed_us, late_us=3000), side(1000, 1000, late_us=3000, seed=2))
+    assert verdict.status == "IMPLAUSIBLE"
+    assert "not timed" in verdict.failure.message
+
+
+@pytest.mark.parametrize("true_us", [5, 100, 1000, 10_000])
+def test_an_honest_candidate_on_a_busy_machine_is_not_accused(true_us: float) -> None:
+    """Its answers come late more often, and later, than the baseline's."""
+    honest = side(true_us, true_us, late_us=20_000)
+    assert audit.understated(honest, side(1000, 1000, late_us=100, seed=2)) is None
+
+
+def test_a_few_readings_accuse_nobody() -> None:
+    assert audit.understated(side(1000, 10, count=5), side(1000, 1000, count=5)) is None
+
+
+def test_more_threads_than_allowed_show_in_the_kernels_clock() -> None:
+    four = [reading(1_000_000, 1_100_000, cpu_ns=4_000_000) for _ in range(30)]
+    one = [reading(1_000_000, 1_100_000, cpu_ns=1_050_000) for _ in range(30)]
+    assert audit.too_many_threads(four, threads=1).label == "TAMPERED(threads)"
+    allowed = [reading(1_000_000, 1_100_000, cpu_ns=4_000_000, threads=4) for _ in range(30)]
+    assert audit.too_many_threads(allowed, threads=4) is None
+    assert audit.too_many_threads(one, threads=1) is None
+    assert audit.too_many_threads([reading(1, 2)] * 30, threads=1) is None
+
+
+def test_another_number_of_threads_than_was_set_is_tampering() -> None:
+    changed = [reading(1000, 2000, threads=1) for _ in range(29)] + [reading(1000, 2000, threads=4)]
+    verdict = audit.too_many_threads(changed, threads=1)
+    assert verdict.label == "TAMPERED(threads)"
+    assert "set to 4" in verdict.failure.message

@@ -1,0 +1,60 @@
+"""What a worker's surroundings hold."""
+
+import ctypes
+from pathlib import Path
+
+from fastkernels.runner.isolation import Scratch, hidden_memory
+
+OUTER = {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "1", "HF_TOKEN": "t", "AWS_SECRET_ACCESS_KEY": "k", "FK_SEED": "1",
+         "HOME": "/home/me", "MLFLOW_TRACKING_URI": "http://x"}
+
+
+def test_only_listed_variables_pass() -> None:
+    scratch = Scratch.create()
+    environment = scratch.environment(threads=2, outer=OUTER)
+    assert environment["PATH"] == "/bin"
+    assert environment["CUDA_VISIBLE_DEVICES"] == "1"
+    assert not {"HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "FK_SEED", "MLFLOW_TRACKING_URI"} & set(environment)
+    assert environment["HF_HUB_CACHE"] == "/home/me/.cache/huggingface/hub"
+    assert environment["HF_HUB_OFFLINE"] == "1"
+    scratch.remove()
+
+
+def test_a_candidates_caches_are_its_own_and_the_baselines_are_shared(tmp_path: Path) -> None:
+    ours, theirs = Scratch.create(shared=tmp_path), Scratch.create()
+    assert ours.environment(1, OUTER)["TRITON_CACHE_DIR"] == str(tmp_path / "triton")
+    assert ours.environment(1, OUTER)["FLASHINFER_WORKSPACE_BASE"] == "/home/me"
+    assert theirs.environment(1, OUTER)["TRITON_CACHE_DIR"] == str(theirs.root / "cache" / "triton")
+    assert "FLASHINFER_WORKSPACE_BASE" not in theirs.environment(1, OUTER)
+    for scratch in (ours, theirs):
+        scratch.remove()
+        assert not scratch.root.exists()
+    assert tmp_path.exists()
+
+
+def test_built_kernels_of_the_user_are_copied(tmp_path: Path) -> None:
+    built = tmp_path / ".cache" / "flashinfer" / "norm.so"
+    built.parent.mkdir(parents=True)
+    built.write_text("binary")
+    scratch = Scratch.create()
+    scratch.adopt_caches({"HOME": str(tmp_path)})
+    copied = scratch.root / "home" / ".cache" / "flashinfer" / "norm.so"
+    copied.write_text("poisoned")
+    assert built.read_text() == "binary"
+    scratch.remove()
+
+
+def test_the_end_of_the_output_is_kept() -> None:
+    scratch = Scratch.create()
+    assert scratch.printed() == ""
+    scratch.output.write_bytes(b"x" * 10_000 + b"\xff the end")
+    assert scratch.printed(last=10).endswith(" the end")
+    scratch.remove()
+
+
+def test_hidden_memory_is_visible_again_afterwards() -> None:
+    libc = ctypes.CDLL(None)
+    before = libc.prctl(3, 0, 0, 0, 0)
+    with hidden_memory() as hidden:
+        assert libc.prctl(3, 0, 0, 0, 0) == (0 if hidden else before)
+    assert libc.prctl(3, 0, 0, 0, 0) == before

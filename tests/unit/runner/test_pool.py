@@ -1,0 +1,165 @@
+"""Real worker processes with light sides: what they answer, how they fail, and that nothing of them stays."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from fastkernels.runner import isolation, pool
+from fastkernels.runner.pool import Worker, WorkerDied, WorkerError
+
+SIDE = "tests.unit.runner.sides_for_tests:Echo"
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    monkeypatch.setenv("FK_SEED", "42")
+
+
+@pytest.fixture(scope="module")
+def worker():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("HF_TOKEN", "secret")
+        patch.setenv("FK_SEED", "42")
+        with Worker("w", threads=1, namespaces=True) as worker:
+            assert worker.start(SIDE, greeting="good day") == {"greeting": "good day"}
+            yield worker
+
+
+def started(name: str = "w") -> Worker:
+    worker = Worker(name, threads=1)
+    worker.start(SIDE)
+    return worker
+
+
+def gone(pid: int) -> bool:
+    """Whether no such process runs any more (a zombie that its new parent has not collected counts as gone)."""
+    for _ in range(100):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_calls_are_answered(worker: Worker) -> None:
+    assert worker.call("add", a=2, b=3) == {"sum": 5}
+
+
+def test_the_environment_holds_no_secret_and_a_home_of_its_own(worker: Worker) -> None:
+    seen = worker.call("environment")
+    variables = seen["variables"]
+    assert not {"HF_TOKEN", "FK_SEED"} & set(variables)
+    assert "42" not in "".join(seen["arguments"])
+    assert variables["HOME"] == str(worker.scratch.root / "home")
+    assert variables["OMP_NUM_THREADS"] == "1"
+    assert Path(seen["folder"]) == worker.scratch.root / "work"
+    for name in ("TMPDIR", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+        assert Path(variables[name]).is_relative_to(worker.scratch.root)
+
+
+def test_namespaces_leave_the_loopback_alone(worker: Worker) -> None:
+    if "network" not in worker.isolation:
+        pytest.skip("this kernel gives no namespaces to this user")
+    assert worker.call("network") == {"interfaces": ["lo"]}
+
+
+def test_descriptors_travel(worker: Worker, tmp_path: Path) -> None:
+    (tmp_path / "shared").write_text("from the judge")
+    descriptor = os.open(tmp_path / "shared", os.O_RDONLY)
+    assert worker.call("read", descriptors=[descriptor], size=100) == {"text": "from the judge"}
+    os.close(descriptor)
+
+
+def test_an_exception_is_reported_and_the_worker_lives_on(worker: Worker) -> None:
+    with pytest.raises(WorkerError) as caught:
+        worker.call("fail", message="no such tile")
+    assert caught.value.kind == "ValueError"
+    assert caught.value.failure.message == "ValueError: no such tile"
+    assert "before the failure" in caught.value.failure.output
+    assert "raise ValueError(message)" in caught.value.failure.output
+    with pytest.raises(WorkerError, match="SystemExit"):
+        worker.call("exit")
+    assert worker.call("add", a=1, b=1) == {"sum": 2}
+
+
+def test_a_paused_worker_stands_still_until_its_next_call(worker: Worker) -> None:
+    worker.call("beat")
+    worker.pause()
+    before = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
+    time.sleep(0.1)
+    after = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
+    assert after[0] == "T"
+    assert before[11:13] == after[11:13], "it used CPU time while it was paused"
+    assert worker.call("count")["beats"] > 0
+
+
+def test_the_judges_memory_is_hidden(worker: Worker) -> None:
+    with isolation.hidden_memory() as hidden:
+        if not hidden or "namespace" not in worker.isolation:
+            pytest.skip("needs Linux and namespaces")
+        assert worker.call("judge_memory", pid=os.getpid()) == {"readable": False}
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_process_that_ends_has_crashed_whatever_its_status(status: int) -> None:
+    worker = started("candidate")
+    with pytest.raises(WorkerDied) as caught:
+        worker.call("leave", status=status)
+    assert caught.value.status == "CRASHED"
+    assert f"candidate: the process exited with status {status} during 'leave'" in caught.value.failure.message
+    assert caught.value.failure.output == "leaving"
+    assert not worker.alive
+    assert not worker.scratch.root.exists()
+
+
+def test_garbage_on_the_channel_is_a_crash() -> None:
+    worker = started()
+    with pytest.raises(WorkerDied, match="no valid reply") as caught:
+        worker.call("garbage", body=b"FKv1" + bytes(7) + b"\x02{}")
+    assert caught.value.status == "CRASHED"
+    assert gone(worker.pid)
+
+
+def test_a_hang_is_ended_with_its_whole_group() -> None:
+    worker = started()
+    child = worker.call("spawn")["child"]
+    begin = time.monotonic()
+    with pytest.raises(WorkerDied) as caught:
+        worker.call("hang", 0.3)
+    assert time.monotonic() - begin < 5
+    assert caught.value.status == "TIMEOUT"
+    assert "no answer to 'hang' within 0.3 s" in caught.value.failure.message
+    assert "about to hang" in caught.value.failure.output
+    assert gone(worker.pid)
+    assert gone(child)
+
+
+def test_a_worker_ends_with_its_judge_even_when_it_is_paused(tmp_path: Path) -> None:
+    """The judge is killed without a chance to clean up."""
+    import subprocess
+    import sys
+
+    script = (
+        "import os, signal, sys; from fastkernels.runner.pool import Worker\n"
+        f"w = Worker('w', 1); w.start({SIDE!r}); w.pause(); print(w.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == -9, done.stderr
+    assert gone(int(done.stdout))
+
+
+def test_the_number_of_threads_leaves_a_core(monkeypatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert pool.default_threads() == 3
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    cores = len(os.sched_getaffinity(0))
+    assert pool.default_threads() == max(1, cores - 1)
