@@ -158,9 +158,8 @@ class LLM:
         """Continue every prompt; outputs in the order of the prompts.
 
         forced: for each prompt the ids that are fed after it in place of the sampled ones, through the normal
-        decode steps (max_tokens and stops do not apply); its output has what the model chose at
-        every position.
-        on_progress(finished, all).
+        decode steps (max_tokens and stops do not apply); the output has what the model chose there.
+        on_progress(finished, all): called as requests end.
 
         Raises RequestError, which names the request, before anything is launched; the engine stays usable.
         """

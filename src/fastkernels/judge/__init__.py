@@ -1,0 +1,1 @@
+"""What is right: oracle, comparison, rules, verdict. Never in one process with a candidate."""

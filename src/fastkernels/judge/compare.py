@@ -1,6 +1,6 @@
 """The error-ratio gate: a candidate may be as wrong as twice the baseline, measured against a float64 oracle.
 
-With o the oracle, b the baseline, c the candidate, u(dtype) the unit roundoff of the output's dtype:
+With o the oracle, b the baseline, c the candidate, u(dtype) what rounding alone may cost (`floor`):
 
     e(x)   = ||x - o|| / ||o||                       over the whole output, and for its worst row
     A      = min(max(k e(b), u(dtype)), 1/2)         allowed; k = 2
@@ -105,9 +105,13 @@ class Comparison:
 
 
 def floor(dtype: torch.dtype) -> float:
-    """u(dtype) = eps / 2: an error within half a unit in the last place is the rounding of the result
-    itself."""
-    return torch.finfo(dtype).eps / 2
+    """u(dtype): what rounding alone may cost a correct kernel, whatever the baseline's luck.
+
+    Half a unit in the last place (eps / 2) for 16-bit results, which are computed wider and rounded once; eps for
+    float32, whose arithmetic rounds at the precision of its result, so one more operation is one more rounding.
+    """
+    eps = torch.finfo(dtype).eps
+    return eps if dtype.itemsize >= 4 else eps / 2
 
 
 def errors(x: Tensor, oracle: Tensor, dtype: torch.dtype | None = None) -> Errors:

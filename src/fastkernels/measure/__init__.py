@@ -1,0 +1,1 @@
+"""What is measured: contracts, clocks, statistics, roofline, environment."""

@@ -111,9 +111,9 @@ def pooled_ratio(
 ) -> Interval:
     """Median of the ratios baseline_k,i / candidate_i over several baseline processes k, with its interval.
 
-    The ratios are pooled, the baselines never averaged: durations are skewed to the right, and the median of a mean
-    of two lies above the median of one, which would make a candidate that equals its baseline look faster (3 to 9 %
-    on a busy CPU). A pooled ratio of equal processes is as often above 1 as below.
+    The ratios are pooled, the baselines never averaged: durations are skewed to the right, and the median of
+    a mean of two lies above the median of one, which would make a candidate that equals its baseline look
+    faster (3 to 9 % on a busy CPU). A pooled ratio of equal processes is as often above 1 as below.
     """
     ratios = [paired_ratios(baseline, candidate) for baseline in baselines]
     # One candidate sample stands in several ratios: without rounds, each sample is its own cluster.

@@ -1,0 +1,1 @@
+"""MacroEval: pure functions on records, without torch."""

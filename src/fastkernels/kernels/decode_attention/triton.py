@@ -105,8 +105,9 @@ def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, spl
 
 @triton.jit
 def _combine(seq_lens, out, split_out, split_lse,
-             H: tl.constexpr, K: tl.constexpr, WINDOW: tl.constexpr, SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr,
-             TILE: tl.constexpr, SLOTS: tl.constexpr, DIMS: tl.constexpr):  # fmt: skip
+             H: tl.constexpr, K: tl.constexpr, WINDOW: tl.constexpr, SPLITS: tl.constexpr,
+             MIN_SPLIT: tl.constexpr, TILE: tl.constexpr, SLOTS: tl.constexpr,
+             DIMS: tl.constexpr):  # fmt: skip
     head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     _, _, _, used = _split_bounds(tl.load(seq_lens + row), 0, SPLITS, MIN_SPLIT, WINDOW, TILE)
     s, d = tl.arange(0, SLOTS), tl.arange(0, DIMS)

@@ -1,0 +1,140 @@
+"""What one timed iteration is, step by step, on a device that writes down what is asked of it."""
+
+import gc
+import itertools
+import time
+
+import pytest
+
+from fastkernels.measure.contracts import MAX_SPIN_CYCLES, Eager, Graph, Host, Timing
+
+
+class Tape:
+    """A device that records. `slow` says in which runs the device reaches the first event too early."""
+
+    def __init__(self, slow: bool = False) -> None:
+        self.log: list[str] = []
+        self.spins: list[int] = []
+        self.slow = slow
+
+    def spin(self, cycles: int) -> None:
+        self.spins.append(cycles)
+        self.log.append("spin")
+
+    def flush(self) -> None:
+        self.log.append("flush")
+
+    def start(self) -> None:
+        self.log.append("start")
+
+    def end(self) -> None:
+        self.log.append("end")
+
+    def started(self) -> bool:
+        return self.slow
+
+    def wait(self) -> None:
+        self.log.append("wait")
+
+    def elapsed_ns(self) -> int:
+        return 1234
+
+    def capture(self, call):
+        result = call()
+        return lambda: self.log.append("replay"), result
+
+
+def run(contract, log: list[str], call=None) -> Timing:
+    contract.prepare(lambda: log.append("stage"))
+    return contract.run(
+        lambda: log.append("stage"), call or (lambda: log.append("call")), lambda result: log.append(f"keep {result}")
+    )
+
+
+def test_host_stages_before_and_keeps_after_the_clock() -> None:
+    log: list[str] = []
+    ticks = itertools.count(100, 50)
+
+    def clock() -> int:
+        log.append("clock")
+        return next(ticks)
+
+    assert run(Host(clock=clock), log) == Timing(50, True)
+    assert log == ["stage", "clock", "call", "clock", "keep None"]
+
+
+def test_host_on_a_device_waits_for_it_inside_the_interval() -> None:
+    log: list[str] = []
+
+    def clock() -> int:
+        log.append("clock")
+        return 0
+
+    run(Host(idle=lambda: log.append("idle"), clock=clock), log)
+    assert log == ["stage", "idle", "clock", "call", "idle", "clock", "keep None"]
+
+
+def test_host_measures_what_passes() -> None:
+    timing = run(Host(), [], lambda: time.sleep(0.02))
+    assert 0.02 <= timing.ns / 1e9 < 0.2
+
+
+def test_a_clock_that_is_patched_later_is_not_used(monkeypatch) -> None:
+    contract = Host()
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: 0)
+    assert run(contract, [], lambda: time.sleep(0.001)).ns >= 1_000_000
+
+
+@pytest.mark.parametrize("contract", [Host(), Eager(Tape())], ids=["host", "eager"])
+def test_the_garbage_collector_rests_during_the_call_and_wakes_after_a_failure(contract) -> None:
+    states = []
+    run(contract, [], lambda: states.append(gc.isenabled()))
+    assert states == [False]
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError):
+        run(contract, [], lambda: 1 // 0)
+    assert gc.isenabled()
+
+
+def test_eager_stages_behind_the_spin_and_keeps_at_once() -> None:
+    tape = Tape()
+    timing = run(Eager(tape), tape.log)
+    assert timing == Timing(1234, True)
+    assert tape.log == ["spin", "stage", "flush", "start", "call", "end", "keep None", "wait"]
+
+
+def test_a_spin_that_was_too_short_drops_the_sample_and_doubles() -> None:
+    tape = Tape(slow=True)
+    contract = Eager(tape)
+    timings = [run(contract, tape.log) for _ in range(20)]
+    assert not timings[0].hidden
+    assert tape.spins[1] == 2 * tape.spins[0]
+    assert max(tape.spins) == MAX_SPIN_CYCLES
+    assert timings[-1].hidden, "a call that waits for the device itself is never hidden, and still counts"
+
+
+def test_a_graph_is_poisoned_and_replayed_and_the_call_is_not_made_again() -> None:
+    tape = Tape()
+    contract = Graph(tape, poison=lambda result: tape.log.append(f"poison {result}"))
+    contract.capture(lambda: "static")
+    timing = run(contract, tape.log)
+    assert timing.ns == 1234
+    assert tape.log == ["poison static", "spin", "stage", "flush", "start", "replay", "end", "keep static", "wait"]
+
+
+def test_a_graph_that_was_released_cannot_run() -> None:
+    contract = Graph(Tape(), poison=lambda result: None)
+    contract.capture(lambda: "static")
+    contract.release()
+    with pytest.raises(AssertionError, match="capture"):
+        contract.run(lambda: None, lambda: None, lambda result: None)
+
+
+def test_a_call_that_cannot_be_captured_says_so() -> None:
+    contract = Graph(Tape(), poison=lambda result: None)
+
+    def uncapturable() -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(RuntimeError, match="capturing"):
+        contract.capture(uncapturable)

@@ -1,0 +1,40 @@
+"""One small case of a task, and a kernel side inside this process."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from fastkernels import registry
+from fastkernels.loader.inputs import draw, trial_specs
+from fastkernels.loader.materialize import build_module
+from fastkernels.loader.overlay import Overlay
+from fastkernels.records import Case
+from fastkernels.runner.kernel_side import KernelSide
+from fastkernels.runner.shared import Arena
+
+
+def small_case(task: str = "L1/rms_norm", which: str = "") -> Case:
+    return registry.cases(task, size="tiny", glob=which or None)[0]
+
+
+def drawn(case: Case, seed: int = 1, distribution: str = "normal") -> dict[str, torch.Tensor]:
+    specs = trial_specs(case, build_module(Overlay.over_baseline(), case, "meta"))
+    return draw(specs, case, seed, distribution)
+
+
+@pytest.fixture
+def side() -> Iterator[KernelSide]:
+    threads = torch.get_num_threads()
+    side = KernelSide("cpu", threads)
+    yield side
+    side.close()
+
+
+@pytest.fixture
+def arenas() -> Iterator[list[Arena]]:
+    """Closed at the end."""
+    opened: list[Arena] = []
+    yield opened
+    for arena in opened:
+        arena.close()

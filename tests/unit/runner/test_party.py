@@ -1,0 +1,61 @@
+"""What the judge believes of a worker's answers: exactly what it asked for, and nothing else."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from fastkernels.measure.clocks import SmClock
+from fastkernels.runner.blame import Trouble
+from fastkernels.runner.party import Captured, Party, Timeouts, _Inspected, _Timed
+
+
+class Liar:
+    """A worker that answers what it likes."""
+
+    name = "liar"
+    busy = False
+
+    def __init__(self, answer: dict) -> None:
+        self.answer, self.closed = answer, False
+        self.scratch = SimpleNamespace(printed=lambda: "printed")
+
+    def call(self, *arguments, **more) -> dict:
+        return self.answer
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def party(answer: dict) -> Party:
+    return Party(Liar(answer), "cpu", Timeouts.of("cpu", None), SmClock("cpu"))     # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("answer", [
+    {}, {"ns": 0, "hidden": True}, {"ns": -5, "hidden": True}, {"ns": "fast", "hidden": True}, {"ns": 1e30, "hidden": True},
+    {"ns": float("nan"), "hidden": True}, {"ns": 5}, {"ns": 5, "hidden": True, "speedup": 100},
+])
+def test_a_duration_must_be_one(answer: dict) -> None:
+    judge = party(answer)
+    with pytest.raises(Trouble, match="garbled answer to 'go'") as caught:
+        judge._answer("go", _Timed, 1)
+    assert caught.value.problem.status == "CRASHED"
+    assert judge.worker.closed
+
+
+@pytest.mark.parametrize("answer", [
+    {"outputs": {}, "threads": "many"}, {"outputs": [], "threads": 1}, {"outputs": {"out.0": {}}, "threads": 1},
+    {"outputs": {"out.0": {"description": {"shape": [1], "dtype": "float32"}}}, "threads": 1},
+])
+def test_a_description_must_be_whole(answer: dict) -> None:
+    with pytest.raises(Trouble, match="garbled answer"):
+        party(answer)._answer("inspect", _Inspected, 1)
+
+
+def test_a_right_answer_is_taken() -> None:
+    assert party({"ns": 5, "hidden": False})._answer("go", _Timed, 1).ns == 5
+    assert party({"captured": False, "detail": "no"})._answer("capture", Captured, 1).detail == "no"
+
+
+def test_one_limit_for_all_phases_or_one_for_each() -> None:
+    assert Timeouts.of("cuda", 3.0) == Timeouts(3, 3, 3, 3)
+    assert Timeouts.of("cuda", None).first > Timeouts.of("cpu", None).first
