@@ -59,7 +59,7 @@ def parts(report: EvalReport) -> list[RenderableType]:
     notes = [f"{model.model}: {note}" for model in report.models for note in _notes(model)]
     if notes:
         found += [heading("Notes"), *map(Text, notes)]
-    found += failures((model.model, "FAILED", model.failure) for model in report.models)
+    found += failures((model.model, model.config, "FAILED", model.failure) for model in report.models)
     if report.macroeval is not None:
         found += _macroeval(report.macroeval)
     return [*found, *_foot(report)]

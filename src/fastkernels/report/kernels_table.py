@@ -9,6 +9,7 @@ from itertools import groupby
 from rich.console import RenderableType
 from rich.text import Text
 
+from fastkernels.measure.stats import geomean
 from fastkernels.records import Failure, KernelReport, KernelRow
 from fastkernels.report.layout import Column, heading, indented, legend, table
 
@@ -40,13 +41,15 @@ _CONTRACTS = {
 def parts(report: KernelReport) -> list[RenderableType]:
     """The whole report, top-down."""
     found: list[RenderableType] = [*_title(report)]
-    for task, rows in groupby(report.rows, key=lambda row: f"{row.task}:{row.variant}"):
-        found += _task(task.removesuffix(":default"), list(rows))
+    for task, rows in groupby(report.rows, key=_task_name):
+        found += _task(task, list(rows))
     shown = [_cells(row, True) for row in report.rows if _listed(row)]
     if shown:
         marks = Text("▲ faster, ▼ slower, = within noise and interval", style="dim")
         found += [Text(), *legend(_COLUMNS, shown), marks]
-    found += failures((_label(row), row.verdict, row.failure) for row in report.rows if row.failure)
+    found += failures(
+        (f"{_task_name(row)}  {row.candidate}", row.case, row.verdict, row.failure) for row in report.rows
+    )
     if report.shadowed:
         found += [heading("Candidates that do not reach the tasks above them"), *map(Text, report.shadowed)]
     if report.notes:
@@ -117,24 +120,27 @@ def _number(value: float | None, how: str) -> str:
     return "" if value is None else format(value, how)
 
 
-def _label(row: KernelRow) -> str:
-    return f"{row.task}:{row.variant}".removesuffix(":default") + f"  {row.candidate}  {row.case}"
+def _task_name(row: KernelRow) -> str:
+    return f"{row.task}:{row.variant}".removesuffix(":default")
 
 
-def failures(items: Iterable[tuple[str, str, Failure | None]]) -> list[RenderableType]:
-    """`(what, verdict, failure)`; equal failures of several cases are printed once."""
-    merged: dict[tuple[str, Failure], list[str]] = {}
-    for label, verdict, failure in items:
+def failures(items: Iterable[tuple[str, str, str, Failure | None]]) -> list[RenderableType]:
+    """`(what, case, verdict, failure)`; one verdict at one place is printed once, with its first case.
+
+    Messages and output differ from case to case by figures alone; all of them are in the JSON.
+    """
+    merged: dict[tuple[str, str, str | None, int | None], list[tuple[str, Failure]]] = {}
+    for what, case, verdict, failure in items:
         if failure is not None:
-            merged.setdefault((verdict, failure), []).append(label)
+            key = (what, verdict, failure.file, failure.line)
+            merged.setdefault(key, []).append((case, failure))
     found: list[RenderableType] = [heading("Failures")] if merged else []
-    for (verdict, failure), labels in merged.items():
-        more = f"  (and {len(labels) - 1} more cases)" if len(labels) > 1 else ""
-        found.append(Text.assemble((verdict, "bold red"), f"  {labels[0]}{more}"))
-        lines = [failure.message]
-        if failure.file:
-            lines.append(f"at {failure.file}" + (f":{failure.line}" if failure.line else ""))
-        found.append(indented(*map(Text, [*lines, *_tail(failure.output)])))
+    for (what, verdict, file, line), cases in merged.items():
+        case, failure = cases[0]
+        more = f"  (and {len(cases) - 1} more)" if len(cases) > 1 else ""
+        found.append(Text.assemble((verdict, "bold red"), f"  {what}  {case}{more}"))
+        place = [f"at {file}" + (f":{line}" if line else "")] if file else []
+        found.append(indented(*map(Text, [failure.message, *place, *_tail(failure.output)])))
     return found
 
 
@@ -153,11 +159,13 @@ def _summary(report: KernelReport) -> Iterable[RenderableType]:
         + (f", {summary.failed} failed" if summary.failed else "")
         + (f", {summary.unstable} unstable" if summary.unstable else "")
     )
-    if summary.geomean_speedup is not None:
-        yield Text(
-            f"geometric mean of the timed speed-ups {summary.geomean_speedup:.3f} "
-            "(weighted by calls in one step)"
-        )
+    for candidate in dict.fromkeys(row.candidate for row in report.rows):
+        timed = [row for row in report.rows if row.candidate == candidate and row.speedup is not None]
+        if timed:
+            mean = geomean([row.speedup for row in timed], [row.calls for row in timed])
+            yield Text(
+                f"{candidate}: geometric mean of {len(timed)} timed speed-ups {mean:.3f}, by calls in one step"
+            )
     yield Text(f"{summary.wall_s:.0f} s, {100 * summary.measuring_share:.0f} % of it measuring")
     environment = report.environment
     versions = [f"torch {environment.torch}", f"triton {environment.triton}" if environment.triton else ""]

@@ -60,11 +60,28 @@ def test_held_out_shapes_are_counted_not_listed(kernel_report):
 def test_failures_are_below_once_with_place_and_output(kernel_report):
     text = table.text(kernel_report)
     below = text[text.index("Failures") :]
-    assert "L1/rms_norm  mine  tiny-T64-D64-f32  (and 1 more cases)" in below
+    assert "L1/rms_norm  mine  tiny-T64-D64-f32  (and 1 more)" in below
     assert "at cand/L1/rms_norm.py:17" in below
     assert "relative L2 error 1 against float64" in below
     assert "world" in below
     assert below.count("hello") == 1
+
+
+def test_figures_do_not_split_a_failure(kernel_report):
+    other = kernel_report.rows[-1]
+    other = other.model_copy(update={"failure": other.failure.model_copy(update={"message": "error 0.9"})})
+    text = table.text(kernel_report.model_copy(update={"rows": (*kernel_report.rows, other)}))
+    assert "(and 2 more)" in text
+    elsewhere = other.model_copy(update={"failure": other.failure.model_copy(update={"line": 99})})
+    text = table.text(kernel_report.model_copy(update={"rows": (*kernel_report.rows, elsewhere)}))
+    assert "rms_norm.py:99" in text
+
+
+def test_each_candidate_has_its_own_mean(kernel_report):
+    other = kernel_report.rows[0].model_copy(update={"candidate": "other", "speedup": 2.0})
+    text = table.text(kernel_report.model_copy(update={"rows": (*kernel_report.rows, other)}))
+    assert "mine: geometric mean of 3 timed speed-ups 1.001" in text
+    assert "other: geometric mean of 1 timed speed-ups 2.000" in text
 
 
 def test_long_output_is_cut_to_its_end(kernel_report):
@@ -81,7 +98,7 @@ def test_long_output_is_cut_to_its_end(kernel_report):
 def test_summary_and_shadowed_files(kernel_report):
     text = table.text(kernel_report)
     assert "4 of 6 passed, 2 failed" in text
-    assert "geometric mean of the timed speed-ups 1.001" in text
+    assert "mine: geometric mean of 3 timed speed-ups 1.001" in text
     assert "cand/L1/glu.py is not reached" in text
     assert "processes, home" in text
 

@@ -1,0 +1,168 @@
+"""`fk kernels` from the command line, with every candidate of tests/candidates: verdicts, places, exit codes, Ctrl-C."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CANDIDATES = ROOT / "tests" / "candidates"
+EXPECTED = yaml.safe_load((CANDIDATES / "expected.yaml").read_text())
+CASE = {"rms_norm": "llama-tiny-T16-D64-f32", "kv_cache": "llama-tiny-T16-f32"}
+# A candidate that hangs must be ended; one that starts slowly on a busy machine must not.
+TIMEOUT_S = 10
+
+pytestmark = pytest.mark.slow
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "fastkernels", "kernels", "--device", "cpu", *arguments]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "FK_STATE_DIR": str(folder), "FK_TRACKING": "false", "OMP_NUM_THREADS": "1"}
+
+
+def run(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess, dict]:
+    """The finished command and its JSON report ({} without one)."""
+    path = folder / "report.json"
+    path.unlink(missing_ok=True)
+    done = subprocess.run(
+        command("--json", str(path), *arguments), capture_output=True, text=True, env=environment(folder), check=False)
+    return done, json.loads(path.read_text()) if path.exists() else {}
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory) -> tuple[subprocess.CompletedProcess, dict]:
+    """One run over every candidate, on one small case of its task."""
+    return run(
+        tmp_path_factory.mktemp("judged"), "--candidates", str(CANDIDATES), "--case", "llama-tiny-T16*-f32",
+        "--timeout", str(TIMEOUT_S), "--budget", "0.3", "--no-compile-check")
+
+
+def rows_of(report: dict, name: str) -> list[dict]:
+    return [row for row in report["rows"] if row["candidate"] == name]
+
+
+def test_every_candidate_has_an_expected_verdict() -> None:
+    assert set(EXPECTED) == {folder.name for folder in CANDIDATES.iterdir() if (folder / "L1").is_dir()}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_candidates_get_their_verdict(judged, name: str) -> None:
+    done, report = judged
+    assert report, done.stderr
+    expected, rows = EXPECTED[name], rows_of(report, name)
+    assert rows
+    for row in rows:
+        verdict, failure = row["verdict"], row["failure"]
+        if verdict == "UNSTABLE" and expected["verdict"] == "PASSED":
+            continue            # right, on a machine too busy to say how fast
+        assert verdict.startswith(expected["verdict"]), failure
+        if expected.get("slower"):
+            assert row["speedup"] < 0.5
+            assert row["significant"]
+        if verdict == "PASSED":
+            assert failure is None
+            assert row["error_ratio"] <= 1
+            assert row["iterations_checked"] > row["samples"] >= 30
+            continue
+        assert row["speedup"] is None
+        assert expected.get("says", "") in failure["message"]
+        assert expected.get("prints", "") in failure["output"]
+        place = CANDIDATES / name / "L1" / f"{expected.get('task', 'rms_norm')}.py"
+        assert failure["file"] == str(place)
+        if "line" in expected:
+            assert failure["line"] == expected["line"]
+
+
+def test_bad_candidates_fail_the_command_and_hurt_nobody_else(judged) -> None:
+    done, report = judged
+    assert done.returncode == 1
+    assert report["kind"] == "kernels"
+    assert report["complete"]
+    assert {row["candidate"] for row in report["rows"]} == set(EXPECTED)
+    assert report["summary"]["rows"] == len(report["rows"])
+    assert "Traceback" not in done.stderr
+    assert {"processes", "home", "environment"} <= set(report["environment"]["isolation"])
+    assert isinstance(report["request"]["seed"], int)
+
+
+def test_a_candidate_is_judged_through_the_block_above_it(tmp_path: Path) -> None:
+    done, report = run(
+        tmp_path, "--target", "L3/decoder_layer", "--candidates", str(CANDIDATES / "sleeps"), "--candidates",
+        str(CANDIDATES / "zeros"), "--case", "llama-tiny-decode-1*-f32", "--budget", "0.3", "--no-compile-check")
+    assert done.returncode == 1, done.stderr
+    for row in rows_of(report, "zeros"):
+        assert row["verdict"] == "WRONG(value)"
+    assert rows_of(report, "sleeps")
+    for row in rows_of(report, "sleeps"):
+        assert row["task"] == "L3/decoder_layer"
+        assert row["verdict"] in ("PASSED", "UNSTABLE")
+        assert row["speedup"] is None or row["speedup"] < 0.9
+
+
+def test_the_baseline_equals_itself_and_compiles_as_it_does(tmp_path: Path) -> None:
+    done, report = run(tmp_path, "--target", "rms_norm", "--self-test", "--case", CASE["rms_norm"], "--budget", "1")
+    (row,) = report["rows"]
+    assert done.returncode == (0 if row["verdict"] == "PASSED" else 3)
+    assert row["verdict"] in ("PASSED", "UNSTABLE")
+    if row["verdict"] == "PASSED":
+        assert 0.7 < row["speedup"] < 1.4
+    assert "CPU, host contract" in done.stdout
+    done, report = run(tmp_path, "--candidates", str(CANDIDATES / "honest"), "--case", CASE["rms_norm"], "--budget", "0.1")
+    assert [row["compile"] for row in report["rows"]] == ["ok"]
+
+
+@pytest.mark.parametrize(("arguments", "code", "says"), [
+    (["--target", "rmsnorm"], 2, "Did you mean"),
+    (["--target", "softmax", "--candidates", str(CANDIDATES / "honest")], 2, "fk stubs --target L1/softmax"),
+    (["--target", "rms_norm", "--candidates", "/nowhere"], 2, "no such folder"),
+    (["--target", "rms_norm", "--self-test", "--contract", "graph"], 2, "needs a CUDA device"),
+    pytest.param(["--target", "rms_norm", "--self-test", "--device", "cuda"], 3, "--device cuda", marks=pytest.mark.skipif(
+        torch.cuda.is_available(), reason="has CUDA")),
+])
+def test_requests_that_cannot_be_served(tmp_path: Path, arguments: list[str], code: int, says: str) -> None:
+    done, report = run(tmp_path, *arguments)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert report == {}
+    assert "Traceback" not in done.stderr
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def test_an_interrupt_leaves_a_partial_report_and_no_process(tmp_path: Path) -> None:
+    path = tmp_path / "partial.json"
+    process = subprocess.Popen(
+        command("--target", "rms_norm", "--self-test", "--budget", "60", "--json", str(path)),
+        env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    workers: list[int] = []
+    while len(workers) < 3 and time.monotonic() < deadline:
+        time.sleep(0.2)
+        workers = children(process.pid)
+    time.sleep(4)               # into the first trial, which would last a minute
+    process.send_signal(signal.SIGINT)
+    begin = time.monotonic()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert time.monotonic() - begin < 20
+    report = json.loads(path.read_text())
+    assert report["complete"] is False
+    assert "INTERRUPTED" in out
+    assert "Traceback" not in err
+    assert len(workers) == 3
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
