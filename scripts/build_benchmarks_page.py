@@ -26,8 +26,8 @@ the least time that bytes and operations need on the device, over the time measu
 """
 EMPTY = "\nNo report yet: put the JSON of `fk kernels --json` and `fk eval --json` there.\n"
 _MODEL_COLUMNS = (
-    "model", "config", "valid", "speed-up", "throughput", "latency", "correctness", "noise g", "ruin f", "sites",
-    "calls",
+    "model", "config", "valid", "speed-up", "throughput", "latency", "correctness", "noise g", "ruin f",
+    "sites", "calls",
 )  # fmt: skip
 Report = KernelReport | EvalReport
 

@@ -1,4 +1,4 @@
-"""`fk kernels` from the command line, with every candidate of tests/candidates: verdicts, places, exit codes, Ctrl-C."""
+"""`fk kernels` with every candidate of tests/candidates: verdicts, places, exit codes, Ctrl-C."""
 
 import json
 import os
@@ -35,7 +35,12 @@ def run(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess, dic
     path = folder / "report.json"
     path.unlink(missing_ok=True)
     done = subprocess.run(
-        command("--json", str(path), *arguments), capture_output=True, text=True, env=environment(folder), check=False)
+        command("--json", str(path), *arguments),
+        capture_output=True,
+        text=True,
+        env=environment(folder),
+        check=False,
+    )
     return done, json.loads(path.read_text()) if path.exists() else {}
 
 
@@ -43,8 +48,17 @@ def run(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess, dic
 def judged(tmp_path_factory) -> tuple[subprocess.CompletedProcess, dict]:
     """One run over every candidate, on one small case of its task."""
     return run(
-        tmp_path_factory.mktemp("judged"), "--candidates", str(CANDIDATES), "--case", "llama-tiny-T16*-f32",
-        "--timeout", str(TIMEOUT_S), "--budget", "0.3", "--no-compile-check")
+        tmp_path_factory.mktemp("judged"),
+        "--candidates",
+        str(CANDIDATES),
+        "--case",
+        "llama-tiny-T16*-f32",
+        "--timeout",
+        str(TIMEOUT_S),
+        "--budget",
+        "0.3",
+        "--no-compile-check",
+    )
 
 
 def rows_of(report: dict, name: str) -> list[dict]:
@@ -64,7 +78,7 @@ def test_candidates_get_their_verdict(judged, name: str) -> None:
     for row in rows:
         verdict, failure = row["verdict"], row["failure"]
         if verdict == "UNSTABLE" and expected["verdict"] == "PASSED":
-            continue            # right, on a machine too busy to say how fast
+            continue  # right, on a machine too busy to say how fast
         assert verdict.startswith(expected["verdict"]), failure
         if expected.get("slower"):
             assert row["speedup"] < 0.5
@@ -97,8 +111,19 @@ def test_bad_candidates_fail_the_command_and_hurt_nobody_else(judged) -> None:
 
 def test_a_candidate_is_judged_through_the_block_above_it(tmp_path: Path) -> None:
     done, report = run(
-        tmp_path, "--target", "L3/decoder_layer", "--candidates", str(CANDIDATES / "sleeps"), "--candidates",
-        str(CANDIDATES / "zeros"), "--case", "llama-tiny-decode-1*-f32", "--budget", "0.3", "--no-compile-check")
+        tmp_path,
+        "--target",
+        "L3/decoder_layer",
+        "--candidates",
+        str(CANDIDATES / "sleeps"),
+        "--candidates",
+        str(CANDIDATES / "zeros"),
+        "--case",
+        "llama-tiny-decode-1*-f32",
+        "--budget",
+        "0.3",
+        "--no-compile-check",
+    )
     assert done.returncode == 1, done.stderr
     for row in rows_of(report, "zeros"):
         assert row["verdict"] == "WRONG(value)"
@@ -110,25 +135,40 @@ def test_a_candidate_is_judged_through_the_block_above_it(tmp_path: Path) -> Non
 
 
 def test_the_baseline_equals_itself_and_compiles_as_it_does(tmp_path: Path) -> None:
-    done, report = run(tmp_path, "--target", "rms_norm", "--self-test", "--case", CASE["rms_norm"], "--budget", "1")
+    done, report = run(
+        tmp_path, "--target", "rms_norm", "--self-test", "--case", CASE["rms_norm"], "--budget", "1"
+    )
     (row,) = report["rows"]
     assert done.returncode == (0 if row["verdict"] == "PASSED" else 3)
     assert row["verdict"] in ("PASSED", "UNSTABLE")
     if row["verdict"] == "PASSED":
         assert 0.7 < row["speedup"] < 1.4
     assert "CPU, host contract" in done.stdout
-    done, report = run(tmp_path, "--candidates", str(CANDIDATES / "honest"), "--case", CASE["rms_norm"], "--budget", "0.1")
+    done, report = run(
+        tmp_path, "--candidates", str(CANDIDATES / "honest"), "--case", CASE["rms_norm"], "--budget", "0.1"
+    )
     assert [row["compile"] for row in report["rows"]] == ["ok"]
 
 
-@pytest.mark.parametrize(("arguments", "code", "says"), [
-    (["--target", "rmsnorm"], 2, "Did you mean"),
-    (["--target", "softmax", "--candidates", str(CANDIDATES / "honest")], 2, "fk stubs --target L1/softmax"),
-    (["--target", "rms_norm", "--candidates", "/nowhere"], 2, "no such folder"),
-    (["--target", "rms_norm", "--self-test", "--contract", "graph"], 2, "needs a CUDA device"),
-    pytest.param(["--target", "rms_norm", "--self-test", "--device", "cuda"], 3, "--device cuda", marks=pytest.mark.skipif(
-        torch.cuda.is_available(), reason="has CUDA")),
-])
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--target", "rmsnorm"], 2, "Did you mean"),
+        (
+            ["--target", "softmax", "--candidates", str(CANDIDATES / "honest")],
+            2,
+            "fk stubs --target L1/softmax",
+        ),
+        (["--target", "rms_norm", "--candidates", "/nowhere"], 2, "no such folder"),
+        (["--target", "rms_norm", "--self-test", "--contract", "graph"], 2, "needs a CUDA device"),
+        pytest.param(
+            ["--target", "rms_norm", "--self-test", "--device", "cuda"],
+            3,
+            "--device cuda",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="has CUDA"),
+        ),
+    ],
+)
 def test_requests_that_cannot_be_served(tmp_path: Path, arguments: list[str], code: int, says: str) -> None:
     done, report = run(tmp_path, *arguments)
     assert done.returncode == code, done.stderr
@@ -148,13 +188,17 @@ def test_an_interrupt_leaves_a_partial_report_and_no_process(tmp_path: Path) -> 
     path = tmp_path / "partial.json"
     process = subprocess.Popen(
         command("--target", "rms_norm", "--self-test", "--budget", "60", "--json", str(path)),
-        env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     deadline = time.monotonic() + 60
     workers: list[int] = []
     while len(workers) < 3 and time.monotonic() < deadline:
         time.sleep(0.2)
         workers = children(process.pid)
-    time.sleep(4)               # into the first trial, which would last a minute
+    time.sleep(4)  # into the first trial, which would last a minute
     process.send_signal(signal.SIGINT)
     begin = time.monotonic()
     out, err = process.communicate(timeout=60)

@@ -46,7 +46,7 @@ import click
     "budget_s",
     type=click.FloatRange(min=0.01),
     metavar="SECONDS",
-    help="Most time for sampling one timed case. Default by device.",
+    help="Most time for sampling one timed case. Default: 1.",
 )
 @click.option(
     "--timeout",

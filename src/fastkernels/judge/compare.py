@@ -107,8 +107,9 @@ class Comparison:
 def floor(dtype: torch.dtype) -> float:
     """u(dtype): what rounding alone may cost a correct kernel, whatever the baseline's luck.
 
-    Half a unit in the last place (eps / 2) for 16-bit results, which are computed wider and rounded once; eps for
-    float32, whose arithmetic rounds at the precision of its result, so one more operation is one more rounding.
+    Half a unit in the last place (eps / 2) for 16-bit results, which are computed wider and rounded once; eps
+    for float32, whose arithmetic rounds at the precision of its result, so one more operation is one more
+    rounding.
     """
     eps = torch.finfo(dtype).eps
     return eps if dtype.itemsize >= 4 else eps / 2

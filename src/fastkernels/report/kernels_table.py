@@ -160,11 +160,13 @@ def _summary(report: KernelReport) -> Iterable[RenderableType]:
         + (f", {summary.unstable} unstable" if summary.unstable else "")
     )
     for candidate in dict.fromkeys(row.candidate for row in report.rows):
-        timed = [row for row in report.rows if row.candidate == candidate and row.speedup is not None]
+        timed = [
+            (r.speedup, r.calls) for r in report.rows if r.candidate == candidate and r.speedup is not None
+        ]
         if timed:
-            mean = geomean([row.speedup for row in timed], [row.calls for row in timed])
+            mean = geomean(*([*column] for column in zip(*timed)))
             yield Text(
-                f"{candidate}: geometric mean of {len(timed)} timed speed-ups {mean:.3f}, by calls in one step"
+                f"{candidate}: geometric mean of {len(timed)} timed speed-ups {mean:.3f}, weighted by calls"
             )
     yield Text(f"{summary.wall_s:.0f} s, {100 * summary.measuring_share:.0f} % of it measuring")
     environment = report.environment

@@ -35,14 +35,16 @@ def impossible(reading: Reading) -> Verdict | None:
     )
 
 
-def understated(candidate: Sequence[Reading], baseline: Sequence[Reading]) -> Verdict | None:
-    """The candidate's windows are longer than the times it claims explain."""
+def understated(
+    candidate: Sequence[Reading], baseline: Sequence[Reading], slack_ns: int = 0
+) -> Verdict | None:
+    """The candidate's windows are longer than the times it claims explain, by more than `slack_ns`."""
     if len(candidate) < MIN_READINGS:
         return None
     ours, theirs = (float(np.quantile(_beyond_claim(side), _QUANTILE)) for side in (candidate, baseline))
     excess = ours - theirs
     claimed = float(np.median([r.ns for r in candidate]))
-    if excess <= max(_SHARE * claimed, _FLOOR_NS):
+    if excess <= max(_SHARE * claimed, _FLOOR_NS) + slack_ns:
         return None
     return _implausible(
         f"claims {claimed / 1e3:.1f} us for a call, but its answers take {excess / 1e3:.1f} us longer than "

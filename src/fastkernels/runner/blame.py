@@ -37,9 +37,16 @@ class Trouble(Exception):
         super().__init__(f"{phase}: {problem}")
 
 
-def verdict_of(trouble: Trouble) -> Verdict:
-    """The candidate's verdict."""
-    return Verdict.failed(_status(trouble), trouble.problem.failure)
+def verdict_of(trouble: Trouble, forced: bool = False) -> Verdict:
+    """The candidate's verdict. `forced`: an implementation by name, which may decline a case."""
+    return Verdict.failed(_status(trouble, forced), trouble.problem.failure)
+
+
+def lost_context(problem: WorkerProblem) -> bool:
+    """Whether the process lives on with a device context that answers every further call with an error."""
+    if not isinstance(problem, WorkerError):
+        return False
+    return problem.kind == "AcceleratorError" or "cuda error" in problem.failure.message.lower()
 
 
 def baseline_verdict(trouble: Trouble) -> Verdict:
@@ -49,7 +56,7 @@ def baseline_verdict(trouble: Trouble) -> Verdict:
     return Verdict.failed("INVALID_BASELINE", failure.model_copy(update={"message": message}))
 
 
-def _status(trouble: Trouble) -> Status:
+def _status(trouble: Trouble, forced: bool) -> Status:
     problem = trouble.problem
     if isinstance(problem, WorkerDied):
         return problem.status
@@ -59,7 +66,7 @@ def _status(trouble: Trouble) -> Status:
         return "OOM"
     if kind in _COMPILE_KINDS or any(words in message for words in _COMPILE_WORDS):
         return "COMPILE_ERROR"
-    if kind == "KernelError":
+    if kind == "KernelError" and forced:
         return "UNSUPPORTED"
     if kind == "SignatureMismatch":
         return "SIGNATURE_MISMATCH"

@@ -11,9 +11,10 @@ from fastkernels.loader.materialize import build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.clocks import SmClock
 from fastkernels.records import Case
+from fastkernels.runner.isolation import HiddenMemory
 from fastkernels.runner.party import Compiled, Party, Timeouts
 from fastkernels.runner.plan import Job
-from fastkernels.runner.pool import Worker, WorkerProblem, memory_limit
+from fastkernels.runner.pool import Worker, WorkerError, WorkerProblem, memory_limit
 from fastkernels.runner.shared import Arena
 
 _SIDE = "fastkernels.runner.kernel_side:KernelSide"
@@ -24,14 +25,22 @@ _COMPILE_SEED = 20  # tracing looks at shapes; the values are nobody's secret
 class Crew:
     """A context manager: its processes end with it."""
 
-    def __init__(self, device: str, threads: int, timeouts: Timeouts, clock: SmClock, caches: Path) -> None:
+    def __init__(
+        self,
+        device: str,
+        threads: int,
+        timeouts: Timeouts,
+        clock: SmClock,
+        caches: Path,
+        memory: HiddenMemory,
+    ) -> None:
         self._device, self._threads, self._timeouts, self._clock = device, threads, timeouts, clock
-        self._caches = caches
+        self._caches, self._memory = caches, memory
         self._baseline: list[Party | None] = [None, None]
         self._candidate: Party | None = None
         self._candidate_of: str | None = None
         self._namespaces = True
-        self.levels: tuple[str, ...] = ()
+        self._levels: tuple[str, ...] = ()
         self.overhead_ns = 0
 
     def __enter__(self) -> Crew:
@@ -42,6 +51,11 @@ class Crew:
         for party in self._baseline:
             if party is not None:
                 party.worker.close()
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """What separates candidates here, beyond isolation.ALWAYS."""
+        return (*self._levels, *(("memory",) if self._memory.hidden else ()))
 
     def parties(self, job: Job) -> tuple[Party, Party, Party]:
         """(baseline A, candidate C, baseline A'), all alive."""
@@ -81,6 +95,7 @@ class Crew:
         for i, worker in started:
             try:
                 hello = self._start(worker)
+                self._reach(worker)
             except WorkerProblem as problem:
                 for _, other in started:
                     other.close()
@@ -113,7 +128,7 @@ class Crew:
                 worker.close()
                 self._namespaces = False
             else:
-                self.levels = worker.isolation
+                self._levels = worker.isolation
                 return worker
         worker = self._worker(name, None, namespaces=False)
         try:
@@ -124,6 +139,16 @@ class Crew:
                 f"A worker does not start: {problem.failure.message}\n{problem.failure.output}"
             ) from problem
         return worker
+
+    def _reach(self, worker: Worker) -> None:
+        """Probe a baseline worker; the judge shows its memory where sharing does not work otherwise."""
+        try:
+            self._probe(worker)
+        except WorkerError:
+            if not self._memory.hidden:
+                raise
+            self._memory.reveal()
+            self._probe(worker)
 
     def _probe(self, worker: Worker) -> None:
         """Raises WorkerProblem unless the worker reads what the judge wrote."""

@@ -20,7 +20,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -175,16 +175,27 @@ def _lower(what: int, limit: int) -> None:
 # ---------------------------------------------------------------- inside the judge
 
 
-@contextlib.contextmanager
-def hidden_memory() -> Iterator[bool]:
-    """No process without privileges over this one may read its memory (/proc/PID/mem, ptrace) in the body."""
-    if not sys.platform.startswith("linux"):
-        yield False
-        return
-    libc = ctypes.CDLL(None)
-    before = libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)
-    done = libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
-    try:
-        yield done
-    finally:
-        libc.prctl(_PR_SET_DUMPABLE, before, 0, 0, 0)
+class HiddenMemory(contextlib.AbstractContextManager["HiddenMemory"]):
+    """In the body no process without privileges over this one may read its memory (/proc/PID/mem, ptrace).
+
+    `reveal()` ends it early: for a driver that shares device memory in a way that needs such access.
+    """
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+        self._before = 0
+        self.hidden = False
+
+    def __enter__(self) -> HiddenMemory:
+        if self._libc is not None:
+            self._before = self._libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)
+            self.hidden = self._libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.reveal()
+
+    def reveal(self) -> None:
+        if self._libc is not None and self.hidden:
+            self._libc.prctl(_PR_SET_DUMPABLE, self._before, 0, 0, 0)
+            self.hidden = False

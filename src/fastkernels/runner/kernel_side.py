@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from fastkernels import kernels
 from fastkernels.loader.materialize import Call, bind, build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.contracts import Contract, Graph, Timing
 from fastkernels.records import Case
+from fastkernels.runner import forcing
 from fastkernels.runner.device import WorkerDevice, open_device
 from fastkernels.runner.results import Results, address
 from fastkernels.runner.seen import recorded
@@ -61,8 +61,9 @@ class KernelSide:
         self.close()
         self._case = case
         self.overlay = Overlay.over_baseline([Path(layer) for layer in layers])
+        self._implementations = implementations
         if implementations:
-            self._opened.enter_context(kernels.use(**implementations))
+            self._opened.enter_context(forcing.preferring(implementations))
         self.overlay.load(case.task)
         return {}
 
@@ -89,6 +90,7 @@ class KernelSide:
         with recorded() as seen, torch.inference_mode(), self._call.ambient():
             result = self._call.run()
             self._device.wait_all()
+        forcing.require(self._implementations, seen)
         outputs = self._call.outputs(result)
         described = Results.describe(outputs, self._staging.tensors)
         self._sizes = [max(r.span_bytes, r.bytes) for r in described.values()]

@@ -11,7 +11,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,16 +25,16 @@ from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.environment import environment
 from fastkernels.records import Failure, KernelReport, KernelRow, KernelSummary
 from fastkernels.runner import isolation
+from fastkernels.runner.bench import Bench
 from fastkernels.runner.crew import Crew
 from fastkernels.runner.party import Timeouts
 from fastkernels.runner.plan import Job, KernelsRequest, Work, plan
 from fastkernels.runner.pool import default_threads
 from fastkernels.runner.rows import compile_columns, row, unavailable_row
-from fastkernels.runner.trial import Bench, Trial
+from fastkernels.runner.trial import Trial
 
 # A candidate that was ended this often in one task is not tried on the rest of its cases.
 MOST_DEATHS = 2
-_DEATHS = ("CRASHED", "TIMEOUT")
 # One failed import is the same failure for every case.
 _FINAL = ("IMPORT_ERROR",)
 
@@ -69,6 +69,7 @@ class _Run:
     notes: dict[str, None] = field(default_factory=dict)
     complete: bool = True
     measuring_s: float = 0.0
+    _deaths: defaultdict[tuple[str, str], list[Verdict]] = field(default_factory=lambda: defaultdict(list))
     levels: tuple[str, ...] = isolation.ALWAYS
 
     def report(self) -> KernelReport:
@@ -79,10 +80,13 @@ class _Run:
         # Started now, so that the report says when; the isolation reached is filled in at the end.
         machine = environment(request.device)
         try:
-            with isolation.hidden_memory() as hidden, _equal_threads() as threads, _caches() as caches:
-                self.levels += ("memory",) if hidden else ()
-                with self._crew(threads, caches) as crew:
-                    self._all(jobs, crew, self._bench(threads))
+            with (
+                isolation.HiddenMemory() as memory,
+                _equal_threads() as threads,
+                _caches() as caches,
+                self._crew(threads, caches, memory) as crew,
+            ):
+                self._all(jobs, crew, self._bench(threads))
         except KeyboardInterrupt:
             self.complete = False
         wall_s = time.monotonic() - begin
@@ -111,10 +115,12 @@ class _Run:
             baseline=Overlay.over_baseline(),
         )
 
-    def _crew(self, threads: int, caches: Path) -> Crew:
+    def _crew(self, threads: int, caches: Path, memory: isolation.HiddenMemory) -> Crew:
         device = self.request.device
         assert device is not None
-        return Crew(device, threads, Timeouts.of(device, self.request.timeout_s), SmClock(device), caches)
+        return Crew(
+            device, threads, Timeouts.of(device, self.request.timeout_s), SmClock(device), caches, memory
+        )
 
     def _all(self, jobs: list[Job], crew: Crew, bench: Bench) -> None:
         total = sum(len(job.works) for job in jobs)
@@ -156,6 +162,8 @@ class _Run:
             ).run()
         finally:
             self.measuring_s += time.monotonic() - begin
+        if outcome.died:
+            self._deaths[job.name, work.entry.id].append(outcome.verdict)
         self.notes.update(dict.fromkeys(outcome.notes))
         self.rows.append(row(job, work, outcome.verdict, bench.contract, outcome))
 
@@ -166,13 +174,11 @@ class _Run:
         imports = next((r for r in before if r.verdict in _FINAL and r.variant == work.case.variant), None)
         if imports is not None:
             return Verdict.failed("IMPORT_ERROR", imports.failure or Failure(message="cannot be imported"))
-        deaths = Counter(r.verdict for r in before if r.verdict in _DEATHS)
-        if sum(deaths.values()) < MOST_DEATHS:
+        deaths = self._deaths[job.name, work.entry.id]
+        if len(deaths) < MOST_DEATHS:
             return None
-        status = "TIMEOUT" if deaths["TIMEOUT"] else "CRASHED"
-        how = " and ".join(sorted(deaths))
-        message = f"not tried: {sum(deaths.values())} other cases of {work.entry.id} ended in {how}"
-        return Verdict.failed(status, Failure(message=message))
+        message = f"not tried: {len(deaths)} other cases of {work.entry.id} ended its process"
+        return Verdict.failed(deaths[-1].status, Failure(message=message))
 
     def _last_of_variant(self, job: Job, index: int) -> bool:
         work = job.works[index]

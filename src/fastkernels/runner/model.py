@@ -85,7 +85,7 @@ class ModelTrial:
             raise SideFailure("candidate", Failure(message="the model holds candidate modules but never calls them"))
         return Swap(sites=sum(map(len, sites.values())), calls=sum(calls.values()), unused=unused,
                     by_task={task: (len(names), calls[task]) for task, names in sites.items()},
-                    shadowed=self.candidates.shadowed() if self.candidates else (), **_amdahl(runs))
+                    shadowed=self.candidates.shadowed() if self.candidates else (), **amdahl(runs))
 
     # ------------------------------------------------------------ is it faster?
 
@@ -187,7 +187,7 @@ def _workload_result(workload: Workload, baseline_s: list[float], candidate_s: l
         ratio_ci=(ratio.low, ratio.high))
 
 
-def _amdahl(runs: dict[str, list[dict[str, Any]]]) -> dict[str, float | None]:
+def amdahl(runs: dict[str, list[dict[str, Any]]]) -> dict[str, float | None]:
     """Predicted and measured speed-up of the eager run: T_b / (T_b - (S_b - S_c)) against T_b / T_c."""
     total_b, total_c, site_b, site_c = (
         statistics.median(run[key] for run in runs[side])

@@ -15,7 +15,7 @@ from torch import Tensor
 from fastkernels.judge.metadata import Description
 from fastkernels.measure.clocks import SmClock
 from fastkernels.records import Case, Record
-from fastkernels.runner.blame import Phase, Trouble
+from fastkernels.runner.blame import Phase, Trouble, lost_context
 from fastkernels.runner.pool import Worker, WorkerDied, WorkerProblem
 from fastkernels.runner.results import Result
 from fastkernels.runner.shared import Arena
@@ -209,6 +209,8 @@ class Party:
         try:
             return self.worker.call(phase, timeout_s, descriptors, **arguments)
         except WorkerProblem as problem:
+            if lost_context(problem):
+                self.worker.close()
             raise Trouble(phase, problem) from problem
 
     def _answer(self, phase: Phase, kind: type, timeout_s: float, **arguments: Any):

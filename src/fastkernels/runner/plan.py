@@ -20,7 +20,7 @@ from fastkernels.registry.schema import TaskEntry
 from fastkernels.settings import candidates_dir, resolve
 
 SELF_TEST = "self-test"
-DEFAULT_BUDGET_S = {"cpu": 0.6, "cuda": 1.0}
+DEFAULT_BUDGET_S = 1.0
 DEFAULT_CONTRACT: dict[str, Contract] = {"cpu": "host", "cuda": "graph"}
 CONTRACTS: dict[str, tuple[Contract, ...]] = {"cpu": ("host",), "cuda": ("graph", "eager", "host")}
 _SIGNATURE_RULES = {"missing-class", "init-signature", "forward-signature"}
@@ -73,7 +73,7 @@ class KernelsRequest(Record):
                 "device": device,
                 "contract": contract,
                 "size": self.size or ("full" if device == "cuda" else "tiny"),
-                "budget_s": self.budget_s or DEFAULT_BUDGET_S[device],
+                "budget_s": self.budget_s or DEFAULT_BUDGET_S,
                 "seed": secrets.randbits(62) if self.seed is None else self.seed,
             }
         )

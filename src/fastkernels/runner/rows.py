@@ -7,10 +7,10 @@ from typing import Any
 from fastkernels.judge.verdict import Verdict
 from fastkernels.records import Contract, KernelRow
 from fastkernels.registry.schema import TaskEntry
+from fastkernels.runner.bench import Outcome
 from fastkernels.runner.blame import Trouble
 from fastkernels.runner.crew import Crew
 from fastkernels.runner.plan import Job, Work
-from fastkernels.runner.trial import Outcome
 
 
 def row(

@@ -11,28 +11,26 @@ checked as well.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from fastkernels.errors import MachineError
-from fastkernels.judge.compare import Comparison
 from fastkernels.judge.verdict import Speedup, Verdict
 from fastkernels.loader.inputs import DISTRIBUTIONS, draw, trial_specs
 from fastkernels.loader.materialize import build_module
-from fastkernels.loader.overlay import Overlay
 from fastkernels.measure import roofline, stats
 from fastkernels.measure.ceilings import ceilings
-from fastkernels.records import Case, Contract, Failure
+from fastkernels.records import Case, Failure
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner import audit
+from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.blame import Trouble, baseline_verdict, verdict_of
 from fastkernels.runner.blocks import Blocks, durations_ns
 from fastkernels.runner.party import Party, Reading
+from fastkernels.runner.pool import WorkerDied
 from fastkernels.runner.referee import Referee
 from fastkernels.runner.shared import Arena
 
@@ -43,40 +41,13 @@ USUAL_SHARE = 0.75  # of timed blocks draw `normal`; the others any distribution
 FRESH_SHARE = 0.25  # of blocks find their inputs at new addresses
 ORACLE_SHARE = 0.1  # of timed blocks also meet the oracle; nobody but the judge knows which
 PARAMETER_ECHO_SHARE = (
-    0.15  # of blocks look whether the parameters changed; the other inputs are looked at always
+    0.15  # of blocks look whether the parameters changed; other inputs are looked at always
 )
 REPACK_SHARE = 0.06  # of blocks bring new parameters to a module that repacks them
+# What windows of the two sides may differ by beside the call. In a graph's window the spin may differ
+# (contracts.py); in an eager one also the host's own time, which the contract hides.
+WINDOW_SLACK_NS: dict[str, int | None] = {"host": 0, "graph": 1_000_000, "eager": None}
 MIN_GROWTH = 1.25  # samples between two looks at the interval grow by this
-
-
-@dataclass
-class Outcome:
-    """What a trial found. Times in nanoseconds, one entry for each block that counts."""
-
-    verdict: Verdict
-    contract: Contract
-    worst: Comparison | None = None
-    checked: int = 0
-    capture: str = "n/a"
-    baseline_kernels: dict[str, str] = field(default_factory=dict)
-    roofline_pct: float | None = None
-    clock_mhz: int | None = None
-    notes: tuple[str, ...] = ()
-
-
-@dataclass
-class Bench:
-    """What all trials of a run share."""
-
-    device: str
-    contract: Contract
-    budget_s: float
-    threads: int
-    rng: random.Random
-    baseline: Overlay
-
-    def draws(self, share: float) -> bool:
-        return self.rng.random() < share
 
 
 class Trial:
@@ -107,12 +78,15 @@ class Trial:
         try:
             outcome.verdict = self._judge()
         except MachineError as error:
-            outcome.verdict = Verdict.failed("UNSUPPORTED", Failure(message=str(error)))
+            message = f"this machine cannot judge the case: {error}"
+            outcome.verdict = Verdict.failed("INVALID_BASELINE", Failure(message=message))
         finally:
             for party in (self._a, self._c, self._a2):
                 party.unload()
             if self._inbox is not None:
                 self._inbox.close()
+            if self._bench.device == "cuda":
+                torch.cuda.empty_cache()  # the workers need what the judge's own pool holds
         outcome.worst, outcome.checked = self._referee.worst, self._referee.checked
         outcome.notes += self._referee.notes
         return outcome
@@ -148,7 +122,7 @@ class Trial:
             self._c.load(self._case, self._layers, self._implementations, self._inbox)
             self._c.give_boxes(mine, results)
         except Trouble as trouble:
-            return verdict_of(trouble)
+            return self._blamed(trouble)
         return None
 
     def _choose_contract(self) -> Verdict | None:
@@ -170,7 +144,7 @@ class Trial:
         try:
             answer = self._c.capture()
         except Trouble as trouble:
-            return verdict_of(trouble)
+            return self._blamed(trouble)
         outcome.capture = "yes" if answer.captured else "no"
         if not answer.captured:
             outcome.contract = "eager"
@@ -219,7 +193,7 @@ class Trial:
         try:
             later = self._c.again(second)
         except Trouble as trouble:
-            return verdict_of(trouble)
+            return self._blamed(trouble)
         return self._referee.survived(at_second, later)
 
     def _check(self, found: dict[int, Reading], distribution: str, full: bool) -> Verdict | None:
@@ -277,7 +251,8 @@ class Trial:
 
     def _audit(self, blocks: Blocks) -> Verdict | None:
         """Whether the candidate's own account of its time can be true."""
-        if self._outcome.contract != "eager" and (verdict := audit.understated(blocks.c, blocks.a)):
+        slack_ns = WINDOW_SLACK_NS[self._outcome.contract]
+        if slack_ns is not None and (verdict := audit.understated(blocks.c, blocks.a, slack_ns)):
             return verdict
         return audit.too_many_threads(blocks.c, self._bench.threads) if self._bench.device == "cpu" else None
 
@@ -321,6 +296,10 @@ class Trial:
             )
         )
 
+    def _blamed(self, trouble: Trouble) -> Verdict:
+        self._outcome.died = isinstance(trouble.problem, WorkerDied)
+        return verdict_of(trouble, forced=bool(self._implementations))
+
     # ------------------------------------------------------------ blocks
 
     def _draw(
@@ -354,5 +333,5 @@ class Trial:
             try:
                 found[id(party)] = party.iterate(contract, fresh, parameters, names)
             except Trouble as trouble:
-                return verdict_of(trouble) if is_candidate else baseline_verdict(trouble)
+                return self._blamed(trouble) if is_candidate else baseline_verdict(trouble)
         return found

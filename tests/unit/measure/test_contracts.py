@@ -47,7 +47,9 @@ class Tape:
 def run(contract, log: list[str], call=None) -> Timing:
     contract.prepare(lambda: log.append("stage"))
     return contract.run(
-        lambda: log.append("stage"), call or (lambda: log.append("call")), lambda result: log.append(f"keep {result}")
+        lambda: log.append("stage"),
+        call or (lambda: log.append("call")),
+        lambda result: log.append(f"keep {result}"),
     )
 
 
@@ -119,7 +121,17 @@ def test_a_graph_is_poisoned_and_replayed_and_the_call_is_not_made_again() -> No
     contract.capture(lambda: "static")
     timing = run(contract, tape.log)
     assert timing.ns == 1234
-    assert tape.log == ["poison static", "spin", "stage", "flush", "start", "replay", "end", "keep static", "wait"]
+    assert tape.log == [
+        "poison static",
+        "spin",
+        "stage",
+        "flush",
+        "start",
+        "replay",
+        "end",
+        "keep static",
+        "wait",
+    ]
 
 
 def test_a_graph_that_was_released_cannot_run() -> None:

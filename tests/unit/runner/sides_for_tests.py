@@ -1,4 +1,4 @@
-"""Sides of a few lines, run in real worker processes. Light to import: a process with one of them starts at once."""
+"""Sides of a few lines, run in real worker processes. They import nothing heavy."""
 
 import os
 import sys

@@ -12,7 +12,9 @@ def reading(ns: int, window_ns: int, cpu_ns: int | None = None, threads: int = 1
     return Reading(ns, window_ns, cpu_ns, True, None, threads, {}, {}, {})
 
 
-def side(true_us: float, claimed_us: float, count: int = 50, late_us: float = 0, seed: int = 1) -> list[Reading]:
+def side(
+    true_us: float, claimed_us: float, count: int = 50, late_us: float = 0, seed: int = 1
+) -> list[Reading]:
     """Readings of calls that take `true_us`; messages cost 60 us, and some answers come late."""
     rng = random.Random(seed)
     found = []
@@ -29,7 +31,9 @@ def test_a_duration_beyond_the_window_is_impossible() -> None:
 
 @pytest.mark.parametrize(("true_us", "claimed_us"), [(1000, 500), (1000, 100), (200, 20), (10_000, 7000)])
 def test_work_outside_the_claimed_time_shows(true_us: float, claimed_us: float) -> None:
-    verdict = audit.understated(side(true_us, claimed_us, late_us=3000), side(1000, 1000, late_us=3000, seed=2))
+    verdict = audit.understated(
+        side(true_us, claimed_us, late_us=3000), side(1000, 1000, late_us=3000, seed=2)
+    )
     assert verdict.status == "IMPLAUSIBLE"
     assert "not timed" in verdict.failure.message
 

@@ -3,10 +3,17 @@
 import ctypes
 from pathlib import Path
 
-from fastkernels.runner.isolation import Scratch, hidden_memory
+from fastkernels.runner.isolation import HiddenMemory, Scratch
 
-OUTER = {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "1", "HF_TOKEN": "t", "AWS_SECRET_ACCESS_KEY": "k", "FK_SEED": "1",
-         "HOME": "/home/me", "MLFLOW_TRACKING_URI": "http://x"}
+OUTER = {
+    "PATH": "/bin",
+    "CUDA_VISIBLE_DEVICES": "1",
+    "HF_TOKEN": "t",
+    "AWS_SECRET_ACCESS_KEY": "k",
+    "FK_SEED": "1",
+    "HOME": "/home/me",
+    "MLFLOW_TRACKING_URI": "http://x",
+}
 
 
 def test_only_listed_variables_pass() -> None:
@@ -55,6 +62,10 @@ def test_the_end_of_the_output_is_kept() -> None:
 def test_hidden_memory_is_visible_again_afterwards() -> None:
     libc = ctypes.CDLL(None)
     before = libc.prctl(3, 0, 0, 0, 0)
-    with hidden_memory() as hidden:
-        assert libc.prctl(3, 0, 0, 0, 0) == (0 if hidden else before)
+    with HiddenMemory() as memory:
+        assert libc.prctl(3, 0, 0, 0, 0) == (0 if memory.hidden else before)
+    with HiddenMemory() as memory:
+        memory.reveal()
+        assert not memory.hidden
+        assert libc.prctl(3, 0, 0, 0, 0) == before
     assert libc.prctl(3, 0, 0, 0, 0) == before

@@ -25,7 +25,10 @@ def opened(side: KernelSide, arenas: list[Arena], task: str, layers=(), implemen
     side.attach(inbox.ticket, [os.dup(inbox.descriptors[0])])
     first = side.first()
     results = {name: Result.model_validate(r) for name, r in first["outputs"].items()}
-    wanted = [(n, r.description.shape, getattr(torch, r.description.dtype), r.span_bytes) for n, r in results.items()]
+    wanted = [
+        (n, r.description.shape, getattr(torch, r.description.dtype), r.span_bytes)
+        for n, r in results.items()
+    ]
     outbox, echo = Arena.create(wanted, "cpu", writable=True), Arena.of(inputs, "cpu", writable=True)
     arenas += [outbox, echo]
     side.boxes(outbox.ticket, echo.ticket, [os.dup(box.descriptors[0]) for box in (outbox, echo)])
@@ -51,7 +54,9 @@ def test_results_follow_the_inbox_and_leave_through_the_outbox(side: KernelSide,
         outbox.poison()
         echo.poison()
         described = iterate(side, fresh=seed == 1, echo=inputs)
-        torch.testing.assert_close(outbox.tensors["out.0"].double(), expected(inputs, case.init["eps"]), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            outbox.tensors["out.0"].double(), expected(inputs, case.init["eps"]), rtol=1e-5, atol=1e-5
+        )
         assert described["outputs"]["out.0"]["description"]["shape"] == [16, 64]
         for name, value in inputs.items():
             assert torch.equal(echo.tensors[name], value)
@@ -63,7 +68,9 @@ def test_parameters_stay_where_they_are_told_to(side: KernelSide, arenas) -> Non
     inbox.write(other)
     iterate(side, parameters=False)
     mixed = {**other, "param.weight": inputs["param.weight"]}
-    torch.testing.assert_close(outbox.tensors["out.0"].double(), expected(mixed, case.init["eps"]), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        outbox.tensors["out.0"].double(), expected(mixed, case.init["eps"]), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_some_calls_find_their_inputs_elsewhere(side: KernelSide, arenas) -> None:
@@ -77,7 +84,7 @@ def test_some_calls_find_their_inputs_elsewhere(side: KernelSide, arenas) -> Non
 
 
 def test_mutated_arguments_are_results(side: KernelSide, arenas) -> None:
-    case, inputs, inbox, outbox, _ = opened(side, arenas, "L1/kv_cache")
+    _, inputs, _, outbox, _ = opened(side, arenas, "L1/kv_cache")
     outbox.poison()
     iterate(side)
     slots = inputs["arg.slots"]
@@ -116,7 +123,7 @@ def test_the_kernels_that_ran_are_named_and_can_be_forced(side: KernelSide, aren
     assert seen == {"rms_norm": "reference"}
 
 
-PREPARES = '''
+PREPARES = """
 import torch
 from torch import nn
 
@@ -132,10 +139,12 @@ class RMSNorm(nn.Module):
     def forward(self, x_TD, residual_TD=None):
         x = x_TD.double()
         return (x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.packed).to(x_TD.dtype)
-'''
+"""
 
 
-def test_a_module_that_repacks_gets_every_change_of_its_parameters(side: KernelSide, arenas, tmp_path: Path) -> None:
+def test_a_module_that_repacks_gets_every_change_of_its_parameters(
+    side: KernelSide, arenas, tmp_path: Path
+) -> None:
     (tmp_path / "L1").mkdir()
     (tmp_path / "L1" / "rms_norm.py").write_text(PREPARES)
     case, inputs, inbox, outbox, _ = opened(side, arenas, "L1/rms_norm", layers=[str(tmp_path)])
@@ -143,17 +152,25 @@ def test_a_module_that_repacks_gets_every_change_of_its_parameters(side: KernelS
         inputs = drawn(case, seed)
         inbox.write(inputs)
         iterate(side)
-        torch.testing.assert_close(outbox.tensors["out.0"].double(), expected(inputs, case.init["eps"]), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            outbox.tensors["out.0"].double(), expected(inputs, case.init["eps"]), rtol=1e-5, atol=1e-5
+        )
 
 
-def test_a_strided_parameter_is_filled_and_echoed_in_index_order(side: KernelSide, arenas, tmp_path: Path) -> None:
+def test_a_strided_parameter_is_filled_and_echoed_in_index_order(
+    side: KernelSide, arenas, tmp_path: Path
+) -> None:
     (tmp_path / "L1").mkdir()
-    (tmp_path / "L1" / "rms_norm.py").write_text(PREPARES.replace("def prepare", "def not_now").replace("self.packed", "self.weight"))
+    (tmp_path / "L1" / "rms_norm.py").write_text(
+        PREPARES.replace("def prepare", "def not_now").replace("self.packed", "self.weight")
+    )
     case, inputs, inbox, outbox, echo = opened(side, arenas, "L1/rms_norm", layers=[str(tmp_path)])
     inputs = drawn(case, 8)
     inbox.write(inputs)
     iterate(side, echo=["param.weight"])
-    torch.testing.assert_close(outbox.tensors["out.0"].double(), expected(inputs, case.init["eps"]), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        outbox.tensors["out.0"].double(), expected(inputs, case.init["eps"]), rtol=1e-5, atol=1e-5
+    )
     assert torch.equal(echo.tensors["param.weight"], inputs["param.weight"])
 
 
@@ -166,7 +183,9 @@ def test_a_class_without_the_parameters_does_not_load(side: KernelSide, arenas) 
 def test_compile_is_checked_on_the_call(side: KernelSide, arenas, tmp_path: Path) -> None:
     (tmp_path / "L1").mkdir()
     broken = PREPARES.replace("def prepare", "def not_now").replace("self.packed", "self.weight")
-    broken = broken.replace("        x = x_TD.double()", "        torch._dynamo.graph_break()\n        x = x_TD.double()")
+    broken = broken.replace(
+        "        x = x_TD.double()", "        torch._dynamo.graph_break()\n        x = x_TD.double()"
+    )
     (tmp_path / "L1" / "rms_norm.py").write_text(broken)
     opened(side, arenas, "L1/rms_norm")
     assert side.compiled() == {"status": "ok", "detail": ""}

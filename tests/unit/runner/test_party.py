@@ -27,13 +27,22 @@ class Liar:
 
 
 def party(answer: dict) -> Party:
-    return Party(Liar(answer), "cpu", Timeouts.of("cpu", None), SmClock("cpu"))     # type: ignore[arg-type]
+    return Party(Liar(answer), "cpu", Timeouts.of("cpu", None), SmClock("cpu"))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("answer", [
-    {}, {"ns": 0, "hidden": True}, {"ns": -5, "hidden": True}, {"ns": "fast", "hidden": True}, {"ns": 1e30, "hidden": True},
-    {"ns": float("nan"), "hidden": True}, {"ns": 5}, {"ns": 5, "hidden": True, "speedup": 100},
-])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"ns": 0, "hidden": True},
+        {"ns": -5, "hidden": True},
+        {"ns": "fast", "hidden": True},
+        {"ns": 1e30, "hidden": True},
+        {"ns": float("nan"), "hidden": True},
+        {"ns": 5},
+        {"ns": 5, "hidden": True, "speedup": 100},
+    ],
+)
 def test_a_duration_must_be_one(answer: dict) -> None:
     judge = party(answer)
     with pytest.raises(Trouble, match="garbled answer to 'go'") as caught:
@@ -42,10 +51,15 @@ def test_a_duration_must_be_one(answer: dict) -> None:
     assert judge.worker.closed
 
 
-@pytest.mark.parametrize("answer", [
-    {"outputs": {}, "threads": "many"}, {"outputs": [], "threads": 1}, {"outputs": {"out.0": {}}, "threads": 1},
-    {"outputs": {"out.0": {"description": {"shape": [1], "dtype": "float32"}}}, "threads": 1},
-])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"outputs": {}, "threads": "many"},
+        {"outputs": [], "threads": 1},
+        {"outputs": {"out.0": {}}, "threads": 1},
+        {"outputs": {"out.0": {"description": {"shape": [1], "dtype": "float32"}}}, "threads": 1},
+    ],
+)
 def test_a_description_must_be_whole(answer: dict) -> None:
     with pytest.raises(Trouble, match="garbled answer"):
         party(answer)._answer("inspect", _Inspected, 1)

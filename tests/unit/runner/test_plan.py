@@ -12,7 +12,9 @@ CANDIDATES = Path(__file__).parents[2] / "candidates"
 
 
 def request(**arguments) -> KernelsRequest:
-    return KernelsRequest(**{"device": "cpu", "size": "tiny", "contract": "host", "budget_s": 1.0, "seed": 1} | arguments)
+    return KernelsRequest(
+        **{"device": "cpu", "size": "tiny", "contract": "host", "budget_s": 1.0, "seed": 1} | arguments
+    )
 
 
 def planned(**arguments):
@@ -57,7 +59,9 @@ def test_a_variant_that_a_file_leaves_out_is_not_judged(tmp_path: Path) -> None:
 
 
 def test_cases_are_chosen_by_glob() -> None:
-    (job,) = planned(targets=("rms_norm",), candidates=(str(CANDIDATES / "honest"),), case_glob="T16-D64-residual")
+    (job,) = planned(
+        targets=("rms_norm",), candidates=(str(CANDIDATES / "honest"),), case_glob="T16-D64-residual"
+    )
     assert [w.case.id for w in job.works] == ["llama-tiny-T16-D64-residual-f32"]
 
 
@@ -84,7 +88,9 @@ def test_providers_of_a_task_without_kernels_is_an_error() -> None:
 
 
 def test_nothing_to_judge_says_what_to_do(tmp_path: Path, monkeypatch) -> None:
-    with pytest.raises(UsageError, match=r"No candidate for L1/glu .*fk stubs --target L1/glu.*--providers.*--self-test"):
+    with pytest.raises(
+        UsageError, match=r"No candidate for L1/glu .*fk stubs --target L1/glu.*--providers.*--self-test"
+    ):
         planned(targets=("rms_norm", "glu"), candidates=(str(CANDIDATES / "honest"),))
     monkeypatch.setenv("FK_CANDIDATES", str(tmp_path))
     with pytest.raises(UsageError, match="No candidate for L1/softmax"):

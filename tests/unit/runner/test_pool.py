@@ -38,7 +38,7 @@ def started(name: str = "w") -> Worker:
 
 
 def gone(pid: int) -> bool:
-    """Whether no such process runs any more (a zombie that its new parent has not collected counts as gone)."""
+    """Whether no such process runs any more (one that its new parent has yet to collect counts as gone)."""
     for _ in range(100):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -103,8 +103,8 @@ def test_a_paused_worker_stands_still_until_its_next_call(worker: Worker) -> Non
 
 
 def test_the_judges_memory_is_hidden(worker: Worker) -> None:
-    with isolation.hidden_memory() as hidden:
-        if not hidden or "namespace" not in worker.isolation:
+    with isolation.HiddenMemory() as memory:
+        if not memory.hidden or "namespace" not in worker.isolation:
             pytest.skip("needs Linux and namespaces")
         assert worker.call("judge_memory", pid=os.getpid()) == {"readable": False}
 
@@ -115,7 +115,9 @@ def test_a_process_that_ends_has_crashed_whatever_its_status(status: int) -> Non
     with pytest.raises(WorkerDied) as caught:
         worker.call("leave", status=status)
     assert caught.value.status == "CRASHED"
-    assert f"candidate: the process exited with status {status} during 'leave'" in caught.value.failure.message
+    assert (
+        f"candidate: the process exited with status {status} during 'leave'" in caught.value.failure.message
+    )
     assert caught.value.failure.output == "leaving"
     assert not worker.alive
     assert not worker.scratch.root.exists()
@@ -150,9 +152,14 @@ def test_a_worker_ends_with_its_judge_even_when_it_is_paused(tmp_path: Path) -> 
 
     script = (
         "import os, signal, sys; from fastkernels.runner.pool import Worker\n"
-        f"w = Worker('w', 1); w.start({SIDE!r}); w.pause(); print(w.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+        f"w = Worker('w', 1); w.start({SIDE!r}); w.pause(); print(w.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    # Its scratch folder stays behind, as nobody is left to remove it.
+    surroundings = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=surroundings
+    )
     assert done.returncode == -9, done.stderr
     assert gone(int(done.stdout))
 

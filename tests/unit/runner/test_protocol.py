@@ -35,7 +35,11 @@ def test_a_request_arrives_with_its_descriptors(channel, tmp_path) -> None:
     request = Request("attach", {"name": "x", "values": (1, 2)}, descriptors=1)
     protocol.send_request(judge, request, [descriptor])
     received, descriptors = protocol.receive_request(worker)
-    assert (received.do, received.arguments, received.id) == ("attach", {"name": "x", "values": (1, 2)}, request.id)
+    assert (received.do, received.arguments, received.id) == (
+        "attach",
+        {"name": "x", "values": (1, 2)},
+        request.id,
+    )
     assert os.read(descriptors[0], 100) == b"contents"
     os.close(descriptor)
     os.close(descriptors[0])
@@ -43,7 +47,9 @@ def test_a_request_arrives_with_its_descriptors(channel, tmp_path) -> None:
 
 def test_a_large_request_arrives_whole(channel) -> None:
     judge, worker = channel
-    sent = threading.Thread(target=protocol.send_request, args=(judge, Request("x", {"blob": b"1" * 3_000_000})))
+    sent = threading.Thread(
+        target=protocol.send_request, args=(judge, Request("x", {"blob": b"1" * 3_000_000}))
+    )
     sent.start()
     received, _ = protocol.receive_request(worker)
     sent.join()
@@ -85,11 +91,23 @@ def test_a_reply_is_never_unpickled(channel, tmp_path, monkeypatch) -> None:
     assert not (tmp_path / "exploited").exists()
 
 
-@pytest.mark.parametrize("body", [
-    b"", b"null", b"[]", b"{}", b'{"id": 7}', b'{"id": 7, "value": 3}', b'{"id": "7", "value": {}}',
-    b'{"id": 7, "value": {}, "verdict": "PASSED"}', b'{"id": 7, "value": {}, "error": {"kind": "A", "message": "b"}}',
-    b'{"id": 8, "value": {}}', b"[" * 100_000, b'{"id": 7, "value": {"a": \xff}}',
-])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"id": 7}',
+        b'{"id": 7, "value": 3}',
+        b'{"id": "7", "value": {}}',
+        b'{"id": 7, "value": {}, "verdict": "PASSED"}',
+        b'{"id": 7, "value": {}, "error": {"kind": "A", "message": "b"}}',
+        b'{"id": 8, "value": {}}',
+        b"[" * 100_000,
+        b'{"id": 7, "value": {"a": \xff}}',
+    ],
+)
 def test_what_is_no_reply_to_this_request_is_broken(channel, body: bytes) -> None:
     judge, worker = channel
     worker.sendall(frame(body))

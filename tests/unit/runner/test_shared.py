@@ -11,7 +11,11 @@ from fastkernels.runner.shared import ALIGNMENT, Arena, Attached, place, span_el
 
 
 def arena(writable: bool = False) -> Arena:
-    wanted = [("arg.x", (3, 5), torch.float32, None), ("arg.i", (7,), torch.int64, None), ("e", (0, 4), torch.bfloat16, None)]
+    wanted = [
+        ("arg.x", (3, 5), torch.float32, None),
+        ("arg.i", (7,), torch.int64, None),
+        ("e", (0, 4), torch.bfloat16, None),
+    ]
     return Arena.create(wanted, "cpu", writable)
 
 
@@ -20,7 +24,9 @@ def attach(box: Arena) -> Attached:
 
 
 def test_slots_are_aligned_and_do_not_overlap() -> None:
-    slots, size = place([("a", (3,), torch.uint8, None), ("b", (1,), torch.int64, 1000), ("c", (), torch.float16, None)])
+    slots, size = place(
+        [("a", (3,), torch.uint8, None), ("b", (1,), torch.int64, 1000), ("c", (), torch.float16, None)]
+    )
     assert [slot.offset % ALIGNMENT for slot in slots.values()] == [0, 0, 0]
     assert slots["b"].capacity == 1000
     assert slots["b"].offset >= slots["a"].offset + 3
@@ -64,7 +70,7 @@ def test_an_inbox_cannot_be_written_or_resized_from_outside() -> None:
             os.ftruncate(descriptor, size)
     with pytest.raises(PermissionError):
         os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_TRUNC)
-    box.tensors["arg.x"].fill_(1)           # the judge still can
+    box.tensors["arg.x"].fill_(1)  # the judge still can
     os.close(descriptor)
     box.close()
 
@@ -85,9 +91,17 @@ def test_strides_are_laid_over_a_slot_that_is_large_enough() -> None:
     box.close()
 
 
-@pytest.mark.parametrize(("shape", "stride"), [
-    ((2, 3), (100, 1)), ((2, 3), (1,)), ((2, 3), (-1, 1)), ((-2, 3), (1, 1)), ((2, 3), (1 << 70, 1)), ((1 << 40,), (1,)),
-])
+@pytest.mark.parametrize(
+    ("shape", "stride"),
+    [
+        ((2, 3), (100, 1)),
+        ((2, 3), (1,)),
+        ((2, 3), (-1, 1)),
+        ((-2, 3), (1, 1)),
+        ((2, 3), (1 << 70, 1)),
+        ((1 << 40,), (1,)),
+    ],
+)
 def test_a_claimed_layout_that_does_not_fit_is_refused(shape, stride) -> None:
     box = Arena.create([("out.0", (2, 3), torch.float32, 48)], "cpu", writable=True)
     with pytest.raises(ValueError, match="does not fit"):

@@ -1,0 +1,43 @@
+"""What goes into a trial and what comes out of it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fastkernels.judge.compare import Comparison
+from fastkernels.judge.verdict import Verdict
+from fastkernels.loader.overlay import Overlay
+from fastkernels.records import Contract
+
+
+@dataclass
+class Outcome:
+    """What a trial found. `worst`: the comparison of the largest error ratio; `checked`: iterations."""
+
+    verdict: Verdict
+    contract: Contract
+    died: bool = False  # the candidate's process ended or was ended
+    worst: Comparison | None = None
+    checked: int = 0
+    capture: Literal["yes", "no", "n/a"] = "n/a"
+    baseline_kernels: dict[str, str] = field(default_factory=dict)
+    roofline_pct: float | None = None
+    clock_mhz: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class Bench:
+    """What all trials of a run share."""
+
+    device: str
+    contract: Contract
+    budget_s: float
+    threads: int
+    rng: random.Random
+    baseline: Overlay
+
+    def draws(self, share: float) -> bool:
+        return self.rng.random() < share

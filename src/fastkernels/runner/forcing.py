@@ -1,0 +1,43 @@
+"""A worker in which some kernels prefer another implementation than the device's table says (`--providers`).
+
+`kernels.use` asks for its choice on every call, some microseconds of Python that the baseline does not pay. Here the
+preference itself is replaced, so both sides choose in the same way and cost the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from fastkernels.errors import KernelError
+from fastkernels.kernels import policy, reload_policy, skipped
+from fastkernels.kernels.policy import Entry
+
+
+@contextmanager
+def preferring(implementations: Mapping[str, str]) -> Iterator[None]:
+    """In the body kernel K runs `implementations[K]` where that can serve the call, else its reference."""
+    original = policy.preferred
+
+    def preferred(kernel: str, declared: list[str], device: str) -> list[Entry]:
+        if kernel in implementations:
+            return [Entry(implementations[kernel]), Entry("reference")]
+        return original(kernel, declared, device)
+
+    policy.preferred = preferred
+    reload_policy()
+    try:
+        yield
+    finally:
+        policy.preferred = original
+        reload_policy()
+
+
+def require(implementations: Mapping[str, str], seen: Mapping[str, str]) -> None:
+    """KernelError, with the reason, for the first kernel of a call that ran something else than it should have."""
+    for kernel, name in implementations.items():
+        if kernel in seen and seen[kernel] != name:
+            reasons = [why for (k, i, why) in skipped if (k, i) == (kernel, name)]
+            raise KernelError(
+                f"Kernel {kernel}, implementation {name}: {reasons[-1] if reasons else 'not chosen'}"
+            )

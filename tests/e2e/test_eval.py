@@ -1,0 +1,117 @@
+"""`fk eval` as a user runs it: the tiny model on a CPU, real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CANDIDATES = ROOT / "tests" / "candidates"
+QUICK = ("--model", "llama", "--size", "tiny", "--device", "cpu", "--workload", "single-request", "--rounds", "2")
+
+pytestmark = pytest.mark.slow
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "FK_STATE_DIR": str(folder), "FK_TRACKING": "false", "OMP_NUM_THREADS": "1"}
+
+
+def evaluate(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess, dict]:
+    path = folder / "report.json"
+    done = subprocess.run([sys.executable, "-m", "fastkernels", "eval", "--json", str(path), *arguments],
+                          capture_output=True, text=True, env=environment(folder), check=False)
+    return done, json.loads(path.read_text()) if path.exists() else {}
+
+
+def test_the_baseline_against_itself(tmp_path):
+    done, report = evaluate(tmp_path, *QUICK, "--self-test")
+    assert done.returncode == 0, done.stderr
+    model = report["models"][0]
+    assert model["correctness"] == 1.0
+    assert model["valid"]
+    assert len(model["noise_d"]) == 3
+    assert report["macroeval"]["coverage"] == 1.0
+    assert "CPU, host contract: not a GPU result" in done.stdout
+
+
+def test_an_honest_candidate_is_inside_and_right(tmp_path):
+    done, report = evaluate(tmp_path, *QUICK, "--candidates", str(ROOT / "examples/candidates/faster"))
+    assert done.returncode == 0, done.stderr
+    model = report["models"][0]
+    assert model["swap"]["sites"] == 7                  # two norms in each of three layers, and the final one
+    assert model["swap"]["calls"] > 7
+    assert model["valid"]
+    assert model["workloads"][0]["latency_ratio"] > 0
+
+
+@pytest.mark.parametrize(("name", "says"), [("zeros", None), ("exception", "no such tile"), ("exit_zero", "status 0"),
+                                            ("syntax_error", "SyntaxError")])
+def test_bad_candidates_are_invalid(tmp_path, name, says):
+    done, report = evaluate(tmp_path, *QUICK, "--candidates", str(CANDIDATES / name))
+    assert done.returncode == 1, done.stderr
+    model = report["models"][0]
+    assert not model["valid"]
+    assert model["speedup"] is None
+    if says:
+        assert says in model["failure"]["message"] + model["failure"]["output"]
+        assert says in done.stdout
+
+
+def test_a_candidate_that_the_model_never_uses_is_said_to_be_unused(tmp_path):
+    folder = tmp_path / "unused" / "L1"
+    folder.mkdir(parents=True)
+    (folder / "glu.py").write_text("from fastkernels.baseline.L1.glu import GeluAndMul as Base\n\n\n"
+                                   "class GeluAndMul(Base):\n    pass\n")
+    done, report = evaluate(tmp_path, *QUICK, "--candidates", str(tmp_path / "unused"))
+    assert done.returncode == 1
+    assert report["models"][0]["swap"]["unused"] == ["L1/glu"]
+    assert report["macroeval"]["coverage"] == 0.0
+
+
+@pytest.mark.parametrize(("arguments", "code", "says"), [
+    (("--model", "lama", "--self-test"), 2, "Did you mean llama"),
+    (("--model", "llama", "--self-test", "--workload", "balance"), 2, "Did you mean balanced"),
+    (("--model", "llama", "--device", "cuda", "--self-test"), 3, "fk doctor"),
+    (("--model", "llama", "--candidates", "no/such/folder"), 2, "no such folder"),
+    (("--model", "llama", "--candidates", "examples/candidates"), 2, "top:below"),
+])
+def test_bad_requests(tmp_path, arguments, code, says):
+    import torch
+
+    if "cuda" in arguments and torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    done, report = evaluate(tmp_path, *arguments)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert not report
+
+
+def test_ctrl_c_leaves_a_marked_report_and_no_workers(tmp_path):
+    path = tmp_path / "report.json"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fastkernels", "eval", *QUICK[:-1], "400", "--self-test", "--json", str(path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(tmp_path), start_new_session=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "round" in line:
+            break
+    children = children_of(process.pid)
+    assert children
+    os.kill(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert json.loads(path.read_text())["complete"] is False
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in children):
+        time.sleep(0.1)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+
+def children_of(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in found]

@@ -1,0 +1,105 @@
+"""The parts of a trial that only a GPU has: raw driver calls, memory shared by IPC, device contracts."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+import torch
+
+from fastkernels.measure.contracts import CudaDevice, Eager, Graph
+from fastkernels.runner.shared import Arena
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.fixture(scope="module")
+def device():
+    from fastkernels.measure.cuda import Driver
+
+    torch.zeros(1, device="cuda")
+    return CudaDevice(Driver())
+
+
+def test_an_arena_holds_what_is_written_and_shares_no_block() -> None:
+    one, two = (Arena.of({"x": torch.arange(10.0)}, "cuda", writable=True) for _ in range(2))
+    one.write({"x": torch.arange(10.0, device="cuda")})
+    two.poison()
+    assert one.tensors["x"].tolist() == list(range(10))
+    assert two.tensors["x"].isnan().all()
+    assert abs(one.bytes.data_ptr() - two.bytes.data_ptr()) >= 2 << 20
+    one.close()
+    two.close()
+
+
+@pytest.mark.parametrize("contract", ["eager", "graph"])
+def test_a_copy_takes_as_long_as_its_bytes_need(device: CudaDevice, contract: str) -> None:
+    source = torch.ones(256 << 20, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    timed = Eager(device) if contract == "eager" else Graph(device, poison=lambda result: None)
+    if isinstance(timed, Graph):
+        timed.capture(lambda: target.copy_(source))
+    samples = []
+    for _ in range(20):
+        timing = timed.run(lambda: None, lambda: target.copy_(source), lambda result: None)
+        if timing.hidden:
+            samples.append(timing.ns)
+    bytes_per_s = 2 * source.numel() / (statistics.median(samples) / 1e9)
+    assert 0.1e12 < bytes_per_s < 20e12
+
+
+def test_the_flush_makes_the_cache_cold(device: CudaDevice) -> None:
+    """A sum over a tensor that fits the L2 cache takes longer from memory."""
+    x = torch.ones(8 << 20, dtype=torch.float32, device="cuda")
+    cold, warm = Graph(device, poison=lambda result: None), Graph(device, poison=lambda result: None)
+    cold.capture(lambda: x.sum())
+    warm.capture(lambda: x.sum())
+
+    def median_ns(graph: Graph, keep_warm: bool) -> float:
+        flush = device.flush
+        if keep_warm:
+            device.flush = lambda: None
+        try:
+            return statistics.median(
+                graph.run(lambda: None, lambda: None, lambda result: None).ns for _ in range(30)
+            )
+        finally:
+            device.flush = flush
+
+    assert median_ns(cold, keep_warm=False) > 1.1 * median_ns(warm, keep_warm=True)
+
+
+def test_a_call_that_waits_for_the_device_cannot_be_captured(device: CudaDevice) -> None:
+    x = torch.ones(4, device="cuda")
+    with pytest.raises(RuntimeError):
+        Graph(device, poison=lambda result: None).capture(lambda: x.sum().item())
+    torch.cuda.synchronize()
+    assert x.sum().item() == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("contract", ["graph", "eager", "host"])
+def test_the_baseline_equals_itself(contract: str) -> None:
+    from fastkernels.runner.kernels import run_kernels
+    from fastkernels.runner.plan import KernelsRequest
+
+    report = run_kernels(
+        KernelsRequest(
+            targets=("rms_norm",),
+            case_glob="llama-8b-T512-D4096-*bf16",
+            size="full",
+            device="cuda",
+            self_test=True,
+            contract=contract,
+        )
+    )
+    assert report.rows
+    for row in report.rows:
+        assert row.verdict == "PASSED", row.failure
+        assert row.contract == contract
+        assert row.capture == ("yes" if contract == "graph" else "n/a")
+        assert 0.95 < (row.speedup or 0) < 1.05
+        assert 0 < (row.roofline_pct or 0) <= 110

@@ -1,0 +1,202 @@
+"""A whole-model trial on two simulated engines: order, clock, audit, account, and failures of either side."""
+
+import contextlib
+import random
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fastkernels import registry
+from fastkernels.errors import BaselineError
+from fastkernels.records import Failure
+from fastkernels.registry.schema import Workload
+from fastkernels.runner import model as model_module
+from fastkernels.runner.model import ModelTrial, amdahl
+from fastkernels.runner.sides import SideFailure
+
+VOCABULARY = 50
+WORKLOADS = [
+    Workload(name="many", kind="throughput", size="tiny", requests=4, input_len=5, output_len=6),
+    Workload(name="one", kind="latency", size="tiny", requests=1, input_len=3, output_len=4),
+]
+
+
+def continuation(prompt: list[int], length: int) -> list[int]:
+    return [(sum(prompt) * 7 + i * i) % VOCABULARY for i in range(length)]
+
+
+class FakeSide:
+    """Answers like a ModelSide. `seconds` passes on the fake clock; `lies` changes what it generates unforced."""
+
+    def __init__(self, trial: "FakeSides", side: str, seconds: float, wrong: int = 0, lies: int = 0) -> None:
+        self.trial, self.side, self.seconds, self.wrong, self.lies = trial, side, seconds, wrong, lies
+        self.short = 0
+
+    def call(self, do: str, **arguments: Any) -> dict[str, Any]:
+        self.trial.log.append((self.side, do))
+        return getattr(self, do)(**arguments)
+
+    def sites(self) -> dict[str, Any]:
+        return {"sites": self.trial.sites}
+
+    def proof(self, sites: dict[str, list[str]], prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
+        return {
+            "calls": {t: len(n) * max_tokens for t, n in sites.items()},
+            "site_s": self.seconds / 2,
+            "total_s": 2 * self.seconds,
+        }
+
+    def generate(self, prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
+        self.trial.now += self.seconds
+        self._tokens = [
+            [(t + self.lies) % VOCABULARY for t in continuation(p, max_tokens - self.short)] for p in prompts
+        ]
+        return {"requests": len(prompts)}
+
+    def outputs(self) -> dict[str, Any]:
+        return {"token_ids": self._tokens}
+
+    def forced(self, prompts: list[list[int]], continuations: list[list[int]], top: int) -> dict[str, Any]:
+        right = [continuation(p, len(c)) for p, c in zip(prompts, continuations, strict=True)]
+        return {
+            "argmax": [[(t + self.wrong) % VOCABULARY for t in ids] for ids in right],
+            "top": [[] for _ in right],
+        }
+
+
+class FakeSides:
+    isolation = ()
+
+    def __init__(self, **candidate: Any) -> None:
+        self.now, self.log = 0.0, []
+        self.sites = {"L1/rms_norm": ["layers.0.norm", "layers.1.norm"]}
+        self.sides = {
+            "baseline": FakeSide(self, "baseline", 0.4),
+            "candidate": FakeSide(self, "candidate", **candidate),
+        }
+        self.changes: list[dict[str, Any]] = []
+
+    def use(self, side: str) -> FakeSide:
+        return self.sides[side]
+
+    @contextlib.contextmanager
+    def fresh(self, **change: Any) -> Iterator[FakeSide]:
+        self.changes.append(change)
+        yield FakeSide(self, "noise", 0.4)
+
+    def close(self) -> None:
+        self.log.append(("all", "close"))
+
+
+def run(sides: FakeSides, monkeypatch: pytest.MonkeyPatch, self_test: bool = False) -> Any:
+    monkeypatch.setattr(model_module.time, "perf_counter", lambda: sides.now)
+    candidates = None if self_test else SimpleNamespace(files={"L1/rms_norm": "x.py"}, shadowed=lambda: ())
+    trial = ModelTrial(
+        architecture=registry.architectures()[0],
+        model="m",
+        config="tiny",
+        size="tiny",
+        vocabulary=VOCABULARY,
+        workloads=WORKLOADS,
+        candidates=candidates,
+        sides=sides,
+        rng=random.Random(1),
+        rounds=4,  # type: ignore[arg-type]
+        report=lambda text: None,
+    )
+    return trial.run()
+
+
+def test_a_faster_and_right_candidate(monkeypatch):
+    sides = FakeSides(seconds=0.2)
+    result = run(sides, monkeypatch)
+    assert result.valid
+    assert result.correctness == 1.0
+    assert result.throughput_speedup == pytest.approx(2.0)
+    assert result.latency_speedup == pytest.approx(2.0)
+    assert (result.swap.sites, result.swap.calls) == (2, 16)
+    assert len(result.noise_d) == 3
+    assert len({str(change) for change in sides.changes}) == 3
+
+
+def test_the_sides_alternate_and_swap_their_order(monkeypatch):
+    sides = FakeSides(seconds=0.2)
+    run(sides, monkeypatch)
+    begin = sides.log.index(("baseline", "generate"))
+    timed = [side for side, do in sides.log[begin:] if do == "generate"][:10]
+    # A warm-up of each side opens the first round: A A B B, then B A, A B, B A.
+    assert timed == ["baseline"] * 2 + ["candidate"] * 2 + [
+        "candidate",
+        "baseline",
+        "baseline",
+        "candidate",
+        "candidate",
+        "baseline",
+    ]
+
+
+def test_a_wrong_candidate_is_invalid_and_has_no_speedup(monkeypatch):
+    result = run(FakeSides(seconds=0.1, wrong=1, lies=1), monkeypatch)
+    assert not result.valid
+    assert result.speedup is None
+    assert result.correctness < 0.1
+
+
+def test_being_right_only_while_compared_does_not_help(monkeypatch):
+    result = run(FakeSides(seconds=0.1, lies=1), monkeypatch)
+    assert not result.valid
+    assert max(result.d) == 1.0
+
+
+def test_too_few_tokens_are_a_failure(monkeypatch):
+    sides = FakeSides(seconds=0.1)
+    sides.sides["candidate"].short = 1
+    result = run(sides, monkeypatch)
+    assert not result.valid
+    assert "asked for 4 x 6 tokens" in result.failure.message
+
+
+def test_a_candidate_that_reaches_no_site_earns_no_coverage(monkeypatch):
+    sides = FakeSides(seconds=0.2)
+    sides.sites = {}
+    result = run(sides, monkeypatch)
+    assert not result.valid
+    assert result.swap.unused == ("L1/rms_norm",)
+    assert any("no candidate was reached" in note for note in result.notes)
+
+
+def test_a_failing_candidate_is_a_value_and_a_failing_baseline_an_exception(monkeypatch):
+    sides = FakeSides(seconds=0.2)
+
+    def fails(side: str) -> Any:
+        def forced(**_: Any) -> Any:
+            raise SideFailure(side, Failure(message="out of tiles", file="rms_norm.py", line=7))
+
+        return forced
+
+    sides.sides["candidate"].forced = fails("candidate")
+    result = run(sides, monkeypatch)
+    assert (result.valid, result.failure.line) == (False, 7)
+    sides.sides["baseline"].forced = fails("baseline")
+    with pytest.raises(BaselineError, match="out of tiles"):
+        run(sides, monkeypatch)
+
+
+def test_a_self_test_needs_no_sites(monkeypatch):
+    sides = FakeSides(seconds=0.4)
+    sides.sites = {}
+    result = run(sides, monkeypatch, self_test=True)
+    assert result.valid
+    assert result.speedup == pytest.approx(1.0)
+
+
+def test_amdahl_account():
+    runs = {"baseline": [{"total_s": 1.0, "site_s": 0.4}], "candidate": [{"total_s": 0.9, "site_s": 0.2}]}
+    account = amdahl(runs)
+    assert account["predicted"] == pytest.approx(1.25)
+    assert account["measured"] == pytest.approx(1 / 0.9)
+    assert account["transfer"] == pytest.approx((1 / 0.9 - 1) / 0.25)
+    same = amdahl({side: [{"total_s": 1.0, "site_s": 0.4}] for side in ("baseline", "candidate")})
+    assert same["transfer"] is None
