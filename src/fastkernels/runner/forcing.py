@@ -1,7 +1,7 @@
 """A worker in which some kernels prefer another implementation than the device's table says (`--providers`).
 
-`kernels.use` asks for its choice on every call, some microseconds of Python that the baseline does not pay. Here the
-preference itself is replaced, so both sides choose in the same way and cost the same.
+`kernels.use` asks for its choice on every call, some microseconds of Python that the baseline does not pay.
+Here the preference itself is replaced, so both sides choose in the same way and cost the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def preferring(implementations: Mapping[str, str]) -> Iterator[None]:
 
 
 def require(implementations: Mapping[str, str], seen: Mapping[str, str]) -> None:
-    """KernelError, with the reason, for the first kernel of a call that ran something else than it should have."""
+    """KernelError, with the reason, for the first kernel of a call that ran something else."""
     for kernel, name in implementations.items():
         if kernel in seen and seen[kernel] != name:
             reasons = [why for (k, i, why) in skipped if (k, i) == (kernel, name)]

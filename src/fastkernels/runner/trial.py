@@ -1,7 +1,7 @@
 """One trial: a candidate on one case, against two baseline processes. One loop checks and times.
 
-    blocks     fresh inputs → baseline A, candidate C, baseline A'; the next block in reverse: A', C, A
-    a pair     sqrt(A A') / C: both baseline processes, so that what is systematic about one of them halves
+    blocks     fresh inputs → baseline A, candidate C, baseline A', in an order drawn anew for every block
+    pairs      A / C and A' / C: both baseline processes, so that what is systematic about one of them halves
     noise      A / A' of the same blocks: what two identical processes differ by, here and now
 
 First every distribution of inputs meets the oracle, at old and new addresses, with repeated calls; then,
@@ -216,7 +216,7 @@ class Trial:
             self._refill(distribution, parameters)
             order = [self._a, self._c, self._a2]
             found = self._block(
-                order if index % 2 == 0 else order[::-1],
+                bench.rng.sample(order, len(order)),
                 self._outcome.contract,
                 fresh=self._fresh(),
                 parameters=parameters,
@@ -327,9 +327,8 @@ class Trial:
         found = {}
         for party in order:
             is_candidate = party is self._c
-            names = (
-                [n for n in echo if not (party.prepares and n.startswith("param."))] if is_candidate else []
-            )
+            # The baseline copies its inputs out as well, though nobody looks: equal work beside the calls.
+            names = [n for n in echo if not (party.prepares and n.startswith("param."))]
             try:
                 found[id(party)] = party.iterate(contract, fresh, parameters, names)
             except Trouble as trouble:
