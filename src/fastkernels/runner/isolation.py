@@ -20,6 +20,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,7 @@ _ALLOWED_PREFIXES = (
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 1, 3, 4
+_REMOVALS, _REMOVAL_PAUSE_S = 5, 0.05
 MAX_FILE_BYTES = 8 << 30  # a compiler cache fits; a runaway log does not fill the disk
 
 
@@ -87,9 +89,13 @@ class Scratch:
             return file.read().decode(errors="replace")
 
     def remove(self) -> None:
-        # The process may have left unreadable folders behind: what cannot be removed stays in the temp
-        # folder.
-        shutil.rmtree(self.root, ignore_errors=True)
+        """Delete the folder. Members of the process's group may still be ending, and write as they do."""
+        for _ in range(_REMOVALS):
+            shutil.rmtree(self.root, ignore_errors=True)
+            if not self.root.exists():
+                return
+            time.sleep(_REMOVAL_PAUSE_S)
+        # Unreadable folders that the process left on purpose stay in the temp folder.
 
     def environment(self, threads: int, outer: Mapping[str, str] = os.environ) -> dict[str, str]:
         """The worker's whole environment."""
