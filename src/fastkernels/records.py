@@ -150,6 +150,7 @@ class KernelRow(Record):
     candidate_us: float | None = None
     baseline_impl: str | None = None            # which implementations the baseline ran, `rms_norm=triton`
     noise_pct: float | None = None              # |A/A - 1| of two baseline processes beside this trial, upper bound
+    bias: float | None = None                   # of the candidate's process on identical code; `speedup` is without it
     significant: bool | None = None             # the win or loss exceeds noise and interval
     samples: int = 0
     dropped: int = 0

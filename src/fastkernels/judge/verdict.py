@@ -51,6 +51,7 @@ class Speedup(Record):
     baseline_us: float
     candidate_us: float
     noise_pct: float
+    bias: float | None = None  # of the candidate's process, measured with the baseline in it; taken off `ratio`
     samples: int
     dropped: int
 

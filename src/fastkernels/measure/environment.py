@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from fastkernels.errors import MachineError
+from fastkernels import __version__
 from fastkernels.records import Environment
 
 Device = Literal["cpu", "cuda"]
@@ -50,7 +51,7 @@ def environment(device_type: Device, isolation: Sequence[str] = ()) -> Environme
         cuda=cuda,
         driver=_driver() if device_type == "cuda" else None,
         libraries={name: found for name in _LIBRARIES if (found := version(name))},
-        fastkernels=version("fastkernels") or "unknown",
+        fastkernels=__version__,
         git_revision=git_revision(Path(__file__).resolve().parent),
         isolation=tuple(isolation),
         started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),

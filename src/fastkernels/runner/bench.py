@@ -9,6 +9,7 @@ from typing import Literal
 from fastkernels.judge.compare import Comparison
 from fastkernels.judge.verdict import Verdict
 from fastkernels.loader.overlay import Overlay
+from fastkernels.measure.stats import Interval
 from fastkernels.records import Contract
 
 
@@ -26,6 +27,18 @@ class Outcome:
     roofline_pct: float | None = None
     clock_mhz: int | None = None
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The baseline in all three processes, before the candidate's has imported anything of the candidate.
+
+    Identical processes differ by up to 7 % on a kernel of 5 us, steadily while they live (measured on an H200). What
+    they differ by here is taken off what they differ by in the trial.
+    """
+
+    speedup: Interval       # baseline processes / candidate's process
+    identical: Interval     # baseline A / baseline A'
 
 
 @dataclass

@@ -54,8 +54,9 @@ class Blocks:
         candidate_ns = np.tile(durations_ns(self.c), 2)
         return stats.paired_ratio(self.baseline_ns(), candidate_ns, [*self.rounds, *self.rounds])
 
-    def noise_pct(self) -> float:
-        return stats.noise_pct([stats.paired_ratio(durations_ns(self.a), durations_ns(self.a2), self.rounds)])
+    def identical(self) -> stats.Interval:
+        """A / A': what two processes with the same code differ by."""
+        return stats.paired_ratio(durations_ns(self.a), durations_ns(self.a2), self.rounds)
 
 
 def durations_ns(readings: Sequence[Reading]) -> np.ndarray:

@@ -102,19 +102,28 @@ class Crew:
                 raise BaselineError(
                     f"A baseline worker does not start: {problem.failure.message}\n{problem.failure.output}"
                 ) from problem
-            self.overhead_ns = hello["overhead_ns"]
-            self._baseline[i] = Party(worker, self._device, self._timeouts, self._clock)
+            # One figure for all processes of a run, or two sides would be measured with two clocks.
+            self.overhead_ns = self.overhead_ns or hello["overhead_ns"]
+            self._baseline[i] = self._party(worker)
         a, a2 = self._baseline
         assert a is not None
         assert a2 is not None
         return a, a2
 
     def _candidate_for(self, job: Job) -> Party:
-        if self._candidate is None or self._candidate_of != job.name or not self._candidate.worker.alive:
+        if self.is_fresh(job):
             self.dismiss_candidate()
-            self._candidate = Party(self._separated(job.name), self._device, self._timeouts, self._clock)
+            self._candidate = self._party(self._separated(job.name))
             self._candidate_of = job.name
+        assert self._candidate is not None
         return self._candidate
+
+    def is_fresh(self, job: Job) -> bool:
+        """Whether `parties` will start a new process for this candidate."""
+        return self._candidate is None or self._candidate_of != job.name or not self._candidate.worker.alive
+
+    def _party(self, worker: Worker) -> Party:
+        return Party(worker, self._device, self._timeouts, self._clock, self.overhead_ns)
 
     def _separated(self, name: str) -> Worker:
         """A candidate's worker in namespaces of its own, or without where shared memory does not reach into

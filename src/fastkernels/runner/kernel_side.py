@@ -116,11 +116,18 @@ class KernelSide:
         graph = self._contracts["graph"]
         assert isinstance(graph, Graph)
         try:
-            with torch.inference_mode(), self._call.ambient():
+            # Under capture a kernel may take another implementation than eagerly: what the graph holds is what counts.
+            with recorded() as seen, torch.inference_mode(), self._call.ambient():
                 graph.capture(self._call.run)
         except Exception as error:
-            return {"captured": False, "detail": f"{type(error).__name__}: {error}"}
-        return {"captured": True, "detail": ""}
+            return {"captured": False, "detail": f"{type(error).__name__}: {error}", "kernels": {}}
+        return {"captured": True, "detail": "", "kernels": seen}
+
+    def renew(self) -> dict[str, Any]:
+        """Capture again with every tensor of the call somewhere else in memory."""
+        self._staging.move()
+        self._bind(load=False)
+        return self.capture()
 
     # ------------------------------------------------------------ one iteration
 

@@ -30,7 +30,8 @@ NOISE_CHUNK: dict[Size, int] = {"tiny": 48, "full": 1024}
 TOP_LOGPROBS = 20               # positions keep this many for the KL bound
 AUDITED_REQUESTS = 8            # of each workload's timed output, replayed by the baseline
 PROOF_REPEATS = 3               # eager proof passes of each side, alternating
-WARM_UP_REQUESTS = 32           # of each workload, before the first round: graphs, allocator
+WARM_UP_REQUESTS = 128          # of each workload, before the first round: graphs, allocator
+LATENCY_ROUNDS = 6              # at least: a latency workload takes about a second
 
 
 @dataclass
@@ -93,16 +94,17 @@ class ModelTrial:
         results, audited = [], []
         for workload in self.workloads:
             rounds: dict[Side, list[float]] = {"baseline": [], "candidate": []}
-            for turn in range(self.rounds):
+            number = self.rounds if workload.kind == "throughput" else max(self.rounds, LATENCY_ROUNDS)
+            for turn in range(number):
                 prompts = self._prompts(workload.requests, (workload.input_len, workload.input_len))
                 order: tuple[Side, Side] = ("baseline", "candidate") if turn % 2 == 0 else ("candidate", "baseline")
                 for side in order:
-                    self.report(f"{workload.name}, round {turn + 1} of {self.rounds}, {side}")
+                    self.report(f"{workload.name}, round {turn + 1} of {number}, {side}")
                     if turn == 0:
                         self._timed(side, prompts[:WARM_UP_REQUESTS], workload.output_len)
                     seconds, tokens = self._timed(side, prompts, workload.output_len)
                     rounds[side].append(seconds)
-                    if side == "candidate" and turn == self.rounds - 1:
+                    if side == "candidate" and turn == number - 1:
                         audited += self._audit(prompts, tokens)
             results.append(_workload_result(workload, rounds["baseline"], rounds["candidate"]))
         return results, audited

@@ -61,6 +61,7 @@ class _First(_Answer):
 class Captured(_Answer):
     captured: bool
     detail: str
+    kernels: dict[str, str]
 
 
 class _Timed(_Answer):
@@ -97,8 +98,12 @@ class Reading:
 class Party:
     """Use `load` for each case, then `iterate`. Problems come as Trouble with their phase."""
 
-    def __init__(self, worker: Worker, device: str, timeouts: Timeouts, clock: SmClock) -> None:
+    def __init__(
+        self, worker: Worker, device: str, timeouts: Timeouts, clock: SmClock, overhead_ns: int
+    ) -> None:
+        """`overhead_ns`: what the device's clock reads for nothing, taken off every device duration."""
         self.worker, self._device, self._timeouts, self._clock = worker, device, timeouts, clock
+        self._overhead_ns = overhead_ns
         self._outbox: Arena | None = None
         self._echo: Arena | None = None
         self.prepares = False
@@ -132,7 +137,17 @@ class Party:
         )
 
     def capture(self) -> Captured:
-        return self._answer("capture", Captured, self._timeouts.first)
+        return self._captured("capture")
+
+    def renew(self) -> Captured:
+        """Capture again with the call's tensors at other addresses."""
+        return self._captured("renew")
+
+    def _captured(self, phase: Phase) -> Captured:
+        answer = self._answer(phase, Captured, self._timeouts.first)
+        if answer.captured:
+            self.kernels = answer.kernels
+        return answer
 
     def iterate(self, contract: str, fresh: bool, parameters: bool, echo: Sequence[str]) -> Reading:
         """One iteration on what lies in the inbox. The outbox is poisoned before; the worker sleeps
@@ -147,8 +162,9 @@ class Party:
         clock_mhz = self._clock.sample()
         inspected = self._answer("inspect", _Inspected, self._timeouts.call, echo=list(echo))
         self.worker.pause()
+        overhead_ns = 0 if contract == "host" else self._overhead_ns
         return Reading(
-            ns=timed.ns,
+            ns=max(timed.ns - overhead_ns, 1),
             window_ns=window_ns,
             hidden=timed.hidden,
             clock_mhz=clock_mhz,

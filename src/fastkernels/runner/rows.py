@@ -38,6 +38,7 @@ def row(
             "baseline_us": speedup.baseline_us,
             "candidate_us": speedup.candidate_us,
             "noise_pct": speedup.noise_pct,
+            "bias": speedup.bias,
             "significant": speedup.significant,
             "samples": speedup.samples,
             "dropped": speedup.dropped,

@@ -3,6 +3,8 @@
     blocks     fresh inputs → baseline A, candidate C, baseline A', in an order drawn anew for every block
     pairs      A / C and A' / C: both baseline processes, so that what is systematic about one of them halves
     noise      A / A' of the same blocks: what two identical processes differ by, here and now
+    places     with captured graphs, every round of blocks has all tensors at other addresses (`_renew`)
+    bias       on CUDA, the same with the baseline in C's process, before the candidate is imported (`calibrate`)
 
 First every distribution of inputs meets the oracle, at old and new addresses, with repeated calls; then,
 for a timed case, blocks follow until the interval is narrow or the budget is spent. Every one of them is
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -26,9 +29,9 @@ from fastkernels.measure.ceilings import ceilings
 from fastkernels.records import Case, Failure
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner import audit
-from fastkernels.runner.bench import Bench, Outcome
+from fastkernels.runner.bench import Bench, Calibration, Outcome
 from fastkernels.runner.blame import Trouble, baseline_verdict, verdict_of
-from fastkernels.runner.blocks import Blocks, durations_ns
+from fastkernels.runner.blocks import BLOCKS_PER_ROUND, Blocks, durations_ns
 from fastkernels.runner.party import Party, Reading
 from fastkernels.runner.pool import WorkerDied
 from fastkernels.runner.referee import Referee
@@ -47,7 +50,18 @@ REPACK_SHARE = 0.06  # of blocks bring new parameters to a module that repacks t
 # What windows of the two sides may differ by beside the call. In a graph's window the spin may differ
 # (contracts.py); in an eager one also the host's own time, which the contract hides.
 WINDOW_SLACK_NS: dict[str, int | None] = {"host": 0, "graph": 1_000_000, "eager": None}
+CALIBRATION_SHARE = 0.6  # of the budget, for the baseline in all three processes
 MIN_GROWTH = 1.25  # samples between two looks at the interval grow by this
+
+
+@dataclass(frozen=True)
+class _Sampled:
+    blocks: Blocks
+    interval: stats.Interval
+    decision: stats.Stop
+
+
+_NO_INTERVAL = stats.Interval(1.0, 1.0, 1.0, 0)
 
 
 class Trial:
@@ -61,9 +75,11 @@ class Trial:
         parties: tuple[Party, Party, Party],
         layers: Sequence[str],
         implementations: dict[str, str],
+        calibration: Calibration | None = None,
     ) -> None:
         """`parties`: baseline A, candidate C, baseline A'. `layers` and `implementations` are the
         candidate's."""
+        self._calibration = calibration
         self._bench, self._entry, self._case = bench, entry, case
         self._a, self._c, self._a2 = parties
         self._layers, self._implementations = layers, implementations
@@ -81,15 +97,35 @@ class Trial:
             message = f"this machine cannot judge the case: {error}"
             outcome.verdict = Verdict.failed("INVALID_BASELINE", Failure(message=message))
         finally:
-            for party in (self._a, self._c, self._a2):
-                party.unload()
-            if self._inbox is not None:
-                self._inbox.close()
-            if self._bench.device == "cuda":
-                torch.cuda.empty_cache()  # the workers need what the judge's own pool holds
+            self._end()
         outcome.worst, outcome.checked = self._referee.worst, self._referee.checked
         outcome.notes += self._referee.notes
         return outcome
+
+    def calibrate(self) -> Calibration | None:
+        """With the baseline in all three processes (no `layers`): how they differ. None where this cannot be told; the
+        trial itself will say why."""
+        try:
+            self._inbox = Arena.of(self._inputs, self._bench.device)
+            self._inbox.write(self._inputs)
+            if self._load() or self._choose_contract():
+                return None
+            sampled = self._sample(CALIBRATION_SHARE * self._bench.budget_s, judged=False)
+        except MachineError:
+            return None
+        finally:
+            self._end()
+        if isinstance(sampled, Verdict) or sampled.decision == "unstable":
+            return None
+        return Calibration(sampled.interval, sampled.blocks.identical())
+
+    def _end(self) -> None:
+        for party in (self._a, self._c, self._a2):
+            party.unload()
+        if self._inbox is not None:
+            self._inbox.close()
+        if self._bench.device == "cuda":
+            torch.cuda.empty_cache()  # the workers need what the judge's own pool holds
 
     def _judge(self) -> Verdict:
         self._inbox = Arena.of(self._inputs, self._bench.device)
@@ -146,6 +182,7 @@ class Trial:
         except Trouble as trouble:
             return self._blamed(trouble)
         outcome.capture = "yes" if answer.captured else "no"
+        outcome.baseline_kernels = self._a.kernels
         if not answer.captured:
             outcome.contract = "eager"
             outcome.notes += (
@@ -206,11 +243,22 @@ class Trial:
     # ------------------------------------------------------------ time
 
     def _time(self) -> Verdict:
-        bench, blocks = self._bench, Blocks()
+        sampled = self._sample(self._bench.budget_s, judged=True)
+        if isinstance(sampled, Verdict):
+            return sampled
+        if verdict := self._audit(sampled.blocks):
+            return verdict
+        if sampled.decision == "unstable":
+            return self._unstable(sampled)
+        return self._conclude(sampled)
+
+    def _sample(self, budget_s: float, judged: bool) -> _Sampled | Verdict:
+        """Blocks until the interval is narrow or the budget spent. `judged`: every block is checked as well."""
+        bench, blocks, usual_budget_s = self._bench, Blocks(), budget_s
         begin, index, next_look = time.monotonic(), 0, float(stats.MIN_SAMPLES)
-        counted: Blocks = blocks
-        budget_s = bench.budget_s
         while True:
+            if index and index % BLOCKS_PER_ROUND == 0 and (verdict := self._renew()):
+                return verdict
             distribution = "normal" if bench.draws(USUAL_SHARE) else bench.rng.choice(DISTRIBUTIONS)
             parameters = not self._c.prepares or bench.draws(REPACK_SHARE)
             self._refill(distribution, parameters)
@@ -224,30 +272,40 @@ class Trial:
             )
             if isinstance(found, Verdict):
                 return found
-            if verdict := self._check(found, distribution, full=bench.draws(ORACLE_SHARE)):
-                return verdict
-            if verdict := audit.impossible(found[id(self._c)]):
-                return verdict
+            if judged:
+                if verdict := self._check(found, distribution, full=bench.draws(ORACLE_SHARE)):
+                    return verdict
+                if verdict := audit.impossible(found[id(self._c)]):
+                    return verdict
             if index >= WARM_UP_BLOCKS:
                 blocks.add(index - WARM_UP_BLOCKS, *(found[id(party)] for party in order))
             index += 1
             elapsed_s = time.monotonic() - begin
-            few = len(blocks.c) < stats.MIN_SAMPLES and elapsed_s < FEW_SAMPLES_EXTENSION * bench.budget_s
+            few = len(blocks.c) < stats.MIN_SAMPLES and elapsed_s < FEW_SAMPLES_EXTENSION * usual_budget_s
             if few or (len(blocks.c) < next_look and elapsed_s < budget_s):
                 continue
             next_look = max(next_look, len(blocks.c) * MIN_GROWTH)
             counted = blocks.unthrottled()
             interval = counted.speedup() if len(counted.c) > 1 else None
             decision = stats.stop(interval, elapsed_s, budget_s)
-            if decision == "unstable" and budget_s == bench.budget_s:
+            if decision == "unstable" and budget_s == usual_budget_s:
                 budget_s *= BUDGET_EXTENSION
             elif decision != "continue":
-                break
-        if verdict := self._audit(counted):
-            return verdict
-        if decision == "unstable" or interval is None:
-            return self._unstable(counted, interval)
-        return self._conclude(counted, interval)
+                return _Sampled(counted, interval or _NO_INTERVAL, decision)
+
+    def _renew(self) -> Verdict | None:
+        """New places in memory for every tensor of a captured call, on all sides."""
+        if self._outcome.contract != "graph":
+            return None
+        for party in (self._a, self._a2, self._c):
+            try:
+                answer = party.renew()
+            except Trouble as trouble:
+                return self._blamed(trouble) if party is self._c else baseline_verdict(trouble)
+            if not answer.captured:
+                failure = Failure(message=f"captured once, but not again: {answer.detail}")
+                return Verdict.failed("CRASHED" if party is self._c else "INVALID_BASELINE", failure)
+        return None
 
     def _audit(self, blocks: Blocks) -> Verdict | None:
         """Whether the candidate's own account of its time can be true."""
@@ -260,11 +318,10 @@ class Trial:
         """A captured graph keeps its addresses; other calls find some of their inputs elsewhere."""
         return self._outcome.contract != "graph" and self._bench.draws(FRESH_SHARE)
 
-    def _unstable(self, blocks: Blocks, interval: stats.Interval | None) -> Verdict:
+    def _unstable(self, sampled: _Sampled) -> Verdict:
+        blocks, interval = sampled.blocks, sampled.interval
         width = (
-            f"the interval is still {100 * interval.half_width:.1f} % wide"
-            if interval
-            else "no usable sample"
+            f"the interval is still {100 * interval.half_width:.1f} % wide" if interval.n else "no usable sample"
         )
         message = (
             f"{len(blocks.c)} samples, {blocks.dropped} dropped: {width}. Is something else running here? "
@@ -272,8 +329,12 @@ class Trial:
         )
         return Verdict.failed("UNSTABLE", Failure(message=message))
 
-    def _conclude(self, blocks: Blocks, interval: stats.Interval) -> Verdict:
-        outcome, bench = self._outcome, self._bench
+    def _conclude(self, sampled: _Sampled) -> Verdict:
+        outcome, bench, blocks = self._outcome, self._bench, sampled.blocks
+        interval, identical = sampled.interval, blocks.identical()
+        if self._calibration is not None:
+            interval = stats.calibrated(interval, self._calibration.speedup)
+            identical = stats.calibrated(identical, self._calibration.identical)
         if verdict := self._referee.final():
             return verdict
         candidate_s = float(np.median(durations_ns(blocks.c))) / 1e9
@@ -290,7 +351,8 @@ class Trial:
                 high=interval.high,
                 baseline_us=float(np.median(blocks.baseline_ns())) / 1e3,
                 candidate_us=candidate_s * 1e6,
-                noise_pct=blocks.noise_pct(),
+                noise_pct=stats.noise_pct([identical]),
+                bias=self._calibration.speedup.median if self._calibration else None,
                 samples=len(blocks.c),
                 dropped=blocks.dropped,
             )

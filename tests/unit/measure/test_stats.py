@@ -148,3 +148,13 @@ def test_pooled_ratio_has_an_interval_over_samples_or_rounds():
     by_round = stats.pooled_ratio([a, other], candidate, [i // 10 for i in range(100)])
     assert by_round.median == found.median
     assert stats.pooled_ratio([a], candidate).median == stats.paired_ratio(a, candidate).median
+
+
+def test_calibration_removes_a_steady_bias_and_widens_the_interval():
+    measured, bias = stats.Interval(1.10, 1.09, 1.12, 60), stats.Interval(1.05, 1.04, 1.06, 40)
+    found = stats.calibrated(measured, bias)
+    assert found.median == pytest.approx(1.10 / 1.05)
+    assert found.low < found.median * (1.09 / 1.10)
+    assert found.high > found.median * (1.12 / 1.10)
+    same = stats.calibrated(measured, stats.Interval(1.0, 1.0, 1.0, 40))
+    assert (same.median, same.low, same.high) == pytest.approx((1.10, 1.09, 1.12))
