@@ -113,7 +113,7 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
     return EvalReport(
         environment=machine.model_copy(update={"isolation": isolation}), request={**request.described(), "seed": seed},
         candidates=tuple(map(str, request.sources)), models=tuple(results),
-        complete=complete, macroeval=macroeval(results) if results else None)
+        complete=complete, macroeval=macroeval(results, self_test=request.candidates is None) if results else None)
 
 
 def _one_set(paths: Sequence[str]) -> CandidateSet:
