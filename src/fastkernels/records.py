@@ -41,7 +41,8 @@ class TensorSpec(Record):
 class Batch(Record):
     """The requests behind a call, as runs `(count, query_len, seq_len)`; seq_len includes the query.
 
-    Decode rows (query_len 1, seq_len > 1) come first. Block tables are shuffled: blocks of a row are never contiguous.
+    Decode rows (query_len 1, seq_len > 1) come first. Block tables are shuffled: blocks of a row are never
+    contiguous.
     """
 
     rows: tuple[tuple[int, int, int], ...]
@@ -51,7 +52,9 @@ class Batch(Record):
     def _ordered(self) -> Batch:
         for count, query_len, seq_len in self.rows:
             if count < 1 or not 1 <= query_len <= seq_len:
-                raise ValueError(f"row run ({count}, {query_len}, {seq_len}): need count >= 1, 1 <= query <= seq")
+                raise ValueError(
+                    f"row run ({count}, {query_len}, {seq_len}): need count >= 1, 1 <= query <= seq"
+                )
         decode = [query == 1 and seq > 1 for _, query, seq in self.rows]
         if decode != sorted(decode, reverse=True):
             raise ValueError("decode rows (query_len 1) must come before prefill rows")
@@ -75,7 +78,9 @@ class Batch(Record):
 
 
 class Provenance(Record):
-    """Who makes this call: `llama` in configuration `8b`, phase `decode`, or a held-out shape of the registry."""
+    """Who makes this call: `llama` in configuration `8b`, phase `decode`, or a held-out shape of the
+    registry.
+    """
 
     architecture: str
     config: str
@@ -86,7 +91,7 @@ class Case(Record):
     """init arguments + input specification + provenance + weight. `id` is unique within its task."""
 
     id: str
-    task: str                                   # L1/rms_norm
+    task: str  # L1/rms_norm
     variant: str = "default"
     size: Size
     dtype: DType
@@ -94,15 +99,17 @@ class Case(Record):
     inputs: dict[str, TensorSpec | bool | int | float | str | None]
     batch: Batch | None = None
     provenance: Provenance
-    calls: int = 1                              # calls of this shape in one step of the model
-    timed: bool = True                          # held-out shapes are checked, not timed
+    calls: int = 1  # calls of this shape in one step of the model
+    timed: bool = True  # held-out shapes are checked, not timed
 
 
 # ---------------------------------------------------------------- the machine
 
 
 class Environment(Record):
-    """Where a report was made. `device` is the name that a vendor gives: `NVIDIA H200`, `Intel(R) Xeon(R) ...`."""
+    """Where a report was made. `device` is the name that a vendor gives: `NVIDIA H200`, `Intel(R) Xeon(R)
+    ...`.
+    """
 
     device: str
     device_type: Literal["cpu", "cuda"]
@@ -117,8 +124,8 @@ class Environment(Record):
     libraries: dict[str, str]
     fastkernels: str
     git_revision: str | None
-    isolation: tuple[str, ...]                  # what separates workers here: processes, home, network, ...
-    started_at: str                             # ISO 8601, UTC
+    isolation: tuple[str, ...]  # what separates workers here: processes, home, network, ...
+    started_at: str  # ISO 8601, UTC
 
 
 # ---------------------------------------------------------------- tier 1
@@ -134,31 +141,31 @@ class Failure(Record):
 
 
 class KernelRow(Record):
-    """One trial: a candidate (or implementation, or the baseline itself) on one case, against the baseline."""
+    """One trial: a candidate (or implementation, or the baseline) on one case, against the baseline."""
 
     task: str
     variant: str
     case: str
-    candidate: str                              # name of the candidate, `impl:triton`, or `self-test`
-    verdict: str                                # `PASSED`, `WRONG(value)`, ... see judge/verdict.py
+    candidate: str  # name of the candidate, `impl:triton`, or `self-test`
+    verdict: str  # `PASSED`, `WRONG(value)`, ... see judge/verdict.py
     failure: Failure | None = None
     contract: Contract
     calls: int = 1
-    speedup: float | None = None                # median of paired ratios baseline / candidate; only with PASSED
+    speedup: float | None = None  # median of paired ratios baseline / candidate; only with PASSED
     speedup_ci: tuple[float, float] | None = None
-    baseline_us: float | None = None            # medians
+    baseline_us: float | None = None  # medians
     candidate_us: float | None = None
-    baseline_impl: str | None = None            # which implementations the baseline ran, `rms_norm=triton`
-    noise_pct: float | None = None              # |A/A - 1| of two baseline processes beside this trial, upper bound
-    bias: float | None = None                   # of the candidate's process on identical code; `speedup` is without it
-    significant: bool | None = None             # the win or loss exceeds noise and interval
+    baseline_impl: str | None = None  # which implementations the baseline ran, `rms_norm=triton`
+    noise_pct: float | None = None  # |A/A - 1| of two baseline processes beside this trial, upper bound
+    bias: float | None = None  # of the candidate's process on identical code; `speedup` is without it
+    significant: bool | None = None  # the win or loss exceeds noise and interval
     samples: int = 0
     dropped: int = 0
     sm_clock_mhz: int | None = None
-    error_ratio: float | None = None            # worst candidate error / allowed error; <= 1 passes
-    baseline_error: float | None = None         # rel_l2 of the baseline against the float64 oracle, worst output
+    error_ratio: float | None = None  # worst candidate error / allowed error; <= 1 passes
+    baseline_error: float | None = None  # rel_l2 of the baseline against the float64 oracle, worst output
     candidate_error: float | None = None
-    roofline_pct: float | None = None           # floor time from bytes and flops / candidate time
+    roofline_pct: float | None = None  # floor time from bytes and flops / candidate time
     capture: Literal["yes", "no", "n/a"] = "n/a"
     compile: Literal["ok", "graph break", "error", "n/a"] = "n/a"
     compile_detail: str | None = None
@@ -171,21 +178,21 @@ class KernelSummary(Record):
     passed: int
     failed: int
     unstable: int
-    geomean_speedup: float | None               # over timed PASSED rows, weighted by calls
+    geomean_speedup: float | None  # over timed PASSED rows, weighted by calls
     wall_s: float
-    measuring_share: float                      # of wall_s, spent in trials and not in starting processes
+    measuring_share: float  # of wall_s, spent in trials and not in starting processes
 
 
 class KernelReport(Record):
     kind: Literal["kernels"] = "kernels"
     schema_version: int = Field(1, alias="schema")
     environment: Environment
-    request: dict[str, Any]                     # the command's arguments after all defaults
+    request: dict[str, Any]  # the command's arguments after all defaults
     rows: tuple[KernelRow, ...]
-    shadowed: tuple[str, ...] = ()              # candidate files that no longer reach the tasks above them
-    notes: tuple[str, ...] = ()                 # what could not be measured as asked, and why
+    shadowed: tuple[str, ...] = ()  # candidate files that no longer reach the tasks above them
+    notes: tuple[str, ...] = ()  # what could not be measured as asked, and why
     summary: KernelSummary
-    complete: bool = True                       # False: interrupted, rows so far
+    complete: bool = True  # False: interrupted, rows so far
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -198,10 +205,10 @@ class WorkloadResult(Record):
 
     name: str
     kind: Literal["throughput", "latency"]
-    unit: str                                   # `out tok/s`, `s`
-    baseline: tuple[float, ...]                 # in `unit`, one for each round
+    unit: str  # `out tok/s`, `s`
+    baseline: tuple[float, ...]  # in `unit`, one for each round
     candidate: tuple[float, ...]
-    throughput_ratio: float | None = None       # exactly one of the two
+    throughput_ratio: float | None = None  # exactly one of the two
     latency_ratio: float | None = None
     ratio_ci: tuple[float, float] | None = None
     clipped: bool = False
@@ -216,14 +223,14 @@ class WorkloadResult(Record):
 class Swap(Record):
     """Proof that the candidate ran inside the model."""
 
-    sites: int                                  # modules of the model whose class comes from a candidate layer
-    calls: int                                  # their calls in the eager proof pass
-    by_task: dict[str, tuple[int, int]] = {}    # task -> (sites, calls)
+    sites: int  # modules of the model whose class comes from a candidate layer
+    calls: int  # their calls in the eager proof pass
+    by_task: dict[str, tuple[int, int]] = {}  # task -> (sites, calls)
     shadowed: tuple[str, ...] = ()
-    unused: tuple[str, ...] = ()                # candidate files that the model never imports
-    predicted: float | None = None              # Amdahl: speed-up of a step from time saved at the sites
-    measured: float | None = None               # speed-up of the same eager step
-    transfer: float | None = None               # (measured - 1) / (predicted - 1)
+    unused: tuple[str, ...] = ()  # candidate files that the model never imports
+    predicted: float | None = None  # Amdahl: speed-up of a step from time saved at the sites
+    measured: float | None = None  # speed-up of the same eager step
+    transfer: float | None = None  # (measured - 1) / (predicted - 1)
 
 
 class ModelResult(Record):
@@ -232,19 +239,19 @@ class ModelResult(Record):
     size: Size
     config: str
     workloads: tuple[WorkloadResult, ...]
-    d: tuple[float, ...]                        # discrepancy of each sample, 0 same .. 1 unrelated
-    noise_d: tuple[tuple[float, ...], ...]      # the same for each noise run of the baseline
-    ruin_d: tuple[float, ...]                   # discrepancy of unrelated outputs
-    kl: float | None = None                     # mean KL over positions, lower bound from the top logits
-    correctness: float                          # C_i
-    noise_floor: float                          # g_i
-    ruin_point: float                           # f_i
+    d: tuple[float, ...]  # discrepancy of each sample, 0 same .. 1 unrelated
+    noise_d: tuple[tuple[float, ...], ...]  # the same for each noise run of the baseline
+    ruin_d: tuple[float, ...]  # discrepancy of unrelated outputs
+    kl: float | None = None  # mean KL over positions, lower bound from the top logits
+    correctness: float  # C_i
+    noise_floor: float  # g_i
+    ruin_point: float  # f_i
     valid: bool
-    speedup: float | None                       # s_i; None unless valid
-    throughput_speedup: float | None            # T_i
-    latency_speedup: float | None               # L_i
+    speedup: float | None  # s_i; None unless valid
+    throughput_speedup: float | None  # T_i
+    latency_speedup: float | None  # L_i
     swap: Swap
-    notes: tuple[str, ...] = ()                 # fallbacks counted, kernels passed over, clips
+    notes: tuple[str, ...] = ()  # fallbacks counted, kernels passed over, clips
     failure: Failure | None = None
 
 
@@ -253,8 +260,8 @@ class MacroEval(Record):
     speedup: float
     correctness: float
     coverage: float
-    speedup_throughput_only: float              # lambda = 1
-    speedup_latency_only: float                 # lambda = 0
+    speedup_throughput_only: float  # lambda = 1
+    speedup_latency_only: float  # lambda = 0
     score_ci: tuple[float, float] | None = None
     by_category: dict[str, dict[str, float]]
 
@@ -266,7 +273,7 @@ class EvalReport(Record):
     request: dict[str, Any]
     candidates: tuple[str, ...]
     models: tuple[ModelResult, ...]
-    macroeval: MacroEval | None                 # None: interrupted before any model finished
+    macroeval: MacroEval | None  # None: interrupted before any model finished
     complete: bool = True
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)

@@ -12,7 +12,18 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CANDIDATES = ROOT / "tests" / "candidates"
-QUICK = ("--model", "llama", "--size", "tiny", "--device", "cpu", "--workload", "single-request", "--rounds", "2")
+QUICK = (
+    "--model",
+    "llama",
+    "--size",
+    "tiny",
+    "--device",
+    "cpu",
+    "--workload",
+    "single-request",
+    "--rounds",
+    "2",
+)
 
 pytestmark = pytest.mark.slow
 
@@ -23,8 +34,13 @@ def environment(folder: Path) -> dict[str, str]:
 
 def evaluate(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess, dict]:
     path = folder / "report.json"
-    done = subprocess.run([sys.executable, "-m", "fastkernels", "eval", "--json", str(path), *arguments],
-                          capture_output=True, text=True, env=environment(folder), check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "fastkernels", "eval", "--json", str(path), *arguments],
+        capture_output=True,
+        text=True,
+        env=environment(folder),
+        check=False,
+    )
     return done, json.loads(path.read_text()) if path.exists() else {}
 
 
@@ -43,14 +59,21 @@ def test_an_honest_candidate_is_inside_and_right(tmp_path):
     done, report = evaluate(tmp_path, *QUICK, "--candidates", str(ROOT / "examples/candidates/faster"))
     assert done.returncode == 0, done.stderr
     model = report["models"][0]
-    assert model["swap"]["sites"] == 7                  # two norms in each of three layers, and the final one
+    assert model["swap"]["sites"] == 7  # two norms in each of three layers, and the final one
     assert model["swap"]["calls"] > 7
     assert model["valid"]
     assert model["workloads"][0]["latency_ratio"] > 0
 
 
-@pytest.mark.parametrize(("name", "says"), [("zeros", None), ("exception", "no such tile"), ("exit_zero", "status 0"),
-                                            ("syntax_error", "SyntaxError")])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("zeros", None),
+        ("exception", "no such tile"),
+        ("exit_zero", "status 0"),
+        ("syntax_error", "SyntaxError"),
+    ],
+)
 def test_bad_candidates_are_invalid(tmp_path, name, says):
     done, report = evaluate(tmp_path, *QUICK, "--candidates", str(CANDIDATES / name))
     assert done.returncode == 1, done.stderr
@@ -65,21 +88,25 @@ def test_bad_candidates_are_invalid(tmp_path, name, says):
 def test_a_candidate_that_the_model_never_uses_is_said_to_be_unused(tmp_path):
     folder = tmp_path / "unused" / "L1"
     folder.mkdir(parents=True)
-    (folder / "glu.py").write_text("from fastkernels.baseline.L1.glu import GeluAndMul as Base\n\n\n"
-                                   "class GeluAndMul(Base):\n    pass\n")
+    (folder / "glu.py").write_text(
+        "from fastkernels.baseline.L1.glu import GeluAndMul as Base\n\n\nclass GeluAndMul(Base):\n    pass\n"
+    )
     done, report = evaluate(tmp_path, *QUICK, "--candidates", str(tmp_path / "unused"))
     assert done.returncode == 1
     assert report["models"][0]["swap"]["unused"] == ["L1/glu"]
     assert report["macroeval"]["coverage"] == 0.0
 
 
-@pytest.mark.parametrize(("arguments", "code", "says"), [
-    (("--model", "lama", "--self-test"), 2, "Did you mean llama"),
-    (("--model", "llama", "--self-test", "--workload", "balance"), 2, "Did you mean balanced"),
-    (("--model", "llama", "--device", "cuda", "--self-test"), 3, "fk doctor"),
-    (("--model", "llama", "--candidates", "no/such/folder"), 2, "no such folder"),
-    (("--model", "llama", "--candidates", "examples/candidates"), 2, "top:below"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("--model", "lama", "--self-test"), 2, "Did you mean llama"),
+        (("--model", "llama", "--self-test", "--workload", "balance"), 2, "Did you mean balanced"),
+        (("--model", "llama", "--device", "cuda", "--self-test"), 3, "fk doctor"),
+        (("--model", "llama", "--candidates", "no/such/folder"), 2, "no such folder"),
+        (("--model", "llama", "--candidates", "examples/candidates"), 2, "top:below"),
+    ],
+)
 def test_bad_requests(tmp_path, arguments, code, says):
     import torch
 
@@ -95,7 +122,12 @@ def test_ctrl_c_leaves_a_marked_report_and_no_workers(tmp_path):
     path = tmp_path / "report.json"
     process = subprocess.Popen(
         [sys.executable, "-m", "fastkernels", "eval", *QUICK[:-1], "400", "--self-test", "--json", str(path)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(tmp_path), start_new_session=True)
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(tmp_path),
+        start_new_session=True,
+    )
     assert process.stderr is not None
     for line in process.stderr:
         if "round" in line:

@@ -8,17 +8,37 @@ import click
 
 
 @click.command(epilog="Example: fk eval --model llama --size tiny --candidates examples/candidates/faster")
-@click.option("--model", "models", multiple=True, metavar="PATTERN",
-              help="Architecture id or glob, Hugging Face id, or folder with config.json. Default: the suite's.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    metavar="PATTERN",
+    help="Architecture id or glob, Hugging Face id, or folder with config.json. Default: the suite's.",
+)
 @click.option("--category", help="Only architectures of this category.")
-@click.option("--suite", type=click.Choice(["smoke", "default", "full"]), help="Which architectures and workloads. Default: default.")
+@click.option(
+    "--suite",
+    type=click.Choice(["smoke", "default", "full"]),
+    help="Which architectures and workloads. Default: default.",
+)
 @click.option("--size", type=click.Choice(["tiny", "full"]), help="Default: full on CUDA, tiny on CPU.")
-@click.option("--workload", "workloads", multiple=True, metavar="NAME", help="Only these workloads of the suite.")
-@click.option("--candidates", "candidate_paths", multiple=True, metavar="DIR",
-              help="One set of candidates; `top:below` stacks several. Default: tasks/candidate.")
-@click.option("--self-test", is_flag=True, help="Judge the baseline against itself: 1.00 within the printed noise.")
+@click.option(
+    "--workload", "workloads", multiple=True, metavar="NAME", help="Only these workloads of the suite."
+)
+@click.option(
+    "--candidates",
+    "candidate_paths",
+    multiple=True,
+    metavar="DIR",
+    help="One set of candidates; `top:below` stacks several. Default: tasks/candidate.",
+)
+@click.option(
+    "--self-test", is_flag=True, help="Judge the baseline against itself: 1.00 within the printed noise."
+)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Default: cuda where there is one.")
-@click.option("--rounds", type=click.IntRange(min=2), help="Alternating rounds of each workload. Default by size.")
+@click.option(
+    "--rounds", type=click.IntRange(min=2), help="Alternating rounds of each workload. Default by size."
+)
 @click.option("--eager", is_flag=True, help="Without CUDA graphs, on both sides.")
 @click.option("--seed", type=int, help="Seed of prompts and weights. Default: fresh, stored in the report.")
 @click.option("--json", "json_path", metavar="PATH", help="Write the report as JSON; `-` is stdout.")

@@ -38,12 +38,15 @@ Wrong = Literal[
     "rank_divergent",
 ]
 
-# Whose fault a verdict is decides the exit code (0 all passed, 1 a candidate failed, 3 the machine's results do not hold).
+# Whose fault a verdict is decides the exit code (0 all passed, 1 a candidate failed, 3 the machine's results
+# do not hold).
 MACHINE_FAULTS = frozenset({"UNSTABLE", "INVALID_BASELINE"})
 
 
 class Speedup(Record):
-    """Median of paired ratios baseline / candidate with its 95 % bootstrap interval and the A/A noise beside it."""
+    """Median of paired ratios baseline / candidate with its 95 % bootstrap interval and the A/A noise beside
+    it.
+    """
 
     ratio: float
     low: float
@@ -51,7 +54,9 @@ class Speedup(Record):
     baseline_us: float
     candidate_us: float
     noise_pct: float
-    bias: float | None = None  # of the candidate's process, measured with the baseline in it; taken off `ratio`
+    bias: float | None = (
+        None  # of the candidate's process, measured with the baseline in it; taken off `ratio`
+    )
     samples: int
     dropped: int
 

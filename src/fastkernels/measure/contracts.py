@@ -15,9 +15,10 @@ The order of one iteration (what the judge's loop asks for; see `Contract.run`):
 CUDA the inputs arrive behind the spin, so work that a call smuggles to another stream finds the inputs of
 the call before, and `keep` follows the second event at once, so it does not wait for such work either.
 
-Two events with nothing between them do not read zero (1.3 us on an H200). That is measured in every worker before a
-candidate is imported (`overhead_ns`), printed with the report, and the judge takes it off every device duration of both
-sides: with it, a kernel of 2 us would seem to take 3.3, and a win of 20 % would seem to be 13.
+Two events with nothing between them do not read zero (1.3 us on an H200). That is measured in every worker
+before a candidate is imported (`overhead_ns`), printed with the report, and the judge takes it off every
+device duration of both sides: with it, a kernel of 2 us would seem to take 3.3, and a win of 20 % would seem
+to be 13.
 """
 
 from __future__ import annotations
@@ -220,7 +221,7 @@ class CudaDevice:
         return lambda: self._replay(graph), result
 
     def overhead_ns(self, repeats: int = 20) -> int:
-        """Median reading of two events with nothing between them: what the clock itself costs on this device."""
+        """Median reading of two events with nothing between them: what the clock itself costs here."""
         readings = []
         for _ in range(repeats):
             self.spin(FIRST_SPIN_CYCLES)

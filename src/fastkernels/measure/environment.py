@@ -12,8 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from fastkernels.errors import MachineError
 from fastkernels import __version__
+from fastkernels.errors import MachineError
 from fastkernels.records import Environment
 
 Device = Literal["cpu", "cuda"]

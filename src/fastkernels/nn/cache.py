@@ -1,7 +1,8 @@
-"""What a layer declares about its memory: `Paged` (one entry for each token) or `State` (one for each request).
+"""What a layer declares about its memory: `Paged` (one entry for each token) or `State` (one for each
+request).
 
-A module that owns a cache has an attribute `cache: Paged | State`. The engine (or the harness of a trial) walks the
-modules, groups equal declarations, allocates a pool for each module and calls `bind(group, pool)`.
+A module that owns a cache has an attribute `cache: Paged | State`. The engine (or the harness of a trial)
+walks the modules, groups equal declarations, allocates a pool for each module and calls `bind(group, pool)`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class Paged:
-    """One entry of `shape` for each token, in blocks of `block_size` tokens: pool [blocks, block_size, *shape].
+    """One entry of `shape` for each token, in blocks of `block_size` tokens: pool [blocks, block_size,
+    *shape].
 
     window: a query at position p reads positions p-window+1 .. p only; older blocks may be freed.
     """
@@ -26,13 +28,15 @@ class Paged:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Tensors of the given shapes for each request, at the request's row: pool [rows, *shape] for each name."""
+    """Tensors of the given shapes for each request, at its row: pool [rows, *shape] for each name."""
 
     tensors: tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class CacheOwner(nn.Module):
-    """A module with a paged K and V cache: pools k_cache and v_cache [blocks, block_size, kv heads, head dim]."""
+    """A module with a paged K and V cache: pools k_cache and v_cache [blocks, block_size, kv heads, head
+    dim].
+    """
 
     cache: Paged
     group: int
@@ -45,7 +49,9 @@ class CacheOwner(nn.Module):
 
 
 def cache_owners(module: nn.Module) -> list[tuple[str, CacheOwner]]:
-    """(qualified name, module) of every module below `module` that declares a cache, in forward order of registration."""
+    """(qualified name, module) of every module below `module` that declares a cache, in forward order of
+    registration.
+    """
     return [(name, owner) for name, owner in module.named_modules() if isinstance(owner, CacheOwner)]
 
 
@@ -54,9 +60,16 @@ def cache_groups(module: nn.Module) -> list[Paged]:
     return list(dict.fromkeys(owner.cache for _, owner in cache_owners(module)))
 
 
-def allocate(module: nn.Module, num_blocks: int | list[int], block_size: int, dtype: torch.dtype,
-             device: torch.device | str) -> dict[str, Tensor]:
-    """Allocate zeroed pools for every owner below `module`, bind them, and return them as `{name}.k_cache|v_cache`."""
+def allocate(
+    module: nn.Module,
+    num_blocks: int | list[int],
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> dict[str, Tensor]:
+    """Allocate zeroed pools for every owner below `module`, bind them, and return them as
+    `{name}.k_cache|v_cache`.
+    """
     groups = cache_groups(module)
     sizes = [num_blocks] * len(groups) if isinstance(num_blocks, int) else num_blocks
     pools: dict[str, Tensor] = {}

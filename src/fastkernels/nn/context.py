@@ -2,8 +2,9 @@
 
     T tokens of the step · B rows (requests) · N blocks of the longest row · G cache groups
 
-Rows are ordered: the first `num_decodes` rows have exactly one query token and a non-empty cache; prefill rows follow.
-The engine fills the step; in tier 1 a case's context does. Position of a row's query i: seq_len - query_len + i.
+Rows are ordered: the first `num_decodes` rows have exactly one query token and a non-empty cache; prefill
+rows follow. The engine fills the step; in tier 1 a case's context does. Position of a row's query i: seq_len
+- query_len + i.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ from fastkernels.kernels.plans import plan_scope
 
 @dataclass(slots=True)
 class Step:
-    """Tensors lie on the model's device; integers are known to the host (upper bounds where a graph is replayed)."""
+    """Tensors lie on the model's device; integers are known to the host (upper bounds where a graph is
+    replayed).
+    """
 
-    query_starts_B1: Tensor           # int32 [B+1], first query token of each row; last entry T
-    seq_lens_B: Tensor                # int32 [B], tokens in the row's cache once this step is stored
-    block_tables_GBN: list[Tensor]    # for each group int32 [B, N]; block 0 is the null block
-    slots_GT: list[Tensor]            # for each group int64 [T]: block * block_size + offset; null block = padding
-    num_decodes: int                  # rows 0..num_decodes-1 are decode rows
-    num_decode_tokens: int            # = num_decodes, tokens 0..n-1
-    max_query_len: int                # longest query among prefill rows (0 without prefill rows)
-    max_seq_len: int                  # longest seq_len
+    query_starts_B1: Tensor  # int32 [B+1], first query token of each row; last entry T
+    seq_lens_B: Tensor  # int32 [B], tokens in the row's cache once this step is stored
+    block_tables_GBN: list[Tensor]  # for each group int32 [B, N]; block 0 is the null block
+    slots_GT: list[Tensor]  # for each group int64 [T]: block * block_size + offset; null block = padding
+    num_decodes: int  # rows 0..num_decodes-1 are decode rows
+    num_decode_tokens: int  # = num_decodes, tokens 0..n-1
+    max_query_len: int  # longest query among prefill rows (0 without prefill rows)
+    max_seq_len: int  # longest seq_len
 
 
 _current: Step | None = None
@@ -43,7 +46,9 @@ def step() -> Step:
 
 @contextmanager
 def use_step(new: Step | None) -> Iterator[None]:
-    """Make `new` the ambient step for the body: one forward, so attention plans made in it serve all its layers."""
+    """Make `new` the ambient step for the body: one forward, so attention plans made in it serve all its
+    layers.
+    """
     global _current
     previous, _current = _current, new
     try:

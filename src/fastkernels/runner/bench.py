@@ -33,12 +33,12 @@ class Outcome:
 class Calibration:
     """The baseline in all three processes, before the candidate's has imported anything of the candidate.
 
-    Identical processes differ by up to 7 % on a kernel of 5 us, steadily while they live (measured on an H200). What
-    they differ by here is taken off what they differ by in the trial.
+    Identical processes differ by up to 7 % on a kernel of 5 us, steadily while they live (measured on an
+    H200). What they differ by here is taken off what they differ by in the trial.
     """
 
-    speedup: Interval       # baseline processes / candidate's process
-    identical: Interval     # baseline A / baseline A'
+    speedup: Interval  # baseline processes / candidate's process
+    identical: Interval  # baseline A / baseline A'
 
 
 @dataclass

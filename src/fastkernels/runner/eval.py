@@ -34,32 +34,52 @@ class EvalRequest:
     """The arguments of `fk eval` after all defaults."""
 
     models: tuple[str, ...]
-    candidates: CandidateSet | None                 # None: self-test
+    candidates: CandidateSet | None  # None: self-test
     size: Size
     device: Device
     suite: str
-    workloads: tuple[str, ...] = ()                 # empty: the suite's
+    workloads: tuple[str, ...] = ()  # empty: the suite's
     category: str | None = None
     rounds: int | None = None
     eager: bool = False
     seed: int | None = None
 
     @classmethod
-    def parse(cls, *, models: Sequence[str] = (), candidate_paths: Sequence[str] = (), self_test: bool = False,
-              size: Size | None = None, device: Device | None = None, suite: str | None = None,
-              workloads: Sequence[str] = (), category: str | None = None, rounds: int | None = None,
-              eager: bool = False, seed: int | None = None) -> EvalRequest:
-        """Fill in what was not given: from the settings, the registry and the machine. UsageError, MachineError."""
+    def parse(
+        cls,
+        *,
+        models: Sequence[str] = (),
+        candidate_paths: Sequence[str] = (),
+        self_test: bool = False,
+        size: Size | None = None,
+        device: Device | None = None,
+        suite: str | None = None,
+        workloads: Sequence[str] = (),
+        category: str | None = None,
+        rounds: int | None = None,
+        eager: bool = False,
+        seed: int | None = None,
+    ) -> EvalRequest:
+        """Fill in what was not given: from the settings, the registry and the machine. UsageError,
+        MachineError.
+        """
         settings = resolve(device=device, size=size, suite=suite)
         machine = require_device(None if settings.device == "auto" else settings.device)
         by_machine: Size = "full" if machine == "cuda" else "tiny"
         if self_test and candidate_paths:
             raise UsageError("--self-test judges the baseline against itself: leave out --candidates")
-        paths = candidate_paths or ([settings.candidates] if settings.candidates else ())
-        return cls(models=tuple(models), candidates=None if self_test else _one_set(paths),
-                   size=by_machine if settings.size == "auto" else settings.size, device=machine,
-                   suite=settings.suite, workloads=tuple(workloads), category=category, rounds=rounds, eager=eager,
-                   seed=seed)
+        return cls(
+            models=tuple(models),
+            candidates=None if self_test else _one_set(candidate_paths),
+            size=by_machine if settings.size == "auto" else settings.size,
+            device=machine,
+            suite=settings.suite,
+            workloads=tuple(workloads),
+            category=category,
+            rounds=rounds,
+            eager=eager,
+            seed=seed,
+        )
 
     @property
     def sources(self) -> list[Path]:
@@ -83,7 +103,8 @@ class Target:
 
 
 def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None) -> EvalReport:
-    """Evaluate every model of the request. Ctrl-C ends the workers and gives the report so far, `complete=False`.
+    """Evaluate every model of the request. Ctrl-C ends the workers and gives the report so far,
+    `complete=False`.
 
     Raises NotFoundError, UsageError, MachineError, BaselineError.
     """
@@ -97,11 +118,18 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
         for target in targets:
             sides = _sides(request, target, seed, Path(caches))
             trial = ModelTrial(
-                architecture=target.architecture, model=target.model, config=target.config, size=request.size,
-                vocabulary=target.hf_config["vocab_size"], workloads=workloads[target.model],
-                candidates=request.candidates, sides=sides, rng=random.Random(seed),
+                architecture=target.architecture,
+                model=target.model,
+                config=target.config,
+                size=request.size,
+                vocabulary=target.hf_config["vocab_size"],
+                workloads=workloads[target.model],
+                candidates=request.candidates,
+                sides=sides,
+                rng=random.Random(seed),
                 rounds=request.rounds or ROUNDS[request.size],
-                report=lambda doing, model=target.model: tell(f"{model}: {doing}"))
+                report=lambda doing, model=target.model: tell(f"{model}: {doing}"),
+            )
             try:
                 results.append(trial.run())
             except KeyboardInterrupt:
@@ -111,18 +139,25 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
                 isolation = sides.isolation or isolation
                 sides.close()
     return EvalReport(
-        environment=machine.model_copy(update={"isolation": isolation}), request={**request.described(), "seed": seed},
-        candidates=tuple(map(str, request.sources)), models=tuple(results),
-        complete=complete, macroeval=macroeval(results, self_test=request.candidates is None) if results else None)
+        schema=1,
+        environment=machine.model_copy(update={"isolation": isolation}),
+        request={**request.described(), "seed": seed},
+        candidates=tuple(map(str, request.sources)),
+        models=tuple(results),
+        complete=complete,
+        macroeval=macroeval(results, self_test=request.candidates is None) if results else None,
+    )
 
 
-def _one_set(paths: Sequence[str]) -> CandidateSet:
+def _one_set(paths: Sequence[str | Path]) -> CandidateSet:
     """The single candidate set under `paths`; a score belongs to one overlay."""
     found = discover(paths or [candidates_dir()])
     if len(found) != 1:
         names = ", ".join(candidate.name for candidate in found)
-        raise UsageError(f"fk eval scores one set of candidates, found {len(found)}: {names}. "
-                         "Give one --candidates DIR, or stack several as top:below")
+        raise UsageError(
+            f"fk eval scores one set of candidates, found {len(found)}: {names}. "
+            "Give one --candidates DIR, or stack several as top:below"
+        )
     if not found[0].files:
         raise UsageError(f"{found[0].name} replaces no registered task. See: fk check, fk list tasks")
     return found[0]
@@ -141,7 +176,9 @@ def _targets(request: EvalRequest) -> list[Target]:
             config = entry.default_config[request.size]
             targets.append(Target(entry.id, entry, config, entry.configs[config].config))
     if not targets:
-        raise NotFoundError("architecture", request.category or " ".join(patterns), known, "fk list architectures")
+        raise NotFoundError(
+            "architecture", request.category or " ".join(patterns), known, "fk list architectures"
+        )
     return list({target.model: target for target in targets}.values())
 
 
@@ -162,8 +199,10 @@ def _workloads(request: EvalRequest, target: Target) -> list[Workload]:
             raise NotFoundError("workload", name, known, "fk list workloads")
     longest = max(known[name].input_len + known[name].output_len for name in names)
     if longest > (limit := target.hf_config["max_position_embeddings"]):
-        raise UsageError(f"{target.model} has {limit} positions, the workloads need {longest}: "
-                         f"choose shorter ones with --workload, or another --size")
+        raise UsageError(
+            f"{target.model} has {limit} positions, the workloads need {longest}: "
+            f"choose shorter ones with --workload, or another --size"
+        )
     return [known[name] for name in names]
 
 
@@ -172,10 +211,14 @@ def _sides(request: EvalRequest, target: Target, seed: int, caches: Path) -> Sid
     samples = target.architecture.correctness.samples[request.size]
     exclusive = request.device == "cuda" and not _fit_together(target)
     engine: dict[str, Any] = {
-        "model": target.model, "device": request.device, "seed": seed, "enforce_eager": request.eager,
+        "model": target.model,
+        "device": request.device,
+        "seed": seed,
+        "enforce_eager": request.eager,
         "max_num_seqs": MAX_NUM_SEQS[request.size],
         "max_model_len": max(longest, samples.input_lens[1] + samples.output_len),
-        "gpu_memory_utilization": WHOLE_GPU_FRACTION if exclusive else SHARED_GPU_FRACTION}
+        "gpu_memory_utilization": WHOLE_GPU_FRACTION if exclusive else SHARED_GPU_FRACTION,
+    }
     if target.model == target.architecture.id:
         engine["config"] = target.config
     layers = request.candidates.layers if request.candidates else ()
@@ -189,7 +232,11 @@ def _fit_together(target: Target) -> bool:
     from fastkernels.loader.overlay import Overlay
     from fastkernels.loader.weights import build, find
 
-    source = find(target.model, config=target.config) if target.model == target.architecture.id else find(target.model)
+    source = (
+        find(target.model, config=target.config)
+        if target.model == target.architecture.id
+        else find(target.model)
+    )
     meta = torch.device("meta")
     model = build(source, Overlay.over_baseline(), meta, source.dtype(torch.device("cuda")))
     weights = sum(p.numel() * p.element_size() for p in model.parameters())

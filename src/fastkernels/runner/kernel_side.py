@@ -116,7 +116,8 @@ class KernelSide:
         graph = self._contracts["graph"]
         assert isinstance(graph, Graph)
         try:
-            # Under capture a kernel may take another implementation than eagerly: what the graph holds is what counts.
+            # Under capture a kernel may take another implementation than eagerly: what the graph holds is
+            # what counts.
             with recorded() as seen, torch.inference_mode(), self._call.ambient():
                 graph.capture(self._call.run)
         except Exception as error:
@@ -124,8 +125,13 @@ class KernelSide:
         return {"captured": True, "detail": "", "kernels": seen}
 
     def renew(self) -> dict[str, Any]:
-        """Capture again with every tensor of the call somewhere else in memory."""
+        """Capture again with every tensor of the call somewhere else in memory, on the inputs of the last
+        iteration.
+        """
         self._staging.move()
+        # A capture runs the call for real: indices must be valid before it, and new memory holds anything.
+        self._staging.stage(parameters=False)
+        self._device.wait()
         self._bind(load=False)
         return self.capture()
 

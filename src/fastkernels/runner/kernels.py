@@ -141,7 +141,7 @@ class _Run:
         if crew.overhead_ns:
             overhead_us = crew.overhead_ns / 1e3
             self.notes[
-                f"{overhead_us:.2f} us, what two events read with nothing between them, are taken off every duration"
+                f"{overhead_us:.2f} us, which two events read for nothing, are taken off every duration"
             ] = None
         self.progress(Progress(total, total, "done"))
 
@@ -161,7 +161,12 @@ class _Run:
         try:
             layers = [str(layer) for layer in job.layers]
             outcome = Trial(
-                bench, work.entry, work.case, parties, layers, job.implementations.get(work.entry.id, {}),
+                bench,
+                work.entry,
+                work.case,
+                parties,
+                layers,
+                job.implementations.get(work.entry.id, {}),
                 self._calibrations.get((work.entry.id, work.case.id)),
             ).run()
         finally:
@@ -172,12 +177,16 @@ class _Run:
         self.rows.append(row(job, work, outcome.verdict, bench.contract, outcome))
 
     def _calibrate(self, job: Job, first: Work, crew: Crew, bench: Bench) -> None:
-        """The baseline in the candidate's new process, on every case from `first` on, before the candidate is imported."""
+        """The baseline in the candidate's new process, on every case from `first` on, before the candidate is
+        imported.
+        """
         self._calibrations = {}
         for work in job.works[job.works.index(first) :]:
             if not work.case.timed or work.settled is not None:
                 continue
-            self.progress(Progress(len(self._trials), len(job.works), f"{job.name} · calibrating {work.case.id}"))
+            self.progress(
+                Progress(len(self._trials), len(job.works), f"{job.name} · calibrating {work.case.id}")
+            )
             begin = time.monotonic()
             found = Trial(bench, work.entry, work.case, crew.parties(job), (), {}).calibrate()
             self.measuring_s += time.monotonic() - begin

@@ -1,11 +1,13 @@
-"""A whole-model trial: baseline and candidate engines side by side, from the same weights, on the same fresh prompts.
+"""A whole-model trial: baseline and candidate engines side by side, from the same weights, on the same fresh
+prompts.
 
-The judge draws every prompt, keeps the clock, and alternates the sides A B B A. Three questions, in this order:
+The judge draws every prompt, keeps the clock, and alternates the sides A B B A. Three questions, in this
+order:
 
-    is the candidate inside?    sites replaced, their calls, time saved there against the gain of the step (Amdahl)
+    is the candidate inside?    sites replaced, their calls, time saved there against the gain (Amdahl)
     is it faster?               the workloads, in alternating rounds
-    is it right?                teacher-forced along the baseline's tokens, and tokens of its timed runs checked by the
-                                baseline; against three noise runs of the baseline in fresh processes
+    is it right?                teacher-forced along the baseline's tokens, and tokens of its timed runs
+                                checked by the baseline; against three noise runs of the baseline
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ from fastkernels.score import calibrate
 
 NOISE_KERNELS = ("rms_norm", "add_rms_norm", "glu", "rope")
 NOISE_CHUNK: dict[Size, int] = {"tiny": 48, "full": 1024}
-TOP_LOGPROBS = 20               # positions keep this many for the KL bound
-AUDITED_REQUESTS = 8            # of each workload's timed output, replayed by the baseline
-PROOF_REPEATS = 3               # eager proof passes of each side, alternating
-WARM_UP_REQUESTS = 128          # of each workload, before the first round: graphs, allocator
-LATENCY_ROUNDS = 6              # at least: a latency workload takes about a second
+TOP_LOGPROBS = 20  # positions keep this many for the KL bound
+AUDITED_REQUESTS = 8  # of each workload's timed output, replayed by the baseline
+PROOF_REPEATS = 3  # eager proof passes of each side, alternating
+WARM_UP_REQUESTS = 128  # of each workload, before the first round: graphs, allocator
+LATENCY_ROUNDS = 6  # at least: a latency workload takes about a second
 
 
 @dataclass
@@ -39,16 +41,16 @@ class ModelTrial:
     """One architecture: `run()` gives its ModelResult. A candidate's failure is part of the result."""
 
     architecture: Architecture
-    model: str                                    # what LLM() loads: an architecture id, a folder, a Hugging Face id
+    model: str  # what LLM() loads: an architecture id, a folder, a Hugging Face id
     config: str
     size: Size
     vocabulary: int
     workloads: Sequence[Workload]
-    candidates: CandidateSet | None               # None: self-test, the baseline against itself
+    candidates: CandidateSet | None  # None: self-test, the baseline against itself
     sides: Sides
     rng: random.Random
     rounds: int
-    report: Callable[[str], None]                 # what is going on, for a progress line
+    report: Callable[[str], None]  # what is going on, for a progress line
     _notes: list[str] = field(default_factory=list)
 
     def run(self) -> ModelResult:
@@ -58,18 +60,30 @@ class ModelTrial:
             discrepancies, ruin, kl = self._teacher_forced()
         except SideFailure as failure:
             if failure.side == "baseline":
-                raise BaselineError(f"{self.model}: the baseline failed: {failure.failure.message}") from failure
+                raise BaselineError(
+                    f"{self.model}: the baseline failed: {failure.failure.message}"
+                ) from failure
             return self._failed(failure.failure)
         noise = self._noise_runs()
         return calibrate.model_result(
-            model=self.model, category=self.architecture.category, size=self.size, config=self.config,
-            workloads=results, d=[*discrepancies, *audited], noise_d=noise, ruin_d=ruin, kl=kl, swap=swap,
-            self_test=self.candidates is None, notes=self._notes)
+            model=self.model,
+            category=self.architecture.category,
+            size=self.size,
+            config=self.config,
+            workloads=results,
+            d=[*discrepancies, *audited],
+            noise_d=noise,
+            ruin_d=ruin,
+            kl=kl,
+            swap=swap,
+            self_test=self.candidates is None,
+            notes=self._notes,
+        )
 
     # ------------------------------------------------------------ is the candidate inside?
 
     def _swap(self) -> Swap:
-        """Sites, calls and the Amdahl account; a candidate that reaches no site is not measured any further."""
+        """Sites, calls and the Amdahl account; without a site there is nothing to account for."""
         files = dict(self.candidates.files) if self.candidates else {}
         sites = self.sides.use("candidate").call("sites")["sites"]
         unused = tuple(sorted(set(files) - set(sites)))
@@ -83,10 +97,17 @@ class ModelTrial:
             runs[side].append(self.sides.use(side).call("proof", sites=sites, prompts=prompts, max_tokens=8))
         calls = runs["candidate"][-1]["calls"]
         if not any(calls.values()):
-            raise SideFailure("candidate", Failure(message="the model holds candidate modules but never calls them"))
-        return Swap(sites=sum(map(len, sites.values())), calls=sum(calls.values()), unused=unused,
-                    by_task={task: (len(names), calls[task]) for task, names in sites.items()},
-                    shadowed=self.candidates.shadowed() if self.candidates else (), **amdahl(runs))
+            raise SideFailure(
+                "candidate", Failure(message="the model holds candidate modules but never calls them")
+            )
+        return Swap(
+            sites=sum(map(len, sites.values())),
+            calls=sum(calls.values()),
+            unused=unused,
+            by_task={task: (len(names), calls[task]) for task, names in sites.items()},
+            shadowed=self.candidates.shadowed() if self.candidates else (),
+            **amdahl(runs),
+        )
 
     # ------------------------------------------------------------ is it faster?
 
@@ -97,7 +118,9 @@ class ModelTrial:
             number = self.rounds if workload.kind == "throughput" else max(self.rounds, LATENCY_ROUNDS)
             for turn in range(number):
                 prompts = self._prompts(workload.requests, (workload.input_len, workload.input_len))
-                order: tuple[Side, Side] = ("baseline", "candidate") if turn % 2 == 0 else ("candidate", "baseline")
+                order: tuple[Side, Side] = (
+                    ("baseline", "candidate") if turn % 2 == 0 else ("candidate", "baseline")
+                )
                 for side in order:
                     self.report(f"{workload.name}, round {turn + 1} of {number}, {side}")
                     if turn == 0:
@@ -118,17 +141,24 @@ class ModelTrial:
         tokens = worker.call("outputs")["token_ids"]
         lengths = [len(ids) for ids in tokens]
         if lengths != [output_len] * len(prompts):
-            raise SideFailure(side, Failure(
-                message=f"asked for {len(prompts)} x {output_len} tokens, got {len(lengths)} x {sorted(set(lengths))}"))
+            raise SideFailure(
+                side,
+                Failure(
+                    message=f"asked for {len(prompts)} x {output_len} tokens, "
+                    f"got {len(lengths)} x {sorted(set(lengths))}"
+                ),
+            )
         return seconds, tokens
 
     def _audit(self, prompts: list[list[int]], tokens: list[list[int]]) -> list[float]:
-        """Discrepancy of timed tokens: the baseline is forced along them, so a run that is only fast when it is not
-        being compared is found out."""
+        """Discrepancy of timed tokens: the baseline is forced along them, so a run that is only fast when it
+        is not being compared is found out.
+        """
         chosen = self.rng.sample(range(len(prompts)), min(AUDITED_REQUESTS, len(prompts)))
         forced = [tokens[i] for i in chosen]
         answer = self.sides.use("baseline").call(
-            "forced", prompts=[prompts[i] for i in chosen], continuations=forced, top=0)
+            "forced", prompts=[prompts[i] for i in chosen], continuations=forced, top=0
+        )
         return [calibrate.token_discrepancy(a, b) for a, b in zip(answer["argmax"], forced, strict=True)]
 
     # ------------------------------------------------------------ is it right?
@@ -144,37 +174,61 @@ class ModelTrial:
             self.report(f"teacher-forced, {side}")
             answers[side] = self._forced(self.sides.use(side))
         tokens = self._forced_tokens
-        d = [calibrate.token_discrepancy(ids, forced)
-             for ids, forced in zip(answers["candidate"]["argmax"], tokens, strict=True)]
-        unrelated = [calibrate.token_discrepancy(ids, other) for ids, other in zip(tokens, tokens[1:] + tokens[:1])]
+        d = [
+            calibrate.token_discrepancy(ids, forced)
+            for ids, forced in zip(answers["candidate"]["argmax"], tokens, strict=True)
+        ]
+        unrelated = [
+            calibrate.token_discrepancy(ids, other) for ids, other in zip(tokens, tokens[1:] + tokens[:1])
+        ]
         return d, unrelated, calibrate.kl_bound(answers["baseline"]["top"], answers["candidate"]["top"])
 
     def _forced(self, worker: SideHandle) -> dict[str, Any]:
-        return worker.call("forced", prompts=self._forced_prompts, continuations=self._forced_tokens, top=TOP_LOGPROBS)
+        return worker.call(
+            "forced", prompts=self._forced_prompts, continuations=self._forced_tokens, top=TOP_LOGPROBS
+        )
 
     def _noise_runs(self) -> list[list[float]]:
-        """d of the baseline against itself in fresh processes, each with benign other numerics (macroeval.md): another
-        split of the batch, other chunks of the prompts, PyTorch's own arithmetic in the pointwise kernels."""
+        """d of the baseline against itself in fresh processes, each with benign other numerics
+        (macroeval.md): another split of the batch, other chunks of the prompts, PyTorch's own arithmetic in
+        the pointwise kernels.
+        """
         self.sides.close()
         runs = []
-        changes: list[dict[str, Any]] = [{"max_num_seqs": max(2, len(self._forced_prompts) // 2)},
-                                         {"max_num_batched_tokens": NOISE_CHUNK[self.size]}, {"noise": NOISE_KERNELS}]
+        changes: list[dict[str, Any]] = [
+            {"max_num_seqs": max(2, len(self._forced_prompts) // 2)},
+            {"max_num_batched_tokens": NOISE_CHUNK[self.size]},
+            {"noise": NOISE_KERNELS},
+        ]
         for number, change in enumerate(changes, 1):
             self.report(f"noise run {number} of {len(changes)}")
             try:
                 with self.sides.fresh(**change) as worker:
                     argmax = self._forced(worker)["argmax"]
             except SideFailure as failure:
-                raise BaselineError(f"{self.model}: a noise run failed: {failure.failure.message}") from failure
-            runs.append([calibrate.token_discrepancy(a, b) for a, b in zip(argmax, self._forced_tokens, strict=True)])
+                raise BaselineError(
+                    f"{self.model}: a noise run failed: {failure.failure.message}"
+                ) from failure
+            runs.append(
+                [calibrate.token_discrepancy(a, b) for a, b in zip(argmax, self._forced_tokens, strict=True)]
+            )
         return runs
 
     def _prompts(self, requests: int, lens: tuple[int, int]) -> list[list[int]]:
-        return [[self.rng.randrange(self.vocabulary) for _ in range(self.rng.randint(*lens))] for _ in range(requests)]
+        return [
+            [self.rng.randrange(self.vocabulary) for _ in range(self.rng.randint(*lens))]
+            for _ in range(requests)
+        ]
 
     def _failed(self, failure: Failure) -> ModelResult:
-        return calibrate.failed_model(model=self.model, category=self.architecture.category, size=self.size,
-                                      config=self.config, failure=failure, notes=self._notes)
+        return calibrate.failed_model(
+            model=self.model,
+            category=self.architecture.category,
+            size=self.size,
+            config=self.config,
+            failure=failure,
+            notes=self._notes,
+        )
 
 
 def _workload_result(workload: Workload, baseline_s: list[float], candidate_s: list[float]) -> WorkloadResult:
@@ -182,19 +236,26 @@ def _workload_result(workload: Workload, baseline_s: list[float], candidate_s: l
     tokens = workload.requests * workload.output_len
     throughput = workload.kind == "throughput"
     return WorkloadResult(
-        name=workload.name, kind=workload.kind, unit="out tok/s" if throughput else "s",
+        name=workload.name,
+        kind=workload.kind,
+        unit="out tok/s" if throughput else "s",
         baseline=tuple(tokens / s for s in baseline_s) if throughput else tuple(baseline_s),
         candidate=tuple(tokens / s for s in candidate_s) if throughput else tuple(candidate_s),
-        throughput_ratio=ratio.median if throughput else None, latency_ratio=None if throughput else ratio.median,
-        ratio_ci=(ratio.low, ratio.high))
+        throughput_ratio=ratio.median if throughput else None,
+        latency_ratio=None if throughput else ratio.median,
+        ratio_ci=(ratio.low, ratio.high),
+    )
 
 
 def amdahl(runs: dict[str, list[dict[str, Any]]]) -> dict[str, float | None]:
     """Predicted and measured speed-up of the eager run: T_b / (T_b - (S_b - S_c)) against T_b / T_c."""
     total_b, total_c, site_b, site_c = (
         statistics.median(run[key] for run in runs[side])
-        for key in ("total_s", "site_s") for side in ("baseline", "candidate"))
+        for key in ("total_s", "site_s")
+        for side in ("baseline", "candidate")
+    )
     predicted, measured = total_b / (total_b - (site_b - site_c)), total_b / total_c
-    # A gain of under a percent is within the noise of one pass: a transfer of it would be a ratio of two noises.
+    # A gain of under a percent is within the noise of one pass: a transfer of it would be a ratio of two
+    # noises.
     transfer = (measured - 1) / (predicted - 1) if abs(predicted - 1) >= 0.01 else None
     return {"predicted": predicted, "measured": measured, "transfer": transfer}

@@ -1,7 +1,8 @@
 """One side of a whole-model trial, inside its own process: the engine with one overlay, driven by the judge.
 
-Every method answers with JSON values. `generate` only says that it is done: the judge times it with its own clock and
-asks for the tokens afterwards, so that neither the clock nor the size of the answer is in this process's hands.
+Every method answers with JSON values. `generate` only says that it is done: the judge times it with its own
+clock and asks for the tokens afterwards, so that neither the clock nor the size of the answer is in this
+process's hands.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from fastkernels.loader.overlay import Overlay
 
 
 class ModelSide:
-    """An LLM built from an overlay; `noise` names kernels that run their `reference` (benign other numerics)."""
+    """An LLM built from an overlay; `noise` names kernels that run their `reference`: other numerics."""
 
     def __init__(self, layers: Sequence[str], model: str, noise: Sequence[str] = (), **engine: Any) -> None:
         self.overlay = Overlay.over_baseline([Path(layer) for layer in layers])
@@ -42,14 +43,18 @@ class ModelSide:
 
     def forced(self, prompts: list[list[int]], continuations: list[list[int]], top: int) -> dict[str, Any]:
         """Decode along given tokens: at each position the argmax and the `top` largest log-probabilities."""
-        params = [SamplingParams(temperature=0.0, max_tokens=len(ids), ignore_eos=True, logprobs=top or None)
-                  for ids in continuations]
+        params = [
+            SamplingParams(temperature=0.0, max_tokens=len(ids), ignore_eos=True, logprobs=top or None)
+            for ids in continuations
+        ]
         results = [o.outputs[0] for o in self.llm.generate(prompts, params, forced=continuations)]
-        tops = [[{str(i): p for i, p in position.items()} for position in r.logprobs] if top else [] for r in results]
+        tops = [[{str(i): p for i, p in position.items()} for position in r.logprobs or ()] for r in results]
         return {"argmax": [list(r.token_ids) for r in results], "top": tops}
 
     def sites(self) -> dict[str, Any]:
-        """Names of the modules whose class a candidate layer defines, by the file that defines it (`L1/rms_norm`)."""
+        """Names of the modules whose class a candidate layer defines, by the file that defines it
+        (`L1/rms_norm`).
+        """
         candidate_layers = self.overlay.layers[:-1]
         found: dict[str, list[str]] = {}
         for name, module in self.llm.model.named_modules():
@@ -60,7 +65,8 @@ class ModelSide:
     def proof(self, sites: dict[str, list[str]], prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
         """An eager run with a clock round every site: calls, seconds at the sites, seconds in all."""
         modules = dict(self.llm.model.named_modules())
-        # A candidate may have inner modules that the baseline lacks; the clock counts the outermost site only.
+        # A candidate may have inner modules that the baseline lacks; the clock counts the outermost site
+        # only.
         here = {task: [modules[name] for name in names if name in modules] for task, names in sites.items()}
         clock = SiteClock(here, self._synchronise)
         with self.llm.eager(), clock.attached():
@@ -82,7 +88,7 @@ class ModelSide:
 
 
 class SiteClock:
-    """Counts calls and seconds of modules; a module inside another counted one is counted, its time is not."""
+    """Counts calls and seconds of modules; the time of one inside another counts once."""
 
     def __init__(self, modules: dict[str, list[nn.Module]], synchronise: Any) -> None:
         self.calls = dict.fromkeys(modules, 0)
@@ -110,6 +116,7 @@ class SiteClock:
                 self._synchronise()
                 self._begin = time.perf_counter()
             self._depth += 1
+
         return hook
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:

@@ -111,8 +111,9 @@ class Job:
 
     @property
     def calibrated(self) -> bool:
-        """Whether the bias of its process is measured first. Implementations are for choosing among, not for a score:
-        their rows are compared with the A/A noise as it is, and the time goes to more of them."""
+        """Whether the bias of its process is measured first. Implementations are for choosing among, not for
+        a score: their rows are compared with the A/A noise as it is, and the time goes to more of them.
+        """
         return not self.implementations
 
     @property

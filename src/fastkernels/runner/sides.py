@@ -1,7 +1,8 @@
-"""The two engines of a whole-model trial, each in a process of its own; one works while the other stands still.
+"""The two engines of a whole-model trial, each in a process of its own; one works while the other stands
+still.
 
-Where two engines fit the device together, both stay alive and are paused between their turns. Where they do not
-(`exclusive`), a side is closed before the other starts: every turn loads its weights again.
+Where two engines fit the device together, both stay alive and are paused between their turns. Where they do
+not (`exclusive`), a side is closed before the other starts: every turn loads its weights again.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from fastkernels.runner.pool import Worker, WorkerProblem, default_threads
 Side = Literal["baseline", "candidate"]
 
 _SIDE = "fastkernels.runner.model_side:ModelSide"
-START_TIMEOUT_S = 600.0         # 16 GB of weights, kernels that compile on first use
-CALL_TIMEOUT_S = 1200.0         # the longest workload, many times slower than any engine should be
+START_TIMEOUT_S = 600.0  # 16 GB of weights, kernels that compile on first use
+CALL_TIMEOUT_S = 1200.0  # the longest workload, many times slower than any engine should be
 
 
 class SideFailure(Exception):
@@ -33,7 +34,8 @@ class SideHandle:
     """A started side: `call` is a method of runner.model_side.ModelSide."""
 
     def __init__(self, side: Side, worker: Worker) -> None:
-        self.side, self.worker = side, worker
+        self.side: Side = side
+        self.worker = worker
 
     def call(self, do: str, timeout_s: float = CALL_TIMEOUT_S, **arguments: Any) -> dict[str, Any]:
         with _as_side_failure(self.side):
@@ -43,8 +45,9 @@ class SideHandle:
 class Sides:
     """`layers`: candidate layers of each side (empty for the baseline); `engine`: arguments of both LLMs."""
 
-    def __init__(self, layers: dict[Side, Sequence[Path]], engine: dict[str, Any], exclusive: bool,
-                 shared_caches: Path) -> None:
+    def __init__(
+        self, layers: dict[Side, Sequence[Path]], engine: dict[str, Any], exclusive: bool, shared_caches: Path
+    ) -> None:
         self._layers, self._engine, self._exclusive = layers, engine, exclusive
         self._shared_caches = shared_caches
         self._alive: dict[Side, SideHandle] = {}
@@ -52,7 +55,8 @@ class Sides:
 
     def use(self, side: Side) -> SideHandle:
         """The side, alive and the only one that runs."""
-        for other in [s for s in self._alive if s != side]:
+        others: list[Side] = [alive for alive in self._alive if alive != side]
+        for other in others:
             if self._exclusive:
                 self._alive.pop(other).worker.close()
             else:
@@ -76,12 +80,20 @@ class Sides:
 
     def _start(self, side: Side, changes: dict[str, Any]) -> SideHandle:
         ours = not self._layers[side]
-        worker = Worker(side, default_threads(), shared_caches=self._shared_caches if ours else None,
-                        namespaces=self._engine["device"] == "cpu")
+        worker = Worker(
+            side,
+            default_threads(),
+            shared_caches=self._shared_caches if ours else None,
+            namespaces=self._engine["device"] == "cpu",
+        )
         try:
             with _as_side_failure(side):
-                worker.start(_SIDE, START_TIMEOUT_S, layers=[str(layer) for layer in self._layers[side]],
-                             **{**self._engine, **changes})
+                worker.start(
+                    _SIDE,
+                    START_TIMEOUT_S,
+                    layers=[str(layer) for layer in self._layers[side]],
+                    **{**self._engine, **changes},
+                )
         except BaseException:
             worker.close()
             raise

@@ -20,8 +20,9 @@ from fastkernels.runner.shared import ALIGNMENT, Attached, Slot
 
 _PARAMETER = "param."
 _MOST_SHIFTS = 16  # alignments by which a moved tensor may start later in its block
-# Blocks of random size that push the next allocations to other pages of the device: a 5 us kernel runs up to 20 %
-# faster or slower by where its tensors lie (measured on an H200), so both sides are timed at many places.
+# Blocks of random size that push the next allocations to other pages of the device: a 5 us kernel runs up to
+# 20 % faster or slower by where its tensors lie (measured on an H200), so both sides are timed at many
+# places.
 _BALLAST_BLOCKS, _MOST_BALLAST_BYTES = 6, 8 << 20
 
 

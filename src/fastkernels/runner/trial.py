@@ -3,9 +3,10 @@
     blocks     fresh inputs → baseline A, candidate C, baseline A', in an order drawn anew for every block
     pairs      A / C and A' / C: both baseline processes, so that what is systematic about one of them halves
     noise      A / A' of the same blocks: what two identical processes differ by, here and now
-    places     with captured graphs, every block has all tensors at other addresses (`_renew`): from a cold cache, where
-               tensors lie moves a call of 5 us by 3 to 10 % (docs/measured.md), and only many places average that out
-    bias       on CUDA, the same with the baseline in C's process, before the candidate is imported (`calibrate`)
+    places     with captured graphs, every block has all tensors at other addresses (`_renew`): from a cold
+               cache, where tensors lie moves a call of 5 us by 3 to 10 % (docs/measured.md), and only many
+               places average that out
+    bias       on CUDA, all this with the baseline in C's process, before the candidate is imported
 
 First every distribution of inputs meets the oracle, at old and new addresses, with repeated calls; then,
 for a timed case, blocks follow until the interval is narrow or the budget is spent. Every one of them is
@@ -104,8 +105,9 @@ class Trial:
         return outcome
 
     def calibrate(self) -> Calibration | None:
-        """With the baseline in all three processes (no `layers`): how they differ. None where this cannot be told; the
-        trial itself will say why."""
+        """With the baseline in all three processes (no `layers`): how they differ. None where this cannot be
+        told; the trial itself will say why.
+        """
         try:
             self._inbox = Arena.of(self._inputs, self._bench.device)
             self._inbox.write(self._inputs)
@@ -254,7 +256,7 @@ class Trial:
         return self._conclude(sampled)
 
     def _sample(self, budget_s: float, judged: bool) -> _Sampled | Verdict:
-        """Blocks until the interval is narrow or the budget spent. `judged`: every block is checked as well."""
+        """Blocks until the interval is narrow or the budget spent. `judged`: each block is checked too."""
         bench, blocks, usual_budget_s = self._bench, Blocks(), budget_s
         begin, index, next_look = time.monotonic(), 0, float(stats.MIN_SAMPLES)
         while True:
@@ -322,7 +324,9 @@ class Trial:
     def _unstable(self, sampled: _Sampled) -> Verdict:
         blocks, interval = sampled.blocks, sampled.interval
         width = (
-            f"the interval is still {100 * interval.half_width:.1f} % wide" if interval.n else "no usable sample"
+            f"the interval is still {100 * interval.half_width:.1f} % wide"
+            if interval.n
+            else "no usable sample"
         )
         message = (
             f"{len(blocks.c)} samples, {blocks.dropped} dropped: {width}. Is something else running here? "

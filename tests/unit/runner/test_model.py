@@ -28,7 +28,9 @@ def continuation(prompt: list[int], length: int) -> list[int]:
 
 
 class FakeSide:
-    """Answers like a ModelSide. `seconds` passes on the fake clock; `lies` changes what it generates unforced."""
+    """Answers like a ModelSide. `seconds` passes on the fake clock; `lies` changes what it generates
+    unforced.
+    """
 
     def __init__(self, trial: "FakeSides", side: str, seconds: float, wrong: int = 0, lies: int = 0) -> None:
         self.trial, self.side, self.seconds, self.wrong, self.lies = trial, side, seconds, wrong, lies

@@ -67,7 +67,10 @@ def test_a_description_must_be_whole(answer: dict) -> None:
 
 def test_a_right_answer_is_taken() -> None:
     assert party({"ns": 5, "hidden": False})._answer("go", _Timed, 1).ns == 5
-    assert party({"captured": False, "kernels": {}, "detail": "no"})._answer("capture", Captured, 1).detail == "no"
+    assert (
+        party({"captured": False, "kernels": {}, "detail": "no"})._answer("capture", Captured, 1).detail
+        == "no"
+    )
 
 
 def test_one_limit_for_all_phases_or_one_for_each() -> None:
