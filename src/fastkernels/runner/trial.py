@@ -3,7 +3,7 @@
     blocks     fresh inputs → baseline A, candidate C, baseline A', in an order drawn anew for every block
     pairs      A / C and A' / C: both baseline processes, so that what is systematic about one of them halves
     noise      A / A' of the same blocks: what two identical processes differ by, here and now
-    places     with captured graphs, every block has all tensors at other addresses (`_renew`): from a cold
+    places     with captured graphs, every block has all tensors at other addresses (`renew`): from a cold
                cache, where tensors lie moves a call of 5 us by 3 to 10 % (docs/measured.md), and only many
                places average that out
     bias       on CUDA, all this with the baseline in C's process, before the candidate is imported
@@ -16,7 +16,7 @@ checked as well.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ import torch
 
 from fastkernels.errors import MachineError
 from fastkernels.judge.verdict import Speedup, Verdict
-from fastkernels.loader.inputs import DISTRIBUTIONS, draw, trial_specs
+from fastkernels.loader.inputs import DISTRIBUTIONS, trial_specs
 from fastkernels.loader.materialize import build_module
 from fastkernels.measure import roofline, stats
 from fastkernels.measure.ceilings import ceilings
@@ -32,12 +32,10 @@ from fastkernels.records import Case, Failure
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner import audit
 from fastkernels.runner.bench import Bench, Calibration, Outcome
-from fastkernels.runner.blame import Trouble, baseline_verdict, verdict_of
 from fastkernels.runner.blocks import Blocks, durations_ns
+from fastkernels.runner.lineup import Lineup
 from fastkernels.runner.party import Party, Reading
-from fastkernels.runner.pool import WorkerDied
 from fastkernels.runner.referee import Referee
-from fastkernels.runner.shared import Arena
 
 WARM_UP_BLOCKS = 3  # checked, not counted: clocks and caches settle
 BUDGET_EXTENSION = 2  # times the budget, for a case whose interval is still unusably wide
@@ -83,13 +81,12 @@ class Trial:
         candidate's."""
         self._calibration = calibration
         self._bench, self._entry, self._case = bench, entry, case
-        self._a, self._c, self._a2 = parties
-        self._layers, self._implementations = layers, implementations
-        self._specs = trial_specs(case, build_module(bench.baseline, case, "meta"))
-        self._referee = Referee(entry, case, self._specs, bench.baseline, bench.device, bench.rng)
+        specs = trial_specs(case, build_module(bench.baseline, case, "meta"))
+        self._referee = Referee(entry, case, specs, bench.baseline, bench.device, bench.rng)
         self._outcome = Outcome(Verdict.passed(), contract=bench.contract)
-        self._inbox: Arena | None = None
-        self._inputs = self._draw("normal")
+        self._lineup = Lineup(
+            bench, case, specs, self._referee.mutable, parties, layers, implementations, self._outcome
+        )
 
     def run(self) -> Outcome:
         outcome = self._outcome
@@ -99,7 +96,7 @@ class Trial:
             message = f"this machine cannot judge the case: {error}"
             outcome.verdict = Verdict.failed("INVALID_BASELINE", Failure(message=message))
         finally:
-            self._end()
+            self._lineup.close()
         outcome.worst, outcome.checked = self._referee.worst, self._referee.checked
         outcome.notes += self._referee.notes
         return outcome
@@ -109,98 +106,43 @@ class Trial:
         told; the trial itself will say why.
         """
         try:
-            self._inbox = Arena.of(self._inputs, self._bench.device)
-            self._inbox.write(self._inputs)
-            if self._load() or self._choose_contract():
+            if self._lineup.open() or self._captured():
                 return None
             sampled = self._sample(CALIBRATION_SHARE * self._bench.budget_s, judged=False)
         except MachineError:
             return None
         finally:
-            self._end()
+            self._lineup.close()
         if isinstance(sampled, Verdict) or sampled.decision == "unstable":
             return None
         return Calibration(sampled.interval, sampled.blocks.identical())
 
-    def _end(self) -> None:
-        for party in (self._a, self._c, self._a2):
-            party.unload()
-        if self._inbox is not None:
-            self._inbox.close()
-        if self._bench.device == "cuda":
-            torch.cuda.empty_cache()  # the workers need what the judge's own pool holds
-
     def _judge(self) -> Verdict:
-        self._inbox = Arena.of(self._inputs, self._bench.device)
-        self._inbox.write(self._inputs)
-        if verdict := self._load():
+        if verdict := self._lineup.open():
             return verdict
         if verdict := self._correct():
             return verdict
         if not self._case.timed:
             return self._referee.final() or Verdict.passed()
-        if verdict := self._choose_contract():
+        if verdict := self._captured():
             return verdict
         return self._time()
 
-    # ------------------------------------------------------------ loading
-
-    def _load(self) -> Verdict | None:
-        """All parties on the case; the outboxes are as the baseline's results are."""
-        assert self._inbox is not None
-        mine = {name: value for name, value in self._inputs.items() if name not in self._referee.mutable}
-        try:
-            results = self._a.load(self._case, (), {}, self._inbox)
-            self._outcome.baseline_kernels = self._a.kernels
-            self._a.give_boxes(mine, results)
-            if self._case.timed:
-                self._a2.give_boxes(mine, self._a2.load(self._case, (), {}, self._inbox))
-        except Trouble as trouble:
-            return baseline_verdict(trouble)
-        try:
-            self._c.load(self._case, self._layers, self._implementations, self._inbox)
-            self._c.give_boxes(mine, results)
-        except Trouble as trouble:
-            return self._blamed(trouble)
-        return None
-
-    def _choose_contract(self) -> Verdict | None:
-        """Capture for the graph contract. One side that cannot be captured puts both into `eager`, and the
-        row says so."""
-        if self._bench.contract != "graph":
-            return None
-        outcome = self._outcome
-        try:
-            captured = [party.capture() for party in (self._a, self._a2)]
-        except Trouble as trouble:
-            return baseline_verdict(trouble)
-        if not all(answer.captured for answer in captured):
-            outcome.contract = "eager"
-            outcome.notes += (
-                f"{self._case.task} {self._case.id}: the baseline cannot be captured: {captured[0].detail}",
-            )
-            return None
-        try:
-            answer = self._c.capture()
-        except Trouble as trouble:
-            return self._blamed(trouble)
-        outcome.capture = "yes" if answer.captured else "no"
-        outcome.baseline_kernels = self._a.kernels
-        if not answer.captured:
-            outcome.contract = "eager"
-            outcome.notes += (
-                f"{self._case.task} {self._case.id}: the candidate cannot be captured: {answer.detail}",
-            )
-        return None
+    def _captured(self) -> Verdict | None:
+        return self._lineup.capture() if self._bench.contract == "graph" else None
 
     # ------------------------------------------------------------ correctness
 
     def _correct(self) -> Verdict | None:
         """Every distribution against the oracle, and what repetition shows."""
         for number, distribution in enumerate(DISTRIBUTIONS):
-            self._refill(distribution)
-            found = self._block(
-                [self._a, self._c], "host", fresh=number % 2 == 1, parameters=True, echo_parameters=True
+            self._lineup.refill(distribution)
+            found = self._lineup.block(
+                [self._lineup.a, self._lineup.c],
+                "host",
+                fresh=number % 2 == 1,
+                parameters=True,
+                echo_parameters=True,
             )
             if isinstance(found, Verdict):
                 return found
@@ -213,14 +155,18 @@ class Trial:
         copies: list[tuple[Reading, dict[str, torch.Tensor]]] = []
         for call in ("first", "again", "other"):
             if call == "other":
-                self._refill(distribution)
-            found = self._block(
-                [self._c], "host", fresh=call == "again", parameters=call == "other", echo_parameters=True
+                self._lineup.refill(distribution)
+            found = self._lineup.block(
+                [self._lineup.c],
+                "host",
+                fresh=call == "again",
+                parameters=call == "other",
+                echo_parameters=True,
             )
             if isinstance(found, Verdict):
                 return found
-            reading = found[id(self._c)]
-            if verdict := self._referee.unchanged(self._inputs, reading.echo):
+            reading = found[id(self._lineup.c)]
+            if verdict := self._referee.unchanged(self._lineup.inputs, reading.echo):
                 return verdict
             copies.append((reading, {name: tensor.clone() for name, tensor in reading.outputs.items()}))
         (first, at_first), (second, at_second), _ = copies
@@ -230,18 +176,17 @@ class Trial:
             )
         if verdict := self._referee.repeatable(at_first, at_second, distribution):
             return verdict
-        try:
-            later = self._c.again(second)
-        except Trouble as trouble:
-            return self._blamed(trouble)
-        return self._referee.survived(at_second, later)
+        later = self._lineup.again(second)
+        return later if isinstance(later, Verdict) else self._referee.survived(at_second, later)
 
     def _check(self, found: dict[int, Reading], distribution: str, full: bool) -> Verdict | None:
-        referee, ours, theirs = self._referee, found[id(self._c)], found[id(self._a)]
+        referee, ours, theirs = self._referee, found[id(self._lineup.c)], found[id(self._lineup.a)]
         if verdict := referee.described(ours, theirs):
             return verdict
         gate = referee.full if full else referee.quick
-        return gate(self._inputs, ours, theirs, distribution) or referee.unchanged(self._inputs, ours.echo)
+        return gate(self._lineup.inputs, ours, theirs, distribution) or referee.unchanged(
+            self._lineup.inputs, ours.echo
+        )
 
     # ------------------------------------------------------------ time
 
@@ -260,13 +205,13 @@ class Trial:
         bench, blocks, usual_budget_s = self._bench, Blocks(), budget_s
         begin, index, next_look = time.monotonic(), 0, float(stats.MIN_SAMPLES)
         while True:
-            if index and (verdict := self._renew()):
+            if index and (verdict := self._lineup.renew()):
                 return verdict
             distribution = "normal" if bench.draws(USUAL_SHARE) else bench.rng.choice(DISTRIBUTIONS)
-            parameters = not self._c.prepares or bench.draws(REPACK_SHARE)
-            self._refill(distribution, parameters)
-            order = [self._a, self._c, self._a2]
-            found = self._block(
+            parameters = not self._lineup.c.prepares or bench.draws(REPACK_SHARE)
+            self._lineup.refill(distribution, parameters)
+            order = self._lineup.everybody
+            found = self._lineup.block(
                 bench.rng.sample(order, len(order)),
                 self._outcome.contract,
                 fresh=self._fresh(),
@@ -278,7 +223,7 @@ class Trial:
             if judged:
                 if verdict := self._check(found, distribution, full=bench.draws(ORACLE_SHARE)):
                     return verdict
-                if verdict := audit.impossible(found[id(self._c)]):
+                if verdict := audit.impossible(found[id(self._lineup.c)]):
                     return verdict
             if index >= WARM_UP_BLOCKS:
                 blocks.add(index - WARM_UP_BLOCKS, *(found[id(party)] for party in order))
@@ -295,20 +240,6 @@ class Trial:
                 budget_s *= BUDGET_EXTENSION
             elif decision != "continue":
                 return _Sampled(counted, interval or _NO_INTERVAL, decision)
-
-    def _renew(self) -> Verdict | None:
-        """New places in memory for every tensor of a captured call, on all sides."""
-        if self._outcome.contract != "graph":
-            return None
-        for party in (self._a, self._a2, self._c):
-            try:
-                answer = party.renew()
-            except Trouble as trouble:
-                return self._blamed(trouble) if party is self._c else baseline_verdict(trouble)
-            if not answer.captured:
-                failure = Failure(message=f"captured once, but not again: {answer.detail}")
-                return Verdict.failed("CRASHED" if party is self._c else "INVALID_BASELINE", failure)
-        return None
 
     def _audit(self, blocks: Blocks) -> Verdict | None:
         """Whether the candidate's own account of its time can be true."""
@@ -362,42 +293,3 @@ class Trial:
                 dropped=blocks.dropped,
             )
         )
-
-    def _blamed(self, trouble: Trouble) -> Verdict:
-        self._outcome.died = isinstance(trouble.problem, WorkerDied)
-        return verdict_of(trouble, forced=bool(self._implementations))
-
-    # ------------------------------------------------------------ blocks
-
-    def _draw(
-        self, distribution: str, names: Callable[[str], bool] = lambda name: True
-    ) -> dict[str, torch.Tensor]:
-        specs = {name: spec for name, spec in self._specs.items() if names(name)}
-        return draw(specs, self._case, self._bench.rng.getrandbits(62), distribution, self._bench.device)
-
-    def _refill(self, distribution: str, parameters: bool = True) -> None:
-        """New values for the next block, in the inbox just before it begins."""
-        assert self._inbox is not None
-        new = self._draw(distribution, lambda name: parameters or not name.startswith("param."))
-        self._inputs = {**self._inputs, **new}
-        self._inbox.write(new)
-
-    def _block(
-        self, order: Sequence[Party], contract: str, fresh: bool, parameters: bool, echo_parameters: bool
-    ) -> dict[int, Reading] | Verdict:
-        """One iteration of each party on the same inputs, in this order; a verdict where one cannot."""
-        echo = [
-            name
-            for name in self._inputs
-            if name not in self._referee.mutable and (echo_parameters or not name.startswith("param."))
-        ]
-        found = {}
-        for party in order:
-            is_candidate = party is self._c
-            # The baseline copies its inputs out as well, though nobody looks: equal work beside the calls.
-            names = [n for n in echo if not (party.prepares and n.startswith("param."))]
-            try:
-                found[id(party)] = party.iterate(contract, fresh, parameters, names)
-            except Trouble as trouble:
-                return self._blamed(trouble) if is_candidate else baseline_verdict(trouble)
-        return found

@@ -1,0 +1,163 @@
+"""Three processes on one case: baseline A, candidate C, baseline A', the inbox that feeds them, one block at
+a time.
+
+A block is one iteration of each on the same fresh inputs. What goes wrong comes back as a verdict: the
+candidate's for C, INVALID_BASELINE for A and A'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+import torch
+
+from fastkernels.judge.verdict import Verdict
+from fastkernels.loader.inputs import draw
+from fastkernels.records import Case, Failure, TensorSpec
+from fastkernels.runner.bench import Bench, Outcome
+from fastkernels.runner.blame import Trouble, baseline_verdict, verdict_of
+from fastkernels.runner.party import Party, Reading
+from fastkernels.runner.pool import WorkerDied
+from fastkernels.runner.shared import Arena
+
+_PARAMETER = "param."
+
+
+class Lineup:
+    """Use `open`, perhaps `capture`, then `refill` and `block` in turn; `close` at the end, whatever
+    happened.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        case: Case,
+        specs: dict[str, TensorSpec],
+        mutable: Set[str],
+        parties: tuple[Party, Party, Party],
+        layers: Sequence[str],
+        implementations: dict[str, str],
+        outcome: Outcome,
+    ) -> None:
+        """`parties`: A, C, A'. `layers` and `implementations` are the candidate's; `mutable`: arguments that
+        a call may write. Contract, capture and what the baseline ran are noted in `outcome`.
+        """
+        self._bench, self._case, self._specs, self._mutable = bench, case, specs, mutable
+        self.a, self.c, self.a2 = parties
+        self._layers, self._implementations, self._outcome = layers, implementations, outcome
+        self._inbox: Arena | None = None
+        self.inputs = self._draw("normal", parameters=True)
+
+    @property
+    def everybody(self) -> list[Party]:
+        return [self.a, self.c, self.a2]
+
+    def open(self) -> Verdict | None:
+        """All parties on the case; the outboxes are as the baseline's results are."""
+        self._inbox = inbox = Arena.of(self.inputs, self._bench.device)
+        inbox.write(self.inputs)
+        mine = {name: value for name, value in self.inputs.items() if name not in self._mutable}
+        try:
+            results = self.a.load(self._case, (), {}, inbox)
+            self._outcome.baseline_kernels = self.a.kernels
+            self.a.give_boxes(mine, results)
+            if self._case.timed:
+                self.a2.give_boxes(mine, self.a2.load(self._case, (), {}, inbox))
+        except Trouble as trouble:
+            return baseline_verdict(trouble)
+        try:
+            self.c.load(self._case, self._layers, self._implementations, inbox)
+            self.c.give_boxes(mine, results)
+        except Trouble as trouble:
+            return self._blamed(trouble)
+        return None
+
+    def capture(self) -> Verdict | None:
+        """Capture the call everywhere, for the graph contract. One side that cannot be captured puts both
+        into `eager`, and the row says so.
+        """
+        outcome = self._outcome
+        try:
+            answers = [party.capture() for party in (self.a, self.a2)]
+        except Trouble as trouble:
+            return baseline_verdict(trouble)
+        if not all(answer.captured for answer in answers):
+            self._eager(f"the baseline cannot be captured: {answers[0].detail}")
+            return None
+        try:
+            answer = self.c.capture()
+        except Trouble as trouble:
+            return self._blamed(trouble)
+        outcome.capture = "yes" if answer.captured else "no"
+        if answer.captured:
+            outcome.baseline_kernels = answers[0].kernels
+        else:
+            self._eager(f"the candidate cannot be captured: {answer.detail}")
+        return None
+
+    def renew(self) -> Verdict | None:
+        """New places in memory for every tensor of a captured call, on all sides."""
+        if self._outcome.contract != "graph":
+            return None
+        for party in (self.a, self.a2, self.c):
+            try:
+                answer = party.renew()
+            except Trouble as trouble:
+                return self._blamed(trouble) if party is self.c else baseline_verdict(trouble)
+            if not answer.captured:
+                failure = Failure(message=f"captured once, but not again: {answer.detail}")
+                return Verdict.failed("CRASHED" if party is self.c else "INVALID_BASELINE", failure)
+        return None
+
+    def refill(self, distribution: str, parameters: bool = True) -> None:
+        """New values for the next block, in the inbox just before it begins."""
+        assert self._inbox is not None
+        new = self._draw(distribution, parameters)
+        self.inputs = {**self.inputs, **new}
+        self._inbox.write(new)
+
+    def block(
+        self, order: Sequence[Party], contract: str, fresh: bool, parameters: bool, echo_parameters: bool
+    ) -> dict[int, Reading] | Verdict:
+        """One iteration of each party on the same inputs, in this order; readings by id(party)."""
+        echo = [
+            name
+            for name in self.inputs
+            if name not in self._mutable and (echo_parameters or not name.startswith(_PARAMETER))
+        ]
+        found = {}
+        for party in order:
+            # The baseline copies its inputs out as well, though nobody looks: equal work beside the calls.
+            names = [n for n in echo if not (party.prepares and n.startswith(_PARAMETER))]
+            try:
+                found[id(party)] = party.iterate(contract, fresh, parameters, names)
+            except Trouble as trouble:
+                return self._blamed(trouble) if party is self.c else baseline_verdict(trouble)
+        return found
+
+    def again(self, reading: Reading) -> dict[str, torch.Tensor] | Verdict:
+        """The candidate's results of the call before the last one, as they lie in memory now."""
+        try:
+            return self.c.again(reading)
+        except Trouble as trouble:
+            return self._blamed(trouble)
+
+    def close(self) -> None:
+        for party in self.everybody:
+            party.unload()
+        if self._inbox is not None:
+            self._inbox.close()
+        if self._bench.device == "cuda":
+            torch.cuda.empty_cache()  # the workers need what the judge's own pool holds
+
+    def _draw(self, distribution: str, parameters: bool) -> dict[str, torch.Tensor]:
+        specs = {n: spec for n, spec in self._specs.items() if parameters or not n.startswith(_PARAMETER)}
+        return draw(specs, self._case, self._bench.rng.getrandbits(62), distribution, self._bench.device)
+
+    def _eager(self, why: str) -> None:
+        self._outcome.contract = "eager"
+        self._outcome.notes += (f"{self._case.task} {self._case.id}: {why}",)
+
+    def _blamed(self, trouble: Trouble) -> Verdict:
+        self._outcome.died = isinstance(trouble.problem, WorkerDied)
+        return verdict_of(trouble, forced=bool(self._implementations))
