@@ -13,6 +13,8 @@ DType = Literal["float64", "float32", "bfloat16", "float16", "int64", "int32", "
 Size = Literal["tiny", "full"]
 Contract = Literal["graph", "eager", "host"]
 
+UNSTABLE_HALF_WIDTH = 0.05  # an interval wider than 5 % to one side: no number is claimed
+
 
 class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -218,6 +220,17 @@ class WorkloadResult(Record):
         ratio = self.throughput_ratio if self.kind == "throughput" else self.latency_ratio
         assert ratio is not None
         return ratio
+
+    @property
+    def half_width(self) -> float:
+        """The larger distance from the ratio to an end of its interval, relative to it; 0 without one."""
+        low, high = self.ratio_ci or (self.ratio, self.ratio)
+        return max(high - self.ratio, self.ratio - low) / self.ratio
+
+    @property
+    def unstable(self) -> bool:
+        """Whether the interval is too wide for the ratio to mean anything: a speed-up rests on sand."""
+        return self.half_width > UNSTABLE_HALF_WIDTH
 
 
 class Swap(Record):

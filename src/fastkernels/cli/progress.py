@@ -18,7 +18,7 @@ def telling() -> Iterator[Callable[[str], None]]:
     """`tell(text)` shows the step that begins, with the seconds since the start."""
     begin = time.monotonic()
     if not sys.stderr.isatty():
-        yield lambda text: click.echo(f"[{time.monotonic() - begin:5.0f} s] {text}", err=True)
+        yield _sparsely(begin)
         return
     from rich.console import Console
 
@@ -42,15 +42,8 @@ def counting() -> Iterator[Callable[[Step], None]]:
     """`count(step)` moves a bar on a terminal, and prints a line now and then elsewhere."""
     begin = time.monotonic()
     if not sys.stderr.isatty():
-        last = begin
-
-        def line(step: Step) -> None:
-            nonlocal last
-            if time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
-                last = time.monotonic()
-                click.echo(f"[{last - begin:5.0f} s] {step.done}/{step.total} {step.text}", err=True)
-
-        yield line
+        line = _sparsely(begin)
+        yield lambda step: line(f"{step.done}/{step.total} {step.text}")
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -64,3 +57,17 @@ def counting() -> Iterator[Callable[[Step], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("starting", total=None)
         yield lambda step: progress.update(bar, completed=step.done, total=step.total, description=step.text)
+
+
+def _sparsely(begin: float) -> Callable[[str], None]:
+    """Print a line with the seconds since `begin`, unless one was printed a moment ago."""
+    last = begin
+
+    def line(text: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _SECONDS_BETWEEN_LINES:
+            last = now
+            click.echo(f"[{now - begin:5.0f} s] {text}", err=True)
+
+    return line

@@ -18,9 +18,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fastkernels.records import UNSTABLE_HALF_WIDTH
+
 MIN_SAMPLES = 30  # below this a bootstrap interval of a median is not to be trusted
 TARGET_HALF_WIDTH = 0.005  # stop sampling once the interval lies within 0.5 % of the median
-UNSTABLE_HALF_WIDTH = 0.05  # budget spent and still wider than 5 %: no number is claimed
 MIN_ROUNDS = 5  # fewer clusters than this cannot be resampled: fall back to single pairs
 RESAMPLES = 1000
 CONFIDENCE = 0.95

@@ -44,7 +44,7 @@ def exit_code(report: KernelReport | EvalReport) -> int:
         return INTERRUPTED
     if isinstance(report, EvalReport):
         if all(model.valid for model in report.models):
-            return 0
+            return 3 if any(w.unstable for model in report.models for w in model.workloads) else 0
         return 1 if report.candidates else 3  # a baseline that differs from itself is no candidate's fault
     if report.summary.failed:
         return 1

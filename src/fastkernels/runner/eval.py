@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import secrets
 import tempfile
@@ -16,6 +17,7 @@ from fastkernels.loader.candidates import CandidateSet, discover
 from fastkernels.measure.environment import environment, require_device
 from fastkernels.records import EvalReport, ModelResult, Size
 from fastkernels.registry.schema import Architecture, Workload
+from fastkernels.runner.isolation import ALWAYS, HiddenMemory
 from fastkernels.runner.model import ModelTrial
 from fastkernels.runner.sides import Sides
 from fastkernels.score.macroeval import macroeval
@@ -110,13 +112,13 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
     """
     targets = _targets(request)
     workloads = {target.model: _workloads(request, target) for target in targets}
-    seed = secrets.randbits(32) if request.seed is None else request.seed
+    seed = secrets.randbits(62) if request.seed is None else request.seed
     machine = environment(request.device)
     results: list[ModelResult] = []
     complete, isolation = True, machine.isolation
-    with tempfile.TemporaryDirectory(prefix="fk-eval-") as caches:
+    with tempfile.TemporaryDirectory(prefix="fk-eval-") as caches, HiddenMemory() as memory:
         for target in targets:
-            sides = _sides(request, target, seed, Path(caches))
+            sides = _sides(request, target, _weights_seed(seed), Path(caches))
             trial = ModelTrial(
                 architecture=target.architecture,
                 model=target.model,
@@ -136,7 +138,7 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
                 complete = False
                 break
             finally:
-                isolation = sides.isolation or isolation
+                isolation = (*ALWAYS, *(("memory",) if memory.hidden else ()), *sides.isolation)
                 sides.close()
     return EvalReport(
         schema=1,
@@ -147,6 +149,11 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
         complete=complete,
         macroeval=macroeval(results, self_test=request.candidates is None) if results else None,
     )
+
+
+def _weights_seed(seed: int) -> int:
+    """The engines' seed. It travels to the candidate's process, so the prompts must not follow from it."""
+    return int.from_bytes(hashlib.sha256(f"weights {seed}".encode()).digest()[:4], "big")
 
 
 def _one_set(paths: Sequence[str | Path]) -> CandidateSet:

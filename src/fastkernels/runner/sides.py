@@ -84,7 +84,7 @@ class Sides:
             side,
             default_threads(),
             shared_caches=self._shared_caches if ours else None,
-            namespaces=self._engine["device"] == "cpu",
+            namespaces=not ours,
         )
         try:
             with _as_side_failure(side):

@@ -57,6 +57,9 @@ class FakeSide:
         ]
         return {"requests": len(prompts)}
 
+    def stats(self) -> dict[str, Any]:
+        return {"engine": {}, "passed_over": {}}
+
     def outputs(self) -> dict[str, Any]:
         return {"token_ids": self._tokens}
 
@@ -128,15 +131,28 @@ def test_the_sides_alternate_and_swap_their_order(monkeypatch):
     run(sides, monkeypatch)
     begin = sides.log.index(("baseline", "generate"))
     timed = [side for side, do in sides.log[begin:] if do == "generate"][:10]
-    # A warm-up of each side opens the first round: A A B B, then B A, A B, B A.
-    assert timed == ["baseline"] * 2 + ["candidate"] * 2 + [
-        "candidate",
-        "baseline",
-        "baseline",
-        "candidate",
-        "candidate",
-        "baseline",
-    ]
+    # A warm-up of each side, then A B, B A, A B, B A.
+    assert timed == ["baseline", "candidate"] + ["baseline", "candidate", "candidate", "baseline"] * 2
+
+
+def test_rounds_go_on_until_the_ratio_is_known(monkeypatch):
+    sides = FakeSides(seconds=0.2)
+    steady = run(sides, monkeypatch)
+    assert [len(w.baseline) for w in steady.workloads] == [4, 6]
+    noisy = FakeSides(seconds=0.2)
+    wild = random.Random(3)
+    candidate = noisy.sides["candidate"]
+    honest = candidate.generate
+
+    def generate(**arguments: Any) -> Any:
+        candidate.seconds = wild.choice([0.05, 0.2, 0.8])
+        return honest(**arguments)
+
+    candidate.generate = generate  # type: ignore[method-assign]
+    result = run(noisy, monkeypatch)
+    assert all(len(w.baseline) > 6 for w in result.workloads)
+    assert any(w.unstable for w in result.workloads)
+    assert any("unstable" in note for note in result.notes)
 
 
 def test_a_wrong_candidate_is_invalid_and_has_no_speedup(monkeypatch):
