@@ -118,18 +118,22 @@ def test_bad_requests(tmp_path, arguments, code, says):
     assert not report
 
 
-def test_ctrl_c_leaves_a_marked_report_and_no_workers(tmp_path):
+def test_ctrl_c_leaves_a_marked_report_and_no_workers(tmp_path, interruptible):
     path = tmp_path / "report.json"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fastkernels", "eval", *QUICK[:-1], "400", "--self-test", "--json", str(path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(tmp_path),
-        start_new_session=True,
-    )
+    command = [
+        sys.executable,
+        "-m",
+        "fastkernels",
+        "eval",
+        *QUICK[:-1],
+        "400",
+        "--self-test",
+        "--json",
+        str(path),
+    ]
+    process = interruptible(command, environment(tmp_path))
     assert process.stderr is not None
-    for line in process.stderr:
+    for line in process.stderr:  # a line every few seconds
         if "round" in line:
             break
     children = children_of(process.pid)

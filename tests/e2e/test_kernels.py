@@ -184,15 +184,10 @@ def children(pid: int) -> list[int]:
         return []
 
 
-def test_an_interrupt_leaves_a_partial_report_and_no_process(tmp_path: Path) -> None:
+def test_an_interrupt_leaves_a_partial_report_and_no_process(tmp_path: Path, interruptible) -> None:
     path = tmp_path / "partial.json"
-    process = subprocess.Popen(
-        command("--target", "rms_norm", "--self-test", "--budget", "60", "--json", str(path)),
-        env=environment(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    arguments = ("--target", "rms_norm", "--self-test", "--budget", "60", "--json", str(path))
+    process = interruptible(command(*arguments), environment(tmp_path))
     deadline = time.monotonic() + 60
     workers: list[int] = []
     while len(workers) < 3 and time.monotonic() < deadline:
