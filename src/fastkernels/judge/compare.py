@@ -154,10 +154,13 @@ def allow(baseline: Errors, dtype: torch.dtype) -> Errors:
 
 
 def compare(
-    candidate: Mapping[str, Tensor], baseline: Mapping[str, Tensor], oracle: Mapping[str, Tensor]
+    candidate: Mapping[str, Tensor],
+    baseline: Mapping[str, Tensor],
+    oracle: Mapping[str, Tensor],
+    conditioning: Mapping[str, Errors] | None = None,
 ) -> Comparison:
     """The full gate over all outputs (same names on all sides). Shapes and dtypes are taken as checked
-    (rules.py).
+    (rules.py). `conditioning` (judge/conditioning.py): how far the oracle itself moves on these inputs.
 
     Verdicts: PASSED, WRONG(value), WRONG(nonfinite), INVALID_BASELINE. Integer outputs must be equal to the
     oracle's.
@@ -180,9 +183,8 @@ def compare(
                 ),
                 tuple(judged),
             )
-        judged.append(
-            OutputErrors(name, errors(ours, truth), theirs_errors, allow(theirs_errors, theirs.dtype))
-        )
+        moved = theirs_errors.worst(conditioning[name]) if conditioning else theirs_errors
+        judged.append(OutputErrors(name, errors(ours, truth), theirs_errors, allow(moved, theirs.dtype)))
     outputs = tuple(judged)
     bad = [o for o in outputs if o.ratio > 1]
     if not bad:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fastkernels.judge import compare, metadata, rules
 from fastkernels.judge.compare import Comparison, Errors
+from fastkernels.judge.conditioning import conditioning
 from fastkernels.judge.oracle import Oracle
 from fastkernels.judge.sampler import SamplerJudge
 from fastkernels.judge.verdict import Verdict
@@ -93,6 +94,15 @@ class Referee:
             known = self._allowed.get(distribution)
             if comparison.allowed:
                 self._allowed[distribution] = compare.merge(*([known] if known else []), comparison.allowed)
+            if comparison.verdict.label == "WRONG(value)":
+                moves = conditioning(
+                    lambda tensors: self._strip(self._oracle(tensors)),
+                    inputs,
+                    truth,
+                    self._case,
+                    self.checked,
+                )
+                comparison = compare.compare(ours, theirs, truth, moves)
         self._remember(comparison)
         return None if comparison.passed else comparison.verdict
 

@@ -1,0 +1,81 @@
+"""The second look of the gate: what a rounding of the inputs moves is no error; what is wrong stays wrong."""
+
+import pytest
+import torch
+
+from fastkernels import registry
+from fastkernels.judge import compare
+from fastkernels.judge.conditioning import conditioning, step
+from fastkernels.judge.oracle import Oracle
+from fastkernels.loader.inputs import draw, trial_specs
+from fastkernels.loader.materialize import build_module
+from fastkernels.loader.overlay import Overlay
+
+
+def case_of(task: str, dtype: str | None = None):
+    cases = registry.cases(task, size="tiny")
+    case = next(c for c in cases if (c.timed and c.batch is not None) or (task.startswith("L1") and c.timed))
+    return case if dtype is None else case.model_copy(update={"dtype": dtype})
+
+
+@pytest.fixture(scope="module", params=["L1/rms_norm", "L3/decoder_layer"])
+def trial(request):
+    case = case_of(request.param)
+    overlay = Overlay.over_baseline()
+    inputs = draw(trial_specs(case, build_module(overlay, case, "meta")), case, 3, "normal", "cpu")
+    oracle = Oracle(case, overlay, "cpu")
+    truth = oracle(inputs)
+    return case, inputs, oracle, truth, conditioning(oracle, inputs, truth, case, seed=5)
+
+
+def test_a_rounding_moves_a_well_conditioned_answer_by_about_a_rounding(trial):
+    _, _, _, truth, moves = trial
+    eps = torch.finfo(torch.float32).eps
+    assert set(moves) == {name for name, value in truth.items() if value.is_floating_point()}
+    assert all(eps / 100 < m.whole < 30 * eps for m in moves.values())
+
+
+def test_what_is_wrong_stays_wrong(trial):
+    _, _, _, truth, moves = trial
+    baseline = {name: value.float() if value.is_floating_point() else value for name, value in truth.items()}
+
+    def judged(change):
+        ours = {**baseline, "out.0": change(baseline["out.0"].clone())}
+        return compare.compare(ours, baseline, truth, moves)
+
+    def without_last_row(y):
+        y[-1] = 0
+        return y
+
+    assert judged(lambda y: y).passed
+    for change in (
+        lambda y: y.bfloat16().float(),
+        lambda y: y.half().float(),
+        torch.zeros_like,
+        without_last_row,
+    ):
+        assert judged(change).verdict.label == "WRONG(value)"
+
+
+def test_an_ill_conditioned_answer_allows_what_its_inputs_allow():
+    case = case_of("L3/decoder_layer")
+    # A difference of nearly equal numbers: a rounding of x moves it by a tenth.
+    inputs = {"arg.x": torch.tensor([[1.0, 1.0 + 1e-6]], dtype=torch.float64)}
+
+    def oracle(tensors):
+        x = tensors["arg.x"]
+        return {"out.0": x[:, 1:] - x[:, :1]}
+
+    truth = oracle(inputs)
+    lucky = {"out.0": truth["out.0"].float()}
+    honest = {"out.0": truth["out.0"].float() * (1 + 0.02)}
+    wrong = {"out.0": truth["out.0"].float() * 2}
+    moves = conditioning(oracle, inputs, truth, case, seed=1)
+    assert compare.compare(honest, lucky, truth).verdict.label == "WRONG(value)"
+    assert compare.compare(honest, lucky, truth, moves).passed
+    assert compare.compare(wrong, lucky, truth, moves).verdict.label == "WRONG(value)"
+
+
+def test_a_single_operation_is_granted_float32_whatever_its_dtype():
+    assert step(case_of("L1/rms_norm", "bfloat16")) == torch.finfo(torch.float32).eps
+    assert step(case_of("L3/decoder_layer", "bfloat16")) == torch.finfo(torch.bfloat16).eps
