@@ -8,10 +8,11 @@ FK := $(BIN)/fk
 
 .PHONY: demo test check lint types cases docs clean
 
+# One of the examples is wrong on purpose (exit 1); a busy machine gives unstable ratios and says so (exit 3).
 demo: $(VENV)/.installed
-	$(FK) kernels --target rms_norm --candidates examples/candidates; test $$? -le 1
-	$(FK) eval --model llama --size tiny --candidates examples/candidates/faster
-	$(FK) eval --model llama --size tiny --candidates examples/candidates/slower
+	$(FK) kernels --target rms_norm --candidates examples/candidates ; case $$? in 0|1|3) ;; *) exit 1 ;; esac
+	$(FK) eval --model llama --size tiny --candidates examples/candidates/faster || test $$? -eq 3
+	$(FK) eval --model llama --size tiny --candidates examples/candidates/slower || test $$? -eq 3
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest

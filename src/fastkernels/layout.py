@@ -26,3 +26,11 @@ def default_candidates_dir() -> Path:
     here = Path.cwd() / "tasks" / "candidate"
     checkout = _CHECKOUT / "tasks" / "candidate"
     return here if here.is_dir() or not checkout.is_dir() else checkout
+
+
+def shown(path: str | Path) -> str:
+    """A path as reports show it: relative to the working folder where it lies in it, so that they can be
+    shared.
+    """
+    path = Path(path)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from fastkernels import registry
 from fastkernels.errors import NotFoundError, UsageError
+from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet, discover
 from fastkernels.measure.environment import environment, require_device
 from fastkernels.records import EvalReport, ModelResult, Size
@@ -144,7 +145,7 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
         schema=1,
         environment=machine.model_copy(update={"isolation": isolation}),
         request={**request.described(), "seed": seed},
-        candidates=tuple(map(str, request.sources)),
+        candidates=tuple(map(shown, request.sources)),
         models=tuple(results),
         complete=complete,
         macroeval=macroeval(results, self_test=request.candidates is None) if results else None,

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastkernels.errors import BaselineError
+from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet
 from fastkernels.measure.stats import paired_ratio
 from fastkernels.records import Failure, ModelResult, Size, Swap, WorkloadResult
@@ -263,7 +264,7 @@ class ModelTrial:
             category=self.architecture.category,
             size=self.size,
             config=self.config,
-            failure=failure,
+            failure=failure.model_copy(update={"file": shown(failure.file) if failure.file else None}),
             notes=self._notes,
         )
 

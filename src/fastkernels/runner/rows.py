@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastkernels.judge.verdict import Verdict
+from fastkernels.layout import shown
 from fastkernels.records import Contract, KernelRow
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner.bench import Outcome
@@ -46,6 +47,8 @@ def row(
     failure = verdict.failure
     if failure is not None and failure.file is None and work.entry.id in job.files:
         failure = failure.model_copy(update={"file": str(job.files[work.entry.id])})
+    if failure is not None and failure.file is not None:
+        failure = failure.model_copy(update={"file": shown(failure.file)})
     return KernelRow(
         task=work.entry.id,
         variant=work.case.variant,
