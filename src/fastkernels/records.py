@@ -157,6 +157,8 @@ class KernelRow(Record):
     speedup_ci: tuple[float, float] | None = None
     baseline_us: float | None = None  # medians
     candidate_us: float | None = None
+    baseline_p20_p80_us: tuple[float, float] | None = None
+    candidate_p20_p80_us: tuple[float, float] | None = None
     baseline_impl: str | None = None  # which implementations the baseline ran, `rms_norm=triton`
     noise_pct: float | None = None  # |A/A - 1| of two baseline processes beside this trial, upper bound
     bias: float | None = None  # of the candidate's process on identical code; `speedup` is without it

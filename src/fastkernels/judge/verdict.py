@@ -53,6 +53,8 @@ class Speedup(Record):
     high: float
     baseline_us: float
     candidate_us: float
+    baseline_p20_p80_us: tuple[float, float]
+    candidate_p20_p80_us: tuple[float, float]
     noise_pct: float
     bias: float | None = (
         None  # of the candidate's process, measured with the baseline in it; taken off `ratio`

@@ -12,7 +12,7 @@ which widens the interval to what a repetition of the run would show.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -105,22 +105,6 @@ def median_interval(
 def paired_ratio(baseline: ArrayLike, candidate: ArrayLike, rounds: Sequence[int] | None = None) -> Interval:
     """Median of the paired ratios baseline / candidate with its interval."""
     return median_interval(paired_ratios(baseline, candidate), rounds)
-
-
-def pooled_ratio(
-    baselines: Sequence[ArrayLike], candidate: ArrayLike, rounds: Sequence[int] | None = None
-) -> Interval:
-    """Median of the ratios baseline_k,i / candidate_i over several baseline processes k, with its interval.
-
-    The ratios are pooled, the baselines never averaged: durations are skewed to the right, and the median of
-    a mean of two lies above the median of one, which would make a candidate that equals its baseline look
-    faster (3 to 9 % on a busy CPU). A pooled ratio of equal processes is as often above 1 as below.
-    """
-    ratios = [paired_ratios(baseline, candidate) for baseline in baselines]
-    # One candidate sample stands in several ratios: without rounds, each sample is its own cluster.
-    labels = range(len(ratios[0])) if rounds is None else rounds
-    pooled = median_interval(np.concatenate(ratios), [label for _ in ratios for label in labels])
-    return replace(pooled, n=len(ratios[0]))
 
 
 def calibrated(measured: Interval, bias: Interval) -> Interval:

@@ -38,6 +38,8 @@ def row(
             "speedup_ci": (speedup.low, speedup.high),
             "baseline_us": speedup.baseline_us,
             "candidate_us": speedup.candidate_us,
+            "baseline_p20_p80_us": speedup.baseline_p20_p80_us,
+            "candidate_p20_p80_us": speedup.candidate_p20_p80_us,
             "noise_pct": speedup.noise_pct,
             "bias": speedup.bias,
             "significant": speedup.significant,

@@ -273,7 +273,8 @@ class Trial:
             identical = stats.calibrated(identical, self._calibration.identical)
         if verdict := self._referee.final():
             return verdict
-        candidate_s = float(np.median(durations_ns(blocks.c))) / 1e9
+        theirs, ours = (stats.summarize(ns / 1e3) for ns in (blocks.baseline_ns(), durations_ns(blocks.c)))
+        candidate_s = ours.median / 1e6
         work, limits = roofline.work(self._case, bench.baseline), ceilings(bench.device)
         if problem := roofline.implausible(work, limits, candidate_s):
             return Verdict.failed("IMPLAUSIBLE", Failure(message=problem))
@@ -285,8 +286,10 @@ class Trial:
                 ratio=interval.median,
                 low=interval.low,
                 high=interval.high,
-                baseline_us=float(np.median(blocks.baseline_ns())) / 1e3,
-                candidate_us=candidate_s * 1e6,
+                baseline_us=theirs.median,
+                candidate_us=ours.median,
+                baseline_p20_p80_us=(theirs.p20, theirs.p80),
+                candidate_p20_p80_us=(ours.p20, ours.p80),
                 noise_pct=stats.noise_pct([identical]),
                 bias=self._calibration.speedup.median if self._calibration else None,
                 samples=len(blocks.c),

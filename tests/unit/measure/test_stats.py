@@ -123,33 +123,6 @@ def test_weighted_geomean():
         stats.geomean([1, 0])
 
 
-def skewed(n: int, seed: int) -> np.ndarray:
-    """Durations of a busy machine: a floor, and interruptions that only ever add."""
-    generator = np.random.default_rng(seed)
-    return 30 + generator.exponential(6, n)
-
-
-def test_pooled_ratios_of_equal_skewed_processes_are_one():
-    """sqrt(a a') / c, the obvious way to use two baselines, is biased: its median lies above 1."""
-    found, averaged = [], []
-    for seed in range(60):
-        a, other, candidate = (skewed(500, 3 * seed + k) for k in range(3))
-        found.append(stats.pooled_ratio([a, other], candidate).median)
-        averaged.append(np.median(np.sqrt(a * other) / candidate))
-    assert np.mean(found) == pytest.approx(1, abs=0.003)
-    assert np.mean(averaged) > 1.01
-
-
-def test_pooled_ratio_has_an_interval_over_samples_or_rounds():
-    a, other, candidate = (skewed(100, k) for k in range(3))
-    found = stats.pooled_ratio([a, other], candidate)
-    assert found.low < found.median < found.high
-    assert found.n == 100
-    by_round = stats.pooled_ratio([a, other], candidate, [i // 10 for i in range(100)])
-    assert by_round.median == found.median
-    assert stats.pooled_ratio([a], candidate).median == stats.paired_ratio(a, candidate).median
-
-
 def test_calibration_removes_a_steady_bias_and_widens_the_interval():
     measured, bias = stats.Interval(1.10, 1.09, 1.12, 60), stats.Interval(1.05, 1.04, 1.06, 40)
     found = stats.calibrated(measured, bias)
