@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fastkernels.records import EvalReport
+
 ROOT = Path(__file__).parents[2]
 CANDIDATES = ROOT / "tests" / "candidates"
 QUICK = (
@@ -44,9 +46,16 @@ def evaluate(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess
     return done, json.loads(path.read_text()) if path.exists() else {}
 
 
+def assert_good(done: subprocess.CompletedProcess, report: dict) -> None:
+    """Exit 0; or 3, on a machine too busy to say how fast, which the report then shows."""
+    assert report, done.stderr
+    unstable = any(w.unstable for m in EvalReport.model_validate(report).models for w in m.workloads)
+    assert done.returncode == (3 if unstable else 0), done.stderr
+
+
 def test_the_baseline_against_itself(tmp_path):
     done, report = evaluate(tmp_path, *QUICK, "--self-test")
-    assert done.returncode == 0, done.stderr
+    assert_good(done, report)
     model = report["models"][0]
     assert model["correctness"] == 1.0
     assert model["valid"]
@@ -57,7 +66,7 @@ def test_the_baseline_against_itself(tmp_path):
 
 def test_an_honest_candidate_is_inside_and_right(tmp_path):
     done, report = evaluate(tmp_path, *QUICK, "--candidates", str(ROOT / "examples/candidates/faster"))
-    assert done.returncode == 0, done.stderr
+    assert_good(done, report)
     model = report["models"][0]
     assert model["swap"]["sites"] == 7  # two norms in each of three layers, and the final one
     assert model["swap"]["calls"] > 7

@@ -12,6 +12,8 @@ import pytest
 import torch
 import yaml
 
+from fastkernels.layout import shown
+
 ROOT = Path(__file__).parents[2]
 CANDIDATES = ROOT / "tests" / "candidates"
 EXPECTED = yaml.safe_load((CANDIDATES / "expected.yaml").read_text())
@@ -92,7 +94,7 @@ def test_candidates_get_their_verdict(judged, name: str) -> None:
         assert expected.get("says", "") in failure["message"]
         assert expected.get("prints", "") in failure["output"]
         place = CANDIDATES / name / "L1" / f"{expected.get('task', 'rms_norm')}.py"
-        assert failure["file"] == str(place)
+        assert failure["file"] == shown(place)
         if "line" in expected:
             assert failure["line"] == expected["line"]
 

@@ -220,7 +220,7 @@ class _Run:
             for i, r in enumerate(self.rows)
             if (r.candidate, r.task, r.variant) == (job.name, work.entry.id, work.case.variant)
         ]
-        if not any(self.rows[i].verdict == "PASSED" for i in mine):
+        if not any(self.rows[i].verdict in ("PASSED", "UNSTABLE") for i in mine):
             return
         self.progress(
             Progress(len(self._trials), len(self._trials), f"{job.name} · {work.entry.id} torch.compile")
