@@ -79,7 +79,6 @@ def make_step(
         block_tables_GBN=[table.to(device) for table in tables],
         slots_GT=[slots.to(device) for slots in slots_GT],
         num_decodes=num_decodes,
-        num_decode_tokens=num_decodes,
         max_query_len=max(query_lens[num_decodes:], default=0),
         max_seq_len=max(seq_lens),
     )

@@ -94,7 +94,6 @@ class DeviceRows:
             block_tables_GBN=self._tables(rows_B, extent.max_seq_len),
             slots_GT=slots_GT,
             num_decodes=extent.num_decodes,
-            num_decode_tokens=extent.num_decodes,
             max_query_len=extent.max_query_len,
             max_seq_len=extent.max_seq_len,
         )
@@ -117,7 +116,6 @@ class DeviceRows:
             block_tables_GBN=self._tables(rows_P, max_seq_len),
             slots_GT=[self._slots(g, rows_P, positions_P) for g in range(len(self.tables_GRN))],
             num_decodes=num_rows,
-            num_decode_tokens=num_rows,
             max_query_len=0,
             max_seq_len=max_seq_len,
         )

@@ -198,7 +198,6 @@ def _step(case: Case, tensors: Mapping[str, Tensor]) -> Step:
         block_tables_GBN=[tensors[f"step.block_tables.{group}"] for group in groups],
         slots_GT=[tensors[f"step.slots.{group}"] for group in groups],
         num_decodes=batch.num_decodes,
-        num_decode_tokens=batch.num_decodes,
         max_query_len=max(batch.query_lens[batch.num_decodes :], default=0),
         max_seq_len=max(batch.seq_lens),
     )

@@ -29,7 +29,6 @@ class Step:
     block_tables_GBN: list[Tensor]  # for each group int32 [B, N]; block 0 is the null block
     slots_GT: list[Tensor]  # for each group int64 [T]: block * block_size + offset; null block = padding
     num_decodes: int  # rows 0..num_decodes-1 are decode rows
-    num_decode_tokens: int  # = num_decodes, tokens 0..n-1
     max_query_len: int  # longest query among prefill rows (0 without prefill rows)
     max_seq_len: int  # longest seq_len
 

@@ -94,7 +94,6 @@ def _meta_step(batch: Batch, groups: int) -> Step:
         block_tables_GBN=[torch.empty(rows, width, dtype=torch.int32) for _ in range(groups)],
         slots_GT=[torch.empty(tokens, dtype=torch.int64) for _ in range(groups)],
         num_decodes=batch.num_decodes,
-        num_decode_tokens=batch.num_decodes,
         max_query_len=max(batch.query_lens[batch.num_decodes :], default=0),
         max_seq_len=max(batch.seq_lens),
     )

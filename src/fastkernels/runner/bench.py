@@ -37,6 +37,7 @@ class Calibration:
     H200). What they differ by here is taken off what they differ by in the trial.
     """
 
+    contract: Contract  # of the measurement: a bias in one contract says nothing about another
     speedup: Interval  # baseline processes / candidate's process
     identical: Interval  # baseline A / baseline A'
 

@@ -119,14 +119,15 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
     complete, isolation = True, machine.isolation
     with tempfile.TemporaryDirectory(prefix="fk-eval-") as caches, HiddenMemory() as memory:
         for target in targets:
-            sides = _sides(request, target, _weights_seed(seed), Path(caches))
+            chosen = workloads[target.model]
+            sides = _sides(request, target, chosen, _weights_seed(seed), Path(caches))
             trial = ModelTrial(
                 architecture=target.architecture,
                 model=target.model,
                 config=target.config,
                 size=request.size,
                 vocabulary=target.hf_config["vocab_size"],
-                workloads=workloads[target.model],
+                workloads=chosen,
                 candidates=request.candidates,
                 sides=sides,
                 rng=random.Random(seed),
@@ -214,8 +215,10 @@ def _workloads(request: EvalRequest, target: Target) -> list[Workload]:
     return [known[name] for name in names]
 
 
-def _sides(request: EvalRequest, target: Target, seed: int, caches: Path) -> Sides:
-    longest = max(w.input_len + w.output_len for w in _workloads(request, target))
+def _sides(
+    request: EvalRequest, target: Target, workloads: Sequence[Workload], seed: int, caches: Path
+) -> Sides:
+    longest = max(w.input_len + w.output_len for w in workloads)
     samples = target.architecture.correctness.samples[request.size]
     exclusive = request.device == "cuda" and not _fit_together(target)
     engine: dict[str, Any] = {

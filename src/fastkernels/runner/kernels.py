@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from fastkernels.judge.verdict import Verdict
+from fastkernels.judge.verdict import MACHINE_FAULTS, Verdict
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure import stats
 from fastkernels.measure.clocks import SmClock
@@ -253,7 +253,7 @@ def _caches() -> Iterator[Path]:
 
 def _summary(rows: list[KernelRow], wall_s: float, measuring_s: float) -> KernelSummary:
     timed = [(r.speedup, r.calls) for r in rows if r.speedup is not None]
-    unstable = sum(r.verdict in ("UNSTABLE", "INVALID_BASELINE") for r in rows)
+    unstable = sum(r.verdict in MACHINE_FAULTS for r in rows)
     unsupported = sum(r.verdict == "UNSUPPORTED" for r in rows)
     passed = sum(r.verdict == "PASSED" for r in rows)
     return KernelSummary(

@@ -97,7 +97,8 @@ class Sides:
         except BaseException:
             worker.close()
             raise
-        self.isolation = worker.isolation
+        if side == "candidate":  # noise runs of the baseline come later, and are not separated as far
+            self.isolation = worker.isolation
         return SideHandle(side, worker)
 
 

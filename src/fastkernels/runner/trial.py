@@ -115,7 +115,7 @@ class Trial:
             self._lineup.close()
         if isinstance(sampled, Verdict) or sampled.decision == "unstable":
             return None
-        return Calibration(sampled.interval, sampled.blocks.identical())
+        return Calibration(self._outcome.contract, sampled.interval, sampled.blocks.identical())
 
     def _judge(self) -> Verdict:
         if verdict := self._lineup.open():
@@ -249,7 +249,9 @@ class Trial:
         return audit.too_many_threads(blocks.c, self._bench.threads) if self._bench.device == "cpu" else None
 
     def _fresh(self) -> bool:
-        """A captured graph keeps its addresses; other calls find some of their inputs elsewhere."""
+        """Whether an uncaptured call finds its inputs elsewhere; a captured one does in every block
+        (`renew`).
+        """
         return self._outcome.contract != "graph" and self._bench.draws(FRESH_SHARE)
 
     def _unstable(self, sampled: _Sampled) -> Verdict:
@@ -268,9 +270,12 @@ class Trial:
     def _conclude(self, sampled: _Sampled) -> Verdict:
         outcome, bench, blocks = self._outcome, self._bench, sampled.blocks
         interval, identical = sampled.interval, blocks.identical()
-        if self._calibration is not None:
-            interval = stats.calibrated(interval, self._calibration.speedup)
-            identical = stats.calibrated(identical, self._calibration.identical)
+        calibration = self._calibration
+        if calibration is not None and calibration.contract != outcome.contract:
+            calibration = None  # the candidate cannot be captured: both sides were timed eagerly
+        if calibration is not None:
+            interval = stats.calibrated(interval, calibration.speedup)
+            identical = stats.calibrated(identical, calibration.identical)
         if verdict := self._referee.final():
             return verdict
         theirs, ours = (stats.summarize(ns / 1e3) for ns in (blocks.baseline_ns(), durations_ns(blocks.c)))
@@ -291,7 +296,7 @@ class Trial:
                 baseline_p20_p80_us=(theirs.p20, theirs.p80),
                 candidate_p20_p80_us=(ours.p20, ours.p80),
                 noise_pct=stats.noise_pct([identical]),
-                bias=self._calibration.speedup.median if self._calibration else None,
+                bias=calibration.speedup.median if calibration else None,
                 samples=len(blocks.c),
                 dropped=blocks.dropped,
             )

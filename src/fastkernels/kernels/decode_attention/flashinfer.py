@@ -7,7 +7,7 @@ from flashinfer import BatchDecodeWithPagedKVCacheWrapper  # pyright: ignore[rep
 from torch import Tensor
 
 from fastkernels.kernels.kv_cache import limits
-from fastkernels.kernels.kv_cache.pages import page_list, workspace
+from fastkernels.kernels.kv_cache.pages import page_list, static, workspace
 from fastkernels.kernels.plans import is_planned, lease, planned
 
 HEAD_DIMS = (64, 128, 256)
@@ -27,14 +27,9 @@ def unsupported(
 ) -> str | None:
     if reason := limits.library(q_BHK, k_cache, v_cache, HEAD_DIMS):
         return reason
-    if is_planned("flashinfer decode", (seq_lens_B, block_tables_BN), _static(q_BHK, k_cache, scale, window)):
+    if is_planned("flashinfer decode", (seq_lens_B, block_tables_BN), static(q_BHK, k_cache, scale, window)):
         return None
     return limits.reads_lengths_on_the_host(q_BHK)
-
-
-def _static(q_BHK: Tensor, k_cache: Tensor, scale: float, window: int) -> tuple:
-    _, block_size, num_kv_heads, head_dim = k_cache.shape
-    return q_BHK.shape[1], num_kv_heads, head_dim, block_size, q_BHK.dtype, q_BHK.device, scale, window
 
 
 def _plan(
@@ -72,6 +67,6 @@ def decode_attention(
     window: int,
     max_seq_len: int,
 ) -> Tensor:
-    lengths, static = (seq_lens_B, block_tables_BN), _static(q_BHK, k_cache, scale, window)
-    wrapper = planned("flashinfer decode", lengths, static, lambda: _plan(*lengths, *static))
+    lengths, fixed = (seq_lens_B, block_tables_BN), static(q_BHK, k_cache, scale, window)
+    wrapper = planned("flashinfer decode", lengths, fixed, lambda: _plan(*lengths, *fixed))
     return wrapper.run(q_BHK, (k_cache, v_cache), out=q_BHK.new_empty(q_BHK.shape))

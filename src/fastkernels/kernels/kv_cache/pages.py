@@ -38,6 +38,14 @@ def page_list(seq_lens_B: Tensor, block_tables_BN: Tensor, block_size: int) -> P
     return Pages(starts_B1, ids, last_lens_B, lens_B)
 
 
+def static(q: Tensor, k_cache: Tensor, scale: float, window: int) -> tuple:
+    """What a plan depends on beside lengths: q heads, kv heads, head dim, block size, dtype, device, scale,
+    window.
+    """
+    _, block_size, num_kv_heads, head_dim = k_cache.shape
+    return q.shape[1], num_kv_heads, head_dim, block_size, q.dtype, q.device, scale, window
+
+
 @lru_cache
 def workspace(device: torch.device) -> Tensor:
     """Scratch memory that a device's wrappers share: their kernels run in turn, on one stream."""

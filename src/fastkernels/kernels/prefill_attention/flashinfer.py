@@ -7,7 +7,7 @@ from flashinfer import BatchPrefillWithPagedKVCacheWrapper  # pyright: ignore[re
 from torch import Tensor
 
 from fastkernels.kernels.kv_cache import limits
-from fastkernels.kernels.kv_cache.pages import page_list, workspace
+from fastkernels.kernels.kv_cache.pages import page_list, static, workspace
 from fastkernels.kernels.plans import is_planned, lease, planned
 
 HEAD_DIMS = (64, 128, 256)
@@ -30,14 +30,9 @@ def unsupported(
     if reason := limits.library(q_THK, k_cache, v_cache, HEAD_DIMS):
         return reason
     lengths = (query_starts_B1, seq_lens_B, block_tables_BN)
-    if is_planned("flashinfer prefill", lengths, _static(q_THK, k_cache, scale, window)):
+    if is_planned("flashinfer prefill", lengths, static(q_THK, k_cache, scale, window)):
         return None
     return limits.reads_lengths_on_the_host(q_THK)
-
-
-def _static(q_THK: Tensor, k_cache: Tensor, scale: float, window: int) -> tuple:
-    _, block_size, num_kv_heads, head_dim = k_cache.shape
-    return q_THK.shape[1], num_kv_heads, head_dim, block_size, q_THK.dtype, q_THK.device, scale, window
 
 
 def _plan(
@@ -78,6 +73,6 @@ def prefill_attention(
     max_query_len: int,
     max_seq_len: int,
 ) -> Tensor:
-    lengths, static = (query_starts_B1, seq_lens_B, block_tables_BN), _static(q_THK, k_cache, scale, window)
-    wrapper = planned("flashinfer prefill", lengths, static, lambda: _plan(*lengths, *static))
+    lengths, fixed = (query_starts_B1, seq_lens_B, block_tables_BN), static(q_THK, k_cache, scale, window)
+    wrapper = planned("flashinfer prefill", lengths, fixed, lambda: _plan(*lengths, *fixed))
     return wrapper.run(q_THK, (k_cache, v_cache), out=q_THK.new_empty(q_THK.shape))
