@@ -110,13 +110,6 @@ class Job:
     shadowed: tuple[str, ...] = ()
 
     @property
-    def calibrated(self) -> bool:
-        """Whether the bias of its process is measured first. Implementations are for choosing among, not for
-        a score: their rows are compared with the A/A noise as it is, and the time goes to more of them.
-        """
-        return not self.implementations
-
-    @property
     def is_candidate(self) -> bool:
         return bool(self.layers)
 
