@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fastkernels.measure.contracts import CudaDevice, Eager, Graph
-from fastkernels.runner.shared import Arena
+from fastkernels.runner.shared import Arena, Want
 
 pytestmark = [
     pytest.mark.gpu,
@@ -25,8 +25,8 @@ def device():
 
 
 def test_an_arena_holds_what_is_written_and_shares_no_block() -> None:
-    wanted = [("x", (10,), torch.float32, None)]
-    one, two = (Arena.create(wanted, "cuda", writable=True, links=2) for _ in range(2))
+    wanted = [Want("x", (10,), torch.float32, links=2)]
+    one, two = (Arena.create(wanted, "cuda", writable=True) for _ in range(2))
     one.write({"x": torch.arange(20.0, device="cuda").view(2, 10)})
     two.poison()
     assert one.tensors["x"].flatten().tolist() == list(range(20))
