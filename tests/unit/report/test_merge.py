@@ -46,14 +46,14 @@ def test_a_row_is_in_one_part_only(part):
 def test_parts_are_of_one_machine(part, name: str):
     other = part(1, None)
     other = other.model_copy(update={"environment": other.environment.model_copy(update={name: "another"})})
-    with pytest.raises(UsageError, match=f"one environment.*{name}"):
+    with pytest.raises(UsageError, match=rf"one environment.*{name}"):
         merge([part(0, 1), other])
 
 
 def test_parts_ask_one_question(part):
     other = part(1, None)
     other = other.model_copy(update={"request": {**other.request, "providers": True}})
-    with pytest.raises(UsageError, match="one request.*providers"):
+    with pytest.raises(UsageError, match=r"one request.*providers"):
         merge([part(0, 1), other])
 
 
