@@ -173,8 +173,14 @@ class KernelRow(Record):
     links: int = 1  # calls of the captured chain; durations are of one of them
     compile: Literal["ok", "graph break", "error", "n/a"] = "n/a"
     compile_detail: str | None = None
+    origins: dict[str, float] | None = None  # share of device time: authored, vendor, torch, inductor, nccl
     timed: bool = True
     iterations_checked: int = 0
+
+    @property
+    def authored(self) -> float:
+        """Share of device time in kernels that the candidate itself defines; 0 where nobody looked."""
+        return (self.origins or {}).get("authored", 0.0)
 
 
 class KernelSummary(Record):

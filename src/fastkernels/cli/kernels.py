@@ -61,6 +61,13 @@ import click
     show_default=True,
     help="Whether torch.compile(fullgraph=True) of each candidate is tried.",
 )
+@click.option(
+    "--track",
+    type=click.Choice(["open", "authored"]),
+    default="open",
+    show_default=True,
+    help="`authored`: only candidates that spend half their device time in kernels of their own.",
+)
 @click.option("--seed", type=int, help="Seed of the inputs. Default: fresh and secret, stored in the report.")
 @click.option("--json", "json_path", metavar="PATH", help="Write the report as JSON; `-` is stdout.")
 def command(json_path: str | None, **arguments: Any) -> None:

@@ -29,6 +29,7 @@ _COLUMNS = (
     Column("error", "worst error against float64 / allowed error (twice the baseline's); at most 1 passes"),
     Column("capture", "whether the call can be captured in a CUDA graph", right=False),
     Column("compile", "whether torch.compile(fullgraph=True) of a module that calls it works", right=False),
+    Column("authored %", "share of device time in kernels that the candidate itself defines"),
 )
 _OUTPUT_LINES = 20  # of captured output in the table; the JSON has all of it
 _CONTRACTS = {
@@ -105,6 +106,7 @@ def _cells(row: KernelRow, several: bool) -> list[str | Text]:
         _number(row.error_ratio, ".2g"),
         "" if row.capture == "n/a" else row.capture,
         "" if row.compile == "n/a" else row.compile,
+        "" if row.origins is None else format(100 * row.authored, ".0f"),
     ]
 
 

@@ -3,6 +3,8 @@ die."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from fastkernels.errors import BaselineError
@@ -13,14 +15,14 @@ from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
 from fastkernels.records import Case
 from fastkernels.runner.isolation import HiddenMemory
-from fastkernels.runner.party import Compiled, Party, Timeouts
+from fastkernels.runner.party import Party, Timeouts
 from fastkernels.runner.plan import Job
 from fastkernels.runner.pool import Worker, WorkerError, WorkerProblem, memory_limit
 from fastkernels.runner.shared import Arena, Want
 
 _SIDE = "fastkernels.runner.kernel_side:KernelSide"
 _PROBE_BYTE = 0x5A
-_COMPILE_SEED = 20  # tracing looks at shapes; the values are nobody's secret
+_LOOK_SEED = 20  # shapes are looked at; the values are nobody's secret
 
 
 class Crew:
@@ -69,19 +71,20 @@ class Crew:
             self._candidate.worker.close()
         self._candidate = self._candidate_of = None
 
-    def compiled(self, job: Job, case: Case, candidate: bool) -> Compiled:
-        """Trace a case's module with torch.compile, in the candidate's or in a baseline worker."""
+    @contextlib.contextmanager
+    def loaded(self, job: Job, case: Case, candidate: bool) -> Iterator[Party]:
+        """The candidate or a baseline worker with a case's module, called once: to look at it, untimed."""
         party = self._candidate_for(job) if candidate else self._baselines()[0]
         specs = trial_specs(case, build_module(Overlay.over_baseline(), case, "meta"))
         inbox = Arena.like(specs, self._device, ChainPlan())
-        inbox.write(draw_links(specs, case, _COMPILE_SEED, ChainPlan().links_of, device=self._device))
+        inbox.write(draw_links(specs, case, _LOOK_SEED, ChainPlan().links_of, device=self._device))
         try:
             layers = [str(layer) for layer in job.layers] if candidate else []
             results = party.load(
                 case, layers, job.implementations.get(case.task, {}) if candidate else {}, inbox
             )
             party.give_boxes(specs, results, ChainPlan())
-            return party.compiled()
+            yield party
         finally:
             party.unload()
             inbox.close()

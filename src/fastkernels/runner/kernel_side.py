@@ -189,6 +189,12 @@ class KernelSide:
 
         return check(self._links[0].call)
 
+    def launched(self) -> dict[str, Any]:
+        """The kernels of one eager call, for attribution."""
+        from fastkernels.runner.launches import launched
+
+        return {"kernels": launched(self._links[0].call)}
+
     def close(self) -> dict[str, Any]:
         """Forget the case."""
         self._links = self._active = []

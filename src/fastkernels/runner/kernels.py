@@ -30,11 +30,13 @@ from fastkernels.runner.crew import Crew
 from fastkernels.runner.party import Timeouts
 from fastkernels.runner.plan import Job, KernelsRequest, Work, plan
 from fastkernels.runner.pool import default_threads
-from fastkernels.runner.rows import compile_columns, row, unavailable_row
+from fastkernels.runner.rows import compile_columns, origin_columns, row, unavailable_row
 from fastkernels.runner.trial import Trial
 
 # A candidate that was ended this often in one task is not tried on the rest of its cases.
 MOST_DEATHS = 2
+# Of device time, for the track `authored`.
+AUTHORED_SHARE = 0.5
 # One failed import is the same failure for every case.
 _FINAL = ("IMPORT_ERROR",)
 
@@ -137,7 +139,7 @@ class _Run:
                 )
                 self._one(job, work, crew, bench)
                 if self._last_of_variant(job, index):
-                    self._compile(job, work, crew)
+                    self._look(job, work, crew)
             crew.dismiss_candidate()
         if crew.overhead_ns:
             overhead_us = crew.overhead_ns / 1e3
@@ -192,9 +194,9 @@ class _Run:
         key = (work.entry.id, work.case.variant)
         return all((later.entry.id, later.case.variant) != key for later in job.works[index + 1 :])
 
-    def _compile(self, job: Job, work: Work, crew: Crew) -> None:
-        """The compile column of one (candidate, variant): checked on its last case, once."""
-        if not (self.request.compile_check and job.is_candidate):
+    def _look(self, job: Job, work: Work, crew: Crew) -> None:
+        """The columns `compile` and `origins` of one (candidate, variant), from its last case."""
+        if not job.is_candidate:
             return
         mine = [
             i
@@ -204,11 +206,26 @@ class _Run:
         if not any(self.rows[i].verdict in ("PASSED", "UNSTABLE") for i in mine):
             return
         self.progress(
-            Progress(len(self._trials), len(self._trials), f"{job.name} · {work.entry.id} torch.compile")
+            Progress(
+                len(self._trials), len(self._trials), f"{job.name} · {work.entry.id} kernels, torch.compile"
+            )
         )
-        update = compile_columns(crew, job, work)
+        update = origin_columns(crew, job, work) if self.request.device == "cuda" else {}
+        if self.request.compile_check:
+            update |= compile_columns(crew, job, work)
         for i in mine:
             self.rows[i] = self.rows[i].model_copy(update=update)
+        if self.request.track == "authored" and self.rows[mine[0]].authored < AUTHORED_SHARE:
+            self._leave_out(mine)
+
+    def _leave_out(self, rows: list[int]) -> None:
+        first = self.rows[rows[0]]
+        note = (
+            f"left out of the track `authored`: {len(rows)} rows of {first.candidate} in {first.task}, "
+            f"{100 * first.authored:.0f} % of whose device time is in kernels of its own"
+        )
+        self.notes[note] = None
+        self.rows = [row for i, row in enumerate(self.rows) if i not in rows]
 
 
 @contextlib.contextmanager

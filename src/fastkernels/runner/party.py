@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from fastkernels.judge.metadata import Description
+from fastkernels.measure.attribution import Launched
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
 from fastkernels.records import Case, Record, TensorSpec
@@ -81,6 +82,15 @@ class _Inspected(_Answer):
 class Compiled(_Answer):
     status: str = Field(pattern="^(ok|graph break|error)$")
     detail: str
+
+
+class _Launch(_Answer):
+    name: str
+    ns: int = Field(ge=0, lt=MOST_NS)
+
+
+class _Launches(_Answer):
+    kernels: list[_Launch]
 
 
 @dataclass(frozen=True)
@@ -218,7 +228,12 @@ class Party:
         }
 
     def compiled(self) -> Compiled:
-        return self._answer("compiled", Compiled, self._timeouts.first)  # type: ignore[arg-type]
+        return self._answer("compiled", Compiled, self._timeouts.first)
+
+    def launched(self) -> list[Launched]:
+        """The kernels of one eager call, as the worker says."""
+        answer = self._answer("launched", _Launches, self._timeouts.first)
+        return [Launched(kernel.name, kernel.ns) for kernel in answer.kernels]
 
     def unload(self) -> None:
         """Forget the case, and free its boxes."""

@@ -44,6 +44,7 @@ class KernelsRequest(Record):
     budget_s: float | None = None  # of sampling, for each timed case
     timeout_s: float | None = None  # of one phase of a candidate
     compile_check: bool = True
+    track: Literal["open", "authored"] = "open"
     seed: int | None = None  # None: fresh
 
     @classmethod
@@ -63,6 +64,8 @@ class KernelsRequest(Record):
     def resolved(self) -> KernelsRequest:
         """Every default filled in from this machine. MachineError for CUDA without CUDA."""
         device = require_device(self.device)
+        if self.track == "authored" and device != "cuda":
+            raise UsageError("--track authored needs a CUDA device: kernels have no names on a CPU")
         contract = self.contract or DEFAULT_CONTRACT[device]
         if contract not in CONTRACTS[device]:
             raise UsageError(
