@@ -76,16 +76,25 @@ class Trial:
         layers: Sequence[str],
         implementations: dict[str, str],
         calibration: Calibration | None = None,
+        base_layers: Sequence[str] = (),
     ) -> None:
         """`parties`: baseline A, candidate C, baseline A'. `layers` and `implementations` are the
-        candidate's."""
+        candidate's; `base_layers` lie over the baseline in A and A'."""
         self._calibration = calibration
         self._bench, self._entry, self._case = bench, entry, case
         specs = trial_specs(case, build_module(bench.baseline, case, "meta"))
         self._referee = Referee(entry, case, specs, bench.baseline, bench.device, bench.rng)
         self._outcome = Outcome(Verdict.passed(), contract=bench.contract)
         self._lineup = Lineup(
-            bench, case, specs, self._referee.mutable, parties, layers, implementations, self._outcome
+            bench,
+            case,
+            specs,
+            self._referee.mutable,
+            parties,
+            layers,
+            implementations,
+            self._outcome,
+            base_layers,
         )
 
     def run(self) -> Outcome:
