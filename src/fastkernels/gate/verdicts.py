@@ -27,7 +27,7 @@ from fastkernels.records import GateLimits, GateRow, GateVerdict, Look
 
 Kind = Literal["fast", "same", "slow", "unsure"]
 
-REPETITIONS = 2  # of a suspicious row: with the first look three, so that a majority exists
+REPETITIONS = 2  # of a suspicious row, at most: with the first look three, so that a majority exists
 FAILING: frozenset[GateVerdict] = frozenset({"SLOW", "MISSING", "BROKEN"})
 _CONVICTS = 2  # slow looks
 _DENY: tuple[Kind, ...] = ("fast", "same")
@@ -56,8 +56,12 @@ def kind(look: Look, limits: GateLimits) -> Kind:
 
 
 def wanted(looks: Sequence[Look], limits: GateLimits) -> int:
-    """How many looks a row needs, after those that it has: a suspicious first one has to be repeated."""
-    return 1 + REPETITIONS if looks and kind(looks[0], limits) not in _DENY else 1
+    """How many looks a row needs, by those that it has: a suspicious first one has to be repeated."""
+    kinds = [kind(look, limits) for look in looks]
+    if not kinds or kinds[0] in _DENY:
+        return 1
+    convicted = len(kinds) >= _CONVICTS and set(kinds) == {"slow"}
+    return _CONVICTS if convicted else 1 + REPETITIONS
 
 
 def settle(looks: Sequence[Look], limits: GateLimits) -> tuple[GateVerdict, str]:
@@ -87,15 +91,14 @@ def middle(looks: Sequence[Look]) -> Look:
 
 def unseen(rows: Sequence[GateRow], limits: GateLimits) -> tuple[str, ...]:
     """A note where the noise hides regressions that the user wants to see."""
-    noise = [
-        look.noise_pct for row in rows if row.looks and (look := middle(row.looks)).noise_pct is not None
-    ]
-    loud = [one for one in noise if one > limits.max_regression_pct]
+    same = [middle(row.looks) for row in rows if row.looks and row.verdict == "SAME"]
+    loud = [look.noise_pct for look in same if (look.noise_pct or 0) > limits.max_regression_pct]
     if not loud:
         return ()
+    most = max(noise or 0 for noise in loud)
     return (
-        f"{len(loud)} of {len(noise)} rows have more noise (up to {max(loud):.1f} %) than --max-regression "
-        f"{limits.max_regression_pct:g} %: a regression within the noise is not seen there",
+        f"{len(loud)} of {len(same)} timed rows that are SAME have more noise (up to {most:.1f} %) than "
+        f"--max-regression {limits.max_regression_pct:g} %: a regression within the noise is not seen there",
     )
 
 

@@ -31,8 +31,8 @@ def mean(report: GateReport) -> str:
     if summary.geomean_speedup is None or summary.geomean_ci is None:
         return f"no speed-up was measured{asked}" if asked else ""
     low, high = summary.geomean_ci
-    interval = f"{low:.3f} .. {high:.3f}"
-    return f"geometric mean of the speed-ups {summary.geomean_speedup:.3f} ({interval}), weighted by calls{asked}"
+    known = f"{summary.geomean_speedup:.3f} ({low:.3f} .. {high:.3f})"
+    return f"geometric mean of the speed-ups {known}, weighted by calls{asked}"
 
 
 def place(row: GateRow) -> str:
