@@ -51,8 +51,8 @@ def _case(task: str, row: GateRow) -> xml.Element:
             problem.text = _legal(f"{row.failure.message}\n{row.failure.output}".strip())
     out = f"{row.verdict}: {row.reason}\n" + "\n".join(
         look.problem
-        or f"{look.speedup:.4f} {look.speedup_ci}, base {look.base_us:.4g} us, head "
-        f"{look.head_us:.4g} us, noise {look.noise_pct:.2f} %, {look.samples} samples"
+        or f"speed-up {look.speedup:.4f}, base {look.base_us:.4g} us, head {look.head_us:.4g} us, "
+        f"noise {look.noise_pct:.2f} %, {look.samples} samples"
         for look in row.looks
     )
     xml.SubElement(case, "system-out").text = _legal(out)
