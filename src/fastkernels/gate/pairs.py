@@ -112,7 +112,8 @@ def _folders(head: str, base: str | None, filters: Filters, scratch: Path) -> Co
 
 def _head(head: str) -> list[CandidateSet]:
     if _is_file(head):
-        raise UsageError(f"{head}: a file; HEAD is {_FOLDER}. A report can be the base: --base {head}")
+        report = f" A report can be the base: --base {head}" if head.endswith(".json") else ""
+        raise UsageError(f"{head}: a file; HEAD is {_FOLDER}.{report}")
     return discover([head])
 
 
@@ -224,7 +225,18 @@ def _planned(sets: Sequence[CandidateSet], filters: Filters) -> dict[tuple[Path,
     """Layers -> the cases that these candidates change. UsageError where there is nothing at all."""
     stacks = dict.fromkeys(os.pathsep.join(map(str, s.layers)) for s in sets)
     request = KernelsRequest(**filters.model_dump(), candidates=tuple(stacks), device="cpu")
-    return {job.layers: job.works for job in plan(request)}
+    asked = _asked(filters)
+    try:
+        return {job.layers: job.works for job in plan(request)}
+    except UsageError:
+        if not asked:
+            raise  # there are no such cases at all: the plan says which word is wrong
+        having = sorted({task for found in sets for task in found.files})
+        wanted = ", ".join(dict.fromkeys(task for task, _ in asked))
+        raise UsageError(
+            f"Neither side has a candidate for {wanted}; there are some for {', '.join(having) or 'nothing'}. "
+            "Leave out --target to compare these, or write one: fk stubs"
+        ) from None
 
 
 def _version(found: CandidateSet, jobs: Mapping[tuple[Path, ...], Sequence[Work]]) -> Version:

@@ -8,12 +8,12 @@ processes of their own.
     same         the interval excludes a regression beyond the limit
     unsure       none of these, or no numbers
 
-A first look that is `slow` or `unsure` is suspicious, and is repeated in fresh processes: two processes with
-the same code differ by some percent, steadily while they live (docs/measured.md), so one look alone convicts
-nobody.
+A first look that is not `same` is repeated in fresh processes: two processes with the same code differ by some
+percent, steadily while they live (docs/measured.md), so one look alone proves no change.
 
     SLOW         two looks are slow, and none denies it
-    SAME, FAST   the first look says so, or more looks deny the regression than not
+    FAST         two looks are fast, and none is slow or same
+    SAME         the first look says so, or more looks deny a regression than not
     AMBIGUOUS    everything else
 """
 
@@ -27,9 +27,9 @@ from fastkernels.records import GateLimits, GateRow, GateVerdict, Look
 
 Kind = Literal["fast", "same", "slow", "unsure"]
 
-REPETITIONS = 2  # of a suspicious row, at most: with the first look three, so that a majority exists
+REPETITIONS = 2  # at most: with the first look three, so that a majority exists
 FAILING: frozenset[GateVerdict] = frozenset({"SLOW", "MISSING", "BROKEN"})
-_CONVICTS = 2  # slow looks
+_PROVES = 2  # looks that agree on a change
 _DENY: tuple[Kind, ...] = ("fast", "same")
 
 
@@ -56,27 +56,29 @@ def kind(look: Look, limits: GateLimits) -> Kind:
 
 
 def wanted(looks: Sequence[Look], limits: GateLimits) -> int:
-    """How many looks a row needs, by those that it has: a suspicious first one has to be repeated."""
+    """How many looks a row needs, by those that it has: one that shows a change has to be repeated."""
     kinds = [kind(look, limits) for look in looks]
-    if not kinds or kinds[0] in _DENY:
+    if not kinds or kinds[0] == "same":
         return 1
-    convicted = len(kinds) >= _CONVICTS and set(kinds) == {"slow"}
-    return _CONVICTS if convicted else 1 + REPETITIONS
+    first, second = kinds[0], (kinds[1:] or [kinds[0]])[0]
+    agree = first == second == "slow" or (first in _DENY and second in _DENY)
+    return _PROVES if agree else 1 + REPETITIONS
 
 
 def settle(looks: Sequence[Look], limits: GateLimits) -> tuple[GateVerdict, str]:
     """The verdict of a row that is right on both sides, and why. `looks`: the first, then its repetitions."""
     kinds = [kind(look, limits) for look in looks]
-    first = kinds[0]
-    if first == "fast":
-        return "FAST", "faster, beyond thresholds and noise"
+    first, count = kinds[0], {one: kinds.count(one) for one in kinds}
     if first == "same":
         return "SAME", "no change beyond thresholds and noise"
-    slow, denied = kinds.count("slow"), sum(one in _DENY for one in kinds)
-    if slow >= _CONVICTS and not denied:
-        return "SLOW", f"slower, beyond thresholds and noise, in {slow} of {len(looks)} looks"
+    denied = sum(one in _DENY for one in kinds)
+    changes: tuple[tuple[Kind, GateVerdict], ...] = (("slow", "SLOW"), ("fast", "FAST"))
+    for change, verdict in changes:
+        agree = count.get(change, 0)
+        if agree >= _PROVES and agree + count.get("unsure", 0) == len(looks):
+            return verdict, f"{change}er, beyond thresholds and noise, in {agree} of {len(looks)} looks"
     if 2 * denied > len(looks):
-        return "SAME", f"the first look was {first}, {denied} of {len(looks) - 1} in fresh processes deny it"
+        return "SAME", f"the first look was {first}; fresh processes deny a change ({', '.join(kinds[1:])})"
     problems = [look.problem for look in looks if look.problem is not None]
     seen = ", ".join(kinds)
     return "AMBIGUOUS", f"looks say: {seen}" + (f" ({problems[-1]})" if problems else "")
