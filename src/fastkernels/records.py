@@ -161,7 +161,6 @@ class KernelRow(Record):
     candidate_p20_p80_us: tuple[float, float] | None = None
     baseline_impl: str | None = None  # which implementations the baseline ran, `rms_norm=triton`
     noise_pct: float | None = None  # |A/A - 1| of two baseline processes beside this trial, upper bound
-    bias: float | None = None  # of the candidate's process on identical code; `speedup` is without it
     significant: bool | None = None  # the win or loss exceeds noise and interval
     samples: int = 0
     dropped: int = 0
@@ -171,6 +170,7 @@ class KernelRow(Record):
     candidate_error: float | None = None
     roofline_pct: float | None = None  # floor time from bytes and flops / candidate time
     capture: Literal["yes", "no", "n/a"] = "n/a"
+    links: int = 1  # calls of the captured chain; durations are of one of them
     compile: Literal["ok", "graph break", "error", "n/a"] = "n/a"
     compile_detail: str | None = None
     timed: bool = True

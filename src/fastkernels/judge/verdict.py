@@ -56,9 +56,6 @@ class Speedup(Record):
     baseline_p20_p80_us: tuple[float, float]
     candidate_p20_p80_us: tuple[float, float]
     noise_pct: float
-    bias: float | None = (
-        None  # of the candidate's process, measured with the baseline in it; taken off `ratio`
-    )
     samples: int
     dropped: int
 

@@ -72,13 +72,26 @@ def draw(
     device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
     """Draw the named tensors on `device`; activations and caches follow `distribution` (of DISTRIBUTIONS)."""
+    return {name: value[0] for name, value in draw_links(specs, case, seed, 1, distribution, device).items()}
+
+
+def draw_links(
+    specs: Mapping[str, TensorSpec],
+    case: Case,
+    seed: int,
+    links: int,
+    distribution: str = "normal",
+    device: torch.device | str = "cpu",
+) -> dict[str, Tensor]:
+    """[links, *shape]: as many trials as a chain has links, with one layout of requests for all."""
     drawn: dict[str, Tensor] = {}
     for name, spec in specs.items():
         if spec.draw.startswith("step."):
-            drawn[name] = _from_layout(name, spec, case, seed).to(device)
+            value = _from_layout(name, spec, case, seed).to(device)
+            drawn[name] = value.expand(links, *value.shape)
             continue
         generator = Generator(device).manual_seed(_seed(seed, name))
-        value = torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=device)
+        value = torch.empty((links, *spec.shape), dtype=getattr(torch, spec.dtype), device=device)
         if spec.draw == "ids":
             _fill_ids(value, spec, generator)
         elif spec.draw == "uniform":
@@ -120,11 +133,12 @@ def _attended(spec: TensorSpec) -> TensorSpec:
 
 
 def _spoil_unheld(name: str, pool: Tensor, case: Case, seed: int) -> None:
-    """Make entries that hold no token large. A module's own pool does not hold this step's tokens yet."""
+    """Make entries of [links, N, P, ...] that hold no token large. A module's own pool does not hold this
+    step's tokens yet."""
     is_argument = name.startswith("arg.")
     layout = _layout(case, seed, 0 if is_argument else int(name.split(".")[1]))
     scale_NP = torch.where(layout.held(with_queries=is_argument), 1, _GARBAGE_SCALE)
-    pool.mul_(scale_NP.to(pool.device, pool.dtype).view(*pool.shape[:2], *[1] * (pool.dim() - 2)))
+    pool.mul_(scale_NP.to(pool.device, pool.dtype).view(1, *pool.shape[1:3], *[1] * (pool.dim() - 3)))
 
 
 def _parameter_spec(name: str, value: Tensor) -> TensorSpec:
@@ -137,10 +151,11 @@ def _parameter_spec(name: str, value: Tensor) -> TensorSpec:
 
 
 def _fill_ids(value: Tensor, spec: TensorSpec, generator: Generator) -> None:
-    """Uniform in [low, high); the first and the last id always occur."""
+    """Uniform in [low, high); in each link the first and the last id always occur."""
     value.random_(int(spec.low), int(spec.high), generator=generator)
-    if value.numel() > 1:
-        value.view(-1)[0], value.view(-1)[-1] = int(spec.high) - 1, int(spec.low)
+    ids_LN = value.flatten(1)
+    if ids_LN.shape[1] > 1:
+        ids_LN[:, 0], ids_LN[:, -1] = int(spec.high) - 1, int(spec.low)
 
 
 def _from_layout(name: str, spec: TensorSpec, case: Case, seed: int) -> Tensor:

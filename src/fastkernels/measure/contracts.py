@@ -3,29 +3,35 @@
     host     wall clock round the call, to the end of the device's work. CPU: the primary contract.
     eager    device time of one eager call; its launches are enqueued while the device is busy with
              something else, so the gaps between them do not count.
-    graph    device time of one replay of the call captured in a CUDA graph: how production decodes. CUDA:
-             primary.
+    graph    device time of a chain of captured calls in one CUDA graph, divided by their number: how
+             production decodes, layer after layer. Every call has its own module, inputs and results, so
+             all find cold caches; each ends before the next begins (measure/chain.py). CUDA: primary.
 
 The order of one iteration (what the judge's loop asks for; see `Contract.run`):
 
     host            stage | clock, call, clock, keep
-    eager, graph    spin, stage, flush L2, event, call or replay, event, keep | wait
+    eager, graph    spin, stage, flush L2, event, call or chain, event, keep | wait
 
 `stage` copies the inputs in, `keep` copies the results out; both enqueue raw copies on the timed stream. On
 CUDA the inputs arrive behind the spin, so work that a call smuggles to another stream finds the inputs of
 the call before, and `keep` follows the second event at once, so it does not wait for such work either.
 
+The judge says how long the spin is: equal on all sides, so that its own clock can be held against theirs.
+It must outlast the host's time to enqueue what follows; where it did not, the sample is dropped and the judge
+doubles it (`longer`).
+
 Two events with nothing between them do not read zero (1.3 us on an H200). That is measured in every worker
 before a candidate is imported (`overhead_ns`), printed with the report, and the judge takes it off every
-device duration of both sides: with it, a kernel of 2 us would seem to take 3.3, and a win of 20 % would seem
-to be 13.
+device duration of both sides: with it, one kernel of 2 us would seem to take 3.3, and a win of 20 % would
+seem to be 13.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -34,7 +40,6 @@ from fastkernels.measure.cold import L2Flush
 from fastkernels.measure.cuda import Driver
 
 WARM_UPS = 3  # calls before a capture: lazy initialisation and autotuning must not be captured
-# A spin must outlast the host's time to enqueue stage, flush and call. It doubles where it did not.
 FIRST_SPIN_CYCLES = 200_000  # about 0.1 ms at 1.8 GHz
 MAX_SPIN_CYCLES = 80_000_000  # about 40 ms: a call that is still not hidden waits for the device itself
 
@@ -54,7 +59,7 @@ class Contract(Protocol):
 
     name: str
 
-    def prepare(self, stage: Callable[[], None]) -> None:
+    def prepare(self, stage: Callable[[], None], spin_cycles: int) -> None:
         """Before the judge's clock starts."""
         ...
 
@@ -74,7 +79,7 @@ class Host:
         self._idle, self._clock = idle, clock
         self._gc_off, self._gc_on = gc.disable, gc.enable
 
-    def prepare(self, stage: Callable[[], None]) -> None:
+    def prepare(self, stage: Callable[[], None], spin_cycles: int) -> None:
         stage()
         if self._idle:
             self._idle()
@@ -94,6 +99,15 @@ class Host:
         return Timing(end - begin, True)
 
 
+class Chain(Protocol):
+    """Captured calls in one graph; `results`: what each returned, rewritten by every launch."""
+
+    results: list[Any]
+
+    def launch(self) -> None: ...
+    def close(self) -> None: ...
+
+
 class Device(Protocol):
     """What the CUDA contracts need of a device; everything is enqueued on one stream."""
 
@@ -104,7 +118,7 @@ class Device(Protocol):
     def started(self) -> bool: ...
     def wait(self) -> None: ...
     def elapsed_ns(self) -> int: ...
-    def capture(self, call: Call) -> tuple[Call, Any]: ...
+    def capture(self, calls: Sequence[Call]) -> Chain: ...
 
 
 class Eager:
@@ -115,8 +129,9 @@ class Eager:
         self._cycles = FIRST_SPIN_CYCLES
         self._gc_off, self._gc_on = gc.disable, gc.enable
 
-    def prepare(self, stage: Callable[[], None]) -> None:
+    def prepare(self, stage: Callable[[], None], spin_cycles: int) -> None:
         """Everything happens behind the spin."""
+        self._cycles = spin_cycles
 
     def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> Timing:
         device = self._device
@@ -133,43 +148,55 @@ class Eager:
             self._gc_on()
         keep(result)
         device.wait()
-        if not hidden:
-            self._cycles = min(2 * self._cycles, MAX_SPIN_CYCLES)
         # A call that waits for the device can never be hidden; its gaps are its own and count.
         return Timing(device.elapsed_ns(), hidden or self._cycles == MAX_SPIN_CYCLES)
 
 
 class Graph(Eager):
-    """Replays what `capture` recorded; `poison(result)` spoils the static results before each replay."""
+    """Launches what `capture` recorded; `poison(result)` spoils every call's results before each launch.
+
+    `keep` gets the results of all calls, in order.
+    """
 
     name = "graph"
 
     def __init__(self, device: Device, poison: Callable[[Any], None]) -> None:
         super().__init__(device)
         self._poison = poison
-        self._replay: Call | None = None
-        self._result: Any = None
+        self._chain: Chain | None = None
 
-    def capture(self, call: Call) -> None:
-        """Record the call. Raises what the call or CUDA raises where it cannot be captured."""
-        self._replay, self._result = self._device.capture(call)
+    def capture(self, calls: Sequence[Call]) -> list[Any]:
+        """Record the calls; their results. Raises what a call or CUDA raises where it cannot be captured."""
+        self.release()
+        self._chain = self._device.capture(calls)
+        return self._chain.results
 
     def release(self) -> None:
         """Forget the recording and the memory that it holds."""
-        self._replay = self._result = None
+        if self._chain is not None:
+            self._chain.close()
+        self._chain = None
 
-    def prepare(self, stage: Callable[[], None]) -> None:
-        self._poison(self._result)
+    def prepare(self, stage: Callable[[], None], spin_cycles: int) -> None:
+        assert self._chain is not None, "capture() comes before prepare()"
+        super().prepare(stage, spin_cycles)
+        for result in self._chain.results:
+            self._poison(result)
 
     def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> Timing:
-        assert self._replay is not None, "capture() comes before run()"
-        replay, result = self._replay, self._result
+        assert self._chain is not None, "capture() comes before run()"
+        chain = self._chain
 
-        def replayed() -> Any:
-            replay()
-            return result
+        def launched() -> list[Any]:
+            chain.launch()
+            return chain.results
 
-        return super().run(stage, replayed, keep)
+        return super().run(stage, launched, keep)
+
+
+def longer(spin_cycles: int) -> int:
+    """The next spin after one that was too short."""
+    return min(2 * spin_cycles, MAX_SPIN_CYCLES)
 
 
 class CudaDevice:
@@ -186,8 +213,8 @@ class CudaDevice:
         self.flush = L2Flush(driver, self._capture_stream)
         self._start, self._end = driver.event(), driver.event()
         self._sleep = torch.cuda._sleep
-        self._capturing, self._graph_type = torch.cuda.graph, torch.cuda.CUDAGraph
-        self._replay = torch._C._CUDAGraph.replay
+        self._graph_type, graph = torch.cuda.CUDAGraph, torch._C._CUDAGraph
+        self._begin, self._finish, self._raw = graph.capture_begin, graph.capture_end, graph.raw_cuda_graph
 
     def spin(self, cycles: int) -> None:
         self._sleep(cycles)
@@ -207,18 +234,37 @@ class CudaDevice:
     def elapsed_ns(self) -> int:
         return self._driver.elapsed_ns(self._start, self._end)
 
-    def capture(self, call: Call) -> tuple[Call, Any]:
+    def capture(self, calls: Sequence[Call]) -> CudaChain:
+        """Each call in a graph of its own: what it starts on other streams must have ended with it."""
         self._capture_stream.wait_stream(self._stream)
         with torch.cuda.stream(self._capture_stream):
-            for _ in range(WARM_UPS):
-                call()
-        self._stream.wait_stream(self._capture_stream)
+            for call in calls:
+                for _ in range(WARM_UPS):
+                    call()
         torch.cuda.synchronize()
-        graph = self._graph_type()
-        with self._capturing(graph, stream=self._capture_stream):
-            result = call()
+        pool = torch.cuda.graph_pool_handle()
+        gc.collect()  # a graph that is freed while another is captured would spoil it
+        gc.disable()
+        try:
+            captured = [self._captured(call, pool) for call in calls]
+        finally:
+            gc.enable()
+        graphs, results = [graph for graph, _ in captured], [result for _, result in captured]
         torch.cuda.synchronize()
-        return lambda: self._replay(graph), result
+        return CudaChain(self._driver, self.stream, graphs, [self._raw(graph) for graph in graphs], results)
+
+    def _captured(self, call: Call, pool: Any) -> tuple[Any, Any]:
+        graph = self._graph_type(keep_graph=True)
+        with torch.cuda.stream(self._capture_stream):
+            self._begin(graph, pool)
+            try:
+                result = call()
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # what broke the capture says more than its end
+                    self._finish(graph)
+                raise
+            self._finish(graph)
+        return graph, result
 
     def overhead_ns(self, repeats: int = 20) -> int:
         """Median reading of two events with nothing between them: what the clock itself costs here."""
@@ -230,3 +276,21 @@ class CudaDevice:
             self.wait()
             readings.append(self.elapsed_ns())
         return sorted(readings)[repeats // 2]
+
+
+class CudaChain:
+    """Graphs of single calls, in one executable graph. `graphs` hold the memory that their kernels use."""
+
+    def __init__(
+        self, driver: Driver, stream: int, graphs: list[Any], handles: Sequence[int], results: list[Any]
+    ) -> None:
+        self._driver, self._stream, self._graphs = driver, stream, graphs
+        self.results = results
+        self._executable = driver.chain(handles)
+
+    def launch(self) -> None:
+        self._driver.launch(self._executable, self._stream)
+
+    def close(self) -> None:
+        self._driver.drop_chain(self._executable)
+        self._graphs, self.results = [], []

@@ -1,4 +1,4 @@
-"""The CUDA driver through ctypes: memory, copies, events and IPC that no Python code can patch.
+"""The CUDA driver through ctypes: memory, copies, events, graphs and IPC that no Python code can patch.
 
 Handles are taken before a candidate is imported; nothing here passes through torch's operators, which a
 candidate could register again. Addresses and streams are plain integers. Everything works in torch's
@@ -8,7 +8,8 @@ primary context, so torch must have initialised the device in the calling thread
 from __future__ import annotations
 
 import ctypes
-from ctypes import byref, c_char, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from collections.abc import Sequence
+from ctypes import byref, c_char, c_float, c_int, c_size_t, c_uint, c_uint64, c_ulonglong, c_void_p
 from typing import Any
 
 from fastkernels.errors import MachineError
@@ -47,6 +48,16 @@ class Driver:
         self._stream_wait = self._function("cuStreamSynchronize", c_void_p)
         self._context_wait = self._function("cuCtxSynchronize")
         self._reset_persisting = self._function("cuCtxResetPersistingL2Cache")
+        self._graph_create = self._function("cuGraphCreate", c_void_p, c_uint)
+        self._graph_add = self._function(
+            "cuGraphAddChildGraphNode", c_void_p, c_void_p, c_void_p, c_size_t, c_void_p
+        )
+        self._graph_instantiate = self._function(
+            "cuGraphInstantiateWithFlags", c_void_p, c_void_p, c_ulonglong
+        )
+        self._graph_launch = self._function("cuGraphLaunch", c_void_p, c_void_p)
+        self._graph_destroy = self._function("cuGraphDestroy", c_void_p)
+        self._executable_destroy = self._function("cuGraphExecDestroy", c_void_p)
 
     # ------------------------------------------------------------ memory
 
@@ -81,6 +92,34 @@ class Driver:
 
     def close(self, address: int) -> None:
         self._close_handle(address)
+
+    # ------------------------------------------------------------ graphs
+
+    def chain(self, graphs: Sequence[int]) -> int:
+        """An executable graph that runs these graphs one after another; each ends before the next begins.
+
+        The graphs are copied into it; what their kernels read and write must live as long as it does.
+        """
+        parent, previous = c_void_p(), None
+        self._graph_create(byref(parent), 0)
+        try:
+            for graph in graphs:
+                node = c_void_p()
+                after = None if previous is None else byref(previous)
+                self._graph_add(byref(node), parent, after, 0 if previous is None else 1, graph)
+                previous = node
+            executable = c_void_p()
+            self._graph_instantiate(byref(executable), parent, 0)
+        finally:
+            self._graph_destroy(parent)
+        assert executable.value is not None
+        return executable.value
+
+    def launch(self, executable: int, stream: int) -> None:
+        self._graph_launch(executable, stream)
+
+    def drop_chain(self, executable: int) -> None:
+        self._executable_destroy(executable)
 
     # ------------------------------------------------------------ events and streams
 

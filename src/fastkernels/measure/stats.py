@@ -107,24 +107,6 @@ def paired_ratio(baseline: ArrayLike, candidate: ArrayLike, rounds: Sequence[int
     return median_interval(paired_ratios(baseline, candidate), rounds)
 
 
-def calibrated(measured: Interval, bias: Interval) -> Interval:
-    """`measured / bias`: what two processes differ by, without what they differ by on identical code.
-
-    Relative half-widths of independent intervals add in quadrature.
-    """
-    middle = measured.median / bias.median
-
-    def reach(one: float, other: float) -> float:
-        return float(np.hypot(one / measured.median - 1, other / bias.median - 1))
-
-    return Interval(
-        middle,
-        middle * (1 - min(reach(measured.low, bias.high), 1.0)),
-        middle * (1 + reach(measured.high, bias.low)),
-        measured.n,
-    )
-
-
 def noise_pct(pairs: Iterable[Interval]) -> float:
     """The A/A bound in percent: the farthest reach from 1 of baseline / baseline intervals, one for each
     process pair.

@@ -28,10 +28,10 @@ _CPU_SHARE = 1.25  # of the window, for each allowed thread
 
 def impossible(reading: Reading) -> Verdict | None:
     """A claimed duration beyond the judge's own window."""
-    if reading.ns <= reading.window_ns:
+    if reading.claimed_ns <= reading.window_ns:
         return None
     return _implausible(
-        f"claims {reading.ns / 1e3:.1f} us; the judge waited {reading.window_ns / 1e3:.1f} us in all"
+        f"claims {reading.claimed_ns / 1e3:.1f} us; the judge waited {reading.window_ns / 1e3:.1f} us in all"
     )
 
 
@@ -43,11 +43,11 @@ def understated(
         return None
     ours, theirs = (float(np.quantile(_beyond_claim(side), _QUANTILE)) for side in (candidate, baseline))
     excess = ours - theirs
-    claimed = float(np.median([r.ns for r in candidate]))
+    claimed = float(np.median([r.claimed_ns for r in candidate]))
     if excess <= max(_SHARE * claimed, _FLOOR_NS) + slack_ns:
         return None
     return _implausible(
-        f"claims {claimed / 1e3:.1f} us for a call, but its answers take {excess / 1e3:.1f} us longer than "
+        f"claims {claimed / 1e3:.1f} us, but its answers take {excess / 1e3:.1f} us longer than "
         "the baseline's: part of the work was not timed"
     )
 
@@ -82,7 +82,7 @@ def too_many_threads(candidate: Sequence[Reading], threads: int) -> Verdict | No
 
 
 def _beyond_claim(readings: Sequence[Reading]) -> np.ndarray:
-    return np.array([r.window_ns - r.ns for r in readings], dtype=np.float64)
+    return np.array([r.window_ns - r.claimed_ns for r in readings], dtype=np.float64)
 
 
 def _implausible(message: str) -> Verdict:

@@ -9,7 +9,6 @@ from typing import Literal
 from fastkernels.judge.compare import Comparison
 from fastkernels.judge.verdict import Verdict
 from fastkernels.loader.overlay import Overlay
-from fastkernels.measure.stats import Interval
 from fastkernels.records import Contract
 
 
@@ -19,6 +18,7 @@ class Outcome:
 
     verdict: Verdict
     contract: Contract
+    links: int = 1  # of the chain in which the call was captured
     died: bool = False  # the candidate's process ended or was ended
     worst: Comparison | None = None
     checked: int = 0
@@ -27,19 +27,6 @@ class Outcome:
     roofline_pct: float | None = None
     clock_mhz: int | None = None
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """The baseline in all three processes, before the candidate's has imported anything of the candidate.
-
-    Identical processes differ by up to 7 % on a kernel of 5 us, steadily while they live (measured on an
-    H200). What they differ by here is taken off what they differ by in the trial.
-    """
-
-    contract: Contract  # of the measurement: a bias in one contract says nothing about another
-    speedup: Interval  # baseline processes / candidate's process
-    identical: Interval  # baseline A / baseline A'
 
 
 @dataclass

@@ -7,9 +7,7 @@ from typing import Literal
 from fastkernels.judge.verdict import Status, Verdict
 from fastkernels.runner.pool import WorkerDied, WorkerError, WorkerProblem
 
-Phase = Literal[
-    "open", "build", "attach", "first", "boxes", "capture", "renew", "prepare", "go", "inspect", "again"
-]
+Phase = Literal["open", "build", "attach", "first", "boxes", "capture", "prepare", "go", "inspect", "again"]
 
 _MEMORY_KINDS = {"OutOfMemoryError", "MemoryError"}
 _MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "unable to allocate")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fastkernels.errors import BaselineError
-from fastkernels.loader.inputs import draw, trial_specs
+from fastkernels.loader.inputs import draw_links, trial_specs
 from fastkernels.loader.materialize import build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.clocks import SmClock
@@ -71,15 +71,14 @@ class Crew:
         """Trace a case's module with torch.compile, in the candidate's or in a baseline worker."""
         party = self._candidate_for(job) if candidate else self._baselines(job)[0]
         specs = trial_specs(case, build_module(Overlay.over_baseline(), case, "meta"))
-        inputs = draw(specs, case, _COMPILE_SEED, device=self._device)
-        inbox = Arena.of(inputs, self._device)
-        inbox.write(inputs)
+        inbox = Arena.like(specs, self._device)
+        inbox.write(draw_links(specs, case, _COMPILE_SEED, 1, device=self._device))
         try:
             layers = [str(layer) for layer in (job.layers if candidate else job.base_layers)]
             results = party.load(
                 case, layers, job.implementations.get(case.task, {}) if candidate else {}, inbox
             )
-            party.give_boxes(inputs, results)
+            party.give_boxes(specs, results, 1)
             return party.compiled()
         finally:
             party.unload()
@@ -178,9 +177,8 @@ class Crew:
         """Raises WorkerProblem unless the worker reads what the judge wrote."""
         import torch
 
-        value = torch.full((1,), _PROBE_BYTE, dtype=torch.uint8, device=self._device)
-        arena = Arena.of({"probe": value}, self._device)
-        arena.write({"probe": value})
+        arena = Arena.create([("probe", (), torch.uint8, None)], self._device, writable=False)
+        arena.write({"probe": torch.full((1,), _PROBE_BYTE, dtype=torch.uint8, device=self._device)})
         try:
             answer = worker.call("probe", self._timeouts.build, arena.descriptors, ticket=arena.ticket)
         finally:

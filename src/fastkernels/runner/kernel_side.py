@@ -2,6 +2,9 @@
 
     open → build → attach → first → boxes → [capture] → (prepare → go → inspect)* → close
 
+A case has one link (link.py): the module with its tensors. `capture` replaces it by a chain of new ones, for
+the graph contract; captured again, all of them lie elsewhere in memory.
+
 Every step answers with JSON values. Inputs arrive in the inbox just before an iteration and are copied from
 there by the driver or memmove, never through torch's operators; results leave the same way, directly after
 the timed call.
@@ -10,24 +13,26 @@ the timed call.
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fastkernels.loader.materialize import Call, bind, build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.contracts import Contract, Graph, Timing
 from fastkernels.records import Case
 from fastkernels.runner import forcing
 from fastkernels.runner.device import WorkerDevice, open_device
-from fastkernels.runner.results import Results, address
+from fastkernels.runner.link import Link
+from fastkernels.runner.results import Result, address
 from fastkernels.runner.seen import recorded
 from fastkernels.runner.shared import Attached, Ticket
-from fastkernels.runner.staging import Staging
 
 WARM_UP_CALLS = 2  # a process that slept finds cold caches: the first call takes several times as long
+# Memory of random size that is taken before a chain is built pushes its tensors to other pages of the device.
+MOST_BALLAST_BYTES = 32 << 20
 
 
 class KernelSide:
@@ -39,6 +44,8 @@ class KernelSide:
         self._device: WorkerDevice = open_device(device)
         self._contracts: dict[str, Contract] = self._device.contracts()
         self._opened = contextlib.ExitStack()
+        self._ballast = random.Random()
+        self._links: list[Link] = []
         self.overlay: Overlay | None = None
 
     def hello(self) -> dict[str, Any]:
@@ -70,113 +77,100 @@ class KernelSide:
     def build(self) -> dict[str, Any]:
         """Build the module. `prepares`: it repacks its parameters, so they cannot change under a captured
         graph."""
-        assert self.overlay is not None
-        self._module = build_module(self.overlay, self._case, self._device.name)
-        prepares = any(callable(getattr(part, "prepare", None)) for part in self._module.modules())
-        return {"prepares": prepares}
+        self._links = [self._new_link()]
+        return {"prepares": self._links[0].prepares}
 
     def attach(self, ticket: Ticket, descriptors: Sequence[int] = ()) -> dict[str, Any]:
         """Take the inbox and copy its first inputs in."""
-        inbox = self._opened.enter_context(
-            contextlib.closing(Attached(ticket, descriptors, self._device.driver))
-        )
-        self._staging = Staging(self._device, inbox, self._module)
-        self._bind()
+        self._inbox = self._box(ticket, descriptors)
+        self._links[0].attach(self._inbox, 0)
         return {}
 
     def first(self) -> dict[str, Any]:
         """The first call, with everything that it compiles; describes the results and names the kernels that
         ran."""
-        with recorded() as seen, torch.inference_mode(), self._call.ambient():
-            result = self._call.run()
+        (link,) = self._links
+        with recorded() as seen, torch.inference_mode():
+            result = link.run()
             self._device.wait_all()
         forcing.require(self._implementations, seen)
-        outputs = self._call.outputs(result)
-        described = Results.describe(outputs, self._staging.tensors)
+        described = link.describe(result)
         self._sizes = [max(r.span_bytes, r.bytes) for r in described.values()]
-        return {
-            "outputs": {name: r.model_dump(mode="json") for name, r in described.items()},
-            "kernels": seen,
-        }
+        return {"outputs": _plain(described), "kernels": seen}
 
     def boxes(self, outbox: Ticket, echo: Ticket, descriptors: Sequence[int] = ()) -> dict[str, Any]:
         """Take the boxes for results, and for the inputs as the call left them."""
         first, second = ([d] for d in descriptors) if descriptors else ([], [])
-        self._outbox = self._opened.enter_context(
-            contextlib.closing(Attached(outbox, first, self._device.driver))
-        )
-        self._echo = self._opened.enter_context(
-            contextlib.closing(Attached(echo, second, self._device.driver))
-        )
-        self._results = Results(self._device, self._outbox)
+        self._outbox, self._echo = self._box(outbox, first), self._box(echo, second)
+        self._links[0].give_boxes(self._outbox, self._echo)
         return {}
 
-    def capture(self) -> dict[str, Any]:
-        """Capture the call in a CUDA graph. What cannot be captured is an answer, not an error."""
-        graph = self._contracts["graph"]
-        assert isinstance(graph, Graph)
+    def capture(self, links: int) -> dict[str, Any]:
+        """Capture a chain of new links, with what lies in the inbox. What cannot be captured is an answer, no
+        error: one link is there then, as before."""
+        graph = self._graph()
+        graph.release()
+        self._links = []
+        ballast = torch.empty(
+            self._ballast.randrange(1, MOST_BALLAST_BYTES), dtype=torch.uint8, device=self._device.name
+        )
+        self._links = [self._attached_link(index) for index in range(links)]
+        del ballast
         try:
             # Under capture a kernel may take another implementation than eagerly: what the graph holds is
             # what counts.
-            with recorded() as seen, torch.inference_mode(), self._call.ambient():
-                graph.capture(self._call.run)
+            with recorded() as seen, torch.inference_mode():
+                results = graph.capture([link.run for link in self._links])
         except Exception as error:
-            return {"captured": False, "detail": f"{type(error).__name__}: {error}", "kernels": {}}
-        return {"captured": True, "detail": "", "kernels": seen}
-
-    def renew(self) -> dict[str, Any]:
-        """Capture again with every tensor of the call somewhere else in memory, on the inputs of the last
-        iteration.
-        """
-        self._staging.move()
-        # A capture runs the call for real: indices must be valid before it, and new memory holds anything.
-        self._staging.stage(parameters=False)
-        self._device.wait()
-        self._bind(load=False)
-        return self.capture()
+            self._links = [self._attached_link(0)]
+            return {
+                "captured": False,
+                "detail": f"{type(error).__name__}: {error}",
+                "kernels": {},
+                "outputs": [],
+            }
+        described = [_plain(link.describe(result)) for link, result in zip(self._links, results)]
+        return {"captured": True, "detail": "", "kernels": seen, "outputs": described}
 
     # ------------------------------------------------------------ one iteration
 
-    def prepare(self, contract: str, fresh: bool, parameters: bool) -> dict[str, Any]:
+    def prepare(self, contract: str, fresh: bool, parameters: bool, spin_cycles: int) -> dict[str, Any]:
         """Before the judge's clock starts. `fresh`: other addresses; `parameters`: new ones have come in the
-        inbox."""
+        inbox. A captured chain runs all links, at their addresses; everything else the first."""
         self._contract = self._contracts[contract]
+        self._captured = isinstance(self._contract, Graph)
+        self._active = self._links if self._captured else self._links[:1]
         self._parameters = parameters
         if contract == "host":
             self._warm_up()
-        if fresh:
-            self._staging.move()
-            self._bind(load=False)
-        if parameters and self._staging.prepares:
-            self._staging.load_parameters()
-            self._parameters = False
-            if isinstance(self._contract, Graph):
-                with torch.inference_mode(), self._call.ambient():
-                    self._contract.capture(self._call.run)
-        self._device.poison_free_memory(self._sizes)
+        if not self._captured:
+            self._renew_first(fresh)
+            self._device.poison_free_memory(self._sizes)
         with torch.inference_mode():
-            self._contract.prepare(self._stage)
+            self._contract.prepare(self._stage, spin_cycles)
         return {}
 
     def go(self) -> dict[str, Any]:
         """The timed call. The results lie in the outbox when this returns."""
-        self._keep_previous()
-        with torch.inference_mode(), self._call.ambient():
-            timing: Timing = self._contract.run(self._stage, self._call.run, self._keep)
+        for link in self._active:
+            link.hold()
+        first = self._active[0]
+        with torch.inference_mode(), first.ambient():
+            timing: Timing = self._contract.run(self._stage, first.call.run, self._keep)
         return {"ns": timing.ns, "hidden": timing.hidden}
 
     def inspect(self, echo: Sequence[str]) -> dict[str, Any]:
-        """Describe the results of `go`; copy the named inputs, as they are now, into the echo box."""
-        self._staging.copy_out(echo, self._echo)
-        described = Results.describe(self._call.outputs(self._result), self._staging.tensors)
-        return {
-            "outputs": {name: result.model_dump(mode="json") for name, result in described.items()},
-            "threads": self._threads(),
-        }
+        """Describe the results of `go`; copy the named inputs, as they are now, into the echo box. What a
+        chain returns was described when it was captured."""
+        for link in self._active:
+            link.copy_out(echo)
+        self._device.wait()
+        described = {} if self._captured else _plain(self._active[0].describe_last())
+        return {"outputs": described, "threads": self._threads()}
 
     def again(self) -> dict[str, Any]:
         """Copy the results of the call before the last one into the outbox: they must not have changed."""
-        self._results.keep({k: v for k, v in self._previous.items() if k.startswith("out.")})
+        self._links[0].keep_held()
         self._device.wait()
         return {}
 
@@ -184,49 +178,62 @@ class KernelSide:
         """Whether the module can be traced whole by torch.compile, as its parent in an engine would be."""
         from fastkernels.runner.compiling import check
 
-        return check(self._call)
+        return check(self._links[0].call)
 
     def close(self) -> dict[str, Any]:
         """Forget the case."""
+        self._links = self._active = []
+        if "graph" in self._contracts:
+            self._graph().release()
         self._opened.close()
-        for name in ("_call", "_module", "_staging", "_results", "_result", "_previous"):
-            self.__dict__.pop(name, None)
-        for contract in self._contracts.values():
-            if isinstance(contract, Graph):
-                contract.release()
         self._device.release()
         return {}
 
     # ------------------------------------------------------------ inside
 
-    def _bind(self, load: bool = True) -> None:
-        """Make the call on the current work tensors. Parameters are loaded strictly, once; later by raw
-        copies."""
-        tensors = self._staging.tensors
-        if load:
-            self._staging.stage(parameters=False)
-            self._device.wait()
-            tensors = {**tensors, **self._staging.parameter_copies()}
-        self._call: Call = bind(self._module, self._case, tensors, load=load)
-        if load:
-            self._staging.take_parameters()
-            self._result: Any = None
+    def _graph(self) -> Graph:
+        graph = self._contracts["graph"]
+        assert isinstance(graph, Graph)
+        return graph
+
+    def _box(self, ticket: Ticket, descriptors: Sequence[int]) -> Attached:
+        attached = Attached(ticket, descriptors, self._device.driver)
+        return self._opened.enter_context(contextlib.closing(attached))
+
+    def _new_link(self) -> Link:
+        assert self.overlay is not None
+        return Link(self._device, self.overlay, self._case)
+
+    def _attached_link(self, index: int) -> Link:
+        link = self._new_link()
+        link.attach(self._inbox, index)
+        link.give_boxes(self._outbox, self._echo)
+        return link
+
+    def _renew_first(self, fresh: bool) -> None:
+        """Other addresses, and parameters that are repacked."""
+        first = self._links[0]
+        if fresh:
+            first.move()
+        if self._parameters and first.prepares:
+            first.load_parameters()
+            self._parameters = False
 
     def _warm_up(self) -> None:
         """Wake the code and the core up after a pause, on the inputs of the last iteration: the next are not
-        here yet,
-        so there is nothing to learn for the call that counts."""
-        with torch.inference_mode(), self._call.ambient():
+        here yet, so there is nothing to learn for the call that counts."""
+        with torch.inference_mode():
             for _ in range(WARM_UP_CALLS):
-                self._call.run()
+                self._links[0].run()
 
     def _stage(self) -> None:
-        self._staging.stage(parameters=self._parameters)
+        for link in self._active:
+            link.stage(self._parameters)
 
     def _keep(self, result: Any) -> None:
-        self._result = result
-        self._results.keep(self._call.outputs(result))
+        for link, own in zip(self._active, result if self._captured else [result], strict=True):
+            link.keep(own)
 
-    def _keep_previous(self) -> None:
-        """Hold the results of the last call over the next one, as a caller would that still needs them."""
-        self._previous = self._call.outputs(self._result) if self._result is not None else {}
+
+def _plain(described: dict[str, Result]) -> dict[str, Any]:
+    return {name: result.model_dump(mode="json") for name, result in described.items()}

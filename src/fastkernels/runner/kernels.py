@@ -25,7 +25,7 @@ from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.environment import environment
 from fastkernels.records import Failure, KernelReport, KernelRow, KernelSummary
 from fastkernels.runner import isolation
-from fastkernels.runner.bench import Bench, Calibration
+from fastkernels.runner.bench import Bench
 from fastkernels.runner.crew import Crew
 from fastkernels.runner.party import Timeouts
 from fastkernels.runner.plan import Job, KernelsRequest, Work, plan
@@ -73,7 +73,6 @@ class _Run:
     notes: dict[str, None] = field(default_factory=dict)
     complete: bool = True
     measuring_s: float = 0.0
-    _calibrations: dict[tuple[str, str], Calibration] = field(default_factory=dict)
     _deaths: defaultdict[tuple[str, str], list[Verdict]] = field(default_factory=lambda: defaultdict(list))
     levels: tuple[str, ...] = isolation.ALWAYS
 
@@ -158,8 +157,6 @@ class _Run:
         if settled is not None:
             self.rows.append(row(job, work, settled, bench.contract))
             return
-        if job.calibrated and bench.device == "cuda" and crew.is_fresh(job):
-            self._calibrate(job, work, crew, bench)
         parties = crew.parties(job)
         begin = time.monotonic()
         try:
@@ -171,7 +168,6 @@ class _Run:
                 parties,
                 layers,
                 job.implementations.get(work.entry.id, {}),
-                self._calibrations.get((work.entry.id, work.case.id)),
                 [str(layer) for layer in job.base_layers],
             ).run()
         finally:
@@ -180,23 +176,6 @@ class _Run:
             self._deaths[job.name, work.entry.id].append(outcome.verdict)
         self.notes.update(dict.fromkeys(outcome.notes))
         self.rows.append(row(job, work, outcome.verdict, bench.contract, outcome))
-
-    def _calibrate(self, job: Job, first: Work, crew: Crew, bench: Bench) -> None:
-        """The baseline in the candidate's new process, on every case from `first` on, before the candidate is
-        imported.
-        """
-        self._calibrations = {}
-        for work in job.works[job.works.index(first) :]:
-            if not work.case.timed or work.settled is not None:
-                continue
-            self.progress(
-                Progress(len(self._trials), len(job.works), f"{job.name} · calibrating {work.case.id}")
-            )
-            begin = time.monotonic()
-            found = Trial(bench, work.entry, work.case, crew.parties(job), (), {}).calibrate()
-            self.measuring_s += time.monotonic() - begin
-            if found is not None:
-                self._calibrations[work.entry.id, work.case.id] = found
 
     def _settled_before(self, job: Job, work: Work) -> Verdict | None:
         """The verdict of a candidate that cannot be imported, or that crashed or hung too often in this

@@ -2,7 +2,7 @@
 a time.
 
 A block is one iteration of each on the same fresh inputs. What goes wrong comes back as a verdict: the
-candidate's for C, INVALID_BASELINE for A and A'.
+candidate's for C, INVALID_BASELINE for A and A'. Tensors have the link of a chain as their first dimension.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Sequence, Set
 import torch
 
 from fastkernels.judge.verdict import Verdict
-from fastkernels.loader.inputs import draw
+from fastkernels.loader.inputs import draw_links
+from fastkernels.measure.contracts import FIRST_SPIN_CYCLES, longer
 from fastkernels.records import Case, Failure, TensorSpec
 from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.blame import Trouble, baseline_verdict, verdict_of
@@ -41,14 +42,16 @@ class Lineup:
         base_layers: Sequence[str] = (),
     ) -> None:
         """`parties`: A, C, A'. `layers` and `implementations` are the candidate's, `base_layers` lie over the
-        baseline in A and A'; `mutable`: arguments that a call may write. Contract, capture and what the
-        baseline ran are noted in `outcome`.
+        baseline in A and A'; `mutable`: arguments that a call may write. `outcome` says how many links a
+        chain has; contract, capture and what the baseline ran are noted there.
         """
         self._bench, self._case, self._specs, self._mutable = bench, case, specs, mutable
         self.a, self.c, self.a2 = parties
         self._layers, self._implementations, self._outcome = layers, implementations, outcome
         self._base_layers = base_layers
         self._inbox: Arena | None = None
+        self.links = 1  # until a chain is captured
+        self._spin_cycles = FIRST_SPIN_CYCLES
         self.inputs = self._draw("normal", parameters=True)
 
     @property
@@ -57,38 +60,41 @@ class Lineup:
 
     def open(self) -> Verdict | None:
         """All parties on the case; the outboxes are as the baseline's results are."""
-        self._inbox = inbox = Arena.of(self.inputs, self._bench.device)
+        self._inbox = inbox = Arena.like(self._specs, self._bench.device, links=self._outcome.links)
         inbox.write(self.inputs)
-        mine = {name: value for name, value in self.inputs.items() if name not in self._mutable}
+        mine = {name: spec for name, spec in self._specs.items() if name not in self._mutable}
         try:
             results = self.a.load(self._case, self._base_layers, {}, inbox)
             self._outcome.baseline_kernels = self.a.kernels
-            self.a.give_boxes(mine, results)
+            self.a.give_boxes(mine, results, self._outcome.links)
             if self._case.timed:
-                self.a2.give_boxes(mine, self.a2.load(self._case, self._base_layers, {}, inbox))
+                again = self.a2.load(self._case, self._base_layers, {}, inbox)
+                self.a2.give_boxes(mine, again, self._outcome.links)
         except Trouble as trouble:
             return baseline_verdict(trouble)
         try:
             self.c.load(self._case, self._layers, self._implementations, inbox)
-            self.c.give_boxes(mine, results)
+            self.c.give_boxes(mine, results, self._outcome.links)
         except Trouble as trouble:
             return self._blamed(trouble)
         return None
 
     def capture(self) -> Verdict | None:
-        """Capture the call everywhere, for the graph contract. One side that cannot be captured puts both
+        """Capture a chain everywhere, for the graph contract. One side that cannot be captured puts both
         into `eager`, and the row says so.
         """
         outcome = self._outcome
+        self.links = outcome.links
+        self.refill("normal")
         try:
-            answers = [party.capture() for party in (self.a, self.a2)]
+            answers = [party.capture(self.links) for party in (self.a, self.a2)]
         except Trouble as trouble:
             return baseline_verdict(trouble)
         if not all(answer.captured for answer in answers):
             self._eager(f"the baseline cannot be captured: {answers[0].detail}")
             return None
         try:
-            answer = self.c.capture()
+            answer = self.c.capture(self.links)
         except Trouble as trouble:
             return self._blamed(trouble)
         outcome.capture = "yes" if answer.captured else "no"
@@ -99,12 +105,11 @@ class Lineup:
         return None
 
     def renew(self) -> Verdict | None:
-        """New places in memory for every tensor of a captured call, on all sides."""
-        if self._outcome.contract != "graph":
-            return None
+        """New links at other places in memory, with new parameters, on all sides."""
+        self.refill("normal")
         for party in (self.a, self.a2, self.c):
             try:
-                answer = party.renew()
+                answer = party.capture(self.links)
             except Trouble as trouble:
                 return self._blamed(trouble) if party is self.c else baseline_verdict(trouble)
             if not answer.captured:
@@ -115,7 +120,7 @@ class Lineup:
     def refill(self, distribution: str, parameters: bool = True) -> None:
         """New values for the next block, in the inbox just before it begins."""
         assert self._inbox is not None
-        new = self._draw(distribution, parameters)
+        new = self._draw(distribution, parameters)  # of `links` links
         self.inputs = {**self.inputs, **new}
         self._inbox.write(new)
 
@@ -133,9 +138,12 @@ class Lineup:
             # The baseline copies its inputs out as well, though nobody looks: equal work beside the calls.
             names = [n for n in echo if not (party.prepares and n.startswith(_PARAMETER))]
             try:
-                found[id(party)] = party.iterate(contract, fresh, parameters, names)
+                reading = party.iterate(contract, fresh, parameters, names, self._spin_cycles)
             except Trouble as trouble:
                 return self._blamed(trouble) if party is self.c else baseline_verdict(trouble)
+            found[id(party)] = reading
+        if not all(reading.hidden for reading in found.values()):
+            self._spin_cycles = longer(self._spin_cycles)
         return found
 
     def again(self, reading: Reading) -> dict[str, torch.Tensor] | Verdict:
@@ -155,10 +163,12 @@ class Lineup:
 
     def _draw(self, distribution: str, parameters: bool) -> dict[str, torch.Tensor]:
         specs = {n: spec for n, spec in self._specs.items() if parameters or not n.startswith(_PARAMETER)}
-        return draw(specs, self._case, self._bench.rng.getrandbits(62), distribution, self._bench.device)
+        seed = self._bench.rng.getrandbits(62)
+        return draw_links(specs, self._case, seed, self.links, distribution, self._bench.device)
 
     def _eager(self, why: str) -> None:
         self._outcome.contract = "eager"
+        self._outcome.links = self.links = 1
         self._outcome.notes += (f"{self._case.task} {self._case.id}: {why}",)
 
     def _blamed(self, trouble: Trouble) -> Verdict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fastkernels.judge.metadata import Description
 from fastkernels.measure.clocks import SmClock
-from fastkernels.records import Case, Record
+from fastkernels.records import Case, Record, TensorSpec
 from fastkernels.runner.blame import Phase, Trouble, lost_context
 from fastkernels.runner.pool import Worker, WorkerDied, WorkerProblem
 from fastkernels.runner.results import Result
@@ -59,9 +59,12 @@ class _First(_Answer):
 
 
 class Captured(_Answer):
+    """`outputs`: what each link of the chain returns."""
+
     captured: bool
     detail: str
     kernels: dict[str, str]
+    outputs: list[dict[str, Result]]
 
 
 class _Timed(_Answer):
@@ -81,16 +84,20 @@ class Compiled(_Answer):
 
 @dataclass(frozen=True)
 class Reading:
-    """One iteration. `window_ns` and `cpu_ns` are the judge's own: wall clock round the call, CPU time of the
-    process."""
+    """One iteration of n links (1 where the call is not captured); tensors are [n, *shape].
 
-    ns: int
+    `ns` is the worker's word for one link, `claimed_ns` for all of them with what the clock reads for
+    nothing. `window_ns` and `cpu_ns` are the judge's own: wall clock round the call, CPU time of the process.
+    """
+
+    ns: float
+    claimed_ns: int
     window_ns: int
     cpu_ns: int | None
     hidden: bool
     clock_mhz: int | None
     threads: int
-    described: dict[str, Description]
+    described: tuple[dict[str, Description], ...]  # of each link
     outputs: dict[str, Tensor]  # in the outbox: valid until the next iteration
     echo: dict[str, Tensor]
 
@@ -106,6 +113,7 @@ class Party:
         self._overhead_ns = overhead_ns
         self._outbox: Arena | None = None
         self._echo: Arena | None = None
+        self._captured: list[dict[str, Result]] = []
         self.prepares = False
         self.kernels: dict[str, str] = {}
 
@@ -123,39 +131,45 @@ class Party:
         self.kernels = first.kernels
         return first.outputs
 
-    def give_boxes(self, inputs: dict[str, Tensor], results: dict[str, Result]) -> None:
+    def give_boxes(self, inputs: Mapping[str, TensorSpec], results: dict[str, Result], links: int) -> None:
         """Boxes for results as the baseline describes them, and for the inputs as they are after a call."""
         wanted = [
             (name, r.description.shape, getattr(torch, r.description.dtype), _room(r))
             for name, r in results.items()
         ]
-        self._outbox = Arena.create(wanted, self._device, writable=True)
-        self._echo = Arena.of(inputs, self._device, writable=True)
+        self._outbox = Arena.create(wanted, self._device, writable=True, links=links)
+        self._echo = Arena.like(inputs, self._device, writable=True, links=links)
         descriptors = (*self._outbox.descriptors, *self._echo.descriptors)
         self._call(
             "boxes", self._timeouts.build, descriptors, outbox=self._outbox.ticket, echo=self._echo.ticket
         )
 
-    def capture(self) -> Captured:
-        return self._captured("capture")
-
-    def renew(self) -> Captured:
-        """Capture again with the call's tensors at other addresses."""
-        return self._captured("renew")
-
-    def _captured(self, phase: Phase) -> Captured:
-        answer = self._answer(phase, Captured, self._timeouts.first)
+    def capture(self, links: int) -> Captured:
+        """Capture a chain of new links, at other addresses than those before."""
+        answer = self._answer("capture", Captured, self._timeouts.first, links=links)
         if answer.captured:
-            self.kernels = answer.kernels
+            if len(answer.outputs) != links:
+                raise self._garbled("capture", f"{len(answer.outputs)} of {links} links are described")
+            self.kernels, self._captured = answer.kernels, answer.outputs
+        self.worker.pause()
         return answer
 
-    def iterate(self, contract: str, fresh: bool, parameters: bool, echo: Sequence[str]) -> Reading:
+    def iterate(
+        self, contract: str, fresh: bool, parameters: bool, echo: Sequence[str], spin_cycles: int = 0
+    ) -> Reading:
         """One iteration on what lies in the inbox. The outbox is poisoned before; the worker sleeps
         afterwards."""
         assert self._outbox is not None
         assert self._echo is not None
         self._outbox.poison()
-        self._call("prepare", self._timeouts.first, contract=contract, fresh=fresh, parameters=parameters)
+        self._call(
+            "prepare",
+            self._timeouts.first,
+            contract=contract,
+            fresh=fresh,
+            parameters=parameters,
+            spin_cycles=spin_cycles,
+        )
         cpu_before, begin = self._cpu_ns(), time.perf_counter_ns()
         timed = self._answer("go", _Timed, self._timeouts.call)
         window_ns, cpu_after = time.perf_counter_ns() - begin, self._cpu_ns()
@@ -163,16 +177,19 @@ class Party:
         inspected = self._answer("inspect", _Inspected, self._timeouts.call, echo=list(echo))
         self.worker.pause()
         overhead_ns = 0 if contract == "host" else self._overhead_ns
+        results = self._captured if contract == "graph" else [inspected.outputs]
+        links = len(results)
         return Reading(
-            ns=max(timed.ns - overhead_ns, 1),
+            ns=max(timed.ns - overhead_ns, 1) / links,
+            claimed_ns=timed.ns,
             window_ns=window_ns,
             hidden=timed.hidden,
             clock_mhz=clock_mhz,
             threads=inspected.threads,
             cpu_ns=None if cpu_before is None or cpu_after is None else cpu_after - cpu_before,
-            described={name: result.description for name, result in inspected.outputs.items()},
-            outputs=self._lay(inspected.outputs),
-            echo={name: self._echo.tensors[name] for name in echo},
+            described=tuple({n: r.description for n, r in described.items()} for described in results),
+            outputs=self._lay(results[0], links),
+            echo={name: self._echo.tensors[name][:links] for name in echo},
         )
 
     def again(self, reading: Reading) -> dict[str, Tensor]:
@@ -183,7 +200,7 @@ class Party:
         self._call("again", self._timeouts.call)
         self.worker.pause()
         return {
-            name: self._outbox.view(name, tensor.shape, tensor.stride())
+            name: self._outbox.view(name, tensor.shape[1:], tensor.stride()[1:])[:1]
             for name, tensor in reading.outputs.items()
             if name.startswith("out.")
         }
@@ -204,11 +221,12 @@ class Party:
             if box is not None:
                 box.close()
         self._outbox = self._echo = None
+        self._captured = []
 
-    def _lay(self, results: dict[str, Result]) -> dict[str, Tensor]:
-        """Tensors over the outbox with the shapes and strides that the worker says. Those that do not fit
-        stay out:
-        their description already differs from the baseline's."""
+    def _lay(self, results: dict[str, Result], links: int) -> dict[str, Tensor]:
+        """Tensors over the outbox with the shapes and strides that the worker says of the first link (the
+        referee holds the others against it). Those that do not fit stay out: their description already
+        differs from the baseline's."""
         assert self._outbox is not None
         laid = {}
         for name, result in results.items():
@@ -216,7 +234,7 @@ class Party:
             if slot is None or description.dtype != slot.dtype or description.shape != slot.shape:
                 continue
             with contextlib.suppress(ValueError):
-                laid[name] = self._outbox.view(name, description.shape, description.stride)
+                laid[name] = self._outbox.view(name, description.shape, description.stride)[:links]
         return laid
 
     def _call(
@@ -234,12 +252,14 @@ class Party:
         try:
             return kind.model_validate(value)
         except ValidationError as error:
-            printed = self.worker.scratch.printed()
-            self.worker.close()
-            problem = WorkerDied(
-                "CRASHED", f"{self.worker.name}: garbled answer to '{phase}': {error}", printed
-            )
-            raise Trouble(phase, problem) from error
+            raise self._garbled(phase, str(error)) from error
+
+    def _garbled(self, phase: Phase, why: str) -> Trouble:
+        """Whoever answers so is not asked again."""
+        printed = self.worker.scratch.printed()
+        self.worker.close()
+        message = f"{self.worker.name}: garbled answer to '{phase}': {why}"
+        return Trouble(phase, WorkerDied("CRASHED", message, printed))
 
     def _cpu_ns(self) -> int | None:
         """CPU time of all threads of the worker so far, from the kernel's clock of that process (Linux)."""

@@ -114,14 +114,6 @@ class Job:
     base_source: Path | None = None  # the same for the baseline's processes
 
     @property
-    def calibrated(self) -> bool:
-        """Whether the bias of its process is measured first. Implementations are for choosing among, not for
-        a score: their rows are compared with the A/A noise as it is, and the time goes to more of them.
-        A process of another source has no code in common with the baseline's to be calibrated on.
-        """
-        return not self.implementations and self.source is None
-
-    @property
     def is_candidate(self) -> bool:
         return bool(self.layers)
 

@@ -1,9 +1,9 @@
 """Everything that the judge holds against a candidate's results in one trial: rules, oracle, memory of what
 was seen.
 
-Inputs are the judge's own copies. The full gate runs the float64 oracle; the quick one compares with the
-baseline's results on the same inputs and calls the oracle only where it suspects something
-(judge/compare.py).
+Inputs are the judge's own copies, [links, ...] as all tensors of an iteration. The full gate runs the float64
+oracle; the quick one compares with the baseline's results on the same inputs and calls the oracle only where
+it suspects something (judge/compare.py).
 """
 
 from __future__ import annotations
@@ -59,16 +59,20 @@ class Referee:
         changed = [
             name
             for name, seen in echo.items()
-            if name not in self.mutable and not torch.equal(_bits(seen), _bits(inputs[name]))
+            if name not in self.mutable and not torch.equal(_bits(seen), _bits(inputs[name][: len(seen)]))
         ]
         if not changed:
             return None
         return Verdict.wrong("mutated_input", f"the call changed its input {', '.join(sorted(changed))}")
 
     def described(self, candidate: Reading, baseline: Reading) -> Verdict | None:
-        """Shape, dtype, device, type and aliasing against the baseline's results."""
-        if verdict := metadata.check(candidate.described, baseline.described):
-            return verdict
+        """Shape, dtype, device, type and aliasing against the baseline's results, in every link."""
+        first = candidate.described[0]
+        for ours, theirs in zip(candidate.described, baseline.described, strict=True):
+            if verdict := metadata.check(ours, theirs):
+                return verdict
+            if any(ours[name].stride != first[name].stride for name in ours):
+                return Verdict.wrong("stride", "calls on inputs of the same shapes return other strides")
         missing = sorted(set(baseline.outputs) - set(candidate.outputs))
         if missing:
             return Verdict.wrong(
@@ -76,14 +80,45 @@ class Referee:
             )
         return None
 
-    def full(
-        self, inputs: Mapping[str, Tensor], candidate: Reading, baseline: Reading, distribution: str
+    def check(
+        self,
+        inputs: Mapping[str, Tensor],
+        candidate: Reading,
+        baseline: Reading,
+        distribution: str,
+        oracle_link: int | None,
     ) -> Verdict | None:
-        """The oracle's word on this iteration; None when the candidate passes."""
-        self.checked += 1
-        ours, theirs = self._judged(candidate), self._judged(baseline)
+        """This iteration against the baseline's results on the same inputs, and one link of it against the
+        oracle, which also has its say where the comparison is suspicious or nothing is known yet of this
+        distribution. None when the candidate passes."""
+        links = len(candidate.described)
         if self._entry.rule == "sampler":
-            return self._sampled(inputs, ours, theirs)
+            self.checked += links
+            return self._sampled(*map(_joined, (inputs, candidate.outputs, baseline.outputs)))
+        if oracle_link is not None:
+            verdict = self._against_oracle(inputs, candidate, baseline, distribution, oracle_link)
+            if verdict or links == 1:
+                return verdict
+        known = self._entry.rule == "exact" or distribution in self._allowed
+        if known and not self._suspects(candidate, baseline, distribution):
+            self.checked += links
+            return None
+        verdicts = (
+            self._against_oracle(inputs, candidate, baseline, distribution, link) for link in range(links)
+        )
+        return next((verdict for verdict in verdicts if verdict), None)
+
+    def _against_oracle(
+        self,
+        inputs: Mapping[str, Tensor],
+        candidate: Reading,
+        baseline: Reading,
+        distribution: str,
+        link: int,
+    ) -> Verdict | None:
+        self.checked += 1
+        inputs = {name: value[link] for name, value in inputs.items()}
+        ours, theirs = self._judged(candidate, link), self._judged(baseline, link)
         truth = self._strip(self._oracle(inputs))
         if self._entry.rule == "exact":
             if not rules.exact(theirs, truth).passed:
@@ -106,32 +141,20 @@ class Referee:
         self._remember(comparison)
         return None if comparison.passed else comparison.verdict
 
-    def quick(
-        self, inputs: Mapping[str, Tensor], candidate: Reading, baseline: Reading, distribution: str
-    ) -> Verdict | None:
-        """The cheap gate; what it suspects, and a distribution without an oracle yet, goes to the oracle."""
-        if self._entry.rule == "sampler" or (
-            self._entry.rule == "values" and distribution not in self._allowed
-        ):
-            return self.full(inputs, candidate, baseline, distribution)
-        ours, theirs = self._judged(candidate), self._judged(baseline)
+    def _suspects(self, candidate: Reading, baseline: Reading, distribution: str) -> bool:
+        """Rows of all links are compared together: a row has its bound, wherever it is."""
+        ours, theirs = (_joined(self._strip(r.outputs, links=True)) for r in (candidate, baseline))
         if self._entry.rule == "exact":
-            suspicious = not rules.exact(ours, theirs).passed
-        else:
-            suspicious = compare.suspect(ours, theirs, self._allowed[distribution]) is not None
-        if suspicious:
-            return self.full(inputs, candidate, baseline, distribution)
-        self.checked += 1
-        return None
+            return not rules.exact(ours, theirs).passed
+        return compare.suspect(ours, theirs, self._allowed[distribution]) is not None
 
     def repeatable(
         self, first: Mapping[str, Tensor], second: Mapping[str, Tensor], distribution: str
     ) -> Verdict | None:
         """Two calls on the same inputs agree as right results must; exactly, where nothing is tolerated."""
         exact = {name: Errors(0.0, 0.0, 0.0) for name in first}
-        return rules.repeatable(
-            self._strip(first), self._strip(second), self._allowed.get(distribution, exact)
-        )
+        one, two = (_joined(self._strip(results, links=True)) for results in (first, second))
+        return rules.repeatable(one, two, self._allowed.get(distribution, exact))
 
     def survived(self, at_return: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> Verdict | None:
         """The results of a call, copied when it returned, against what lies there after the next call."""
@@ -156,11 +179,11 @@ class Referee:
             return _invalid(f"the baseline: {problem.failure.message if problem.failure else problem.label}")
         return self._samplers["candidate"].check(ours[name], *given)  # type: ignore[arg-type]
 
-    def _judged(self, reading: Reading) -> dict[str, Tensor]:
-        return self._strip(reading.outputs)
+    def _judged(self, reading: Reading, link: int) -> dict[str, Tensor]:
+        return self._strip({name: value[link] for name, value in reading.outputs.items()})
 
-    def _strip(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return rules.without_null_block(outputs, self._caches)
+    def _strip(self, outputs: Mapping[str, Tensor], links: bool = False) -> dict[str, Tensor]:
+        return rules.without_null_block(outputs, self._caches, dim=1 if links else 0)
 
     def _remember(self, comparison: Comparison) -> None:
         if comparison.error_ratio is not None and (
@@ -174,6 +197,11 @@ def _plain(name: str) -> str:
     stem = name.removeprefix("arg.")
     head, _, tail = stem.rpartition("_")
     return head if head and tail.isupper() else stem
+
+
+def _joined(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """[links, rows, ...] as [links * rows, ...]."""
+    return {name: value.flatten(0, 1) if value.dim() > 1 else value for name, value in tensors.items()}
 
 
 def _bits(x: Tensor) -> Tensor:

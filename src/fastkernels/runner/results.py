@@ -46,12 +46,14 @@ class Result(Record):
 
 
 class Results:
-    """Copies results into the outbox."""
+    """Copies results into a link's part of the outbox."""
 
-    def __init__(self, device: WorkerDevice, outbox: Attached) -> None:
+    def __init__(self, device: WorkerDevice, outbox: Attached, link: int) -> None:
         self._device, self._outbox = device, outbox
         self._here = _is_cuda if device.name == "cuda" else _is_cpu
-        self._targets = {name: (outbox.address(name), slot.capacity) for name, slot in outbox.slots.items()}
+        self._targets = {
+            name: (outbox.address(name, link), slot.capacity) for name, slot in outbox.slots.items()
+        }
 
     def keep(self, outputs: Mapping[str, Any]) -> None:
         for name, value in outputs.items():

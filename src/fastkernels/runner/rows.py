@@ -29,6 +29,7 @@ def row(
             "candidate_error": worst.candidate_error if worst else None,
             "roofline_pct": outcome.roofline_pct,
             "capture": outcome.capture,
+            "links": outcome.links,
             "sm_clock_mhz": outcome.clock_mhz,
             "iterations_checked": outcome.checked,
         }
@@ -41,7 +42,6 @@ def row(
             "baseline_p20_p80_us": speedup.baseline_p20_p80_us,
             "candidate_p20_p80_us": speedup.candidate_p20_p80_us,
             "noise_pct": speedup.noise_pct,
-            "bias": speedup.bias,
             "significant": speedup.significant,
             "samples": speedup.samples,
             "dropped": speedup.dropped,

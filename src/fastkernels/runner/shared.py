@@ -8,6 +8,9 @@ On the CPU an arena is an anonymous memory file: it has no name that another pro
 that could be left behind. It is sealed, so a worker can neither resize it nor, where `writable` is False,
 map it for writing. On CUDA it is an allocation of its own, shared by IPC handle, which exposes this
 allocation and nothing beside it.
+
+Every slot holds its tensor once for each link of a chain: on the judge's side slot tensors have the link as
+their first dimension.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.measure.cuda import Driver
+from fastkernels.records import TensorSpec
 
 ALIGNMENT = 256  # of every tensor: what torch's own allocators give on CUDA
 _F_ADD_SEALS, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_FUTURE_WRITE = 1033, 0x2, 0x4, 0x10
@@ -33,12 +37,17 @@ _F_ADD_SEALS, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_FUTURE_WRITE = 1033, 0x2, 0x
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a tensor lies in an arena. `capacity` may exceed what shape and dtype need (strided results)."""
+    """Where a tensor lies in an arena: link i at `offset + i * pitch` bytes.
+
+    `capacity` (bytes, of one link) may exceed what shape and dtype need (strided results).
+    """
 
     offset: int
     shape: tuple[int, ...]
     dtype: str
     capacity: int
+    pitch: int
+    links: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +60,10 @@ class Ticket:
     handle: bytes | None = None
 
 
-def place(
-    wanted: Iterable[tuple[str, Sequence[int], torch.dtype, int | None]],
-) -> tuple[dict[str, Slot], int]:
+Wanted = Iterable[tuple[str, Sequence[int], torch.dtype, int | None]]
+
+
+def place(wanted: Wanted, links: int = 1) -> tuple[dict[str, Slot], int]:
     """Slots for (name, shape, dtype, capacity in bytes or None) one after another, and the bytes they
     take."""
     slots: dict[str, Slot] = {}
@@ -61,14 +71,15 @@ def place(
     for name, shape, dtype, capacity in wanted:
         needed = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         capacity = max(needed, capacity or 0)
-        slots[name] = Slot(offset, tuple(shape), str(dtype).removeprefix("torch."), capacity)
-        offset += -(-capacity // ALIGNMENT) * ALIGNMENT
+        pitch = -(-capacity // ALIGNMENT) * ALIGNMENT
+        slots[name] = Slot(offset, tuple(shape), str(dtype).removeprefix("torch."), capacity, pitch, links)
+        offset += links * pitch
     return slots, max(offset, ALIGNMENT)
 
 
 @dataclass
 class Arena:
-    """The judge's end. `bytes` is the whole memory as uint8; `tensors` are its slots."""
+    """The judge's end. `bytes` is the whole memory as uint8; `tensors` are its slots, [links, *shape]."""
 
     ticket: Ticket
     bytes: Tensor
@@ -80,37 +91,36 @@ class Arena:
         self.tensors = {name: self.view(name, slot.shape) for name, slot in self.ticket.slots.items()}
 
     @classmethod
-    def create(
-        cls, wanted: Iterable[tuple[str, Sequence[int], torch.dtype, int | None]], device: str, writable: bool
-    ) -> Arena:
-        slots, size = place(wanted)
+    def create(cls, wanted: Wanted, device: str, writable: bool, links: int = 1) -> Arena:
+        slots, size = place(wanted, links)
         return _on_cuda(slots, size, writable) if device == "cuda" else _in_memory(slots, size, writable)
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor], device: str, writable: bool = False) -> Arena:
-        """An arena with room for tensors like these."""
-        return cls.create(((n, t.shape, t.dtype, None) for n, t in tensors.items()), device, writable)
+    def like(
+        cls, specs: Mapping[str, TensorSpec], device: str, writable: bool = False, links: int = 1
+    ) -> Arena:
+        """An arena with room for the tensors that are specified."""
+        wanted = ((name, spec.shape, getattr(torch, spec.dtype), None) for name, spec in specs.items())
+        return cls.create(wanted, device, writable, links)
 
     def view(self, name: str, shape: Sequence[int], stride: Sequence[int] | None = None) -> Tensor:
-        """A tensor over a slot's memory. ValueError where it does not fit into the slot."""
+        """[links, *shape] over a slot's memory. ValueError where a link does not fit into its part."""
         slot = self.ticket.slots[name]
         dtype = getattr(torch, slot.dtype)
-        whole = self.bytes[slot.offset : slot.offset + slot.capacity // dtype.itemsize * dtype.itemsize].view(
-            dtype
-        )
-        if stride is None:
-            return whole[: int(np.prod(shape, dtype=np.int64))].view(tuple(shape))
+        stride = _contiguous(shape) if stride is None else stride
         sound = len(stride) == len(shape) and min((*shape, *stride), default=0) >= 0
-        if not sound or span_elements(shape, stride) > whole.numel():
+        if not sound or span_elements(shape, stride) > slot.capacity // dtype.itemsize:
             raise ValueError(
                 f"{name}: shape {tuple(shape)} with strides {tuple(stride)} does not fit its slot"
             )
-        return whole.as_strided(tuple(shape), tuple(stride), whole.storage_offset())
+        whole = self.bytes[slot.offset : slot.offset + slot.links * slot.pitch].view(dtype)
+        strides = (slot.pitch // dtype.itemsize, *stride)
+        return whole.as_strided((slot.links, *shape), strides, whole.storage_offset())
 
     def write(self, tensors: Mapping[str, Tensor]) -> None:
-        """Fill the slots; other processes see the values when this returns."""
+        """Fill the slots' first links with [n, *shape]; other processes see the values when this returns."""
         for name, value in tensors.items():
-            self.tensors[name].copy_(value)
+            self.tensors[name][: len(value)].copy_(value)
         self.publish()
 
     def poison(self) -> None:
@@ -132,6 +142,10 @@ class Arena:
         if self._release is not None:
             self._release()
             self._release = None
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(np.prod(shape[i + 1 :], dtype=np.int64)) for i in range(len(shape)))
 
 
 def span_elements(shape: Sequence[int], stride: Sequence[int]) -> int:
@@ -198,8 +212,9 @@ class Attached:
             self._array = np.frombuffer(self._mapped, dtype=np.uint8)
             self._base = self._array.ctypes.data
 
-    def address(self, name: str) -> int:
-        return self._base + self.slots[name].offset
+    def address(self, name: str, link: int = 0) -> int:
+        slot = self.slots[name]
+        return self._base + slot.offset + link * slot.pitch
 
     def close(self) -> None:
         if self._mapped is None:

@@ -1,4 +1,4 @@
-"""Fresh inputs for every call: from the judge's inbox into the tensors that the module works on.
+"""Fresh inputs for every call: from a link's part of the judge's inbox into the tensors that it works on.
 
 Arguments, caches and the step's tensors lie in the worker's own memory, at the same addresses in most
 iterations and at new ones in some (`move`). Parameters lie where the module keeps them.
@@ -7,7 +7,6 @@ iterations and at new ones in some (`move`). Parameters lie where the module kee
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Sequence
 
 import torch
@@ -19,34 +18,26 @@ from fastkernels.runner.results import address
 from fastkernels.runner.shared import ALIGNMENT, Attached, Slot
 
 _PARAMETER = "param."
-_MOST_SHIFTS = 16  # alignments by which a moved tensor may start later in its block
-# Blocks of random size that push the next allocations to other pages of the device: a 5 us kernel runs up to
-# 20 % faster or slower by where its tensors lie (measured on an H200), so both sides are timed at many
-# places.
-_BALLAST_BLOCKS, _MOST_BALLAST_BYTES = 6, 8 << 20
+_MOST_SHIFTS = 16  # alignments by which a tensor may start later in its block
 
 
 class Staging:
     """`tensors`: the work tensors by name. `prepares`: parameters are repacked after every load."""
 
-    def __init__(self, device: WorkerDevice, inbox: Attached, module: nn.Module) -> None:
-        self._device, self._inbox, self._module = device, inbox, module
+    def __init__(self, device: WorkerDevice, inbox: Attached, link: int, module: nn.Module) -> None:
+        self._device, self._inbox, self._link, self._module = device, inbox, link, module
         self._shifts = random.Random()
-        self._ballast: deque[Tensor] = deque(maxlen=_BALLAST_BLOCKS)
         self.prepares = any(callable(getattr(part, "prepare", None)) for part in module.modules())
         self.tensors: dict[str, Tensor] = {}
         self._inputs: list[tuple[int, int, int]] = []  # (to, from, bytes)
         self._raw_parameters: list[tuple[int, int, int]] = []
         self._converted: list[tuple[Tensor, str]] = []
-        self.move(fresh=False)
+        self.move()
 
-    def move(self, fresh: bool = True) -> None:
+    def move(self) -> None:
         """Allocate the work tensors anew; the old ones live until then, so the addresses differ."""
-        if fresh and self._device.name == "cuda":
-            size = self._shifts.randrange(1, _MOST_BALLAST_BYTES)
-            self._ballast.append(torch.empty(size, dtype=torch.uint8, device=self._device.name))
         names = [name for name in self._inbox.slots if not name.startswith(_PARAMETER)]
-        self.tensors = {name: self._empty(self._inbox.slots[name], shifted=fresh) for name in names}
+        self.tensors = {name: self._empty(self._inbox.slots[name], shifted=True) for name in names}
         self._inputs = [self._copy_to(tensor, name) for name, tensor in self.tensors.items()]
 
     def take_parameters(self) -> None:
@@ -84,14 +75,13 @@ class Staging:
         load_parameters(self._module, self.parameter_copies())
 
     def copy_out(self, names: Sequence[str], box: Attached) -> None:
-        """Copy inputs, as they are now, into a box with the inbox's slots."""
+        """Copy inputs, as they are now, into the link's part of a box with the inbox's slots."""
         for name in names:
             value = self.tensors[name] if name in self.tensors else self._where[name.removeprefix(_PARAMETER)]
             slot = box.slots[name]
             if not value.is_contiguous() or str(value.dtype) != f"torch.{slot.dtype}":
                 value = value.to(getattr(torch, slot.dtype)).contiguous()
-            self._device.copy(box.address(name), address(value), _bytes(slot))
-            self._device.wait()
+            self._device.copy(box.address(name, self._link), address(value), _bytes(slot))
 
     def _copied(self, name: str) -> Tensor:
         value = self._empty(self._inbox.slots[name])
@@ -99,7 +89,7 @@ class Staging:
         return value
 
     def _copy_to(self, value: Tensor, name: str) -> tuple[int, int, int]:
-        return address(value), self._inbox.address(name), _bytes(self._inbox.slots[name])
+        return address(value), self._inbox.address(name, self._link), _bytes(self._inbox.slots[name])
 
     def _empty(self, slot: Slot, shifted: bool = False) -> Tensor:
         dtype = getattr(torch, slot.dtype)

@@ -3,10 +3,8 @@
     blocks     fresh inputs → baseline A, candidate C, baseline A', in an order drawn anew for every block
     pairs      A / C and A' / C: both baseline processes, so that what is systematic about one of them halves
     noise      A / A' of the same blocks: what two identical processes differ by, here and now
-    places     with captured graphs, every block has all tensors at other addresses (`renew`): from a cold
-               cache, where tensors lie moves a call of 5 us by 3 to 10 % (docs/measured.md), and only many
-               places average that out
-    bias       on CUDA, all this with the baseline in C's process, before the candidate is imported
+    chains     in the graph contract a call is timed in a chain of links, each with its own module and
+               tensors (measure/chain.py), and from time to time all sides build new ones at other places
 
 First every distribution of inputs meets the oracle, at old and new addresses, with repeated calls; then,
 for a timed case, blocks follow until the interval is narrow or the budget is spent. Every one of them is
@@ -16,8 +14,10 @@ checked as well.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 
 import numpy as np
 import torch
@@ -28,10 +28,11 @@ from fastkernels.loader.inputs import DISTRIBUTIONS, trial_specs
 from fastkernels.loader.materialize import build_module
 from fastkernels.measure import roofline, stats
 from fastkernels.measure.ceilings import ceilings
-from fastkernels.records import Case, Failure
+from fastkernels.measure.chain import chain_length
+from fastkernels.records import Case, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner import audit
-from fastkernels.runner.bench import Bench, Calibration, Outcome
+from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.blocks import Blocks, durations_ns
 from fastkernels.runner.lineup import Lineup
 from fastkernels.runner.party import Party, Reading
@@ -50,7 +51,8 @@ REPACK_SHARE = 0.06  # of blocks bring new parameters to a module that repacks t
 # What windows of the two sides may differ by beside the call. In a graph's window the spin may differ
 # (contracts.py); in an eager one also the host's own time, which the contract hides.
 WINDOW_SLACK_NS: dict[str, int | None] = {"host": 0, "graph": 1_000_000, "eager": None}
-CALIBRATION_SHARE = 0.6  # of the budget, for the baseline in all three processes
+# Links of a chain for each block that it lasts: long chains cost more to build, and need it less.
+LINKS_OF_A_BLOCK = 8
 MIN_GROWTH = 1.25  # samples between two looks at the interval grow by this
 
 
@@ -75,16 +77,15 @@ class Trial:
         parties: tuple[Party, Party, Party],
         layers: Sequence[str],
         implementations: dict[str, str],
-        calibration: Calibration | None = None,
         base_layers: Sequence[str] = (),
     ) -> None:
         """`parties`: baseline A, candidate C, baseline A'. `layers` and `implementations` are the
         candidate's; `base_layers` lie over the baseline in A and A'."""
-        self._calibration = calibration
         self._bench, self._entry, self._case = bench, entry, case
         specs = trial_specs(case, build_module(bench.baseline, case, "meta"))
         self._referee = Referee(entry, case, specs, bench.baseline, bench.device, bench.rng)
         self._outcome = Outcome(Verdict.passed(), contract=bench.contract)
+        self._outcome.links = self._links(specs)
         self._lineup = Lineup(
             bench,
             case,
@@ -110,22 +111,6 @@ class Trial:
         outcome.notes += self._referee.notes
         return outcome
 
-    def calibrate(self) -> Calibration | None:
-        """With the baseline in all three processes (no `layers`): how they differ. None where this cannot be
-        told; the trial itself will say why.
-        """
-        try:
-            if self._lineup.open() or self._captured():
-                return None
-            sampled = self._sample(CALIBRATION_SHARE * self._bench.budget_s, judged=False)
-        except MachineError:
-            return None
-        finally:
-            self._lineup.close()
-        if isinstance(sampled, Verdict) or sampled.decision == "unstable":
-            return None
-        return Calibration(self._outcome.contract, sampled.interval, sampled.blocks.identical())
-
     def _judge(self) -> Verdict:
         if verdict := self._lineup.open():
             return verdict
@@ -133,12 +118,22 @@ class Trial:
             return verdict
         if not self._case.timed:
             return self._referee.final() or Verdict.passed()
-        if verdict := self._captured():
+        if self._bench.contract == "graph" and (verdict := self._lineup.capture()):
             return verdict
         return self._time()
 
-    def _captured(self) -> Verdict | None:
-        return self._lineup.capture() if self._bench.contract == "graph" else None
+    def _links(self, specs: Mapping[str, TensorSpec]) -> int:
+        """Of a chain of this case; 1 where nothing will be captured."""
+        if self._bench.contract != "graph" or not self._case.timed:
+            return 1
+        floor_s = roofline.floor_s(self._work, ceilings(self._bench.device))
+        link_bytes = sum(prod(spec.shape) * getattr(torch, spec.dtype).itemsize for spec in specs.values())
+        memory_bytes = torch.cuda.get_device_properties(0).total_memory
+        return chain_length(floor_s, link_bytes, memory_bytes)
+
+    @cached_property
+    def _work(self) -> roofline.Work:
+        return roofline.work(self._case, self._bench.baseline)
 
     # ------------------------------------------------------------ correctness
 
@@ -192,15 +187,15 @@ class Trial:
         referee, ours, theirs = self._referee, found[id(self._lineup.c)], found[id(self._lineup.a)]
         if verdict := referee.described(ours, theirs):
             return verdict
-        gate = referee.full if full else referee.quick
-        return gate(self._lineup.inputs, ours, theirs, distribution) or referee.unchanged(
-            self._lineup.inputs, ours.echo
-        )
+        inputs = self._lineup.inputs
+        oracle_link = self._bench.rng.randrange(len(ours.described)) if full else None
+        wrong = referee.check(inputs, ours, theirs, distribution, oracle_link)
+        return wrong or referee.unchanged(inputs, ours.echo)
 
     # ------------------------------------------------------------ time
 
     def _time(self) -> Verdict:
-        sampled = self._sample(self._bench.budget_s, judged=True)
+        sampled = self._sample()
         if isinstance(sampled, Verdict):
             return sampled
         if verdict := self._audit(sampled.blocks):
@@ -209,15 +204,18 @@ class Trial:
             return self._unstable(sampled)
         return self._conclude(sampled)
 
-    def _sample(self, budget_s: float, judged: bool) -> _Sampled | Verdict:
-        """Blocks until the interval is narrow or the budget spent. `judged`: each block is checked too."""
-        bench, blocks, usual_budget_s = self._bench, Blocks(), budget_s
+    def _sample(self) -> _Sampled | Verdict:
+        """Blocks until the interval is narrow or the budget spent."""
+        bench, blocks = self._bench, Blocks()
+        budget_s = usual_budget_s = bench.budget_s
         begin, index, next_look = time.monotonic(), 0, float(stats.MIN_SAMPLES)
         while True:
-            if index and (verdict := self._lineup.renew()):
-                return verdict
-            distribution = "normal" if bench.draws(USUAL_SHARE) else bench.rng.choice(DISTRIBUTIONS)
             parameters = not self._lineup.c.prepares or bench.draws(REPACK_SHARE)
+            if self._outcome.contract == "graph":
+                if index and self._renews(index, parameters) and (verdict := self._lineup.renew()):
+                    return verdict
+                parameters = not self._lineup.c.prepares  # what is repacked came with the new chain
+            distribution = "normal" if bench.draws(USUAL_SHARE) else bench.rng.choice(DISTRIBUTIONS)
             self._lineup.refill(distribution, parameters)
             order = self._lineup.everybody
             found = self._lineup.block(
@@ -229,11 +227,10 @@ class Trial:
             )
             if isinstance(found, Verdict):
                 return found
-            if judged:
-                if verdict := self._check(found, distribution, full=bench.draws(ORACLE_SHARE)):
-                    return verdict
-                if verdict := audit.impossible(found[id(self._lineup.c)]):
-                    return verdict
+            if verdict := self._check(found, distribution, full=bench.draws(ORACLE_SHARE)):
+                return verdict
+            if verdict := audit.impossible(found[id(self._lineup.c)]):
+                return verdict
             if index >= WARM_UP_BLOCKS:
                 blocks.add(index - WARM_UP_BLOCKS, *(found[id(party)] for party in order))
             index += 1
@@ -257,10 +254,17 @@ class Trial:
             return verdict
         return audit.too_many_threads(blocks.c, self._bench.threads) if self._bench.device == "cpu" else None
 
-    def _fresh(self) -> bool:
-        """Whether an uncaptured call finds its inputs elsewhere; a captured one does in every block
-        (`renew`).
+    def _renews(self, index: int, parameters: bool) -> bool:
+        """Whether this block gets a new chain: at other places, and for parameters that are repacked.
+
+        A call that fills a chain by itself is too long for its place to matter.
         """
+        links = self._lineup.links
+        due = links > 1 and index % max(1, links // LINKS_OF_A_BLOCK) == 0
+        return due or (self._lineup.c.prepares and parameters)
+
+    def _fresh(self) -> bool:
+        """Whether an uncaptured call finds its inputs elsewhere."""
         return self._outcome.contract != "graph" and self._bench.draws(FRESH_SHARE)
 
     def _unstable(self, sampled: _Sampled) -> Verdict:
@@ -279,17 +283,11 @@ class Trial:
     def _conclude(self, sampled: _Sampled) -> Verdict:
         outcome, bench, blocks = self._outcome, self._bench, sampled.blocks
         interval, identical = sampled.interval, blocks.identical()
-        calibration = self._calibration
-        if calibration is not None and calibration.contract != outcome.contract:
-            calibration = None  # the candidate cannot be captured: both sides were timed eagerly
-        if calibration is not None:
-            interval = stats.calibrated(interval, calibration.speedup)
-            identical = stats.calibrated(identical, calibration.identical)
         if verdict := self._referee.final():
             return verdict
         theirs, ours = (stats.summarize(ns / 1e3) for ns in (blocks.baseline_ns(), durations_ns(blocks.c)))
         candidate_s = ours.median / 1e6
-        work, limits = roofline.work(self._case, bench.baseline), ceilings(bench.device)
+        work, limits = self._work, ceilings(bench.device)
         if problem := roofline.implausible(work, limits, candidate_s):
             return Verdict.failed("IMPLAUSIBLE", Failure(message=problem))
         outcome.roofline_pct = roofline.roofline_pct(work, limits, candidate_s)
@@ -305,7 +303,6 @@ class Trial:
                 baseline_p20_p80_us=(theirs.p20, theirs.p80),
                 candidate_p20_p80_us=(ours.p20, ours.p80),
                 noise_pct=stats.noise_pct([identical]),
-                bias=calibration.speedup.median if calibration else None,
                 samples=len(blocks.c),
                 dropped=blocks.dropped,
             )

@@ -6,7 +6,15 @@ import time
 
 import pytest
 
-from fastkernels.measure.contracts import MAX_SPIN_CYCLES, Eager, Graph, Host, Timing
+from fastkernels.measure.contracts import (
+    FIRST_SPIN_CYCLES,
+    MAX_SPIN_CYCLES,
+    Eager,
+    Graph,
+    Host,
+    Timing,
+    longer,
+)
 
 
 class Tape:
@@ -39,13 +47,23 @@ class Tape:
     def elapsed_ns(self) -> int:
         return 1234
 
-    def capture(self, call):
-        result = call()
-        return lambda: self.log.append("replay"), result
+    def capture(self, calls):
+        tape = self
+
+        class Chain:
+            results = [call() for call in calls]
+
+            def launch(self) -> None:
+                tape.log.append("launch")
+
+            def close(self) -> None:
+                tape.log.append("close")
+
+        return Chain()
 
 
-def run(contract, log: list[str], call=None) -> Timing:
-    contract.prepare(lambda: log.append("stage"))
+def run(contract, log: list[str], call=None, spin_cycles: int = 1000) -> Timing:
+    contract.prepare(lambda: log.append("stage"), spin_cycles)
     return contract.run(
         lambda: log.append("stage"),
         call or (lambda: log.append("call")),
@@ -105,38 +123,50 @@ def test_eager_stages_behind_the_spin_and_keeps_at_once() -> None:
     assert tape.log == ["spin", "stage", "flush", "start", "call", "end", "keep None", "wait"]
 
 
-def test_a_spin_that_was_too_short_drops_the_sample_and_doubles() -> None:
+def test_a_spin_that_was_too_short_says_so_and_the_next_is_longer() -> None:
     tape = Tape(slow=True)
-    contract = Eager(tape)
-    timings = [run(contract, tape.log) for _ in range(20)]
+    contract, cycles = Eager(tape), FIRST_SPIN_CYCLES
+    timings = []
+    for _ in range(20):
+        timings.append(run(contract, tape.log, spin_cycles=cycles))
+        cycles = longer(cycles)
     assert not timings[0].hidden
     assert tape.spins[1] == 2 * tape.spins[0]
     assert max(tape.spins) == MAX_SPIN_CYCLES
     assert timings[-1].hidden, "a call that waits for the device itself is never hidden, and still counts"
 
 
-def test_a_graph_is_poisoned_and_replayed_and_the_call_is_not_made_again() -> None:
+def test_a_chain_is_poisoned_and_launched_and_its_calls_are_not_made_again() -> None:
     tape = Tape()
     contract = Graph(tape, poison=lambda result: tape.log.append(f"poison {result}"))
-    contract.capture(lambda: "static")
+    assert contract.capture([lambda: "one", lambda: "two"]) == ["one", "two"]
     timing = run(contract, tape.log)
     assert timing.ns == 1234
     assert tape.log == [
-        "poison static",
+        "poison one",
+        "poison two",
         "spin",
         "stage",
         "flush",
         "start",
-        "replay",
+        "launch",
         "end",
-        "keep static",
+        "keep ['one', 'two']",
         "wait",
     ]
 
 
-def test_a_graph_that_was_released_cannot_run() -> None:
+def test_a_new_chain_takes_the_place_of_the_old_one() -> None:
+    tape = Tape()
+    contract = Graph(tape, poison=lambda result: None)
+    contract.capture([lambda: "old"])
+    assert contract.capture([lambda: "new"]) == ["new"]
+    assert tape.log == ["close"]
+
+
+def test_a_chain_that_was_released_cannot_run() -> None:
     contract = Graph(Tape(), poison=lambda result: None)
-    contract.capture(lambda: "static")
+    contract.capture([lambda: "static"])
     contract.release()
     with pytest.raises(AssertionError, match="capture"):
         contract.run(lambda: None, lambda: None, lambda result: None)
@@ -149,4 +179,4 @@ def test_a_call_that_cannot_be_captured_says_so() -> None:
         raise RuntimeError("operation not permitted when stream is capturing")
 
     with pytest.raises(RuntimeError, match="capturing"):
-        contract.capture(uncapturable)
+        contract.capture([uncapturable])

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from fastkernels import registry
-from fastkernels.loader.inputs import draw, trial_specs
+from fastkernels.loader.inputs import draw_links, trial_specs
 from fastkernels.loader.materialize import build_module
 from fastkernels.loader.overlay import Overlay
-from fastkernels.records import Case
+from fastkernels.records import Case, TensorSpec
 from fastkernels.runner.kernel_side import KernelSide
 from fastkernels.runner.shared import Arena
 
@@ -18,9 +18,13 @@ def small_case(task: str = "L1/rms_norm", which: str = "") -> Case:
     return registry.cases(task, size="tiny", glob=which or None)[0]
 
 
-def drawn(case: Case, seed: int = 1, distribution: str = "normal") -> dict[str, torch.Tensor]:
-    specs = trial_specs(case, build_module(Overlay.over_baseline(), case, "meta"))
-    return draw(specs, case, seed, distribution)
+def specs_of(case: Case) -> dict[str, TensorSpec]:
+    return trial_specs(case, build_module(Overlay.over_baseline(), case, "meta"))
+
+
+def drawn(case: Case, seed: int = 1, links: int = 1) -> dict[str, torch.Tensor]:
+    """[links, *shape]"""
+    return draw_links(specs_of(case), case, seed, links)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from fastkernels.runner.party import Reading
 
 
 def reading(ns: int, window_ns: int, cpu_ns: int | None = None, threads: int = 1) -> Reading:
-    return Reading(ns, window_ns, cpu_ns, True, None, threads, {}, {}, {})
+    return Reading(ns, ns, window_ns, cpu_ns, True, None, threads, (), {}, {})
 
 
 def side(

@@ -7,7 +7,7 @@ from fastkernels.runner.party import Reading
 
 
 def reading(ns: float, hidden: bool = True, clock: int | None = None) -> Reading:
-    return Reading(round(ns), 0, None, hidden, clock, 1, {}, {}, {})
+    return Reading(ns, round(ns), 0, None, hidden, clock, 1, (), {}, {})
 
 
 def filled(factor: float, count: int = 2000, seed: int = 0) -> Blocks:

@@ -10,14 +10,14 @@ from fastkernels.loader.materialize import SignatureMismatch
 from fastkernels.runner.kernel_side import KernelSide
 from fastkernels.runner.results import Result
 from fastkernels.runner.shared import Arena
-from tests.unit.runner.conftest import drawn, small_case
+from tests.unit.runner.conftest import drawn, small_case, specs_of
 
 
 def opened(side: KernelSide, arenas: list[Arena], task: str, layers=(), implementations=None):
     """The side on a small case, with its boxes. Returns (inputs, inbox, outbox, echo)."""
     case = small_case(task)
     inputs = drawn(case)
-    inbox = Arena.of(inputs, "cpu")
+    inbox = Arena.like(specs_of(case), "cpu")
     inbox.write(inputs)
     arenas.append(inbox)
     side.open(layers, case, implementations or {})
@@ -29,14 +29,15 @@ def opened(side: KernelSide, arenas: list[Arena], task: str, layers=(), implemen
         (n, r.description.shape, getattr(torch, r.description.dtype), r.span_bytes)
         for n, r in results.items()
     ]
-    outbox, echo = Arena.create(wanted, "cpu", writable=True), Arena.of(inputs, "cpu", writable=True)
+    outbox = Arena.create(wanted, "cpu", writable=True)
+    echo = Arena.like(specs_of(case), "cpu", writable=True)
     arenas += [outbox, echo]
     side.boxes(outbox.ticket, echo.ticket, [os.dup(box.descriptors[0]) for box in (outbox, echo)])
     return case, inputs, inbox, outbox, echo
 
 
 def iterate(side: KernelSide, fresh: bool = False, parameters: bool = True, echo=()) -> dict:
-    side.prepare("host", fresh, parameters)
+    side.prepare("host", fresh, parameters, spin_cycles=0)
     assert side.go()["ns"] > 0
     return side.inspect(list(echo))
 
@@ -78,7 +79,7 @@ def test_some_calls_find_their_inputs_elsewhere(side: KernelSide, arenas) -> Non
     places = []
     for fresh in (False, False, True, True):
         iterate(side, fresh=fresh)
-        places.append(side._staging.tensors["arg.x_TD"].data_ptr())
+        places.append(side._links[0]._staging.tensors["arg.x_TD"].data_ptr())
     assert places[0] == places[1]
     assert len({*places[1:]}) == 3
 
@@ -87,12 +88,12 @@ def test_mutated_arguments_are_results(side: KernelSide, arenas) -> None:
     _, inputs, _, outbox, _ = opened(side, arenas, "L1/kv_cache")
     outbox.poison()
     iterate(side)
-    slots = inputs["arg.slots"]
-    stored = outbox.tensors["arg.k_cache"].flatten(0, 1)
-    assert torch.equal(stored[slots], inputs["arg.key"])
+    slots = inputs["arg.slots"][0]
+    stored = outbox.tensors["arg.k_cache"][0].flatten(0, 1)
+    assert torch.equal(stored[slots], inputs["arg.key"][0])
     untouched = torch.ones(len(stored), dtype=torch.bool)
     untouched[slots] = False
-    assert torch.equal(stored[untouched], inputs["arg.k_cache"].flatten(0, 1)[untouched])
+    assert torch.equal(stored[untouched], inputs["arg.k_cache"][0].flatten(0, 1)[untouched])
 
 
 def test_the_call_before_the_last_can_be_looked_at_again(side: KernelSide, arenas) -> None:
@@ -114,7 +115,7 @@ def test_the_kernels_that_ran_are_named_and_can_be_forced(side: KernelSide, aren
         side.open((), case, forced)
         side.build()
         inputs = drawn(case)
-        inbox = Arena.of(inputs, "cpu")
+        inbox = Arena.like(specs_of(case), "cpu")
         inbox.write(inputs)
         arenas.append(inbox)
         side.attach(inbox.ticket, [os.dup(inbox.descriptors[0])])

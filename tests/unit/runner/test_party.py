@@ -67,10 +67,13 @@ def test_a_description_must_be_whole(answer: dict) -> None:
 
 def test_a_right_answer_is_taken() -> None:
     assert party({"ns": 5, "hidden": False})._answer("go", _Timed, 1).ns == 5
-    assert (
-        party({"captured": False, "kernels": {}, "detail": "no"})._answer("capture", Captured, 1).detail
-        == "no"
-    )
+    answer = {"captured": False, "kernels": {}, "detail": "no", "outputs": []}
+    assert party(answer)._answer("capture", Captured, 1).detail == "no"
+
+
+def test_every_link_of_a_chain_must_be_described() -> None:
+    with pytest.raises(Trouble, match="1 of 3 links are described"):
+        party({"captured": True, "kernels": {}, "detail": "", "outputs": [{}]}).capture(3)
 
 
 def test_one_limit_for_all_phases_or_one_for_each() -> None:

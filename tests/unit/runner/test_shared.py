@@ -36,7 +36,7 @@ def test_slots_are_aligned_and_do_not_overlap() -> None:
 
 def test_the_other_side_reads_what_the_judge_wrote() -> None:
     box = arena()
-    box.write({"arg.x": torch.arange(15.0).view(3, 5), "arg.i": torch.arange(7)})
+    box.write({"arg.x": torch.arange(15.0).view(1, 3, 5), "arg.i": torch.arange(7).view(1, 7)})
     attached = attach(box)
     values = (ctypes.c_float * 15).from_address(attached.address("arg.x"))
     assert list(values) == list(range(15))
@@ -51,7 +51,7 @@ def test_the_judge_reads_what_the_other_side_wrote() -> None:
     assert (box.tensors["arg.i"] == -1).all()
     attached = attach(box)
     ctypes.memset(attached.address("arg.i"), 0, 56)
-    assert box.tensors["arg.i"].tolist() == [0] * 7
+    assert box.tensors["arg.i"].tolist() == [[0] * 7]
     assert box.tensors["arg.x"].isnan().all()
     attached.close()
     box.close()
@@ -83,11 +83,29 @@ def test_an_outbox_cannot_be_resized_under_the_judge() -> None:
     box.close()
 
 
+def test_links_have_their_own_parts_of_a_slot() -> None:
+    wanted = [("a", (3,), torch.float32, None), ("out.0", (2, 2), torch.float32, 32)]
+    box = Arena.create(wanted, "cpu", writable=True, links=3)
+    attached = attach(box)
+    assert box.tensors["a"].shape == (3, 3)
+    for link in range(3):
+        ctypes.memset(attached.address("a", link), link, 12)
+        ctypes.memset(attached.address("out.0", link), 0x10 + link, 32)
+    assert [row.view(torch.uint8).unique().tolist() for row in box.tensors["a"]] == [[0], [1], [2]]
+    strided = box.view("out.0", (2, 2), (4, 1))
+    assert [part.contiguous().view(torch.uint8).unique().tolist() for part in strided] == [[16], [17], [18]]
+    box.write({"a": torch.ones(2, 3)})
+    assert box.tensors["a"][:2].eq(1).all()
+    assert box.tensors["a"][2].view(torch.uint8).eq(2).all(), "the third link was not written"
+    attached.close()
+    box.close()
+
+
 def test_strides_are_laid_over_a_slot_that_is_large_enough() -> None:
     box = Arena.create([("out.0", (2, 3), torch.float32, 48)], "cpu", writable=True)
     box.bytes.view(torch.float32)[:12] = torch.arange(12.0)
-    assert box.view("out.0", (2, 3), (4, 1)).tolist() == [[0, 1, 2], [4, 5, 6]]
-    assert box.view("out.0", (2, 3), (1, 2)).tolist() == [[0, 2, 4], [1, 3, 5]]
+    assert box.view("out.0", (2, 3), (4, 1))[0].tolist() == [[0, 1, 2], [4, 5, 6]]
+    assert box.view("out.0", (2, 3), (1, 2))[0].tolist() == [[0, 2, 4], [1, 3, 5]]
     box.close()
 
 

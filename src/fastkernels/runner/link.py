@@ -1,0 +1,101 @@
+"""One link of a chain, in a worker: a module of its own, the tensors of its call, and its last results.
+
+    link = Link(device, overlay, case)      builds the module
+    link.attach(inbox, index)               loads its parameters, binds the call to its tensors
+    link.give_boxes(outbox, echo)           where results and inputs go after a call
+    link.hold(), link.stage(...), link.run(), link.keep(result), link.copy_out(names)
+
+A call that is not captured has one link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from fastkernels.loader.materialize import Call, bind, build_module
+from fastkernels.loader.overlay import Overlay
+from fastkernels.records import Case
+from fastkernels.runner.device import WorkerDevice
+from fastkernels.runner.results import Result, Results
+from fastkernels.runner.shared import Attached
+from fastkernels.runner.staging import Staging
+
+
+class Link:
+    """Copies are raw and enqueued on the timed stream; nothing here waits, except where parameters load."""
+
+    def __init__(self, device: WorkerDevice, overlay: Overlay, case: Case) -> None:
+        self._device, self._case = device, case
+        self._module = build_module(overlay, case, device.name)
+        # `prepare` repacks the parameters, so they cannot change under a captured graph.
+        self.prepares = any(callable(getattr(part, "prepare", None)) for part in self._module.modules())
+
+    def attach(self, inbox: Attached, index: int) -> None:
+        """Copy the inbox's inputs in, load its parameters, and make the call on them."""
+        self._index = index
+        self._staging = Staging(self._device, inbox, index, self._module)
+        self.stage(parameters=False)
+        self._device.wait()
+        self._bind(load=True)
+        self._staging.take_parameters()
+
+    def give_boxes(self, outbox: Attached, echo: Attached) -> None:
+        self._results, self._echo = Results(self._device, outbox, self._index), echo
+        self._result: Any = None
+
+    # ------------------------------------------------------------ the call
+
+    def move(self) -> None:
+        """Go on with inputs at other addresses."""
+        self._staging.move()
+        self._bind(load=False)
+
+    def stage(self, parameters: bool) -> None:
+        """Copy the inbox in."""
+        self._staging.stage(parameters)
+
+    def load_parameters(self) -> None:
+        """Load the inbox's parameters as a model's weights are loaded, repacking included."""
+        self._staging.load_parameters()
+
+    def ambient(self) -> AbstractContextManager[None]:
+        return self.call.ambient()
+
+    def run(self) -> Any:
+        """The call inside its ambient step: for a capture, or where nobody looks at the time."""
+        with self.ambient():
+            return self.call.run()
+
+    # ------------------------------------------------------------ results
+
+    def hold(self) -> None:
+        """Hold the results of the last call over the next one, as a caller would that still needs them."""
+        self._held = self.call.outputs(self._result) if self._result is not None else {}
+
+    def keep(self, result: Any) -> None:
+        """Copy the results of the call into the outbox."""
+        self._result = result
+        self._results.keep(self.call.outputs(result))
+
+    def keep_held(self) -> None:
+        """Copy the results of the call before the last one into the outbox, as they are now."""
+        self._results.keep({name: value for name, value in self._held.items() if name.startswith("out.")})
+
+    def copy_out(self, names: Sequence[str]) -> None:
+        """Copy the named inputs, as they are now, into the echo box."""
+        self._staging.copy_out(names, self._echo)
+
+    def describe(self, result: Any) -> dict[str, Result]:
+        return Results.describe(self.call.outputs(result), self._staging.tensors)
+
+    def describe_last(self) -> dict[str, Result]:
+        return self.describe(self._result)
+
+    def _bind(self, load: bool) -> None:
+        """Parameters are loaded strictly, once; later by raw copies."""
+        tensors = self._staging.tensors
+        if load:
+            tensors = {**tensors, **self._staging.parameter_copies()}
+        self.call: Call = bind(self._module, self._case, tensors, load=load)
