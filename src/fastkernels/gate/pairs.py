@@ -234,7 +234,7 @@ def _planned(sets: Sequence[CandidateSet], filters: Filters) -> dict[tuple[Path,
         having = sorted({task for found in sets for task in found.files})
         wanted = ", ".join(dict.fromkeys(task for task, _ in asked))
         raise UsageError(
-            f"Neither side has a candidate for {wanted}; there are some for {', '.join(having) or 'nothing'}. "
+            f"Neither side has a candidate for {wanted}, but for {', '.join(having) or 'nothing'}. "
             "Leave out --target to compare these, or write one: fk stubs"
         ) from None
 

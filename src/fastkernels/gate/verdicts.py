@@ -8,8 +8,8 @@ processes of their own.
     same         the interval excludes a regression beyond the limit
     unsure       none of these, or no numbers
 
-A first look that is not `same` is repeated in fresh processes: two processes with the same code differ by some
-percent, steadily while they live (docs/measured.md), so one look alone proves no change.
+A first look that is not `same` is repeated in fresh processes: two processes with the same code differ,
+steadily while they live (docs/measured.md), so one look alone proves no change.
 
     SLOW         two looks are slow, and none denies it
     FAST         two looks are fast, and none is slow or same
