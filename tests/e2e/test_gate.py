@@ -1,4 +1,4 @@
-"""`fk gate` with real processes: a slower head fails, the same code does not."""
+"""`fk gate` with real processes: a slower head fails, the same code passes, a revision runs its own code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from xml.etree import ElementTree as xml
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.unit.gate.repositories import KERNEL, ROOT, git, make_repository
+
 EXAMPLES = ROOT / "examples" / "candidates"
 
 pytestmark = pytest.mark.slow
@@ -59,3 +60,17 @@ def test_a_slower_and_an_identical_head(tmp_path: Path) -> None:
     assert code == (1 if rows["worse"]["verdict"] == "SLOW" else 3)
     assert xml.parse(junit).getroot().get("failures") == str(int(code == 1))
     assert f"**{rows['worse']['verdict']}**" in markdown.read_text()
+
+
+def test_a_revision_runs_its_own_kernels(tmp_path: Path) -> None:
+    """The second commit's rms_norm is 1 % too large: only the head is wrong: each side ran its own."""
+    repository = tmp_path / "repository"
+    make_repository(repository, {KERNEL: lambda code: code.replace("eps), sum_TD", "eps) * 1.01, sum_TD")})
+    words = ["second", "--base", "first", "--target", "rms_norm", "--case", "llama-tiny-T16-D64-residual-f32"]
+    code, report, printed = gate(tmp_path, *words, cwd=repository)
+    assert report, printed
+    (row,) = report["rows"]
+    assert (row["verdict"], row["head"], row["base"]) == ("BROKEN", "WRONG(value)", "PASSED")
+    assert code == 1
+    assert report["head"].startswith("second (")
+    assert git(repository, "status", "--porcelain") == ""

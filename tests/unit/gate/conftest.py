@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from fastkernels.measure.environment import environment
 from fastkernels.records import KernelReport, KernelRow, KernelSummary, Look
 from fastkernels.runner.blocks import Blocks, durations_ns
 from fastkernels.runner.plan import Job, Work
-from tests.unit.gate.repositories import CASES, COPIED, KERNEL, ROOT, git
+from tests.unit.gate.repositories import CASES, KERNEL, make_repository
 from tests.unit.runner.test_blocks import reading
 
 SCATTER = 0.02  # of one call
@@ -103,23 +102,13 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two commits: `first` has a marked kernel and one case less than `second`."""
+    """Two commits: `second` has a marked kernel, and one tiny case less than `first`."""
+
+    def one_less(cases: str) -> str:
+        lines = cases.splitlines(keepends=True)
+        lines.remove(next(line for line in lines if '"size":"tiny"' in line.replace(" ", "")))
+        return "".join(lines)
+
     folder = tmp_path_factory.mktemp("repository")
-    subprocess.run(
-        ["cp", "-r", "--parents", *COPIED, str(folder)], check=True, cwd=ROOT
-    )  # the working tree, whatever is committed
-    git(folder, "init", "--quiet", "--initial-branch", "trunk")
-    kernel, cases = folder / KERNEL, folder / CASES
-    code, lines = kernel.read_text(), cases.read_text()
-    kernel.write_text(f"{code}\nMARK = 'first'\n")
-    dropped = next(
-        line for line in lines.splitlines(keepends=True) if '"size":"tiny"' in line.replace(" ", "")
-    )
-    cases.write_text(lines.replace(dropped, ""))
-    for name in ("first", "second"):
-        git(folder, "add", ".")
-        git(folder, "commit", "--quiet", "--message", name)
-        git(folder, "tag", name)
-        kernel.write_text(f"{code}\nMARK = 'second'\n")
-        cases.write_text(lines)
+    make_repository(folder, {KERNEL: lambda code: f"{code}\nMARK = 'second'\n", CASES: one_less})
     return folder

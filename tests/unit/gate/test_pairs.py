@@ -180,17 +180,17 @@ def test_other_files_are_no_base(tmp_path: Path, mine: str) -> None:
 
 def test_two_revisions(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(repository)
-    with opened("second", "first", RMS_NORM, "tiny") as found:
+    with opened("first", "second", RMS_NORM, "tiny") as found:
         (pair,) = found.pairs
         new = set(pair.head.works) - set(pair.base.works)
-        assert len(new) == 1, "the first revision has one case less"
+        assert len(new) == 1, "the second revision has one case less"
         assert set(pair.base.works) < set(pair.head.works)
-        for version, mark in ((pair.head, "second"), (pair.base, "first")):
+        for version, marked in ((pair.head, False), (pair.base, True)):
             assert version.source is not None
-            assert f"MARK = '{mark}'" in (version.source.parent / KERNEL).read_text()
+            assert ("MARK = 'second'" in (version.source.parent / KERNEL).read_text()) == marked
         assert not pair.head.layers
         assert not pair.base.is_baseline
-    (pair,) = compared("first", "second").pairs
+    (pair,) = compared("second", "first").pairs
     assert set(pair.base.works) - set(pair.head.works) == new, "the other way round it is missing"
 
 

@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 
 from fastkernels.errors import FileFormatError, UsageError
-from fastkernels.report import json as reports
 from fastkernels.report import files, schema
+from fastkernels.report import json as reports
 
 ROOT = Path(__file__).parents[3]
 
