@@ -26,7 +26,7 @@ from fastkernels.errors import UsageError
 from fastkernels.gate import revisions
 from fastkernels.gate.inventory import Filters
 from fastkernels.layout import shown
-from fastkernels.loader.candidates import CandidateSet, discover
+from fastkernels.loader.candidates import CandidateSet, discover, is_tree
 from fastkernels.records import Case, KernelReport, Size
 from fastkernels.report import json as reports
 from fastkernels.runner.plan import KernelsRequest, Work, plan
@@ -106,7 +106,7 @@ def _folders(head: str, base: str | None, filters: Filters, scratch: Path) -> Co
         name = shown(base)
     else:
         revision = revisions.find(base, _folder_of(head))
-        theirs, name = _folder_at(revision, Path(head), scratch), f"{told} of {revision}"
+        theirs, name = _folder_at(revision, head, scratch), f"{told} of {revision}"
     return Comparison(shown(head), name, _paired(ours, theirs, filters), sources=_sources(ours))
 
 
@@ -117,13 +117,20 @@ def _head(head: str) -> list[CandidateSet]:
     return discover([head])
 
 
-def _folder_at(revision: revisions.Revision, folder: Path, scratch: Path) -> list[CandidateSet]:
-    """The candidates of the same folder in a revision; none where it did not exist yet."""
-    place = folder.resolve()
-    if not place.is_relative_to(revision.top.resolve()):
-        raise UsageError(f"{folder} lies outside {revision.top}, whose revision {revision} is the base")
-    then = revisions.export(revision, scratch / "base") / place.relative_to(revision.top.resolve())
-    return discover([then]) if then.is_dir() else []
+def _folder_at(revision: revisions.Revision, head: str, scratch: Path) -> list[CandidateSet]:
+    """The candidates of the same folder (or stack) in a revision; none where it held none yet."""
+    top = revision.top.resolve()
+    places = [part.resolve() for part in _parts(head)]
+    for place in places:
+        if not place.is_relative_to(top):
+            raise UsageError(f"{place} lies outside {top}, whose revision {revision} is the base")
+    exported = revisions.export(revision, scratch / "base")
+    then = [exported / place.relative_to(top) for place in places]
+    return discover([os.pathsep.join(map(str, then))]) if all(map(_has_candidates, then)) else []
+
+
+def _has_candidates(folder: Path) -> bool:
+    return folder.is_dir() and (is_tree(folder) or any(is_tree(inside) for inside in folder.iterdir()))
 
 
 def _against_report(head: str, path: str, filters: Filters) -> Comparison:

@@ -156,6 +156,7 @@ class Crew:
         worker = self._worker(name, None, namespaces=False, source=source)
         try:
             hello = self._start(worker)
+            self._reach(worker)  # beside a base that is no baseline of ours, nobody did it before
         except WorkerProblem as problem:
             worker.close()
             raise BaselineError(
@@ -164,7 +165,7 @@ class Crew:
         return worker, hello
 
     def _reach(self, worker: Worker) -> None:
-        """Probe a baseline worker; the judge shows its memory where sharing does not work otherwise."""
+        """Probe a worker; the judge shows its memory where sharing does not work otherwise."""
         try:
             self._probe(worker)
         except WorkerError:

@@ -13,7 +13,7 @@ from fastkernels.errors import FileFormatError, NotFoundError, UsageError
 from fastkernels.gate.inventory import Filters
 from fastkernels.gate.pairs import Comparison, opened
 from fastkernels.layout import shown
-from tests.unit.gate.repositories import KERNEL, ROOT, git
+from tests.unit.gate.repositories import KERNEL, ROOT, commit, git
 
 EXAMPLES = ROOT / "examples" / "candidates"
 FASTER, SLOWER = str(EXAMPLES / "faster"), str(EXAMPLES / "slower")
@@ -68,13 +68,33 @@ def test_a_folder_as_a_revision_has_it(tmp_path: Path) -> None:
     assert not then.exists(), "the export goes with the comparison"
 
 
-def test_a_folder_that_the_base_does_not_have_yet(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", ["nothing", "an empty workspace"])
+def test_a_folder_that_the_base_does_not_have_yet(tmp_path: Path, before: str) -> None:
     git(tmp_path, "init", "--quiet")
-    git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", "x")
-    shutil.copytree(EXAMPLES / "slower", tmp_path / "mine")
-    (pair,) = compared(str(tmp_path / "mine"), "HEAD").pairs
+    if before != "nothing":
+        (tmp_path / "mine" / "L1").mkdir(parents=True)
+        (tmp_path / "mine" / "L1" / ".gitkeep").touch()
+    commit(tmp_path, "first")
+    shutil.copytree(EXAMPLES / "slower", tmp_path / "mine", dirs_exist_ok=True)
+    (pair,) = compared(str(tmp_path / "mine"), "first").pairs
     assert pair.head.works
     assert not pair.base.works
+
+
+def test_a_stack_as_a_revision_has_it(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet")
+    for name in ("faster", "slower"):
+        shutil.copytree(EXAMPLES / name, tmp_path / name)
+    commit(tmp_path, "first")
+    stack = f"{tmp_path / 'slower'}:{tmp_path / 'faster'}"
+    (pair,) = compared(stack, "first").pairs
+    assert [layer.name for layer in pair.base.layers] == ["slower", "faster"]
+    assert not set(pair.base.layers) & set(pair.head.layers)
+
+
+def test_a_folder_outside_the_base_s_repository(repository: Path) -> None:
+    with pytest.raises(UsageError, match="lies outside"):
+        compared(f"{repository / 'tasks/baseline'}:{FASTER}", "first")
 
 
 @pytest.mark.parametrize(
