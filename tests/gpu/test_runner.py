@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fastkernels.measure.contracts import CudaDevice, Eager, Graph
-from fastkernels.runner.shared import Arena
+from fastkernels.runner.shared import Arena, Want
 
 pytestmark = [
     pytest.mark.gpu,
@@ -25,10 +25,11 @@ def device():
 
 
 def test_an_arena_holds_what_is_written_and_shares_no_block() -> None:
-    one, two = (Arena.of({"x": torch.arange(10.0)}, "cuda", writable=True) for _ in range(2))
-    one.write({"x": torch.arange(10.0, device="cuda")})
+    wanted = [Want("x", (10,), torch.float32, links=2)]
+    one, two = (Arena.create(wanted, "cuda", writable=True) for _ in range(2))
+    one.write({"x": torch.arange(20.0, device="cuda").view(2, 10)})
     two.poison()
-    assert one.tensors["x"].tolist() == list(range(10))
+    assert one.tensors["x"].flatten().tolist() == list(range(20))
     assert two.tensors["x"].isnan().all()
     assert abs(one.bytes.data_ptr() - two.bytes.data_ptr()) >= 2 << 20
     one.close()
@@ -41,7 +42,7 @@ def test_a_copy_takes_as_long_as_its_bytes_need(device: CudaDevice, contract: st
     target = torch.empty_like(source)
     timed = Eager(device) if contract == "eager" else Graph(device, poison=lambda result: None)
     if isinstance(timed, Graph):
-        timed.capture(lambda: target.copy_(source))
+        timed.capture([lambda: target.copy_(source)])
     samples = []
     for _ in range(20):
         timing = timed.run(lambda: None, lambda: target.copy_(source), lambda result: None)
@@ -55,8 +56,8 @@ def test_the_flush_makes_the_cache_cold(device: CudaDevice) -> None:
     """A sum over a tensor that fits the L2 cache takes longer from memory."""
     x = torch.ones(8 << 20, dtype=torch.float32, device="cuda")
     cold, warm = Graph(device, poison=lambda result: None), Graph(device, poison=lambda result: None)
-    cold.capture(lambda: x.sum())
-    warm.capture(lambda: x.sum())
+    cold.capture([lambda: x.sum()])
+    warm.capture([lambda: x.sum()])
 
     def median_ns(graph: Graph, keep_warm: bool) -> float:
         flush = device.flush
@@ -75,9 +76,52 @@ def test_the_flush_makes_the_cache_cold(device: CudaDevice) -> None:
 def test_a_call_that_waits_for_the_device_cannot_be_captured(device: CudaDevice) -> None:
     x = torch.ones(4, device="cuda")
     with pytest.raises(RuntimeError):
-        Graph(device, poison=lambda result: None).capture(lambda: x.sum().item())
+        Graph(device, poison=lambda result: None).capture([lambda: x.sum().item()])
     torch.cuda.synchronize()
     assert x.sum().item() == 4
+
+
+def test_a_chain_runs_its_links_in_order_and_each_to_its_end(device: CudaDevice) -> None:
+    x = torch.zeros(1 << 20, device="cuda")
+    graph = Graph(device, poison=lambda result: None)
+    graph.capture([lambda: x.mul_(2), lambda: x.add_(1), lambda: x.mul_(3)])
+    x.zero_()
+    graph.run(lambda: None, lambda: None, lambda result: None)
+    assert x.unique().tolist() == [3.0]
+    graph.run(lambda: None, lambda: None, lambda result: None)
+    assert x.unique().tolist() == [21.0]
+    graph.release()
+
+
+def test_work_that_a_call_leaves_on_another_stream_cannot_be_captured(device: CudaDevice) -> None:
+    """Or a link could run while the next is timed."""
+    x, side = torch.ones(1 << 20, device="cuda"), torch.cuda.Stream()
+
+    def leaves_work():
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            x.mul_(2)
+        return x
+
+    with pytest.raises(RuntimeError):
+        Graph(device, poison=lambda result: None).capture([leaves_work, leaves_work])
+    torch.cuda.synchronize()
+    Graph(device, poison=lambda result: None).capture([lambda: x + 1])
+
+
+def test_two_links_take_twice_as_long_as_one(device: CudaDevice) -> None:
+    """Of calls that are long beside their launch."""
+    tensors = [torch.ones(32 << 20, device="cuda") for _ in range(2)]
+
+    def median_ns(calls) -> float:
+        graph = Graph(device, poison=lambda result: None)
+        graph.capture(calls)
+        return statistics.median(
+            graph.run(lambda: None, lambda: None, lambda result: None).ns for _ in range(30)
+        )
+
+    one, two = (median_ns([lambda x=x: x.mul_(1) for x in tensors[:n]]) for n in (1, 2))
+    assert 1.8 < two / one < 2.1
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ trial can be drawn by itself; the block tables, slots and caches of one seed agr
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import get_args
 
 import torch
@@ -72,20 +72,25 @@ def draw(
     device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
     """Draw the named tensors on `device`; activations and caches follow `distribution` (of DISTRIBUTIONS)."""
-    return {name: value[0] for name, value in draw_links(specs, case, seed, 1, distribution, device).items()}
+    return {
+        name: value[0]
+        for name, value in draw_links(specs, case, seed, lambda name: 1, distribution, device).items()
+    }
 
 
 def draw_links(
     specs: Mapping[str, TensorSpec],
     case: Case,
     seed: int,
-    links: int,
+    links_of: Callable[[str], int],
     distribution: str = "normal",
     device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
-    """[links, *shape]: as many trials as a chain has links, with one layout of requests for all."""
+    """[links_of(name), *shape]: as many trials as a chain has links, with one layout of requests for all.
+    What the links share is drawn once."""
     drawn: dict[str, Tensor] = {}
     for name, spec in specs.items():
+        links = links_of(name)
         if spec.draw.startswith("step."):
             value = _from_layout(name, spec, case, seed).to(device)
             drawn[name] = value.expand(links, *value.shape)

@@ -1,4 +1,4 @@
-"""How many calls one captured chain holds.
+"""How many calls one captured chain holds, and what its links have in common.
 
 One call of a few microseconds cannot be timed by itself: two events round it, its launch, its code and the
 place of its tensors move the reading by 3 to 10 %, and by the process. In a chain of many calls, each with
@@ -10,14 +10,33 @@ up to 15 % apart, and 1.84 us in a chain of 64, 0.1 % apart (one H200; docs/meas
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 CHAIN_S = 400e-6  # of calls at the speed of the device's memory: several times what surrounds them
 MOST_LINKS = 64
 MEMORY_SHARE = 1 / 64  # of the device's memory, for one side's inputs and parameters
+LOOKUP_SHARE = 1 / 8  # a call that reads less of its parameters looks rows up
 
 
-def chain_length(floor_s: float, link_bytes: int, memory_bytes: int) -> int:
-    """Links of a chain whose calls need `floor_s` each at least and read `link_bytes` of their own."""
+@dataclass(frozen=True, slots=True)
+class ChainPlan:
+    """`shares_parameters`: all links use one module, because each reads other rows of a large table."""
+
+    links: int = 1
+    shares_parameters: bool = False
+
+    def links_of(self, tensor: str) -> int:
+        """How often a tensor of the trial exists: `param.NAME` once where parameters are shared."""
+        return 1 if self.shares_parameters and tensor.startswith("param.") else self.links
+
+
+def chain_plan(
+    floor_s: float, read_bytes: int, parameter_bytes: int, other_bytes: int, memory_bytes: int
+) -> ChainPlan:
+    """For calls that need `floor_s` each at least, in which they read `read_bytes` of their parameters
+    (`parameter_bytes`) and of their other tensors (`other_bytes`), on a device with `memory_bytes`."""
+    shares = read_bytes < LOOKUP_SHARE * parameter_bytes
+    link_bytes = other_bytes if shares else parameter_bytes + other_bytes
     wanted = math.ceil(CHAIN_S / max(floor_s, CHAIN_S / MOST_LINKS))
     fitting = int(memory_bytes * MEMORY_SHARE / max(link_bytes, 1))
-    return max(1, min(wanted, fitting))
+    return ChainPlan(max(1, min(wanted, fitting)), shares)

@@ -243,8 +243,7 @@ class CudaDevice:
                     call()
         torch.cuda.synchronize()
         pool = torch.cuda.graph_pool_handle()
-        gc.collect()  # a graph that is freed while another is captured would spoil it
-        gc.disable()
+        gc.disable()  # memory that is freed while a call is captured would spoil the capture
         try:
             captured = [self._captured(call, pool) for call in calls]
         finally:
@@ -256,7 +255,7 @@ class CudaDevice:
     def _captured(self, call: Call, pool: Any) -> tuple[Any, Any]:
         graph = self._graph_type(keep_graph=True)
         with torch.cuda.stream(self._capture_stream):
-            self._begin(graph, pool)
+            self._begin(graph, pool=pool, capture_error_mode="global")
             try:
                 result = call()
             except BaseException:

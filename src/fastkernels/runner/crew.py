@@ -9,13 +9,14 @@ from fastkernels.errors import BaselineError
 from fastkernels.loader.inputs import draw_links, trial_specs
 from fastkernels.loader.materialize import build_module
 from fastkernels.loader.overlay import Overlay
+from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
 from fastkernels.records import Case
 from fastkernels.runner.isolation import HiddenMemory
 from fastkernels.runner.party import Compiled, Party, Timeouts
 from fastkernels.runner.plan import Job
 from fastkernels.runner.pool import Worker, WorkerError, WorkerProblem, memory_limit
-from fastkernels.runner.shared import Arena
+from fastkernels.runner.shared import Arena, Want
 
 _SIDE = "fastkernels.runner.kernel_side:KernelSide"
 _PROBE_BYTE = 0x5A
@@ -71,14 +72,14 @@ class Crew:
         """Trace a case's module with torch.compile, in the candidate's or in a baseline worker."""
         party = self._candidate_for(job) if candidate else self._baselines(job)[0]
         specs = trial_specs(case, build_module(Overlay.over_baseline(), case, "meta"))
-        inbox = Arena.like(specs, self._device)
-        inbox.write(draw_links(specs, case, _COMPILE_SEED, 1, device=self._device))
+        inbox = Arena.like(specs, self._device, ChainPlan())
+        inbox.write(draw_links(specs, case, _COMPILE_SEED, ChainPlan().links_of, device=self._device))
         try:
             layers = [str(layer) for layer in (job.layers if candidate else job.base_layers)]
             results = party.load(
                 case, layers, job.implementations.get(case.task, {}) if candidate else {}, inbox
             )
-            party.give_boxes(specs, results, 1)
+            party.give_boxes(specs, results, ChainPlan())
             return party.compiled()
         finally:
             party.unload()
@@ -178,7 +179,7 @@ class Crew:
         """Raises WorkerProblem unless the worker reads what the judge wrote."""
         import torch
 
-        arena = Arena.create([("probe", (), torch.uint8, None)], self._device, writable=False)
+        arena = Arena.create([Want("probe", (), torch.uint8)], self._device, writable=False)
         arena.write({"probe": torch.full((1,), _PROBE_BYTE, dtype=torch.uint8, device=self._device)})
         try:
             answer = worker.call("probe", self._timeouts.build, arena.descriptors, ticket=arena.ticket)

@@ -20,7 +20,9 @@ from typing import Any
 
 import torch
 
+from fastkernels.loader.materialize import build_module
 from fastkernels.loader.overlay import Overlay
+from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.contracts import Contract, Graph, Timing
 from fastkernels.records import Case
 from fastkernels.runner import forcing
@@ -105,7 +107,7 @@ class KernelSide:
         self._links[0].give_boxes(self._outbox, self._echo)
         return {}
 
-    def capture(self, links: int) -> dict[str, Any]:
+    def capture(self, plan: ChainPlan) -> dict[str, Any]:
         """Capture a chain of new links, with what lies in the inbox. What cannot be captured is an answer, no
         error: one link is there then, as before."""
         graph = self._graph()
@@ -114,7 +116,7 @@ class KernelSide:
         ballast = torch.empty(
             self._ballast.randrange(1, MOST_BALLAST_BYTES), dtype=torch.uint8, device=self._device.name
         )
-        self._links = [self._attached_link(index) for index in range(links)]
+        self._links = self._attached_links(plan)
         del ballast
         try:
             # Under capture a kernel may take another implementation than eagerly: what the graph holds is
@@ -122,7 +124,7 @@ class KernelSide:
             with recorded() as seen, torch.inference_mode():
                 results = graph.capture([link.run for link in self._links])
         except Exception as error:
-            self._links = [self._attached_link(0)]
+            self._links = self._attached_links(ChainPlan())
             return {
                 "captured": False,
                 "detail": f"{type(error).__name__}: {error}",
@@ -202,13 +204,15 @@ class KernelSide:
 
     def _new_link(self) -> Link:
         assert self.overlay is not None
-        return Link(self._device, self.overlay, self._case)
+        return Link(self._device, self._case, build_module(self.overlay, self._case, self._device.name))
 
-    def _attached_link(self, index: int) -> Link:
-        link = self._new_link()
-        link.attach(self._inbox, index)
-        link.give_boxes(self._outbox, self._echo)
-        return link
+    def _attached_links(self, plan: ChainPlan) -> list[Link]:
+        links: list[Link] = []
+        for index in range(plan.links):
+            links.append(links[0].sharing() if links and plan.shares_parameters else self._new_link())
+            links[-1].attach(self._inbox, index)
+            links[-1].give_boxes(self._outbox, self._echo)
+        return links
 
     def _renew_first(self, fresh: bool) -> None:
         """Other addresses, and parameters that are repacked."""

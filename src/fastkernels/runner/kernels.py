@@ -90,7 +90,10 @@ class _Run:
                 _caches() as caches,
                 self._crew(threads, caches, memory) as crew,
             ):
-                self._all(jobs, crew, self._bench(threads))
+                try:
+                    self._all(jobs, crew, self._bench(threads))
+                finally:
+                    self.levels += crew.levels
         except KeyboardInterrupt:
             self.complete = False
         wall_s = time.monotonic() - begin
@@ -140,7 +143,6 @@ class _Run:
                 if self._last_of_variant(job, index):
                     self._compile(job, work, crew)
             crew.dismiss_candidate()
-        self.levels += crew.levels
         if crew.overhead_ns:
             overhead_us = crew.overhead_ns / 1e3
             self.notes[

@@ -13,6 +13,7 @@ import torch
 
 from fastkernels.judge.verdict import Verdict
 from fastkernels.loader.inputs import draw_links
+from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.contracts import FIRST_SPIN_CYCLES, longer
 from fastkernels.records import Case, Failure, TensorSpec
 from fastkernels.runner.bench import Bench, Outcome
@@ -39,18 +40,20 @@ class Lineup:
         layers: Sequence[str],
         implementations: dict[str, str],
         outcome: Outcome,
+        chain: ChainPlan,
         base_layers: Sequence[str] = (),
     ) -> None:
         """`parties`: A, C, A'. `layers` and `implementations` are the candidate's, `base_layers` lie over the
-        baseline in A and A'; `mutable`: arguments that a call may write. `outcome` says how many links a
-        chain has; contract, capture and what the baseline ran are noted there.
+        baseline in A and A'; `mutable`: arguments that a call may write; `chain`: what `capture` captures.
+        Contract, capture, links and what the baseline ran are noted in `outcome`.
         """
         self._bench, self._case, self._specs, self._mutable = bench, case, specs, mutable
         self.a, self.c, self.a2 = parties
         self._layers, self._implementations, self._outcome = layers, implementations, outcome
         self._base_layers = base_layers
         self._inbox: Arena | None = None
-        self.links = 1  # until a chain is captured
+        self._chain = chain
+        self.plan = ChainPlan()  # until a chain is captured
         self._spin_cycles = FIRST_SPIN_CYCLES
         self.inputs = self._draw("normal", parameters=True)
 
@@ -60,21 +63,21 @@ class Lineup:
 
     def open(self) -> Verdict | None:
         """All parties on the case; the outboxes are as the baseline's results are."""
-        self._inbox = inbox = Arena.like(self._specs, self._bench.device, links=self._outcome.links)
+        self._inbox = inbox = Arena.like(self._specs, self._bench.device, plan=self._chain)
         inbox.write(self.inputs)
         mine = {name: spec for name, spec in self._specs.items() if name not in self._mutable}
         try:
             results = self.a.load(self._case, self._base_layers, {}, inbox)
             self._outcome.baseline_kernels = self.a.kernels
-            self.a.give_boxes(mine, results, self._outcome.links)
+            self.a.give_boxes(mine, results, self._chain)
             if self._case.timed:
                 again = self.a2.load(self._case, self._base_layers, {}, inbox)
-                self.a2.give_boxes(mine, again, self._outcome.links)
+                self.a2.give_boxes(mine, again, self._chain)
         except Trouble as trouble:
             return baseline_verdict(trouble)
         try:
             self.c.load(self._case, self._layers, self._implementations, inbox)
-            self.c.give_boxes(mine, results, self._outcome.links)
+            self.c.give_boxes(mine, results, self._chain)
         except Trouble as trouble:
             return self._blamed(trouble)
         return None
@@ -83,23 +86,22 @@ class Lineup:
         """Capture a chain everywhere, for the graph contract. One side that cannot be captured puts both
         into `eager`, and the row says so.
         """
-        outcome = self._outcome
-        self.links = outcome.links
+        outcome, self.plan = self._outcome, self._chain
         self.refill("normal")
         try:
-            answers = [party.capture(self.links) for party in (self.a, self.a2)]
+            answers = [party.capture(self.plan) for party in (self.a, self.a2)]
         except Trouble as trouble:
             return baseline_verdict(trouble)
         if not all(answer.captured for answer in answers):
             self._eager(f"the baseline cannot be captured: {answers[0].detail}")
             return None
         try:
-            answer = self.c.capture(self.links)
+            answer = self.c.capture(self.plan)
         except Trouble as trouble:
             return self._blamed(trouble)
         outcome.capture = "yes" if answer.captured else "no"
         if answer.captured:
-            outcome.baseline_kernels = answers[0].kernels
+            outcome.baseline_kernels, outcome.links = answers[0].kernels, self.plan.links
         else:
             self._eager(f"the candidate cannot be captured: {answer.detail}")
         return None
@@ -109,7 +111,7 @@ class Lineup:
         self.refill("normal")
         for party in (self.a, self.a2, self.c):
             try:
-                answer = party.capture(self.links)
+                answer = party.capture(self.plan)
             except Trouble as trouble:
                 return self._blamed(trouble) if party is self.c else baseline_verdict(trouble)
             if not answer.captured:
@@ -120,7 +122,7 @@ class Lineup:
     def refill(self, distribution: str, parameters: bool = True) -> None:
         """New values for the next block, in the inbox just before it begins."""
         assert self._inbox is not None
-        new = self._draw(distribution, parameters)  # of `links` links
+        new = self._draw(distribution, parameters)
         self.inputs = {**self.inputs, **new}
         self._inbox.write(new)
 
@@ -164,11 +166,10 @@ class Lineup:
     def _draw(self, distribution: str, parameters: bool) -> dict[str, torch.Tensor]:
         specs = {n: spec for n, spec in self._specs.items() if parameters or not n.startswith(_PARAMETER)}
         seed = self._bench.rng.getrandbits(62)
-        return draw_links(specs, self._case, seed, self.links, distribution, self._bench.device)
+        return draw_links(specs, self._case, seed, self.plan.links_of, distribution, self._bench.device)
 
     def _eager(self, why: str) -> None:
-        self._outcome.contract = "eager"
-        self._outcome.links = self.links = 1
+        self._outcome.contract, self.plan = "eager", ChainPlan()
         self._outcome.notes += (f"{self._case.task} {self._case.id}: {why}",)
 
     def _blamed(self, trouble: Trouble) -> Verdict:

@@ -1,11 +1,11 @@
-"""One link of a chain, in a worker: a module of its own, the tensors of its call, and its last results.
+"""One link of a chain, in a worker: a module, the tensors of its call, and its last results.
 
-    link = Link(device, overlay, case)      builds the module
+    link = Link(device, case, module)       usually a module of its own; `sharing` makes one with the same
     link.attach(inbox, index)               loads its parameters, binds the call to its tensors
     link.give_boxes(outbox, echo)           where results and inputs go after a call
     link.hold(), link.stage(...), link.run(), link.keep(result), link.copy_out(names)
 
-A call that is not captured has one link.
+A call that is not captured has one link. What links share, the first of them loads, stages and copies out.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from fastkernels.loader.materialize import Call, bind, build_module
-from fastkernels.loader.overlay import Overlay
+from torch import nn
+
+from fastkernels.loader.materialize import Call, bind
 from fastkernels.records import Case
 from fastkernels.runner.device import WorkerDevice
 from fastkernels.runner.results import Result, Results
@@ -26,11 +27,17 @@ from fastkernels.runner.staging import Staging
 class Link:
     """Copies are raw and enqueued on the timed stream; nothing here waits, except where parameters load."""
 
-    def __init__(self, device: WorkerDevice, overlay: Overlay, case: Case) -> None:
-        self._device, self._case = device, case
-        self._module = build_module(overlay, case, device.name)
+    def __init__(
+        self, device: WorkerDevice, case: Case, module: nn.Module, owns_parameters: bool = True
+    ) -> None:
+        self._device, self._case, self._module = device, case, module
+        self._owns_parameters = owns_parameters
         # `prepare` repacks the parameters, so they cannot change under a captured graph.
         self.prepares = any(callable(getattr(part, "prepare", None)) for part in self._module.modules())
+
+    def sharing(self) -> Link:
+        """Another link with the same module."""
+        return Link(self._device, self._case, self._module, owns_parameters=False)
 
     def attach(self, inbox: Attached, index: int) -> None:
         """Copy the inbox's inputs in, load its parameters, and make the call on them."""
@@ -38,8 +45,9 @@ class Link:
         self._staging = Staging(self._device, inbox, index, self._module)
         self.stage(parameters=False)
         self._device.wait()
-        self._bind(load=True)
-        self._staging.take_parameters()
+        self._bind(load=self._owns_parameters)
+        if self._owns_parameters:
+            self._staging.take_parameters()
 
     def give_boxes(self, outbox: Attached, echo: Attached) -> None:
         self._results, self._echo = Results(self._device, outbox, self._index), echo
@@ -54,7 +62,7 @@ class Link:
 
     def stage(self, parameters: bool) -> None:
         """Copy the inbox in."""
-        self._staging.stage(parameters)
+        self._staging.stage(parameters and self._owns_parameters)
 
     def load_parameters(self) -> None:
         """Load the inbox's parameters as a model's weights are loaded, repacking included."""
@@ -85,7 +93,8 @@ class Link:
 
     def copy_out(self, names: Sequence[str]) -> None:
         """Copy the named inputs, as they are now, into the echo box."""
-        self._staging.copy_out(names, self._echo)
+        mine = [name for name in names if self._owns_parameters or not name.startswith("param.")]
+        self._staging.copy_out(mine, self._echo)
 
     def describe(self, result: Any) -> dict[str, Result]:
         return Results.describe(self.call.outputs(result), self._staging.tensors)

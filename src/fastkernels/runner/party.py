@@ -13,12 +13,13 @@ from pydantic import ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from fastkernels.judge.metadata import Description
+from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
 from fastkernels.records import Case, Record, TensorSpec
 from fastkernels.runner.blame import Phase, Trouble, lost_context
 from fastkernels.runner.pool import Worker, WorkerDied, WorkerProblem
 from fastkernels.runner.results import Result
-from fastkernels.runner.shared import Arena
+from fastkernels.runner.shared import Arena, Want
 
 # A candidate may return another stride; where a result is huge, its memory may only be as large as the
 # baseline's.
@@ -131,25 +132,27 @@ class Party:
         self.kernels = first.kernels
         return first.outputs
 
-    def give_boxes(self, inputs: Mapping[str, TensorSpec], results: dict[str, Result], links: int) -> None:
+    def give_boxes(
+        self, inputs: Mapping[str, TensorSpec], results: dict[str, Result], plan: ChainPlan
+    ) -> None:
         """Boxes for results as the baseline describes them, and for the inputs as they are after a call."""
         wanted = [
-            (name, r.description.shape, getattr(torch, r.description.dtype), _room(r))
+            Want(name, r.description.shape, getattr(torch, r.description.dtype), _room(r), plan.links)
             for name, r in results.items()
         ]
-        self._outbox = Arena.create(wanted, self._device, writable=True, links=links)
-        self._echo = Arena.like(inputs, self._device, writable=True, links=links)
+        self._outbox = Arena.create(wanted, self._device, writable=True)
+        self._echo = Arena.like(inputs, self._device, plan, writable=True)
         descriptors = (*self._outbox.descriptors, *self._echo.descriptors)
         self._call(
             "boxes", self._timeouts.build, descriptors, outbox=self._outbox.ticket, echo=self._echo.ticket
         )
 
-    def capture(self, links: int) -> Captured:
+    def capture(self, plan: ChainPlan) -> Captured:
         """Capture a chain of new links, at other addresses than those before."""
-        answer = self._answer("capture", Captured, self._timeouts.first, links=links)
+        answer = self._answer("capture", Captured, self._timeouts.first, plan=plan)
         if answer.captured:
-            if len(answer.outputs) != links:
-                raise self._garbled("capture", f"{len(answer.outputs)} of {links} links are described")
+            if len(answer.outputs) != plan.links:
+                raise self._garbled("capture", f"{len(answer.outputs)} of {plan.links} links are described")
             self.kernels, self._captured = answer.kernels, answer.outputs
         self.worker.pause()
         return answer

@@ -117,7 +117,7 @@ class Referee:
         link: int,
     ) -> Verdict | None:
         self.checked += 1
-        inputs = {name: value[link] for name, value in inputs.items()}
+        inputs = {name: value[link if len(value) > 1 else 0] for name, value in inputs.items()}
         ours, theirs = self._judged(candidate, link), self._judged(baseline, link)
         truth = self._strip(self._oracle(inputs))
         if self._entry.rule == "exact":

@@ -9,8 +9,8 @@ that could be left behind. It is sealed, so a worker can neither resize it nor, 
 map it for writing. On CUDA it is an allocation of its own, shared by IPC handle, which exposes this
 allocation and nothing beside it.
 
-Every slot holds its tensor once for each link of a chain: on the judge's side slot tensors have the link as
-their first dimension.
+A slot holds its tensor once for each link of a chain, or once for all (parameters of a large table): on the
+judge's side slot tensors have that as their first dimension.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.cuda import Driver
 from fastkernels.records import TensorSpec
 
@@ -37,7 +38,7 @@ _F_ADD_SEALS, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_FUTURE_WRITE = 1033, 0x2, 0x
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a tensor lies in an arena: link i at `offset + i * pitch` bytes.
+    """Where a tensor lies in an arena: link i at `offset + i * pitch` bytes, where there is more than one.
 
     `capacity` (bytes, of one link) may exceed what shape and dtype need (strided results).
     """
@@ -60,17 +61,23 @@ class Ticket:
     handle: bytes | None = None
 
 
-Wanted = Iterable[tuple[str, Sequence[int], torch.dtype, int | None]]
+class Want(NamedTuple):
+    """A slot that is wanted. `capacity` (bytes, of one link): more than shape and dtype need."""
+
+    name: str
+    shape: Sequence[int]
+    dtype: torch.dtype
+    capacity: int = 0
+    links: int = 1
 
 
-def place(wanted: Wanted, links: int = 1) -> tuple[dict[str, Slot], int]:
-    """Slots for (name, shape, dtype, capacity in bytes or None) one after another, and the bytes they
-    take."""
+def place(wanted: Iterable[Want]) -> tuple[dict[str, Slot], int]:
+    """Slots one after another, and the bytes they take."""
     slots: dict[str, Slot] = {}
     offset = 0
-    for name, shape, dtype, capacity in wanted:
+    for name, shape, dtype, least, links in wanted:
         needed = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        capacity = max(needed, capacity or 0)
+        capacity = max(needed, least)
         pitch = -(-capacity // ALIGNMENT) * ALIGNMENT
         slots[name] = Slot(offset, tuple(shape), str(dtype).removeprefix("torch."), capacity, pitch, links)
         offset += links * pitch
@@ -91,17 +98,20 @@ class Arena:
         self.tensors = {name: self.view(name, slot.shape) for name, slot in self.ticket.slots.items()}
 
     @classmethod
-    def create(cls, wanted: Wanted, device: str, writable: bool, links: int = 1) -> Arena:
-        slots, size = place(wanted, links)
+    def create(cls, wanted: Iterable[Want], device: str, writable: bool) -> Arena:
+        slots, size = place(wanted)
         return _on_cuda(slots, size, writable) if device == "cuda" else _in_memory(slots, size, writable)
 
     @classmethod
     def like(
-        cls, specs: Mapping[str, TensorSpec], device: str, writable: bool = False, links: int = 1
+        cls, specs: Mapping[str, TensorSpec], device: str, plan: ChainPlan, writable: bool = False
     ) -> Arena:
-        """An arena with room for the tensors that are specified."""
-        wanted = ((name, spec.shape, getattr(torch, spec.dtype), None) for name, spec in specs.items())
-        return cls.create(wanted, device, writable, links)
+        """An arena with room for the tensors that are specified, for every link."""
+        wanted = (
+            Want(name, spec.shape, getattr(torch, spec.dtype), links=plan.links_of(name))
+            for name, spec in specs.items()
+        )
+        return cls.create(wanted, device, writable)
 
     def view(self, name: str, shape: Sequence[int], stride: Sequence[int] | None = None) -> Tensor:
         """[links, *shape] over a slot's memory. ValueError where a link does not fit into its part."""
@@ -214,7 +224,7 @@ class Attached:
 
     def address(self, name: str, link: int = 0) -> int:
         slot = self.slots[name]
-        return self._base + slot.offset + link * slot.pitch
+        return self._base + slot.offset + (link * slot.pitch if slot.links > 1 else 0)
 
     def close(self) -> None:
         if self._mapped is None:

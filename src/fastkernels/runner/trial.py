@@ -28,7 +28,7 @@ from fastkernels.loader.inputs import DISTRIBUTIONS, trial_specs
 from fastkernels.loader.materialize import build_module
 from fastkernels.measure import roofline, stats
 from fastkernels.measure.ceilings import ceilings
-from fastkernels.measure.chain import chain_length
+from fastkernels.measure.chain import ChainPlan, chain_plan
 from fastkernels.records import Case, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner import audit
@@ -52,7 +52,7 @@ REPACK_SHARE = 0.06  # of blocks bring new parameters to a module that repacks t
 # (contracts.py); in an eager one also the host's own time, which the contract hides.
 WINDOW_SLACK_NS: dict[str, int | None] = {"host": 0, "graph": 1_000_000, "eager": None}
 # Links of a chain for each block that it lasts: long chains cost more to build, and need it less.
-LINKS_OF_A_BLOCK = 8
+LINKS_OF_A_BLOCK = 4
 MIN_GROWTH = 1.25  # samples between two looks at the interval grow by this
 
 
@@ -85,7 +85,6 @@ class Trial:
         specs = trial_specs(case, build_module(bench.baseline, case, "meta"))
         self._referee = Referee(entry, case, specs, bench.baseline, bench.device, bench.rng)
         self._outcome = Outcome(Verdict.passed(), contract=bench.contract)
-        self._outcome.links = self._links(specs)
         self._lineup = Lineup(
             bench,
             case,
@@ -95,6 +94,7 @@ class Trial:
             layers,
             implementations,
             self._outcome,
+            self._chain(specs),
             base_layers,
         )
 
@@ -122,14 +122,19 @@ class Trial:
             return verdict
         return self._time()
 
-    def _links(self, specs: Mapping[str, TensorSpec]) -> int:
-        """Of a chain of this case; 1 where nothing will be captured."""
+    def _chain(self, specs: Mapping[str, TensorSpec]) -> ChainPlan:
+        """One link where nothing will be captured."""
         if self._bench.contract != "graph" or not self._case.timed:
-            return 1
-        floor_s = roofline.floor_s(self._work, ceilings(self._bench.device))
-        link_bytes = sum(prod(spec.shape) * getattr(torch, spec.dtype).itemsize for spec in specs.values())
-        memory_bytes = torch.cuda.get_device_properties(0).total_memory
-        return chain_length(floor_s, link_bytes, memory_bytes)
+            return ChainPlan()
+        taken = {name: prod(spec.shape) * getattr(torch, spec.dtype).itemsize for name, spec in specs.items()}
+        parameter_bytes = sum(size for name, size in taken.items() if name.startswith("param."))
+        return chain_plan(
+            floor_s=roofline.floor_s(self._work, ceilings(self._bench.device)),
+            read_bytes=self._work.read_bytes,
+            parameter_bytes=parameter_bytes,
+            other_bytes=sum(taken.values()) - parameter_bytes,
+            memory_bytes=torch.cuda.get_device_properties(0).total_memory,
+        )
 
     @cached_property
     def _work(self) -> roofline.Work:
@@ -259,7 +264,7 @@ class Trial:
 
         A call that fills a chain by itself is too long for its place to matter.
         """
-        links = self._lineup.links
+        links = self._lineup.plan.links
         due = links > 1 and index % max(1, links // LINKS_OF_A_BLOCK) == 0
         return due or (self._lineup.c.prepares and parameters)
 

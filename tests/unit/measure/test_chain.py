@@ -1,23 +1,35 @@
-"""How long a chain is."""
+"""How long a chain is, and what its links share."""
 
 import pytest
 
-from fastkernels.measure.chain import MOST_LINKS, chain_length
+from fastkernels.measure.chain import MOST_LINKS, ChainPlan, chain_plan
 
 H200 = 141 << 30
+MB = 1 << 20
 
 
 @pytest.mark.parametrize(
-    ("floor_us", "link_bytes", "links"),
+    ("floor_us", "parameter_bytes", "other_bytes", "links"),
     [
-        (0.05, 140_000, MOST_LINKS),  # rms_norm of 8 rows
-        (0.0, 0, MOST_LINKS),
-        (11.0, 50 << 20, 37),  # a matrix product of one row: 400 us / 11 us
-        (55.0, 235 << 20, 8),
-        (3_500.0, 16 << 30, 1),
-        (50.0, 3 << 30, 1),  # memory allows less than one, and there is always one
-        (50.0, 1 << 30, 2),
+        (0.05, 8192, 130_000, MOST_LINKS),  # rms_norm of 8 rows
+        (0.0, 0, 0, MOST_LINKS),
+        (11.0, 50 * MB, 8192, 37),  # a matrix product of one row: 400 us / 11 us
+        (55.0, 235 * MB, 8192, 8),
+        (3_500.0, 16 << 30, 8192, 1),
+        (50.0, 3 << 30, 0, 1),  # memory allows less than one, and there is always one
+        (50.0, 1 << 30, 0, 2),
     ],
 )
-def test_short_calls_make_long_chains_that_fit_in_memory(floor_us, link_bytes, links) -> None:
-    assert chain_length(floor_us / 1e6, link_bytes, H200) == links
+def test_short_calls_make_long_chains_that_fit_in_memory(floor_us, parameter_bytes, other_bytes, links):
+    read_bytes = parameter_bytes + other_bytes
+    found = chain_plan(floor_us / 1e6, read_bytes, parameter_bytes, other_bytes, H200)
+    assert found == ChainPlan(links, shares_parameters=False)
+
+
+def test_lookups_in_a_large_table_share_it():
+    """An embedding of 512 of 128,256 rows: two tables would fit, and two calls are no chain."""
+    found = chain_plan(2e-6, 512 * 8192, 128_256 * 8192, 4096, H200)
+    assert found == ChainPlan(MOST_LINKS, shares_parameters=True)
+    assert found.links_of("param.weight") == 1
+    assert found.links_of("arg.ids") == MOST_LINKS
+    assert ChainPlan(3).links_of("param.weight") == 3

@@ -9,6 +9,7 @@ from fastkernels import registry
 from fastkernels.loader.inputs import draw_links, trial_specs
 from fastkernels.loader.materialize import build_module
 from fastkernels.loader.overlay import Overlay
+from fastkernels.measure.chain import ChainPlan
 from fastkernels.records import Case, TensorSpec
 from fastkernels.runner.kernel_side import KernelSide
 from fastkernels.runner.shared import Arena
@@ -22,9 +23,9 @@ def specs_of(case: Case) -> dict[str, TensorSpec]:
     return trial_specs(case, build_module(Overlay.over_baseline(), case, "meta"))
 
 
-def drawn(case: Case, seed: int = 1, links: int = 1) -> dict[str, torch.Tensor]:
+def drawn(case: Case, seed: int = 1, plan: ChainPlan = ChainPlan()) -> dict[str, torch.Tensor]:
     """[links, *shape]"""
-    return draw_links(specs_of(case), case, seed, links)
+    return draw_links(specs_of(case), case, seed, plan.links_of)
 
 
 @pytest.fixture

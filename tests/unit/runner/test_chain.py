@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.contracts import Graph
 from fastkernels.runner.kernel_side import KernelSide
-from fastkernels.runner.shared import Arena
+from fastkernels.runner.shared import Arena, Want
 from tests.unit.runner.conftest import drawn, small_case, specs_of
 
 LINKS = 3
+PLAN = ChainPlan(LINKS)
 
 
 class Replaying:
@@ -53,19 +55,19 @@ class Replaying:
 def chained(side: KernelSide, arenas: list[Arena]):
     """opened(layers) -> (case, inbox, outbox, echo) of a side that can capture."""
 
-    def opened(layers=()):
+    def opened(layers=(), plan=PLAN):
         case = small_case("L1/rms_norm")
         specs = specs_of(case)
-        inbox = Arena.like(specs, "cpu", links=LINKS)
-        inbox.write(drawn(case, links=LINKS))
+        inbox = Arena.like(specs, "cpu", plan)
+        inbox.write(drawn(case, plan=plan))
         side._contracts["graph"] = Graph(Replaying(), poison=lambda result: result.fill_(torch.nan))
         side.open(layers, case, {})
         side.build()
         side.attach(inbox.ticket, [os.dup(inbox.descriptors[0])])
         side.first()
-        out = [("out.0", case.inputs["x_TD"].shape, torch.float32, None)]
-        outbox = Arena.create(out, "cpu", writable=True, links=LINKS)
-        echo = Arena.like(specs, "cpu", writable=True, links=LINKS)
+        out = [Want("out.0", case.inputs["x_TD"].shape, torch.float32, links=LINKS)]
+        outbox = Arena.create(out, "cpu", writable=True)
+        echo = Arena.like(specs, "cpu", plan, writable=True)
         arenas.extend([inbox, outbox, echo])
         side.boxes(outbox.ticket, echo.ticket, [os.dup(box.descriptors[0]) for box in (outbox, echo)])
         return case, inbox, outbox, echo
@@ -86,11 +88,11 @@ def expected(inputs: dict[str, torch.Tensor], eps: float) -> torch.Tensor:
 
 def test_every_link_works_on_its_own_inputs_and_parameters(side: KernelSide, chained) -> None:
     case, inbox, outbox, echo = chained()
-    answer = side.capture(LINKS)
+    answer = side.capture(PLAN)
     assert answer["captured"]
     assert [described["out.0"]["description"]["shape"] for described in answer["outputs"]] == [[16, 64]] * 3
     for seed in (5, 6):
-        inputs = drawn(case, seed, LINKS)
+        inputs = drawn(case, seed, PLAN)
         inbox.write(inputs)
         outbox.poison()
         assert iterate(side, echo=inputs)["outputs"] == {}, "they were described when they were captured"
@@ -99,11 +101,24 @@ def test_every_link_works_on_its_own_inputs_and_parameters(side: KernelSide, cha
             assert torch.equal(echo.tensors[name], value)
 
 
+def test_links_that_share_their_parameters_follow_them_together(side: KernelSide, chained) -> None:
+    plan = ChainPlan(LINKS, shares_parameters=True)
+    case, inbox, outbox, echo = chained(plan=plan)
+    assert side.capture(plan)["captured"]
+    inputs = drawn(case, 5, plan)
+    assert [len(inputs[name]) for name in ("arg.x_TD", "param.weight")] == [LINKS, 1]
+    inbox.write(inputs)
+    iterate(side, echo=inputs)
+    torch.testing.assert_close(outbox.tensors["out.0"], expected(inputs, case.init["eps"]))
+    for name, value in inputs.items():
+        assert torch.equal(echo.tensors[name], value)
+
+
 def test_links_and_chains_lie_at_other_places(side: KernelSide, chained) -> None:
     chained()
     places = []
     for _ in range(2):
-        side.capture(LINKS)
+        side.capture(PLAN)
         places += [link._staging.tensors["arg.x_TD"].data_ptr() for link in side._links]
         kept = [link._staging.tensors for link in side._links]  # or the allocator gives the same memory again
     assert len(set(places)) == 2 * LINKS
@@ -112,8 +127,8 @@ def test_links_and_chains_lie_at_other_places(side: KernelSide, chained) -> None
 
 def test_a_call_outside_the_chain_is_of_the_first_link_only(side: KernelSide, chained) -> None:
     case, inbox, outbox, _ = chained()
-    side.capture(LINKS)
-    inputs = drawn(case, 8, LINKS)
+    side.capture(PLAN)
+    inputs = drawn(case, 8, PLAN)
     inbox.write(inputs)
     outbox.poison()
     side.prepare("host", fresh=True, parameters=True, spin_cycles=0)
@@ -150,12 +165,12 @@ def test_what_cannot_be_captured_leaves_one_link_that_works(
     (tmp_path / "L1" / "rms_norm.py").write_text(source)
     case, inbox, outbox, _ = chained([str(tmp_path)])
     monkeypatch.setenv("FK_TEST_CAPTURES", "1")
-    answer = side.capture(LINKS)
+    answer = side.capture(PLAN)
     monkeypatch.delenv("FK_TEST_CAPTURES")
     assert not answer["captured"]
     assert "not permitted" in answer["detail"]
     assert answer["outputs"] == []
-    inputs = drawn(case, 9, LINKS)
+    inputs = drawn(case, 9, PLAN)
     inbox.write(inputs)
     side.prepare("host", fresh=False, parameters=True, spin_cycles=0)
     side.go()

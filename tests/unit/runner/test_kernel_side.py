@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from fastkernels.loader.materialize import SignatureMismatch
+from fastkernels.measure.chain import ChainPlan
 from fastkernels.runner.kernel_side import KernelSide
 from fastkernels.runner.results import Result
-from fastkernels.runner.shared import Arena
+from fastkernels.runner.shared import Arena, Want
 from tests.unit.runner.conftest import drawn, small_case, specs_of
 
 
@@ -17,7 +18,7 @@ def opened(side: KernelSide, arenas: list[Arena], task: str, layers=(), implemen
     """The side on a small case, with its boxes. Returns (inputs, inbox, outbox, echo)."""
     case = small_case(task)
     inputs = drawn(case)
-    inbox = Arena.like(specs_of(case), "cpu")
+    inbox = Arena.like(specs_of(case), "cpu", ChainPlan())
     inbox.write(inputs)
     arenas.append(inbox)
     side.open(layers, case, implementations or {})
@@ -26,11 +27,11 @@ def opened(side: KernelSide, arenas: list[Arena], task: str, layers=(), implemen
     first = side.first()
     results = {name: Result.model_validate(r) for name, r in first["outputs"].items()}
     wanted = [
-        (n, r.description.shape, getattr(torch, r.description.dtype), r.span_bytes)
+        Want(n, r.description.shape, getattr(torch, r.description.dtype), r.span_bytes)
         for n, r in results.items()
     ]
     outbox = Arena.create(wanted, "cpu", writable=True)
-    echo = Arena.like(specs_of(case), "cpu", writable=True)
+    echo = Arena.like(specs_of(case), "cpu", ChainPlan(), writable=True)
     arenas += [outbox, echo]
     side.boxes(outbox.ticket, echo.ticket, [os.dup(box.descriptors[0]) for box in (outbox, echo)])
     return case, inputs, inbox, outbox, echo
@@ -115,7 +116,7 @@ def test_the_kernels_that_ran_are_named_and_can_be_forced(side: KernelSide, aren
         side.open((), case, forced)
         side.build()
         inputs = drawn(case)
-        inbox = Arena.like(specs_of(case), "cpu")
+        inbox = Arena.like(specs_of(case), "cpu", ChainPlan())
         inbox.write(inputs)
         arenas.append(inbox)
         side.attach(inbox.ticket, [os.dup(inbox.descriptors[0])])

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
 from fastkernels.runner.blame import Trouble
 from fastkernels.runner.party import Captured, Party, Timeouts, _Inspected, _Timed
@@ -73,7 +74,7 @@ def test_a_right_answer_is_taken() -> None:
 
 def test_every_link_of_a_chain_must_be_described() -> None:
     with pytest.raises(Trouble, match="1 of 3 links are described"):
-        party({"captured": True, "kernels": {}, "detail": "", "outputs": [{}]}).capture(3)
+        party({"captured": True, "kernels": {}, "detail": "", "outputs": [{}]}).capture(ChainPlan(3))
 
 
 def test_one_limit_for_all_phases_or_one_for_each() -> None:

@@ -9,6 +9,7 @@ from fastkernels import registry
 from fastkernels.judge.metadata import describe
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
+from fastkernels.measure.chain import ChainPlan
 from fastkernels.runner.party import Reading
 from fastkernels.runner.referee import Referee
 from tests.unit.runner.conftest import drawn, small_case, specs_of
@@ -23,7 +24,7 @@ def judged():
     referee = Referee(
         registry.task(case.task), case, specs_of(case), Overlay.over_baseline(), "cpu", random.Random(1)
     )
-    inputs = drawn(case, links=LINKS)
+    inputs = drawn(case, plan=ChainPlan(LINKS))
     x, weight = inputs["arg.x_TD"].double(), inputs["param.weight"].double()
     truth = x / (x.square().mean(-1, keepdim=True) + case.init["eps"]).sqrt() * weight[:, None]
     return referee, inputs, truth.float()
@@ -82,7 +83,7 @@ def test_draws_of_all_links_are_judged() -> None:
     referee = Referee(
         registry.task(case.task), case, specs_of(case), Overlay.over_baseline(), "cpu", random.Random(1)
     )
-    inputs = drawn(case, links=LINKS)
+    inputs = drawn(case, plan=ChainPlan(LINKS))
     module = build_module(Overlay.over_baseline(), case, "cpu")
     right = torch.stack(
         [

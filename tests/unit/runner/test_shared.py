@@ -7,14 +7,14 @@ import os
 import pytest
 import torch
 
-from fastkernels.runner.shared import ALIGNMENT, Arena, Attached, place, span_elements
+from fastkernels.runner.shared import ALIGNMENT, Arena, Attached, Want, place, span_elements
 
 
 def arena(writable: bool = False) -> Arena:
     wanted = [
-        ("arg.x", (3, 5), torch.float32, None),
-        ("arg.i", (7,), torch.int64, None),
-        ("e", (0, 4), torch.bfloat16, None),
+        Want("arg.x", (3, 5), torch.float32),
+        Want("arg.i", (7,), torch.int64),
+        Want("e", (0, 4), torch.bfloat16),
     ]
     return Arena.create(wanted, "cpu", writable)
 
@@ -25,7 +25,7 @@ def attach(box: Arena) -> Attached:
 
 def test_slots_are_aligned_and_do_not_overlap() -> None:
     slots, size = place(
-        [("a", (3,), torch.uint8, None), ("b", (1,), torch.int64, 1000), ("c", (), torch.float16, None)]
+        [Want("a", (3,), torch.uint8), Want("b", (1,), torch.int64, 1000), Want("c", (), torch.float16)]
     )
     assert [slot.offset % ALIGNMENT for slot in slots.values()] == [0, 0, 0]
     assert slots["b"].capacity == 1000
@@ -84,10 +84,16 @@ def test_an_outbox_cannot_be_resized_under_the_judge() -> None:
 
 
 def test_links_have_their_own_parts_of_a_slot() -> None:
-    wanted = [("a", (3,), torch.float32, None), ("out.0", (2, 2), torch.float32, 32)]
-    box = Arena.create(wanted, "cpu", writable=True, links=3)
+    wanted = [
+        Want("a", (3,), torch.float32, links=3),
+        Want("out.0", (2, 2), torch.float32, 32, links=3),
+        Want("param.shared", (2,), torch.float32),
+    ]
+    box = Arena.create(wanted, "cpu", writable=True)
     attached = attach(box)
     assert box.tensors["a"].shape == (3, 3)
+    assert box.tensors["param.shared"].shape == (1, 2)
+    assert attached.address("param.shared", 2) == attached.address("param.shared", 0)
     for link in range(3):
         ctypes.memset(attached.address("a", link), link, 12)
         ctypes.memset(attached.address("out.0", link), 0x10 + link, 32)
@@ -102,7 +108,7 @@ def test_links_have_their_own_parts_of_a_slot() -> None:
 
 
 def test_strides_are_laid_over_a_slot_that_is_large_enough() -> None:
-    box = Arena.create([("out.0", (2, 3), torch.float32, 48)], "cpu", writable=True)
+    box = Arena.create([Want("out.0", (2, 3), torch.float32, 48)], "cpu", writable=True)
     box.bytes.view(torch.float32)[:12] = torch.arange(12.0)
     assert box.view("out.0", (2, 3), (4, 1))[0].tolist() == [[0, 1, 2], [4, 5, 6]]
     assert box.view("out.0", (2, 3), (1, 2))[0].tolist() == [[0, 2, 4], [1, 3, 5]]
@@ -121,7 +127,7 @@ def test_strides_are_laid_over_a_slot_that_is_large_enough() -> None:
     ],
 )
 def test_a_claimed_layout_that_does_not_fit_is_refused(shape, stride) -> None:
-    box = Arena.create([("out.0", (2, 3), torch.float32, 48)], "cpu", writable=True)
+    box = Arena.create([Want("out.0", (2, 3), torch.float32, 48)], "cpu", writable=True)
     with pytest.raises(ValueError, match="does not fit"):
         box.view("out.0", shape, stride)
     box.close()
