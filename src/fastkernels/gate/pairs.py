@@ -275,17 +275,26 @@ def _revisions(head: str, base: str | None, filters: Filters, scratch: Path) -> 
         _asked(filters)  # says which name nobody knows
         raise UsageError(f"No case matches in {ours} or {theirs}. See: fk list tasks; fk show TASK")
     tasks = {entry.id: entry for entry in registry.tasks()}
-    # One definition for both sides: the head's, or the base's where the head has none.
-    merged: dict[Key, Case] = {(c.task, c.id): c for found in reversed(listed) for c in found}
+    # One definition for both sides: the base's, or a head could make its own exam easier.
+    heads, bases = ({(c.task, c.id): c for c in found} for found in listed)
+    merged: dict[Key, Case] = {**heads, **bases}
+    redefined = [key for key in heads.keys() & bases.keys() if heads[key] != bases[key]]
     works = {key: Work(tasks[key[0]], case) for key, case in merged.items() if key[0] in tasks}
     versions = [
         Version({k: works[k] for c in found if (k := (c.task, c.id)) in works}, source=source)
         for found, source in zip(listed, sides)
     ]
     unknown = sorted({task for task, _ in merged} - tasks.keys())
-    note = f"{', '.join(unknown)}: not known to the fk that runs, so not judged; run that of {ours}"
-    notes = (note,) if unknown else ()
-    return Comparison(str(ours), str(theirs), (Pair("baseline", *versions),), notes)
+    notes = []
+    if unknown:
+        notes.append(
+            f"{', '.join(unknown)}: not known to the fk that runs, so not judged; run that of {ours}"
+        )
+    if redefined:
+        notes.append(
+            f"{len(redefined)} cases are defined anew in {ours}; they were judged as {theirs} has them"
+        )
+    return Comparison(str(ours), str(theirs), (Pair("baseline", *versions),), tuple(notes))
 
 
 # ---------------------------------------------------------------- words

@@ -13,7 +13,7 @@ from fastkernels.errors import FileFormatError, NotFoundError, UsageError
 from fastkernels.gate.inventory import Filters
 from fastkernels.gate.pairs import Comparison, opened
 from fastkernels.layout import shown
-from tests.unit.gate.repositories import KERNEL, ROOT, commit, git
+from tests.unit.gate.repositories import CASES, KERNEL, ROOT, commit, git, make_repository
 
 EXAMPLES = ROOT / "examples" / "candidates"
 FASTER, SLOWER = str(EXAMPLES / "faster"), str(EXAMPLES / "slower")
@@ -212,6 +212,20 @@ def test_two_revisions(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert not pair.base.is_baseline
     (pair,) = compared("second", "first").pairs
     assert set(pair.base.works) - set(pair.head.works) == new, "the other way round it is missing"
+
+
+def test_a_head_does_not_make_its_own_exam_easier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A case that the head declares held-out is still timed, as the base has it."""
+
+    def untimed(cases: str) -> str:
+        lines = [json.loads(line) for line in cases.splitlines()]
+        return "".join(json.dumps(line | {"timed": False}) + "\n" for line in lines)
+
+    make_repository(tmp_path, {CASES: untimed})
+    monkeypatch.chdir(tmp_path)
+    found = compared("second", "first")
+    assert any(work.case.timed for work in found.pairs[0].head.works.values())
+    assert any("defined anew in second" in note for note in found.notes)
 
 
 def test_revisions_and_folders_do_not_mix(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
