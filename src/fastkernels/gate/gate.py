@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from fastkernels.gate import rows, verdicts
+from fastkernels.gate.comparison import opened
 from fastkernels.gate.inventory import Filters
 from fastkernels.gate.measurement import Measurement
-from fastkernels.gate.pairs import opened
 from fastkernels.measure.environment import environment
 from fastkernels.records import (
     Contract,
@@ -36,7 +36,7 @@ MIN_REGRESSION_US = 0.3
 
 
 class GateRequest(Filters):
-    """What `fk gate` was asked. `head` and `base` as in pairs.py."""
+    """What `fk gate` was asked. `head` and `base` as in comparison.py."""
 
     head: str
     base: str | None = None

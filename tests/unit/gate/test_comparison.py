@@ -10,8 +10,9 @@ import pytest
 
 from fastkernels import registry
 from fastkernels.errors import FileFormatError, NotFoundError, UsageError
+from fastkernels.gate.comparison import opened
 from fastkernels.gate.inventory import Filters
-from fastkernels.gate.pairs import Comparison, opened
+from fastkernels.gate.pairs import Comparison
 from fastkernels.layout import shown
 from tests.unit.gate.repositories import CASES, KERNEL, ROOT, commit, git, make_repository
 
