@@ -4,9 +4,9 @@
 
 `work` counts by running the baseline's module on the meta device and watching its kernels:
 
-    read       every argument and parameter once; of a table that is only looked up, as many rows as there are
-               ids; of a paged cache, the entries that the batch's queries see (window counted), less those
-               that the same call stores
+    read       every argument, and every parameter that the call uses, once; of a table that is only looked
+               up, as many rows as there are ids; of a paged cache, the entries that the batch's queries see
+               (window counted), less those that the same call stores
     written    every output once; a paged cache: the entries of the step's tokens
     flops      2 M N K of matrix products, 4 H K of each visible (query, key) pair of attention
 
@@ -25,6 +25,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from fastkernels.kernels.base import observe
@@ -61,12 +63,13 @@ def work(case: Case, overlay: Overlay) -> Work:
     specs = trial_specs(case, module)
     tensors = {name: _meta(spec) for name, spec in specs.items()}
     call = bind(module, case, tensors)
-    watch = _Watch(case.batch)
-    with observe(watch), FlopCounterMode(display=False) as plain:
+    watch, used = _Watch(case.batch), _Used()
+    with observe(watch), FlopCounterMode(display=False) as plain, used:
         outputs = call.invoke()
     # Plain matrix products of a module run in the case's dtype.
     watch.flops[case.dtype] = watch.flops.get(case.dtype, 0) + plain.get_total_flops()
-    parameters = {id(p): p for p in module.parameters()}
+    used.add(watch.arguments)
+    parameters = {id(p): p for p in module.parameters() if used.has(p)}
     looked_up = {key: rows for key, rows in watch.rows_read.items() if key not in watch.read_whole}
     read = sum(_bytes(p) for key, p in parameters.items() if key not in looked_up)
     read += sum(
@@ -138,6 +141,7 @@ class _Watch:
     cache_written: int = 0
     rows_read: dict[int, int] = field(default_factory=dict)  # id(table) -> rows
     read_whole: set[int] = field(default_factory=set)
+    arguments: list[Tensor] = field(default_factory=list)
     _stored: set[int] = field(default_factory=set)  # id(cache) that this call has written
 
     def __call__(self, kernel: str, args: Sequence[Any]) -> None:
@@ -148,6 +152,7 @@ class _Watch:
             "prefill_attention": self._prefill,
             "decode_attention": self._decode,
         }
+        self.arguments += [arg for arg in args if isinstance(arg, Tensor)]
         if kernel != "embedding":
             self.read_whole.update(id(arg) for arg in args if isinstance(arg, Tensor))
         if kernel in count:
@@ -208,6 +213,28 @@ class _Watch:
     def _add(self, x: Tensor, flops: int) -> None:
         dtype = str(x.dtype).removeprefix("torch.")
         self.flops[dtype] = self.flops.get(dtype, 0) + flops
+
+
+class _Used(TorchDispatchMode):
+    """The storages that torch's operators were given: a model's forward leaves its head's weight alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._storages: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.add(tree_leaves((args, kwargs or {})))
+        return func(*args, **(kwargs or {}))
+
+    def add(self, values: Sequence[Any]) -> None:
+        self._storages |= {_storage(value) for value in values if isinstance(value, Tensor)}
+
+    def has(self, tensor: Tensor) -> bool:
+        return _storage(tensor) in self._storages
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
 
 
 def _compute_s(work: Work, ceilings: Ceilings) -> float:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
+from fastkernels import registry
+from fastkernels.loader.materialize import build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure import ceilings as ceilings_module
 from fastkernels.measure.ceilings import Ceilings, ceilings, measure
@@ -70,6 +73,18 @@ def test_embedding_reads_only_the_rows_that_ids_name():
     assert found.written_bytes == 7 * D * BF16
     many = count("L1/embedding", init, {"ids": tensor(5000, dtype="int64", draw="ids", high=1000)})
     assert many.read_bytes == 1000 * D * BF16 + 5000 * 8
+
+
+def test_weights_that_the_call_leaves_alone_are_not_read():
+    """A model's forward ends before its head, whose weight would lift the floor above honest times."""
+    whole = registry.cases("L4/llama", size="tiny")[0]
+    model = build_module(Overlay.over_baseline(), whole, "meta")
+    head = sum(p.numel() for name, p in model.named_parameters() if name.startswith("lm_head"))
+    layers = sum(p.numel() for name, p in model.named_parameters() if "layers." in name)
+    assert head > 0
+    found = work(whole, Overlay.over_baseline())
+    itemsize = getattr(torch, whole.dtype).itemsize
+    assert layers * itemsize < found.read_bytes < (layers + head) * itemsize
 
 
 BATCH = Batch(rows=((2, 1, 40), (1, 5, 25)), block_size=16)

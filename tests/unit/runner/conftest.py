@@ -14,6 +14,8 @@ from fastkernels.records import Case, TensorSpec
 from fastkernels.runner.kernel_side import KernelSide
 from fastkernels.runner.shared import Arena
 
+ONE = ChainPlan()
+
 
 def small_case(task: str = "L1/rms_norm", which: str = "") -> Case:
     return registry.cases(task, size="tiny", glob=which or None)[0]
@@ -23,7 +25,7 @@ def specs_of(case: Case) -> dict[str, TensorSpec]:
     return trial_specs(case, build_module(Overlay.over_baseline(), case, "meta"))
 
 
-def drawn(case: Case, seed: int = 1, plan: ChainPlan = ChainPlan()) -> dict[str, torch.Tensor]:
+def drawn(case: Case, seed: int = 1, plan: ChainPlan = ONE) -> dict[str, torch.Tensor]:
     """[links, *shape]"""
     return draw_links(specs_of(case), case, seed, plan.links_of)
 
