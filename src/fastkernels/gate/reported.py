@@ -19,9 +19,7 @@ from fastkernels.report import json as reports
 
 def compare(head: str, path: str, filters: Filters) -> Comparison:
     ours = folders.head_sets(head)
-    report = reports.load(path)
-    if not isinstance(report, KernelReport):
-        raise UsageError(f"{path}: a report of fk {report.kind}; --base needs one of fk kernels")
+    report = reports.load_kernels(path)
     paths = [str(p) for p in report.request.get("candidates") or ()]
     if not paths:
         raise UsageError(

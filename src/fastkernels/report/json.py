@@ -64,10 +64,10 @@ def load_eval(path: str | Path) -> EvalReport:
 
 
 def load_kernels(path: str | Path) -> KernelReport:
-    """Read a report of `fk kernels`; FileFormatError for the other kind."""
+    """Read a report of `fk kernels`; FileFormatError for another kind."""
     report = load(path)
     if not isinstance(report, KernelReport):
-        raise FileFormatError(path, "line 1", "a report of `fk eval`, not of `fk kernels`")
+        raise FileFormatError(path, "line 1", f"a report of `fk {report.kind}`, not of `fk kernels`")
     return report
 
 

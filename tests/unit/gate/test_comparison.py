@@ -190,7 +190,7 @@ def test_a_report_of_the_head_itself_has_no_base(tmp_path: Path) -> None:
 
 
 def test_other_files_are_no_base(tmp_path: Path, mine: str) -> None:
-    with pytest.raises(UsageError, match="a report of fk eval; --base needs one of fk kernels"):
+    with pytest.raises(UsageError, match="a report of `fk eval`, not of `fk kernels`"):
         compared(mine, str(ROOT / "benchmarks" / "cpu" / "eval_faster.json"))
     with pytest.raises(FileFormatError, match="No such file"):
         compared(mine, str(tmp_path / "none.json"))
