@@ -18,7 +18,7 @@ from fastkernels.measure.contracts import FIRST_SPIN_CYCLES, longer
 from fastkernels.records import Case, Failure, TensorSpec
 from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.blame import Trouble, baseline_verdict, verdict_of
-from fastkernels.runner.party import Party, Reading
+from fastkernels.runner.party import Party, Reading, of_links
 from fastkernels.runner.pool import WorkerDied
 from fastkernels.runner.shared import Arena
 
@@ -126,10 +126,23 @@ class Lineup:
         self.inputs = {**self.inputs, **new}
         self._inbox.write(new)
 
+    def inputs_of(self, link: int | None) -> dict[str, torch.Tensor]:
+        """The judge's copies, [n, *shape]: of all links, or of one."""
+        if link is None:
+            return self.inputs
+        return {name: of_links(value, slice(link, link + 1)) for name, value in self.inputs.items()}
+
     def block(
-        self, order: Sequence[Party], contract: str, fresh: bool, parameters: bool, echo_parameters: bool
+        self,
+        order: Sequence[Party],
+        contract: str,
+        fresh: bool,
+        parameters: bool,
+        echo_parameters: bool,
+        link: int | None = None,
     ) -> dict[int, Reading] | Verdict:
-        """One iteration of each party on the same inputs, in this order; readings by id(party)."""
+        """One iteration of each party on the same inputs, in this order; readings by id(party). `link`: of a
+        captured chain, to run alone."""
         echo = [
             name
             for name in self.inputs
@@ -140,7 +153,7 @@ class Lineup:
             # The baseline copies its inputs out as well, though nobody looks: equal work beside the calls.
             names = [n for n in echo if not (party.prepares and n.startswith(_PARAMETER))]
             try:
-                reading = party.iterate(contract, fresh, parameters, names, self._spin_cycles)
+                reading = party.iterate(contract, fresh, parameters, names, self._spin_cycles, link)
             except Trouble as trouble:
                 return self._blamed(trouble) if party is self.c else baseline_verdict(trouble)
             found[id(party)] = reading

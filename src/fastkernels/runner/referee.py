@@ -54,6 +54,22 @@ class Referee:
     def notes(self) -> tuple[str, ...]:
         return (f"{self._case.task} {self._case.id}: {self._oracle.note}",) if self._oracle.note else ()
 
+    def judge(
+        self,
+        inputs: Mapping[str, Tensor],
+        candidate: Reading,
+        baseline: Reading,
+        distribution: str,
+        oracle_link: int | None,
+    ) -> Verdict | None:
+        """All that one iteration shows: None when the candidate passes. `oracle_link`: of the reading, to be
+        held against the oracle."""
+        return (
+            self.described(candidate, baseline)
+            or self.check(inputs, candidate, baseline, distribution, oracle_link)
+            or self.unchanged(inputs, candidate.echo)
+        )
+
     def unchanged(self, inputs: Mapping[str, Tensor], echo: Mapping[str, Tensor]) -> Verdict | None:
         """WRONG(mutated_input) unless every echoed input has the bytes that the judge wrote."""
         changed = [
