@@ -1,7 +1,7 @@
 """`fk`: a verb for each module of this package. Naming a verb imports it; `fk --help` imports none.
 
-Results go to stdout, progress and errors to stderr. Exit codes: 0 good, 1 a candidate failed, 2 usage,
-3 this machine cannot do it or results are unstable, 130 interrupted.
+Results go to stdout, progress and errors to stderr. Exit codes: 0 good, 1 a candidate failed or a gate was
+missed, 2 usage, 3 this machine cannot do it or results are unstable, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ VERBS = {
     "show": "One task or architecture: contract, cases, implementations, users.",
     "kernels": "Judge candidate kernels, one task at a time.",
     "eval": "Judge candidates inside whole models; MacroEval.",
+    "gate": "Hold a head against its base, for CI: regressions, JUnit, Markdown.",
     "stubs": "Write candidate files with the right names and signatures.",
     "check": "Look over candidate files without running them.",
     "merge": "Join reports of fk kernels that are parts of one run.",

@@ -13,16 +13,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fastkernels.records import EvalReport, KernelReport
+from fastkernels.records import EvalReport, GateReport, Report
 
 __all__ = ["exit_code", "publish"]
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
-def publish(
-    report: KernelReport | EvalReport, json_path: str | None = None, sources: Sequence[Path] = ()
-) -> int:
+def publish(report: Report, json_path: str | None = None, sources: Sequence[Path] = ()) -> int:
     """Show, write and log a report; returns its exit code. `sources`: the candidates' files, kept with the
     MLflow run.
 
@@ -37,11 +35,13 @@ def publish(
     return exit_code(report)
 
 
-def exit_code(report: KernelReport | EvalReport) -> int:
-    """0 all passed · 1 a candidate failed · 3 unstable, or this machine could judge nothing · 130
-    interrupted."""
+def exit_code(report: Report) -> int:
+    """0 all passed · 1 a candidate failed or the gate was missed · 3 unstable, or this machine could judge
+    nothing · 130 interrupted."""
     if not report.complete:
         return INTERRUPTED
+    if isinstance(report, GateReport):
+        return {"passed": 0, "failed": 1, "unclear": 3}[report.outcome]
     if isinstance(report, EvalReport):
         if all(model.valid for model in report.models):
             return 3 if any(w.unstable for model in report.models for w in model.workloads) else 0

@@ -1,54 +1,35 @@
-"""Reports as JSON files: written whole or not at all, read back with the place of whatever is wrong in
-them."""
+"""Reports as JSON files, read back with the place of whatever is wrong in them."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from fastkernels.errors import FileFormatError, UsageError
-from fastkernels.records import EvalReport, KernelReport
+from fastkernels.errors import FileFormatError
+from fastkernels.records import EvalReport, GateReport, KernelReport, Report
+from fastkernels.report import files
 
-_KINDS: dict[str, type[KernelReport] | type[EvalReport]] = {"kernels": KernelReport, "eval": EvalReport}
+_KINDS: dict[str, type[Report]] = {"kernels": KernelReport, "eval": EvalReport, "gate": GateReport}
 _MAX_PROBLEMS = 3  # of one file, in one message
 _decode = json.JSONDecoder().raw_decode
 
 
-def dumps(report: KernelReport | EvalReport) -> str:
+def dumps(report: Report) -> str:
     """Indented JSON with a newline at its end; fields by their published names."""
     return report.model_dump_json(by_alias=True, indent=2) + "\n"
 
 
-def write(report: KernelReport | EvalReport, path: str | Path) -> None:
-    """To a file, made with its folders and replaced in one step, or to stdout for `-`. UsageError if it
-    cannot be."""
-    text = dumps(report)
-    if str(path) == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
-        return
-    target = Path(path)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
-        ) as part:
-            part.write(text)
-        os.chmod(part.name, 0o666 & ~_umask())  # a temporary file is private; a report is not
-        os.replace(part.name, target)
-    except OSError as error:
-        raise UsageError(f"--json {path}: {error.strerror or error}") from error
+def write(report: Report, path: str | Path) -> None:
+    """To a file, or to stdout for `-` (files.py). UsageError if it cannot be."""
+    files.write(dumps(report), path, "--json")
 
 
-def load(path: str | Path) -> KernelReport | EvalReport:
-    """Read a report of either kind. FileFormatError with the line for whatever is no report."""
+def load(path: str | Path) -> Report:
+    """Read a report of any kind. FileFormatError with the line for whatever is no report."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -60,7 +41,7 @@ def load(path: str | Path) -> KernelReport | EvalReport:
     kind = data.get("kind") if isinstance(data, dict) else None
     if kind not in _KINDS:
         raise FileFormatError(
-            path, "line 1", f"not a report of fk: 'kind' must be 'kernels' or 'eval', not {kind!r}"
+            path, "line 1", f"not a report of fk: 'kind' must be one of {[*_KINDS]}, not {kind!r}"
         )
     try:
         return _KINDS[kind].model_validate_json(text)
@@ -73,18 +54,20 @@ def load(path: str | Path) -> KernelReport | EvalReport:
 
 
 def load_eval(path: str | Path) -> EvalReport:
-    """Read a report of `fk eval`; FileFormatError for the other kind."""
+    """Read a report of `fk eval`; FileFormatError for another kind."""
     report = load(path)
     if not isinstance(report, EvalReport):
-        raise FileFormatError(path, "line 1", "a report of `fk kernels`; MacroEval needs one of `fk eval`")
+        raise FileFormatError(
+            path, "line 1", f"a report of `fk {report.kind}`; MacroEval needs one of `fk eval`"
+        )
     return report
 
 
 def load_kernels(path: str | Path) -> KernelReport:
-    """Read a report of `fk kernels`; FileFormatError for the other kind."""
+    """Read a report of `fk kernels`; FileFormatError for another kind."""
     report = load(path)
     if not isinstance(report, KernelReport):
-        raise FileFormatError(path, "line 1", "a report of `fk eval`, not of `fk kernels`")
+        raise FileFormatError(path, "line 1", f"a report of `fk {report.kind}`, not of `fk kernels`")
     return report
 
 
@@ -124,10 +107,3 @@ def _skip(text: str, at: int) -> int:
     while at < len(text) and text[at] in " \t\r\n":
         at += 1
     return at
-
-
-def _umask() -> int:
-    """The process's umask can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -1,6 +1,6 @@
 """Every run goes into MLflow: SQLite under the user's state folder, or wherever MLFLOW_TRACKING_URI points.
 
-    experiment   fastkernels-kernels, fastkernels-eval
+    experiment   fastkernels-kernels, fastkernels-eval, fastkernels-gate
     tags         the environment         parameters   the request
     metrics      each row's numbers      artifacts    the report as JSON, the candidates' sources
 
@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from fastkernels.errors import FastKernelsError
-from fastkernels.records import EvalReport, KernelReport, ModelResult
+from fastkernels.gate.verdicts import middle
+from fastkernels.records import EvalReport, GateReport, KernelReport, ModelResult, Report
 from fastkernels.report.json import dumps
 from fastkernels.settings import resolve, state_dir
 
@@ -39,7 +40,7 @@ _MODEL_METRICS = (
 _SCORE_METRICS = ("score", "speedup", "correctness", "coverage")
 
 
-def log(report: KernelReport | EvalReport, sources: Sequence[Path]) -> bool:
+def log(report: Report, sources: Sequence[Path]) -> bool:
     """Log a report; True if it is stored. Never raises: what goes wrong is one line on stderr."""
     try:
         if not resolve().tracking:
@@ -70,9 +71,9 @@ def tracking_uri() -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{state_dir() / 'mlflow.db'}"
 
 
-def payload(report: KernelReport | EvalReport, sources: Sequence[Path]) -> dict[str, Any]:
+def payload(report: Report, sources: Sequence[Path]) -> dict[str, Any]:
     """What the child stores, as plain data."""
-    metrics = _eval_metrics(report) if isinstance(report, EvalReport) else _kernel_metrics(report)
+    metrics = _metrics(report)
     environment = report.environment.model_dump(mode="json", exclude={"libraries", "isolation"})
     libraries = {f"library.{name}": found for name, found in report.environment.libraries.items()}
     return {
@@ -93,10 +94,26 @@ def payload(report: KernelReport | EvalReport, sources: Sequence[Path]) -> dict[
     }
 
 
-def _name(report: KernelReport | EvalReport) -> str:
+def _name(report: Report) -> str:
     if isinstance(report, EvalReport):
         return "+".join(report.candidates) or "self-test"
+    if isinstance(report, GateReport):
+        return f"{report.head} over {report.base}"
     return "+".join(dict.fromkeys(row.candidate for row in report.rows)) or "empty"
+
+
+def _metrics(report: Report) -> dict[str, float | None]:
+    if isinstance(report, EvalReport):
+        return _eval_metrics(report)
+    return _gate_metrics(report) if isinstance(report, GateReport) else _kernel_metrics(report)
+
+
+def _gate_metrics(report: GateReport) -> dict[str, float | None]:
+    found: dict[str, float | None] = {f"summary/{v}": float(n) for v, n in report.summary.verdicts.items()}
+    for row in report.rows:
+        place = f"{row.task}:{row.variant}/{row.case}/{row.candidate}"
+        found[f"{place}/speedup"] = middle(row.looks).speedup if row.looks else None
+    return found | {"summary/geomean_speedup": report.summary.geomean_speedup}
 
 
 def _kernel_metrics(report: KernelReport) -> dict[str, float | None]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from fastkernels.records import EvalReport, KernelReport
+from fastkernels.records import EvalReport, GateReport, KernelReport
 
-Kind = Literal["kernels", "eval"]
-_RECORDS = {"kernels": KernelReport, "eval": EvalReport}
+Kind = Literal["kernels", "eval", "gate"]
+_RECORDS = {"kernels": KernelReport, "eval": EvalReport, "gate": GateReport}
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 

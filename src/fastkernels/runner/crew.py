@@ -40,6 +40,7 @@ class Crew:
         self._device, self._threads, self._timeouts, self._clock = device, threads, timeouts, clock
         self._caches, self._memory = caches, memory
         self._baseline: list[Party | None] = [None, None]
+        self._base: tuple[tuple[Path, ...], Path | None] = ((), None)
         self._candidate: Party | None = None
         self._candidate_of: str | None = None
         self._namespaces = True
@@ -51,9 +52,7 @@ class Crew:
 
     def __exit__(self, *_: object) -> None:
         self.dismiss_candidate()
-        for party in self._baseline:
-            if party is not None:
-                party.worker.close()
+        self._dismiss_baselines()
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -62,7 +61,7 @@ class Crew:
 
     def parties(self, job: Job) -> tuple[Party, Party, Party]:
         """(baseline A, candidate C, baseline A'), all alive."""
-        a, a2 = self._baselines()
+        a, a2 = self._baselines(job)
         return a, self._candidate_for(job), a2
 
     def dismiss_candidate(self) -> None:
@@ -74,12 +73,12 @@ class Crew:
     @contextlib.contextmanager
     def loaded(self, job: Job, case: Case, candidate: bool) -> Iterator[Party]:
         """The candidate or a baseline worker with a case's module, called once: to look at it, untimed."""
-        party = self._candidate_for(job) if candidate else self._baselines()[0]
+        party = self._candidate_for(job) if candidate else self._baselines(job)[0]
         specs = trial_specs(case, build_module(Overlay.over_baseline(), case, "meta"))
         inbox = Arena.like(specs, self._device, ChainPlan())
         inbox.write(draw_links(specs, case, _LOOK_SEED, ChainPlan().links_of, device=self._device))
         try:
-            layers = [str(layer) for layer in job.layers] if candidate else []
+            layers = [str(layer) for layer in (job.layers if candidate else job.base_layers)]
             results = party.load(
                 case, layers, job.implementations.get(case.task, {}) if candidate else {}, inbox
             )
@@ -91,9 +90,25 @@ class Crew:
 
     # ------------------------------------------------------------ processes
 
-    def _baselines(self) -> tuple[Party, Party]:
-        """Both baseline parties; those that are missing are started together."""
+    def _dismiss_baselines(self) -> None:
+        for party in self._baseline:
+            if party is not None:
+                party.worker.close()
+        self._baseline = [None, None]
+
+    def _baselines(self, job: Job) -> tuple[Party, Party]:
+        """Both baseline parties; those that are missing are started together. A base that is not our own
+        baseline is separated as a candidate is."""
+        if self._base != (job.base_layers, job.base_source):
+            self._dismiss_baselines()
+            self._base = (job.base_layers, job.base_source)
         missing = [i for i, party in enumerate(self._baseline) if party is None or not party.worker.alive]
+        if job.base_layers or job.base_source:
+            for i in missing:
+                worker, hello = self._separated(f"base {'AB'[i]}", job.base_source)
+                self.overhead_ns = self.overhead_ns or hello["overhead_ns"]
+                self._baseline[i] = self._party(worker)
+            missing = []
         started = [(i, self._worker(f"baseline {'AB'[i]}", self._caches, namespaces=False)) for i in missing]
         for i, worker in started:
             try:
@@ -116,7 +131,7 @@ class Crew:
     def _candidate_for(self, job: Job) -> Party:
         if self.is_fresh(job):
             self.dismiss_candidate()
-            self._candidate = self._party(self._separated(job.name))
+            self._candidate = self._party(self._separated(job.name, job.source)[0])
             self._candidate_of = job.name
         assert self._candidate is not None
         return self._candidate
@@ -128,32 +143,33 @@ class Crew:
     def _party(self, worker: Worker) -> Party:
         return Party(worker, self._device, self._timeouts, self._clock, self.overhead_ns)
 
-    def _separated(self, name: str) -> Worker:
+    def _separated(self, name: str, source: Path | None) -> tuple[Worker, dict]:
         """A candidate's worker in namespaces of its own, or without where shared memory does not reach into
-        them."""
+        them; and what it says at its start."""
         if self._namespaces:
-            worker = self._worker(name, None, namespaces=True)
+            worker = self._worker(name, None, namespaces=True, source=source)
             try:
-                self._start(worker)
+                hello = self._start(worker)
                 self._probe(worker)
             except WorkerProblem:
                 worker.close()
                 self._namespaces = False
             else:
                 self._levels = worker.isolation
-                return worker
-        worker = self._worker(name, None, namespaces=False)
+                return worker, hello
+        worker = self._worker(name, None, namespaces=False, source=source)
         try:
-            self._start(worker)
+            hello = self._start(worker)
+            self._reach(worker)  # beside a base that is no baseline of ours, nobody did it before
         except WorkerProblem as problem:
             worker.close()
             raise BaselineError(
-                f"A worker does not start: {problem.failure.message}\n{problem.failure.output}"
+                f"The worker of '{name}' does not start: {problem.failure.message}\n{problem.failure.output}"
             ) from problem
-        return worker
+        return worker, hello
 
     def _reach(self, worker: Worker) -> None:
-        """Probe a baseline worker; the judge shows its memory where sharing does not work otherwise."""
+        """Probe a worker; the judge shows its memory where sharing does not work otherwise."""
         try:
             self._probe(worker)
         except WorkerError:
@@ -174,9 +190,16 @@ class Crew:
             arena.close()
         assert answer == {"byte": _PROBE_BYTE}, f"shared memory reads {answer}"
 
-    def _worker(self, name: str, caches: Path | None, namespaces: bool) -> Worker:
+    def _worker(self, name: str, caches: Path | None, namespaces: bool, source: Path | None = None) -> Worker:
         limit = None if caches is not None else memory_limit(self._device)
-        return Worker(name, self._threads, shared_caches=caches, namespaces=namespaces, memory_bytes=limit)
+        return Worker(
+            name,
+            self._threads,
+            shared_caches=caches,
+            namespaces=namespaces,
+            memory_bytes=limit,
+            source=source,
+        )
 
     def _start(self, worker: Worker) -> dict:
         return worker.start(_SIDE, device=self._device, threads=self._threads)

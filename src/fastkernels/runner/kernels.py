@@ -53,12 +53,15 @@ class Progress:
 Report = Callable[[Progress], None]
 
 
-def run_kernels(request: KernelsRequest, progress: Report = lambda progress: None) -> KernelReport:
-    """Judge what the request names. After Ctrl-C the rows so far, `complete=False`.
+def run_kernels(
+    request: KernelsRequest, progress: Report = lambda progress: None, jobs: list[Job] | None = None
+) -> KernelReport:
+    """Judge what the request names, or `jobs` that the caller has planned itself. After Ctrl-C the rows so
+    far, `complete=False`.
 
     UsageError: nothing to judge. MachineError: the device is not there.
     """
-    run = _Run(request.resolved(), progress)
+    run = _Run(request.resolved(), progress, jobs)
     return run.report()
 
 
@@ -66,6 +69,7 @@ def run_kernels(request: KernelsRequest, progress: Report = lambda progress: Non
 class _Run:
     request: KernelsRequest
     progress: Report
+    jobs: list[Job] | None = None
     rows: list[KernelRow] = field(default_factory=list)
     shadowed: list[str] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
@@ -78,7 +82,7 @@ class _Run:
         request = self.request
         assert request.device is not None
         begin = time.monotonic()
-        jobs = plan(request)
+        jobs = plan(request) if self.jobs is None else self.jobs
         # Started now, so that the report says when; the isolation reached is filled in at the end.
         machine = environment(request.device)
         try:
@@ -168,6 +172,7 @@ class _Run:
                 parties,
                 layers,
                 job.implementations.get(work.entry.id, {}),
+                [str(layer) for layer in job.base_layers],
             ).run()
         finally:
             self.measuring_s += time.monotonic() - begin

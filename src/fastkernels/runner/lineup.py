@@ -41,14 +41,16 @@ class Lineup:
         implementations: dict[str, str],
         outcome: Outcome,
         chain: ChainPlan,
+        base_layers: Sequence[str] = (),
     ) -> None:
-        """`parties`: A, C, A'. `layers` and `implementations` are the candidate's; `mutable`: arguments that
-        a call may write; `chain`: what `capture` captures. Contract, capture, links and what the baseline
-        ran are noted in `outcome`.
+        """`parties`: A, C, A'. `layers` and `implementations` are the candidate's, `base_layers` lie over the
+        baseline in A and A'; `mutable`: arguments that a call may write; `chain`: what `capture` captures.
+        Contract, capture, links and what the baseline ran are noted in `outcome`.
         """
         self._bench, self._case, self._specs, self._mutable = bench, case, specs, mutable
         self.a, self.c, self.a2 = parties
         self._layers, self._implementations, self._outcome = layers, implementations, outcome
+        self._base_layers = base_layers
         self._inbox: Arena | None = None
         self._chain = chain
         self.plan = ChainPlan()  # until a chain is captured
@@ -65,11 +67,11 @@ class Lineup:
         inbox.write(self.inputs)
         mine = {name: spec for name, spec in self._specs.items() if name not in self._mutable}
         try:
-            results = self.a.load(self._case, (), {}, inbox)
+            results = self.a.load(self._case, self._base_layers, {}, inbox)
             self._outcome.baseline_kernels = self.a.kernels
             self.a.give_boxes(mine, results, self._chain)
             if self._case.timed:
-                again = self.a2.load(self._case, (), {}, inbox)
+                again = self.a2.load(self._case, self._base_layers, {}, inbox)
                 self.a2.give_boxes(mine, again, self._chain)
         except Trouble as trouble:
             return baseline_verdict(trouble)

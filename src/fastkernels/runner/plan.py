@@ -111,6 +111,10 @@ class Job:
         default_factory=list
     )  # implementations that cannot run here
     shadowed: tuple[str, ...] = ()
+    # `fk gate` compares two candidates, or two revisions of our own kernels:
+    base_layers: tuple[Path, ...] = ()  # what lies over the baseline in the baseline's processes
+    source: Path | None = None  # a folder that the candidate's process imports fastkernels from; None: ours
+    base_source: Path | None = None  # the same for the baseline's processes
 
     @property
     def is_candidate(self) -> bool:

@@ -71,9 +71,10 @@ class Worker:
         shared_caches: Path | None = None,
         namespaces: bool = False,
         memory_bytes: int | None = None,
+        source: Path | None = None,
     ) -> None:
         """Start the process; it is not waited for. `shared_caches`: compiler caches of our own (baseline)
-        code."""
+        code. `source`: the folder that it imports fastkernels from, instead of the judge's."""
         self.name = name
         self.isolation: tuple[str, ...] = ()
         self.scratch = isolation.Scratch.create(shared_caches)
@@ -91,7 +92,7 @@ class Worker:
                 stderr=output,
                 pass_fds=[theirs.fileno()],
                 cwd=self.scratch.root / "work",
-                env=self.scratch.environment(threads),
+                env=_importing_from(source, self.scratch.environment(threads)),
                 start_new_session=True,
             )
         self._watch = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else None
@@ -193,6 +194,13 @@ class Worker:
         else:
             how = f"the process exited with status {status}"
         return WorkerDied("CRASHED", f"{self.name}: {how} during '{do}'", printed)
+
+
+def _importing_from(source: Path | None, environment: dict[str, str]) -> dict[str, str]:
+    if source is None:
+        return environment
+    before = environment.get("PYTHONPATH")
+    return {**environment, "PYTHONPATH": os.pathsep.join([str(source), *([before] if before else [])])}
 
 
 @contextlib.contextmanager

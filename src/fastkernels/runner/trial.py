@@ -54,9 +54,10 @@ class Trial:
         parties: tuple[Party, Party, Party],
         layers: Sequence[str],
         implementations: dict[str, str],
+        base_layers: Sequence[str] = (),
     ) -> None:
         """`parties`: baseline A, candidate C, baseline A'. `layers` and `implementations` are the
-        candidate's."""
+        candidate's; `base_layers` lie over the baseline in A and A'."""
         self._bench, self._entry, self._case = bench, entry, case
         specs = trial_specs(case, build_module(bench.baseline, case, "meta"))
         self._referee = Referee(entry, case, specs, bench.baseline, bench.device, bench.rng)
@@ -71,6 +72,7 @@ class Trial:
             implementations,
             self._outcome,
             self._chain(specs),
+            base_layers,
         )
 
     def run(self) -> Outcome:

@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 
 from fastkernels.errors import FileFormatError, UsageError
+from fastkernels.report import files, schema
 from fastkernels.report import json as reports
-from fastkernels.report import schema
 
 ROOT = Path(__file__).parents[3]
 
@@ -57,7 +57,7 @@ def test_a_failed_write_leaves_the_old_file(kernel_report, tmp_path, monkeypatch
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(reports.os, "replace", full)
+    monkeypatch.setattr(files.os, "replace", full)
     with pytest.raises(UsageError, match="No space left"):
         reports.write(kernel_report, path)
     assert path.read_text() == "old"

@@ -1,6 +1,7 @@
 """Real worker processes with light sides: what they answer, how they fail, and that nothing of them stays."""
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -143,6 +144,18 @@ def test_a_hang_is_ended_with_its_whole_group() -> None:
     assert "about to hang" in caught.value.failure.output
     assert gone(worker.pid)
     assert gone(child)
+
+
+def test_a_worker_of_another_source_imports_that(tmp_path: Path) -> None:
+    package = tmp_path / "other" / "fastkernels"
+    shutil.copytree(ROOT / "src" / "fastkernels", package)
+    with (package / "runner" / "isolation.py").open("a") as file:
+        file.write("\nprint('the other source')\n")
+    with Worker("w", threads=1, source=package.parent) as worker:
+        worker.start(SIDE)
+        assert "the other source" in worker.scratch.printed()
+        paths = worker.call("environment")["variables"]["PYTHONPATH"].split(os.pathsep)
+        assert paths == [str(package.parent), str(ROOT)], "the caller's own paths stay, behind it"
 
 
 def test_a_worker_ends_with_its_judge_even_when_it_is_paused(tmp_path: Path) -> None:

@@ -1,0 +1,82 @@
+"""`fk gate`: a head against its base, for CI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+
+@click.command(epilog="Example: fk gate my/candidate --base origin/main --junit gate.xml --markdown gate.md")
+@click.argument("head", metavar="HEAD")
+@click.option(
+    "--base",
+    metavar="REF|REPORT|DIR",
+    help="A candidate's folder, a git revision, or a report of fk kernels. Default: the baseline.",
+)
+@click.option(
+    "--min-speedup",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="X",
+    help="Least geometric mean of the head's speed-ups over the base.",
+)
+@click.option(
+    "--max-regression",
+    "max_regression_pct",
+    type=click.FloatRange(min=0),
+    metavar="%",
+    help="A case may be this much slower than the base's. Default: 3.",
+)
+@click.option(
+    "--min-regression-us",
+    type=click.FloatRange(min=0),
+    metavar="US",
+    help="And a case that is less than this slower is never SLOW. Default: 0.3.",
+)
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    metavar="PATTERN",
+    help="Task, alias or glob. Default: every task that a candidate replaces; all for revisions.",
+)
+@click.option("--level", type=click.IntRange(1, 4), help="Only tasks of this level.")
+@click.option("--architecture", metavar="A", help="Only tasks and cases of this architecture.")
+@click.option(
+    "--case",
+    "case_glob",
+    metavar="GLOB",
+    help="Only these cases; without a wildcard, ids that contain the text.",
+)
+@click.option("--size", type=click.Choice(["tiny", "full"]), help="Default: full on CUDA, tiny on CPU.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Default: cuda where there is one.")
+@click.option(
+    "--budget",
+    "budget_s",
+    type=click.FloatRange(min=0.01),
+    metavar="SECONDS",
+    help="Most time for sampling one timed case, in each look. Default: 1.",
+)
+@click.option("--json", "json_path", metavar="PATH", help="Write the report as JSON; `-` is stdout.")
+@click.option("--junit", "junit_path", metavar="PATH", help="Write JUnit XML.")
+@click.option("--markdown", "markdown_path", metavar="PATH", help="Write a comment for a pull request.")
+def command(
+    json_path: str | None, junit_path: str | None, markdown_path: str | None, **arguments: Any
+) -> None:
+    """Whether HEAD is right, and no slower than its base: both are measured here and now, alternating.
+
+    HEAD is a candidate's folder, or a git revision whose own kernels are compared. Exit codes: 0 passed,
+    1 SLOW, MISSING, BROKEN or below --min-speedup, 2 usage, 3 AMBIGUOUS or this machine cannot do it.
+    """
+    from fastkernels.cli.progress import counting
+    from fastkernels.gate.gate import GateRequest, run_gate
+    from fastkernels.report import files, junit, markdown, publish
+
+    request = GateRequest.parse(**arguments)
+    with counting() as count:
+        run = run_gate(request, count)
+    if junit_path:
+        files.write(junit.text(run.report), junit_path, "--junit")
+    if markdown_path:
+        files.write(markdown.text(run.report), markdown_path, "--markdown")
+    raise SystemExit(publish(run.report, json_path, run.sources))

@@ -1,0 +1,88 @@
+"""Folders against the candidates that a report of `fk kernels` judged: their paths, never their durations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fastkernels import registry
+from fastkernels.errors import UsageError
+from fastkernels.gate import folders, words
+from fastkernels.gate.inventory import Filters
+from fastkernels.gate.pairs import Comparison, Key, Pair
+from fastkernels.layout import shown
+from fastkernels.loader.candidates import discover
+from fastkernels.records import KernelReport
+from fastkernels.report import json as reports
+
+
+def compare(head: str, path: str, filters: Filters) -> Comparison:
+    ours = folders.head_sets(head)
+    report = reports.load_kernels(path)
+    paths = [str(p) for p in report.request.get("candidates") or ()]
+    if not paths:
+        raise UsageError(
+            f"{path} names no folders of candidates (it judged the workspace or the baseline). "
+            "Give the base's folder or a git revision: --base DIR, --base origin/main"
+        )
+    gone = [p for p in paths if not all(part.exists() for part in words.parts(p))]
+    if gone:
+        raise UsageError(
+            f"{path}: {', '.join(gone)} is not here (paths are relative to {Path.cwd()}). The base is "
+            "measured again, so its files must exist: run where the report was made, or --base DIR"
+        )
+    theirs = discover(paths)
+    if {s.layers for s in ours} & {s.layers for s in theirs}:
+        raise UsageError(
+            f"{path} judged {head} itself, whose files are now the head's: there is no base to measure. "
+            "Compare with the folder as a commit has it: --base origin/main"
+        )
+    filters = _as_reported(filters, report)
+    known = {s.name for s in ours} & {s.name for s in theirs}
+    if not known and len(ours) == 1 and len(theirs) > 1:
+        names = ", ".join(s.name for s in theirs)
+        raise UsageError(f"{path} judged {names}, and none is called {ours[0].name}. Name one: --base DIR")
+    pairs, notes = _with_rows(folders.paired(ours, theirs, filters), report, filters)
+    notes = (*notes, f"{path} names the base; its durations are not used, the base was measured again")
+    return Comparison(shown(head), f"the candidates of {shown(path)}", pairs, notes, folders.task_files(ours))
+
+
+def _as_reported(filters: Filters, report: KernelReport) -> Filters:
+    """What was not asked for is as the report has it."""
+    asked = report.request
+    return Filters(
+        targets=filters.targets or tuple(asked.get("targets") or ()),
+        level=filters.level or asked.get("level"),
+        architecture=filters.architecture or asked.get("architecture"),
+        case_glob=filters.case_glob or asked.get("case_glob"),
+        size=filters.size or asked.get("size"),
+    )
+
+
+def _with_rows(
+    pairs: Sequence[Pair], report: KernelReport, filters: Filters
+) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
+    """The pairs with what passed in the report, so that a case that went missing since is MISSING."""
+    asked = folders.asked_works(filters)
+    names = {row.candidate for row in report.rows}
+    found, lost = [], 0
+    for pair in pairs:
+        works = dict(pair.base.works)
+        passed = [
+            (row.task, row.case)
+            for row in report.rows
+            if row.verdict == "PASSED" and (row.candidate == pair.name or len(names) == 1)
+        ]
+        for key in passed:
+            if key in asked:
+                works.setdefault(key, asked[key])
+        lost += sum(not _is_registered(key) for key in passed)
+        found.append(replace(pair, base=replace(pair.base, works=works)))
+    note = f"{lost} rows of the report are of cases that are not registered any more; they are not compared"
+    return tuple(found), (note,) if lost else ()
+
+
+def _is_registered(key: Key) -> bool:
+    known = {entry.id: entry for entry in registry.tasks()}
+    return key[0] in known and any(case.id == key[1] for case in registry.cases(known[key[0]]))

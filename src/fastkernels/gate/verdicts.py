@@ -1,0 +1,144 @@
+"""Whether a head is slower than its base: pure functions on looks. A look is one measurement of both, in
+processes of their own.
+
+    change       1 / speedup - 1                               of the base's time; above 0 the head is slower
+    limit        max(max_regression, noise, min_us / base_us)  a change within it is none
+    slow         the whole interval lies beyond the limit
+    fast         the whole interval lies beyond it on the other side
+    same         the interval excludes a regression beyond the limit
+    unsure       none of these, or no numbers
+
+A first look that is not `same` is repeated in fresh processes: two processes with the same code differ,
+steadily while they live (docs/measured.md), so one look alone proves no change.
+
+    SLOW         two looks are slow, and none denies it
+    FAST         two looks are fast, and none is slow or same
+    SAME         the first look says so, or more looks deny a regression than not
+    AMBIGUOUS    everything else
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from fastkernels.measure.stats import geomean
+from fastkernels.records import GateLimits, GateRow, GateVerdict, Look
+
+Kind = Literal["fast", "same", "slow", "unsure"]
+
+REPETITIONS = 2  # at most: with the first look three, so that a majority exists
+FAILING: frozenset[GateVerdict] = frozenset({"SLOW", "MISSING", "BROKEN"})
+_PROVES = 2  # looks that agree on a change
+_DENY: tuple[Kind, ...] = ("fast", "same")
+
+
+def limit(look: Look, limits: GateLimits) -> float:
+    """The largest change of the time, as a part of the base's, that counts as none."""
+    assert look.base_us is not None
+    assert look.noise_pct is not None
+    relative = max(limits.max_regression_pct, look.noise_pct) / 100
+    return max(relative, limits.min_regression_us / look.base_us)
+
+
+def kind(look: Look, limits: GateLimits) -> Kind:
+    """What one look says."""
+    if look.speedup_ci is None:
+        return "unsure"
+    most = limit(look, limits)
+    low, high = look.speedup_ci
+    least_change, greatest_change = 1 / high - 1, 1 / low - 1
+    if least_change > most:
+        return "slow"
+    if greatest_change > most:
+        return "unsure"
+    return "fast" if greatest_change < -most else "same"
+
+
+def wanted(looks: Sequence[Look], limits: GateLimits) -> int:
+    """How many looks a row needs, by those that it has: one that shows a change has to be repeated."""
+    kinds = [kind(look, limits) for look in looks]
+    if not kinds or kinds[0] == "same":
+        return 1
+    first, second = kinds[0], (kinds[1:] or [kinds[0]])[0]
+    agree = first == second == "slow" or (first in _DENY and second in _DENY)
+    return _PROVES if agree else 1 + REPETITIONS
+
+
+def settle(looks: Sequence[Look], limits: GateLimits) -> tuple[GateVerdict, str]:
+    """The verdict of a row that is right on both sides, and why. `looks`: the first, then its repetitions."""
+    kinds = [kind(look, limits) for look in looks]
+    first, count = kinds[0], {one: kinds.count(one) for one in kinds}
+    if first == "same":
+        return "SAME", "no change beyond thresholds and noise"
+    denied = sum(one in _DENY for one in kinds)
+    changes: tuple[tuple[Kind, GateVerdict], ...] = (("slow", "SLOW"), ("fast", "FAST"))
+    for change, verdict in changes:
+        agree = count.get(change, 0)
+        if agree >= _PROVES and agree + count.get("unsure", 0) == len(looks):
+            return verdict, f"{change}er, beyond thresholds and noise, in {agree} of {len(looks)} looks"
+    if 2 * denied > len(looks):
+        return "SAME", f"the first look was {first}; fresh processes deny a change ({', '.join(kinds[1:])})"
+    problems = [look.problem for look in looks if look.problem is not None]
+    seen = ", ".join(kinds)
+    return "AMBIGUOUS", f"looks say: {seen}" + (f" ({problems[-1]})" if problems else "")
+
+
+def middle(looks: Sequence[Look]) -> Look:
+    """The look that stands for a row in tables: of those with numbers the one of the median speed-up (of two
+    the slower)."""
+    known = sorted((look for look in looks if look.speedup is not None), key=lambda look: look.speedup or 0.0)
+    return known[(len(known) - 1) // 2] if known else looks[0]
+
+
+def unseen(rows: Sequence[GateRow], limits: GateLimits) -> tuple[str, ...]:
+    """A note where the noise hides regressions that the user wants to see."""
+    same = [middle(row.looks) for row in rows if row.looks and row.verdict == "SAME"]
+    loud = [look.noise_pct for look in same if (look.noise_pct or 0) > limits.max_regression_pct]
+    if not loud:
+        return ()
+    most = max(noise or 0 for noise in loud)
+    return (
+        f"{len(loud)} of {len(same)} timed rows that are SAME have more noise (up to {most:.1f} %) than "
+        f"--max-regression {limits.max_regression_pct:g} %: a regression within the noise is not seen there",
+    )
+
+
+def overall(rows: Sequence[GateRow]) -> tuple[float, tuple[float, float]] | None:
+    """Geometric mean of the rows' speed-ups, weighted by calls, between those of their lower and upper ends.
+
+    The ends assume that all rows err to the same side: wider than an interval of the mean would be. None
+    without a number.
+    """
+    known = [
+        (look.speedup, *look.speedup_ci, row.calls)
+        for row in rows
+        if row.looks and (look := middle(row.looks)).speedup and look.speedup_ci
+    ]
+    if not known:
+        return None
+    speedups, lows, highs, calls = (list(column) for column in zip(*known))
+    return geomean(speedups, calls), (geomean(lows, calls), geomean(highs, calls))
+
+
+def reached(
+    found: tuple[float, tuple[float, float]] | None, wanted: float | None
+) -> Literal["met", "missed", "unclear"] | None:
+    """Whether the mean speed-up is at least `wanted`, with all of its interval or with none of it."""
+    if wanted is None:
+        return None
+    if found is None:
+        return "unclear"
+    low, high = found[1]
+    return "met" if low >= wanted else "missed" if high < wanted else "unclear"
+
+
+def outcome(
+    rows: Sequence[GateRow], min_speedup: Literal["met", "missed", "unclear"] | None
+) -> Literal["passed", "failed", "unclear"]:
+    """Of the whole gate: one failing row fails it; otherwise one ambiguous row leaves it unclear."""
+    if min_speedup == "missed" or any(row.verdict in FAILING for row in rows):
+        return "failed"
+    if min_speedup == "unclear" or not rows or any(row.verdict == "AMBIGUOUS" for row in rows):
+        return "unclear"
+    return "passed"

@@ -1,0 +1,78 @@
+"""The table of `fk gate`: one line for each case of head or base, failures in full below."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from fastkernels.gate.verdicts import middle
+from fastkernels.records import GateReport, GateRow, GateVerdict
+from fastkernels.report import gate_words as words
+from fastkernels.report.kernels_table import failures
+from fastkernels.report.layout import Column, heading, legend, table
+
+_COLUMNS = (
+    Column("case", "", right=False),
+    Column("candidate", "", right=False),
+    Column("verdict", "", right=False),
+    Column("change", "of the head's time against the base's, of the look with the middle speed-up"),
+    Column("speed-up", "median of paired base / head times; above 1 the head is faster"),
+    Column("95 %", "bootstrap interval of that median"),
+    Column("base us", "median microseconds"),
+    Column("head us", ""),
+    Column("noise %", "largest deviation from 1 that two processes of the base showed beside the look"),
+    Column("looks", "measurements, each in processes of its own; a suspicious row has more than one"),
+    Column("why", "", right=False),
+)
+_STYLES: dict[GateVerdict, str] = {
+    "FAST": "green", "SAME": "", "NEW": "cyan", "AMBIGUOUS": "bold yellow", "SLOW": "bold red",
+    "MISSING": "bold red", "BROKEN": "bold red",
+}  # fmt: skip
+_OUTCOMES = {"passed": "bold green", "failed": "bold red", "unclear": "bold yellow"}
+
+
+def parts(report: GateReport) -> list[RenderableType]:
+    """The whole report, top-down."""
+    found: list[RenderableType] = [
+        Text(f"fk gate on {report.environment.device}", style="bold"),
+        Text(f"head {report.head}"),
+        Text(f"base {report.base}"),
+        Text(words.thresholds(report)),
+    ]
+    if report.environment.device_type == "cpu":
+        found.append(Text(words.CPU_WARNING, style="bold yellow"))
+    several = len({row.candidate for row in report.rows}) > 1
+    listed = [row for row in report.rows if not words.counted(row)]
+    for task, rows in groupby(listed, key=words.place):
+        found += [heading(task), table(_COLUMNS, [_cells(row, several) for row in rows])]
+    found += [Text(), *legend(_COLUMNS, [_cells(row, several) for row in listed])]
+    found += failures(
+        (f"{words.place(row)}  {row.candidate}", row.case, row.head or "", row.failure) for row in report.rows
+    )
+    if report.notes:
+        found += [heading("Notes"), *map(Text, report.notes)]
+    found += [Text(), Text(words.conclusion(report), style=_OUTCOMES[report.outcome])]
+    found += [Text(line) for line in (words.held_out(report), words.mean(report)) if line]
+    return [*found, Text(f"{report.summary.wall_s:.0f} s")]
+
+
+def _cells(row: GateRow, several: bool) -> list[str | Text]:
+    look = middle(row.looks) if row.looks else None
+    numbers = ["", "", "", "", ""]
+    if look is not None and look.speedup_ci is not None:
+        low, high = look.speedup_ci
+        numbers = [
+            f"{look.speedup:.3f}", f"{low:.3f} .. {high:.3f}", f"{look.base_us:.4g}", f"{look.head_us:.4g}",
+            f"{look.noise_pct:.1f}",
+        ]  # fmt: skip
+    return [
+        row.case,
+        row.candidate if several else "",
+        Text(row.verdict, style=_STYLES[row.verdict]),
+        words.change(row),
+        *numbers,
+        str(len(row.looks) or ""),
+        row.reason,
+    ]

@@ -1,0 +1,62 @@
+"""What table, Markdown and JUnit say of a gate in the same words."""
+
+from __future__ import annotations
+
+from fastkernels.gate.verdicts import FAILING, middle
+from fastkernels.records import GateReport, GateRow
+
+CPU_WARNING = "CPU, host contract: not a GPU result"
+
+
+def conclusion(report: GateReport) -> str:
+    """`failed: 1 SLOW, 11 SAME`"""
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in report.summary.verdicts.items() if count)
+    interrupted = " (interrupted: what was finished until then)" if not report.complete else ""
+    return f"{report.outcome}: {counts or 'nothing to compare'}{interrupted}"
+
+
+def thresholds(report: GateReport) -> str:
+    """What counts as a regression in this gate."""
+    limits = report.limits
+    return (
+        f"SLOW: more than {limits.max_regression_pct:g} % and {limits.min_regression_us:g} us slower, beyond "
+        "the noise, and again in fresh processes"
+    )
+
+
+def mean(report: GateReport) -> str:
+    """The geometric mean, and whether it reaches what was asked for; empty without timed rows."""
+    summary, wanted = report.summary, report.limits.min_speedup
+    asked = f"; at least {wanted:g} was asked for: {summary.min_speedup}" if wanted is not None else ""
+    if summary.geomean_speedup is None or summary.geomean_ci is None:
+        return f"no speed-up was measured{asked}" if asked else ""
+    low, high = summary.geomean_ci
+    known = f"{summary.geomean_speedup:.3f} ({low:.3f} .. {high:.3f})"
+    return f"geometric mean of the speed-ups {known}, weighted by calls{asked}"
+
+
+def place(row: GateRow) -> str:
+    """`L1/glu:gelu`"""
+    return f"{row.task}:{row.variant}".removesuffix(":default")
+
+
+def change(row: GateRow) -> str:
+    """By how much the head's time differs from the base's: `+4.9 %`; empty without numbers."""
+    speedup = middle(row.looks).speedup if row.looks else None
+    return "" if speedup is None else f"{100 * (1 / speedup - 1):+.1f} %"
+
+
+def unclear_or_failing(row: GateRow) -> bool:
+    return row.verdict in FAILING or row.verdict == "AMBIGUOUS"
+
+
+def counted(row: GateRow) -> bool:
+    """Whether a row is only counted: a held-out shape that is right on both sides."""
+    return not row.timed and row.verdict == "SAME"
+
+
+def held_out(report: GateReport) -> str:
+    """How many rows are only counted; empty for none."""
+    count = sum(counted(row) for row in report.rows)
+    shapes = "shape" if count == 1 else "shapes"
+    return f"{count} held-out {shapes} right on both sides, not timed" if count else ""

@@ -1,0 +1,220 @@
+"""The whole gate on a simulated machine: what it catches, what it lets pass, what it says of the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fastkernels.errors import UsageError
+from fastkernels.gate.gate import GateRequest, run_gate
+from fastkernels.gate.verdicts import REPETITIONS
+from fastkernels.records import GateReport
+from fastkernels.report import exit_code
+from fastkernels.runner.plan import Job, Work
+from tests.unit.gate.conftest import Machine, Runs
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "examples" / "candidates"
+CASE = "llama-tiny-T16-D64-f32"
+SEEDS = range(20)
+
+
+def gate(head: str = "slower", base: str | None = "faster", **arguments) -> GateReport:
+    arguments = {"device": "cpu", "case_glob": CASE} | arguments
+    folder = None if base is None else str(EXAMPLES / base)
+    return run_gate(GateRequest(head=str(EXAMPLES / head), base=folder, **arguments)).report
+
+
+def verdicts(report: GateReport) -> dict[str, str]:
+    return {row.case: row.verdict for row in report.rows}
+
+
+# ---------------------------------------------------------------- caught, and passed
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_regression_of_5_percent_is_caught(runs: Runs, seed: int) -> None:
+    runs.machine, runs.factor = Machine(seed), lambda job, work: 1.05
+    report = gate()
+    assert verdicts(report) == {CASE: "SLOW"}
+    assert (report.outcome, exit_code(report)) == ("failed", 1)
+    assert len(report.rows[0].looks) >= 2, "it must reproduce in fresh processes"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_identical_code_passes(runs: Runs, seed: int) -> None:
+    runs.machine = Machine(100 + seed)
+    report = gate()
+    assert verdicts(report) == {CASE: "SAME"}
+    assert (report.outcome, exit_code(report)) == ("passed", 0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_unlucky_process_is_no_regression(runs: Runs, seed: int) -> None:
+    """The head's first process is 8 % slower for nothing; its next ones are not."""
+    first = iter([1.08])
+    runs.machine, runs.factor = Machine(200 + seed), lambda job, work: next(first, 1.0)
+    report = gate()
+    assert verdicts(report) == {CASE: "SAME"}
+    assert len(report.rows[0].looks) == 1 + REPETITIONS
+    assert exit_code(report) == 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_win_of_5_percent_is_told(runs: Runs, seed: int) -> None:
+    runs.machine, runs.factor = Machine(300 + seed), lambda job, work: 1 / 1.05
+    assert verdicts(gate()) == {CASE: "FAST"}
+
+
+def test_a_regression_below_the_absolute_threshold_is_none(runs: Runs) -> None:
+    runs.machine, runs.factor = Machine(1, base_us=4.0), lambda job, work: 1.05
+    assert verdicts(gate()) == {CASE: "SAME"}
+    assert verdicts(gate(min_regression_us=0.05)) == {CASE: "SLOW"}
+
+
+def test_processes_that_differ_more_than_the_regression_leave_it_open(runs: Runs) -> None:
+    """No verdict is forced: with 10 % between processes, 5 % are never called SLOW by one look."""
+    runs.machine, runs.factor = Machine(4, process=0.1), lambda job, work: 1.05
+    for _ in range(5):
+        (row,) = gate().rows
+        assert row.verdict != "SLOW" or sum(look.speedup < 1 for look in row.looks if look.speedup) >= 2
+
+
+# ---------------------------------------------------------------- which rows are measured again
+
+
+def test_only_suspicious_rows_are_measured_again(runs: Runs) -> None:
+    slow = CASE
+    runs.factor = lambda job, work: 1.2 if work.case.id == slow else 1.0
+    report = gate(case_glob="llama-tiny-T16-*")
+    check, first, *again = runs.calls
+    assert {name for name, _ in check} == {"base slower", "head slower"}, "a pair has the head's name"
+    assert len(first) > 1
+    assert again == [[("slower", slow)]], "the second slow look convicts; nothing else is looked at again"
+    assert verdicts(report)[slow] == "SLOW"
+    assert set(verdicts(report).values()) == {"SLOW", "SAME"}
+
+
+def test_a_busy_machine_is_unclear(runs: Runs) -> None:
+    runs.verdict = lambda job, work: "UNSTABLE" if work.case.timed else "PASSED"
+    report = gate()
+    assert verdicts(report) == {CASE: "AMBIGUOUS"}
+    assert "UNSTABLE" in report.rows[0].reason
+    assert (report.outcome, exit_code(report)) == ("unclear", 3)
+
+
+# ---------------------------------------------------------------- right and wrong
+
+
+def test_a_wrong_head_is_broken_and_not_timed(runs: Runs) -> None:
+    runs.verdict = lambda job, work: "WRONG(value)" if job.name.startswith("head") else "PASSED"
+    report = gate()
+    (row,) = report.rows
+    assert (row.verdict, row.head, row.base, row.looks) == ("BROKEN", "WRONG(value)", "PASSED", ())
+    assert row.failure is not None
+    assert len(runs.calls) == 1
+    assert exit_code(report) == 1
+
+
+def test_a_head_that_is_wrong_only_when_timed_is_broken(runs: Runs) -> None:
+    runs.verdict = lambda job, work: "WRONG(value)" if work.case.timed else "PASSED"
+    (row,) = gate().rows
+    assert (row.verdict, row.head) == ("BROKEN", "WRONG(value)")
+    assert row.failure is not None
+
+
+def test_a_wrong_base_is_nothing_to_compare_with(runs: Runs) -> None:
+    runs.verdict = lambda job, work: "CRASHED" if job.name.startswith("base") else "PASSED"
+    report = gate()
+    (row,) = report.rows
+    assert (row.verdict, row.base, row.looks) == ("NEW", "CRASHED", ())
+    assert exit_code(report) == 0
+
+
+def test_held_out_shapes_are_checked_and_not_timed(runs: Runs) -> None:
+    report = gate(case_glob=None)
+    untimed = [row for row in report.rows if not row.timed]
+    assert untimed
+    assert all(row.verdict == "SAME" and row.looks == () for row in untimed)
+    runs.verdict = lambda job, work: "WRONG(value)" if job.name == "head slower" else "PASSED"
+    assert {row.verdict for row in gate(case_glob=None).rows} == {"BROKEN"}
+
+
+def write(folder: Path, *tasks: str) -> Path:
+    """A candidate with the baseline's own files."""
+    for task in tasks:
+        file = folder / f"{task}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text((ROOT / "tasks" / "baseline" / f"{task}.py").read_text())
+    return folder
+
+
+def test_what_one_side_lacks_is_new_or_missing(runs: Runs, tmp_path: Path) -> None:
+    head = write(tmp_path / "head", "L1/rms_norm", "L1/glu")
+    base = write(tmp_path / "base", "L1/rms_norm", "L1/rope")
+    report = run_gate(GateRequest(head=str(head), base=str(base), device="cpu")).report
+    found = {
+        task: {r.verdict for r in report.rows if r.task == task}
+        for task in ("L1/rms_norm", "L1/glu", "L1/rope")
+    }
+    assert found == {"L1/rms_norm": {"SAME"}, "L1/glu": {"NEW"}, "L1/rope": {"MISSING"}}
+    assert exit_code(report) == 1
+    new = next(row for row in report.rows if row.task == "L1/glu")
+    assert (new.head, new.base) == ("PASSED", None), "what is new is still checked"
+
+
+def test_without_a_base_the_baseline_is_it(runs: Runs) -> None:
+    report = gate(base=None)
+    assert report.base == "the baseline"
+    assert [name for call in runs.calls for name, _ in call] == ["head slower", "slower"]
+
+
+def test_several_candidates_are_compared_by_name(runs: Runs, tmp_path: Path) -> None:
+    for side, names in (("head", "ab"), ("base", "bc")):
+        for name in names:
+            write(tmp_path / side / name, "L1/rms_norm")
+    runs.factor = lambda job, work: 1.3 if "head/b" in str(job.layers[0]) else 1.0
+    report = run_gate(
+        GateRequest(head=str(tmp_path / "head"), base=str(tmp_path / "base"), device="cpu", case_glob=CASE)
+    ).report
+    assert {row.candidate: row.verdict for row in report.rows} == {"a": "NEW", "b": "SLOW", "c": "MISSING"}
+
+
+# ---------------------------------------------------------------- the rest
+
+
+def test_the_least_speedup(runs: Runs) -> None:
+    runs.factor = lambda job, work: 0.8
+    assert gate(min_speedup=1.1).outcome == "passed"
+    report = gate(min_speedup=1.5)
+    assert (report.summary.min_speedup, report.outcome) == ("missed", "failed")
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_after_ctrl_c_only_what_is_known(runs: Runs, after: int) -> None:
+    runs.interrupted_after, runs.factor = after, lambda job, work: 1.2
+    report = gate(case_glob="llama-tiny-T16-*")
+    assert not report.complete
+    assert exit_code(report) == 130
+    assert len(runs.calls) == after
+    known = {"SLOW"} if after == 3 else {"SAME"} if after == 2 else set()
+    assert set(verdicts(report).values()) - {"SAME"} <= known
+
+
+def test_looks_alternate_head_and_base_in_one_job(runs: Runs) -> None:
+    seen: list[Job] = []
+
+    def factor(job: Job, work: Work) -> float:
+        seen.append(job)
+        return 1.0
+
+    runs.factor = factor
+    gate()
+    (job,) = seen
+    assert (job.layers, job.base_layers) == ((EXAMPLES / "slower",), (EXAMPLES / "faster",))
+
+
+def test_nothing_to_compare_is_an_error(runs: Runs) -> None:
+    with pytest.raises(UsageError, match="Neither side has a candidate for L1/glu, but for L1/rms_norm"):
+        gate(targets=("glu",), case_glob=None)

@@ -1,0 +1,169 @@
+"""A gate as table, JSON, JUnit XML and Markdown; the same conclusions everywhere."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from xml.etree import ElementTree as xml
+
+import jsonschema
+import pytest
+
+from fastkernels.errors import UsageError
+from fastkernels.measure.environment import environment
+from fastkernels.records import Failure, GateLimits, GateReport, GateRow, GateSummary, Look
+from fastkernels.report import exit_code, files, junit, markdown, mlflow, schema, table
+from fastkernels.report import json as reports
+
+EVIL = "<script>|`x`| @everyone \x1b[31m\x00 </pre>\n\n# heading\n```\n"
+
+
+def look(speedup: float = 0.95) -> Look:
+    return Look(
+        speedup=speedup, speedup_ci=(speedup - 0.01, speedup + 0.01), base_us=20.0, head_us=20.0 / speedup,
+        noise_pct=1.5, samples=40,
+    )  # fmt: skip
+
+
+def row(case: str, verdict: str, *looks: Look, **changes: Any) -> GateRow:
+    facts: dict[str, Any] = {
+        "task": "L1/rms_norm", "variant": "default", "case": case, "candidate": "mine", "verdict": verdict,
+        "reason": f"because of {case}", "contract": "host", "head": "PASSED", "base": "PASSED",
+        "looks": looks,
+    }  # fmt: skip
+    return GateRow(**{**facts, **changes})
+
+
+BROKEN = {
+    "head": "WRONG(value)",
+    "failure": Failure(message=EVIL, file="cand/L1/glu.py", line=3, output=EVIL),
+}
+
+
+@pytest.fixture
+def report() -> GateReport:
+    rows = (
+        row("c-fast", "FAST", look(1.2), look(1.21)), row("c-same", "SAME", look(1.0)),
+        row("c-held-out", "SAME", timed=False), row("c-slow", "SLOW", look(0.95), look(0.94), look(0.96)),
+        row("c-unsure", "AMBIGUOUS", Look(problem="UNSTABLE: busy")), row("c-new", "NEW", base=None),
+        row("c-missing", "MISSING", head=None),
+        row("c-broken", "BROKEN", task="L1/glu", variant="gelu", **BROKEN),
+    )  # fmt: skip
+    counts: dict[Any, int] = {
+        "FAST": 1, "SAME": 2, "SLOW": 1, "AMBIGUOUS": 1, "NEW": 1, "MISSING": 1, "BROKEN": 1
+    }  # fmt: skip
+    return GateReport(
+        environment=environment("cpu"), request={"head": "mine"}, head="my|head", base="origin/main",
+        limits=GateLimits(max_regression_pct=3, min_regression_us=0.3, min_speedup=1.1), rows=rows,
+        notes=("a note",), outcome="failed",
+        summary=GateSummary(
+            verdicts=counts, geomean_speedup=1.03, geomean_ci=(1.01, 1.05), min_speedup="missed", wall_s=61.2
+        ),
+    )  # fmt: skip
+
+
+def test_json_comes_back_and_follows_its_schema(report: GateReport, tmp_path) -> None:
+    reports.write(report, tmp_path / "gate.json")
+    assert reports.load(tmp_path / "gate.json") == report
+    jsonschema.validate(json.loads(reports.dumps(report)), schema.schema("gate"))
+
+
+def test_the_table_tells_what_and_why(report: GateReport) -> None:
+    text = table.text(report)
+    lines = {line.split()[0]: line for line in text.splitlines() if line.startswith("c-")}
+    assert "c-held-out" not in lines
+    assert "1 held-out shape right on both sides, not timed" in text
+    assert "+5.3 %" in lines["c-slow"], "the middle look of three"
+    assert lines["c-slow"].endswith("because of c-slow")
+    assert "MISSING" in lines["c-missing"]
+    assert "L1/glu:gelu" in text
+    assert "failed: 1 FAST, 2 SAME, 1 SLOW, 1 AMBIGUOUS, 1 NEW, 1 MISSING, 1 BROKEN" in text
+    assert "geometric mean of the speed-ups 1.030 (1.010 .. 1.050)" in text
+    assert "at least 1.1 was asked for: missed" in text
+    assert "not a GPU result" in text
+    assert "a note" in text
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("passed", 0), ("failed", 1), ("unclear", 3)])
+def test_exit_codes(report: GateReport, outcome: str, code: int) -> None:
+    assert exit_code(report.model_copy(update={"outcome": outcome})) == code
+    assert exit_code(report.model_copy(update={"outcome": outcome, "complete": False})) == 130
+
+
+def test_junit_counts_failures_and_errors(report: GateReport) -> None:
+    root = xml.fromstring(junit.text(report).encode())
+    assert {key: root.get(key) for key in ("tests", "failures", "errors")} == {
+        "tests": "9", "failures": "4", "errors": "1",
+    }  # fmt: skip
+    suites = {suite.get("name"): suite for suite in root}
+    assert list(suites) == ["L1/rms_norm", "L1/glu:gelu", "gate"]
+    found = {
+        case.get("name", "").split()[0]: child.tag + " " + child.get("type", "")
+        for case in root.iter("testcase")
+        for child in case
+        if child.tag != "system-out"
+    }
+    assert found == {
+        "c-slow": "failure SLOW", "c-missing": "failure MISSING", "c-broken": "failure BROKEN",
+        "c-unsure": "error AMBIGUOUS", "min-speedup": "failure min-speedup",
+    }  # fmt: skip
+    out = next(c for c in root.iter("testcase") if c.get("name") == "c-slow [mine]").findtext("system-out")
+    assert out is not None
+    assert out.count("noise 1.50 %") == 3, "every look is there"
+
+
+def test_junit_takes_whatever_a_candidate_prints(report: GateReport) -> None:
+    text = junit.text(report)
+    assert "\x00" not in text
+    assert "\x1b" not in text
+    broken = next(c for c in xml.fromstring(text.encode()).iter("failure") if c.get("type") == "BROKEN")
+    assert broken.text is not None
+    assert "<script>" in broken.text, "kept as text"
+
+
+def test_markdown_shows_what_fails_first_and_folds_the_rest(report: GateReport) -> None:
+    text = markdown.text(report)
+    assert text.startswith("### ❌ fk gate failed: 1 FAST")
+    shown, _, folded = text.partition("other rows</summary>")
+    assert all(f"c-{name}" in shown for name in ("slow", "unsure", "missing", "broken"))
+    assert all(f"c-{name}" in folded and f"c-{name}" not in shown for name in ("fast", "same", "new"))
+    assert "c-held-out" not in text
+    assert "**SLOW**" in shown
+    assert "CPU, host contract: not a GPU result" in shown
+
+
+def test_markdown_escapes_what_others_wrote(report: GateReport) -> None:
+    text = markdown.text(report)
+    assert "<script>" not in text
+    assert "@everyone" not in text
+    assert "my|head" not in text
+    assert "\n# heading" not in text or "<pre>" in text.split("\n# heading")[0]
+    inside = text[text.index("<pre>") : text.index("</pre>")]
+    assert "\n\n" not in inside, "a blank line would end the HTML block"
+    table_rows = [line for line in text.splitlines() if line.startswith("| L1")]
+    assert {line.count("|") for line in table_rows} == {9}
+
+
+def test_markdown_fits_a_comment(report: GateReport) -> None:
+    many = tuple(row(f"c-slow-{n}", "SLOW", look()) for n in range(5000))
+    text = markdown.text(report.model_copy(update={"rows": many}))
+    assert len(text) < 65_536
+    assert "more rows: see the JSON or JUnit report" in text
+    output = Failure(message="x" * 100_000, output="y" * 100_000)
+    broken = tuple(row(f"c-{n}", "BROKEN", head="CRASHED", failure=output) for n in range(50))
+    text = markdown.text(report.model_copy(update={"rows": broken}))
+    assert len(text) < 65_536
+    assert "45 more failures" in text
+
+
+def test_a_file_that_cannot_be_written_names_its_flag(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"--junit .*file/gate.xml"):
+        files.write("text", tmp_path / "file" / "gate.xml", "--junit")
+
+
+def test_history_has_every_row(report: GateReport) -> None:
+    found = mlflow.payload(report, [])
+    assert found["experiment"] == "fastkernels-gate"
+    assert found["metrics"]["L1/rms_norm:default/c-slow/mine/speedup"] == 0.95
+    assert found["metrics"]["summary/SLOW"] == 1
