@@ -11,10 +11,12 @@ import time
 
 import numpy as np
 
+from fastkernels.engine.arrivals import Arrivals
 from fastkernels.engine.cache import BlockCache, BlockGroup
 from fastkernels.engine.packing import pack_decode
+from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.plan import Sampled
-from fastkernels.engine.requests import Request, SamplingParams
+from fastkernels.engine.requests import Request
 from fastkernels.engine.scheduler import Scheduler
 
 MAX_LEN, BLOCK_SIZE, PROMPT = 2048, 16, 512
@@ -30,6 +32,7 @@ def measure(num_rows: int, num_steps: int) -> dict[str, float]:
         scheduler.add(
             Request(serial, prompt, SamplingParams(), seed=0, max_tokens=MAX_LEN - PROMPT, stop_ids=(7,))
         )
+    arrivals = Arrivals(scheduler.ledger)
     ids = np.zeros(num_rows, np.int64)
     flying = scheduler.plan()
     seconds: dict[str, list[float]] = {"plan": [], "pack": [], "retire": []}
@@ -40,7 +43,7 @@ def measure(num_rows: int, num_steps: int) -> dict[str, float]:
         packet = pack_decode(plan, num_rows)
         packet.write(np.empty(packet.length, np.int32))
         times.append(time.perf_counter())
-        scheduler.retire(flying, Sampled(ids))
+        arrivals.retire(flying, Sampled(ids))
         times.append(time.perf_counter())
         flying = plan
         for part, begin, end in zip(seconds, times, times[1:]):

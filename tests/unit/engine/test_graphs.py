@@ -61,7 +61,7 @@ class PaddedGraphs(DecodeGraphs):
         self.disabled = None
 
     def _capture(self, runner, size, context, variant):
-        packet = pack_decode(padding(len(runner.rows.tables_GRN)), size)
+        packet = pack_decode(padding(len(runner.rows.tables_GRN)), size, runner.shapes(variant))
         static = torch.zeros(packet.length, dtype=torch.int32)
         packet.write(static.numpy())
         graph = EagerReplay(lambda: runner.compute_decode(static, packet.sections, context, variant))

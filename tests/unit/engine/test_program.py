@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from fastkernels.engine.cache import BlockCache
+from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.program import Call, Engine, Tokens
-from fastkernels.engine.requests import Request, SamplingParams
+from fastkernels.engine.requests import Request
 from fastkernels.engine.scheduler import Scheduler
 from fastkernels.engine.stages import BatchStage, TokenStage
 from fastkernels.errors import RequestError
@@ -88,7 +89,7 @@ def test_refused_request_does_not_harm_the_others():
     assert isinstance(results[1], RequestError)
     assert [len(results[i][0].output) for i in (0, 2)] == [3, 3]
     assert sorted(done) == [0, 1, 2]
-    assert lm.scheduler.is_idle
+    assert lm.ledger.is_idle
 
 
 def test_program_can_handle_a_refusal_itself():

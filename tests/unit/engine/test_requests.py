@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from fastkernels.engine.requests import SamplingParams
+from fastkernels.engine.params import SamplingParams
 from fastkernels.errors import RequestError
 
 
