@@ -173,6 +173,7 @@ class Trial:
     windows: list[int | None]
     rng: np.random.Generator
     abort_rate: float  # chance of an abort after a step
+    aborted: set[int] = field(default_factory=set)
 
 
 def draw_trial(seed: int, parts: Parts) -> Trial:
@@ -200,22 +201,39 @@ def draw_trial(seed: int, parts: Parts) -> Trial:
     )
     scheduler.ledger.__class__ = parts.ledger
     scheduler.admissions.__class__ = parts.admissions
-    common = rng.integers(0, VOCABULARY, 20).tolist() if is_shared else []
-    requests = [_draw_request(rng, serial, common) for serial in range(int(rng.integers(1, 14)))]
+    windows = [group.window for group in groups]
+    common = rng.integers(0, VOCABULARY, 20).tolist()
+    requests: list[Request] = []
+    for serial in range(int(rng.integers(1, 14))):
+        prompt = rng.integers(0, VOCABULARY, int(rng.integers(1, 21))).tolist()
+        if is_shared:
+            prompt = _begin_alike(rng, prompt, common, requests, windows)
+        requests.append(_draw_request(rng, serial, prompt))
     abort_rate = float(rng.choice([0.0, 0.1, 0.3]))
     device = parts.device(groups, has_state=not is_shared)
-    windows = [group.window for group in groups]
-    return Trial(
-        scheduler, parts.arrivals(scheduler.ledger), device, requests, windows, rng, abort_rate
-    )
+    return Trial(scheduler, parts.arrivals(scheduler.ledger), device, requests, windows, rng, abort_rate)
 
 
-def _draw_request(rng: np.random.Generator, serial: int, common: list[int]) -> Request:
-    """common: ids that prompts may begin with, cut anywhere."""
-    prompt = rng.integers(0, VOCABULARY, int(rng.integers(1, 21))).tolist()
-    if common and rng.random() < 0.8:
-        kept = int(rng.integers(0, len(prompt)))
-        prompt[:kept] = common[:kept]
+def _begin_alike(
+    rng: np.random.Generator,
+    prompt: list[int],
+    common: list[int],
+    earlier: list[Request],
+    windows: list[int | None],
+) -> list[int]:
+    """A prompt that begins as others do, holds a part of theirs elsewhere, or goes on from an answer."""
+    kept, kind = int(rng.integers(0, len(prompt))), rng.random()
+    if kind < 0.4:
+        return common[:kept] + prompt[kept:]
+    if kind < 0.6:
+        return common[3 : 3 + kept] + prompt[kept:]
+    if kind < 0.9 and earlier:
+        asked = earlier[int(rng.integers(len(earlier)))]
+        return [*asked.prompt, *sequential(asked, windows, has_state=False), *prompt[:2]][:22]
+    return prompt
+
+
+def _draw_request(rng: np.random.Generator, serial: int, prompt: list[int]) -> Request:
     max_tokens = int(rng.integers(1, 17))
     is_forced = rng.random() < 0.2
     forced = rng.integers(0, VOCABULARY, max_tokens).tolist() if is_forced else None
@@ -259,11 +277,20 @@ def serve(trial: Trial, ahead: int = 1, max_steps: int = 2000) -> dict[int, list
             trial.arrivals.retire(flight.plan, flight.result())
         for request in trial.arrivals.finished():
             assert request.serial not in finished, "finished twice"
-            assert request.finish_reason != "abort", "finished after it was aborted"
+            assert request.serial not in trial.aborted, "finished after it was aborted"
             finished[request.serial] = request.output
         if there and trial.rng.random() < trial.abort_rate:
-            trial.scheduler.ledger.abort(there[int(trial.rng.integers(len(there)))])
+            _abort(trial, there[int(trial.rng.integers(len(there)))])
     raise AssertionError("the engine does not come to an end")
+
+
+def _abort(trial: Trial, request: Request) -> None:
+    ledger = trial.scheduler.ledger
+    if request.finish_reason is None:
+        trial.aborted.add(request.serial)
+    ledger.abort(request)
+    assert request.serial not in ledger.serial_R, "holds a row"
+    assert request not in ledger.waiting, "waits for a row"
 
 
 def check(seed: int, parts: Parts) -> Trial:
@@ -273,7 +300,7 @@ def check(seed: int, parts: Parts) -> Trial:
     ledger = trial.scheduler.ledger
     for request in trial.requests:
         expected = sequential(request, trial.windows, trial.device.has_state)
-        if request.finish_reason == "abort":
+        if request.serial in trial.aborted:
             assert request.serial not in finished
             expected = expected[: len(request.output)]
         else:
