@@ -55,16 +55,16 @@ class RowShapes:
         if not until and not self._until_R[row]:
             return
         self._until_R[row] = until
-        values = (
-            params.repetition_penalty,
-            params.frequency_penalty,
-            params.presence_penalty,
-            params.min_p,
-            prompt_length,
-            least if params.min_tokens and request.masked_ids else 0,
-        )
-        for column, value in zip(self._columns.values(), values):
-            column[row] = value
+        values = {
+            "repetition": params.repetition_penalty,
+            "frequency": params.frequency_penalty,
+            "presence": params.presence_penalty,
+            "min_p": 0 if params.is_greedy else params.min_p,
+            "prompt_length": prompt_length,
+            "min_length": least if params.min_tokens and request.masked_ids else 0,
+        }
+        for name, column in self._columns.items():
+            column[row] = values[name]
         # Filled up with the first one: what is masked twice stays masked.
         self._masked_RK[row] = request.masked_ids[0] if request.masked_ids else 0
         self._masked_RK[row, : len(request.masked_ids)] = request.masked_ids

@@ -133,3 +133,17 @@ def test_only_steps_with_such_a_row_are_shaped():
     assert not shapes.are_needed(plan([1, 3], [10, 14])), "min_tokens is reached"
     enter(2)  # the row's next request
     assert not shapes.are_needed(plan([1, 2], [10, 10]))
+
+
+def test_row_keeps_nothing_of_earlier_requests():
+    """A greedy request has no use for min_p; what it leaves must not reach the next one in its row."""
+    bench = Bench([SamplingParams()] * 3)
+    for params in (
+        SamplingParams(min_p=0.5, frequency_penalty=1, min_tokens=9, repetition_penalty=2),
+        SamplingParams(min_p=0.5, temperature=0.0),
+        SamplingParams(),
+    ):
+        bench.shapes.enter(
+            2, Request(2, [1] * 4, params, 0, 16, masked_ids=(5,) if params.min_tokens else ())
+        )
+    assert torch.equal(bench.shaped(), bench.logits)
