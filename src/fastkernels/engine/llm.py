@@ -20,24 +20,18 @@ import numpy as np
 import torch
 
 from fastkernels.engine import memory
-from fastkernels.engine.cache import BlockCache, BlockGroup
-from fastkernels.engine.graphs import DecodeGraphs
+from fastkernels.engine.build import Options, build
 from fastkernels.engine.intake import Intake, Prompt, as_list
 from fastkernels.engine.loop import Loop, language_model
 from fastkernels.engine.outputs import Reader, whole
 from fastkernels.engine.params import SamplingParams
-from fastkernels.engine.prefix import Prefixes, SharedGroup
 from fastkernels.engine.program import Engine, Tokens
 from fastkernels.engine.requests import Request, RequestOutput
-from fastkernels.engine.rows import DeviceRows
-from fastkernels.engine.runner import ModelRunner
-from fastkernels.engine.scheduler import Scheduler
 from fastkernels.engine.stages import TokenStage
 from fastkernels.engine.text import Text
 from fastkernels.errors import MachineError, UsageError
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import find, load_model, weights_bytes
-from fastkernels.nn.cache import allocate, cache_groups
 from fastkernels.records import Size
 
 # Requests that run at once when the caller does not say.
@@ -95,10 +89,21 @@ class LLM:
         self.overlay = overlay or Overlay.over_baseline()
         self.text = Text(tokenizer, self.source.folder)
         self.vocabulary = int(self.source.config["vocab_size"])
-        self._seeds = np.random.default_rng(seed)
         memory.require_weights_fit(weights_bytes(self.source, self.dtype), self.device)
         self.model = load_model(self.source, self.overlay, self.device, self.dtype, seed)
-        self._start(gpu_memory_utilization, num_kv_cache_blocks, enforce_eager, enable_prefix_caching)
+        options = Options(gpu_memory_utilization, num_kv_cache_blocks, enforce_eager, enable_prefix_caching)
+        machinery = build(self.model, self.vocabulary, self.limits, self.dtype, self.device, options)
+        self.runner, self._scheduler, self._pools = machinery.runner, machinery.scheduler, machinery.pools
+        self._intake = Intake(
+            self.text,
+            self.vocabulary,
+            self.limits,
+            self._scheduler,
+            self.source.stop_ids,
+            seeds=np.random.default_rng(seed),
+        )
+        self.engine = Engine({"lm": TokenStage(self._scheduler, self.runner, self._intake.make_request)})
+        self._loop = Loop(self.engine, self._intake)
 
     def _limits(self, rows: int | None, length: int | None, tokens: int, block_size: int) -> memory.Limits:
         reach = self.source.config.get("max_position_embeddings")
@@ -116,49 +121,6 @@ class LLM:
             if value < least:
                 raise UsageError(f"{name}={value}: must be at least {least}")
         return limits
-
-    def _start(
-        self, utilization: float, num_blocks: int | None, enforce_eager: bool, shares_prefixes: bool
-    ) -> None:
-        """Allocate rows, try the largest step, allocate the caches, and put the engine together."""
-        limits, groups = self.limits, cache_groups(self.model)
-        rows = DeviceRows(limits.max_rows + 1, limits.max_len, [limits.block_size] * len(groups), self.device)
-        graphs = DecodeGraphs(self.device, limits.max_rows, limits.max_len, enforce_eager)
-        self.runner = ModelRunner(self.model, rows, graphs)
-        blocks = [num_blocks] * len(groups) if num_blocks is not None else self._size_cache(utilization)
-        sizes = memory.block_bytes(self.model, limits.block_size, self.dtype)
-        memory.require_room(blocks, sizes, limits, str(self.device))
-        self._pools = allocate(self.model, blocks, limits.block_size, self.dtype, self.device)
-        kind = SharedGroup if shares_prefixes else BlockGroup
-        block_groups = [
-            kind(limits.max_rows + 1, limits.max_len, count, limits.block_size, spec.window)
-            for spec, count in zip(groups, blocks)
-        ]
-        self._cache = BlockCache(block_groups)
-        shared = [group for group in block_groups if isinstance(group, SharedGroup)]
-        self._prefixes = Prefixes(shared) if shares_prefixes else None
-        self._scheduler = Scheduler(
-            self._cache, limits.max_rows, limits.max_len, limits.max_tokens, self._prefixes
-        )
-        self._intake = Intake(
-            self.text, self.vocabulary, limits, self._scheduler, self.source.stop_ids, self._seeds
-        )
-        self.engine = Engine({"lm": TokenStage(self._scheduler, self.runner, self._intake.make_request)})
-        self._loop = Loop(self.engine, self._intake)
-
-    def _size_cache(self, utilization: float) -> list[int]:
-        if self.device.type != "cuda":
-            return memory.blocks_for(self.model, self.limits, memory.CPU_CACHE_BYTES, self.dtype)
-        allocate(
-            self.model, 2, self.limits.block_size, self.dtype, self.device
-        )  # null blocks for the dry run
-        graphs, self.runner.graphs.disabled = self.runner.graphs.disabled, "dry run"
-        try:
-            room = memory.free_for_cache(self.runner, self.limits, self.vocabulary, utilization)
-        finally:
-            self.runner.graphs.disabled = graphs
-        self.runner.forget_counts()
-        return memory.blocks_for(self.model, self.limits, room, self.dtype)
 
     # ---- generation
 
@@ -228,8 +190,8 @@ class LLM:
 
     def reset_prefix_cache(self) -> None:
         """Forget the prefixes of earlier requests."""
-        if self._prefixes is not None:
-            self._prefixes.forget()
+        if self._scheduler.prefixes is not None:
+            self._scheduler.prefixes.forget()
 
     # ---- inspection
 
@@ -245,6 +207,7 @@ class LLM:
 
     def stats(self) -> dict[str, Any]:
         """Counters since the start (eager steps by reason), and memory in bytes."""
+        prefixes, cache = self._scheduler.prefixes, self._scheduler.cache
         weights = {p.data_ptr(): p.numel() * p.element_size() for p in self.model.parameters()}
         return {
             **self.runner.stats(),
@@ -252,11 +215,11 @@ class LLM:
             "weights_bytes": sum(weights.values()),
             "cache_bytes": sum(pool.numel() * pool.element_size() for pool in self._pools.values()),
             "rows_bytes": self.runner.rows.bytes,
-            "cache_blocks": [group.num_blocks for group in self._cache.groups],
-            "free_cache_blocks": self._cache.num_free,
+            "cache_blocks": [group.num_blocks for group in cache.groups],
+            "free_cache_blocks": cache.num_free,
             "block_size": self.limits.block_size,
-            "prefix_tokens_asked": 0 if self._prefixes is None else self._prefixes.num_asked,
-            "prefix_tokens_found": 0 if self._prefixes is None else self._prefixes.num_found,
+            "prefix_tokens_asked": 0 if prefixes is None else prefixes.num_asked,
+            "prefix_tokens_found": 0 if prefixes is None else prefixes.num_found,
         }
 
 
