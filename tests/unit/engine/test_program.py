@@ -102,6 +102,50 @@ def test_program_can_handle_a_refusal_itself():
     assert Engine({"lm": language_model()}).run([program()]) == ["refused"]
 
 
+def test_cancelled_program_leaves_nothing_behind():
+    """One in the middle of a text, one in a batch that waits, one that has ended."""
+    lm, net = language_model(), BatchStage(lambda x_BN: x_BN + 1, max_batch=1)
+    engine, closed = Engine({"net": net, "lm": lm}), []
+
+    def text(tokens):
+        try:
+            return (yield Tokens("lm", tokens, SamplingParams(max_tokens=9)))
+        finally:
+            closed.append(tokens)
+
+    def call(value):
+        return (yield [Call("net", torch.tensor([value])) for _ in range(3)])
+
+    numbers = [engine.start(program) for program in (text([1, 2]), text([3]), call(1.0), call(5.0))]
+    ended = engine.step() + engine.step()
+    engine.cancel(numbers[0])
+    engine.cancel(numbers[2])
+    assert closed == [[1, 2]]
+    while not engine.is_idle:
+        ended += engine.step()
+    values = dict(ended)
+    assert set(values) == {numbers[1], numbers[3]}
+    assert len(values[numbers[1]].output) == 9
+    assert [float(x) for x in values[numbers[3]]] == [6.0] * 3
+    assert sum(net.batch_sizes) < 6, "calls that nobody waits for are not made"
+    engine.cancel(numbers[1])
+    assert lm.ledger.is_idle
+    assert lm.ledger.cache.num_free == [59]
+
+
+def test_refused_list_takes_its_other_needs_back():
+    lm = language_model()
+
+    def program():
+        return (yield [Tokens("lm", [1], SamplingParams(max_tokens=5)), Tokens("lm", [], SamplingParams())])
+
+    engine = Engine({"lm": lm})
+    engine.start(program())
+    ((_, error),) = engine.step()
+    assert isinstance(error, RequestError)
+    assert lm.ledger.is_idle
+
+
 def test_failure_of_a_stage_empties_the_engine():
     calls = []
 
