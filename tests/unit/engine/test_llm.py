@@ -200,6 +200,15 @@ def test_stop_token_is_among_the_ids_but_has_no_text(talker):
     assert (free.finish_reason, free.stop_reason) == ("length", None)
 
 
+def test_tiny_temperature_is_greedy_and_a_large_top_k_is_all(llm):
+    tiny = SamplingParams(temperature=1e-30, max_tokens=6, ignore_eos=True)
+    assert ids(llm.generate([3, 4, 5], tiny)) == ids(llm.generate([3, 4, 5], GREEDY))
+    free, wide = (
+        SamplingParams(temperature=0.7, seed=5, max_tokens=6, ignore_eos=True, top_k=k) for k in (0, 2**40)
+    )
+    assert ids(llm.generate([3, 4, 5], wide)) == ids(llm.generate([3, 4, 5], free))
+
+
 def test_max_tokens_none_goes_on_to_the_models_length(llm):
     params = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
     assert len(ids(llm.generate(list(range(240)), params))[0]) == 16
