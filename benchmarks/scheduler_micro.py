@@ -11,25 +11,31 @@ import time
 
 import numpy as np
 
+from fastkernels.engine.arrivals import Arrivals
 from fastkernels.engine.cache import BlockCache, BlockGroup
 from fastkernels.engine.packing import pack_decode
+from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.plan import Sampled
-from fastkernels.engine.requests import Request, SamplingParams
+from fastkernels.engine.prefix import Prefixes, SharedGroup
+from fastkernels.engine.requests import Request
 from fastkernels.engine.scheduler import Scheduler
 
 MAX_LEN, BLOCK_SIZE, PROMPT = 2048, 16, 512
 
 
-def measure(num_rows: int, num_steps: int) -> dict[str, float]:
+def measure(num_rows: int, num_steps: int, shares_prefixes: bool) -> dict[str, float]:
     """Median milliseconds of each part of a step in which every row decodes."""
-    group = BlockGroup(num_rows + 1, MAX_LEN, num_rows * MAX_LEN // BLOCK_SIZE + 1, BLOCK_SIZE)
-    scheduler = Scheduler(BlockCache([group]), num_rows, MAX_LEN, max_tokens=num_rows * PROMPT)
+    kind = SharedGroup if shares_prefixes else BlockGroup
+    group = kind(num_rows + 1, MAX_LEN, num_rows * MAX_LEN // BLOCK_SIZE + 1, BLOCK_SIZE)
+    prefixes = Prefixes([group]) if isinstance(group, SharedGroup) else None
+    scheduler = Scheduler(BlockCache([group]), num_rows, MAX_LEN, num_rows * PROMPT, prefixes)
     for serial in range(num_rows):
         # Different lengths: in each step another part of the rows starts a block.
         prompt = list(range(PROMPT - serial % BLOCK_SIZE))
         scheduler.add(
             Request(serial, prompt, SamplingParams(), seed=0, max_tokens=MAX_LEN - PROMPT, stop_ids=(7,))
         )
+    arrivals = Arrivals(scheduler.ledger)
     ids = np.zeros(num_rows, np.int64)
     flying = scheduler.plan()
     seconds: dict[str, list[float]] = {"plan": [], "pack": [], "retire": []}
@@ -40,7 +46,7 @@ def measure(num_rows: int, num_steps: int) -> dict[str, float]:
         packet = pack_decode(plan, num_rows)
         packet.write(np.empty(packet.length, np.int32))
         times.append(time.perf_counter())
-        scheduler.retire(flying, Sampled(ids))
+        arrivals.retire(flying, Sampled(ids))
         times.append(time.perf_counter())
         flying = plan
         for part, begin, end in zip(seconds, times, times[1:]):
@@ -54,8 +60,9 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--prefix-caching", action="store_true")
     arguments = parser.parse_args()
-    parts = measure(arguments.rows, arguments.steps)
+    parts = measure(arguments.rows, arguments.steps, arguments.prefix_caching)
     total = sum(parts.values())
     print(
         f"{arguments.rows} rows: {total:.3f} ms a step ("

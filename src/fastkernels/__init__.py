@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastkernels.engine.llm import LLM
-    from fastkernels.engine.requests import SamplingParams
+    from fastkernels.engine.params import SamplingParams
 
 __version__ = "0.1.0"
 __all__ = ["LLM", "SamplingParams", "__version__"]
 
-_PUBLIC = {"LLM": "fastkernels.engine.llm", "SamplingParams": "fastkernels.engine.requests"}
+_PUBLIC = {"LLM": "fastkernels.engine.llm", "SamplingParams": "fastkernels.engine.params"}
 
 
 def __getattr__(name: str) -> Any:

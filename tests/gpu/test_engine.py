@@ -83,8 +83,12 @@ def test_graphs_are_captured_once_and_serve_later_calls():
 
 @pytest.mark.parametrize(
     "params",
-    [{"temperature": 0.8}, {"temperature": 0.8, "top_k": 40, "top_p": 0.9}],
-    ids=["plain", "filtered"],
+    [
+        {"temperature": 0.8},
+        {"temperature": 0.8, "top_k": 40, "top_p": 0.9},
+        {"temperature": 0.8, "min_p": 0.05, "presence_penalty": 0.5, "repetition_penalty": 1.2},
+    ],
+    ids=["plain", "filtered", "shaped"],
 )
 def test_seeded_sampling_is_the_same_in_graphs_and_in_eager_steps(params):
     sampling = [SamplingParams(**params, max_tokens=32, seed=i, ignore_eos=True) for i in range(len(LENGTHS))]
@@ -121,3 +125,55 @@ def test_cache_is_sized_from_the_free_memory():
     assert llm.stats()["cache_blocks"] == [16 * 256 // 16 + 1]  # all that 16 rows can use
     with pytest.raises(MachineError, match=r"gpu_memory_utilization=1e-06 allows 0\.0"):
         make(num_kv_cache_blocks=None, gpu_memory_utilization=1e-6)
+
+
+SHAPES = (
+    {"repetition_penalty": 1.4},
+    {},
+    {"presence_penalty": 1.5, "frequency_penalty": 0.25},
+    {"min_tokens": 40, "stop_token_ids": list(range(3, 60))},
+)
+
+
+@pytest.mark.parametrize(
+    "engine", [{}, {"num_kv_cache_blocks": 60, "block_size": 4}], ids=["roomy", "preempted"]
+)
+def test_penalties_in_graphs_give_the_text_of_the_cpu(engine):
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=48, ignore_eos=True, **SHAPES[i % 4])
+        for i in range(len(LENGTHS))
+    ]
+    llm = make(**engine)
+    assert texts(llm, params) == texts(make("cpu"), params)
+    stats = llm.stats()
+    assert stats["graph_replays"] > 20, "shaped steps have graphs too"
+    assert set(stats["eager_steps"]) == {"step with prefill rows"}
+
+
+@pytest.mark.parametrize("config", ["tiny", "tiny-mistral"])
+def test_prefix_caching_changes_no_text(config):
+    plain, cached = make(config=config), make(config=config, enable_prefix_caching=True, block_size=4)
+    first = texts(plain)
+    assert texts(cached) == first
+    assert texts(cached) == first
+    assert cached.stats()["prefix_tokens_found"] > 100
+    assert cached.stats()["free_cache_blocks"] == [cached.stats()["cache_blocks"][0] - 1]
+
+
+def test_aborts_between_steps_in_flight_leave_the_others_alone():
+    """Rows and blocks of an aborted request go to the next one while a step with the old one is in flight."""
+    llm = make(max_num_seqs=3, num_kv_cache_blocks=60, block_size=4)
+    full = texts(make("cpu"))
+    found = {}
+    for i, prompt in enumerate(prompts()):
+        llm.add_request(prompt, GREEDY, request_id=str(i))
+    aborted = [str(i) for i in range(0, len(LENGTHS), 3)]
+    steps = 0
+    while llm.has_unfinished_requests():
+        found |= {output.request_id: output.outputs[0].token_ids for output in llm.step()}
+        steps += 1
+        if steps % 7 == 0 and aborted:
+            llm.abort(aborted.pop(0))
+    assert len(found) >= len(LENGTHS) - 4
+    assert all(ids == full[int(name)] for name, ids in found.items())
+    assert llm.stats()["free_cache_blocks"] == [59]

@@ -168,3 +168,107 @@ def test_unseeded_sampling_differs_between_requests_and_repeats_with_the_engine_
     first, second = (generate(LLM(folder("llama3"), device="cpu", seed=5), twice, params) for _ in range(2))
     assert first == second
     assert first[0] != first[1]
+
+
+SHAPED = (
+    {"repetition_penalty": 1.4},
+    {},
+    {"presence_penalty": 1.5, "frequency_penalty": 0.25},
+    {"min_tokens": 10},
+    {"frequency_penalty": -0.5},
+    {"presence_penalty": 2, "repetition_penalty": 0.8, "min_tokens": 30},
+    {"min_p": 0.2},
+    {},
+)
+
+
+def shaped_text(name: str, prompt: list[int], params: SamplingParams, stops: tuple[int, ...]) -> list[int]:
+    """The greedy text under the definition of each parameter, from transformers' logits."""
+    output: list[int] = []
+    while len(output) < params.max_tokens and not (output and output[-1] in stops):
+        with torch.inference_mode():
+            logits = reference(name)(torch.tensor([prompt + output])).logits[0, -1]
+        logits = logits.clone()
+        for token in set(prompt + output):
+            factor = params.repetition_penalty
+            logits[token] = logits[token] / factor if logits[token] > 0 else logits[token] * factor
+        for token in set(output):
+            logits[token] -= params.presence_penalty + params.frequency_penalty * output.count(token)
+        if len(output) < params.min_tokens:
+            logits[list(stops)] = -torch.inf
+        output.append(int(logits.argmax()))
+    return output
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [{}, {"num_kv_cache_blocks": 40, "block_size": 4, "max_num_batched_tokens": 24}],
+    ids=["roomy", "preempted"],
+)
+def test_penalties_and_min_tokens_give_the_text_of_their_definition(folder, engine):
+    """Each row has its own; rows that ask for nothing keep their text."""
+    llm = LLM(folder("llama3"), device="cpu", **engine)
+    texts = expected("llama3", 64)
+    stop = texts[3][4]  # early in the text of the row with min_tokens
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, stop_token_ids=[stop, 2], **shape)
+        for shape in SHAPED
+    ]
+    found = generate(llm, prompts(), params)
+    wanted = [shaped_text("llama3", ids, p, (stop, 2)) for ids, p in zip(prompts(), params)]
+    assert found == wanted
+    assert len(found[3]) > 10, "min_tokens held the stop back"
+    plain = [SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, stop_token_ids=[stop, 2])] * len(
+        LENGTHS
+    )
+    unshaped = generate(llm, prompts(), plain)
+    assert [a != b for a, b in zip(found, unshaped)] == [True, False, True, True, True, True, False, False]
+    assert (llm.stats()["preemptions"] > 0) == bool(engine)
+    assert_nothing_is_held(llm)
+
+
+def test_repetition_penalty_is_that_of_transformers(folder):
+    llm = LLM(folder("llama3"), device="cpu")
+    params = SamplingParams(temperature=0.0, max_tokens=32, ignore_eos=True, repetition_penalty=1.7)
+    for ids, text in zip(prompts(), generate(llm, prompts(), params)):
+        out = reference("llama3").generate(
+            torch.tensor([ids]),
+            attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+            do_sample=False,
+            max_new_tokens=32,
+            min_new_tokens=32,
+            eos_token_id=None,
+            pad_token_id=0,
+            repetition_penalty=1.7,
+        )
+        assert text == out[0, len(ids) :].tolist()
+
+
+def test_seeded_shaped_sampling_does_not_depend_on_the_batch(folder):
+    shapes = [{"min_p": 0.1}, {}, {"presence_penalty": 1.0}, {"top_k": 9, "min_p": 0.05, "min_tokens": 20}]
+    params = [
+        SamplingParams(temperature=0.9, max_tokens=32, seed=i, **shapes[i % 4]) for i in range(len(LENGTHS))
+    ]
+    together = generate(LLM(folder("llama3"), device="cpu"), prompts(), params)
+    alone = LLM(folder("llama3"), device="cpu", max_num_seqs=1)
+    assert [generate(alone, [ids], p)[0] for ids, p in zip(prompts(), params)] == together
+
+
+@pytest.mark.parametrize("name", ["llama3", "mistral"])
+@pytest.mark.parametrize("blocks", [None, 60], ids=["roomy", "tight"])
+def test_prefix_caching_changes_no_text(folder, name, blocks):
+    """Twice the same prompts, then their answers as prompts: hits everywhere, and the text of no cache."""
+    engine = {"num_kv_cache_blocks": blocks, "block_size": 4, "max_num_batched_tokens": 24}
+    plain, cached = (
+        LLM(folder(name), device="cpu", enable_prefix_caching=on, **engine) for on in (False, True)
+    )
+    params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+    first = generate(cached, prompts(), params)
+    assert first == expected(name, 24)
+    found = cached.stats()["prefix_tokens_found"]
+    assert generate(cached, prompts(), params) == first
+    assert cached.stats()["prefix_tokens_found"] > found
+    longer = [ids + text for ids, text in zip(prompts(), first)]
+    assert generate(cached, longer, params) == generate(plain, longer, params)
+    assert plain.stats()["prefix_tokens_found"] == 0
+    assert_nothing_is_held(cached)

@@ -29,6 +29,12 @@ class TableDiff:
     indices: Ints
     blocks: Ints
 
+    @staticmethod
+    def joined(*diffs: TableDiff) -> TableDiff:
+        """All of them in one; no entry may be in two."""
+        parts = zip(*((d.rows, d.indices, d.blocks) for d in diffs))
+        return TableDiff(*(np.concatenate(part) for part in parts))
+
 
 class BlockGroup:
     """Free blocks and block tables of one cache group, vectorised over rows."""
@@ -40,10 +46,14 @@ class BlockGroup:
         self.table_RN = np.zeros((num_rows, -(-max_len // block_size)), np.int64)
         self.held_R = np.zeros(num_rows, np.int64)  # table entries ever filled, freed ones included
         self.first_R = np.zeros(num_rows, np.int64)  # entries below are freed: behind the window
-        self._free = np.arange(
-            num_blocks - 1, 0, -1
-        )  # a stack: the block freed last is reused first, still in L2
-        self.num_free = num_blocks - 1
+        # A stack: the block freed last is reused first, still in L2.
+        self._free = np.arange(num_blocks - 1, 0, -1)
+        self._num_stacked = num_blocks - 1
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be handed out."""
+        return self._num_stacked
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
@@ -63,7 +73,8 @@ class BlockGroup:
 
     def first_live(self, scheduled: Ints) -> Ints:
         """The first table entry that a query at position >= scheduled can read."""
-        assert self.window is not None
+        if self.window is None:
+            return np.zeros_like(scheduled)
         return np.maximum((scheduled - self.window + 1) // self.block_size, 0)
 
     def slide(self, rows: Ints, scheduled: Ints) -> None:
@@ -90,8 +101,7 @@ class BlockGroup:
         assert wanted <= self.num_free, "blocks were promised that are not free"
         held = self.held_R[rows]
         entries, indices = _ranges(rows, held, held + need)
-        self.num_free -= wanted
-        blocks = self._free[self.num_free : self.num_free + wanted].copy()
+        blocks = self._pop(wanted)
         self.table_RN[entries, indices] = blocks
         self.held_R[rows] = held + need
         return TableDiff(entries, indices, blocks)
@@ -102,10 +112,21 @@ class BlockGroup:
         self.table_RN[row] = 0
         self.held_R[row] = self.first_R[row] = 0
 
+    def held(self, rows: Ints) -> TableDiff:
+        """The table entries that rows have now."""
+        entries, indices = _ranges(rows, self.first_R[rows], self.held_R[rows])
+        return TableDiff(entries, indices, self.table_RN[entries, indices])
+
+    def _pop(self, count: int) -> Ints:
+        """Blocks that now belong to a row."""
+        self._num_stacked -= count
+        return self._free[self._num_stacked : self._num_stacked + count].copy()
+
     def _push(self, blocks: Ints) -> None:
+        """Blocks that a row gives back."""
         count = len(blocks)
-        self._free[self.num_free : self.num_free + count] = blocks
-        self.num_free += count
+        self._free[self._num_stacked : self._num_stacked + count] = blocks
+        self._num_stacked += count
 
 
 def _ranges(rows: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints]:
@@ -138,6 +159,9 @@ class BlockCache:
     def slide(self, rows: Ints, scheduled: Ints) -> None:
         for group in self.groups:
             group.slide(rows, scheduled)
+
+    def held(self, rows: Ints) -> list[TableDiff]:
+        return [group.held(rows) for group in self.groups]
 
     def take(self, rows: Ints, upto: Ints) -> list[TableDiff]:
         return [group.take(rows, upto) for group in self.groups]

@@ -101,7 +101,7 @@ class DecodeGraphs:
     def _capture(self, runner: ModelRunner, size: int, context: int, variant: Variant) -> Captured:
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         self._stream = self._stream or torch.cuda.Stream()
-        packet = pack_decode(padding(len(runner.rows.tables_GRN)), size)
+        packet = pack_decode(padding(len(runner.rows.tables_GRN)), size, runner.shapes(variant))
         buffer = torch.empty(packet.length, dtype=torch.int32, pin_memory=True)
         packet.write(buffer.numpy())
         static = buffer.to(runner.device)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fastkernels.engine.memory import Limits
+from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.program import Tokens
-from fastkernels.engine.requests import Request, SamplingParams
+from fastkernels.engine.requests import Request
 from fastkernels.engine.scheduler import Scheduler
+from fastkernels.engine.shaping import MOST_MASKED
 from fastkernels.engine.text import Text
 from fastkernels.errors import RequestError
 
@@ -40,15 +42,26 @@ class Intake:
         if params is None or isinstance(params, SamplingParams):
             params = [params or SamplingParams()] * len(prompts)
         for name, given in (("sampling_params", params), ("forced", forced)):
+            if not isinstance(given, (list, tuple, np.ndarray, type(None))):
+                raise RequestError(f"{name} must be one for each prompt, in a list: {given!r:.60}")
             if given is not None and len(given) != len(prompts):
                 raise RequestError(f"{len(given)} {name} for {len(prompts)} prompts")
         needs = []
         for index, (prompt, sampling) in enumerate(zip(prompts, params)):
             with named(index):
-                ids = None if forced is None else [int(i) for i in forced[index]]
-                needs.append(Tokens("lm", self._ids(prompt), sampling, ids))
-                self.check(needs[-1])
+                needs.append(self.need(prompt, sampling, None if forced is None else forced[index]))
         return needs
+
+    def need(
+        self, prompt: Prompt, sampling: SamplingParams | None = None, forced: Sequence[int] | None = None
+    ) -> Tokens:
+        """A checked need; a RequestError says why the request cannot be served."""
+        sampling = SamplingParams() if sampling is None else sampling
+        if not isinstance(sampling, SamplingParams):
+            raise RequestError(f"sampling_params must be SamplingParams, not {sampling!r:.60}")
+        need = Tokens("lm", self._ids(prompt), sampling, None if forced is None else _integers(forced))
+        self.check(need)
+        return need
 
     def _ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
@@ -59,16 +72,7 @@ class Intake:
                     f"A prompt dictionary needs prompt_token_ids, not {', '.join(map(repr, prompt))}"
                 )
             prompt = prompt["prompt_token_ids"]
-        ids: Any
-        try:
-            ids = np.asarray(prompt)
-        except ValueError:  # lists of different lengths
-            ids = np.zeros((0, 0), np.int64)
-        if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
-            raise RequestError(
-                f"a prompt is text or a list of token ids, and token ids must be integers: {prompt!r:.60}"
-            )
-        return ids.tolist()
+        return _integers(prompt)
 
     def check(self, need: Tokens) -> None:
         """Refuse what the engine can never serve; a RequestError says why."""
@@ -84,6 +88,7 @@ class Intake:
                 f"{len(need.tokens)} prompt tokens leave no room for "
                 f"{length - len(need.tokens)} more: max_model_len is {self.limits.max_len}"
             )
+        self._check_stops(need.sampling)
         if need.sampling.stop_strings and self.text.tokenizer is None:
             raise RequestError("stop strings need a tokenizer, and this model has none: use stop_token_ids")
         grown = len(need.tokens) + self._max_tokens(need)
@@ -94,24 +99,54 @@ class Intake:
                 f"{blocks} blocks of {self.limits.block_size} tokens: raise num_kv_cache_blocks"
             )
 
+    def _check_stops(self, sampling: SamplingParams) -> None:
+        for stop in sampling.stop_token_ids or ():
+            if stop >= self.vocabulary:
+                raise RequestError(f"stop_token_ids has {stop}; the vocabulary has 0..{self.vocabulary - 1}")
+        masked = len(self._masked_ids(sampling))
+        if masked > MOST_MASKED:
+            raise RequestError(f"min_tokens can hold back {MOST_MASKED} stop tokens, not {masked}")
+
     def _max_tokens(self, need: Tokens) -> int:
         if need.forced is not None:
             return len(need.forced)
-        return min(need.sampling.max_tokens, self.limits.max_len - len(need.tokens))
+        room = self.limits.max_len - len(need.tokens)
+        return room if need.sampling.max_tokens is None else min(need.sampling.max_tokens, room)
+
+    def _masked_ids(self, sampling: SamplingParams) -> tuple[int, ...]:
+        """What is not to be sampled before min_tokens: end of sequence too where it would not stop."""
+        if not sampling.min_tokens:
+            return ()
+        ids = dict.fromkeys([*(sampling.stop_token_ids or ()), *self.stop_ids])
+        return tuple(i for i in ids if i < self.vocabulary)
 
     def make_request(self, serial: int, need: Tokens) -> Request:
         self.check(need)
         params, stops = need.sampling, ()
-        if need.forced is None:
+        is_free = need.forced is None
+        if is_free:
             stops = tuple(params.stop_token_ids or ()) + (() if params.ignore_eos else self.stop_ids)
-        seed = params.seed if params.seed is not None else int(self.seeds.integers(2**63))
-        return Request(serial, need.tokens, params, seed, self._max_tokens(need), stops, need.forced)
+        is_read = need.on_token is not None or (is_free and bool(params.stop_strings))
+        return Request(
+            serial,
+            need.tokens,
+            params,
+            seed=params.seed if params.seed is not None else int(self.seeds.integers(2**63)),
+            max_tokens=self._max_tokens(need),
+            stop_ids=stops,
+            forced=need.forced,
+            on_token=need.on_token,
+            masked_ids=self._masked_ids(params) if is_free else (),
+            transcript=self.text.transcript(params, is_free) if is_read else None,
+        )
 
 
 def as_list(prompts: Any) -> list[Any]:
     """One prompt or several, as a list of prompts: a list of integers is one prompt."""
     if isinstance(prompts, (str, Mapping)):
         return [prompts]
+    if not isinstance(prompts, Iterable):
+        raise RequestError(f"prompts are text or lists of token ids, not {prompts!r:.60}")
     listed = list(prompts)
     return [listed] if listed and isinstance(listed[0], (int, np.integer)) else listed
 
@@ -122,3 +157,17 @@ def named(index: int) -> Iterator[None]:
         yield
     except RequestError as error:
         raise RequestError(f"request {index}: {error}") from error
+
+
+def _integers(values: Any) -> list[int]:
+    """Token ids as Python integers."""
+    ids: Any
+    try:
+        ids = np.asarray(values)
+    except ValueError:  # lists of different lengths
+        ids = np.zeros((0, 0), np.int64)
+    if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
+        raise RequestError(
+            f"a prompt is text or a list of token ids, and token ids must be integers: {values!r:.60}"
+        )
+    return ids.tolist()

@@ -4,11 +4,14 @@ llm = LLM("path/to/model")                         a Hugging Face folder or id: 
 llm = LLM("llama", config="tiny", seed=1)          a registered configuration: seeded random weights
 outputs = llm.generate([[1, 2, 3]], SamplingParams(temperature=0.0, max_tokens=8))
 outputs[0].outputs[0].token_ids
+
+A server adds, steps and aborts requests itself: `add_request`, `step`, `abort` (loop.py).
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,20 +20,18 @@ import numpy as np
 import torch
 
 from fastkernels.engine import memory
-from fastkernels.engine.cache import BlockCache, BlockGroup
-from fastkernels.engine.graphs import DecodeGraphs
+from fastkernels.engine.build import Options, build
 from fastkernels.engine.intake import Intake, Prompt, as_list
-from fastkernels.engine.program import Engine, Program, Tokens
-from fastkernels.engine.requests import CompletionOutput, Request, RequestOutput, SamplingParams
-from fastkernels.engine.rows import DeviceRows
-from fastkernels.engine.runner import ModelRunner
-from fastkernels.engine.scheduler import Scheduler
+from fastkernels.engine.loop import Loop, language_model
+from fastkernels.engine.outputs import Reader, whole
+from fastkernels.engine.params import SamplingParams
+from fastkernels.engine.program import Engine, Tokens
+from fastkernels.engine.requests import Request, RequestOutput
 from fastkernels.engine.stages import TokenStage
 from fastkernels.engine.text import Text
 from fastkernels.errors import MachineError, UsageError
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import find, load_model, weights_bytes
-from fastkernels.nn.cache import allocate, cache_groups
 from fastkernels.records import Size
 
 # Requests that run at once when the caller does not say.
@@ -53,6 +54,8 @@ class LLM:
     overlay: task files that replace the baseline's.
     max_model_len: positions of prompt and continuation; default the model's own.
     num_kv_cache_blocks: in place of a size taken from the free memory.
+    enable_prefix_caching: find the blocks of earlier requests with the same first tokens again. Off by
+        default: in a comparison every prompt is computed.
 
     Raises UsageError and its kin for what cannot be loaded, MachineError for what does not fit this machine.
     """
@@ -74,6 +77,7 @@ class LLM:
         num_kv_cache_blocks: int | None = None,
         block_size: int = 16,
         enforce_eager: bool = False,
+        enable_prefix_caching: bool = False,
         tokenizer: Any | None = None,
     ) -> None:
         self.device = _device(device)
@@ -85,10 +89,21 @@ class LLM:
         self.overlay = overlay or Overlay.over_baseline()
         self.text = Text(tokenizer, self.source.folder)
         self.vocabulary = int(self.source.config["vocab_size"])
-        self._seeds = np.random.default_rng(seed)
         memory.require_weights_fit(weights_bytes(self.source, self.dtype), self.device)
         self.model = load_model(self.source, self.overlay, self.device, self.dtype, seed)
-        self._start(gpu_memory_utilization, num_kv_cache_blocks, enforce_eager)
+        options = Options(gpu_memory_utilization, num_kv_cache_blocks, enforce_eager, enable_prefix_caching)
+        machinery = build(self.model, self.vocabulary, self.limits, self.dtype, self.device, options)
+        self.runner, self._scheduler, self._pools = machinery.runner, machinery.scheduler, machinery.pools
+        self._intake = Intake(
+            self.text,
+            self.vocabulary,
+            self.limits,
+            self._scheduler,
+            self.source.stop_ids,
+            seeds=np.random.default_rng(seed),
+        )
+        self.engine = Engine({"lm": TokenStage(self._scheduler, self.runner, self._intake.make_request)})
+        self._loop = Loop(self.engine, self._intake)
 
     def _limits(self, rows: int | None, length: int | None, tokens: int, block_size: int) -> memory.Limits:
         reach = self.source.config.get("max_position_embeddings")
@@ -107,44 +122,6 @@ class LLM:
                 raise UsageError(f"{name}={value}: must be at least {least}")
         return limits
 
-    def _start(self, utilization: float, num_blocks: int | None, enforce_eager: bool) -> None:
-        """Allocate rows, try the largest step, allocate the caches, and put the engine together."""
-        limits, groups = self.limits, cache_groups(self.model)
-        rows = DeviceRows(limits.max_rows + 1, limits.max_len, [limits.block_size] * len(groups), self.device)
-        graphs = DecodeGraphs(self.device, limits.max_rows, limits.max_len, enforce_eager)
-        self.runner = ModelRunner(self.model, rows, graphs)
-        blocks = [num_blocks] * len(groups) if num_blocks is not None else self._size_cache(utilization)
-        sizes = memory.block_bytes(self.model, limits.block_size, self.dtype)
-        memory.require_room(blocks, sizes, limits, str(self.device))
-        self._pools = allocate(self.model, blocks, limits.block_size, self.dtype, self.device)
-        self._cache = BlockCache(
-            [
-                BlockGroup(limits.max_rows + 1, limits.max_len, count, limits.block_size, spec.window)
-                for spec, count in zip(groups, blocks)
-            ]
-        )
-        self._scheduler = Scheduler(
-            self._cache, limits.max_rows, limits.max_len, limits.max_tokens, self.text.watch
-        )
-        self._intake = Intake(
-            self.text, self.vocabulary, limits, self._scheduler, self.source.stop_ids, self._seeds
-        )
-        self.engine = Engine({"lm": TokenStage(self._scheduler, self.runner, self._intake.make_request)})
-
-    def _size_cache(self, utilization: float) -> list[int]:
-        if self.device.type != "cuda":
-            return memory.blocks_for(self.model, self.limits, memory.CPU_CACHE_BYTES, self.dtype)
-        allocate(
-            self.model, 2, self.limits.block_size, self.dtype, self.device
-        )  # null blocks for the dry run
-        graphs, self.runner.graphs.disabled = self.runner.graphs.disabled, "dry run"
-        try:
-            room = memory.free_for_cache(self.runner, self.limits, self.vocabulary, utilization)
-        finally:
-            self.runner.graphs.disabled = graphs
-        self.runner.forget_counts()
-        return memory.blocks_for(self.model, self.limits, room, self.dtype)
-
     # ---- generation
 
     def generate(
@@ -154,17 +131,23 @@ class LLM:
         *,
         forced: Sequence[Sequence[int]] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
+        on_token: Callable[[RequestOutput], None] | None = None,
     ) -> list[RequestOutput]:
         """Continue every prompt; outputs in the order of the prompts.
 
         forced: for each prompt the ids that are fed after it in place of the sampled ones, through the normal
         decode steps (max_tokens and stops do not apply); the output has what the model chose there.
         on_progress(finished, all): called as requests end.
+        on_token(output): called after each step for each request that got a token; the output has the new
+        tokens and their text alone, and the place of the prompt as its request_id.
 
         Raises RequestError, which names the request, before anything is launched; the engine stays usable.
         """
+        if self.has_unfinished_requests():
+            raise UsageError("generate() cannot run beside requests of add_request(): step them to their end")
         listed = as_list(prompts)
         needs = self._intake.needs(listed, sampling_params, forced)
+        texts = [prompt if isinstance(prompt, str) else None for prompt in listed]
         done = 0
 
         def count(_: int) -> None:
@@ -173,16 +156,42 @@ class LLM:
             if on_progress is not None:
                 on_progress(done, len(needs))
 
-        texts = [prompt if isinstance(prompt, str) else None for prompt in listed]
-        finished = self.engine.run((_language_model(need) for need in needs), count)
-        return [self._output(str(i), text, request) for i, (text, request) in enumerate(zip(texts, finished))]
+        if on_token is not None:
+            readers = [Reader(str(i), text) for i, text in enumerate(texts)]
+            needs = [_read(need, reader, on_token) for need, reader in zip(needs, readers)]
+        finished = self.engine.run((language_model(need) for need in needs), count)
+        return [whole(str(i), text, one, self.text) for i, (text, one) in enumerate(zip(texts, finished))]
 
-    def _output(self, request_id: str, prompt: str | None, request: Request) -> RequestOutput:
-        logprobs = request.logprobs if request.sampling.logprobs is not None else None
-        completion = CompletionOutput(
-            0, self.text.completion(request), request.output, request.finish_reason, logprobs
-        )
-        return RequestOutput(request_id, prompt, request.prompt, [completion])
+    def add_request(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        stream: bool = False,
+    ) -> str:
+        """Queue a request and return its id; `step` gives its output, with `stream` piece by piece.
+
+        Raises RequestError, which harms no other request.
+        """
+        return self._loop.add_request(prompt, sampling_params, request_id=request_id, stream=stream)
+
+    def step(self) -> list[RequestOutput]:
+        """One step for all requests: the new tokens of streamed ones, the whole output of others that
+        finished. An exception ends all requests; the engine stays usable."""
+        return self._loop.step()
+
+    def abort(self, request_id: str) -> bool:
+        """End a request in whatever state it is; it has no further output. False if there is none."""
+        return self._loop.abort(request_id)
+
+    def has_unfinished_requests(self) -> bool:
+        return self._loop.has_unfinished_requests()
+
+    def reset_prefix_cache(self) -> None:
+        """Forget the prefixes of earlier requests."""
+        if self._scheduler.prefixes is not None:
+            self._scheduler.prefixes.forget()
 
     # ---- inspection
 
@@ -198,21 +207,27 @@ class LLM:
 
     def stats(self) -> dict[str, Any]:
         """Counters since the start (eager steps by reason), and memory in bytes."""
+        prefixes, cache = self._scheduler.prefixes, self._scheduler.cache
         weights = {p.data_ptr(): p.numel() * p.element_size() for p in self.model.parameters()}
         return {
             **self.runner.stats(),
-            "preemptions": self._scheduler.num_preemptions,
+            "preemptions": self._scheduler.ledger.num_preemptions,
             "weights_bytes": sum(weights.values()),
             "cache_bytes": sum(pool.numel() * pool.element_size() for pool in self._pools.values()),
             "rows_bytes": self.runner.rows.bytes,
-            "cache_blocks": [group.num_blocks for group in self._cache.groups],
-            "free_cache_blocks": self._cache.num_free,
+            "cache_blocks": [group.num_blocks for group in cache.groups],
+            "free_cache_blocks": cache.num_free,
             "block_size": self.limits.block_size,
+            "prefix_tokens_asked": 0 if prefixes is None else prefixes.num_asked,
+            "prefix_tokens_found": 0 if prefixes is None else prefixes.num_found,
         }
 
 
-def _language_model(need: Tokens) -> Program:
-    return (yield need)
+def _read(need: Tokens, reader: Reader, on_token: Callable[[RequestOutput], None]) -> Tokens:
+    def read(request: Request) -> None:
+        on_token(reader.news(request))
+
+    return dataclasses.replace(need, on_token=read)
 
 
 def _device(device: str | torch.device) -> torch.device:

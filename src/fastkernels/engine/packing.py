@@ -13,8 +13,10 @@ from torch import Tensor
 from fastkernels.engine.cache import Ints, TableDiff
 from fastkernels.engine.packet import Packet
 from fastkernels.engine.plan import Admission, Plan
+from fastkernels.engine.shaping import RowShapes
 
 Sections = dict[str, Tensor]
+_MOST_INT32 = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,8 @@ class Extent:
     max_seq_len: int  # an upper bound where the step is padded
 
 
-def pack(plan: Plan) -> tuple[Packet, Extent]:
-    """The packet of any plan, with exact lengths."""
+def pack(plan: Plan, shapes: RowShapes | None = None) -> tuple[Packet, Extent]:
+    """The packet of any plan, with exact lengths. shapes: where some row asks for other logits."""
     packet = Packet()
     starts_B1 = np.concatenate([[0], np.cumsum(plan.counts_B)])
     ends_B = plan.starts_B + plan.counts_B
@@ -46,6 +48,8 @@ def pack(plan: Plan) -> tuple[Packet, Extent]:
     packet.add("targets", ends_B[sampled])
     _add_tables(packet, plan.tables)
     _add_admissions(packet, plan.admitted)
+    if shapes is not None:
+        shapes.add_to(packet, plan.rows_B[sampled])
     prefills = plan.counts_B[plan.num_decodes :]
     return packet, Extent(
         num_rows=len(plan.rows_B),
@@ -58,9 +62,9 @@ def pack(plan: Plan) -> tuple[Packet, Extent]:
     )
 
 
-def pack_decode(plan: Plan, num_rows: int) -> Packet:
-    """The packet of a decode plan padded to `num_rows`: lengths depend on `num_rows` alone, as a captured
-    graph needs.
+def pack_decode(plan: Plan, num_rows: int, shapes: RowShapes | None = None) -> Packet:
+    """The packet of a decode plan padded to `num_rows`: lengths depend on `num_rows` (and on whether there
+    are `shapes`) alone, as a captured graph needs.
 
     A decode row crosses at most one block boundary in each group; rows that cross none write block 0 to row
     0.
@@ -75,6 +79,8 @@ def pack_decode(plan: Plan, num_rows: int) -> Packet:
             for d in plan.tables
         ],
     )
+    if shapes is not None:
+        shapes.add_to(packet, _padded(plan.rows_B, num_rows))
     return packet
 
 
@@ -98,8 +104,8 @@ def _add_admissions(packet: Packet, admitted: list[Admission]) -> None:
     lengths = np.array([len(a.tokens) for a in admitted])
     columns: dict[str, tuple[list, type[np.generic]]] = {
         "rows": ([a.row for a in admitted], np.int32),
-        "temperature": ([p.temperature for p in params], np.float32),
-        "top_k": ([max(p.top_k, 0) for p in params], np.int32),
+        "temperature": ([0.0 if p.is_greedy else p.temperature for p in params], np.float32),
+        "top_k": ([min(max(p.top_k, 0), _MOST_INT32) for p in params], np.int32),
         "top_p": ([p.top_p for p in params], np.float32),
         "seeds": ([a.request.seed for a in admitted], np.int64),
         "frozen": ([a.request.forced is not None for a in admitted], np.int32),

@@ -11,21 +11,24 @@ group calls that fit together and launch them, and each generator resumes with i
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from fastkernels.engine.requests import SamplingParams
+from fastkernels.engine.params import SamplingParams
+from fastkernels.engine.requests import Request
 from fastkernels.errors import RequestError
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Continue `tokens` in a TokenStage. forced: ids that are fed in place of the sampled ones."""
+    """Continue `tokens` in a TokenStage. forced: ids that are fed in place of the sampled ones. on_token:
+    called with the request after each step that gave it a token."""
 
     stage: str
     tokens: list[int]
     sampling: SamplingParams
     forced: list[int] | None = None
+    on_token: Callable[[Request], None] | None = None
 
 
 class Call:
@@ -52,20 +55,24 @@ class Stage(Protocol):
         """Launch work and return what is finished. Called as long as the stage has anything to do."""
         ...
 
+    def cancel(self, ticket: int) -> None:
+        """Forget a need that was submitted; nothing comes back under its ticket."""
+        ...
+
     def abandon(self) -> None:
         """Forget everything that was submitted."""
         ...
 
 
-@dataclass
+@dataclass(eq=False)
 class _Running:
     """A generator, and the results of its last yield that are there."""
 
-    index: int
+    number: int
     program: Program
     is_list: bool = False
     results: list[Any] | None = None
-    missing: int = 0
+    tickets: dict[int, int] = field(default_factory=dict)  # what is missing: ticket -> place in the list
 
     def handover(self) -> Any:
         """What the program's yield returns; None starts it."""
@@ -75,86 +82,127 @@ class _Running:
 
 
 class Engine:
-    """Runs programs over named stages until all are done."""
+    """Runs programs over named stages: all of some to their ends, or step by step."""
 
     def __init__(self, stages: dict[str, Stage]) -> None:
         self.stages = stages
-        self._tickets: dict[int, tuple[_Running, int] | None] = {}  # None: nobody waits for it any more
-        self._next_ticket = 0
+        self._running: dict[int, _Running] = {}
+        self._owners: dict[int, _Running] = {}  # of tickets
+        self._ended: list[tuple[int, Any]] = []
+        self._next_number = self._next_ticket = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._running and not self._ended
 
     def run(self, programs: Iterable[Program], on_done: Callable[[int], None] | None = None) -> list[Any]:
         """The return value of each program, in order; a program that a RequestError ended has the error as
-        its value.
+        its value. Nothing else may be running.
 
         Any other exception ends them all: the stages are emptied, so that the engine can be used again.
         """
-        running = [_Running(index, program) for index, program in enumerate(programs)]
-        values: list[Any] = [None] * len(running)
+        assert self.is_idle, "programs of `start` are running"
+        values: dict[int, Any] = {}
         try:
-            ready = running
-            while True:
-                for one in ready:
-                    self._resume(one, values, on_done)
-                if not self._tickets:
-                    return values
-                ready = self._advance()
+            places = {self.start(program): place for place, program in enumerate(programs)}
+            while not self.is_idle:
+                for number, value in self.step():
+                    values[number] = value
+                    if on_done is not None:
+                        on_done(places[number])
         except BaseException:
-            self._tickets.clear()
-            for stage in self.stages.values():
-                stage.abandon()
+            self.abandon()
             raise
+        return [values[number] for number in places]
 
-    def _resume(self, one: _Running, values: list[Any], on_done: Callable[[int], None] | None) -> None:
+    def start(self, program: Program) -> int:
+        """Begin a program; its number comes back from the step in which it ends."""
+        one = _Running(self._next_number, program)
+        self._next_number += 1
+        self._running[one.number] = one
+        self._resume(one)
+        return one.number
+
+    def step(self) -> list[tuple[int, Any]]:
+        """One turn of every stage: (number, return value or RequestError) of each program that has ended.
+
+        Any other exception ends all programs and empties the stages.
+        """
+        try:
+            for stage in self.stages.values() if self._running else ():
+                for ticket, result in stage.advance():
+                    one = self._owners.pop(ticket)
+                    assert one.results is not None
+                    one.results[one.tickets.pop(ticket)] = result
+                    if not one.tickets:
+                        self._resume(one)
+        except BaseException:
+            self.abandon()
+            raise
+        ended, self._ended = self._ended, []
+        return ended
+
+    def cancel(self, number: int) -> None:
+        """End a program without a result; nothing happens if it has ended."""
+        one = self._running.pop(number, None)
+        if one is not None:
+            self._withdraw(one)
+            one.program.close()
+
+    def abandon(self) -> None:
+        """End all programs and empty the stages."""
+        self._running.clear()
+        self._owners.clear()
+        self._ended.clear()
+        for stage in self.stages.values():
+            stage.abandon()
+
+    def _resume(self, one: _Running) -> None:
         """Hand over results until the program waits for a stage or ends."""
         refusal: RequestError | None = None
         try:
-            while not one.missing:
+            while not one.tickets:
                 if refusal is None:
                     needs = one.program.send(one.handover())
                 else:
                     needs = one.program.throw(refusal)
                 refusal = self._submit(one, needs)
         except StopIteration as stop:
-            values[one.index] = stop.value
+            value = stop.value
         except RequestError as error:
-            values[one.index] = error
+            value = error
+        except BaseException:
+            del self._running[one.number]
+            raise
         else:
             return
-        if on_done is not None:
-            on_done(one.index)
+        del self._running[one.number]
+        self._ended.append((one.number, value))
 
     def _submit(self, one: _Running, needs: Need | list[Need]) -> RequestError | None:
         """Queue what a program yielded; or the refusal, which the program gets in place of a result."""
         one.is_list = isinstance(needs, list)
         listed = needs if isinstance(needs, list) else [needs]
-        one.results, one.missing = [None] * len(listed), len(listed)
-        tickets = []
+        one.results = [None] * len(listed)
         for place, need in enumerate(listed):
             if need.stage not in self.stages:
+                self._withdraw(one)
                 raise KeyError(f"No stage '{need.stage}'; there are {', '.join(self.stages)}")
+            ticket = self._next_ticket
             try:
-                self.stages[need.stage].submit(self._next_ticket, need)
+                self.stages[need.stage].submit(ticket, need)
             except RequestError as error:
-                self._tickets.update(dict.fromkeys(tickets, None))  # the others come back to nobody
-                one.missing = 0
+                self._withdraw(one)
                 return error
-            self._tickets[self._next_ticket] = (one, place)
-            tickets.append(self._next_ticket)
             self._next_ticket += 1
+            self._owners[ticket] = one
+            one.tickets[ticket] = place
         return None
 
-    def _advance(self) -> list[_Running]:
-        """One turn of every stage; the programs that now have all they waited for."""
-        ready = []
-        for stage in self.stages.values():
-            for ticket, result in stage.advance():
-                owner = self._tickets.pop(ticket)
-                if owner is None:
-                    continue
-                one, place = owner
-                assert one.results is not None
-                one.results[place] = result
-                one.missing -= 1
-                if not one.missing:
-                    ready.append(one)
-        return ready
+    def _withdraw(self, one: _Running) -> None:
+        """Take back what a program waits for."""
+        for ticket in one.tickets:
+            del self._owners[ticket]
+            for stage in self.stages.values():
+                stage.cancel(ticket)
+        one.tickets.clear()

@@ -2,77 +2,17 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from fastkernels.errors import RequestError
-
-MAX_LOGPROBS = 1024
-_SEED_RANGE = range(-(2**63), 2**63)
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How to continue a prompt.
-
-    temperature: 0 is greedy (ties to the lowest id). top_k: 0 or -1 is off. top_p: 1 is off. ignore_eos: only
-    the length and `stop_token_ids` end the request. seed: with it the text depends on nothing but the
-    request. stop: strings that end it (need a tokenizer; cut from the text). logprobs: record that many best
-    log-probabilities at each position.
-    """
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    max_tokens: int = 16
-    ignore_eos: bool = False
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    logprobs: int | None = None
-
-    def __post_init__(self) -> None:
-        is_seed = self.seed is None or (_integer(self.seed) and self.seed in _SEED_RANGE)
-        are_stops = all(isinstance(stop, str) and stop for stop in self.stop_strings)
-        are_ids = all(_integer(i) and i >= 0 for i in self.stop_token_ids or ())
-        is_count = self.logprobs is None or (_integer(self.logprobs) and 0 <= self.logprobs <= MAX_LOGPROBS)
-        rules = {
-            "temperature": (_finite(self.temperature) and self.temperature >= 0, "finite and at least 0"),
-            "top_p": (_finite(self.top_p) and 0 < self.top_p <= 1, "above 0 and at most 1"),
-            "top_k": (_integer(self.top_k) and self.top_k >= -1, "an integer of at least 0 (0 or -1: off)"),
-            "max_tokens": (_integer(self.max_tokens) and self.max_tokens >= 1, "an integer of at least 1"),
-            "seed": (is_seed, "a 64-bit integer or None"),
-            "stop": (are_stops, "a string that is not empty, or a list of them"),
-            "stop_token_ids": (are_ids, "a list of token ids"),
-            "logprobs": (is_count, f"None or an integer from 0 to {MAX_LOGPROBS}"),
-        }
-        for name, (is_met, rule) in rules.items():
-            if not is_met:
-                raise RequestError(f"{name}={getattr(self, name)!r}: must be {rule}")
-
-    @property
-    def stop_strings(self) -> list[str]:
-        return [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
-
-    @property
-    def is_filtered(self) -> bool:
-        """Whether top-k or top-p takes part in the choice; a greedy choice is inside every such set."""
-        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1)
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+from fastkernels.engine.params import SamplingParams
+from fastkernels.engine.transcript import Transcript
 
 
 @dataclass(slots=True)
 class CompletionOutput:
     """One continuation. logprobs[i] maps token ids to log-probabilities before position i was chosen, best
-    first.
+    first; the chosen one is always among them.
 
     For a forced request token_ids[i] is what the model chose at position i; the next input was forced[i] all
     the same.
@@ -81,17 +21,21 @@ class CompletionOutput:
     index: int
     text: str
     token_ids: list[int]
-    finish_reason: str | None  # "stop" or "length"
+    finish_reason: str | None  # "stop" or "length"; None: it goes on
     logprobs: list[dict[int, float]] | None = None
+    stop_reason: int | str | None = None  # the stop token or string that ended it; None for end of sequence
 
 
 @dataclass(slots=True)
 class RequestOutput:
+    """A finished request; or, of a streamed one, what is new since the last output."""
+
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     finished: bool = True
+    num_cached_tokens: int = 0  # of the prompt, found in the prefix cache
 
 
 @dataclass(eq=False, slots=True)
@@ -105,11 +49,16 @@ class Request:
     max_tokens: int
     stop_ids: tuple[int, ...] = ()
     forced: list[int] | None = None
-    output: list[int] = field(default_factory=list)
+    on_token: Callable[[Request], None] | None = None  # called after each step that gave it a token
+    masked_ids: tuple[int, ...] = ()  # not sampled before min_tokens
+    output: list[int] = field(default_factory=list)  # complete while it waits, is watched, or has finished
     logprobs: list[dict[int, float]] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)  # of its first blocks (prefix.py)
+    num_cached: int | None = None  # tokens found in the prefix cache when it was first admitted
     inflight: int = 0  # samples launched before a preemption, not yet back
-    finish_reason: str | None = None
-    stop_text: str | None = None  # the stop string that ended it
+    finish_reason: str | None = None  # "stop", "length" or "abort"
+    stop_token: int | None = None  # the stop id that ended it
+    transcript: Transcript | None = None  # its text so far, where somebody reads it as it grows
 
     @property
     def limit(self) -> int:
@@ -122,6 +71,19 @@ class Request:
         return self.prompt + (self.output if self.forced is None else self.forced)
 
     @property
+    def text_ids(self) -> list[int]:
+        """The output whose text counts: a stop token has none."""
+        return self.output if self.stop_token is None else self.output[:-1]
+
+    @property
+    def stop_reason(self) -> int | str | None:
+        """The stop string or the stop token that the caller named, if one ended it."""
+        if self.stop_token in (self.sampling.stop_token_ids or ()):
+            return self.stop_token
+        return None if self.transcript is None else self.transcript.stop
+
+    @property
     def is_watched(self) -> bool:
-        """Whether the host looks at every token: log-probabilities or stop strings."""
-        return self.sampling.logprobs is not None or bool(self.sampling.stop_strings)
+        """Whether the host looks at every token: log-probabilities, stop strings or a reader."""
+        params = self.sampling
+        return params.logprobs is not None or self.transcript is not None or self.on_token is not None

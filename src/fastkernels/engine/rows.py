@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.engine.packing import Extent, Sections
+from fastkernels.engine.shaping import Shape
 from fastkernels.nn.context import Step
 
 
@@ -29,6 +30,7 @@ class Inputs:
     last_S: Tensor | None
     rows_S: Tensor
     targets_S: Tensor  # position that the sampled id goes to
+    shape: Shape | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,9 @@ class SamplingInputs:
     top_p_S: Tensor
     seeds_S: Tensor
     positions_S: Tensor
+    rows_S: Tensor
+    tokens_RL: Tensor  # ids of all rows, up to the longest row's
+    shape: Shape | None  # None: the model's own logits
 
 
 class DeviceRows:
@@ -100,7 +105,13 @@ class DeviceRows:
         ids_T = self.tokens_RL[row_of_T, positions_T].long()
         is_every = len(rows_S) == extent.num_tokens
         return Inputs(
-            ids_T, positions_T, step, None if is_every else sections["last"].long(), rows_S, targets_S
+            ids_T,
+            positions_T,
+            step,
+            None if is_every else sections["last"].long(),
+            rows_S,
+            targets_S,
+            Shape.of(sections),
         )
 
     def decode_inputs(self, sections: Sections, max_seq_len: int) -> Inputs:
@@ -120,7 +131,13 @@ class DeviceRows:
             max_seq_len=max_seq_len,
         )
         return Inputs(
-            self.tokens_RL[rows_P, positions_P].long(), positions_P, step, None, rows_P, seq_lens_P.long()
+            self.tokens_RL[rows_P, positions_P].long(),
+            positions_P,
+            step,
+            None,
+            rows_P,
+            seq_lens_P.long(),
+            Shape.of(sections),
         )
 
     def sampling(self, inputs: Inputs) -> SamplingInputs:
@@ -131,6 +148,9 @@ class DeviceRows:
             self.top_p_R[rows_S],
             self.seeds_R[rows_S],
             inputs.targets_S,
+            rows_S,
+            self.tokens_RL[:, : inputs.step.max_seq_len],
+            inputs.shape,
         )
 
     def write_back(self, inputs: Inputs, ids_S: Tensor) -> None:

@@ -22,6 +22,7 @@ from fastkernels.engine.packing import pack, pack_decode, split
 from fastkernels.engine.plan import Plan, Sampled
 from fastkernels.engine.rows import DeviceRows, Inputs
 from fastkernels.engine.sampler import Choice, RowVariants, Variant, choose
+from fastkernels.engine.shaping import RowShapes
 from fastkernels.nn.context import use_step
 
 
@@ -80,8 +81,12 @@ class ModelRunner:
         assert choice is not None
         return choice
 
+    def shapes(self, variant: Variant) -> RowShapes | None:
+        """What a step's packet tells of its rows' logits."""
+        return self._variants.shapes if variant.is_shaped else None
+
     def _eager(self, plan: Plan, variant: Variant) -> Choice | None:
-        packet, extent = pack(plan)
+        packet, extent = pack(plan, self.shapes(variant))
         sections = split(self._uploader.send(packet), packet.sections)
         return self.compute(self.rows.inputs(sections, extent), variant)
 
@@ -90,7 +95,7 @@ class ModelRunner:
         captured, reason = self.graphs.get(self, size, int(plan.starts_B.max()) + 1, variant)
         if captured is None:
             return None, reason
-        self._uploader.send(pack_decode(plan, size), into=captured.packet)
+        self._uploader.send(pack_decode(plan, size, self.shapes(variant)), into=captured.packet)
         captured.graph.replay()
         self.num_replays += 1
         return captured.choice.first(len(plan.rows_B)), None

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fastkernels.engine.arrivals import Arrivals
 from fastkernels.engine.plan import Plan, Sampled
 from fastkernels.engine.program import Call, Tokens
 from fastkernels.engine.requests import Request
@@ -33,29 +34,47 @@ class TokenStage:
     ) -> None:
         """make_request(serial, need) fills in defaults, or raises RequestError if it cannot be served."""
         self.scheduler, self.device, self._make_request = scheduler, device, make_request
+        self.ledger, self.arrivals = scheduler.ledger, Arrivals(scheduler.ledger)
         self._flying: Launched | None = None
         self._next_serial = 0
+        self._requests: dict[int, Request] = {}  # by ticket
         self._tickets: dict[int, int] = {}  # serial -> ticket
 
     def submit(self, ticket: int, need: Tokens) -> None:
         request = self._make_request(self._next_serial, need)
-        self._tickets[request.serial] = ticket
         self._next_serial += 1
+        self._requests[ticket], self._tickets[request.serial] = request, ticket
         self.scheduler.add(request)
 
     def advance(self) -> list[tuple[int, Request]]:
-        if self.scheduler.is_idle and self._flying is None:
+        if self.ledger.is_idle and self._flying is None:
             return []
         plan = self.scheduler.plan()
         launched = self.device.launch(plan) if plan is not None else None
         if self._flying is not None:
-            self.scheduler.retire(self._flying.plan, self._flying.result())
+            self.arrivals.retire(self._flying.plan, self._flying.result())
         assert launched or self._flying, "the scheduler plans nothing and nothing is in flight"
         self._flying = launched
-        return [(self._tickets.pop(request.serial), request) for request in self.scheduler.collect()]
+        # Everything is consistent again: a reader may cancel any request, its own included.
+        for request in self.arrivals.grown():
+            if request.serial in self._tickets and request.on_token is not None:
+                request.on_token(request)
+        ended = [request for request in self.arrivals.finished() if request.serial in self._tickets]
+        for request in ended:
+            del self._requests[self._tickets[request.serial]]
+        return [(self._tickets.pop(request.serial), request) for request in ended]
+
+    def cancel(self, ticket: int) -> None:
+        """Wherever the request is: its row and its blocks are free at once."""
+        request = self._requests.pop(ticket, None)
+        if request is not None:
+            del self._tickets[request.serial]
+            self.ledger.abort(request)
 
     def abandon(self) -> None:
-        self.scheduler.abandon()
+        self.ledger.abandon()
+        self.arrivals.forget()
+        self._requests.clear()
         self._tickets.clear()
         self._flying = None
 
@@ -92,6 +111,16 @@ class BatchStage:
             for _ in range(batch[0][1].loop - 1):
                 result = self.function(result, *args[1:])
         return [(ticket, take(result, i)) for i, (ticket, _) in enumerate(batch)]
+
+    def cancel(self, ticket: int) -> None:
+        for key, waiting in self._pending.items():
+            kept = [one for one in waiting if one[0] != ticket]
+            if len(kept) < len(waiting):
+                if kept:
+                    self._pending[key] = kept
+                else:
+                    del self._pending[key]
+                return
 
     def abandon(self) -> None:
         self._pending.clear()

@@ -1,17 +1,15 @@
-"""Text in and out: the tokenizer of a model folder, and stop strings."""
+"""Text in and out: the tokenizer of a model folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from fastkernels.engine.requests import Request
+from fastkernels.engine.params import SamplingParams
+from fastkernels.engine.transcript import Transcript
 from fastkernels.errors import RequestError
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-# A character can take several tokens, and a token several characters: this many more tokens are looked at for
-# a stop.
-_STOP_SLACK_TOKENS = 8
 
 
 class Text:
@@ -41,17 +39,9 @@ class Text:
         """The text of `ids`, empty without a tokenizer."""
         return "" if self.tokenizer is None else self.tokenizer.decode(ids, skip_special_tokens=True)
 
-    def completion(self, request: Request) -> str:
-        """The text of a finished request, cut before the stop string that ended it."""
-        text = self.decode(request.output)
-        return text if request.stop_text is None else text[: text.find(request.stop_text)]
-
-    def watch(self, request: Request) -> str | None:
-        """ "stop" once the newest tokens complete a stop string."""
-        stops = request.sampling.stop_strings
-        if not stops:
+    def transcript(self, sampling: SamplingParams, has_stops: bool = True) -> Transcript | None:
+        """For text that is read as it grows; None without a tokenizer."""
+        if self.tokenizer is None:
             return None
-        recent = max(len(stop) for stop in stops) + _STOP_SLACK_TOKENS
-        tail = self.decode(request.output[-recent:])
-        request.stop_text = next((stop for stop in stops if stop in tail), None)
-        return None if request.stop_text is None else "stop"
+        stops = sampling.stop_strings if has_stops else []
+        return Transcript(self.decode, stops, sampling.min_tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from fastkernels import LLM, SamplingParams
 from fastkernels.engine.graphs import Captured, DecodeGraphs, context_bounds, graph_sizes
 from fastkernels.engine.memory import Limits, largest_steps
 from fastkernels.engine.packing import pack_decode, padding
+from fastkernels.engine.sampler import Variant
 
 CPU = torch.device("cpu")
 PROMPTS = [[3, 4, 5], [8] * 20, [9, 10], [11] * 7, [12, 13]]
@@ -61,7 +62,7 @@ class PaddedGraphs(DecodeGraphs):
         self.disabled = None
 
     def _capture(self, runner, size, context, variant):
-        packet = pack_decode(padding(len(runner.rows.tables_GRN)), size)
+        packet = pack_decode(padding(len(runner.rows.tables_GRN)), size, runner.shapes(variant))
         static = torch.zeros(packet.length, dtype=torch.int32)
         packet.write(static.numpy())
         graph = EagerReplay(lambda: runner.compute_decode(static, packet.sections, context, variant))
@@ -81,8 +82,10 @@ def make(**kwargs) -> LLM:
         SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True),
         SamplingParams(temperature=0.9, top_k=30, top_p=0.8, seed=4, max_tokens=30),
         SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True, logprobs=3),
+        SamplingParams(temperature=0.0, max_tokens=30, presence_penalty=1.5, repetition_penalty=1.3),
+        SamplingParams(temperature=0.9, seed=4, max_tokens=30, min_p=0.05, min_tokens=28, logprobs=2),
     ],
-    ids=["greedy", "filtered", "logprobs"],
+    ids=["greedy", "filtered", "logprobs", "penalised", "min"],
 )
 def test_padded_decode_steps_give_the_tokens_of_exact_ones(config, blocks, params):
     engine = {"config": config, "num_kv_cache_blocks": blocks, "block_size": 4, "max_num_batched_tokens": 16}
@@ -96,7 +99,7 @@ def test_padded_decode_steps_give_the_tokens_of_exact_ones(config, blocks, param
                 assert list(a) == list(b)
                 assert list(a.values()) == pytest.approx(list(b.values()), abs=1e-4)
     stats = padded.stats()
-    assert stats["graph_replays"] > 20
+    assert stats["graph_replays"] > 15
     assert stats["graph_replays"] + sum(stats["eager_steps"].values()) == stats["steps"]
     assert set(stats["eager_steps"]) == {"step with prefill rows"}
 
@@ -115,3 +118,45 @@ def test_failed_capture_is_counted_with_its_reason_and_harms_nothing():
     assert [o.outputs[0].token_ids for o in found] == [o.outputs[0].token_ids for o in expected]
     assert failing.stats()["eager_steps"]["capture failed: operation not permitted"] == 8
     assert failing.stats()["graph_replays"] == 3
+
+
+def test_variants_have_graphs_of_their_own_and_plain_steps_keep_the_plain_one():
+    llm = make()
+    llm.runner.graphs = graphs = PaddedGraphs(5, 256)
+    plain = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+    expected = [o.outputs[0].token_ids for o in llm.generate(PROMPTS, plain)]
+    assert {key[2] for key in graphs._captured} == {Variant()}
+    shaped = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True, frequency_penalty=0.5)
+    outputs = llm.generate(PROMPTS, [shaped, *[plain] * 4])
+    assert {key[2] for key in graphs._captured} == {Variant(), Variant(is_shaped=True)}
+    assert [o.outputs[0].token_ids for o in outputs][1:] == expected[1:]
+    logs = [replace(plain, logprobs=n) for n in (0, 1, 3, 4, 2)]
+    llm.generate(PROMPTS, logs)
+    assert {key[2].num_logprobs for key in graphs._captured} == {None, 4}
+
+
+def test_step_ends_its_variant_with_the_last_row_that_asks():
+    """min_tokens shapes the first steps only: the others replay the plain graph."""
+    llm = make()
+    llm.runner.graphs = PaddedGraphs(5, 256)
+    params = SamplingParams(temperature=0.0, max_tokens=12, min_tokens=5)
+    variants = []
+    replay = llm.runner._replay
+    llm.runner._replay = lambda plan, size, variant: variants.append(variant) or replay(plan, size, variant)
+    llm.generate([3, 4], params)
+    assert [variant.is_shaped for variant in variants[:8]] == [True] * 4 + [False] * 4
+
+
+def test_variant_that_cannot_be_captured_is_counted():
+    class Failing(PaddedGraphs):
+        def _capture(self, runner, size, context, variant):
+            if variant.is_shaped:
+                raise RuntimeError("no memory")
+            return super()._capture(runner, size, context, variant)
+
+    exact, failing = make(), make()
+    failing.runner.graphs = Failing(5, 256)
+    params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, presence_penalty=1.0)
+    expected, found = (llm.generate(PROMPTS, params) for llm in (exact, failing))
+    assert [o.outputs[0].token_ids for o in found] == [o.outputs[0].token_ids for o in expected]
+    assert failing.stats()["eager_steps"]["capture failed: no memory"] == 7

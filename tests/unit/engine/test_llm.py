@@ -89,6 +89,7 @@ def test_progress_counts_every_request(llm):
     ("prompt", "problem"),
     [
         ([], "the prompt is empty"),
+        (5, "must be integers"),
         ([3, 256], r"ids from 3 to 256; the vocabulary has 0\.\.255"),
         ([-1], "ids from -1"),
         (["a"], "must be integers"),
@@ -118,6 +119,14 @@ def test_numbers_of_parameters_and_prompts_must_agree(llm):
         llm.generate([[3]], GREEDY, forced=[[]])
     with pytest.raises(RequestError, match="need a tokenizer"):
         llm.generate([[3]], SamplingParams(stop="x"))
+    with pytest.raises(RequestError, match="prompts are text or lists"):
+        llm.generate(5, GREEDY)
+    with pytest.raises(RequestError, match="sampling_params must be one for each"):
+        llm.generate([[3]], {"temperature": 0})
+    with pytest.raises(RequestError, match="request 0: sampling_params must be SamplingParams"):
+        llm.generate([[3]], ["greedy"])
+    with pytest.raises(RequestError, match=r"request 0: .* must be integers"):
+        llm.generate([[3]], GREEDY, forced=[["x"]])
 
 
 def test_generation_ends_at_the_models_length(llm):
@@ -177,6 +186,40 @@ def test_stop_string_ends_one_request_and_is_cut(blocks):
     assert [t for i, t in enumerate(ids(outputs)) if i != 1] == [t for i, t in enumerate(texts) if i != 1]
     assert talker.stats()["free_cache_blocks"] == [talker.stats()["cache_blocks"][0] - 1]
     assert (talker.stats()["preemptions"] > 0) == (blocks is not None)
+
+
+def test_stop_token_is_among_the_ids_but_has_no_text(talker):
+    free = talker.generate([3, 4, 5], GREEDY)[0].outputs[0]
+    stop = free.token_ids[3]
+    assert stop not in free.token_ids[:3]
+    params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True, stop_token_ids=[255, stop])
+    ended = talker.generate([3, 4, 5], params)[0].outputs[0]
+    assert ended.token_ids == free.token_ids[:4]
+    assert ended.text == " ".join(f"w{i}" for i in free.token_ids[:3])
+    assert (ended.finish_reason, ended.stop_reason) == ("stop", stop)
+    assert (free.finish_reason, free.stop_reason) == ("length", None)
+
+
+def test_tiny_temperature_is_greedy_and_a_large_top_k_is_all(llm):
+    tiny = SamplingParams(temperature=1e-30, max_tokens=6, ignore_eos=True)
+    assert ids(llm.generate([3, 4, 5], tiny)) == ids(llm.generate([3, 4, 5], GREEDY))
+    free, wide = (
+        SamplingParams(temperature=0.7, seed=5, max_tokens=6, ignore_eos=True, top_k=k) for k in (0, 2**40)
+    )
+    assert ids(llm.generate([3, 4, 5], wide)) == ids(llm.generate([3, 4, 5], free))
+
+
+def test_max_tokens_none_goes_on_to_the_models_length(llm):
+    params = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
+    assert len(ids(llm.generate(list(range(240)), params))[0]) == 16
+
+
+def test_log_probabilities_are_the_models_own_under_penalties(llm):
+    plain = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, logprobs=3)
+    shaped = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, logprobs=3, repetition_penalty=5)
+    first, second = llm.generate([[3, 4, 5]] * 2, [plain, shaped])
+    best = list(first.outputs[0].logprobs[0].items())
+    assert list(second.outputs[0].logprobs[0].items())[:3] == best
 
 
 def test_log_probabilities_of_sampled_tokens(llm):

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from fastkernels.engine.cache import BlockCache
+from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.program import Call, Engine, Tokens
-from fastkernels.engine.requests import Request, SamplingParams
+from fastkernels.engine.requests import Request
 from fastkernels.engine.scheduler import Scheduler
 from fastkernels.engine.stages import BatchStage, TokenStage
 from fastkernels.errors import RequestError
@@ -88,7 +89,7 @@ def test_refused_request_does_not_harm_the_others():
     assert isinstance(results[1], RequestError)
     assert [len(results[i][0].output) for i in (0, 2)] == [3, 3]
     assert sorted(done) == [0, 1, 2]
-    assert lm.scheduler.is_idle
+    assert lm.ledger.is_idle
 
 
 def test_program_can_handle_a_refusal_itself():
@@ -99,6 +100,50 @@ def test_program_can_handle_a_refusal_itself():
             return "refused"
 
     assert Engine({"lm": language_model()}).run([program()]) == ["refused"]
+
+
+def test_cancelled_program_leaves_nothing_behind():
+    """One in the middle of a text, one in a batch that waits, one that has ended."""
+    lm, net = language_model(), BatchStage(lambda x_BN: x_BN + 1, max_batch=1)
+    engine, closed = Engine({"net": net, "lm": lm}), []
+
+    def text(tokens):
+        try:
+            return (yield Tokens("lm", tokens, SamplingParams(max_tokens=9)))
+        finally:
+            closed.append(tokens)
+
+    def call(value):
+        return (yield [Call("net", torch.tensor([value])) for _ in range(3)])
+
+    numbers = [engine.start(program) for program in (text([1, 2]), text([3]), call(1.0), call(5.0))]
+    ended = engine.step() + engine.step()
+    engine.cancel(numbers[0])
+    engine.cancel(numbers[2])
+    assert closed == [[1, 2]]
+    while not engine.is_idle:
+        ended += engine.step()
+    values = dict(ended)
+    assert set(values) == {numbers[1], numbers[3]}
+    assert len(values[numbers[1]].output) == 9
+    assert [float(x) for x in values[numbers[3]]] == [6.0] * 3
+    assert sum(net.batch_sizes) < 6, "calls that nobody waits for are not made"
+    engine.cancel(numbers[1])
+    assert lm.ledger.is_idle
+    assert lm.ledger.cache.num_free == [59]
+
+
+def test_refused_list_takes_its_other_needs_back():
+    lm = language_model()
+
+    def program():
+        return (yield [Tokens("lm", [1], SamplingParams(max_tokens=5)), Tokens("lm", [], SamplingParams())])
+
+    engine = Engine({"lm": lm})
+    engine.start(program())
+    ((_, error),) = engine.step()
+    assert isinstance(error, RequestError)
+    assert lm.ledger.is_idle
 
 
 def test_failure_of_a_stage_empties_the_engine():

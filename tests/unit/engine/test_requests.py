@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
-from fastkernels.engine.requests import SamplingParams
+from fastkernels.engine.params import SamplingParams
 from fastkernels.errors import RequestError
 
 
@@ -17,9 +18,12 @@ from fastkernels.errors import RequestError
         {"temperature": math.nan},
         {"temperature": math.inf},
         {"temperature": "hot"},
+        {"temperature": True},
+        {"temperature": 10**400},
         {"top_p": 0.0},
         {"top_p": 1.1},
         {"top_p": math.nan},
+        {"top_p": None},
         {"top_k": -2},
         {"top_k": 1.5},
         {"max_tokens": 0},
@@ -28,10 +32,33 @@ from fastkernels.errors import RequestError
         {"seed": 0.5},
         {"stop": ""},
         {"stop": ["a", 3]},
+        {"stop": ["a", ""]},
+        {"stop": 5},
+        {"stop": b"a"},
         {"stop_token_ids": [-1]},
+        {"stop_token_ids": 5},
+        {"stop_token_ids": "ab"},
+        {"stop_token_ids": [True]},
         {"stop_token_ids": ["a"]},
         {"logprobs": -1},
         {"logprobs": 10**6},
+        {"logprobs": True},
+        {"ignore_eos": 1},
+        {"seed": math.inf},
+        {"min_p": -0.1},
+        {"min_p": 1.5},
+        {"min_p": math.nan},
+        {"min_tokens": -1},
+        {"min_tokens": 17},
+        {"min_tokens": 1.0},
+        {"presence_penalty": 2.1},
+        {"presence_penalty": math.nan},
+        {"frequency_penalty": -math.inf},
+        {"frequency_penalty": "a"},
+        {"repetition_penalty": 0},
+        {"repetition_penalty": math.inf},
+        {"n": 2},
+        {"n": 0},
     ],
     ids=str,
 )
@@ -57,3 +84,29 @@ def test_stop_strings_are_a_list():
     assert SamplingParams(stop="a").stop_strings == ["a"]
     assert SamplingParams(stop=["a", "b"]).stop_strings == ["a", "b"]
     assert SamplingParams().stop_strings == []
+
+
+def test_numpy_numbers_are_numbers():
+    params = SamplingParams(
+        temperature=np.float32(0.5), top_k=np.int64(3), seed=np.int64(7), min_p=np.float64(0.1)
+    )
+    assert params.is_filtered
+    assert params.is_penalised
+
+
+def test_plain_parameters_ask_for_nothing_special():
+    assert not SamplingParams().is_penalised
+    assert not SamplingParams(min_tokens=3).is_penalised
+    assert not SamplingParams(temperature=0.0, min_p=0.5).is_penalised, "the best id passes every min_p"
+    for wanted in (
+        {"min_p": 0.1},
+        {"presence_penalty": 1},
+        {"frequency_penalty": -1},
+        {"repetition_penalty": 2},
+    ):
+        assert SamplingParams(**wanted).is_penalised
+
+
+def test_tiny_temperature_is_greedy():
+    assert SamplingParams(temperature=1e-9).is_greedy
+    assert not SamplingParams(temperature=0.01).is_greedy

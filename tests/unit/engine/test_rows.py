@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from fastkernels.engine.arrivals import Arrivals
 from fastkernels.engine.cache import BlockCache, BlockGroup
 from fastkernels.engine.packet import Packet, Uploader
 from fastkernels.engine.packing import pack, pack_decode, padding, split
+from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.plan import Plan, Sampled
-from fastkernels.engine.requests import Request, SamplingParams
+from fastkernels.engine.requests import Request
 from fastkernels.engine.rows import DeviceRows
 from fastkernels.engine.scheduler import Scheduler
 
@@ -24,6 +26,7 @@ class Bench:
     def __init__(self, max_tokens: int = 24) -> None:
         groups = [BlockGroup(6, MAX_LEN, 100, SIZES[0]), BlockGroup(6, MAX_LEN, 100, SIZES[1], window=5)]
         self.scheduler = Scheduler(BlockCache(groups), 5, MAX_LEN, max_tokens)
+        self.arrivals = Arrivals(self.scheduler.ledger)
         self.rows = DeviceRows(6, MAX_LEN, list(SIZES), CPU)
 
     def add(self, serial: int, prompt: list[int], **kwargs) -> None:
@@ -84,8 +87,8 @@ def test_inputs_of_mixed_and_decode_steps():
         bench.rows.write_back(inputs, ids)
         written = bench.rows.tokens_RL[inputs.rows_S, inputs.targets_S]
         assert written.tolist() == ids.tolist()
-        bench.scheduler.retire(plan, Sampled(ids.numpy()))
-        if bench.scheduler.is_idle:
+        bench.arrivals.retire(plan, Sampled(ids.numpy()))
+        if bench.scheduler.ledger.is_idle:
             break
     assert {decodes == rows for decodes, rows, _ in shapes} == {True, False}
     assert any(0 < decodes < rows for decodes, rows, _ in shapes), "no mixed step was seen"

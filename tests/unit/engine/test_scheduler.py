@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fastkernels.engine.arrivals import Arrivals
 from fastkernels.engine.cache import BlockCache, BlockGroup
+from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.plan import Sampled
-from fastkernels.engine.requests import Request, SamplingParams
+from fastkernels.engine.requests import Request
 from fastkernels.engine.scheduler import Scheduler
 
 from .fake_device import Parts, check
@@ -28,8 +30,15 @@ def reply(plan, value: int = 7) -> Sampled:
 
 @pytest.mark.parametrize("chunk", range(4))
 def test_tokens_equal_the_sequential_reference(chunk):
-    preemptions = sum(check(seed, Parts()) for seed in range(chunk * 100, chunk * 100 + 100))
+    preemptions = aborted = found = 0
+    for seed in range(chunk * 100, chunk * 100 + 100):
+        trial = check(seed, Parts())
+        preemptions += trial.scheduler.ledger.num_preemptions
+        aborted += len(trial.aborted)
+        found += 0 if trial.scheduler.prefixes is None else trial.scheduler.prefixes.num_found
     assert preemptions > 20, "the configurations no longer preempt, so the test lost its strength"
+    assert aborted > 20, "nothing is aborted"
+    assert found > 200, "no prefix is found"
 
 
 def test_prompt_is_chunked_and_mixed_with_decodes():
@@ -47,27 +56,29 @@ def test_prompt_is_chunked_and_mixed_with_decodes():
 
 def test_last_id_is_sampled_but_never_computed():
     scheduler = make()
+    arrivals = Arrivals(scheduler.ledger)
     scheduler.add(request(0, 3, max_tokens=2))
     first, second = scheduler.plan(), scheduler.plan()
     assert scheduler.plan() is None
-    scheduler.retire(first, reply(first))
-    scheduler.retire(second, reply(second))
-    (finished,) = scheduler.collect()
+    arrivals.retire(first, reply(first))
+    arrivals.retire(second, reply(second))
+    (finished,) = arrivals.finished()
     assert finished.output == [7, 7]
     assert finished.finish_reason == "length"
-    assert scheduler.is_idle
+    assert scheduler.ledger.is_idle
 
 
 def test_stop_token_drops_the_extra_step():
     scheduler = make()
+    arrivals = Arrivals(scheduler.ledger)
     scheduler.add(request(0, 3, max_tokens=9, stop_ids=(5, 7)))
     first, extra = scheduler.plan(), scheduler.plan()
-    scheduler.retire(first, reply(first))
-    (finished,) = scheduler.collect()
+    arrivals.retire(first, reply(first))
+    (finished,) = arrivals.finished()
     assert finished.finish_reason == "stop"
-    scheduler.retire(extra, reply(extra, 9))
+    arrivals.retire(extra, reply(extra, 9))
     assert finished.output == [7]
-    assert scheduler.collect() == []
+    assert arrivals.finished() == []
 
 
 def test_admission_is_by_current_length_not_by_limit():
@@ -86,31 +97,33 @@ def test_admission_leaves_the_watermark_free():
 
 def test_youngest_is_preempted_and_comes_back_with_its_output():
     scheduler = make(num_blocks=5, max_rows=2)  # 16 positions
+    arrivals = Arrivals(scheduler.ledger)
     scheduler.add(request(0, 4, max_tokens=8))
     scheduler.add(request(1, 4, max_tokens=8))
-    while not scheduler.num_preemptions:
+    while not scheduler.ledger.num_preemptions:
         plan = scheduler.plan()
-        scheduler.retire(plan, reply(plan))
-    assert scheduler.waiting[0].serial == 1
-    assert scheduler.waiting[0].output
+        arrivals.retire(plan, reply(plan))
+    assert scheduler.ledger.waiting[0].serial == 1
+    assert scheduler.ledger.waiting[0].output
     finished = []
     while len(finished) < 2:
         plan = scheduler.plan()
         if plan.admitted:
             assert plan.admitted[0].tokens == [0, 1, 2, 3] + [7] * (len(plan.admitted[0].tokens) - 4)
-        scheduler.retire(plan, reply(plan))
-        finished += scheduler.collect()
+        arrivals.retire(plan, reply(plan))
+        finished += arrivals.finished()
     assert all(done.output == [7] * 8 for done in finished)
 
 
 def test_forced_ids_are_known_at_admission_and_come_back_after_a_preemption():
     scheduler = make(num_blocks=33)
+    arrivals = Arrivals(scheduler.ledger)
     scheduler.add(request(0, 4, max_tokens=3, forced=[9, 8, 6]))
     plan = scheduler.plan()
     assert plan.admitted[0].tokens == [0, 1, 2, 3, 9, 8, 6]
     assert plan.counts_B.tolist() == [4]  # the forced ids go through decode steps all the same
-    scheduler._preempt(plan.admitted[0].row)
-    scheduler.retire(plan, reply(plan))
+    scheduler.ledger.preempt(plan.admitted[0].row)
+    arrivals.retire(plan, reply(plan))
     plan = scheduler.plan()
     assert plan.admitted[0].tokens == [0, 1, 2, 3, 9, 8, 6]
     assert plan.counts_B.tolist() == [5]
@@ -128,7 +141,7 @@ def test_abandon_leaves_an_empty_scheduler():
     for serial in range(6):
         scheduler.add(request(serial, 9))
     scheduler.plan()
-    scheduler.abandon()
-    assert scheduler.is_idle
+    scheduler.ledger.abandon()
+    assert scheduler.ledger.is_idle
     assert scheduler.cache.num_free == [32]
     assert scheduler.plan() is None

@@ -1,0 +1,84 @@
+"""From a loaded model to what serves it: rows, caches as large as the memory that is left, a scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fastkernels.engine import memory
+from fastkernels.engine.cache import BlockCache, BlockGroup
+from fastkernels.engine.graphs import DecodeGraphs
+from fastkernels.engine.prefix import Prefixes, SharedGroup
+from fastkernels.engine.rows import DeviceRows
+from fastkernels.engine.runner import ModelRunner
+from fastkernels.engine.scheduler import Scheduler
+from fastkernels.nn.cache import allocate, cache_groups
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a caller of `LLM` may choose about the machinery."""
+
+    gpu_memory_utilization: float
+    num_kv_cache_blocks: int | None  # None: from the free memory
+    enforce_eager: bool
+    enable_prefix_caching: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Machinery:
+    runner: ModelRunner
+    scheduler: Scheduler
+    pools: dict[str, Tensor]
+
+
+def build(
+    model: nn.Module,
+    vocabulary: int,
+    limits: memory.Limits,
+    dtype: torch.dtype,
+    device: torch.device,
+    options: Options,
+) -> Machinery:
+    """Allocate rows, try the largest step, allocate the caches. Raises MachineError if there is no room."""
+    specs = cache_groups(model)
+    rows = DeviceRows(limits.max_rows + 1, limits.max_len, [limits.block_size] * len(specs), device)
+    graphs = DecodeGraphs(device, limits.max_rows, limits.max_len, options.enforce_eager)
+    runner = ModelRunner(model, rows, graphs)
+    if options.num_kv_cache_blocks is None:
+        blocks = _size_cache(runner, vocabulary, limits, dtype, options.gpu_memory_utilization)
+    else:
+        blocks = [options.num_kv_cache_blocks] * len(specs)
+    sizes = memory.block_bytes(model, limits.block_size, dtype)
+    memory.require_room(blocks, sizes, limits, str(device))
+    pools = allocate(model, blocks, limits.block_size, dtype, device)
+
+    shapes = [
+        (limits.max_rows + 1, limits.max_len, count, limits.block_size, spec.window)
+        for spec, count in zip(specs, blocks)
+    ]
+    prefixes = None
+    if options.enable_prefix_caching:
+        shared = [SharedGroup(*shape) for shape in shapes]
+        cache, prefixes = BlockCache([*shared]), Prefixes(shared)
+    else:
+        cache = BlockCache([BlockGroup(*shape) for shape in shapes])
+    scheduler = Scheduler(cache, limits.max_rows, limits.max_len, limits.max_tokens, prefixes)
+    return Machinery(runner, scheduler, pools)
+
+
+def _size_cache(
+    runner: ModelRunner, vocabulary: int, limits: memory.Limits, dtype: torch.dtype, utilization: float
+) -> list[int]:
+    if runner.device.type != "cuda":
+        return memory.blocks_for(runner.model, limits, memory.CPU_CACHE_BYTES, dtype)
+    allocate(runner.model, 2, limits.block_size, dtype, runner.device)  # null blocks for the dry run
+    graphs, runner.graphs.disabled = runner.graphs.disabled, "dry run"
+    try:
+        room = memory.free_for_cache(runner, limits, vocabulary, utilization)
+    finally:
+        runner.graphs.disabled = graphs
+    runner.forget_counts()
+    return memory.blocks_for(runner.model, limits, room, dtype)

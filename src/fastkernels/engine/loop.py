@@ -1,0 +1,98 @@
+"""Requests that come and go: what a server builds on. No threads; each call returns at once or after a step.
+
+loop.add_request([1, 2, 3], SamplingParams(), request_id="a", stream=True)
+while loop.has_unfinished_requests():
+    for output in loop.step(): ...          pieces of streamed requests, others when they have finished
+loop.abort("a")                             in any state; its row and its blocks are free at once
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fastkernels.engine.intake import Intake, Prompt
+from fastkernels.engine.outputs import Reader, whole
+from fastkernels.engine.params import SamplingParams
+from fastkernels.engine.program import Engine, Program, Tokens
+from fastkernels.engine.requests import Request, RequestOutput
+from fastkernels.errors import RequestError
+
+
+def language_model(need: Tokens) -> Program:
+    """The program of a language model: one need."""
+    return (yield need)
+
+
+class Loop:
+    def __init__(self, engine: Engine, intake: Intake) -> None:
+        self.engine, self.intake = engine, intake
+        self._readers: dict[int, Reader] = {}  # by the program's number
+        self._numbers: dict[str, int] = {}  # request id -> number
+        self._pieces: list[RequestOutput] = []
+        self._next_id = 0
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self._numbers)
+
+    def add_request(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        stream: bool = False,
+    ) -> str:
+        """Queue a request and return its id. Raises RequestError, which harms no other request."""
+        request_id = self._unused_id() if request_id is None else request_id
+        if request_id in self._numbers:
+            raise RequestError(f"request_id={request_id!r}: a request of this name is not finished")
+        need = self.intake.need(prompt, sampling_params)
+        reader = Reader(request_id, prompt if isinstance(prompt, str) else None)
+        if stream:
+
+            def read(request: Request) -> None:
+                self._pieces.append(reader.news(request))
+
+            need = replace(need, on_token=read)
+        number = self.engine.start(language_model(need))
+        self._readers[number], self._numbers[request_id] = reader, number
+        return request_id
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step of the engine, if there is anything to do. Each streamed request that got tokens has
+        an output with these alone, each other one that finished its whole output.
+
+        An exception is a failure of the engine: it ends all requests, and the loop can be used again.
+        """
+        try:
+            ended = self.engine.step()
+        except BaseException:
+            self._readers.clear()
+            self._numbers.clear()
+            self._pieces.clear()
+            raise
+        outputs, self._pieces = self._pieces, []
+        for number, request in ended:
+            reader = self._readers.pop(number)
+            del self._numbers[reader.request_id]
+            if isinstance(request, RequestError):
+                raise AssertionError("a checked request was refused") from request
+            if request.on_token is None:
+                outputs.append(whole(reader.request_id, reader.prompt, request, self.intake.text))
+        return outputs
+
+    def abort(self, request_id: str) -> bool:
+        """End a request without another output; False if none has this name (it may have finished)."""
+        number = self._numbers.pop(request_id, None)
+        if number is None:
+            return False
+        del self._readers[number]
+        self.engine.cancel(number)
+        self._pieces = [piece for piece in self._pieces if piece.request_id != request_id]
+        return True
+
+    def _unused_id(self) -> str:
+        while (name := str(self._next_id)) in self._numbers:
+            self._next_id += 1
+        self._next_id += 1
+        return name
