@@ -24,6 +24,7 @@ VERBS = {
     "kernels": "Judge candidate kernels, one task at a time.",
     "eval": "Judge candidates inside whole models; MacroEval.",
     "gate": "Hold a head against its base, for CI: regressions, JUnit, Markdown.",
+    "e2e": "Serve one model: throughput and latency, as vllm bench measures.",
     "stubs": "Write candidate files with the right names and signatures.",
     "check": "Look over candidate files without running them.",
     "merge": "Join reports of fk kernels that are parts of one run.",

@@ -1,0 +1,121 @@
+"""`fk e2e`: tier 2, one model end to end, with the flags of `vllm bench`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+_POSITIVE = click.IntRange(min=1)
+
+
+@click.group()
+def command() -> None:
+    """Serve one model as fast as it goes: tokens a second, or seconds of one batch."""
+
+
+def engine_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The flags that say what is served; those of LLM that were given arrive together in `options`."""
+    for option in reversed(
+        (
+            click.option(
+                "--model",
+                default="llama",
+                show_default=True,
+                help="Architecture id (random weights), Hugging Face id, or folder with config.json.",
+            ),
+            click.option(
+                "--candidates", metavar="DIR", help="Candidates in place of the baseline's modules."
+            ),
+            click.option("--size", type=click.Choice(["tiny", "full"]), help="Default: full on CUDA."),
+            click.option("--device", type=click.Choice(["cpu", "cuda"]), default=None),
+            click.option("--dtype", help="Default: the model's on CUDA, float32 on a CPU."),
+            click.option("--max-model-len", type=click.IntRange(min=2), metavar="N"),
+            click.option("--max-num-seqs", type=_POSITIVE, metavar="N"),
+            click.option("--max-num-batched-tokens", type=_POSITIVE, metavar="N"),
+            click.option("--gpu-memory-utilization", type=click.FloatRange(0, 1, min_open=True), metavar="X"),
+            click.option("--block-size", type=_POSITIVE, metavar="N"),
+            click.option("--enforce-eager", is_flag=True, default=None, help="Without CUDA graphs."),
+            click.option("--enable-prefix-caching", is_flag=True, default=None),
+            click.option("--seed", type=int, default=0, show_default=True),
+            click.option(
+                "--json", "--output-json", "json_path", metavar="PATH", help="Write JSON; `-` is stdout."
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@command.command(epilog="Example: fk e2e throughput --model llama --input-len 512 --output-len 512")
+@click.option("--input-len", type=_POSITIVE, default=512, show_default=True)
+@click.option("--output-len", type=_POSITIVE, default=128, show_default=True)
+@click.option("--num-prompts", type=_POSITIVE, default=1000, show_default=True)
+@engine_options
+def throughput(num_prompts: int, input_len: int, output_len: int, **flags: Any) -> None:
+    """Tokens a second of many requests that come at once."""
+    from fastkernels.runner import e2e
+
+    run = e2e.TokenRun(num_prompts, input_len, output_len)
+    result = _measure(
+        "throughput", run, flags, lambda llm, tell: e2e.throughput(llm, run, flags["seed"], tell)
+    )
+    _say(
+        flags["json_path"],
+        f"Throughput: {result['requests_per_second']:.2f} requests/s, "
+        f"{result['tokens_per_second']:.2f} total tokens/s, "
+        f"{result['output_tokens_per_second']:.2f} output tokens/s",
+        f"{result['elapsed_time']:.3f} s; from the start to the first tokens {result['start_s']:.1f} s",
+    )
+
+
+@command.command(epilog="Example: fk e2e latency --model llama --input-len 128 --batch-size 1")
+@click.option("--input-len", type=_POSITIVE, default=32, show_default=True)
+@click.option("--output-len", type=_POSITIVE, default=128, show_default=True)
+@click.option("--batch-size", type=_POSITIVE, default=8, show_default=True)
+@click.option("--num-iters", type=_POSITIVE, default=30, show_default=True)
+@click.option("--num-iters-warmup", type=click.IntRange(min=0), default=10, show_default=True)
+@engine_options
+def latency(
+    batch_size: int, input_len: int, output_len: int, num_iters: int, num_iters_warmup: int, **flags: Any
+) -> None:
+    """Seconds of one batch, from its prompts to its last token."""
+    from fastkernels.runner import e2e
+
+    run = e2e.TokenRun(batch_size, input_len, output_len)
+    result = _measure(
+        "latency",
+        run,
+        flags,
+        lambda llm, tell: e2e.latency(llm, run, num_iters, num_iters_warmup, flags["seed"], tell),
+    )
+    percentiles = (f"{p}%: {seconds:.4f} s" for p, seconds in result["percentiles"].items())
+    _say(
+        flags["json_path"],
+        f"Avg latency: {result['avg_latency']:.4f} seconds ({' · '.join(percentiles)})",
+        f"from the start to the first tokens {result['start_s']:.1f} s",
+    )
+
+
+def _measure(kind: str, run: Any, flags: dict[str, Any], measure: Callable[..., dict]) -> dict[str, Any]:
+    """Load, measure, and write the record where it was asked for."""
+    from fastkernels.cli.output import emit_json
+    from fastkernels.cli.progress import telling
+    from fastkernels.runner import e2e
+
+    named = ("model", "candidates", "size", "seed")
+    rest = {k: v for k, v in flags.items() if v is not None and k not in (*named, "device", "json_path")}
+    engine = e2e.EngineOptions(**{k: flags[k] for k in named}, device=flags["device"] or "auto", options=rest)
+    with telling() as tell:
+        tell(f"loading {engine.model}")
+        llm, start_s = e2e.load(engine)
+        result = e2e.record(kind, engine, run, start_s, llm, measure(llm, tell))
+    if flags["json_path"]:
+        emit_json(result, flags["json_path"])
+    return result
+
+
+def _say(json_path: str | None, *lines: str) -> None:
+    for line in lines:
+        click.echo(line, err=json_path == "-")
