@@ -25,6 +25,7 @@ VERBS = {
     "eval": "Judge candidates inside whole models; MacroEval.",
     "gate": "Hold a head against its base, for CI: regressions, JUnit, Markdown.",
     "e2e": "Serve one model: throughput and latency, as vllm bench measures.",
+    "tune": "Measure all implementations here, write which one is used.",
     "stubs": "Write candidate files with the right names and signatures.",
     "check": "Look over candidate files without running them.",
     "merge": "Join reports of fk kernels that are parts of one run.",

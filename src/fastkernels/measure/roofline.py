@@ -61,7 +61,7 @@ def work(case: Case, overlay: Overlay) -> Work:
     """Count a case's work on the baseline of `overlay`, without memory and without running it."""
     module = build_module(overlay, case, "meta")
     specs = trial_specs(case, module)
-    tensors = {name: _meta(spec) for name, spec in specs.items()}
+    tensors = meta_tensors(specs)
     call = bind(module, case, tensors)
     watch, used = _Watch(case.batch), _Used()
     with observe(watch), FlopCounterMode(display=False) as plain, used:
@@ -242,8 +242,12 @@ def _compute_s(work: Work, ceilings: Ceilings) -> float:
     return sum(work.flops[dtype] / rate for dtype, rate in rates.items() if rate)
 
 
-def _meta(spec: TensorSpec) -> Tensor:
-    return torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")
+def meta_tensors(specs: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
+    """A trial's tensors without their memory."""
+    return {
+        name: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")
+        for name, spec in specs.items()
+    }
 
 
 def _bytes(x: Tensor) -> int:
