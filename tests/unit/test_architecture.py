@@ -23,6 +23,7 @@ RANKS = {
     "engine": 5,
     "score": 6,
     "judge": 6,
+    "audit": 7,
     "runner": 7,
     "report": 7,
     "cli": 8,

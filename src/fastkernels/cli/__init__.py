@@ -24,6 +24,7 @@ VERBS = {
     "kernels": "Judge candidate kernels, one task at a time.",
     "eval": "Judge candidates inside whole models; MacroEval.",
     "stubs": "Write candidate files with the right names and signatures.",
+    "audit": "Task admission: wrong kernels must fail, right ones must pass.",
     "check": "Look over candidate files without running them.",
     "score": "Recompute MacroEval from report files.",
     "schema": "Print the JSON Schema of a report.",

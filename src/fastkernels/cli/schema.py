@@ -8,9 +8,9 @@ import click
 
 
 @click.command(epilog="Example: fk schema kernels > kernels.schema.json")
-@click.argument("kind", type=click.Choice(["kernels", "eval"]))
-def command(kind: Literal["kernels", "eval"]) -> None:
-    """Print the JSON Schema of the report of `fk kernels` or `fk eval`."""
+@click.argument("kind", type=click.Choice(["kernels", "eval", "audit"]))
+def command(kind: Literal["kernels", "eval", "audit"]) -> None:
+    """Print the JSON Schema of the report of `fk kernels`, `fk eval` or `fk audit`."""
     from fastkernels.report.schema import text
 
     click.echo(text(kind), nl=False)

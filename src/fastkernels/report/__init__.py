@@ -13,16 +13,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fastkernels.records import EvalReport, KernelReport
+from fastkernels.records import AuditReport, EvalReport, Report
 
 __all__ = ["exit_code", "publish"]
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
-def publish(
-    report: KernelReport | EvalReport, json_path: str | None = None, sources: Sequence[Path] = ()
-) -> int:
+def publish(report: Report, json_path: str | None = None, sources: Sequence[Path] = ()) -> int:
     """Show, write and log a report; returns its exit code. `sources`: the candidates' files, kept with the
     MLflow run.
 
@@ -33,15 +31,18 @@ def publish(
     table.show(report, sys.stderr if json_path == "-" else sys.stdout)
     if json_path:
         json.write(report, json_path)
-    mlflow.log(report, sources)
+    if not isinstance(report, AuditReport):  # a fact about our tasks, not a result of this machine
+        mlflow.log(report, sources)
     return exit_code(report)
 
 
-def exit_code(report: KernelReport | EvalReport) -> int:
-    """0 all passed · 1 a candidate failed · 3 unstable, or this machine could judge nothing · 130
-    interrupted."""
+def exit_code(report: Report) -> int:
+    """0 all passed · 1 a candidate failed, a task is not admitted · 3 unstable, or this machine could not judge
+    it all · 130 interrupted."""
     if not report.complete:
         return INTERRUPTED
+    if isinstance(report, AuditReport):
+        return (3 if report.unaudited else 0) if all(task.admitted for task in report.tasks) else 1
     if isinstance(report, EvalReport):
         if all(model.valid for model in report.models):
             return 3 if any(w.unstable for model in report.models for w in model.workloads) else 0

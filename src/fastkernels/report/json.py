@@ -14,19 +14,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from fastkernels.errors import FileFormatError, UsageError
-from fastkernels.records import EvalReport, KernelReport
+from fastkernels.records import AuditReport, EvalReport, KernelReport, Report
 
-_KINDS: dict[str, type[KernelReport] | type[EvalReport]] = {"kernels": KernelReport, "eval": EvalReport}
+_KINDS: dict[str, type[Report]] = {"kernels": KernelReport, "eval": EvalReport, "audit": AuditReport}
 _MAX_PROBLEMS = 3  # of one file, in one message
 _decode = json.JSONDecoder().raw_decode
 
 
-def dumps(report: KernelReport | EvalReport) -> str:
+def dumps(report: Report) -> str:
     """Indented JSON with a newline at its end; fields by their published names."""
     return report.model_dump_json(by_alias=True, indent=2) + "\n"
 
 
-def write(report: KernelReport | EvalReport, path: str | Path) -> None:
+def write(report: Report, path: str | Path) -> None:
     """To a file, made with its folders and replaced in one step, or to stdout for `-`. UsageError if it
     cannot be."""
     text = dumps(report)
@@ -47,8 +47,8 @@ def write(report: KernelReport | EvalReport, path: str | Path) -> None:
         raise UsageError(f"--json {path}: {error.strerror or error}") from error
 
 
-def load(path: str | Path) -> KernelReport | EvalReport:
-    """Read a report of either kind. FileFormatError with the line for whatever is no report."""
+def load(path: str | Path) -> Report:
+    """Read a report of any kind. FileFormatError with the line for whatever is no report."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -60,7 +60,7 @@ def load(path: str | Path) -> KernelReport | EvalReport:
     kind = data.get("kind") if isinstance(data, dict) else None
     if kind not in _KINDS:
         raise FileFormatError(
-            path, "line 1", f"not a report of fk: 'kind' must be 'kernels' or 'eval', not {kind!r}"
+            path, "line 1", f"not a report of fk: 'kind' must be one of {', '.join(_KINDS)}, not {kind!r}"
         )
     try:
         return _KINDS[kind].model_validate_json(text)
@@ -73,10 +73,12 @@ def load(path: str | Path) -> KernelReport | EvalReport:
 
 
 def load_eval(path: str | Path) -> EvalReport:
-    """Read a report of `fk eval`; FileFormatError for the other kind."""
+    """Read a report of `fk eval`; FileFormatError for any other kind."""
     report = load(path)
     if not isinstance(report, EvalReport):
-        raise FileFormatError(path, "line 1", "a report of `fk kernels`; MacroEval needs one of `fk eval`")
+        raise FileFormatError(
+            path, "line 1", f"a report of `fk {report.kind}`; MacroEval needs one of `fk eval`"
+        )
     return report
 
 

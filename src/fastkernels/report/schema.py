@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from fastkernels.records import EvalReport, KernelReport
+from fastkernels.records import AuditReport, EvalReport, KernelReport
 
-Kind = Literal["kernels", "eval"]
-_RECORDS = {"kernels": KernelReport, "eval": EvalReport}
+Kind = Literal["kernels", "eval", "audit"]
+_RECORDS = {"kernels": KernelReport, "eval": EvalReport, "audit": AuditReport}
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 

@@ -6,19 +6,21 @@ from typing import TextIO
 
 from rich.console import RenderableType
 
-from fastkernels.records import EvalReport, KernelReport
-from fastkernels.report import eval_table, kernels_table, layout
+from fastkernels.records import AuditReport, EvalReport, Report
+from fastkernels.report import audit_table, eval_table, kernels_table, layout
 
 
-def show(report: KernelReport | EvalReport, stream: TextIO) -> None:
+def show(report: Report, stream: TextIO) -> None:
     """Print to a stream: colours and folding on a terminal, plain text elsewhere."""
     layout.show(_parts(report), stream)
 
 
-def text(report: KernelReport | EvalReport) -> str:
+def text(report: Report) -> str:
     """The same as plain text."""
     return layout.plain(_parts(report))
 
 
-def _parts(report: KernelReport | EvalReport) -> list[RenderableType]:
+def _parts(report: Report) -> list[RenderableType]:
+    if isinstance(report, AuditReport):
+        return audit_table.parts(report)
     return eval_table.parts(report) if isinstance(report, EvalReport) else kernels_table.parts(report)
