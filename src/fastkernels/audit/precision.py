@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 # float16 -> bfloat16, float64 -> float32.
 _NARROWER = {torch.float64: 23, torch.float32: 10, torch.float16: 7, torch.bfloat16: 3}
 PART = 32  # products that are added before a sum in few bits is rounded: two steps of a tensor core
+PARTS = 3  # of a sum in another order; libraries cut at powers of two, whose halves may come out the same
 _MOVES = (
     "_to_copy", "alias", "cat", "clone", "copy_", "embedding", "empty", "fill_", "gather", "index",
     "index_copy_", "index_put_", "index_select", "masked_fill", "masked_fill_", "new_empty", "new_zeros",
@@ -96,7 +97,7 @@ class _Sums(TorchDispatchMode):
 
     def _product(self, a: Tensor, b: Tensor, func: Any, bias: Tensor | None = None) -> Tensor:
         wide = torch.promote_types(a.dtype, torch.float32)
-        step = self._part or -(-a.shape[-1] // 2)
+        step = self._part or -(-a.shape[-1] // PARTS)
         total = None
         for left, right in reversed(list(zip(a.split(step, -1), b.split(step, -2)))):
             product = func(left.to(wide), right.to(wide))
@@ -108,7 +109,7 @@ class _Sums(TorchDispatchMode):
         if dims is None or len(dims) != 1 or kwargs or not x.is_floating_point():
             return func(x, dims, *rest, **kwargs)
         wide = torch.promote_types(x.dtype, torch.float32)
-        step = self._part or -(-x.shape[dims[0]] // 2)
+        step = self._part or -(-x.shape[dims[0]] // PARTS)
         total = None
         for part in reversed(x.split(step, dims[0])):
             found = _aten.sum.dim_IntList(part.to(wide), dims, *rest)

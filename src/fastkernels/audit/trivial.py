@@ -36,10 +36,8 @@ def _for_output(subject: Subject, name: str, example: Tensor) -> list[Change | N
         found.append(_spoiled("constant", name, lambda draw, x: torch.full_like(x, x.double().mean().item())))
         found.append(_spoiled("noise", name, lambda draw, x: _noise(x)))
     else:
-        single = (
-            NotApplicable("trivial", f"{what} as {name}", "one element") for what in ("constant", "noise")
-        )
-        found += single
+        for what in ("constant", "noise"):
+            found.append(NotApplicable("trivial", f"{what} as {name}", "the output has one element"))
     kind = example.is_floating_point()
     arguments = [
         argument

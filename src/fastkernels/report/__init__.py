@@ -37,8 +37,8 @@ def publish(report: Report, json_path: str | None = None, sources: Sequence[Path
 
 
 def exit_code(report: Report) -> int:
-    """0 all passed · 1 a candidate failed, a task is not admitted · 3 unstable, or this machine could not judge
-    it all · 130 interrupted."""
+    """0 all passed · 1 a candidate failed, or a task is not admitted · 3 unstable, or this machine could not
+    judge it all · 130 interrupted."""
     if not report.complete:
         return INTERRUPTED
     if isinstance(report, AuditReport):
