@@ -32,8 +32,9 @@ from fastkernels.registry.schema import TaskEntry
 MARGIN = 4.0
 DECIDED = 100.0  # an error ratio from which nothing can follow any more
 # Roundings of the result's dtype: a mistake inside a part that moves the result of a whole module by less is
-# lost among the roundings of its other parts. It is judged where the part is a task of its own.
-ROUNDINGS = 16
+# lost among those of the thirty-odd operations that a few layers have in a row. It is judged where the part is
+# a task of its own.
+ROUNDINGS = 32
 
 
 @dataclass

@@ -87,7 +87,7 @@ def test_stale_rows_of_a_mutated_argument_are_those_that_the_call_should_write()
 
 
 def test_lengths_stay_inside_the_block_tables() -> None:
-    subject, draw, found = setting("L2/paged_attention", "llama-tiny-decode-8x200-f32")
+    _, draw, found = setting("L2/paged_attention", "llama-tiny-decode-8x200-f32")
     change = found["step.seq_lens one longer: stale padding"]
     assert isinstance(change, Change)
     assert change.tensors is not None
