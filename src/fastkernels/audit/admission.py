@@ -32,9 +32,9 @@ from fastkernels.registry.schema import TaskEntry
 MARGIN = 4.0
 DECIDED = 100.0  # an error ratio from which nothing can follow any more
 # Roundings of the result's dtype: a mistake inside a part that moves the result of a whole module by less is
-# lost among those of the thirty-odd operations that a few layers have in a row. It is judged where the part is
-# a task of its own.
-ROUNDINGS = 32
+# lost among the roundings of its other parts. It is judged where the part is a task of its own.
+ROUNDINGS = 16
+NOTHING = 1e-12  # what float64 sums of another order differ by: the same mathematics
 
 
 @dataclass
@@ -219,9 +219,9 @@ class _Audit:
         if change.kind == "trivial":
             return "", False
         effect, rounding = self._effect(change), compare.floor(self.subject.dtype)
-        if effect == 0 and change.unused_part:
+        if effect <= NOTHING and change.unused_part:
             return f"forward never calls it: judged as {change.unused_part}", False
-        if effect == 0:
+        if effect <= NOTHING:
             return "changes nothing in the right answer", change.kind == "input"
         if self.gate.rule == "sampler":
             return f"{self.gate.draws} draws cannot tell", True
