@@ -14,10 +14,10 @@ VARIANTS = [(entry, variant) for entry in registry.tasks() for variant in entry.
 # Draws tell little where a case has few rows: what one of these leaves open another has to show.
 SAMPLING = ("-T8-V256-f32", "-T8-V256-top_k-top_p", "greedy", "same-position", "same-seed")
 
-# What the audit found and the rule or the cases still have to mend. Attention: on rows of one value `reference`
-# is refused in one call of six (13 of 75, up to 2.6 times the bound): every product of a row rounds alike there,
-# and conditioning.py moves the inputs at random. The model: without the last norm's epsilon it fails, but with a
-# margin of 3.7 to 4.
+# What the audit found and the rule or the cases still have to mend. Attention: on rows of one value
+# `reference` is refused in one call of six (13 of 75, up to 2.6 times the bound): every product of a row
+# rounds alike there, and conditioning.py moves the inputs at random. The model: without the last norm's
+# epsilon it fails, but with a margin of 3.7 to 4.
 FOUND = {"L2/paged_attention": {"implementation reference"}, "L4/llama": {"norm.eps skipped"}}
 
 
