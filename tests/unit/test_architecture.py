@@ -25,6 +25,7 @@ RANKS = {
     "score": 6,
     "judge": 6,
     "gate.verdicts": 6,
+    "audit": 7,
     "runner": 7,
     "report": 7,
     "gate": 8,

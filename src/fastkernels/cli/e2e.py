@@ -10,7 +10,7 @@ import click
 _POSITIVE = click.IntRange(min=1)
 
 
-@click.group()
+@click.group(epilog="Example: fk e2e throughput --model llama --input-len 512 --output-len 512")
 def command() -> None:
     """Serve one model as fast as it goes: tokens a second, or seconds of one batch."""
 
@@ -21,8 +21,7 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
         (
             click.option(
                 "--model",
-                default="llama",
-                show_default=True,
+                required=True,
                 help="Architecture id (random weights), Hugging Face id, or folder with config.json.",
             ),
             click.option(

@@ -8,9 +8,9 @@ import click
 
 
 @click.command(epilog="Example: fk schema kernels > kernels.schema.json")
-@click.argument("kind", type=click.Choice(["kernels", "eval", "gate"]))
-def command(kind: Literal["kernels", "eval", "gate"]) -> None:
-    """Print the JSON Schema of the report of `fk kernels`, `fk eval` or `fk gate`."""
+@click.argument("kind", type=click.Choice(["kernels", "eval", "gate", "audit"]))
+def command(kind: Literal["kernels", "eval", "gate", "audit"]) -> None:
+    """Print the JSON Schema of the report of `fk kernels`, `fk eval`, `fk gate` or `fk audit`."""
     from fastkernels.report.schema import text
 
     click.echo(text(kind), nl=False)

@@ -2,6 +2,7 @@
 
     oracle = Oracle(case, overlay, device)
     truth = oracle(tensors)         # the trial's tensors in their own dtypes; outputs by name, in float64
+    plain = oracle.plain(tensors)   # the same modules and kernels in the case's own dtype
 
 Where float64 copies of the trial do not fit into the free memory the oracle runs in float32 and says so
 (`oracle.note`); where the case itself is float32 or wider, that is an error, because it would compare a dtype
@@ -37,7 +38,13 @@ class Oracle:
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The outputs and mutated arguments for these tensors, which stay as they are."""
-        dtype = self._dtype(tensors)
+        return self._run(tensors, self._dtype(tensors))
+
+    def plain(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What plain arithmetic in the case's dtype makes of them: so wrong may a right kernel be."""
+        return self._run(tensors, getattr(torch, self._case.dtype))
+
+    def _run(self, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
         module = self._module(dtype)
         copies = {
             # bind copies parameters into the module, which widens them: no second wide copy is needed.

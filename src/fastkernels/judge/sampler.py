@@ -8,6 +8,9 @@ otherwise         p = softmax(logits / temperature) cut to top_k and top_p and r
 
     u = sum of p over the tokens ordered before id  +  v p[id],    v uniform on (0, 1), the judge's secret
 
+Where tokens tie with the last one that a cut keeps, the contract does not say which of them stay: all may be
+drawn, and the row says nothing about the distribution.
+
 For a right sampler every u is uniform whatever the logits, so draws from different rows add up to one
 chi-square test. Two orders are tested: by falling probability (a sampler that is too sharp, too flat or
 greedy) and by id (one that prefers a part of the vocabulary). All in float64; the draws themselves never
@@ -15,6 +18,8 @@ decide by one sample.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,9 +29,18 @@ from fastkernels.judge.verdict import Verdict
 
 BINS = 16
 MIN_PER_BIN = 5  # the chi-square approximation needs this many expected draws in each bin
+ENOUGH = 512  # draws of a trial: by then one id for all rows, or always the likeliest, is seen
 SIGNIFICANCE = 1e-7  # a right sampler is condemned once in ten million trials
 # Float32 kernels sum V probabilities before they cut at top_p: mass this close to it may fall on either side.
 TOP_P_SLACK = 1e-4
+
+
+class Allowed(NamedTuple):
+    """What may be drawn. is_untied_B: no token that a cut leaves out ties with one that it keeps."""
+
+    probability_BV: Tensor  # renormalised, float64
+    may_BV: Tensor  # ties and slack included
+    is_untied_B: Tensor
 
 
 class SamplerJudge:
@@ -41,6 +55,11 @@ class SamplerJudge:
     @property
     def draws(self) -> int:
         return sum(len(u) for u in self._by_rank)
+
+    @property
+    def enough(self) -> bool:
+        """Whether a trial may stop drawing; with fewer draws a wrong distribution can pass."""
+        return self.draws >= ENOUGH
 
     def check(
         self,
@@ -64,18 +83,18 @@ class SamplerJudge:
         drawn_B = ~greedy_B
         if not bool(drawn_B.any()):
             return None
-        probability_BV, slack_BV = allowed(
+        may = allowed(
             logits_BV[drawn_B], temperature_B[drawn_B], _pick(top_k_B, drawn_B), _pick(top_p_B, drawn_B)
         )
         column_B1 = ids_B[drawn_B].unsqueeze(1)
-        forbidden = ~(slack_BV.gather(1, column_B1).squeeze(1))
+        forbidden = ~(may.may_BV.gather(1, column_B1).squeeze(1))
         if bool(forbidden.any()):
             return Verdict.wrong(
                 "value",
                 f"{int(forbidden.sum())} of {len(forbidden)} drawn ids lie outside top_k or top_p, or have "
                 "probability 0",
             )
-        self._remember(probability_BV, column_B1)
+        self._remember(may.probability_BV[may.is_untied_B], column_B1[may.is_untied_B])
         return None
 
     def verdict(self) -> Comparison:
@@ -109,14 +128,14 @@ class SamplerJudge:
 
 def allowed(
     logits_BV: Tensor, temperature_B: Tensor, top_k_B: Tensor | None, top_p_B: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """(renormalised probabilities [B, V] in float64, mask [B, V] of ids that may be drawn, ties and slack
-    included).
+) -> Allowed:
+    """The distribution of each row, [B, V].
 
     top_k 0 and top_p 1 switch a cut off. Tokens that tie with the k-th stay. top_p keeps the smallest set of
     likeliest tokens whose mass reaches p, counted after top_k.
     """
     scaled_BV = logits_BV.to(torch.float64) / temperature_B.to(torch.float64).unsqueeze(1)
+    is_untied_B = torch.ones(len(scaled_BV), dtype=torch.bool, device=scaled_BV.device)
     if top_k_B is not None:
         k_B = (
             torch.where(top_k_B > 0, top_k_B, logits_BV.shape[1])
@@ -126,6 +145,7 @@ def allowed(
         sorted_BV = scaled_BV.sort(dim=1, descending=True).values
         kth_B1 = sorted_BV.gather(1, (k_B - 1).unsqueeze(1))
         scaled_BV = scaled_BV.masked_fill(scaled_BV < kth_B1, -torch.inf)
+        is_untied_B &= (scaled_BV >= kth_B1).sum(1) == k_B
     p_BV = scaled_BV.softmax(1)
     may_BV = p_BV > 0
     if top_p_B is not None:
@@ -136,10 +156,12 @@ def allowed(
         keep_BV = torch.zeros_like(may_BV).scatter_(1, order_BV, (before_BV < limit_B1) | uncut)
         near_BV = torch.zeros_like(may_BV).scatter_(1, order_BV, (before_BV < limit_B1 + TOP_P_SLACK) | uncut)
         smallest_kept_B1 = p_BV.masked_fill(~keep_BV, torch.inf).amin(1, keepdim=True)
-        may_BV &= near_BV | (p_BV == smallest_kept_B1)
+        tied_BV = p_BV == smallest_kept_B1
+        is_untied_B &= ~(tied_BV & ~keep_BV).any(1)
+        may_BV &= near_BV | tied_BV
         p_BV = p_BV.masked_fill(~keep_BV, 0)
         p_BV = p_BV / p_BV.sum(1, keepdim=True)
-    return p_BV, may_BV
+    return Allowed(p_BV, may_BV, is_untied_B)
 
 
 def uniformity(u: Tensor) -> float:

@@ -99,6 +99,8 @@ def draw_links(
         value = torch.empty((links, *spec.shape), dtype=getattr(torch, spec.dtype), device=device)
         if spec.draw == "ids":
             _fill_ids(value, spec, generator)
+        elif spec.draw == "integers":
+            value.random_(int(spec.low), int(spec.high), generator=generator)
         elif spec.draw == "uniform":
             value.uniform_(spec.low, spec.high, generator=generator)
         elif name.startswith("param."):

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fastkernels.records import EvalReport, GateReport, Report
+from fastkernels.records import AuditReport, EvalReport, GateReport, Report
 
 __all__ = ["exit_code", "publish"]
 
@@ -31,17 +31,20 @@ def publish(report: Report, json_path: str | None = None, sources: Sequence[Path
     table.show(report, sys.stderr if json_path == "-" else sys.stdout)
     if json_path:
         json.write(report, json_path)
-    mlflow.log(report, sources)
+    if not isinstance(report, AuditReport):  # a fact about our tasks, not a result of this machine
+        mlflow.log(report, sources)
     return exit_code(report)
 
 
 def exit_code(report: Report) -> int:
-    """0 all passed · 1 a candidate failed or the gate was missed · 3 unstable, or this machine could judge
-    nothing · 130 interrupted."""
+    """0 all passed · 1 a candidate failed, the gate was missed, or a task is not admitted · 3 unstable, or
+    this machine could not judge it all · 130 interrupted."""
     if not report.complete:
         return INTERRUPTED
     if isinstance(report, GateReport):
         return {"passed": 0, "failed": 1, "unclear": 3}[report.outcome]
+    if isinstance(report, AuditReport):
+        return (3 if report.unaudited else 0) if all(task.admitted for task in report.tasks) else 1
     if isinstance(report, EvalReport):
         if all(model.valid for model in report.models):
             return 3 if any(w.unstable for model in report.models for w in model.workloads) else 0

@@ -10,10 +10,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from fastkernels.errors import FileFormatError
-from fastkernels.records import EvalReport, GateReport, KernelReport, Report
+from fastkernels.records import AuditReport, EvalReport, GateReport, KernelReport, Report
 from fastkernels.report import files
 
-_KINDS: dict[str, type[Report]] = {"kernels": KernelReport, "eval": EvalReport, "gate": GateReport}
+_KINDS: dict[str, type[Report]] = {
+    "kernels": KernelReport,
+    "eval": EvalReport,
+    "gate": GateReport,
+    "audit": AuditReport,
+}
 _MAX_PROBLEMS = 3  # of one file, in one message
 _decode = json.JSONDecoder().raw_decode
 
@@ -41,7 +46,7 @@ def load(path: str | Path) -> Report:
     kind = data.get("kind") if isinstance(data, dict) else None
     if kind not in _KINDS:
         raise FileFormatError(
-            path, "line 1", f"not a report of fk: 'kind' must be one of {[*_KINDS]}, not {kind!r}"
+            path, "line 1", f"not a report of fk: 'kind' must be one of {', '.join(_KINDS)}, not {kind!r}"
         )
     try:
         return _KINDS[kind].model_validate_json(text)
@@ -54,7 +59,7 @@ def load(path: str | Path) -> Report:
 
 
 def load_eval(path: str | Path) -> EvalReport:
-    """Read a report of `fk eval`; FileFormatError for another kind."""
+    """Read a report of `fk eval`; FileFormatError for any other kind."""
     report = load(path)
     if not isinstance(report, EvalReport):
         raise FileFormatError(

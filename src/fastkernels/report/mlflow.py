@@ -21,7 +21,7 @@ from typing import Any
 
 from fastkernels.errors import FastKernelsError
 from fastkernels.gate.verdicts import middle
-from fastkernels.records import EvalReport, GateReport, KernelReport, ModelResult, Report
+from fastkernels.records import EvalReport, GateReport, KernelReport, ModelResult
 from fastkernels.report.json import dumps
 from fastkernels.settings import resolve, state_dir
 
@@ -39,8 +39,10 @@ _MODEL_METRICS = (
 )
 _SCORE_METRICS = ("score", "speedup", "correctness", "coverage")
 
+Logged = KernelReport | EvalReport | GateReport
 
-def log(report: Report, sources: Sequence[Path]) -> bool:
+
+def log(report: Logged, sources: Sequence[Path]) -> bool:
     """Log a report; True if it is stored. Never raises: what goes wrong is one line on stderr."""
     try:
         if not resolve().tracking:
@@ -71,7 +73,7 @@ def tracking_uri() -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{state_dir() / 'mlflow.db'}"
 
 
-def payload(report: Report, sources: Sequence[Path]) -> dict[str, Any]:
+def payload(report: Logged, sources: Sequence[Path]) -> dict[str, Any]:
     """What the child stores, as plain data."""
     metrics = _metrics(report)
     environment = report.environment.model_dump(mode="json", exclude={"libraries", "isolation"})
@@ -94,7 +96,7 @@ def payload(report: Report, sources: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def _name(report: Report) -> str:
+def _name(report: Logged) -> str:
     if isinstance(report, EvalReport):
         return "+".join(report.candidates) or "self-test"
     if isinstance(report, GateReport):
@@ -102,7 +104,7 @@ def _name(report: Report) -> str:
     return "+".join(dict.fromkeys(row.candidate for row in report.rows)) or "empty"
 
 
-def _metrics(report: Report) -> dict[str, float | None]:
+def _metrics(report: Logged) -> dict[str, float | None]:
     if isinstance(report, EvalReport):
         return _eval_metrics(report)
     return _gate_metrics(report) if isinstance(report, GateReport) else _kernel_metrics(report)

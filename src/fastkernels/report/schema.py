@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from fastkernels.records import EvalReport, GateReport, KernelReport
+from fastkernels.records import AuditReport, EvalReport, GateReport, KernelReport
 
-Kind = Literal["kernels", "eval", "gate"]
-_RECORDS = {"kernels": KernelReport, "eval": EvalReport, "gate": GateReport}
+Kind = Literal["kernels", "eval", "gate", "audit"]
+_RECORDS = {"kernels": KernelReport, "eval": EvalReport, "gate": GateReport, "audit": AuditReport}
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 

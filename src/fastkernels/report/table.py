@@ -6,8 +6,8 @@ from typing import TextIO
 
 from rich.console import RenderableType
 
-from fastkernels.records import EvalReport, GateReport, Report
-from fastkernels.report import eval_table, gate_table, kernels_table, layout
+from fastkernels.records import AuditReport, EvalReport, GateReport, Report
+from fastkernels.report import audit_table, eval_table, gate_table, kernels_table, layout
 
 
 def show(report: Report, stream: TextIO) -> None:
@@ -23,4 +23,6 @@ def text(report: Report) -> str:
 def _parts(report: Report) -> list[RenderableType]:
     if isinstance(report, EvalReport):
         return eval_table.parts(report)
+    if isinstance(report, AuditReport):
+        return audit_table.parts(report)
     return gate_table.parts(report) if isinstance(report, GateReport) else kernels_table.parts(report)

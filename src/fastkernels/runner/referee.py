@@ -148,6 +148,7 @@ class Referee:
             if comparison.verdict.label == "WRONG(value)":
                 moves = conditioning(
                     lambda tensors: self._strip(self._oracle(tensors)),
+                    lambda tensors: self._strip(self._oracle.plain(tensors)),
                     inputs,
                     truth,
                     self._case,

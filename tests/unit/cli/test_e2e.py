@@ -9,10 +9,11 @@ from fastkernels.cli.e2e import command
 from fastkernels.errors import NotFoundError, UsageError
 
 TINY = ["--size", "tiny", "--device", "cpu"]
+LLAMA = ["--model", "llama", *TINY]
 
 
 def run(*arguments: str):
-    return CliRunner().invoke(command, [*arguments, *TINY], catch_exceptions=False)
+    return CliRunner().invoke(command, [*arguments, *LLAMA], catch_exceptions=False)
 
 
 def test_throughput_says_what_vllm_bench_says(tmp_path) -> None:
@@ -62,7 +63,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(UsageError, match=r"need 1000 positions; the model is loaded with 256"):
         run("throughput", "--input-len", "500", "--output-len", "500")
     with pytest.raises(NotFoundError, match="nosuch"):
-        run("latency", "--model", "nosuch")
+        CliRunner().invoke(command, ["latency", "--model", "nosuch", *TINY], catch_exceptions=False)
     with pytest.raises(UsageError, match="name one of them"):
         run("latency", "--candidates", "examples/candidates")
     assert run("throughput", "--num-prompts", "0").exit_code == 2

@@ -25,7 +25,7 @@ def trial(request):
     inputs = draw(trial_specs(case, build_module(overlay, case, "meta")), case, 3, "normal", "cpu")
     oracle = Oracle(case, overlay, "cpu")
     truth = oracle(inputs)
-    return case, inputs, oracle, truth, conditioning(oracle, inputs, truth, case, seed=5)
+    return case, inputs, oracle, truth, conditioning(oracle, oracle.plain, inputs, truth, case, seed=5)
 
 
 def test_a_rounding_moves_a_well_conditioned_answer_by_about_a_rounding(trial):
@@ -70,10 +70,42 @@ def test_an_ill_conditioned_answer_allows_what_its_inputs_allow():
     lucky = {"out.0": truth["out.0"].float()}
     honest = {"out.0": truth["out.0"].float() * (1 + 0.02)}
     wrong = {"out.0": truth["out.0"].float() * 2}
-    moves = conditioning(oracle, inputs, truth, case, seed=1)
+    moves = conditioning(oracle, oracle, inputs, truth, case, seed=1)
     assert compare.compare(honest, lucky, truth).verdict.label == "WRONG(value)"
     assert compare.compare(honest, lucky, truth, moves).passed
     assert compare.compare(wrong, lucky, truth, moves).verdict.label == "WRONG(value)"
+
+
+def test_equal_values_are_rounded_alike():
+    """The mean of equal numbers moves as each of them does; of different ones, hardly."""
+    case = case_of("L3/decoder_layer")
+
+    def mean(tensors):
+        return {"out.0": tensors["arg.x"].double().mean(-1, keepdim=True)}
+
+    def moved(x):
+        inputs = {"arg.x": x}
+        return conditioning(mean, mean, inputs, mean(inputs), case, seed=1)["out.0"].whole
+
+    eps = torch.finfo(torch.float32).eps
+    assert moved(torch.full((1, 4096), 1.7)) > eps / 10
+    assert moved(1.7 + torch.rand(1, 4096, generator=torch.Generator().manual_seed(1))) < eps / 10
+
+
+def test_plain_arithmetic_in_the_same_dtype_is_right():
+    """A sum of many numbers that cancel: one order of adding is lucky, another is not."""
+    case = case_of("L3/decoder_layer")
+    inputs = {"arg.x": torch.randn(1, 100_000, generator=torch.Generator().manual_seed(2))}
+
+    def oracle(tensors):
+        return {"out.0": tensors["arg.x"].double().sum(-1, keepdim=True)}
+
+    def plain(tensors):
+        return {"out.0": tensors["arg.x"].float().cumsum(-1)[:, -1:]}  # one after another
+
+    truth = oracle(inputs)
+    error = compare.errors(plain(inputs)["out.0"], truth["out.0"]).whole
+    assert conditioning(oracle, plain, inputs, truth, case, seed=1)["out.0"].whole >= error > 0
 
 
 def test_a_single_operation_is_granted_float32_whatever_its_dtype():

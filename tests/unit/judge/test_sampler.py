@@ -117,11 +117,29 @@ def test_masked_tokens_are_never_drawn():
 
 def test_allowed_keeps_the_smallest_set_that_reaches_p_and_ties_at_k():
     p = torch.tensor([[0.5, 0.3, 0.1, 0.1]])
-    kept, may = allowed(p.log(), torch.ones(1), None, torch.tensor([0.75]))
+    kept, may, untied = allowed(p.log(), torch.ones(1), None, torch.tensor([0.75]))
     assert kept[0] == pytest.approx([0.625, 0.375, 0, 0], abs=1e-6)
     assert may.tolist() == [[True, True, False, False]]
-    kept, may = allowed(p.log(), torch.ones(1), torch.tensor([3]), None)
+    assert untied.all()
+    kept, may, untied = allowed(p.log(), torch.ones(1), torch.tensor([3]), None)
     assert may.all(), "tokens that tie with the k-th stay"
+    assert not untied.any()
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(5, 1.0), (0, 0.25)])
+def test_which_of_tied_tokens_stay_is_free(top_k, top_p):
+    """The lowest ids, or all of them: neither is condemned, and untied rows are judged as ever."""
+    generator = torch.Generator().manual_seed(10)
+    count = top_k or int(0.25 * V) + 1
+    for width in (count, V if top_k else count):
+        judge = SamplerJudge(seed=2)
+        for _ in range(CALLS):
+            ids = torch.randint(0, width, (B,), generator=generator)
+            assert (
+                judge.check(ids, torch.zeros(B, V), full(1.0), torch.full((B,), top_k), full(top_p)) is None
+            )
+        assert judge.verdict().passed
+        assert judge.draws == 0
 
 
 def test_uniformity_tells_even_from_uneven():

@@ -148,6 +148,19 @@ def test_block_tables_of_groups_differ():
     assert not torch.equal(drawn["step.block_tables.0"], drawn["step.block_tables.1"])
 
 
+def test_seeds_of_two_calls_have_nothing_in_common():
+    """The first and the last had: a right sampler drew from one noise in every call, and was condemned."""
+    sample = case(
+        "L1/sampling",
+        {},
+        {"seeds": {"shape": (30,), "dtype": "int64", "draw": "integers", "high": 2**31}},
+    )
+    one, other = (draw({"arg.seeds": sample.inputs["seeds"]}, sample, seed)["arg.seeds"] for seed in (3, 4))
+    assert not bool((one == other).any())
+    assert int(one.min()) >= 0
+    assert int(one.max()) < 2**31
+
+
 def test_ids_reach_both_ends():
     embed = case(
         "L1/embedding",

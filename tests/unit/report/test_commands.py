@@ -77,7 +77,7 @@ def test_score_imports_no_torch(path):
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("kind", ["kernels", "eval"])
+@pytest.mark.parametrize("kind", ["kernels", "eval", "audit"])
 def test_schema_is_printed(kind):
     done = fk("schema", kind)
     assert done.returncode == 0

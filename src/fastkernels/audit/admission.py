@@ -1,0 +1,297 @@
+"""Whether a task may be judged by: `audit_case` on one case, `admit` on all cases of a task.
+
+A case is admitted if the reference is sound, all that must fail fails, all that must pass passes, and
+
+    margin = smallest error ratio of what must fail / largest error ratio of what must pass  >=  MARGIN
+
+An error ratio is error / allowed error, the largest of all draws: a trial judges every distribution, and one
+call that fails condemns. What must fail is not looked at again once it is DECIDED.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from fastkernels.audit import alternates, mutants, trivial
+from fastkernels.audit.alternates import Alternate, Unavailable
+from fastkernels.audit.gate import Gate, Ruling
+from fastkernels.audit.subject import RIGHT, Change, Draw, NotApplicable, Subject
+from fastkernels.judge import compare
+from fastkernels.loader.inputs import DISTRIBUTIONS
+from fastkernels.measure.roofline import work
+from fastkernels.records import AuditCheck, AuditRow, AuditTask, Case
+from fastkernels.registry.schema import TaskEntry
+
+# Twice the gate is what a timed iteration without an oracle may still let through (judge/compare.py), and an
+# honest candidate uses up to half of it: at 4, what must fail fails in every iteration.
+MARGIN = 4.0
+DECIDED = 100.0  # an error ratio from which nothing can follow any more
+# Roundings of the result's dtype: a mistake inside a part that moves the result of a whole module by less is
+# lost among the roundings of its other parts. It is judged where the part is a task of its own.
+ROUNDINGS = 16
+NOTHING = 1e-12  # what float64 sums of another order differ by: the same mathematics
+
+
+@dataclass
+class _Suspect:
+    """What must fail, and what the judge has said of it so far."""
+
+    change: Change
+    ratio: float = 0.0
+    verdict: str = "PASSED"
+    distribution: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.change.name
+
+    @property
+    def caught(self) -> bool:
+        return self.verdict != "PASSED"
+
+    def rule(self, ruling: Ruling, distribution: str) -> None:
+        if ruling.ratio > self.ratio or not self.distribution:
+            self.ratio, self.distribution = ruling.ratio, distribution
+            self.verdict = ruling.verdict.label
+
+
+@dataclass
+class _Golden:
+    alternate: Alternate
+    ratio: float = 0.0
+    distribution: str = ""
+    wrong: str = ""  # the verdict that condemns it
+    reason: str = ""
+
+    def rule(self, ruling: Ruling, distribution: str) -> None:
+        if ruling.ratio > self.ratio or not self.distribution:
+            self.ratio, self.distribution = ruling.ratio, distribution
+        if not ruling.passed and not self.wrong:
+            failure = ruling.verdict.failure
+            self.wrong, self.reason = ruling.verdict.label, failure.message if failure else ""
+
+
+def audit_case(entry: TaskEntry, case: Case, device: str, seed: int) -> AuditRow:
+    """Everything on one case. MachineError where the oracle does not fit into memory."""
+    return _Audit(Subject(entry, case, device), seed).row()
+
+
+@dataclass
+class _Audit:
+    subject: Subject
+    seed: int
+    draws: int = 0
+    suspects: list[_Suspect] = field(default_factory=list)
+    goldens: list[_Golden] = field(default_factory=list)
+    checks: list[AuditCheck] = field(default_factory=list)  # what is known already
+    unsound: dict[str, str] = field(default_factory=dict)  # about the reference
+    answers_differ: bool = False
+
+    def __post_init__(self) -> None:
+        self.gate = Gate(self.subject, self.seed)
+
+    def row(self) -> AuditRow:
+        for distribution in DISTRIBUTIONS:
+            self._look(distribution)
+        while self.gate.wants_more:
+            self._look("normal")
+        self._conclude_draws()
+        self._soundness()
+        golden = max(self.goldens, key=lambda g: g.ratio)
+        self.checks += [self._golden(g) for g in self.goldens]
+        self.checks += [self._suspect(s, golden.ratio) for s in self.suspects]
+        return self._row(golden)
+
+    # ------------------------------------------------------------ one draw
+
+    def _draw(self, number: int, distribution: str) -> Draw:
+        return self.subject.draw(distribution, self.seed + 2 * number)
+
+    def _look(self, distribution: str) -> None:
+        draw = self._draw(self.draws, distribution)
+        self.gate.open(draw)
+        if not self.draws:
+            self._gather(draw)
+        self.draws += 1
+        self._reference(draw)
+        for golden in self.goldens:
+            outputs = golden.alternate.outputs(self.subject, draw)
+            golden.rule(self.gate.judge(golden.alternate.name, outputs), distribution)
+        for suspect in self.suspects:
+            if suspect.ratio < DECIDED:
+                suspect.rule(self._judge(draw, suspect.change), distribution)
+
+    def _judge(self, draw: Draw, change: Change) -> Ruling:
+        outputs = self.subject.run(draw, change)
+        ruling = self.gate.judge(change.name, outputs)
+        if ruling.passed and self.gate.rule == "sampler":
+            # In a trial's repetition, the call before had the same inputs.
+            again = dataclasses.replace(draw, before=draw.inputs, previous=draw.right)
+            return self.gate.repeated(outputs, self.subject.run(again, change))
+        return ruling
+
+    def _gather(self, draw: Draw) -> None:
+        subject = self.subject
+        for found in (*trivial.candidates(subject, draw.right), *mutants.mutants(subject, draw)):
+            if isinstance(found, NotApplicable):
+                self.checks.append(
+                    AuditCheck(kind=found.kind, name=found.name, good=None, reason=found.reason)
+                )
+            else:
+                self.suspects.append(_Suspect(found))
+        for other in alternates.alternates(subject, draw):
+            if isinstance(other, Unavailable):
+                self.checks.append(AuditCheck(kind="golden", name=other.name, good=None, reason=other.reason))
+            else:
+                self.goldens.append(_Golden(other))
+
+    def _conclude_draws(self) -> None:
+        for golden in self.goldens:
+            if ruling := self.gate.final(golden.alternate.name):
+                golden.rule(ruling, "all draws")
+        for suspect in self.suspects:
+            if not suspect.caught and (ruling := self.gate.final(suspect.name)):
+                suspect.rule(ruling, "all draws")
+
+    # ------------------------------------------------------------ the reference
+
+    def _reference(self, draw: Draw) -> None:
+        reference = dataclasses.replace(RIGHT, implementation="reference")
+        first, second = (self.subject.run(draw, reference) for _ in range(2))
+        for name, truth in self.gate.truth.items():
+            if truth.is_floating_point() and not bool(truth.isfinite().all()):
+                self.unsound["finite"] = f"{name} is not finite on {draw.distribution} inputs"
+            if not torch.equal(first[name], second[name]):
+                self.unsound["deterministic"] = (
+                    f"{name} differs between two calls on {draw.distribution} inputs"
+                )
+            self.answers_differ |= not torch.equal(draw.right[name], draw.previous[name])
+
+    def _soundness(self) -> None:
+        if work(self.subject.case, self.subject.overlay).min_bytes == 0:
+            self.unsound["does work"] = "it reads and writes nothing"
+        if not self.answers_differ:
+            self.unsound["does work"] = f"its outputs were the same in all {2 * self.draws} calls"
+        for name in ("finite", "deterministic", "does work"):
+            problem = self.unsound.get(name, "")
+            self.checks.insert(0, AuditCheck(kind="reference", name=name, good=not problem, reason=problem))
+
+    # ------------------------------------------------------------ verdicts
+
+    def _golden(self, golden: _Golden) -> AuditCheck:
+        return AuditCheck(
+            kind="golden",
+            name=golden.alternate.name,
+            good=not golden.wrong,
+            verdict=golden.wrong or "PASSED",
+            error_ratio=_finite(golden.ratio),
+            distribution=golden.distribution,
+            reason=golden.reason,
+        )
+
+    def _suspect(self, suspect: _Suspect, golden_ratio: float) -> AuditCheck:
+        check = AuditCheck(
+            kind=suspect.change.kind,
+            name=suspect.name,
+            good=suspect.caught and suspect.ratio >= MARGIN * golden_ratio,
+            verdict=suspect.verdict,
+            error_ratio=_finite(suspect.ratio),
+            distribution=suspect.distribution,
+        )
+        if check.good:
+            return check
+        excuse, elsewhere = self._excuse(suspect)
+        if excuse:
+            return check.model_copy(update={"good": None, "reason": excuse, "elsewhere": elsewhere})
+        problem = "the judge accepts it"
+        if suspect.caught:
+            problem = f"fails, but only {suspect.ratio / golden_ratio:.2g} times as wrong as the worst golden"
+        return check.model_copy(update={"reason": problem})
+
+    def _excuse(self, suspect: _Suspect) -> tuple[str, bool]:
+        """Why a mistake that is not caught is none here, and whether another case has to show it."""
+        change = suspect.change
+        if change.kind == "trivial":
+            return "", False
+        effect, rounding = self._effect(change), compare.floor(self.subject.dtype)
+        if effect <= NOTHING and change.unused_part:
+            return f"forward never calls it: judged as {change.unused_part}", False
+        if effect <= NOTHING:
+            return "changes nothing in the right answer", change.kind == "input"
+        if self.gate.rule == "sampler":
+            return f"{self.gate.draws} draws cannot tell", True
+        if change.part_of and effect <= ROUNDINGS * rounding:
+            return f"moves the right answer by {effect:.2g} here: judged as {change.part_of}", False
+        if self.subject.entry.level > 1 and effect <= rounding:
+            return f"moves the right answer by {effect:.2g}, rounding alone by {rounding:.2g}", False
+        return "", False
+
+    def _effect(self, change: Change) -> float:
+        """How far the mistake moves the exact answer, at most, on the inputs that were judged."""
+        worst = 0.0
+        for number, distribution in enumerate(DISTRIBUTIONS):
+            draw = self._draw(number, distribution)
+            exact = self.subject.oracle(draw.inputs)
+            changed = self.subject.exact(draw.wide(exact, draw.previous), change)
+            worst = max(worst, *(_distance(changed[name], exact[name], self.subject.dtype) for name in exact))
+        return worst
+
+    def _row(self, golden: _Golden) -> AuditRow:
+        case = self.subject.case
+        measured = [s for s in self.suspects if self._counts(s)]
+        closest = min(measured, key=lambda s: s.ratio, default=None)
+        ratio = closest.ratio if closest else math.inf
+        return AuditRow(
+            task=case.task,
+            variant=case.variant,
+            case=case.id,
+            rule=self.gate.rule,
+            admitted=all(check.good is not False for check in self.checks),
+            margin=_finite(ratio / golden.ratio) if golden.ratio and math.isfinite(golden.ratio) else None,
+            closest=closest.name if closest and math.isfinite(ratio) else "",
+            closest_ratio=_finite(ratio),
+            golden=golden.alternate.name,
+            golden_ratio=_finite(golden.ratio),
+            draws=self.draws,
+            checks=tuple(self.checks),
+        )
+
+    def _counts(self, suspect: _Suspect) -> bool:
+        return any(c.name == suspect.name and c.good is not None for c in self.checks)
+
+
+def _distance(one: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> float:
+    if torch.equal(one, other):
+        return 0.0
+    if not one.is_floating_point() or not torch.equal(one.isfinite(), other.isfinite()):
+        return math.inf
+    return max(compare.errors(one, other, dtype)[:2])
+
+
+def _finite(ratio: float) -> float | None:
+    return ratio if math.isfinite(ratio) else None
+
+
+# ---------------------------------------------------------------- a task
+
+
+def admit(task: str, rows: Sequence[AuditRow]) -> AuditTask:
+    """A task from its audited cases: all admitted, and nothing left for a case that is not there."""
+    problems = [f"{row.case}: {check.name}: {check.reason}" for row in rows for check in _bad(row)]
+    shown = {check.name for row in rows for check in row.checks if check.good}
+    left = {check.name: row.case for row in rows for check in row.checks if check.elsewhere}
+    problems += [
+        f"{case}: {name}: not shown by this case, nor by any other"
+        for name, case in left.items()
+        if name not in shown
+    ]
+    return AuditTask(task=task, admitted=not problems, problems=tuple(problems))
+
+
+def _bad(row: AuditRow) -> Iterable[AuditCheck]:
+    return (check for check in row.checks if check.good is False)

@@ -1,0 +1,136 @@
+"""What the judge says of outputs, in this process: shape and dtype, then the task's rule, as in a trial.
+
+    gate.open(draw)                       oracle of these inputs
+    gate.judge("zeros", outputs)          Ruling(verdict, ratio)
+    gate.final("zeros")                   what only all draws together show (a sampler's distribution)
+
+The second look of the error-ratio gate (judge/conditioning.py) is taken as in a trial, where the first says
+no. Its oracle runs are shared by everything that is judged on the same inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fastkernels.audit.subject import Draw, Outputs, Subject
+from fastkernels.judge import compare, metadata, rules
+from fastkernels.judge.compare import Errors
+from fastkernels.judge.conditioning import conditioning
+from fastkernels.judge.sampler import SamplerJudge
+from fastkernels.judge.verdict import Verdict
+
+_SAMPLER_ARGUMENTS = ("logits", "temperature", "top_k", "top_p")
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """`ratio`: error / allowed error, infinite where there is none to measure (another shape, NaN, a copy
+    that differs); 0 for what is exact.
+    """
+
+    verdict: Verdict
+    ratio: float
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict.status == "PASSED"
+
+
+@dataclass
+class Gate:
+    subject: Subject
+    seed: int
+    _draw: Draw = field(init=False)
+    truth: Outputs = field(init=False)  # the oracle's outputs, without null blocks
+    _moves: dict[str, Errors] | None = None
+    _samplers: dict[str, SamplerJudge] = field(default_factory=dict)
+
+    @property
+    def rule(self) -> str:
+        return self.subject.entry.rule
+
+    @property
+    def draws(self) -> int:
+        """Of a sampler, counted for the baseline: how much is known of a distribution."""
+        return max((judge.draws for judge in self._samplers.values()), default=0)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether a trial would go on drawing. Rows of temperature 0 draw nothing and need no more."""
+        return bool(self.draws) and not any(judge.enough for judge in self._samplers.values())
+
+    def open(self, draw: Draw) -> None:
+        """Judge what follows on these inputs."""
+        self._draw, self._moves = draw, None
+        self.truth = self._strip(self.subject.oracle(draw.inputs))
+
+    def judge(self, name: str, outputs: Outputs) -> Ruling:
+        described, expected = (
+            {key: metadata.describe(value, {}) for key, value in found.items()}
+            for found in (outputs, self._draw.right)
+        )
+        if verdict := metadata.check(described, expected):
+            return Ruling(verdict, math.inf)
+        if self.rule == "sampler":
+            return self._sampled(name, outputs)
+        if self.rule == "exact":
+            verdict = rules.exact(self._strip(outputs), self.truth).verdict
+            return Ruling(verdict, 0.0 if verdict.status == "PASSED" else math.inf)
+        return self._valued(outputs)
+
+    def repeated(self, first: Outputs, second: Outputs) -> Ruling:
+        """Two calls on the same inputs; for integers, which must be the same."""
+        verdict = rules.repeatable(first, second, {})
+        return Ruling(verdict, math.inf) if verdict else Ruling(Verdict.passed(), 0.0)
+
+    def final(self, name: str) -> Ruling | None:
+        """The distribution of everything that `name` drew; None for other rules."""
+        if name not in self._samplers:
+            return None
+        verdict = self._samplers[name].verdict().verdict
+        return Ruling(verdict, 0.0 if verdict.status == "PASSED" else math.inf)
+
+    def _valued(self, outputs: Outputs) -> Ruling:
+        ours, theirs = self._strip(outputs), self._strip(self._draw.right)
+        comparison = compare.compare(ours, theirs, self.truth)
+        if comparison.verdict.label == "WRONG(value)":
+            comparison = compare.compare(ours, theirs, self.truth, self._conditioning())
+        is_measured = comparison.verdict.label in ("PASSED", "WRONG(value)")
+        ratio = (comparison.error_ratio if comparison.outputs else None) if is_measured else None
+        beyond = math.inf if not comparison.passed else 0.0
+        return Ruling(comparison.verdict, beyond if ratio is None else ratio)
+
+    def _conditioning(self) -> dict[str, Errors]:
+        if self._moves is None:
+            subject = self.subject
+            self._moves = conditioning(
+                lambda tensors: self._strip(subject.oracle(tensors)),
+                lambda tensors: self._strip(subject.oracle.plain(tensors)),
+                self._draw.inputs,
+                self.truth,
+                subject.case,
+                self.seed,
+            )
+        return self._moves
+
+    def _sampled(self, name: str, outputs: Outputs) -> Ruling:
+        arguments = {_plain(key): value for key, value in self._draw.inputs.items() if key.startswith("arg.")}
+        given = [arguments.get(key) for key in _SAMPLER_ARGUMENTS]
+        judge = self._samplers.setdefault(name, SamplerJudge(self.seed))
+        (ids,) = outputs.values()
+        verdict = judge.check(ids, *given)  # type: ignore[arg-type]
+        return Ruling(Verdict.passed(), 0.0) if verdict is None else Ruling(verdict, math.inf)
+
+    def _strip(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return rules.without_null_block(outputs, self.subject.caches)
+
+
+def _plain(name: str) -> str:
+    """`logits` for `arg.logits_BV`: a shape suffix is no part of a name."""
+    stem = name.removeprefix("arg.")
+    head, _, tail = stem.rpartition("_")
+    return head if head and tail.isupper() else stem

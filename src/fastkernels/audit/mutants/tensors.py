@@ -1,0 +1,170 @@
+"""Mistakes in what is read: stale, skipped, swapped, or one off.
+
+stale       a tensor of the call before: every input and parameter must change some output
+skipped     an activation or bias as zeros, a gain or probability as ones
+off by one  ids, positions, slots, lengths; a matrix without its last input feature
+swapped     two arguments of one shape and dtype
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from fastkernels.audit.mutants.calls import Call, unused_part
+from fastkernels.audit.subject import Change, Draw, NotApplicable, Subject
+from fastkernels.records import TensorSpec
+
+Tensors = Mapping[str, Tensor]
+
+
+def mutants(subject: Subject, draw: Draw, calls: Mapping[str, Call]) -> list[Change | NotApplicable]:
+    found: list[Change | NotApplicable] = []
+    for name, spec in subject.specs.items():
+        found.append(_stale(name, draw, _unused(subject, calls, name)))
+        if name.startswith("param."):
+            found += _parameter(name, spec)
+        elif spec.draw == "integers":
+            # One-to-one changes of a seed give other noise, which is as right.
+            found.append(_skipped(name, 0))
+        elif spec.draw == "ids":
+            found += [_skipped(name, 0), _off_by_one(name, lambda x, high=spec.high: (x + 1) % int(high))]
+        elif spec.draw == "uniform":
+            found += [_skipped(name, 0), _skipped(name, 1)]
+        elif spec.draw.startswith("step."):
+            found += _layout(subject, draw, name, spec)
+        elif name not in subject.mutable:
+            found.append(_skipped(name, 0))
+    return [*found, *_numbers(subject), *_swapped(subject)]
+
+
+def _stale(name: str, draw: Draw, unused: str | None) -> Change | NotApplicable:
+    what = f"{name} of the call before"
+    if torch.equal(draw.inputs[name], draw.before[name]):
+        return NotApplicable("input", what, "every call of the case has the same values")
+    return Change("input", what, tensors=lambda draw: {name: draw.before[name]}, unused_part=unused)
+
+
+def _unused(subject: Subject, calls: Mapping[str, Call], name: str) -> str | None:
+    kind, _, parameter = name.partition(".")
+    return unused_part(subject, calls, parameter) if kind == "param" else None
+
+
+def _skipped(name: str, value: float) -> Change:
+    how = "skipped" if value == 0 else f"taken as {value:g}"
+    return Change("mutant", f"{name} {how}", tensors=lambda d: {name: torch.full_like(d.inputs[name], value)})
+
+
+def _off_by_one(name: str, move: Callable[[Tensor], Tensor]) -> Change:
+    return Change("mutant", f"{name} off by one", tensors=lambda draw: {name: move(draw.inputs[name])})
+
+
+def _parameter(name: str, spec: TensorSpec) -> list[Change | NotApplicable]:
+    if len(spec.shape) > 1:
+        return [
+            Change("mutant", f"{name} without its last feature", tensors=lambda d: {name: _short(d, name)})
+        ]
+    return [_skipped(name, 0 if name.rpartition(".")[2] == "bias" else 1)]
+
+
+def _short(draw: Draw, name: str) -> Tensor:
+    short = draw.inputs[name].clone()
+    short[..., -1] = 0
+    return short
+
+
+# ---------------------------------------------------------------- where tokens lie
+
+
+def _layout(subject: Subject, draw: Draw, name: str, spec: TensorSpec) -> list[Change | NotApplicable]:
+    field = spec.draw.removeprefix("step.")
+    if field == "positions":
+        return [_off_by_one(name, lambda x: (x - 1).clamp(min=0))]
+    if field == "slots":
+        slots = _slots(subject)
+        return [_off_by_one(name, lambda x: (x + 1) % slots)]
+    if field == "seq_lens":
+        return [_off_by_one(name, lambda x: x - 1), _stale_padding(subject, draw, name)]
+    if field == "query_starts":
+        return [_moved_start(draw, name)]
+    return [_other_rows_blocks(name, spec)]
+
+
+def _slots(subject: Subject) -> int:
+    pool = next(spec for name, spec in subject.specs.items() if name in subject.caches)
+    return pool.shape[0] * pool.shape[1]
+
+
+def _stale_padding(subject: Subject, draw: Draw, name: str) -> Change | NotApplicable:
+    """Rows one entry longer, where the table has room: the entry behind a row's end is read."""
+    what = f"{name} one longer: stale padding"
+    pool = next(spec for key, spec in subject.specs.items() if key in subject.caches)
+    table = next(spec for spec in subject.specs.values() if spec.draw == "step.block_tables")
+    room = table.shape[1] * pool.shape[1]
+    if bool((draw.inputs[name] >= room).all()):
+        return NotApplicable("mutant", what, "every row fills its block table")
+    return Change(
+        "mutant", what, tensors=lambda draw: {name: (draw.inputs[name] + 1).clamp(max=room)}, longer=1
+    )
+
+
+def _moved_start(draw: Draw, name: str) -> Change | NotApplicable:
+    """The last query of a row goes to the row behind it."""
+    what = f"{name} off by one"
+    starts_B1 = draw.inputs[name]
+    movable = ((starts_B1.diff()[:-1]) > 1).nonzero()
+    if not len(movable):
+        return NotApplicable("mutant", what, "no row with two queries has a row behind it")
+    at = int(movable[0]) + 1
+
+    def moved(draw: Draw) -> Tensors:
+        starts = draw.inputs[name].clone()
+        starts[at] -= 1
+        return {name: starts}
+
+    return Change("mutant", what, tensors=moved)
+
+
+def _other_rows_blocks(name: str, spec: TensorSpec) -> Change | NotApplicable:
+    """Every row reads with its neighbour's blocks; a single row with its own blocks in another order."""
+    dim = 0 if spec.shape[0] > 1 else 1
+    if spec.shape[dim] == 1:
+        return NotApplicable("mutant", f"{name} off by one", "one row of one block")
+    return _off_by_one(name, lambda x: x.roll(1, dim))
+
+
+# ---------------------------------------------------------------- arguments as they stand
+
+
+def _numbers(subject: Subject) -> list[NotApplicable]:
+    """Arguments that are no tensors: bounds for the host, which change no result."""
+    return [
+        NotApplicable("input", f"arg.{name}", f"no tensor: {value!r} in every call")
+        for name, value in subject.case.inputs.items()
+        if not isinstance(value, TensorSpec)
+    ]
+
+
+def _swapped(subject: Subject) -> list[Change | NotApplicable]:
+    arguments = [(name, spec) for name, spec in subject.specs.items() if name.startswith("arg.")]
+    alike = [
+        (one, other)
+        for (one, a), (other, b) in combinations(arguments, 2)
+        if (a.shape, a.dtype) == (b.shape, b.dtype) and subject.mutable.isdisjoint((one, other))
+    ]
+    if not alike:
+        return [NotApplicable("mutant", "swapped arguments", "no two have one shape and dtype")]
+    return [_swap(one, other, subject) for one, other in alike]
+
+
+def _swap(one: str, other: str, subject: Subject) -> Change | NotApplicable:
+    what = f"{one} and {other} swapped"
+    draws = {subject.specs[name].draw for name in (one, other)}
+    if draws == {"integers"}:
+        return NotApplicable("mutant", what, "another noise, as right as this one")
+    if len(draws) > 1:
+        return NotApplicable("mutant", what, "values of one are not legal for the other")
+    return Change("mutant", what, tensors=lambda d: {one: d.inputs[other], other: d.inputs[one]})

@@ -1,0 +1,126 @@
+"""Arithmetic as others might do it: every result rounded to fewer bits, or sums taken in another order.
+
+    with narrower(torch.float32): ...     results of float32 operations have tf32's 10 bits of mantissa
+    with narrow_sums(torch.bfloat16): ... sums and matrix products add up in bfloat16
+    with other_order(): ...               the same sums, in parts and from the other end; nothing is lost
+
+Works on what PyTorch's operators see, so on `reference` implementations. Copies (gather, cat, store) lose
+nothing: they are no arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# Bits of mantissa after the leading one, in the next format below: float32 -> tf32, bfloat16 -> fp8 (e4m3),
+# float16 -> bfloat16, float64 -> float32.
+_NARROWER = {torch.float64: 23, torch.float32: 10, torch.float16: 7, torch.bfloat16: 3}
+PART = 32  # products that are added before a sum in few bits is rounded: two steps of a tensor core
+PARTS = 3  # of a sum in another order; libraries cut at powers of two, whose halves may come out the same
+_MOVES = (
+    "_to_copy", "alias", "cat", "clone", "copy_", "embedding", "empty", "fill_", "gather", "index",
+    "index_copy_", "index_put_", "index_select", "masked_fill", "masked_fill_", "new_empty", "new_zeros",
+    "ones", "repeat", "stack", "where", "zeros", "zero_",
+)  # fmt: skip
+_aten = torch.ops.aten
+
+
+def narrower_bits(dtype: torch.dtype) -> int:
+    return _NARROWER[dtype]
+
+
+def rounded(x: Tensor, bits: int) -> Tensor:
+    """x with `bits` bits of mantissa after the leading one, to nearest, in its own dtype and range."""
+    mantissa, exponent = torch.frexp(x.double())
+    kept = torch.ldexp((mantissa * 2 ** (bits + 1)).round(), exponent - (bits + 1))
+    return torch.where(x.isfinite(), kept, x.double()).to(x.dtype)
+
+
+def narrower(dtype: torch.dtype) -> TorchDispatchMode:
+    return _Rounding(narrower_bits(dtype))
+
+
+def narrow_sums(dtype: torch.dtype) -> TorchDispatchMode:
+    return _Sums(PART, lambda part: part.to(dtype).to(part.dtype))
+
+
+def other_order() -> TorchDispatchMode:
+    return _Sums(None, lambda part: part)
+
+
+class _Rounding(TorchDispatchMode):
+    """Rounds what every operator computes, and what enters a matrix product."""
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        self._bits = bits
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _PRODUCTS:
+            args = tuple(self._round(x) for x in args)
+        result = func(*args, **(kwargs or {}))
+        if _name(func) in _MOVES or func.is_view:
+            return result
+        if func._schema.is_mutable:
+            return result.copy_(self._round(result)) if isinstance(result, Tensor) else result
+        return tuple(map(self._round, result)) if isinstance(result, tuple) else self._round(result)
+
+    def _round(self, x: Any) -> Any:
+        return rounded(x, self._bits) if isinstance(x, Tensor) and x.is_floating_point() else x
+
+
+class _Sums(TorchDispatchMode):
+    """Takes sums part by part, last part first, and passes every partial sum through `keep`."""
+
+    def __init__(self, part: int | None, keep: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self._part, self._keep = part, keep
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is _aten.addmm.default and not kwargs:
+            bias, a, b = args
+            return self._product(a, b, _aten.mm.default, bias)
+        if func in _PRODUCTS and not kwargs and len(args) == 2:
+            return self._product(args[0], args[1], func)
+        if func in (_aten.mean.dim, _aten.sum.dim_IntList) and isinstance(args[0], Tensor):
+            return self._reduced(func, *args, **kwargs)
+        if func is _aten._softmax.default:
+            x, dim, half_to_float = args
+            return func(x.flip(dim), dim, half_to_float).flip(dim)
+        return func(*args, **kwargs)
+
+    def _product(self, a: Tensor, b: Tensor, func: Any, bias: Tensor | None = None) -> Tensor:
+        wide = torch.promote_types(a.dtype, torch.float32)
+        step = self._part or -(-a.shape[-1] // PARTS)
+        total = None
+        for left, right in reversed(list(zip(a.split(step, -1), b.split(step, -2)))):
+            product = func(left.to(wide), right.to(wide))
+            total = self._keep(product if total is None else total + product)
+        assert total is not None
+        return (total if bias is None else total + bias.to(wide)).to(a.dtype)
+
+    def _reduced(self, func: Any, x: Tensor, dims: Sequence[int] | None, *rest: Any, **kwargs: Any) -> Tensor:
+        if dims is None or len(dims) != 1 or kwargs or not x.is_floating_point():
+            return func(x, dims, *rest, **kwargs)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        step = self._part or -(-x.shape[dims[0]] // PARTS)
+        total = None
+        for part in reversed(x.split(step, dims[0])):
+            found = _aten.sum.dim_IntList(part.to(wide), dims, *rest)
+            total = self._keep(found if total is None else total + found)
+        assert total is not None
+        is_mean = func is _aten.mean.dim
+        return (total / x.shape[dims[0]] if is_mean else total).to(x.dtype)
+
+
+_PRODUCTS = (_aten.mm.default, _aten.addmm.default, _aten.bmm.default)
+
+
+def _name(func: Any) -> str:
+    return func._schema.name.removeprefix("aten::")

@@ -1,0 +1,118 @@
+"""`run_audit`: every case that a request names, task by task.
+
+report = run_audit(AuditRequest(targets=("rms_norm",)))
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from fastkernels import registry
+from fastkernels.audit.admission import admit, audit_case
+from fastkernels.errors import MachineError, NotFoundError, UsageError
+from fastkernels.measure.environment import environment, require_device
+from fastkernels.records import AuditReport, AuditRow, AuditTask, Case, Record, Size
+from fastkernels.registry.schema import TaskEntry
+from fastkernels.settings import resolve
+
+
+class AuditRequest(Record):
+    """What `fk audit` was asked. None: decided from the machine (`resolved`)."""
+
+    targets: tuple[str, ...] = ()
+    level: int | None = None
+    architecture: str | None = None
+    case_glob: str | None = None
+    size: Size | None = None
+    device: Literal["cpu", "cuda"] | None = None
+    seed: int = 0  # fixed: admission is a fact about a case, and has to come out the same tomorrow
+
+    @classmethod
+    def parse(cls, **flags: Any) -> AuditRequest:
+        """From a command's flags, with the user's settings behind them."""
+        settings = resolve(device=flags.pop("device"), size=flags.pop("size"))
+        device = None if settings.device == "auto" else settings.device
+        size = None if settings.size == "auto" else settings.size
+        return cls(**flags, device=device, size=size).resolved()
+
+    def resolved(self) -> AuditRequest:
+        """Every default filled in from this machine. MachineError for CUDA without CUDA."""
+        device = require_device(self.device)
+        size = self.size or ("full" if device == "cuda" else "tiny")
+        return self.model_copy(update={"device": device, "size": size})
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Cases done and in all, and which is next."""
+
+    done: int
+    total: int
+    text: str
+
+
+def run_audit(
+    request: AuditRequest, progress: Callable[[Progress], None] = lambda progress: None
+) -> AuditReport:
+    """Audit what the request names. After Ctrl-C the rows so far, `complete=False`.
+
+    UsageError: no case is named. MachineError: the device is not there.
+    """
+    request = request.resolved()
+    assert request.device
+    begin = time.monotonic()
+    found = _cases(request)
+    rows: list[AuditRow] = []
+    unaudited: list[str] = []
+    complete = True
+    try:
+        for done, (entry, case) in enumerate(found):
+            progress(Progress(done, len(found), f"{case.task} {case.id}"))
+            try:
+                rows.append(audit_case(entry, case, request.device, request.seed))
+            except (MachineError, torch.OutOfMemoryError) as error:
+                unaudited.append(f"{case.task} {case.id}: {error}")
+    except KeyboardInterrupt:
+        complete = False
+    return AuditReport(
+        schema=1,
+        environment=environment(request.device),
+        request=request.model_dump(mode="json"),
+        tasks=_tasks(found, rows),
+        rows=tuple(rows),
+        unaudited=tuple(unaudited),
+        wall_s=time.monotonic() - begin,
+        complete=complete,
+    )
+
+
+def _cases(request: AuditRequest) -> list[tuple[TaskEntry, Case]]:
+    entries = registry.find_tasks(request.targets, request.level, request.architecture)
+    found = [
+        (entry, case)
+        for entry in entries
+        for case in registry.cases(entry, request.size, request.architecture, request.case_glob)
+    ]
+    if found:
+        return found
+    if not entries:
+        raise UsageError(
+            f"No task at level {request.level} matches. See: fk list tasks --level {request.level}"
+        )
+    if request.case_glob is not None:
+        known = [
+            case.id for entry in entries for case in registry.cases(entry, request.size, request.architecture)
+        ]
+        raise NotFoundError("case", request.case_glob, known, f"fk show {entries[0].id}")
+    names = ", ".join(entry.id for entry in entries)
+    raise UsageError(f"{names}: no cases of size {request.size}. See: fk show {entries[0].id}")
+
+
+def _tasks(found: list[tuple[TaskEntry, Case]], rows: list[AuditRow]) -> tuple[AuditTask, ...]:
+    audited = dict.fromkeys(entry.id for entry, _ in found if any(row.task == entry.id for row in rows))
+    return tuple(admit(task, [row for row in rows if row.task == task]) for task in audited)

@@ -1,0 +1,146 @@
+"""One case under audit: draws of inputs, and the baseline's module run on them with or without a change.
+
+subject = Subject(entry, case, "cpu")
+draw = subject.draw("normal", seed=0)       inputs and right outputs; those of the call before
+subject.run(draw, change)                   what the baseline returns with one mistake in it
+subject.exact(draw, change)                 the same mistake in float64, where only mathematics is left
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fastkernels import kernels
+from fastkernels.judge.oracle import Oracle
+from fastkernels.loader.inputs import cast, draw, trial_specs
+from fastkernels.loader.materialize import bind, build_module, mutable_names
+from fastkernels.loader.overlay import Overlay
+from fastkernels.records import Case
+from fastkernels.registry.schema import TaskEntry
+
+Outputs = Mapping[str, Tensor]
+Kind = Literal["trivial", "input", "mutant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One call and the one before it. Mutated tensors have their values from before the call in `inputs`."""
+
+    distribution: str
+    inputs: Mapping[str, Tensor]
+    right: Outputs  # the baseline's outputs
+    before: Mapping[str, Tensor]
+    previous: Outputs  # the baseline's outputs of the call before
+
+    def wide(self, exact: Outputs, exact_previous: Outputs) -> Draw:
+        """The same draw in float64."""
+        inputs, before = (cast(tensors, torch.float64) for tensors in (self.inputs, self.before))
+        return Draw(self.distribution, inputs, exact, before, exact_previous)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One way to be wrong. What is None stays as the baseline has it."""
+
+    kind: Kind
+    name: str
+    tensors: Callable[[Draw], Mapping[str, Tensor]] | None = None  # in place of some of the call's tensors
+    around: Callable[[nn.Module], AbstractContextManager[object]] | None = None  # while the module runs
+    outputs: Callable[[Draw, Outputs], Outputs] | None = None  # in place of some of the outputs
+    longer: int = 0  # rows reach this many tokens beyond the longest that the host knows of
+    implementation: str | None = None  # None: the baseline's choice
+    part_of: str | None = None  # the task of the part in which the mistake is; None: the case's own
+    unused_part: str | None = None  # the task of the part that has this parameter, if forward never calls it
+
+    @property
+    def runs(self) -> bool:
+        """Whether the module has to be run: without, only its right outputs are changed."""
+        return self.tensors is not None or self.around is not None
+
+
+@dataclass(frozen=True, slots=True)
+class NotApplicable:
+    """A way to be wrong that this case has no place for."""
+
+    kind: Kind
+    name: str
+    reason: str
+
+
+RIGHT = Change("mutant", "none", around=lambda module: contextlib.nullcontext())
+
+
+@dataclass
+class Subject:
+    entry: TaskEntry
+    case: Case
+    device: str
+    _modules: dict[torch.dtype, nn.Module] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        overlay = Overlay.over_baseline()
+        self.overlay = overlay
+        self.module = build_module(overlay, self.case, self.device)
+        self.specs = trial_specs(self.case, self.module)
+        self.mutable = mutable_names(self.entry.mutates, self.specs)
+        self.caches = [name for name, spec in self.specs.items() if spec.draw == "cache"]
+        self.oracle = Oracle(self.case, overlay, self.device)
+        self._modules[self.dtype] = self.module
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return getattr(torch, self.case.dtype)
+
+    def draw(self, distribution: str, seed: int) -> Draw:
+        inputs, before = (
+            draw(self.specs, self.case, number, distribution, self.device) for number in (seed, seed + 1)
+        )
+        return Draw(distribution, inputs, self._invoke(inputs, RIGHT), before, self._invoke(before, RIGHT))
+
+    def run(self, draw: Draw, change: Change) -> Outputs:
+        """The outputs and mutated arguments of the baseline with `change`; `draw` stays as it is."""
+        return self._changed(draw, change)
+
+    def exact(self, draw: Draw, change: Change) -> Outputs:
+        """The same in float64 and plain PyTorch; `draw` is a wide one."""
+        with kernels.use("reference"):
+            return self._changed(draw, change, torch.float64)
+
+    def _changed(self, draw: Draw, change: Change, dtype: torch.dtype | None = None) -> Outputs:
+        outputs = draw.right
+        if change.runs:
+            given = change.tensors(draw) if change.tensors else {}
+            outputs = self._invoke({**draw.inputs, **given}, change, dtype)
+        return {**outputs, **change.outputs(draw, outputs)} if change.outputs else outputs
+
+    def _invoke(
+        self, tensors: Mapping[str, Tensor], change: Change, dtype: torch.dtype | None = None
+    ) -> Outputs:
+        own = {name: tensor.clone() if name in self.mutable else tensor for name, tensor in tensors.items()}
+        module = self._module(dtype or self.dtype)
+        call = bind(module, self._longer(change.longer), own)
+        if call.step is not None and change.longer:
+            step = dataclasses.replace(call.step, max_seq_len=call.step.max_seq_len + change.longer)
+            call = dataclasses.replace(call, step=step)
+        forced = kernels.use(change.implementation) if change.implementation else contextlib.nullcontext()
+        with forced, change.around(module) if change.around else contextlib.nullcontext():
+            return {name: output.detach() for name, output in call.invoke().items()}
+
+    def _longer(self, tokens: int) -> Case:
+        """The case with its host's bounds of sequence lengths raised."""
+        inputs = self.case.inputs
+        known = {name: inputs[name] + tokens for name in ("max_seq_len",) if name in inputs}  # type: ignore[operator]
+        return self.case.model_copy(update={"inputs": {**inputs, **known}}) if tokens else self.case
+
+    def _module(self, dtype: torch.dtype) -> nn.Module:
+        if dtype not in self._modules:
+            self._modules[dtype] = build_module(self.overlay, self.case, self.device, dtype)
+        return self._modules[dtype]

@@ -1,0 +1,85 @@
+"""What an audit must find: rules that accept too much or too little, cases that show nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fastkernels import registry
+from fastkernels.audit import admission
+from fastkernels.audit.admission import admit, audit_case
+from fastkernels.judge import compare
+from fastkernels.kernels import base as kernels
+from fastkernels.records import AuditCheck, AuditRow, Case
+from tests.unit.audit.conftest import case_of
+
+NORM = "llama-tiny-T5-D64-residual-f32"
+
+
+def audit(case: Case) -> AuditRow:
+    return audit_case(registry.task(case.task), case, "cpu", seed=0)
+
+
+def bad(row: AuditRow) -> dict[str, str]:
+    return {check.name: check.reason for check in row.checks if check.good is False}
+
+
+def test_a_rule_that_allows_too_much_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "K", 5e4)
+    row = audit(case_of("L1/rms_norm", NORM))
+    assert not row.admitted
+    for name in ("written with fewer bits, out.0", "arithmetic one step narrower"):
+        assert bad(row)[name] == "the judge accepts it"
+
+
+def test_a_margin_below_four_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = case_of("L1/rms_norm", NORM)
+    good = audit(case)
+    assert good.admitted
+    assert good.margin is not None
+    monkeypatch.setattr(admission, "MARGIN", 1.01 * good.margin)
+    row = audit(case)
+    assert list(bad(row)) == [good.closest]
+    assert "times as wrong as the worst golden" in bad(row)[good.closest]
+
+
+def test_a_rule_that_refuses_right_kernels_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "floor", lambda dtype: 1e-12)
+    monkeypatch.setattr(compare, "K", 0.01)
+    row = audit(case_of("L1/rms_norm", NORM))
+    goldens = {check.name for check in row.checks if check.kind == "golden"}
+    assert bad(row)
+    assert bad(row).keys() <= goldens
+    assert not row.admitted
+
+
+def test_a_case_whose_answer_is_constant_is_found() -> None:
+    case = case_of("L1/softmax", "tiny-T7-V2-f32")
+    (name, spec), *_ = case.inputs.items()
+    single = case.model_copy(update={"inputs": {name: spec.model_copy(update={"shape": (7, 1)})}})
+    row = audit(single)
+    assert {"does work", "ones as out.0", "previous as out.0"} <= bad(row).keys()
+    assert not admit(case.task, [row]).admitted
+
+
+def test_a_reference_that_is_not_deterministic_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = kernels.registered["softmax"]
+    right = kernel.reference
+    monkeypatch.setattr(kernel, "reference", lambda x: right(x) * (1 + 1e-7 * torch.rand(())))
+    row = audit(case_of("L1/softmax", "tiny-T3-V997-f32"))
+    assert "deterministic" in bad(row)
+
+
+def test_what_one_case_leaves_open_another_has_to_show() -> None:
+    def row(case: str, **check: object) -> AuditRow:
+        found = AuditCheck(kind="input", name="arg.seeds of the call before", **check)  # type: ignore[arg-type]
+        return AuditRow(
+            task="L1/x", variant="default", case=case, rule="sampler", admitted=True, margin=None, draws=7,
+            checks=(found,),
+        )  # fmt: skip
+
+    open_row, shown = row("few", good=None, elsewhere=True), row("many", good=True)
+    assert admit("L1/x", [open_row, shown]).admitted
+    alone = admit("L1/x", [open_row])
+    assert not alone.admitted
+    assert "not shown by this case" in alone.problems[0]

@@ -1,0 +1,110 @@
+"""Mutants are wrong in the way that their names say, and leave everything else alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fastkernels.audit.mutants import mutants
+from fastkernels.audit.subject import Change, Draw, NotApplicable, Subject
+from fastkernels.audit.trivial import candidates
+from tests.unit.audit.conftest import case_of, subject_of
+
+
+def setting(task: str, case: str) -> tuple[Subject, Draw, dict[str, Change | NotApplicable]]:
+    subject = subject_of(case_of(task, case))
+    draw = subject.draw("normal", 0)
+    return subject, draw, {found.name: found for found in mutants(subject, draw)}
+
+
+def test_a_case_offers_what_it_has() -> None:
+    _, _, found = setting("L3/decoder_layer", "llama-tiny-qwen2-mixed-odd-residual-f32")
+    assert {
+        "last row dropped, out.1",
+        "arg.residual skipped",
+        "param.self_attn.qkv_proj.linear.bias skipped",
+        "param.mlp.down_proj.linear.weight without its last feature",
+        "input_layernorm.eps skipped",
+        "post_attention_layernorm.residual_TD skipped",
+        "self_attn.rotary_emb left out",
+        "self_attn.attn.decode.scale wrong by 1.03125",
+        "step.seq_lens off by one",
+        "step.seq_lens one longer: stale padding",
+        "step.slots.0 of the call before",
+        "last row not written, cache.0.0.k_cache",
+        "arithmetic one step narrower",
+    } <= {name for name, change in found.items() if isinstance(change, Change)}
+
+
+def test_a_parameter_that_forward_never_reads_is_left_to_the_task_of_its_part() -> None:
+    _, _, found = setting("L4/llama", "llama-tiny-decode-1x100-f32")
+    unused = {name: change.unused_part for name, change in found.items() if isinstance(change, Change)}
+    assert unused["param.lm_head.linear.weight of the call before"] == "L2/parallel_embedding"
+    assert unused["param.norm.weight of the call before"] is None
+
+
+def test_windows_are_moved_both_ways_and_their_absence_is_said() -> None:
+    _, _, windowed = setting("L1/decode_attention", "llama-tiny-mistral-mixed-odd-f32")
+    assert {"window one longer", "window one shorter"} <= windowed.keys()
+    _, _, plain = setting("L1/decode_attention", "llama-tiny-mixed-odd-f32")
+    assert plain["window off by one"] == NotApplicable("mutant", "window off by one", "no window")
+
+
+def test_a_change_does_what_its_name_says_and_leaves_the_draw_as_it_was() -> None:
+    subject, draw, found = setting("L1/rms_norm", "llama-tiny-T5-D64-residual-f32")
+    before = {name: value.clone() for name, value in draw.inputs.items()}
+    x, residual, weight = (draw.inputs[f"{name}"] for name in ("arg.x_TD", "arg.residual_TD", "param.weight"))
+
+    def run(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        change = found[name]
+        assert isinstance(change, Change)
+        outputs = subject.run(draw, change)
+        return outputs["out.0"], outputs["out.1"]
+
+    def norm(s: torch.Tensor, eps: float = subject.module.eps) -> torch.Tensor:  # type: ignore[assignment]
+        return s * torch.rsqrt(s.square().mean(-1, keepdim=True) + eps) * weight
+
+    torch.testing.assert_close(run("arg.residual_TD skipped"), (norm(x), x))
+    torch.testing.assert_close(run("eps skipped"), (norm(x + residual, 0.0), x + residual))
+    y, s = run("last row dropped, out.0")
+    assert not y[-1].any()
+    torch.testing.assert_close((y[:-1], s), (norm(x + residual)[:-1], x + residual))
+    stale = draw.before["arg.residual_TD"]
+    torch.testing.assert_close(run("arg.residual_TD of the call before")[1], x + stale)
+    assert all(torch.equal(draw.inputs[name], value) for name, value in before.items())
+    torch.testing.assert_close(subject.run(draw, Change("mutant", "none")), dict(draw.right))
+
+
+def test_stale_rows_of_a_mutated_argument_are_those_that_the_call_should_write() -> None:
+    subject, draw, found = setting("L1/kv_cache", "llama-tiny-T5-JK2x16-f32")
+    change = found["last row not written, arg.k_cache"]
+    assert isinstance(change, Change)
+    spoiled = subject.run(draw, change)["arg.k_cache"]
+    differs = (spoiled != draw.right["arg.k_cache"]).flatten(0, -2).any(1)
+    assert int(differs.sum()) == 1
+    row = int(differs.nonzero())
+    assert torch.equal(spoiled.flatten(0, -2)[row], draw.inputs["arg.k_cache"].flatten(0, -2)[row])
+
+
+def test_lengths_stay_inside_the_block_tables() -> None:
+    _, draw, found = setting("L2/paged_attention", "llama-tiny-decode-8x200-f32")
+    change = found["step.seq_lens one longer: stale padding"]
+    assert isinstance(change, Change)
+    assert change.tensors is not None
+    longer = change.tensors(draw)["step.seq_lens"]
+    assert torch.equal(longer, draw.inputs["step.seq_lens"] + 1)
+    assert int(longer.max()) <= draw.inputs["step.block_tables.0"].shape[1] * 16
+    _, _, full = setting("L1/prefill_attention", "llama-tiny-prefill-1x64-f32")
+    assert isinstance(full["arg.seq_lens one longer: stale padding"], NotApplicable)
+
+
+@pytest.mark.parametrize("task", ["L1/kv_cache", "L1/embedding"])
+def test_an_empty_body_leaves_poison_or_what_was_there(task: str) -> None:
+    case = "llama-tiny-T5-JK2x16-f32" if task == "L1/kv_cache" else "llama-tiny-T5-V256-D64-f32"
+    subject = subject_of(case_of(task, case))
+    draw = subject.draw("normal", 0)
+    for change in candidates(subject, draw.right):
+        if isinstance(change, Change) and change.name.startswith("empty as "):
+            name = change.name.removeprefix("empty as ")
+            found = subject.run(draw, change)[name]
+            assert torch.equal(found, draw.inputs[name]) if name in draw.inputs else found.isnan().all()
