@@ -177,6 +177,12 @@ class Referee:
         """The results of a call, copied when it returned, against what lies there after the next call."""
         return rules.untouched({name: at_return[name] for name in later}, later)
 
+    @property
+    def wants_draws(self) -> bool:
+        """Whether a sampler drew too little for its distribution to show. Temperature 0 draws nothing."""
+        judge = self._samplers["candidate"]
+        return self._entry.rule == "sampler" and judge.draws > 0 and not judge.enough
+
     def final(self) -> Verdict | None:
         """What only all iterations together show: the distribution of a sampler's draws."""
         if self._entry.rule != "sampler":

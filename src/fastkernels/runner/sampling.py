@@ -1,7 +1,7 @@
 """The timed part of a trial: blocks, each of them checked, until the speed-up is known or the budget spent.
 
 In the graph contract chains are renewed from time to time, so that all sides are timed at many places in
-memory, and now and then one link runs alone (audit.py).
+memory, and now and then one link runs alone (account.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fastkernels.judge.verdict import Verdict
 from fastkernels.loader.inputs import DISTRIBUTIONS
 from fastkernels.measure import stats
-from fastkernels.runner import audit
+from fastkernels.runner import account
 from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.blocks import Blocks
 from fastkernels.runner.lineup import Lineup
@@ -28,7 +28,7 @@ ORACLE_SHARE = 0.1  # of timed blocks also meet the oracle; nobody but the judge
 PARAMETER_ECHO_SHARE = (
     0.15  # of blocks look whether the parameters changed; other inputs are looked at always
 )
-ALONE_SHARE = 0.25  # of blocks are followed by one of a single link, drawn in secret (audit.shared_work)
+ALONE_SHARE = 0.25  # of blocks are followed by one of a single link, drawn in secret (account.shared_work)
 REPACK_SHARE = 0.06  # of blocks bring new parameters to a module that repacks them
 # Links of a chain for each block that it lasts: long chains cost more to build, and need it less.
 LINKS_OF_A_BLOCK = 4
@@ -107,7 +107,7 @@ class Sampling:
         a, c, a2 = (found[id(party)] for party in lineup.everybody)
         oracle_link = bench.rng.randrange(len(c.described)) if bench.draws(ORACLE_SHARE) else None
         inputs = lineup.inputs_of(link)
-        if verdict := self._referee.judge(inputs, c, a, distribution, oracle_link) or audit.impossible(c):
+        if verdict := self._referee.judge(inputs, c, a, distribution, oracle_link) or account.impossible(c):
             return verdict
         return a, c, a2
 

@@ -30,7 +30,7 @@ from fastkernels.measure.ceilings import ceilings
 from fastkernels.measure.chain import ChainPlan, chain_plan
 from fastkernels.records import Case, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
-from fastkernels.runner import audit
+from fastkernels.runner import account
 from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.blocks import durations_ns
 from fastkernels.runner.lineup import Lineup
@@ -93,6 +93,8 @@ class Trial:
             return verdict
         if verdict := self._correct():
             return verdict
+        if verdict := self._drawn():
+            return verdict
         if not self._case.timed:
             return self._referee.final() or Verdict.passed()
         if self._bench.contract == "graph" and (verdict := self._lineup.capture()):
@@ -136,6 +138,20 @@ class Trial:
             if verdict := self._referee.judge(self._lineup.inputs, ours, theirs, distribution, oracle_link=0):
                 return verdict
         return self._repeat(DISTRIBUTIONS[-1])
+
+    def _drawn(self) -> Verdict | None:
+        """A sampler's draws until they can tell a wrong distribution from chance."""
+        while self._referee.wants_draws:
+            self._lineup.refill("normal")
+            found = self._lineup.block(
+                [self._lineup.a, self._lineup.c], "host", fresh=False, parameters=True, echo_parameters=False
+            )
+            if isinstance(found, Verdict):
+                return found
+            ours, theirs = found[id(self._lineup.c)], found[id(self._lineup.a)]
+            if verdict := self._referee.judge(self._lineup.inputs, ours, theirs, "normal", oracle_link=None):
+                return verdict
+        return None
 
     def _repeat(self, distribution: str) -> Verdict | None:
         """The same inputs again must give the same; and results must survive a later call on other inputs."""
@@ -181,12 +197,14 @@ class Trial:
     def _audit(self, sampled: Sampled) -> Verdict | None:
         """Whether the candidate's own account of its time can be true."""
         blocks = sampled.blocks
-        if verdict := audit.shared_work(sampled.alone, blocks):
+        if verdict := account.shared_work(sampled.alone, blocks):
             return verdict
         slack_ns = WINDOW_SLACK_NS[self._outcome.contract]
-        if slack_ns is not None and (verdict := audit.understated(blocks.c, blocks.a, slack_ns)):
+        if slack_ns is not None and (verdict := account.understated(blocks.c, blocks.a, slack_ns)):
             return verdict
-        return audit.too_many_threads(blocks.c, self._bench.threads) if self._bench.device == "cpu" else None
+        return (
+            account.too_many_threads(blocks.c, self._bench.threads) if self._bench.device == "cpu" else None
+        )
 
     def _unstable(self, sampled: Sampled) -> Verdict:
         blocks, interval = sampled.blocks, sampled.interval

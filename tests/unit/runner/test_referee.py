@@ -92,6 +92,7 @@ def test_draws_of_all_links_are_judged() -> None:
         ]
     )
     assert referee.check(inputs, reading(right), reading(right), "normal", None) is None
+    assert referee.wants_draws, "a few draws tell nothing of a distribution"
     spoiled = right.clone()
     spoiled[6, 0] = 1 << 20  # no id of the vocabulary
     assert referee.check(inputs, reading(spoiled), reading(right), "normal", None).status == "WRONG"

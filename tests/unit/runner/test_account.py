@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from fastkernels.runner import audit
+from fastkernels.runner import account
 from fastkernels.runner.blocks import Blocks
 from fastkernels.runner.party import Reading
 
@@ -26,13 +26,13 @@ def side(
 
 
 def test_a_duration_beyond_the_window_is_impossible() -> None:
-    assert audit.impossible(reading(100, 99)).status == "IMPLAUSIBLE"
-    assert audit.impossible(reading(99, 99)) is None
+    assert account.impossible(reading(100, 99)).status == "IMPLAUSIBLE"
+    assert account.impossible(reading(99, 99)) is None
 
 
 @pytest.mark.parametrize(("true_us", "claimed_us"), [(1000, 500), (1000, 100), (200, 20), (10_000, 7000)])
 def test_work_outside_the_claimed_time_shows(true_us: float, claimed_us: float) -> None:
-    verdict = audit.understated(
+    verdict = account.understated(
         side(true_us, claimed_us, late_us=3000), side(1000, 1000, late_us=3000, seed=2)
     )
     assert verdict.status == "IMPLAUSIBLE"
@@ -43,11 +43,11 @@ def test_work_outside_the_claimed_time_shows(true_us: float, claimed_us: float) 
 def test_an_honest_candidate_on_a_busy_machine_is_not_accused(true_us: float) -> None:
     """Its answers come late more often, and later, than the baseline's."""
     honest = side(true_us, true_us, late_us=20_000)
-    assert audit.understated(honest, side(1000, 1000, late_us=100, seed=2)) is None
+    assert account.understated(honest, side(1000, 1000, late_us=100, seed=2)) is None
 
 
 def test_a_few_readings_accuse_nobody() -> None:
-    assert audit.understated(side(1000, 10, count=5), side(1000, 1000, count=5)) is None
+    assert account.understated(side(1000, 10, count=5), side(1000, 1000, count=5)) is None
 
 
 def blocks(candidate_us: float, baseline_us: float, scatter: float = 0.1, count: int = 7) -> Blocks:
@@ -64,7 +64,7 @@ def blocks(candidate_us: float, baseline_us: float, scatter: float = 0.1, count:
 
 def test_one_link_that_does_the_work_of_all_is_found() -> None:
     """20 us alone on both sides; 64 calls at once take little longer than one."""
-    verdict = audit.shared_work(blocks(20, 20), blocks(1.5, 18, count=30))
+    verdict = account.shared_work(blocks(20, 20), blocks(1.5, 18, count=30))
     assert verdict.status == "IMPLAUSIBLE"
     assert "each other's work" in verdict.failure.message
 
@@ -80,25 +80,25 @@ def test_one_link_that_does_the_work_of_all_is_found() -> None:
     ],
 )
 def test_honest_calls_lose_their_chain_as_the_baseline_does(ours, ours_chained, theirs, theirs_chained):
-    assert audit.shared_work(blocks(ours, theirs), blocks(ours_chained, theirs_chained, count=30)) is None
+    assert account.shared_work(blocks(ours, theirs), blocks(ours_chained, theirs_chained, count=30)) is None
 
 
 def test_two_calls_alone_tell_nothing() -> None:
-    assert audit.shared_work(blocks(20, 20, count=2), blocks(1, 18, count=30)) is None
+    assert account.shared_work(blocks(20, 20, count=2), blocks(1, 18, count=30)) is None
 
 
 def test_more_threads_than_allowed_show_in_the_kernels_clock() -> None:
     four = [reading(1_000_000, 1_100_000, cpu_ns=4_000_000) for _ in range(30)]
     one = [reading(1_000_000, 1_100_000, cpu_ns=1_050_000) for _ in range(30)]
-    assert audit.too_many_threads(four, threads=1).label == "TAMPERED(threads)"
+    assert account.too_many_threads(four, threads=1).label == "TAMPERED(threads)"
     allowed = [reading(1_000_000, 1_100_000, cpu_ns=4_000_000, threads=4) for _ in range(30)]
-    assert audit.too_many_threads(allowed, threads=4) is None
-    assert audit.too_many_threads(one, threads=1) is None
-    assert audit.too_many_threads([reading(1, 2)] * 30, threads=1) is None
+    assert account.too_many_threads(allowed, threads=4) is None
+    assert account.too_many_threads(one, threads=1) is None
+    assert account.too_many_threads([reading(1, 2)] * 30, threads=1) is None
 
 
 def test_another_number_of_threads_than_was_set_is_tampering() -> None:
     changed = [reading(1000, 2000, threads=1) for _ in range(29)] + [reading(1000, 2000, threads=4)]
-    verdict = audit.too_many_threads(changed, threads=1)
+    verdict = account.too_many_threads(changed, threads=1)
     assert verdict.label == "TAMPERED(threads)"
     assert "set to 4" in verdict.failure.message
