@@ -3,7 +3,7 @@
 The judge's window of a call (wall clock from the request to the answer) holds the call, the copies beside
 it and two messages. Copies and messages cost the same in every worker, so what the window holds beyond the
 claimed time must be alike on both sides; a candidate that claims less than it took has more. The kernel's
-CPU clock of the process shows threads that the contract does not allow.
+CPU clock of the process shows threads that the contract does not allow, and a stopped process that runs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from fastkernels.judge.verdict import Verdict
 from fastkernels.records import Failure
 from fastkernels.runner.party import Reading
+from fastkernels.runner.pool import Standing
 
 # A busy machine makes answers late, never early, so the lowest tenth of the windows is compared: a
 # candidate that works outside its claimed time does so in every call. The excess must also be this share of
@@ -24,6 +25,8 @@ _QUANTILE = 0.1
 _SHARE = 0.3
 _FLOOR_NS = 50_000  # messages through a socket vary by tens of microseconds
 _CPU_SHARE = 1.25  # of the window, for each allowed thread
+_REST_SHARE = 0.05  # of the time in which a process is stopped
+_STOP_NS = 100_000  # of CPU time, for its threads to take the signal that stops them
 
 
 def impossible(reading: Reading) -> Verdict | None:
@@ -79,6 +82,43 @@ def too_many_threads(candidate: Sequence[Reading], threads: int) -> Verdict | No
         ),
         "threads",
     )
+
+
+def restless(candidate: Sequence[Reading]) -> Verdict | None:
+    """It used CPU time while it was stopped and others had their turns."""
+    if len(candidate) < MIN_READINGS:
+        return None
+    cpu_ns, rest_ns = (
+        float(np.mean(column)) for column in zip(*((r.rest_cpu_ns, r.rest_ns) for r in candidate))
+    )
+    if cpu_ns <= _REST_SHARE * rest_ns + _STOP_NS:
+        return None
+    return Verdict.failed(
+        "TAMPERED",
+        Failure(
+            message=f"used {cpu_ns / 1e3:.0f} us of CPU time within {rest_ns / 1e3:.0f} us in which it was "
+            "stopped, because the baseline had its turn"
+        ),
+        "pause",
+    )
+
+
+def other_flags(candidate: Reading, baseline: Reading) -> Verdict | None:
+    """A setting of its whole process is another than the baseline's."""
+    changed = [name for name, value in baseline.flags.items() if candidate.flags.get(name) != value]
+    if not changed:
+        return None
+    differences = "; ".join(f"{n} is {candidate.flags.get(n)}, not {baseline.flags[n]}" for n in changed)
+    message = f"{differences}: process-wide settings would change the rest of the model"
+    return Verdict.failed("TAMPERED", Failure(message=message), "global-state")
+
+
+def moved(before: Standing | None, after: Standing | None) -> Verdict | None:
+    """A baseline process is scheduled otherwise than when it started. Nobody else is here to do that."""
+    if before == after:
+        return None
+    message = f"the baseline's process was scheduled as {before} and is now as {after}"
+    return Verdict.failed("TAMPERED", Failure(message=message), "baseline")
 
 
 def _beyond_claim(readings: Sequence[Reading]) -> np.ndarray:

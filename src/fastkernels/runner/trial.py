@@ -104,6 +104,7 @@ class Trial:
             message = f"this machine cannot judge the case: {error}"
             outcome.verdict = Verdict.failed("INVALID_BASELINE", Failure(message=message))
         finally:
+            outcome.verdict = self._undisturbed() or outcome.verdict
             self._lineup.close()
         outcome.worst, outcome.checked = self._referee.worst, self._referee.checked
         outcome.notes += self._referee.notes
@@ -119,6 +120,15 @@ class Trial:
         if self._bench.contract == "graph" and (verdict := self._lineup.capture()):
             return verdict
         return self._time()
+
+    def _undisturbed(self) -> Verdict | None:
+        """TAMPERED(baseline) where a baseline process was rescheduled; another takes its place then."""
+        found = None
+        for party in (self._lineup.a, self._lineup.a2):
+            if party.worker.alive and (verdict := audit.moved(party.standing, party.worker.standing())):
+                party.worker.close()
+                found = verdict
+        return found
 
     def _chain(self, specs: Mapping[str, TensorSpec]) -> ChainPlan:
         """One link where nothing will be captured."""
@@ -188,7 +198,7 @@ class Trial:
 
     def _check(self, found: dict[int, Reading], distribution: str, full: bool) -> Verdict | None:
         referee, ours, theirs = self._referee, found[id(self._lineup.c)], found[id(self._lineup.a)]
-        if verdict := referee.described(ours, theirs):
+        if verdict := audit.other_flags(ours, theirs) or referee.described(ours, theirs):
             return verdict
         inputs = self._lineup.inputs
         oracle_link = self._bench.rng.randrange(len(ours.described)) if full else None
@@ -252,6 +262,8 @@ class Trial:
 
     def _audit(self, blocks: Blocks) -> Verdict | None:
         """Whether the candidate's own account of its time can be true."""
+        if verdict := audit.restless(blocks.c):
+            return verdict
         slack_ns = WINDOW_SLACK_NS[self._outcome.contract]
         if slack_ns is not None and (verdict := audit.understated(blocks.c, blocks.a, slack_ns)):
             return verdict
