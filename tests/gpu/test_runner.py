@@ -93,6 +93,21 @@ def test_a_chain_runs_its_links_in_order_and_each_to_its_end(device: CudaDevice)
     graph.release()
 
 
+def test_a_link_runs_alone(device: CudaDevice) -> None:
+    tensors = [torch.zeros(1 << 16, device="cuda") for _ in range(3)]
+    graph = Graph(device, poison=lambda result: None)
+    graph.capture([lambda x=x: x.add_(1) for x in tensors])
+    for x in tensors:
+        x.zero_()
+    graph.choose(1)
+    graph.prepare(lambda: None, 200_000)
+    graph.run(lambda: None, lambda: None, lambda result: None)
+    graph.choose(None)
+    graph.prepare(lambda: None, 200_000)
+    graph.run(lambda: None, lambda: None, lambda result: None)
+    assert [x.unique().tolist() for x in tensors] == [[1.0], [2.0], [1.0]]
+
+
 def test_work_that_a_call_leaves_on_another_stream_cannot_be_captured(device: CudaDevice) -> None:
     """Or a link could run while the next is timed."""
     x, side = torch.ones(1 << 20, device="cuda"), torch.cuda.Stream()

@@ -25,6 +25,7 @@ VERBS = {
     "eval": "Judge candidates inside whole models; MacroEval.",
     "stubs": "Write candidate files with the right names and signatures.",
     "check": "Look over candidate files without running them.",
+    "merge": "Join reports of fk kernels that are parts of one run.",
     "score": "Recompute MacroEval from report files.",
     "schema": "Print the JSON Schema of a report.",
     "doctor": "This machine: what works, what does not, how to get it.",

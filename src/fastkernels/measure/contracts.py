@@ -103,11 +103,15 @@ class Host:
 
 
 class Chain(Protocol):
-    """Captured calls in one graph; `results`: what each returned, rewritten by every launch."""
+    """Captured calls in one graph; `results`: what each returned, rewritten by every launch.
+
+    `launch` runs all of them, or one link alone; `ready` says before which it will be.
+    """
 
     results: list[Any]
 
-    def launch(self) -> None: ...
+    def ready(self, link: int | None) -> None: ...
+    def launch(self, link: int | None) -> None: ...
     def close(self) -> None: ...
 
 
@@ -158,7 +162,7 @@ class Eager:
 class Graph(Eager):
     """Launches what `capture` recorded; `poison(result)` spoils every call's results before each launch.
 
-    `keep` gets the results of all calls, in order.
+    `keep` gets the results of all calls that were launched, in order.
     """
 
     name = "graph"
@@ -167,6 +171,7 @@ class Graph(Eager):
         super().__init__(device)
         self._poison = poison
         self._chain: Chain | None = None
+        self._link: int | None = None
 
     def capture(self, calls: Sequence[Call]) -> list[Any]:
         """Record the calls; their results. Raises what a call or CUDA raises where it cannot be captured."""
@@ -180,19 +185,25 @@ class Graph(Eager):
             self._chain.close()
         self._chain = None
 
+    def choose(self, link: int | None) -> None:
+        """What the next iterations launch: a link alone, or the whole chain (None)."""
+        self._link = link
+
     def prepare(self, spin_cycles: int) -> None:
         assert self._chain is not None, "capture() comes before prepare()"
         super().prepare(spin_cycles)
+        self._chain.ready(self._link)
         for result in self._chain.results:
             self._poison(result)
 
     def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> Timing:
         assert self._chain is not None, "capture() comes before run()"
-        chain = self._chain
+        chain, link = self._chain, self._link
+        results = chain.results if link is None else [chain.results[link]]
 
         def launched() -> list[Any]:
-            chain.launch()
-            return chain.results
+            chain.launch(link)
+            return results
 
         return super().run(stage, launched, keep)
 
@@ -286,13 +297,18 @@ class CudaChain:
     def __init__(
         self, driver: Driver, stream: int, graphs: list[Any], handles: Sequence[int], results: list[Any]
     ) -> None:
-        self._driver, self._stream, self._graphs = driver, stream, graphs
+        self._driver, self._stream, self._graphs, self._handles = driver, stream, graphs, handles
         self.results = results
-        self._executable = driver.chain(handles)
+        self._executables: dict[int | None, int] = {None: driver.chain(handles)}
 
-    def launch(self) -> None:
-        self._driver.launch(self._executable, self._stream)
+    def ready(self, link: int | None) -> None:
+        if link is not None and link not in self._executables:
+            self._executables[link] = self._driver.chain([self._handles[link]])
+
+    def launch(self, link: int | None) -> None:
+        self._driver.launch(self._executables[link], self._stream)
 
     def close(self) -> None:
-        self._driver.drop_chain(self._executable)
-        self._graphs, self.results = [], []
+        for executable in self._executables.values():
+            self._driver.drop_chain(executable)
+        self._executables, self._graphs, self.results = {}, [], []

@@ -80,6 +80,14 @@ def load_eval(path: str | Path) -> EvalReport:
     return report
 
 
+def load_kernels(path: str | Path) -> KernelReport:
+    """Read a report of `fk kernels`; FileFormatError for the other kind."""
+    report = load(path)
+    if not isinstance(report, KernelReport):
+        raise FileFormatError(path, "line 1", "a report of `fk eval`, not of `fk kernels`")
+    return report
+
+
 def line_of(text: str, location: Sequence[str | int]) -> int:
     """The line where the value at `location` begins, or the innermost value on the way to it that exists."""
     at = _skip(text, 0)

@@ -14,6 +14,7 @@ import numpy as np
 
 from fastkernels.judge.verdict import Verdict
 from fastkernels.records import Failure
+from fastkernels.runner.blocks import Blocks, durations_ns
 from fastkernels.runner.party import Reading
 from fastkernels.runner.pool import Standing
 
@@ -24,6 +25,10 @@ MIN_READINGS = 10  # to speak of a tenth of them
 _QUANTILE = 0.1
 _SHARE = 0.3
 _FLOOR_NS = 50_000  # messages through a socket vary by tens of microseconds
+MIN_ALONE = 3
+# A single cold call of a few microseconds reads 3 to 10 % higher or lower by where it lies, and has its code
+# to fetch.
+_ALONE_SHARE, _ALONE_FLOOR_NS = 0.25, 2_500
 _CPU_SHARE = 1.25  # of the window, for each allowed thread
 _REST_SHARE = 0.05  # of the time in which a process is stopped
 _STOP_NS = 100_000  # of CPU time, for its threads to take the signal that stops them
@@ -52,6 +57,25 @@ def understated(
     return _implausible(
         f"claims {claimed / 1e3:.1f} us, but its answers take {excess / 1e3:.1f} us longer than "
         "the baseline's: part of the work was not timed"
+    )
+
+
+def shared_work(alone: Blocks, chained: Blocks) -> Verdict | None:
+    """Links that run much faster together than alone, other than the baseline's: one did the work of others.
+
+    Every call loses some microseconds outside a chain, by its launch and its cold code, and about the same on
+    both sides.
+    """
+    if len(alone.c) < MIN_ALONE:
+        return None
+    ours, ours_chained = (float(np.median(durations_ns(blocks.c))) for blocks in (alone, chained))
+    theirs, theirs_chained = (float(np.median(blocks.baseline_ns())) for blocks in (alone, chained))
+    excess = (ours - ours_chained) - (theirs - theirs_chained)
+    if excess <= max(_ALONE_SHARE * theirs_chained, _ALONE_FLOOR_NS):
+        return None
+    return _implausible(
+        f"takes {ours / 1e3:.1f} us alone and {ours_chained / 1e3:.1f} us in a chain, where the baseline "
+        f"takes {theirs / 1e3:.1f} and {theirs_chained / 1e3:.1f} us: its calls do each other's work"
     )
 
 

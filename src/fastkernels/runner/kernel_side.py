@@ -136,13 +136,19 @@ class KernelSide:
 
     # ------------------------------------------------------------ one iteration
 
-    def prepare(self, contract: str, fresh: bool, parameters: bool, spin_cycles: int) -> dict[str, Any]:
+    def prepare(
+        self, contract: str, fresh: bool, parameters: bool, spin_cycles: int, link: int | None = None
+    ) -> dict[str, Any]:
         """Before the judge's clock starts; the inbox holds parameters and no inputs. `fresh`: other
-        addresses; `parameters`: new ones have come. A captured chain runs all links, at their addresses;
-        everything else the first."""
+        addresses; `parameters`: new ones have come. A captured chain runs all links, at their addresses, or
+        `link` alone; everything else runs the first."""
         self._contract = self._contracts[contract]
         self._captured = isinstance(self._contract, Graph)
-        self._active = self._links if self._captured else self._links[:1]
+        if isinstance(self._contract, Graph):
+            self._contract.choose(link)
+            self._active = self._links if link is None else [self._links[link]]
+        else:
+            self._active = self._links[:1]
         self._parameters = parameters
         if contract == "host":
             self._warm_up()

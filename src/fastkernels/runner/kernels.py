@@ -18,12 +18,12 @@ from pathlib import Path
 
 import torch
 
-from fastkernels.judge.verdict import MACHINE_FAULTS, Verdict
+from fastkernels.judge.summary import summarize
+from fastkernels.judge.verdict import Verdict
 from fastkernels.loader.overlay import Overlay
-from fastkernels.measure import stats
 from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.environment import environment
-from fastkernels.records import Failure, KernelReport, KernelRow, KernelSummary
+from fastkernels.records import Failure, KernelReport, KernelRow
 from fastkernels.runner import isolation
 from fastkernels.runner.bench import Bench
 from fastkernels.runner.crew import Crew
@@ -100,7 +100,7 @@ class _Run:
             rows=tuple(self.rows),
             shadowed=tuple(dict.fromkeys(self.shadowed)),
             notes=tuple(self.notes),
-            summary=_summary(self.rows, wall_s, self.measuring_s),
+            summary=summarize(self.rows, wall_s, self.measuring_s),
             complete=self.complete,
         )
 
@@ -230,19 +230,3 @@ def _caches() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _summary(rows: list[KernelRow], wall_s: float, measuring_s: float) -> KernelSummary:
-    timed = [(r.speedup, r.calls) for r in rows if r.speedup is not None]
-    unstable = sum(r.verdict in MACHINE_FAULTS for r in rows)
-    unsupported = sum(r.verdict == "UNSUPPORTED" for r in rows)
-    passed = sum(r.verdict == "PASSED" for r in rows)
-    return KernelSummary(
-        rows=len(rows),
-        passed=passed,
-        failed=len(rows) - passed - unstable - unsupported,
-        unstable=unstable,
-        geomean_speedup=stats.geomean([s for s, _ in timed], [c for _, c in timed]) if timed else None,
-        wall_s=wall_s,
-        measuring_share=min(1.0, measuring_s / wall_s) if wall_s else 0.0,
-    )

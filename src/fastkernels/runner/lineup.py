@@ -18,7 +18,7 @@ from fastkernels.measure.contracts import FIRST_SPIN_CYCLES, longer
 from fastkernels.records import Case, Failure, TensorSpec
 from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.blame import Trouble, baseline_verdict, verdict_of
-from fastkernels.runner.party import Party, Reading
+from fastkernels.runner.party import Party, Reading, of_links
 from fastkernels.runner.pool import WorkerDied
 from fastkernels.runner.shared import Arena
 
@@ -132,10 +132,23 @@ class Lineup:
         assert self._inbox is not None
         self._inbox.write({name: self.inputs[name] for name in self._arguments})
 
+    def inputs_of(self, link: int | None) -> dict[str, torch.Tensor]:
+        """The judge's copies, [n, *shape]: of all links, or of one."""
+        if link is None:
+            return self.inputs
+        return {name: of_links(value, slice(link, link + 1)) for name, value in self.inputs.items()}
+
     def block(
-        self, order: Sequence[Party], contract: str, fresh: bool, parameters: bool, echo_parameters: bool
+        self,
+        order: Sequence[Party],
+        contract: str,
+        fresh: bool,
+        parameters: bool,
+        echo_parameters: bool,
+        link: int | None = None,
     ) -> dict[int, Reading] | Verdict:
-        """One iteration of each party on the same inputs, in this order; readings by id(party).
+        """One iteration of each party on the same inputs, in this order; readings by id(party). `link`: of a
+        captured chain, to run alone.
 
         A party wakes up before an empty inbox, whoever had its turn before: its threads may run, and calls
         that warm it up do run, before the judge's clock does.
@@ -152,7 +165,9 @@ class Lineup:
             names = [n for n in echo if not (party.prepares and n.startswith(_PARAMETER))]
             self._inbox.poison(self._arguments)
             try:
-                reading = party.iterate(self._deliver, contract, fresh, parameters, names, self._spin_cycles)
+                reading = party.iterate(
+                    self._deliver, contract, fresh, parameters, names, self._spin_cycles, link
+                )
             except Trouble as trouble:
                 return self._blamed(trouble) if party is self.c else baseline_verdict(trouble)
             found[id(party)] = reading

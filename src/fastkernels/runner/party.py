@@ -174,9 +174,11 @@ class Party:
         parameters: bool,
         echo: Sequence[str],
         spin_cycles: int = 0,
+        link: int | None = None,
     ) -> Reading:
-        """One iteration on the inputs that `deliver` writes into the inbox, after the judge's clock has
-        started. The outbox is poisoned before; the worker sleeps afterwards."""
+        """One iteration, of a captured chain or of one `link` of it alone, on the inputs that `deliver`
+        writes into the inbox after the judge's clock has started. The outbox is poisoned before; the worker
+        sleeps afterwards."""
         assert self._outbox is not None
         assert self._echo is not None
         self._outbox.poison()
@@ -187,6 +189,7 @@ class Party:
             fresh=fresh,
             parameters=parameters,
             spin_cycles=spin_cycles,
+            link=link,
         )
         cpu_before, begin = self._cpu_ns(), time.perf_counter_ns()
         deliver()
@@ -199,7 +202,9 @@ class Party:
         self._sleep()
         overhead_ns = 0 if contract == "host" else self._overhead_ns
         results = self._captured if contract == "graph" else [inspected.outputs]
+        results = results if link is None else [results[link]]
         links = len(results)
+        ran = slice(links) if link is None else slice(link, link + 1)
         return Reading(
             ns=max(timed.ns - overhead_ns, 1) / links,
             claimed_ns=timed.ns,
@@ -209,8 +214,8 @@ class Party:
             threads=inspected.threads,
             cpu_ns=None if cpu_before is None or cpu_after is None else cpu_after - cpu_before,
             described=tuple({n: r.description for n, r in described.items()} for described in results),
-            outputs=self._lay(results[0], links),
-            echo={name: self._echo.tensors[name][:links] for name in echo},
+            outputs=self._lay(results[0], ran),
+            echo={name: of_links(self._echo.tensors[name], ran) for name in echo},
             flags=inspected.flags,
             rest_ns=rest_ns,
             rest_cpu_ns=rest_cpu_ns,
@@ -247,7 +252,7 @@ class Party:
         self._outbox = self._echo = None
         self._captured = []
 
-    def _lay(self, results: dict[str, Result], links: int) -> dict[str, Tensor]:
+    def _lay(self, results: dict[str, Result], links: slice) -> dict[str, Tensor]:
         """Tensors over the outbox with the shapes and strides that the worker says of the first link (the
         referee holds the others against it). Those that do not fit stay out: their description already
         differs from the baseline's."""
@@ -258,7 +263,7 @@ class Party:
             if slot is None or description.dtype != slot.dtype or description.shape != slot.shape:
                 continue
             with contextlib.suppress(ValueError):
-                laid[name] = self._outbox.view(name, description.shape, description.stride)[:links]
+                laid[name] = self._outbox.view(name, description.shape, description.stride)[links]
         return laid
 
     def _sleep(self) -> None:
@@ -307,6 +312,11 @@ class Party:
             return time.clock_gettime_ns((~self.worker.pid << 3) | 2)
         except OSError:
             return None
+
+
+def of_links(value: Tensor, links: slice) -> Tensor:
+    """The links of a tensor of an iteration; what all links share is there once."""
+    return value if len(value) == 1 else value[links]
 
 
 def _room(result: Result) -> int:

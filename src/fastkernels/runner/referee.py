@@ -24,6 +24,7 @@ from fastkernels.loader.materialize import mutable_names
 from fastkernels.loader.overlay import Overlay
 from fastkernels.records import Case, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
+from fastkernels.runner import audit
 from fastkernels.runner.party import Reading
 
 _SAMPLER_ARGUMENTS = ("logits", "temperature", "top_k", "top_p")
@@ -53,6 +54,23 @@ class Referee:
     @property
     def notes(self) -> tuple[str, ...]:
         return (f"{self._case.task} {self._case.id}: {self._oracle.note}",) if self._oracle.note else ()
+
+    def judge(
+        self,
+        inputs: Mapping[str, Tensor],
+        candidate: Reading,
+        baseline: Reading,
+        distribution: str,
+        oracle_link: int | None,
+    ) -> Verdict | None:
+        """All that one iteration shows: None when the candidate passes. `oracle_link`: of the reading, to be
+        held against the oracle."""
+        return (
+            audit.other_flags(candidate, baseline)
+            or self.described(candidate, baseline)
+            or self.check(inputs, candidate, baseline, distribution, oracle_link)
+            or self.unchanged(inputs, candidate.echo)
+        )
 
     def unchanged(self, inputs: Mapping[str, Tensor], echo: Mapping[str, Tensor]) -> Verdict | None:
         """WRONG(mutated_input) unless every echoed input has the bytes that the judge wrote."""

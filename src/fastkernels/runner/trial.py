@@ -4,7 +4,8 @@
     pairs      A / C and A' / C: both baseline processes, so that what is systematic about one of them halves
     noise      A / A' of the same blocks: what two identical processes differ by, here and now
     chains     in the graph contract a call is timed in a chain of links, each with its own module and
-               tensors (measure/chain.py), and from time to time all sides build new ones at other places
+               tensors (measure/chain.py), and from time to time all sides build new ones at other places;
+               sometimes one link runs alone, so that no link can live on the work of another
 
 First every distribution of inputs meets the oracle, at old and new addresses, with repeated calls; then,
 for a timed case, blocks follow until the interval is narrow or the budget is spent. Every one of them is
@@ -13,9 +14,7 @@ checked as well.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
@@ -33,37 +32,15 @@ from fastkernels.records import Case, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner import audit
 from fastkernels.runner.bench import Bench, Outcome
-from fastkernels.runner.blocks import Blocks, durations_ns
+from fastkernels.runner.blocks import durations_ns
 from fastkernels.runner.lineup import Lineup
 from fastkernels.runner.party import Party, Reading
 from fastkernels.runner.referee import Referee
+from fastkernels.runner.sampling import Sampled, Sampling
 
-WARM_UP_BLOCKS = 3  # checked, not counted: clocks and caches settle
-BUDGET_EXTENSION = 2  # times the budget, for a case whose interval is still unusably wide
-FEW_SAMPLES_EXTENSION = 20  # times the budget, for calls so slow that it holds fewer than MIN_SAMPLES
-USUAL_SHARE = 0.75  # of timed blocks draw `normal`; the others any distribution
-FRESH_SHARE = 0.25  # of blocks find their inputs at new addresses
-ORACLE_SHARE = 0.1  # of timed blocks also meet the oracle; nobody but the judge knows which
-PARAMETER_ECHO_SHARE = (
-    0.15  # of blocks look whether the parameters changed; other inputs are looked at always
-)
-REPACK_SHARE = 0.06  # of blocks bring new parameters to a module that repacks them
-# What windows of the two sides may differ by beside the call. In a graph's window the spin may differ
-# (contracts.py); in an eager one also the host's own time, which the contract hides.
+# What windows of the two sides may differ by beside the call: in an eager one also the host's own time, which
+# the contract hides.
 WINDOW_SLACK_NS: dict[str, int | None] = {"host": 0, "graph": 1_000_000, "eager": None}
-# Links of a chain for each block that it lasts: long chains cost more to build, and need it less.
-LINKS_OF_A_BLOCK = 4
-MIN_GROWTH = 1.25  # samples between two looks at the interval grow by this
-
-
-@dataclass(frozen=True)
-class _Sampled:
-    blocks: Blocks
-    interval: stats.Interval
-    decision: stats.Stop
-
-
-_NO_INTERVAL = stats.Interval(1.0, 1.0, 1.0, 0)
 
 
 class Trial:
@@ -163,7 +140,8 @@ class Trial:
             )
             if isinstance(found, Verdict):
                 return found
-            if verdict := self._check(found, distribution, full=True):
+            ours, theirs = found[id(self._lineup.c)], found[id(self._lineup.a)]
+            if verdict := self._referee.judge(self._lineup.inputs, ours, theirs, distribution, oracle_link=0):
                 return verdict
         return self._repeat(DISTRIBUTIONS[-1])
 
@@ -196,93 +174,29 @@ class Trial:
         later = self._lineup.again(second)
         return later if isinstance(later, Verdict) else self._referee.survived(at_second, later)
 
-    def _check(self, found: dict[int, Reading], distribution: str, full: bool) -> Verdict | None:
-        referee, ours, theirs = self._referee, found[id(self._lineup.c)], found[id(self._lineup.a)]
-        if verdict := audit.other_flags(ours, theirs) or referee.described(ours, theirs):
-            return verdict
-        inputs = self._lineup.inputs
-        oracle_link = self._bench.rng.randrange(len(ours.described)) if full else None
-        wrong = referee.check(inputs, ours, theirs, distribution, oracle_link)
-        return wrong or referee.unchanged(inputs, ours.echo)
-
     # ------------------------------------------------------------ time
 
     def _time(self) -> Verdict:
-        sampled = self._sample()
+        sampled = Sampling(self._bench, self._lineup, self._referee, self._outcome).run()
         if isinstance(sampled, Verdict):
             return sampled
-        if verdict := self._audit(sampled.blocks):
+        if verdict := self._audit(sampled):
             return verdict
         if sampled.decision == "unstable":
             return self._unstable(sampled)
         return self._conclude(sampled)
 
-    def _sample(self) -> _Sampled | Verdict:
-        """Blocks until the interval is narrow or the budget spent."""
-        bench, blocks = self._bench, Blocks()
-        budget_s = usual_budget_s = bench.budget_s
-        begin, index, next_look = time.monotonic(), 0, float(stats.MIN_SAMPLES)
-        while True:
-            parameters = not self._lineup.c.prepares or bench.draws(REPACK_SHARE)
-            if self._outcome.contract == "graph":
-                if index and self._renews(index, parameters) and (verdict := self._lineup.renew()):
-                    return verdict
-                parameters = not self._lineup.c.prepares  # what is repacked came with the new chain
-            distribution = "normal" if bench.draws(USUAL_SHARE) else bench.rng.choice(DISTRIBUTIONS)
-            self._lineup.refill(distribution, parameters)
-            order = self._lineup.everybody
-            found = self._lineup.block(
-                bench.rng.sample(order, len(order)),
-                self._outcome.contract,
-                fresh=self._fresh(),
-                parameters=parameters,
-                echo_parameters=bench.draws(PARAMETER_ECHO_SHARE),
-            )
-            if isinstance(found, Verdict):
-                return found
-            if verdict := self._check(found, distribution, full=bench.draws(ORACLE_SHARE)):
-                return verdict
-            if verdict := audit.impossible(found[id(self._lineup.c)]):
-                return verdict
-            if index >= WARM_UP_BLOCKS:
-                blocks.add(index - WARM_UP_BLOCKS, *(found[id(party)] for party in order))
-            index += 1
-            elapsed_s = time.monotonic() - begin
-            few = len(blocks.c) < stats.MIN_SAMPLES and elapsed_s < FEW_SAMPLES_EXTENSION * usual_budget_s
-            if few or (len(blocks.c) < next_look and elapsed_s < budget_s):
-                continue
-            next_look = max(next_look, len(blocks.c) * MIN_GROWTH)
-            counted = blocks.unthrottled()
-            interval = counted.speedup() if len(counted.c) > 1 else None
-            decision = stats.stop(interval, elapsed_s, budget_s)
-            if decision == "unstable" and budget_s == usual_budget_s:
-                budget_s *= BUDGET_EXTENSION
-            elif decision != "continue":
-                return _Sampled(counted, interval or _NO_INTERVAL, decision)
-
-    def _audit(self, blocks: Blocks) -> Verdict | None:
+    def _audit(self, sampled: Sampled) -> Verdict | None:
         """Whether the candidate's own account of its time can be true."""
-        if verdict := audit.restless(blocks.c):
+        blocks = sampled.blocks
+        if verdict := audit.restless(blocks.c) or audit.shared_work(sampled.alone, blocks):
             return verdict
         slack_ns = WINDOW_SLACK_NS[self._outcome.contract]
         if slack_ns is not None and (verdict := audit.understated(blocks.c, blocks.a, slack_ns)):
             return verdict
         return audit.too_many_threads(blocks.c, self._bench.threads) if self._bench.device == "cpu" else None
 
-    def _renews(self, index: int, parameters: bool) -> bool:
-        """Whether this block gets a new chain: at other places, and for parameters that are repacked.
-
-        A call that fills a chain by itself is too long for its place to matter.
-        """
-        links = self._lineup.plan.links
-        due = links > 1 and index % max(1, links // LINKS_OF_A_BLOCK) == 0
-        return due or (self._lineup.c.prepares and parameters)
-
-    def _fresh(self) -> bool:
-        """Whether an uncaptured call finds its inputs elsewhere."""
-        return self._outcome.contract != "graph" and self._bench.draws(FRESH_SHARE)
-
-    def _unstable(self, sampled: _Sampled) -> Verdict:
+    def _unstable(self, sampled: Sampled) -> Verdict:
         blocks, interval = sampled.blocks, sampled.interval
         width = (
             f"the interval is still {100 * interval.half_width:.1f} % wide"
@@ -295,7 +209,7 @@ class Trial:
         )
         return Verdict.failed("UNSTABLE", Failure(message=message))
 
-    def _conclude(self, sampled: _Sampled) -> Verdict:
+    def _conclude(self, sampled: Sampled) -> Verdict:
         outcome, bench, blocks = self._outcome, self._bench, sampled.blocks
         interval, identical = sampled.interval, blocks.identical()
         if verdict := self._referee.final():

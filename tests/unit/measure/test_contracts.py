@@ -53,8 +53,11 @@ class Tape:
         class Chain:
             results = [call() for call in calls]
 
-            def launch(self) -> None:
-                tape.log.append("launch")
+            def ready(self, link) -> None:
+                tape.log.append("ready")
+
+            def launch(self, link) -> None:
+                tape.log.append("launch" if link is None else f"launch {link}")
 
             def close(self) -> None:
                 tape.log.append("close")
@@ -143,6 +146,7 @@ def test_a_chain_is_poisoned_and_launched_and_its_calls_are_not_made_again() -> 
     timing = run(contract, tape.log)
     assert timing.ns == 1234
     assert tape.log == [
+        "ready",
         "poison one",
         "poison two",
         "spin",
@@ -154,6 +158,18 @@ def test_a_chain_is_poisoned_and_launched_and_its_calls_are_not_made_again() -> 
         "keep ['one', 'two']",
         "wait",
     ]
+
+
+def test_one_link_alone_gives_its_own_result() -> None:
+    tape = Tape()
+    contract = Graph(tape, poison=lambda result: None)
+    contract.capture([lambda: "one", lambda: "two"])
+    contract.choose(1)
+    run(contract, tape.log)
+    assert tape.log[-4:] == ["launch 1", "end", "keep ['two']", "wait"]
+    contract.choose(None)
+    run(contract, tape.log)
+    assert tape.log[-2] == "keep ['one', 'two']"
 
 
 def test_a_new_chain_takes_the_place_of_the_old_one() -> None:

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from fastkernels.runner import audit
+from fastkernels.runner.blocks import Blocks
 from fastkernels.runner.party import Reading
 
 
@@ -47,6 +48,43 @@ def test_an_honest_candidate_on_a_busy_machine_is_not_accused(true_us: float) ->
 
 def test_a_few_readings_accuse_nobody() -> None:
     assert audit.understated(side(1000, 10, count=5), side(1000, 1000, count=5)) is None
+
+
+def blocks(candidate_us: float, baseline_us: float, scatter: float = 0.1, count: int = 7) -> Blocks:
+    """Readings whose durations scatter as those of single cold calls do."""
+    rng, found = random.Random(3), Blocks()
+    for index in range(count):
+        a, c, a2 = (
+            reading(int(1e3 * us * (1 + scatter * (rng.random() - 0.5))), 10**6)
+            for us in (baseline_us, candidate_us, baseline_us)
+        )
+        found.add(index, a, c, a2)
+    return found
+
+
+def test_one_link_that_does_the_work_of_all_is_found() -> None:
+    """20 us alone on both sides; 64 calls at once take little longer than one."""
+    verdict = audit.shared_work(blocks(20, 20), blocks(1.5, 18, count=30))
+    assert verdict.status == "IMPLAUSIBLE"
+    assert "each other's work" in verdict.failure.message
+
+
+@pytest.mark.parametrize(
+    ("ours", "ours_chained", "theirs", "theirs_chained"),
+    [
+        (3.2, 1.84, 3.3, 1.84),  # the same kernel
+        (3.4, 1.0, 3.3, 1.9),  # twice as fast, and as slow to start
+        (9.0, 5.0, 22.0, 20.0),  # four times as fast, with more code to fetch
+        (40.0, 44.0, 44.0, 45.0),
+        (6.0, 3.0, 3.2, 1.9),  # slower
+    ],
+)
+def test_honest_calls_lose_their_chain_as_the_baseline_does(ours, ours_chained, theirs, theirs_chained):
+    assert audit.shared_work(blocks(ours, theirs), blocks(ours_chained, theirs_chained, count=30)) is None
+
+
+def test_two_calls_alone_tell_nothing() -> None:
+    assert audit.shared_work(blocks(20, 20, count=2), blocks(1, 18, count=30)) is None
 
 
 def test_more_threads_than_allowed_show_in_the_kernels_clock() -> None:

@@ -28,9 +28,13 @@ class Replaying:
         class Chain:
             results = [call().clone() for call in calls]
 
-            def launch(self) -> None:
-                for result, call in zip(self.results, calls):
-                    result.copy_(call())
+            def ready(self, link) -> None:
+                """Everything is."""
+
+            def launch(self, link) -> None:
+                for index, (result, call) in enumerate(zip(self.results, calls)):
+                    if link in (None, index):
+                        result.copy_(call())
 
             def close(self) -> None:
                 """Nothing to give back."""
@@ -112,6 +116,26 @@ def test_links_that_share_their_parameters_follow_them_together(side: KernelSide
     torch.testing.assert_close(outbox.tensors["out.0"], expected(inputs, case.init["eps"]))
     for name, value in inputs.items():
         assert torch.equal(echo.tensors[name], value)
+
+
+def test_a_link_alone_takes_its_own_inputs_and_leaves_the_others(side: KernelSide, chained) -> None:
+    case, inbox, outbox, echo = chained()
+    side.capture(PLAN)
+    old = drawn(case, 5, PLAN)
+    inbox.write(old)
+    iterate(side)
+    inputs = {**drawn(case, 6, PLAN), "param.weight": old["param.weight"]}
+    inbox.write(inputs)
+    outbox.poison()
+    echo.poison()
+    side.prepare("graph", fresh=False, parameters=False, spin_cycles=7, link=1)
+    side.go()
+    side.inspect(["arg.x_TD"])
+    torch.testing.assert_close(outbox.tensors["out.0"][1], expected(inputs, case.init["eps"])[1])
+    assert torch.equal(echo.tensors["arg.x_TD"][1], inputs["arg.x_TD"][1])
+    for other in (0, 2):
+        assert outbox.tensors["out.0"][other].isnan().all()
+        assert echo.tensors["arg.x_TD"][other].isnan().all()
 
 
 def test_links_and_chains_lie_at_other_places(side: KernelSide, chained) -> None:

@@ -11,11 +11,12 @@ from fastkernels.runner.pool import Worker, WorkerDied, WorkerError
 
 SIDE = "tests.unit.runner.sides_for_tests:Echo"
 ROOT = Path(__file__).parents[3]
+MODULES = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
 
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", MODULES)
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("FK_SEED", "42")
 
@@ -23,7 +24,7 @@ def importable(monkeypatch) -> None:
 @pytest.fixture(scope="module")
 def worker():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("PYTHONPATH", MODULES)
         patch.setenv("HF_TOKEN", "secret")
         patch.setenv("FK_SEED", "42")
         with Worker("w", threads=1, namespaces=True) as worker:

@@ -1,0 +1,72 @@
+"""What the rows of a run come to; and several runs, of other cases each, as one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastkernels.errors import UsageError
+from fastkernels.judge.verdict import MACHINE_FAULTS
+from fastkernels.measure import stats
+from fastkernels.records import KernelReport, KernelRow, KernelSummary
+
+# What parts of one report have in common; their cases, seeds and hours are their own.
+_ONE_MACHINE = ("device", "torch", "triton", "cuda", "driver", "libraries", "fastkernels", "git_revision")
+_ONE_QUESTION = ("device", "contract", "size", "self_test", "providers")
+
+
+def summarize(rows: Sequence[KernelRow], wall_s: float, measuring_s: float) -> KernelSummary:
+    """`measuring_s` of the `wall_s` were spent in trials."""
+    timed = [(r.speedup, r.calls) for r in rows if r.speedup is not None]
+    unstable = sum(r.verdict in MACHINE_FAULTS for r in rows)
+    unsupported = sum(r.verdict == "UNSUPPORTED" for r in rows)
+    passed = sum(r.verdict == "PASSED" for r in rows)
+    return KernelSummary(
+        rows=len(rows),
+        passed=passed,
+        failed=len(rows) - passed - unstable - unsupported,
+        unstable=unstable,
+        geomean_speedup=stats.geomean([s for s, _ in timed], [c for _, c in timed]) if timed else None,
+        wall_s=wall_s,
+        measuring_share=min(1.0, measuring_s / wall_s) if wall_s else 0.0,
+    )
+
+
+def merge(reports: Sequence[KernelReport]) -> KernelReport:
+    """The rows of all reports in one. Wall times add up.
+
+    UsageError where the reports are of different machines, versions or questions, or where a row is in two
+    of them.
+    """
+    first = reports[0]
+    for other in reports[1:]:
+        _same(first.environment.model_dump(), other.environment.model_dump(), _ONE_MACHINE, "environment")
+        _same(first.request, other.request, _ONE_QUESTION, "request")
+    rows = [row for report in reports for row in report.rows]
+    counts = Counter((row.candidate, row.task, row.variant, row.case) for row in rows)
+    twice = [key for key, count in counts.items() if count > 1]
+    if twice:
+        raise UsageError(f"{len(twice)} rows are in two of the reports, the first is {' '.join(twice[0])}")
+    summaries = [report.summary for report in reports]
+    return first.model_copy(
+        update={
+            "request": {**first.request, "parts": [report.request for report in reports]},
+            "rows": tuple(rows),
+            "shadowed": tuple(dict.fromkeys(s for report in reports for s in report.shadowed)),
+            "notes": tuple(dict.fromkeys(note for report in reports for note in report.notes)),
+            "summary": summarize(
+                rows,
+                sum(s.wall_s for s in summaries),
+                sum(s.wall_s * s.measuring_share for s in summaries),
+            ),
+            "complete": all(report.complete for report in reports),
+        }
+    )
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str], what: str) -> None:
+    pairs = [(name, one.get(name), other.get(name)) for name in names]
+    differing = [f"{name} {mine} and {theirs}" for name, mine, theirs in pairs if mine != theirs]
+    if differing:
+        raise UsageError(f"Parts of one report have one {what}, and these differ: {'; '.join(differing)}")

@@ -1,0 +1,130 @@
+"""The timed part of a trial: blocks, each of them checked, until the speed-up is known or the budget spent.
+
+In the graph contract chains are renewed from time to time, so that all sides are timed at many places in
+memory, and now and then one link runs alone (audit.py).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from fastkernels.judge.verdict import Verdict
+from fastkernels.loader.inputs import DISTRIBUTIONS
+from fastkernels.measure import stats
+from fastkernels.runner import audit
+from fastkernels.runner.bench import Bench, Outcome
+from fastkernels.runner.blocks import Blocks
+from fastkernels.runner.lineup import Lineup
+from fastkernels.runner.party import Reading
+from fastkernels.runner.referee import Referee
+
+WARM_UP_BLOCKS = 3  # checked, not counted: clocks and caches settle
+BUDGET_EXTENSION = 2  # times the budget, for a case whose interval is still unusably wide
+FEW_SAMPLES_EXTENSION = 20  # times the budget, for calls so slow that it holds fewer than MIN_SAMPLES
+USUAL_SHARE = 0.75  # of timed blocks draw `normal`; the others any distribution
+FRESH_SHARE = 0.25  # of blocks find their inputs at new addresses
+ORACLE_SHARE = 0.1  # of timed blocks also meet the oracle; nobody but the judge knows which
+PARAMETER_ECHO_SHARE = (
+    0.15  # of blocks look whether the parameters changed; other inputs are looked at always
+)
+ALONE_SHARE = 0.25  # of blocks are followed by one of a single link, drawn in secret (audit.shared_work)
+REPACK_SHARE = 0.06  # of blocks bring new parameters to a module that repacks them
+# Links of a chain for each block that it lasts: long chains cost more to build, and need it less.
+LINKS_OF_A_BLOCK = 4
+MIN_GROWTH = 1.25  # samples between two looks at the interval grow by this
+
+
+_NO_INTERVAL = stats.Interval(1.0, 1.0, 1.0, 0)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """`blocks` that count, and `alone` those of single links of a chain."""
+
+    blocks: Blocks
+    alone: Blocks
+    interval: stats.Interval
+    decision: stats.Stop
+
+
+class Sampling:
+    """`run` once, with everything captured that is to be timed captured."""
+
+    def __init__(self, bench: Bench, lineup: Lineup, referee: Referee, outcome: Outcome) -> None:
+        self._bench, self._lineup, self._referee, self._outcome = bench, lineup, referee, outcome
+        self._alone = Blocks()
+
+    def run(self) -> Sampled | Verdict:
+        """Blocks until the interval is narrow or the budget spent."""
+        bench, blocks = self._bench, Blocks()
+        budget_s = usual_budget_s = bench.budget_s
+        begin, index, next_look = time.monotonic(), 0, float(stats.MIN_SAMPLES)
+        while True:
+            if self._renews(index) and (verdict := self._lineup.renew()):
+                return verdict
+            found = self._block(first=not index)
+            if isinstance(found, Verdict):
+                return found
+            if index >= WARM_UP_BLOCKS:
+                blocks.add(index - WARM_UP_BLOCKS, *found)
+            if self._lineup.plan.links > 1 and bench.draws(ALONE_SHARE):
+                lonely = self._block(link=bench.rng.randrange(self._lineup.plan.links))
+                if isinstance(lonely, Verdict):
+                    return lonely
+                self._alone.add(index, *lonely)
+            index += 1
+            elapsed_s = time.monotonic() - begin
+            few = len(blocks.c) < stats.MIN_SAMPLES and elapsed_s < FEW_SAMPLES_EXTENSION * usual_budget_s
+            if few or (len(blocks.c) < next_look and elapsed_s < budget_s):
+                continue
+            next_look = max(next_look, len(blocks.c) * MIN_GROWTH)
+            counted = blocks.unthrottled()
+            interval = counted.speedup() if len(counted.c) > 1 else None
+            decision = stats.stop(interval, elapsed_s, budget_s)
+            if decision == "unstable" and budget_s == usual_budget_s:
+                budget_s *= BUDGET_EXTENSION
+            elif decision != "continue":
+                return Sampled(counted, self._alone, interval or _NO_INTERVAL, decision)
+
+    def _block(
+        self, link: int | None = None, first: bool = False
+    ) -> tuple[Reading, Reading, Reading] | Verdict:
+        """One timed and checked block of A, C, A'. `link`: of the chain, alone, with the parameters that it
+        has."""
+        bench, lineup, outcome = self._bench, self._lineup, self._outcome
+        distribution = "normal" if bench.draws(USUAL_SHARE) else bench.rng.choice(DISTRIBUTIONS)
+        parameters = link is None and (not lineup.c.prepares or self._repacks(first))
+        lineup.refill(distribution, parameters)
+        found = lineup.block(
+            bench.rng.sample(lineup.everybody, 3),
+            outcome.contract,
+            fresh=outcome.contract != "graph" and bench.draws(FRESH_SHARE),
+            parameters=parameters,
+            echo_parameters=link is None and bench.draws(PARAMETER_ECHO_SHARE),
+            link=link,
+        )
+        if isinstance(found, Verdict):
+            return found
+        a, c, a2 = (found[id(party)] for party in lineup.everybody)
+        oracle_link = bench.rng.randrange(len(c.described)) if bench.draws(ORACLE_SHARE) else None
+        inputs = lineup.inputs_of(link)
+        if verdict := self._referee.judge(inputs, c, a, distribution, oracle_link) or audit.impossible(c):
+            return verdict
+        return a, c, a2
+
+    def _repacks(self, first: bool) -> bool:
+        """Whether an uncaptured module gets parameters to repack in this block; a captured one gets them with
+        a new chain. The first block brings them to all sides: until then not all had the same calls."""
+        return self._outcome.contract != "graph" and (first or self._bench.draws(REPACK_SHARE))
+
+    def _renews(self, index: int) -> bool:
+        """Whether this block gets a new chain: at other places, and for parameters that are repacked.
+
+        A call that fills a chain by itself is too long for its place to matter.
+        """
+        if self._outcome.contract != "graph" or not index:
+            return False
+        links = self._lineup.plan.links
+        due = links > 1 and index % max(1, links // LINKS_OF_A_BLOCK) == 0
+        return due or (self._lineup.c.prepares and self._bench.draws(REPACK_SHARE))

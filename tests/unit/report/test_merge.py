@@ -1,0 +1,75 @@
+"""What rows come to, and parts of a run as one report."""
+
+import pytest
+
+from fastkernels.errors import UsageError
+from fastkernels.judge.summary import merge, summarize
+
+
+@pytest.fixture
+def part(kernel_report):
+    """Some rows of the example report, as if the run had been asked for them only."""
+
+    def of(start: int, stop: int | None, **changes):
+        rows = kernel_report.rows[start:stop]
+        summary = summarize(rows, wall_s=10.0, measuring_s=4.0)
+        return kernel_report.model_copy(
+            update={"rows": rows, "summary": summary, "complete": True, **changes}
+        )
+
+    return of
+
+
+def test_parts_become_the_whole_again(part, kernel_report):
+    whole = kernel_report
+    middle = len(whole.rows) // 2
+    found = merge([part(0, middle, notes=("a", "b")), part(middle, None, notes=("b", "c"))])
+    assert found.rows == whole.rows
+    assert found.notes == ("a", "b", "c")
+    assert found.summary.wall_s == 20
+    assert found.summary.measuring_share == pytest.approx(0.4)
+    again = summarize(whole.rows, 20.0, 8.0)
+    assert found.summary == again
+    assert len(found.request["parts"]) == 2
+
+
+def test_one_incomplete_part_makes_the_whole_incomplete(part):
+    assert not merge([part(0, 1), part(1, 2, complete=False)]).complete
+
+
+def test_a_row_is_in_one_part_only(part):
+    with pytest.raises(UsageError, match="in two of the reports"):
+        merge([part(0, 2), part(1, None)])
+
+
+@pytest.mark.parametrize("name", ["device", "torch", "git_revision"])
+def test_parts_are_of_one_machine(part, name: str):
+    other = part(1, None)
+    other = other.model_copy(update={"environment": other.environment.model_copy(update={name: "another"})})
+    with pytest.raises(UsageError, match=rf"one environment.*{name}"):
+        merge([part(0, 1), other])
+
+
+def test_parts_ask_one_question(part):
+    other = part(1, None)
+    other = other.model_copy(update={"request": {**other.request, "providers": True}})
+    with pytest.raises(UsageError, match=r"one request.*providers"):
+        merge([part(0, 1), other])
+
+
+def test_the_command_joins_files_and_refuses_other_kinds(part, eval_report, tmp_path, capsys):
+    from fastkernels.cli import main
+    from fastkernels.report import json
+
+    paths = [str(tmp_path / f"{i}.json") for i in range(3)]
+    for path, report in zip(paths, (part(0, 2), part(2, None), eval_report)):
+        json.write(report, path)
+    out = tmp_path / "whole.json"
+    with pytest.raises(SystemExit) as stopped:
+        main(["merge", paths[0], paths[1], "--json", str(out)])
+    assert stopped.value.code == 0
+    assert len(json.load_kernels(out).rows) == 6
+    with pytest.raises(SystemExit) as stopped:
+        main(["merge", paths[0], paths[2]])
+    assert stopped.value.code == 2
+    assert "not of `fk kernels`" in capsys.readouterr().err
