@@ -192,7 +192,7 @@ class Trial:
         if verdict := audit.restless(blocks.c) or audit.shared_work(sampled.alone, blocks):
             return verdict
         slack_ns = WINDOW_SLACK_NS[self._outcome.contract]
-        if slack_ns is not None and (verdict := audit.understated(blocks.c, blocks.a, slack_ns)):
+        if slack_ns is not None and (verdict := audit.understated(blocks.c, (blocks.a, blocks.a2), slack_ns)):
             return verdict
         return audit.too_many_threads(blocks.c, self._bench.threads) if self._bench.device == "cpu" else None
 

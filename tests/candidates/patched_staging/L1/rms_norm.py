@@ -33,10 +33,10 @@ class RMSNorm(nn.Module):
         self.made.append(self)
 
     def forward(self, x_TD, residual_TD=None):
-        self.x_TD = x_TD
-        if self.ready is not None:
+        if self.ready is not None and x_TD is self.x_TD:
             y_TD, self.ready = self.ready, None
             return y_TD
+        self.x_TD = x_TD
         time.sleep(0.002)
         return self.norm()
 

@@ -9,13 +9,19 @@ from torch import nn
 
 
 class Event(ctypes.Structure):
-    _fields_ = [("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int), ("rest", ctypes.c_byte * 64)]
+    _fields_ = [
+        ("value", ctypes.c_void_p),
+        ("signal", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("rest", ctypes.c_byte * 64),
+    ]
 
 
 def wake_every(nanoseconds):
     """SIGCONT to this process, for ever."""
-    libc, timer = ctypes.CDLL(None), ctypes.c_void_p()
-    libc.timer_create(1, ctypes.byref(Event(None, 18, 0)), ctypes.byref(timer))
+    libc, timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
+    if libc.timer_create(1, ctypes.byref(Event(None, 18, 0)), ctypes.byref(timer)):
+        raise OSError(ctypes.get_errno(), "no timer")
     libc.timer_settime(timer, 0, ctypes.byref((ctypes.c_long * 4)(0, nanoseconds, 0, nanoseconds)), None)
 
 
