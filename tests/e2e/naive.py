@@ -22,7 +22,6 @@ import time
 from pathlib import Path
 
 import torch
-
 from fastkernels.baseline.L1.rms_norm import RMSNorm as Baseline
 
 ROWS, HIDDEN, CALLS, WARM_UPS = 16, 2048, 30, 3

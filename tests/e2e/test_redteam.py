@@ -21,6 +21,14 @@ EXPECTED = yaml.safe_load((CANDIDATES / "expected.yaml").read_text())
 HERE = [name for name, expected in EXPECTED.items() if expected.get("device") != "cuda"]
 ATTACKS = [name for name in HERE if "naive" in EXPECTED[name]]
 CASE = "llama-tiny-T16-D64-f32"
+# A busy machine gives wide intervals, and `fk` then says UNSTABLE and no speed-up. False wins are factors, so
+# here every speed-up is shown; a candidate that costs milliseconds must be slow on any machine.
+FK = """
+from fastkernels.measure import stats
+stats.UNSTABLE_HALF_WIDTH = 99.0
+from fastkernels.cli import main
+main()
+"""
 # A candidate that hangs must be ended; one that starts slowly on a busy machine must not.
 TIMEOUT_S = 10
 
@@ -31,11 +39,10 @@ def run(folder: Path, names: list[str], case: str) -> dict:
     """The report on these candidates."""
     path = folder / "report.json"
     chosen = [argument for name in names for argument in ("--candidates", str(CANDIDATES / name))]
-    options = ["--case", case, "--timeout", str(TIMEOUT_S), "--budget", "0.2", "--no-compile-check"]
+    options = ["--device", "cpu", "--case", case, "--timeout", str(TIMEOUT_S), "--budget", "0.5"]
+    command = [sys.executable, "-c", FK, "kernels", *options, "--no-compile-check"]
     done = subprocess.run(
-        [sys.executable, "-m", "fastkernels", "kernels", "--device", "cpu", "--json", str(path)]
-        + chosen
-        + options,
+        [*command, "--json", str(path), *chosen],
         capture_output=True,
         text=True,
         env={**os.environ, "FK_STATE_DIR": str(folder), "FK_TRACKING": "false", "OMP_NUM_THREADS": "1"},
@@ -48,7 +55,7 @@ def run(folder: Path, names: list[str], case: str) -> dict:
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory) -> dict[str, dict]:
-    """One row for each candidate, on one small case. Candidates of one case share the baseline's processes."""
+    """One row for each candidate, on one small case. All of a case share the baseline's processes."""
     names = defaultdict(list)
     for name in HERE:
         names[EXPECTED[name].get("case", CASE)].append(name)
@@ -84,9 +91,7 @@ def test_every_candidate_has_an_expected_verdict() -> None:
 def test_candidates_get_their_verdict(judged, name: str) -> None:
     expected, row = EXPECTED[name], judged[name]
     verdict, failure = row["verdict"], row["failure"]
-    if verdict == "UNSTABLE" and expected["verdict"] == "PASSED":
-        return  # right, on a machine too busy to say how fast
-    assert any(verdict.startswith(one) for one in expected["verdict"].split("|")), failure
+    assert verdict.startswith(expected["verdict"]), failure
     if verdict == "PASSED":
         assert failure is None
         assert row["error_ratio"] <= 1

@@ -1,5 +1,6 @@
 """Real worker processes with light sides: what they answer, how they fail, and that nothing of them stays."""
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -144,6 +145,44 @@ def test_a_hang_is_ended_with_its_whole_group() -> None:
     assert "about to hang" in caught.value.failure.output
     assert gone(worker.pid)
     assert gone(child)
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_child_that_asks_for_a_session_of_its_own_is_paused_and_ended_all_the_same() -> None:
+    worker = started()
+    if "group" not in worker.isolation:
+        pytest.skip("this system filters no system calls")
+    child = worker.call("spawn_apart")["child"]
+    worker.pause()
+    time.sleep(0.05)
+    assert state(child) == "T"
+    worker.close()
+    assert gone(child)
+
+
+def test_a_worker_cannot_make_the_system_continue_it(worker: Worker) -> None:
+    if "group" not in worker.isolation:
+        pytest.skip("this system filters no system calls")
+    assert worker.call("wake") == {"timer": errno.EPERM, "descriptor": errno.EPERM}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything where there are no namespaces")
+def test_the_baselines_memory_is_hidden_from_candidates(tmp_path: Path) -> None:
+    with Worker("baseline", threads=1, shared_caches=tmp_path) as baseline, started() as candidate:
+        baseline.start(SIDE)
+        assert candidate.call("judge_memory", pid=candidate.pid) == {"readable": True}
+        assert candidate.call("judge_memory", pid=baseline.pid) == {"readable": False}
+
+
+def test_another_priority_of_a_process_is_seen() -> None:
+    with started() as worker:
+        before = worker.standing()
+        assert before is not None
+        os.setpriority(os.PRIO_PROCESS, worker.pid, before.nice + 5)
+        assert worker.standing() == before._replace(nice=before.nice + 5)
 
 
 def test_a_worker_ends_with_its_judge_even_when_it_is_paused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ class Hook:
         return None
 
     def exec_module(self, module):
-        answers = iter([1.0, 0.01])
+        answers = iter([1000.0, 10.0])
         module.median = lambda numbers: next(answers)
 
 

@@ -37,16 +37,16 @@ class RMSNorm(nn.Module):
             y_TD, self.ready = self.ready, None
             return y_TD
         self.x_TD = x_TD
-        time.sleep(0.002)
         return self.norm()
 
     made = []
 
     def ahead(self):
         if self.x_TD is not None:
-            time.sleep(0.002)
             self.ready = self.norm()
 
     def norm(self):
         x_TD = self.x_TD
-        return torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps)
+        for _ in range(40):
+            y_TD = torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps)
+        return y_TD

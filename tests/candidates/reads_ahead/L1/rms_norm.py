@@ -40,6 +40,6 @@ class RMSNorm(nn.Module):
 
     def norm(self, x_TD, weight_D=None):
         weight_D = self.weight if weight_D is None else weight_D
-        for _ in range(200):
+        for _ in range(40):
             y_TD = torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], weight_D, self.eps)
         return y_TD
