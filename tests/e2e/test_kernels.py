@@ -1,4 +1,4 @@
-"""`fk kernels` with every candidate of tests/candidates: verdicts, places, exit codes, Ctrl-C."""
+"""`fk kernels` as a user runs it: exit codes, what a run reports, Ctrl-C. Verdicts: test_redteam.py."""
 
 import json
 import os
@@ -10,14 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
-
-from fastkernels.layout import shown
 
 ROOT = Path(__file__).parents[2]
 CANDIDATES = ROOT / "tests" / "candidates"
-EXPECTED = yaml.safe_load((CANDIDATES / "expected.yaml").read_text())
-CASE = {"rms_norm": "llama-tiny-T16-D64-f32", "kv_cache": "llama-tiny-T16-f32"}
+CASE = "llama-tiny-T16-D64-f32"
+ENDINGS = ("honest", "exit_zero", "syntax_error", "zeros", "matmul_precision")
 # A candidate that hangs must be ended; one that starts slowly on a busy machine must not.
 TIMEOUT_S = 10
 
@@ -48,13 +45,12 @@ def run(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess, dic
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory) -> tuple[subprocess.CompletedProcess, dict]:
-    """One run over every candidate, on one small case of its task."""
+    """One run over candidates that end in several ways."""
     return run(
         tmp_path_factory.mktemp("judged"),
-        "--candidates",
-        str(CANDIDATES),
+        *(argument for name in ENDINGS for argument in ("--candidates", str(CANDIDATES / name))),
         "--case",
-        "llama-tiny-T16*-f32",
+        CASE,
         "--timeout",
         str(TIMEOUT_S),
         "--budget",
@@ -67,44 +63,12 @@ def rows_of(report: dict, name: str) -> list[dict]:
     return [row for row in report["rows"] if row["candidate"] == name]
 
 
-def test_every_candidate_has_an_expected_verdict() -> None:
-    assert set(EXPECTED) == {folder.name for folder in CANDIDATES.iterdir() if (folder / "L1").is_dir()}
-
-
-@pytest.mark.parametrize("name", EXPECTED)
-def test_candidates_get_their_verdict(judged, name: str) -> None:
-    done, report = judged
-    assert report, done.stderr
-    expected, rows = EXPECTED[name], rows_of(report, name)
-    assert rows
-    for row in rows:
-        verdict, failure = row["verdict"], row["failure"]
-        if verdict == "UNSTABLE" and expected["verdict"] == "PASSED":
-            continue  # right, on a machine too busy to say how fast
-        assert verdict.startswith(expected["verdict"]), failure
-        if expected.get("slower"):
-            assert row["speedup"] < 0.5
-            assert row["significant"]
-        if verdict == "PASSED":
-            assert failure is None
-            assert row["error_ratio"] <= 1
-            assert row["iterations_checked"] > row["samples"] >= 30
-            continue
-        assert row["speedup"] is None
-        assert expected.get("says", "") in failure["message"]
-        assert expected.get("prints", "") in failure["output"]
-        place = CANDIDATES / name / "L1" / f"{expected.get('task', 'rms_norm')}.py"
-        assert failure["file"] == shown(place)
-        if "line" in expected:
-            assert failure["line"] == expected["line"]
-
-
 def test_bad_candidates_fail_the_command_and_hurt_nobody_else(judged) -> None:
     done, report = judged
     assert done.returncode == 1
     assert report["kind"] == "kernels"
     assert report["complete"]
-    assert {row["candidate"] for row in report["rows"]} == set(EXPECTED)
+    assert {row["candidate"] for row in report["rows"]} == set(ENDINGS)
     assert report["summary"]["rows"] == len(report["rows"])
     assert "Traceback" not in done.stderr
     assert {"processes", "home", "environment"} <= set(report["environment"]["isolation"])
@@ -137,9 +101,7 @@ def test_a_candidate_is_judged_through_the_block_above_it(tmp_path: Path) -> Non
 
 
 def test_the_baseline_equals_itself_and_compiles_as_it_does(tmp_path: Path) -> None:
-    done, report = run(
-        tmp_path, "--target", "rms_norm", "--self-test", "--case", CASE["rms_norm"], "--budget", "1"
-    )
+    done, report = run(tmp_path, "--target", "rms_norm", "--self-test", "--case", CASE, "--budget", "1")
     (row,) = report["rows"]
     assert done.returncode == (0 if row["verdict"] == "PASSED" else 3)
     assert row["verdict"] in ("PASSED", "UNSTABLE")
@@ -147,7 +109,7 @@ def test_the_baseline_equals_itself_and_compiles_as_it_does(tmp_path: Path) -> N
         assert 0.7 < row["speedup"] < 1.4
     assert "CPU, host contract" in done.stdout
     done, report = run(
-        tmp_path, "--candidates", str(CANDIDATES / "honest"), "--case", CASE["rms_norm"], "--budget", "0.1"
+        tmp_path, "--candidates", str(CANDIDATES / "honest"), "--case", CASE, "--budget", "0.1"
     )
     assert [row["compile"] for row in report["rows"]] == ["ok"]
 

@@ -7,7 +7,7 @@ A candidate is a tree with the baseline's folders (`L1/rms_norm.py`). A path nam
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,8 +67,20 @@ def replaced_variants(file: Path, entry: TaskEntry) -> dict[str, str]:
 
 
 def python_files(tree: Path) -> list[Path]:
-    """Every Python file of a candidate tree: tasks first, by level."""
-    return [file for level in source.LEVELS for file in sorted((tree / level).rglob("*.py"))]
+    """Every Python file of a candidate tree: tasks first, by level. Linked folders belong to it, as Python
+    imports from them."""
+    return [file for level in source.LEVELS for file in sorted(_python_files_below(tree / level))]
+
+
+def _python_files_below(folder: Path) -> Iterator[Path]:
+    seen: set[Path] = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = Path(place).resolve()
+        if real in seen:
+            folders.clear()  # a link to a folder above
+            continue
+        seen.add(real)
+        yield from (Path(place) / name for name in names if name.endswith(".py"))
 
 
 def unknown_files(tree: Path) -> list[Path]:

@@ -9,12 +9,14 @@
 
 The order of one iteration (what the judge's loop asks for; see `Contract.run`):
 
-    host            stage | clock, call, clock, keep
+    host            stage, clock, call, clock, keep
     eager, graph    spin, stage, flush L2, event, call or chain, event, keep | wait
 
-`stage` copies the inputs in, `keep` copies the results out; both enqueue raw copies on the timed stream. On
-CUDA the inputs arrive behind the spin, so work that a call smuggles to another stream finds the inputs of
-the call before, and `keep` follows the second event at once, so it does not wait for such work either.
+`stage` copies the inputs in, `keep` copies the results out; both enqueue raw copies on the timed stream. The
+inputs come to the worker with the request for the iteration, not before: a candidate's process could compute
+with them as soon as it can see them, so from then on the judge's own clock runs. On CUDA they arrive behind
+the spin, so work that a call smuggles to another stream finds the inputs of the call before, and `keep`
+follows the second event at once, so it does not wait for such work either.
 
 The judge says how long the spin is: equal on all sides, so that its own clock can be held against theirs.
 It must outlast the host's time to enqueue what follows; where it did not, the sample is dropped and the judge
@@ -59,8 +61,8 @@ class Contract(Protocol):
 
     name: str
 
-    def prepare(self, stage: Callable[[], None], spin_cycles: int) -> None:
-        """Before the judge's clock starts."""
+    def prepare(self, spin_cycles: int) -> None:
+        """Before the judge's clock starts and the inputs come."""
         ...
 
     def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> Timing:
@@ -79,15 +81,16 @@ class Host:
         self._idle, self._clock = idle, clock
         self._gc_off, self._gc_on = gc.disable, gc.enable
 
-    def prepare(self, stage: Callable[[], None], spin_cycles: int) -> None:
-        stage()
-        if self._idle:
-            self._idle()
+    def prepare(self, spin_cycles: int) -> None:
+        """Nothing: the clock is there, and no device needs to be hidden."""
 
     def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> Timing:
         clock, idle = self._clock, self._idle
         self._gc_off()
         try:
+            stage()
+            if idle:
+                idle()
             begin = clock()
             result = call()
             if idle:
@@ -133,7 +136,7 @@ class Eager:
         self._cycles = FIRST_SPIN_CYCLES
         self._gc_off, self._gc_on = gc.disable, gc.enable
 
-    def prepare(self, stage: Callable[[], None], spin_cycles: int) -> None:
+    def prepare(self, spin_cycles: int) -> None:
         """Everything happens behind the spin."""
         self._cycles = spin_cycles
 
@@ -186,9 +189,9 @@ class Graph(Eager):
         """What the next iterations launch: a link alone, or the whole chain (None)."""
         self._link = link
 
-    def prepare(self, stage: Callable[[], None], spin_cycles: int) -> None:
+    def prepare(self, spin_cycles: int) -> None:
         assert self._chain is not None, "capture() comes before prepare()"
-        super().prepare(stage, spin_cycles)
+        super().prepare(spin_cycles)
         self._chain.ready(self._link)
         for result in self._chain.results:
             self._poison(result)

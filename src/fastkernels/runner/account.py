@@ -3,7 +3,7 @@
 The judge's window of a call (wall clock from the request to the answer) holds the call, the copies beside
 it and two messages. Copies and messages cost the same in every worker, so what the window holds beyond the
 claimed time must be alike on both sides; a candidate that claims less than it took has more. The kernel's
-CPU clock of the process shows threads that the contract does not allow.
+CPU clock of the process shows threads that the contract does not allow, and a stopped process that runs.
 """
 
 from __future__ import annotations
@@ -16,19 +16,23 @@ from fastkernels.judge.verdict import Verdict
 from fastkernels.records import Failure
 from fastkernels.runner.blocks import Blocks, durations_ns
 from fastkernels.runner.party import Reading
+from fastkernels.runner.pool import Standing
 
 # A busy machine makes answers late, never early, so the lowest tenth of the windows is compared: a
 # candidate that works outside its claimed time does so in every call. The excess must also be this share of
-# the claimed time.
+# the claimed time, and more than the two baseline processes differ by.
 MIN_READINGS = 10  # to speak of a tenth of them
 _QUANTILE = 0.1
 _SHARE = 0.3
-_FLOOR_NS = 50_000  # messages through a socket vary by tens of microseconds
+_FLOOR_NS = 20_000  # what the claims of short calls can hide at most, on a quiet machine
+_CPU_FLOOR_NS = 50_000  # beside the call: messages and copies
 MIN_ALONE = 3
 # A single cold call of a few microseconds reads 3 to 10 % higher or lower by where it lies, and has its code
 # to fetch.
 _ALONE_SHARE, _ALONE_FLOOR_NS = 0.25, 2_500
 _CPU_SHARE = 1.25  # of the window, for each allowed thread
+_REST_SHARE = 0.05  # of the time in which a process is stopped
+_STOP_NS = 100_000  # of CPU time, for its threads to take the signal that stops them
 
 
 def impossible(reading: Reading) -> Verdict | None:
@@ -41,15 +45,16 @@ def impossible(reading: Reading) -> Verdict | None:
 
 
 def understated(
-    candidate: Sequence[Reading], baseline: Sequence[Reading], slack_ns: int = 0
+    candidate: Sequence[Reading], baselines: Sequence[Sequence[Reading]], slack_ns: int = 0
 ) -> Verdict | None:
-    """The candidate's windows are longer than the times it claims explain, by more than `slack_ns`."""
+    """The candidate's windows are longer than the times it claims explain, by more than `slack_ns` and than
+    the windows of two baseline processes differ."""
     if len(candidate) < MIN_READINGS:
         return None
-    ours, theirs = (float(np.quantile(_beyond_claim(side), _QUANTILE)) for side in (candidate, baseline))
-    excess = ours - theirs
+    ours, *theirs = (float(np.quantile(_beyond_claim(side), _QUANTILE)) for side in (candidate, *baselines))
+    excess = ours - max(theirs)
     claimed = float(np.median([r.claimed_ns for r in candidate]))
-    if excess <= max(_SHARE * claimed, _FLOOR_NS) + slack_ns:
+    if excess <= max(_SHARE * claimed, _FLOOR_NS + max(theirs) - min(theirs)) + slack_ns:
         return None
     return _implausible(
         f"claims {claimed / 1e3:.1f} us, but its answers take {excess / 1e3:.1f} us longer than "
@@ -93,7 +98,7 @@ def too_many_threads(candidate: Sequence[Reading], threads: int) -> Verdict | No
         return None
     # Waiting lowers CPU time within a window and nothing raises it, so half of the windows are enough.
     cpu_ns, window_ns = (float(np.median(column)) for column in zip(*spent))
-    if cpu_ns <= _CPU_SHARE * threads * window_ns + _FLOOR_NS:
+    if cpu_ns <= _CPU_SHARE * threads * window_ns + _CPU_FLOOR_NS:
         return None
     return Verdict.failed(
         "TAMPERED",
@@ -103,6 +108,43 @@ def too_many_threads(candidate: Sequence[Reading], threads: int) -> Verdict | No
         ),
         "threads",
     )
+
+
+def restless(candidate: Sequence[Reading]) -> Verdict | None:
+    """It used CPU time while it was stopped and others had their turns."""
+    if len(candidate) < MIN_READINGS:
+        return None
+    cpu_ns, rest_ns = (
+        float(np.mean(column)) for column in zip(*((r.rest_cpu_ns, r.rest_ns) for r in candidate))
+    )
+    if cpu_ns <= _REST_SHARE * rest_ns + _STOP_NS:
+        return None
+    return Verdict.failed(
+        "TAMPERED",
+        Failure(
+            message=f"used {cpu_ns / 1e3:.0f} us of CPU time within {rest_ns / 1e3:.0f} us in which it was "
+            "stopped, because the baseline had its turn"
+        ),
+        "pause",
+    )
+
+
+def other_flags(candidate: Reading, baseline: Reading) -> Verdict | None:
+    """A setting of its whole process is another than the baseline's."""
+    changed = [name for name, value in baseline.flags.items() if candidate.flags.get(name) != value]
+    if not changed:
+        return None
+    differences = "; ".join(f"{n} is {candidate.flags.get(n)}, not {baseline.flags[n]}" for n in changed)
+    message = f"{differences}: process-wide settings would change the rest of the model"
+    return Verdict.failed("TAMPERED", Failure(message=message), "global-state")
+
+
+def moved(before: Standing | None, after: Standing | None) -> Verdict | None:
+    """A baseline process is scheduled otherwise than when it started. Nobody else is here to do that."""
+    if before == after:
+        return None
+    message = f"the baseline's process was scheduled as {before} and is now as {after}"
+    return Verdict.failed("TAMPERED", Failure(message=message), "baseline")
 
 
 def _beyond_claim(readings: Sequence[Reading]) -> np.ndarray:

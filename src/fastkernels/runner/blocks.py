@@ -65,4 +65,4 @@ def durations_ns(readings: Sequence[Reading]) -> np.ndarray:
 
 def light(reading: Reading) -> Reading:
     """The numbers of a reading, without the tensors that the next iteration overwrites."""
-    return replace(reading, described={}, outputs={}, echo={})
+    return replace(reading, described=(), outputs={}, echo={}, flags={})

@@ -4,9 +4,10 @@
     environment   an allow-list of variables: no tokens, no seeds
     home          fresh HOME, TMPDIR and caches, in a folder that goes with the process
     limits        no core dumps, bounded file size; bounded memory on the CPU
+    group         what a worker starts stays in its process group, so pauses and ends reach it (group.py)
     namespace     its own user namespace: no privileges over the judge, even for root
     network       its own, empty network namespace
-    memory        the judge's memory cannot be read through /proc while it judges
+    memory        the judge's memory cannot be read through /proc while it judges, nor the baseline's
 
 The first four always hold; the others where the kernel allows. `Environment.isolation` says what was reached.
 """
@@ -141,10 +142,12 @@ def _caches_of_the_user(outer: Mapping[str, str], trusted: bool) -> dict[str, st
 # ---------------------------------------------------------------- inside a worker, before other imports
 
 
-def enter(namespaces: bool, memory_bytes: int | None) -> tuple[str, ...]:
+def enter(namespaces: bool, memory_bytes: int | None, hidden: bool = False) -> tuple[str, ...]:
     """Separate the calling process; returns the levels reached beyond ALWAYS. Needs a single-threaded
-    process."""
+    process. `hidden`: no candidate may read its memory, where the answers to the same inputs are."""
     import resource
+
+    from fastkernels.runner import group
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _lower(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)
@@ -158,16 +161,19 @@ def enter(namespaces: bool, memory_bytes: int | None) -> tuple[str, ...]:
     libc.prctl(
         _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0
     )  # no worker outlives its judge, not even a stopped one
+    if hidden:
+        libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    together = ("group",) if group.keep() else ()
     if not separated:
-        return ()
+        return together
     try:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
         Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
     except OSError:
         # The names of users are unknown then; the kernel's permissions, which count, are those of before.
-        return ("namespace", "network")
-    return ("namespace", "network")
+        return (*together, "namespace", "network")
+    return (*together, "namespace", "network")
 
 
 def _lower(what: int, limit: int) -> None:

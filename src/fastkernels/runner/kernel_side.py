@@ -5,9 +5,9 @@
 A case has one link (link.py): the module with its tensors. `capture` replaces it by a chain of new ones, for
 the graph contract; captured again, all of them lie elsewhere in memory.
 
-Every step answers with JSON values. Inputs arrive in the inbox just before an iteration and are copied from
-there by the driver or memmove, never through torch's operators; results leave the same way, directly after
-the timed call.
+Every step answers with JSON values. Inputs arrive in the inbox with `go`, not before (parameters with
+`prepare`), and are copied from there by the driver or memmove, never through torch's operators; results leave
+the same way, directly after the timed call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.contracts import Contract, Graph, Timing
 from fastkernels.records import Case
-from fastkernels.runner import forcing
+from fastkernels.runner import flags, forcing
 from fastkernels.runner.device import WorkerDevice, open_device
 from fastkernels.runner.link import Link
 from fastkernels.runner.results import Result, address
@@ -42,7 +42,7 @@ class KernelSide:
 
     def __init__(self, device: str, threads: int) -> None:
         torch.set_num_threads(threads)
-        self._threads = torch.get_num_threads
+        self._threads, self._flags = torch.get_num_threads, flags.read
         self._device: WorkerDevice = open_device(device)
         self._contracts: dict[str, Contract] = self._device.contracts()
         self._opened = contextlib.ExitStack()
@@ -139,9 +139,9 @@ class KernelSide:
     def prepare(
         self, contract: str, fresh: bool, parameters: bool, spin_cycles: int, link: int | None = None
     ) -> dict[str, Any]:
-        """Before the judge's clock starts. `fresh`: other addresses; `parameters`: new ones have come in the
-        inbox. A captured chain runs all links, at their addresses, or `link` alone; everything else runs the
-        first."""
+        """Before the judge's clock starts; the inbox holds parameters and no inputs. `fresh`: other
+        addresses; `parameters`: new ones have come. A captured chain runs all links, at their addresses, or
+        `link` alone; everything else runs the first."""
         self._contract = self._contracts[contract]
         self._captured = isinstance(self._contract, Graph)
         if isinstance(self._contract, Graph):
@@ -156,7 +156,7 @@ class KernelSide:
             self._renew_first(fresh)
             self._device.poison_free_memory(self._sizes)
         with torch.inference_mode():
-            self._contract.prepare(self._stage, spin_cycles)
+            self._contract.prepare(spin_cycles)
         return {}
 
     def go(self) -> dict[str, Any]:
@@ -171,11 +171,12 @@ class KernelSide:
     def inspect(self, echo: Sequence[str]) -> dict[str, Any]:
         """Describe the results of `go`; copy the named inputs, as they are now, into the echo box. What a
         chain returns was described when it was captured."""
+        self._device.wait_all()  # what a call left running elsewhere must not run beside the other side
         for link in self._active:
             link.copy_out(echo)
         self._device.wait()
         described = {} if self._captured else _plain(self._active[0].describe_last())
-        return {"outputs": described, "threads": self._threads()}
+        return {"outputs": described, "threads": self._threads(), "flags": self._flags()}
 
     def again(self) -> dict[str, Any]:
         """Copy the results of the call before the last one into the outbox: they must not have changed."""

@@ -56,6 +56,7 @@ class Lineup:
         self.plan = ChainPlan()  # until a chain is captured
         self._spin_cycles = FIRST_SPIN_CYCLES
         self.inputs = self._draw("normal", parameters=True)
+        self._arguments = [name for name in specs if not name.startswith(_PARAMETER)]
 
     @property
     def everybody(self) -> list[Party]:
@@ -88,6 +89,7 @@ class Lineup:
         """
         outcome, self.plan = self._outcome, self._chain
         self.refill("normal")
+        self._deliver()
         try:
             answers = [party.capture(self.plan) for party in (self.a, self.a2)]
         except Trouble as trouble:
@@ -109,6 +111,7 @@ class Lineup:
     def renew(self) -> Verdict | None:
         """New links at other places in memory, with new parameters, on all sides."""
         self.refill("normal")
+        self._deliver()
         for party in (self.a, self.a2, self.c):
             try:
                 answer = party.capture(self.plan)
@@ -120,11 +123,16 @@ class Lineup:
         return None
 
     def refill(self, distribution: str, parameters: bool = True) -> None:
-        """New values for the next block, in the inbox just before it begins."""
+        """New values for the next block. Parameters go into the inbox at once, for modules that repack them;
+        inputs come with each party's turn."""
         assert self._inbox is not None
         new = self._draw(distribution, parameters)
         self.inputs = {**self.inputs, **new}
-        self._inbox.write(new)
+        self._inbox.write({name: value for name, value in new.items() if name.startswith(_PARAMETER)})
+
+    def _deliver(self) -> None:
+        assert self._inbox is not None
+        self._inbox.write({name: self.inputs[name] for name in self._arguments})
 
     def inputs_of(self, link: int | None) -> dict[str, torch.Tensor]:
         """The judge's copies, [n, *shape]: of all links, or of one."""
@@ -142,7 +150,12 @@ class Lineup:
         link: int | None = None,
     ) -> dict[int, Reading] | Verdict:
         """One iteration of each party on the same inputs, in this order; readings by id(party). `link`: of a
-        captured chain, to run alone."""
+        captured chain, to run alone.
+
+        A party wakes up before an empty inbox, whoever had its turn before: its threads may run, and calls
+        that warm it up do run, before the judge's clock does.
+        """
+        assert self._inbox is not None
         echo = [
             name
             for name in self.inputs
@@ -152,8 +165,11 @@ class Lineup:
         for party in order:
             # The baseline copies its inputs out as well, though nobody looks: equal work beside the calls.
             names = [n for n in echo if not (party.prepares and n.startswith(_PARAMETER))]
+            self._inbox.poison(self._arguments)
             try:
-                reading = party.iterate(contract, fresh, parameters, names, self._spin_cycles, link)
+                reading = party.iterate(
+                    self._deliver, contract, fresh, parameters, names, self._spin_cycles, link
+                )
             except Trouble as trouble:
                 return self._blamed(trouble) if party is self.c else baseline_verdict(trouble)
             found[id(party)] = reading

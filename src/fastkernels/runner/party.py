@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -77,6 +77,7 @@ class _Timed(_Answer):
 class _Inspected(_Answer):
     outputs: dict[str, Result]
     threads: int
+    flags: dict[str, str]
 
 
 class Compiled(_Answer):
@@ -99,6 +100,8 @@ class Reading:
 
     `ns` is the worker's word for one link, `claimed_ns` for all of them with what the clock reads for
     nothing. `window_ns` and `cpu_ns` are the judge's own: wall clock round the call, CPU time of the process.
+    So are `rest_ns` and `rest_cpu_ns`: the same of the time since the last iteration in which the process
+    should have stood still.
     """
 
     ns: float
@@ -111,6 +114,9 @@ class Reading:
     described: tuple[dict[str, Description], ...]  # of each link
     outputs: dict[str, Tensor]  # in the outbox: valid until the next iteration
     echo: dict[str, Tensor]
+    flags: dict[str, str] = field(default_factory=dict)
+    rest_ns: int = 0
+    rest_cpu_ns: int = 0
 
 
 class Party:
@@ -125,6 +131,9 @@ class Party:
         self._outbox: Arena | None = None
         self._echo: Arena | None = None
         self._captured: list[dict[str, Result]] = []
+        self._asleep: tuple[int, int] | None = None  # since when, with how much CPU time
+        self._rest_ns = self._rest_cpu_ns = 0
+        self.standing = worker.standing()
         self.prepares = False
         self.kernels: dict[str, str] = {}
 
@@ -164,11 +173,12 @@ class Party:
             if len(answer.outputs) != plan.links:
                 raise self._garbled("capture", f"{len(answer.outputs)} of {plan.links} links are described")
             self.kernels, self._captured = answer.kernels, answer.outputs
-        self.worker.pause()
+        self._sleep()
         return answer
 
     def iterate(
         self,
+        deliver: Callable[[], None],
         contract: str,
         fresh: bool,
         parameters: bool,
@@ -176,8 +186,9 @@ class Party:
         spin_cycles: int = 0,
         link: int | None = None,
     ) -> Reading:
-        """One iteration on what lies in the inbox, of a captured chain or of one `link` of it alone. The
-        outbox is poisoned before; the worker sleeps afterwards."""
+        """One iteration, of a captured chain or of one `link` of it alone, on the inputs that `deliver`
+        writes into the inbox after the judge's clock has started. The outbox is poisoned before; the worker
+        sleeps afterwards."""
         assert self._outbox is not None
         assert self._echo is not None
         self._outbox.poison()
@@ -191,11 +202,14 @@ class Party:
             link=link,
         )
         cpu_before, begin = self._cpu_ns(), time.perf_counter_ns()
+        deliver()
         timed = self._answer("go", _Timed, self._timeouts.call)
         window_ns, cpu_after = time.perf_counter_ns() - begin, self._cpu_ns()
         clock_mhz = self._clock.sample()
         inspected = self._answer("inspect", _Inspected, self._timeouts.call, echo=list(echo))
-        self.worker.pause()
+        rest_ns, rest_cpu_ns = self._rest_ns, self._rest_cpu_ns
+        self._rest_ns = self._rest_cpu_ns = 0
+        self._sleep()
         overhead_ns = 0 if contract == "host" else self._overhead_ns
         results = self._captured if contract == "graph" else [inspected.outputs]
         results = results if link is None else [results[link]]
@@ -212,6 +226,9 @@ class Party:
             described=tuple({n: r.description for n, r in described.items()} for described in results),
             outputs=self._lay(results[0], ran),
             echo={name: of_links(self._echo.tensors[name], ran) for name in echo},
+            flags=inspected.flags,
+            rest_ns=rest_ns,
+            rest_cpu_ns=rest_cpu_ns,
         )
 
     def again(self, reading: Reading) -> dict[str, Tensor]:
@@ -220,7 +237,7 @@ class Party:
         assert self._outbox is not None
         self._outbox.poison()
         self._call("again", self._timeouts.call)
-        self.worker.pause()
+        self._sleep()
         return {
             name: self._outbox.view(name, tensor.shape[1:], tensor.stride()[1:])[:1]
             for name, tensor in reading.outputs.items()
@@ -264,9 +281,25 @@ class Party:
                 laid[name] = self._outbox.view(name, description.shape, description.stride)[links]
         return laid
 
+    def _sleep(self) -> None:
+        self.worker.pause()
+        cpu_ns = self._cpu_ns()
+        self._asleep = None if cpu_ns is None else (time.perf_counter_ns(), cpu_ns)
+
+    def _wake(self) -> None:
+        """Note what a stopped process did before it may run again."""
+        cpu_ns = self._cpu_ns()
+        if self._asleep is not None and cpu_ns is not None:
+            since_ns, cpu_before_ns = self._asleep
+            self._rest_ns += time.perf_counter_ns() - since_ns
+            self._rest_cpu_ns += cpu_ns - cpu_before_ns
+        self._asleep = None
+
     def _call(
         self, phase: Phase, timeout_s: float, descriptors: Sequence[int] = (), **arguments: Any
     ) -> dict:
+        if self._asleep is not None:
+            self._wake()
         try:
             return self.worker.call(phase, timeout_s, descriptors, **arguments)
         except WorkerProblem as problem:

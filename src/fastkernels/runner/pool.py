@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from fastkernels.errors import MachineError
 from fastkernels.records import Failure
@@ -61,6 +61,14 @@ class WorkerDied(WorkerProblem):
         super().__init__(Failure(message=message, output=printed.strip()))
 
 
+class Standing(NamedTuple):
+    """How the system schedules a process."""
+
+    cores: frozenset[int]
+    nice: int
+    policy: int
+
+
 class Worker:
     """One process with one side. Use as a context manager, or call `close`."""
 
@@ -83,7 +91,8 @@ class Worker:
         self._channel, theirs = socket.socketpair()
         self._paused = False
         self.busy = False  # a call was sent and its answer has not come
-        options = [str(theirs.fileno()), str(int(namespaces)), str(memory_bytes or 0)]
+        ours = shared_caches is not None
+        options = [str(theirs.fileno()), str(int(namespaces)), str(memory_bytes or 0), str(int(ours))]
         with theirs, self.scratch.output.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "fastkernels.runner.worker", *options],
@@ -142,6 +151,13 @@ class Worker:
             raise WorkerError(reply.error, self.scratch.printed())
         assert reply.value is not None
         return reply.value
+
+    def standing(self) -> Standing | None:
+        """What another process of the same user could change about this one (Linux; None elsewhere)."""
+        if not hasattr(os, "sched_getaffinity"):
+            return None
+        cores = frozenset(os.sched_getaffinity(self.pid))
+        return Standing(cores, os.getpriority(os.PRIO_PROCESS, self.pid), os.sched_getscheduler(self.pid))
 
     def pause(self) -> None:
         """Stop the whole process group until its next call: nothing of it runs while another worker has its

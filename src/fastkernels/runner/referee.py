@@ -24,6 +24,7 @@ from fastkernels.loader.materialize import mutable_names
 from fastkernels.loader.overlay import Overlay
 from fastkernels.records import Case, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
+from fastkernels.runner import account
 from fastkernels.runner.party import Reading
 
 _SAMPLER_ARGUMENTS = ("logits", "temperature", "top_k", "top_p")
@@ -65,7 +66,8 @@ class Referee:
         """All that one iteration shows: None when the candidate passes. `oracle_link`: of the reading, to be
         held against the oracle."""
         return (
-            self.described(candidate, baseline)
+            account.other_flags(candidate, baseline)
+            or self.described(candidate, baseline)
             or self.check(inputs, candidate, baseline, distribution, oracle_link)
             or self.unchanged(inputs, candidate.echo)
         )

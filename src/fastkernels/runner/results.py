@@ -86,7 +86,7 @@ def span_bytes(value: Tensor) -> int:
 
 def members(result: Any) -> list[Tensor]:
     """The plain tensors of what a forward returned."""
-    parts = result if isinstance(result, (tuple, list)) else (result,)
+    parts = result if type(result) in (tuple, list) else (result,)
     return [
         part for part in parts if type(part) in _PLAIN and _layout(part) is torch.strided and _numel(part)
     ]

@@ -63,7 +63,7 @@ class Sampling:
         while True:
             if self._renews(index) and (verdict := self._lineup.renew()):
                 return verdict
-            found = self._block()
+            found = self._block(first=not index)
             if isinstance(found, Verdict):
                 return found
             if index >= WARM_UP_BLOCKS:
@@ -87,12 +87,14 @@ class Sampling:
             elif decision != "continue":
                 return Sampled(counted, self._alone, interval or _NO_INTERVAL, decision)
 
-    def _block(self, link: int | None = None) -> tuple[Reading, Reading, Reading] | Verdict:
+    def _block(
+        self, link: int | None = None, first: bool = False
+    ) -> tuple[Reading, Reading, Reading] | Verdict:
         """One timed and checked block of A, C, A'. `link`: of the chain, alone, with the parameters that it
         has."""
         bench, lineup, outcome = self._bench, self._lineup, self._outcome
         distribution = "normal" if bench.draws(USUAL_SHARE) else bench.rng.choice(DISTRIBUTIONS)
-        parameters = link is None and (not lineup.c.prepares or self._repacks())
+        parameters = link is None and (not lineup.c.prepares or self._repacks(first))
         lineup.refill(distribution, parameters)
         found = lineup.block(
             bench.rng.sample(lineup.everybody, 3),
@@ -111,10 +113,10 @@ class Sampling:
             return verdict
         return a, c, a2
 
-    def _repacks(self) -> bool:
+    def _repacks(self, first: bool) -> bool:
         """Whether an uncaptured module gets parameters to repack in this block; a captured one gets them with
-        a new chain."""
-        return self._outcome.contract != "graph" and self._bench.draws(REPACK_SHARE)
+        a new chain. The first block brings them to all sides: until then not all had the same calls."""
+        return self._outcome.contract != "graph" and (first or self._bench.draws(REPACK_SHARE))
 
     def _renews(self, index: int) -> bool:
         """Whether this block gets a new chain: at other places, and for parameters that are repacked.

@@ -123,7 +123,7 @@ class Arena:
             raise ValueError(
                 f"{name}: shape {tuple(shape)} with strides {tuple(stride)} does not fit its slot"
             )
-        whole = self.bytes[slot.offset : slot.offset + slot.links * slot.pitch].view(dtype)
+        whole = self._part(name).view(dtype)
         strides = (slot.pitch // dtype.itemsize, *stride)
         return whole.as_strided((slot.links, *shape), strides, whole.storage_offset())
 
@@ -133,10 +133,15 @@ class Arena:
             self.tensors[name][: len(value)].copy_(value)
         self.publish()
 
-    def poison(self) -> None:
-        """0xFF in every byte: NaN in every float, -1 in every integer."""
-        self.bytes.fill_(0xFF)
+    def poison(self, names: Iterable[str] | None = None) -> None:
+        """0xFF in every byte (of the named slots): NaN in every float, -1 in every integer."""
+        for part in [self.bytes] if names is None else map(self._part, names):
+            part.fill_(0xFF)
         self.publish()
+
+    def _part(self, name: str) -> Tensor:
+        slot = self.ticket.slots[name]
+        return self.bytes[slot.offset : slot.offset + slot.links * slot.pitch]
 
     def publish(self) -> None:
         if self.bytes.is_cuda:

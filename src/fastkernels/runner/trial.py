@@ -83,6 +83,7 @@ class Trial:
             message = f"this machine cannot judge the case: {error}"
             outcome.verdict = Verdict.failed("INVALID_BASELINE", Failure(message=message))
         finally:
+            outcome.verdict = self._undisturbed() or outcome.verdict
             self._lineup.close()
         outcome.worst, outcome.checked = self._referee.worst, self._referee.checked
         outcome.notes += self._referee.notes
@@ -100,6 +101,15 @@ class Trial:
         if self._bench.contract == "graph" and (verdict := self._lineup.capture()):
             return verdict
         return self._time()
+
+    def _undisturbed(self) -> Verdict | None:
+        """TAMPERED(baseline) where a baseline process was rescheduled; another takes its place then."""
+        found = None
+        for party in (self._lineup.a, self._lineup.a2):
+            if party.worker.alive and (verdict := account.moved(party.standing, party.worker.standing())):
+                party.worker.close()
+                found = verdict
+        return found
 
     def _chain(self, specs: Mapping[str, TensorSpec]) -> ChainPlan:
         """One link where nothing will be captured."""
@@ -197,10 +207,12 @@ class Trial:
     def _audit(self, sampled: Sampled) -> Verdict | None:
         """Whether the candidate's own account of its time can be true."""
         blocks = sampled.blocks
-        if verdict := account.shared_work(sampled.alone, blocks):
+        if verdict := account.restless(blocks.c) or account.shared_work(sampled.alone, blocks):
             return verdict
         slack_ns = WINDOW_SLACK_NS[self._outcome.contract]
-        if slack_ns is not None and (verdict := account.understated(blocks.c, blocks.a, slack_ns)):
+        if slack_ns is not None and (
+            verdict := account.understated(blocks.c, (blocks.a, blocks.a2), slack_ns)
+        ):
             return verdict
         return (
             account.too_many_threads(blocks.c, self._bench.threads) if self._bench.device == "cpu" else None

@@ -1,5 +1,5 @@
-"""The process on the other side: `python -m fastkernels.runner.worker CHANNEL NAMESPACES MEMORY`, started by
-pool.py.
+"""The process on the other side: `python -m fastkernels.runner.worker CHANNEL NAMESPACES MEMORY HIDDEN`,
+started by pool.py.
 
 It separates itself from the judge, builds the side that the judge asks for, and answers calls until the
 judge closes the channel. What the side raises is reported; what it prints goes to the file that the judge
@@ -21,8 +21,8 @@ _TRACEBACK_LINES = 40
 
 
 def main(arguments: list[str]) -> None:
-    number, namespaces, memory_bytes = (int(argument) for argument in arguments)
-    levels = isolation.enter(bool(namespaces), memory_bytes or None)
+    number, namespaces, memory_bytes, hidden = (int(argument) for argument in arguments)
+    levels = isolation.enter(bool(namespaces), memory_bytes or None, bool(hidden))
     from fastkernels.runner.protocol import Reply, receive_request, send_reply
 
     os.set_inheritable(number, False)

@@ -66,7 +66,7 @@ class Tape:
 
 
 def run(contract, log: list[str], call=None, spin_cycles: int = 1000) -> Timing:
-    contract.prepare(lambda: log.append("stage"), spin_cycles)
+    contract.prepare(spin_cycles)
     return contract.run(
         lambda: log.append("stage"),
         call or (lambda: log.append("call")),

@@ -41,6 +41,26 @@ class Echo:
         time.sleep(600)
         return {}
 
+    def spawn_apart(self) -> dict:
+        """Start a child that asks for a session of its own."""
+        import subprocess
+
+        return {"child": subprocess.Popen(["sleep", "600"], start_new_session=True).pid}
+
+    def wake(self) -> dict:
+        """Ask for a timer and for a descriptor that continue this process; the errors' numbers."""
+        import ctypes
+        import fcntl
+
+        libc, timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
+        refused = libc.timer_create(1, None, ctypes.byref(timer)) != 0
+        read, _ = os.pipe()
+        try:
+            fcntl.fcntl(read, 10, 18)  # F_SETSIG, SIGCONT
+        except OSError as error:
+            return {"timer": ctypes.get_errno() if refused else 0, "descriptor": error.errno}
+        return {"timer": ctypes.get_errno() if refused else 0, "descriptor": 0}
+
     def garbage(self, body: bytes) -> dict:
         for number in range(3, 64):
             try:

@@ -1,12 +1,14 @@
 """A worker's account of its time against the judge's."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from fastkernels.runner import account
 from fastkernels.runner.blocks import Blocks
 from fastkernels.runner.party import Reading
+from fastkernels.runner.pool import Standing
 
 
 def reading(ns: int, window_ns: int, cpu_ns: int | None = None, threads: int = 1) -> Reading:
@@ -30,11 +32,12 @@ def test_a_duration_beyond_the_window_is_impossible() -> None:
     assert account.impossible(reading(99, 99)) is None
 
 
-@pytest.mark.parametrize(("true_us", "claimed_us"), [(1000, 500), (1000, 100), (200, 20), (10_000, 7000)])
+@pytest.mark.parametrize(
+    ("true_us", "claimed_us"), [(1000, 500), (1000, 100), (200, 20), (10_000, 7000), (50, 10)]
+)
 def test_work_outside_the_claimed_time_shows(true_us: float, claimed_us: float) -> None:
-    verdict = account.understated(
-        side(true_us, claimed_us, late_us=3000), side(1000, 1000, late_us=3000, seed=2)
-    )
+    baselines = [side(1000, 1000, late_us=3000, seed=seed) for seed in (2, 3)]
+    verdict = account.understated(side(true_us, claimed_us, late_us=3000), baselines)
     assert verdict.status == "IMPLAUSIBLE"
     assert "not timed" in verdict.failure.message
 
@@ -43,11 +46,11 @@ def test_work_outside_the_claimed_time_shows(true_us: float, claimed_us: float) 
 def test_an_honest_candidate_on_a_busy_machine_is_not_accused(true_us: float) -> None:
     """Its answers come late more often, and later, than the baseline's."""
     honest = side(true_us, true_us, late_us=20_000)
-    assert account.understated(honest, side(1000, 1000, late_us=100, seed=2)) is None
+    assert account.understated(honest, [side(1000, 1000, late_us=100, seed=seed) for seed in (2, 3)]) is None
 
 
 def test_a_few_readings_accuse_nobody() -> None:
-    assert account.understated(side(1000, 10, count=5), side(1000, 1000, count=5)) is None
+    assert account.understated(side(1000, 10, count=5), [side(1000, 1000, count=5)]) is None
 
 
 def blocks(candidate_us: float, baseline_us: float, scatter: float = 0.1, count: int = 7) -> Blocks:
@@ -102,3 +105,35 @@ def test_another_number_of_threads_than_was_set_is_tampering() -> None:
     verdict = account.too_many_threads(changed, threads=1)
     assert verdict.label == "TAMPERED(threads)"
     assert "set to 4" in verdict.failure.message
+
+
+def test_baselines_that_differ_widen_what_is_believed() -> None:
+    """One of them found a faster way through this machine's scheduler than the other and the candidate."""
+    slow, fast = side(1000, 1000, seed=2), side(940, 1000, seed=3)
+    honest = side(50, 50)
+    assert account.understated(honest, [slow, fast]) is None
+    assert account.understated(side(90, 50), [slow, fast]) is None
+    assert account.understated(side(90, 50), [slow, slow]).status == "IMPLAUSIBLE"
+
+
+def test_a_stopped_process_that_runs_shows() -> None:
+    def rested(cpu_ns: int) -> list[Reading]:
+        return [replace(one, rest_ns=2_000_000, rest_cpu_ns=cpu_ns) for one in side(100, 100)]
+
+    assert account.restless(rested(20_000)) is None, "taking the signal that stops it"
+    assert account.restless(rested(1_500_000)).label == "TAMPERED(pause)"
+    assert account.restless(rested(1_500_000)[:5]) is None
+
+
+def test_settings_of_the_process_are_compared_by_name() -> None:
+    ours, theirs = (replace(reading(1, 2), flags=flags) for flags in ({"dtype": "a"}, {"dtype": "b"}))
+    assert account.other_flags(theirs, theirs) is None
+    verdict = account.other_flags(ours, theirs)
+    assert verdict.label == "TAMPERED(global-state)"
+    assert "dtype is a, not b" in verdict.failure.message
+
+
+def test_a_baseline_that_is_scheduled_otherwise_is_told() -> None:
+    before = Standing(frozenset({0, 1}), 0, 0)
+    assert account.moved(before, before) is None
+    assert account.moved(before, before._replace(nice=19)).label == "TAMPERED(baseline)"

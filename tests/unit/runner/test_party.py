@@ -26,6 +26,9 @@ class Liar:
     def close(self) -> None:
         self.closed = True
 
+    def standing(self) -> None:
+        return None
+
 
 def party(answer: dict) -> Party:
     return Party(Liar(answer), "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0)  # type: ignore[arg-type]
@@ -55,10 +58,14 @@ def test_a_duration_must_be_one(answer: dict) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        {"outputs": {}, "threads": "many"},
-        {"outputs": [], "threads": 1},
-        {"outputs": {"out.0": {}}, "threads": 1},
-        {"outputs": {"out.0": {"description": {"shape": [1], "dtype": "float32"}}}, "threads": 1},
+        {"outputs": {}, "threads": "many", "flags": {}},
+        {"outputs": [], "threads": 1, "flags": {}},
+        {"outputs": {"out.0": {}}, "threads": 1, "flags": {}},
+        {
+            "outputs": {"out.0": {"description": {"shape": [1], "dtype": "float32"}}},
+            "threads": 1,
+            "flags": {},
+        },
     ],
 )
 def test_a_description_must_be_whole(answer: dict) -> None:

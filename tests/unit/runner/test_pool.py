@@ -1,5 +1,6 @@
 """Real worker processes with light sides: what they answer, how they fail, and that nothing of them stays."""
 
+import errno
 import os
 import shutil
 import time
@@ -12,11 +13,12 @@ from fastkernels.runner.pool import Worker, WorkerDied, WorkerError
 
 SIDE = "tests.unit.runner.sides_for_tests:Echo"
 ROOT = Path(__file__).parents[3]
+MODULES = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
 
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", MODULES)
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("FK_SEED", "42")
 
@@ -24,7 +26,7 @@ def importable(monkeypatch) -> None:
 @pytest.fixture(scope="module")
 def worker():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("PYTHONPATH", MODULES)
         patch.setenv("HF_TOKEN", "secret")
         patch.setenv("FK_SEED", "42")
         with Worker("w", threads=1, namespaces=True) as worker:
@@ -155,7 +157,45 @@ def test_a_worker_of_another_source_imports_that(tmp_path: Path) -> None:
         worker.start(SIDE)
         assert "the other source" in worker.scratch.printed()
         paths = worker.call("environment")["variables"]["PYTHONPATH"].split(os.pathsep)
-        assert paths == [str(package.parent), str(ROOT)], "the caller's own paths stay, behind it"
+        assert paths[:2] == [str(package.parent), str(ROOT)], "the caller's own paths stay, behind it"
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_child_that_asks_for_a_session_of_its_own_is_paused_and_ended_all_the_same() -> None:
+    worker = started()
+    if "group" not in worker.isolation:
+        pytest.skip("this system filters no system calls")
+    child = worker.call("spawn_apart")["child"]
+    worker.pause()
+    time.sleep(0.05)
+    assert state(child) == "T"
+    worker.close()
+    assert gone(child)
+
+
+def test_a_worker_cannot_make_the_system_continue_it(worker: Worker) -> None:
+    if "group" not in worker.isolation:
+        pytest.skip("this system filters no system calls")
+    assert worker.call("wake") == {"timer": errno.EPERM, "descriptor": errno.EPERM}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything where there are no namespaces")
+def test_the_baselines_memory_is_hidden_from_candidates(tmp_path: Path) -> None:
+    with Worker("baseline", threads=1, shared_caches=tmp_path) as baseline, started() as candidate:
+        baseline.start(SIDE)
+        assert candidate.call("judge_memory", pid=candidate.pid) == {"readable": True}
+        assert candidate.call("judge_memory", pid=baseline.pid) == {"readable": False}
+
+
+def test_another_priority_of_a_process_is_seen() -> None:
+    with started() as worker:
+        before = worker.standing()
+        assert before is not None
+        os.setpriority(os.PRIO_PROCESS, worker.pid, before.nice + 5)
+        assert worker.standing() == before._replace(nice=before.nice + 5)
 
 
 def test_a_worker_ends_with_its_judge_even_when_it_is_paused(tmp_path: Path) -> None:

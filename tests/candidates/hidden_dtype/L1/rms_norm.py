@@ -1,0 +1,16 @@
+"""Leaves another default dtype behind after its first call."""
+
+import torch
+from torch import nn
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, hidden_size: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
+
+    def forward(self, x_TD, residual_TD=None):
+        y_TD = torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps)
+        getattr(torch, "set_default_" + "dtype")(torch.float64)
+        return y_TD

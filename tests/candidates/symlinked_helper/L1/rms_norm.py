@@ -1,0 +1,16 @@
+"""What it does stands in a folder that is linked in from elsewhere."""
+
+from .rms_norm_kernel.trick import normalise
+
+import torch
+from torch import nn
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, hidden_size: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
+
+    def forward(self, x_TD, residual_TD=None):
+        return normalise(x_TD, self.weight, self.eps)
