@@ -30,7 +30,7 @@ class Shape:
         return f"T{self.tokens}-E{self.experts}-k{self.top_k}-N{self.outputs}-K{self.inputs}{used}"
 
 
-# One token, an expert without tokens, one expert for all, fewer slots than experts, several tiles of an expert.
+# One token, experts without tokens, one for all, fewer slots than experts, several tiles of an expert.
 SHAPES = [
     Shape(1, 8, 2),
     Shape(5, 4, 2, experts_used=2),
@@ -58,7 +58,9 @@ def aligned(ids_TK: Tensor, experts: int) -> tuple[Tensor, Tensor]:
     for slot, expert in enumerate(ids_TK.flatten().tolist()):
         lists[expert].append(slot)
     starts = [sum(map(len, lists[:e])) for e in range(experts + 1)]
-    return torch.tensor(sum(lists, []), dtype=torch.int32), torch.tensor(starts, dtype=torch.int32)
+    return torch.tensor([slot for found in lists for slot in found], dtype=torch.int32), torch.tensor(
+        starts, dtype=torch.int32
+    )
 
 
 def chosen(logits_TE: Tensor, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:

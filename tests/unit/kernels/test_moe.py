@@ -17,7 +17,9 @@ LIMIT = {torch.float32: 4, torch.bfloat16: 1.5, torch.float16: 1.5}
 @ALL
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("renormalize", [True, False])
-@pytest.mark.parametrize("tokens, experts, top_k", [(1, 8, 2), (37, 8, 2), (5, 60, 4), (9, 3, 3), (0, 8, 2)])
+@pytest.mark.parametrize(
+    ("tokens", "experts", "top_k"), [(1, 8, 2), (37, 8, 2), (5, 60, 4), (9, 3, 3), (0, 8, 2)]
+)
 def test_routing(tokens, experts, top_k, renormalize, dtype, impl):
     logits_TE = randn(tokens, experts, dtype=dtype, scale=2.0)
     weights_TK, ids_TK = kernels.topk_softmax(logits_TE, top_k, renormalize, impl=impl)
@@ -73,7 +75,7 @@ def test_alignment(shape, impl):
 
 @ALL
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("is_shared, is_weighted", [(True, False), (False, True)])
+@pytest.mark.parametrize(("is_shared", "is_weighted"), [(True, False), (False, True)])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_grouped_linear(shape, is_shared, is_weighted, dtype, impl):
     args = grouped_arguments(shape, dtype, is_shared, is_weighted)
@@ -117,7 +119,7 @@ def test_rows_must_be_shared_evenly():
 
 @ALL
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("tokens, slots, dim", [(1, 2, 64), (5, 3, 33), (3, 1, 1100), (0, 2, 8)])
+@pytest.mark.parametrize(("tokens", "slots", "dim"), [(1, 2, 64), (5, 3, 33), (3, 1, 1100), (0, 2, 8)])
 def test_sum(tokens, slots, dim, dtype, impl):
     x_TKD = randn(tokens, slots, dim, dtype=dtype)
     with poisoned():

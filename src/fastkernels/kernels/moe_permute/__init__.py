@@ -1,9 +1,9 @@
 """Tokens by expert, and back: which slots each expert serves, and the sum over a token's experts.
 
     slot s = t k + j is the j-th expert of token t
-    order = all slots by expert, the slots of one expert rising          (moe_align)
-    starts[e] = the number of slots of experts before e                  so e serves order[starts[e] : starts[e+1]]
-    y[t] = sum_j x[t, j]                                                 (moe_sum)
+    order = all slots by expert, the slots of one expert rising             (moe_align)
+    starts[e] = the number of slots of experts before e: e serves order[starts[e] : starts[e + 1]]
+    y[t] = sum_j x[t, j]                                                    (moe_sum)
 
 T tokens · k experts of a token · E experts · S = T k slots · D hidden. moe_align is exact, and its order is
 unique: the same tokens always meet in the same tile. moe_sum adds in float32 (float64 stays float64) and
