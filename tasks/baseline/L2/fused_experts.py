@@ -33,4 +33,4 @@ class FusedExperts(nn.Module):
         order, starts = self.align(topk_ids)
         active = self.act_fn(self.w13(hidden_states, order, starts))
         weighted = self.w2(active, order, starts, topk_weights.flatten())
-        return self.sum(weighted.view(*topk_ids.shape, -1))
+        return self.sum(weighted.view(*topk_ids.shape, hidden_states.shape[-1]))

@@ -52,7 +52,7 @@ def compiled(kernel, types: dict[str, str], constants: dict, options: dict):
 )
 @pytest.mark.parametrize("tile", [tile for _, tile in grouped.TILES], ids=lambda tile: f"M{tile.m}")
 def test_grouped_linear(tile, sharing, outputs, inputs, weighted, kind):
-    types = {name: f"*{kind}" for name in ("x", "weight", "y")}
+    types = dict.fromkeys(("x", "weight", "y"), f"*{kind}")
     types |= {"order": "*i32", "starts": "*i32", "slot_weights": "*fp32"}
     constants = {
         "R": sharing, "E": 8, "N": outputs, "K": inputs, "WEIGHTED": weighted, "EXPERTS": 8, "TILE_M": tile.m,

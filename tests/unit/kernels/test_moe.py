@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from fastkernels.baseline.L2.moe import SparseMoE
 
 from fastkernels import kernels
 from fastkernels.kernels.grouped_linear.triton import TILES, most_row_tiles, tile_for
+from fastkernels.nn.random_weights import random_weights
 from tests.moe_cases import SHAPES, Shape, aligned, chosen, grouped_answer, grouped_arguments, ids_of
 from tests.pointwise_cases import poisoned, randn, worst_row_error
 from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
@@ -137,3 +139,29 @@ def test_the_grid_has_room_for_every_tile(counts, tile_m):
 
 def test_tiles_grow_with_the_rows_of_an_expert():
     assert [tile_for(slots, 8).m for slots in (2, 128, 129, 512, 513, 16384)] == [16, 16, 64, 64, 128, 128]
+
+
+def calls() -> dict[str, tuple]:
+    shape = Shape(5, 4, 2)
+    ids_TK = ids_of(shape)
+    return {
+        "topk_softmax": (randn(5, 4, dtype=torch.float32), 2, True),
+        "moe_align": (ids_TK, 4),
+        "grouped_linear": grouped_arguments(shape, torch.float32, False, True),
+        "moe_sum": (randn(5, 2, 24, dtype=torch.float32),),
+    }
+
+
+@pytest.mark.parametrize("kernel", calls())
+def test_operators_agree_with_their_schema_and_fake(kernel):
+    op = getattr(torch.ops.fastkernels, kernel).default
+    torch.library.opcheck(op, calls()[kernel], test_utils=("test_schema", "test_faketensor"))
+
+
+def test_a_block_compiles_whole():
+    block = SparseMoE(4, 2, 32, 48)
+    random_weights(block, 0)
+    x_TD = randn(7, 32, dtype=torch.float32)
+    with torch.no_grad():
+        compiled = torch.compile(block, fullgraph=True, backend="eager")
+        assert torch.equal(compiled(x_TD), block(x_TD))

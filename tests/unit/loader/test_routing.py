@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fastkernels import kernels, registry
-from fastkernels.loader import routing
+from fastkernels.loader import inputs, routing
 from fastkernels.loader.inputs import DISTRIBUTIONS, cast, draw, trial_specs
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
@@ -121,9 +121,7 @@ def test_the_block_follows_the_plan(pattern):
 
 
 def generator_of(seed: int) -> torch.Generator:
-    from fastkernels.loader.inputs import _seed
-
-    return torch.Generator().manual_seed(_seed(seed, "routing"))
+    return torch.Generator().manual_seed(inputs._seed(seed, "routing"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -12,8 +12,8 @@ rounds once.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+# Names of torch, not torch itself: importing the implementation `.torch` binds that name here.
+from torch import Tensor, int32
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.moe_permute import reference
@@ -21,7 +21,7 @@ from fastkernels.kernels.moe_permute import reference
 
 def _fake_align(ids_TK: Tensor, num_experts: int) -> tuple[Tensor, Tensor]:
     sizes = (ids_TK.numel(), num_experts + 1)
-    order_S, starts_E1 = (ids_TK.new_empty(size, dtype=torch.int32) for size in sizes)
+    order_S, starts_E1 = (ids_TK.new_empty(size, dtype=int32) for size in sizes)
     return order_S, starts_E1
 
 

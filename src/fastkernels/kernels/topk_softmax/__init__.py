@@ -12,8 +12,8 @@ so ids are valid whatever the logits are.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+# Names of torch, not torch itself: importing the implementation `.torch` binds that name here.
+from torch import Tensor, float32, int32, promote_types
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.topk_softmax import reference
@@ -21,8 +21,8 @@ from fastkernels.kernels.topk_softmax import reference
 
 def _fake(logits_TE: Tensor, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
     shape = (logits_TE.shape[0], top_k)
-    dtype = torch.promote_types(logits_TE.dtype, torch.float32)
-    return logits_TE.new_empty(shape, dtype=dtype), logits_TE.new_empty(shape, dtype=torch.int32)
+    dtype = promote_types(logits_TE.dtype, float32)
+    return logits_TE.new_empty(shape, dtype=dtype), logits_TE.new_empty(shape, dtype=int32)
 
 
 _topk_softmax = Kernel(
