@@ -42,6 +42,15 @@ def test_routing(tokens, experts, top_k, impl, dtype):
         torch.testing.assert_close(weights.cpu().double(), expected_weights, rtol=1e-5, atol=0)
 
 
+@IMPLEMENTATIONS
+@pytest.mark.parametrize("experts", [8, 128, 512])
+def test_ties_fall_to_the_lowest_ids(experts, impl):
+    """A sort that is not stable shows only on a GPU."""
+    logits_TE = torch.zeros(300, experts, device="cuda", dtype=torch.bfloat16)
+    _, ids_TK = kernels.topk_softmax(logits_TE, 4, True, impl=impl)
+    assert ids_TK.tolist() == [[0, 1, 2, 3]] * 300
+
+
 @pytest.mark.parametrize("impl", ["reference", "triton"])
 @pytest.mark.parametrize("shape", [*SHAPES, *LARGE[:4], Shape(8192, 8, 2)], ids=str)
 def test_alignment(shape, impl):

@@ -24,6 +24,7 @@ def test_equal_logits_tie_in_either_order():
 @pytest.mark.parametrize("outside", [-1, 4, 2**30])
 def test_ids_out_of_range_never_tie(outside):
     assert wrong([1, outside]) == [False, True]
+    assert wrong([1, outside], torch.full((1, 4), 3.0)) == [False, True]
 
 
 def test_one_expert_twice_is_wrong_though_each_ties():

@@ -10,7 +10,7 @@ from fastkernels.loader import inputs, routing
 from fastkernels.loader.inputs import DISTRIBUTIONS, cast, draw, trial_specs
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
-from fastkernels.records import Case, Routing
+from fastkernels.records import Case, Routing, TensorSpec
 
 BASELINE = Overlay.over_baseline()
 UNIFORM, ZIPF = Routing(top_k=2, experts=8), Routing(top_k=2, experts=8, skew="zipf")
@@ -149,3 +149,12 @@ def test_gates_and_tokens_of_different_draws_fit_each_other():
     ((_, expected),) = choices(case, second)
     assert torch.equal(ids.sort().values, expected.sort().values)
     assert not torch.equal(first["param.gate.weight"], second["param.gate.weight"])
+
+
+def test_rows_of_zeros_choose_where_a_norm_or_a_layer_follows():
+    case = case_of("L2/moe", "*T37-*")
+    for draws, follows in (("routed", False), ("routed.attended", True), ("routed.embedding", True)):
+        x_LTD = torch.zeros(1, 37, 64)
+        spec = TensorSpec(shape=(37, 64), dtype="float32", draw=draws)
+        routing.plant(x_LTD, spec, case, seed=1)
+        assert (x_LTD.abs().sum(-1) > 0).all() == follows

@@ -113,6 +113,9 @@ def test_ties_of_a_choice_may_fall_either_way_and_nothing_else_may() -> None:
         described = ({name: describe(value[0], {}) for name, value in outputs.items()},)
         return Reading(1.0, 1, 1, None, True, None, 1, described, outputs, {})
 
+    tied = {name: value.clone() for name, value in right.items()}
+    tied["out.1"][0, 3] = torch.tensor([2, 3])
+    assert referee.check(inputs, of(tied), of(tied), "normal", 0) is None, "the baseline's ties are right too"
     for ids, wrong in (([3, 1], False), ([1, 0], True), ([2, 2], True)):
         other = {name: value.clone() for name, value in right.items()}
         other["out.1"][0, 3] = torch.tensor(ids)
