@@ -1,14 +1,13 @@
-"""One pre-norm layer of a decoder-only transformer, with one feed-forward block or a mixture of experts.
+"""One pre-norm layer of a decoder-only transformer.
 
     h = hidden_states + residual
     a = h + attention(rms_norm(h; w_in))
     hidden_states, residual = mlp(rms_norm(a; w_post)), a
 
 T tokens, D hidden. Without a residual (first layer) h = hidden_states; the caller adds the last pair. Each
-sum is rounded to the dtype of the input and normalised as rounded. mlp is L2/gated_mlp; in MoEDecoderLayer it
-is L2/moe.
+sum is rounded to the dtype of the input and normalised as rounded.
 Mirrors vllm.model_executor.models.llama.LlamaDecoderLayer (also Qwen2DecoderLayer, Qwen3DecoderLayer,
-MistralDecoderLayer) and vllm.model_executor.models.mixtral.MixtralDecoderLayer.
+MistralDecoderLayer).
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from torch import Tensor, nn
 from ..L1.rms_norm import RMSNorm
 from ..L2.causal_attention import CausalAttention
 from ..L2.gated_mlp import GatedMLP
-from ..L2.moe import SparseMoE
 
 
 class DecoderLayer(nn.Module):
@@ -60,49 +58,10 @@ class DecoderLayer(nn.Module):
         self, positions: Tensor, hidden_states: Tensor, residual: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """positions [T], hidden_states and residual [T, D] -> (hidden_states, residual)"""
-        normed_TD, sum_TD = _attend(self, positions, hidden_states, residual)
+        if residual is None:
+            normed_TD, sum_TD = self.input_layernorm(hidden_states), hidden_states
+        else:
+            normed_TD, sum_TD = self.input_layernorm(hidden_states, residual)
+        attended_TD = self.self_attn(positions, normed_TD)
+        normed_TD, sum_TD = self.post_attention_layernorm(attended_TD, sum_TD)
         return self.mlp(normed_TD), sum_TD
-
-
-class MoEDecoderLayer(nn.Module):
-    def __init__(
-        self,
-        hidden_size: int,
-        intermediate_size: int,
-        num_heads: int,
-        num_kv_heads: int,
-        head_size: int,
-        max_position: int,
-        rope_parameters: dict[str, Any],
-        num_experts: int,
-        top_k: int,
-        rms_norm_eps: float = 1e-6,
-        renormalize: bool = True,
-        window: int | None = None,
-    ) -> None:
-        super().__init__()
-        self.input_layernorm = RMSNorm(hidden_size, rms_norm_eps)
-        self.self_attn = CausalAttention(
-            hidden_size, num_heads, num_kv_heads, head_size, max_position, rope_parameters, window=window
-        )
-        self.post_attention_layernorm = RMSNorm(hidden_size, rms_norm_eps)
-        self.block_sparse_moe = SparseMoE(num_experts, top_k, hidden_size, intermediate_size, renormalize)
-
-    def forward(
-        self, positions: Tensor, hidden_states: Tensor, residual: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """positions [T], hidden_states and residual [T, D] -> (hidden_states, residual)"""
-        normed_TD, sum_TD = _attend(self, positions, hidden_states, residual)
-        return self.block_sparse_moe(normed_TD), sum_TD
-
-
-def _attend(
-    layer: DecoderLayer | MoEDecoderLayer, positions: Tensor, hidden_states: Tensor, residual: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """What both layers do before their feed-forward block: (its input, the residual stream)."""
-    if residual is None:
-        normed_TD, sum_TD = layer.input_layernorm(hidden_states), hidden_states
-    else:
-        normed_TD, sum_TD = layer.input_layernorm(hidden_states, residual)
-    attended_TD = layer.self_attn(positions, normed_TD)
-    return layer.post_attention_layernorm(attended_TD, sum_TD)

@@ -2,7 +2,7 @@
 
     h = E[ids];  h = layer_i(h) for each i;  h = rms_norm(h; w_final);  logits = float32(h W_head^T)
 
-T tokens, D hidden, V vocabulary. Every layer is L3/decoder_layer with L2/moe; attention is that of L4/llama.
+T tokens, D hidden, V vocabulary. Every layer is L3/moe_decoder_layer; attention is that of L4/llama.
 Parameters, activations and caches have the dtype of the module, logits float32. `config` is the model's
 Hugging Face configuration.
 Mirrors vllm.model_executor.models.mixtral.MixtralForCausalLM; `forward` returns hidden states,
@@ -23,7 +23,7 @@ from ..L1.rms_norm import RMSNorm
 from ..L1.sampling import Sampler
 from ..L1.softmax import Softmax
 from ..L2.parallel_embedding import ParallelLMHead, VocabParallelEmbedding
-from ..L3.decoder_layer import MoEDecoderLayer
+from ..L3.moe_decoder_layer import MoEDecoderLayer
 
 # Defaults of transformers' MixtralConfig.
 RMS_NORM_EPS, ROPE_THETA, NUM_EXPERTS, TOP_K = 1e-5, 1e6, 8, 2

@@ -75,6 +75,7 @@ def test_import_graph() -> None:
     used = set().union(*(uses.reached(architecture.task) for architecture in registry.architectures()))
     assert {entry.id for entry in TASKS} == used, "a task that no architecture uses"
     assert "L4/llama" not in uses.reached("L4/mixtral")
+    assert "L2/moe" not in uses.reached("L4/llama"), "a dense model does not depend on experts"
 
 
 def test_suites_and_architectures_name_what_exists() -> None:
