@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 DType = Literal["float64", "float32", "bfloat16", "float16", "int64", "int32", "bool"]
 Size = Literal["tiny", "full"]
 Contract = Literal["graph", "eager", "host"]
+Skew = Literal["uniform", "zipf"]
 
 UNSTABLE_HALF_WIDTH = 0.05  # an interval wider than 5 % to one side: no number is claimed
 
@@ -30,6 +31,9 @@ class TensorSpec(Record):
     ids           indices, uniform in [0, high); the first and the last always occur
     integers      uniform in [low, high), as they fall: seeds, which no two calls may have in common
     uniform       floats, uniform in [low, high)
+    routing.FIELD ids, order or starts: which experts the tokens choose (loader/routing.py)
+    routed        as normal, with a direction in each row that a router recognises
+    router        the gate that recognises it
     step.FIELD    the batch's positions, query_starts, seq_lens, block_tables or slots (loader/inputs.py)
     cache         a paged pool [blocks, block_size, ...] of the batch's size, values as normal
     """
@@ -80,6 +84,18 @@ class Batch(Record):
         return sum(count for count, query, seq in self.rows if query == 1 and seq > 1)
 
 
+class Routing(Record):
+    """How the tokens of a case choose experts: each takes `top_k` different ones of `experts`.
+
+    uniform       all experts alike
+    zipf          the i-th favourite has 1/i of the popularity of the first
+    """
+
+    top_k: int
+    experts: int
+    skew: Skew = "uniform"
+
+
 class Provenance(Record):
     """Who makes this call: `llama` in configuration `8b`, phase `decode`, or a held-out shape of the
     registry.
@@ -101,6 +117,7 @@ class Case(Record):
     init: dict[str, Any]
     inputs: dict[str, TensorSpec | bool | int | float | str | None]
     batch: Batch | None = None
+    routing: Routing | None = None
     provenance: Provenance
     calls: int = 1  # calls of this shape in one step of the model
     timed: bool = True  # held-out shapes are checked, not timed

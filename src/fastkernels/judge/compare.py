@@ -40,6 +40,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fastkernels.judge.selection import misplaced
 from fastkernels.judge.verdict import Verdict
 from fastkernels.records import Failure
 
@@ -158,18 +159,19 @@ def compare(
     baseline: Mapping[str, Tensor],
     oracle: Mapping[str, Tensor],
     conditioning: Mapping[str, Errors] | None = None,
+    logits: Mapping[str, Tensor] | None = None,
 ) -> Comparison:
     """The full gate over all outputs (same names on all sides). Shapes and dtypes are taken as checked
     (rules.py). `conditioning` (judge/conditioning.py): how far the oracle itself moves on these inputs.
 
     Verdicts: PASSED, WRONG(value), WRONG(nonfinite), INVALID_BASELINE. Integer outputs must be equal to the
-    oracle's.
+    oracle's; those that were chosen by `logits` may differ where these tie (judge/selection.py).
     """
     judged: list[OutputErrors] = []
     for name, truth in oracle.items():
         ours, theirs = candidate[name], baseline[name]
         if not ours.is_floating_point():
-            if verdict := _integers(name, ours, theirs, truth):
+            if verdict := _integers(name, ours, theirs, truth, (logits or {}).get(name)):
                 return Comparison.of(verdict)
             continue
         if verdict := nonfinite(name, ours, theirs, truth):
@@ -251,12 +253,20 @@ def nonfinite(name: str, candidate: Tensor, baseline: Tensor, oracle: Tensor) ->
     return None
 
 
-def _integers(name: str, candidate: Tensor, baseline: Tensor, oracle: Tensor) -> Verdict | None:
+def _integers(
+    name: str, candidate: Tensor, baseline: Tensor, oracle: Tensor, logits: Tensor | None
+) -> Verdict | None:
     truth = oracle.to(device=candidate.device)
-    if not torch.equal(baseline.to(truth.dtype), truth):
+    if _differing(baseline, truth, logits):
         return _invalid(f"{name}: the baseline's integers differ from the oracle's")
-    wrong = int((candidate.to(truth.dtype) != truth).sum())
+    wrong = _differing(candidate, truth, logits)
     return Verdict.wrong("value", f"{name}: {wrong} of {truth.numel()} integers differ") if wrong else None
+
+
+def _differing(ours: Tensor, truth: Tensor, logits: Tensor | None) -> int:
+    if logits is not None:
+        return int(misplaced(ours, truth, logits).sum())
+    return int((ours.to(truth.dtype) != truth).sum())
 
 
 def _invalid(message: str) -> Verdict:

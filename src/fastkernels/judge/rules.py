@@ -1,7 +1,7 @@
 """How the outputs of a task are judged: `values`, `exact` or `sampler` (registry/tasks.yaml names the rule).
 
     values    compare.py's error-ratio gate against the float64 oracle
-    exact     every element equal to the oracle's; a selection may differ where the scores tie
+    exact     every element equal to the oracle's
     sampler   ids are judged against the distribution they are drawn from (sampler.py)
 
 Also the rules about repetition: the same call twice, and a result that must not change under later calls.
@@ -19,12 +19,8 @@ from fastkernels.judge.compare import Comparison, Errors
 from fastkernels.judge.verdict import Verdict
 
 
-def exact(
-    candidate: Mapping[str, Tensor],
-    oracle: Mapping[str, Tensor],
-    scores: Mapping[str, Tensor] | None = None,
-) -> Comparison:
-    """Equal in every element. `scores[name]` [..., V] allows another index of equal score (a tie).
+def exact(candidate: Mapping[str, Tensor], oracle: Mapping[str, Tensor]) -> Comparison:
+    """Equal in every element.
 
     Floats are compared after rounding the oracle to the candidate's dtype: for copies (a KV store, a gather).
     """
@@ -32,8 +28,6 @@ def exact(
         ours = candidate[name]
         expected = truth.to(device=ours.device, dtype=ours.dtype)
         different = ~torch.eq(ours, expected) & ~(_nan(ours) & _nan(expected))
-        if scores is not None and name in scores:
-            different &= ~_tied(ours, expected, scores[name].to(ours.device))
         wrong = int(different.sum())
         if wrong:
             return Comparison.of(Verdict.wrong("value", f"{name}: {wrong} of {ours.numel()} elements differ"))
@@ -85,17 +79,6 @@ def without_null_block(
         name: tensor.narrow(dim, 1, tensor.shape[dim] - 1) if name in caches else tensor
         for name, tensor in outputs.items()
     }
-
-
-def _tied(ours: Tensor, expected: Tensor, scores: Tensor) -> Tensor:
-    """Elements whose index has the same score as the expected one; out-of-range indices never tie."""
-    inside = (ours >= 0) & (ours < scores.shape[-1])
-    index = torch.where(inside, ours, 0).to(torch.int64)
-    columns = index.unsqueeze(-1) if ours.ndim < scores.ndim else index
-    wanted = expected.to(torch.int64)
-    wanted = wanted.unsqueeze(-1) if ours.ndim < scores.ndim else wanted
-    same = scores.gather(-1, columns) == scores.gather(-1, wanted)
-    return inside & same.reshape(ours.shape)
 
 
 def _nan(x: Tensor) -> Tensor:

@@ -8,13 +8,16 @@ from fastkernels.kernels.base import Implementation, Kernel, registered, reload_
 from fastkernels.kernels.decode_attention import decode_attention
 from fastkernels.kernels.embedding import embedding
 from fastkernels.kernels.glu import glu
+from fastkernels.kernels.grouped_linear import grouped_linear
 from fastkernels.kernels.kv_cache import store_kv
 from fastkernels.kernels.linear import linear
+from fastkernels.kernels.moe_permute import moe_align, moe_sum
 from fastkernels.kernels.prefill_attention import prefill_attention
 from fastkernels.kernels.rms_norm import add_rms_norm, rms_norm
 from fastkernels.kernels.rope import rope, rotary_table
 from fastkernels.kernels.sample import sample
 from fastkernels.kernels.softmax import softmax
+from fastkernels.kernels.topk_softmax import topk_softmax
 
 __all__ = [
     "Implementation",
@@ -23,7 +26,10 @@ __all__ = [
     "decode_attention",
     "embedding",
     "glu",
+    "grouped_linear",
     "linear",
+    "moe_align",
+    "moe_sum",
     "prefill_attention",
     "registered",
     "reload_policy",
@@ -34,5 +40,6 @@ __all__ = [
     "skipped",
     "softmax",
     "store_kv",
+    "topk_softmax",
     "use",
 ]

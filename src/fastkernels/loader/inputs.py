@@ -7,7 +7,8 @@
     step.slots.G          and for each cache group block_tables.G and slots.G
 
 A worker gets the tensors and never the seed. Every tensor depends on (seed, its name) alone, so any part of a
-trial can be drawn by itself; the block tables, slots and caches of one seed agree with each other.
+trial can be drawn by itself; the block tables, slots and caches of one seed agree with each other, as do the
+tensors that say or decide which experts the tokens choose.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import get_args
 import torch
 from torch import Generator, Tensor, nn
 
-from fastkernels.loader import distributions
+from fastkernels.loader import distributions, routing
 from fastkernels.loader.batches import Layout, case_pool_blocks, layout
 from fastkernels.loader.materialize import parameters
 from fastkernels.nn.cache import cache_groups, cache_owners
@@ -30,6 +31,8 @@ _DTYPE_NAMES = {getattr(torch, name): name for name in get_args(DType)}
 _LIMITS = {
     "normal": distributions.ORDINARY,
     "attended": distributions.ATTENTION,
+    "routed": distributions.ORDINARY,
+    "routed.attended": distributions.ATTENTION,
     "cache": distributions.ATTENTION,
 }
 # What a kernel must not read (unused blocks, the end of a last block) is larger than what it must read.
@@ -44,6 +47,7 @@ def trial_specs(case: Case, baseline: nn.Module) -> dict[str, TensorSpec]:
         arguments = {name: _attended(spec) for name, spec in arguments.items()}
     specs = {f"arg.{name}": spec for name, spec in arguments.items()}
     specs |= {f"param.{name}": _parameter_spec(name, value) for name, value in parameters(baseline).items()}
+    specs |= routing.routed(specs, baseline)
     if not owners:
         return specs
     assert case.batch is not None, f"{case.task} {case.id}: a module with caches needs a batch"
@@ -95,6 +99,10 @@ def draw_links(
             value = _from_layout(name, spec, case, seed).to(device)
             drawn[name] = value.expand(links, *value.shape)
             continue
+        if spec.draw.startswith("routing."):
+            value = routing.from_plan(spec, case, _seed(seed, "routing")).to(device)
+            drawn[name] = value.expand(links, *value.shape)
+            continue
         generator = Generator(device).manual_seed(_seed(seed, name))
         value = torch.empty((links, *spec.shape), dtype=getattr(torch, spec.dtype), device=device)
         if spec.draw == "ids":
@@ -103,12 +111,16 @@ def draw_links(
             value.random_(int(spec.low), int(spec.high), generator=generator)
         elif spec.draw == "uniform":
             value.uniform_(spec.low, spec.high, generator=generator)
+        elif spec.draw == "router":
+            routing.fill_gate(value, generator)
         elif name.startswith("param."):
             value.normal_(0, spec.shape[-1] ** -0.5, generator=generator)
         elif spec.draw in _LIMITS:
             distributions.fill(value, distribution, generator, _LIMITS[spec.draw])
         else:
             raise ValueError(f"{case.task} {case.id}: {name} has unknown draw '{spec.draw}'")
+        if spec.draw.startswith("routed"):
+            routing.plant(value, spec, case, _seed(seed, "routing"))
         if spec.draw == "cache":
             _spoil_unheld(name, value, case, seed)
         drawn[name] = value

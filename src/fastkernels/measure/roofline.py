@@ -5,10 +5,11 @@
 `work` counts by running the baseline's module on the meta device and watching its kernels:
 
     read       every argument, and every parameter that the call uses, once; of a table that is only looked
-               up, as many rows as there are ids; of a paged cache, the entries that the batch's queries see
-               (window counted), less those that the same call stores
+               up, as many rows as there are ids; of experts, those that have a token; of a paged cache, the
+               entries that the batch's queries see (window counted), less those that the same call stores
     written    every output once; a paged cache: the entries of the step's tokens
-    flops      2 M N K of matrix products, 4 H K of each visible (query, key) pair of attention
+    flops      2 M N K of matrix products (M slots of one by experts), 4 H K of each visible (query, key)
+               pair of attention
 
 Intermediates, block tables and position tables count nothing, so the floor is never too high. R, W and F are
 measured ceilings (registry/devices/*.yaml, or measured at run time: ceilings.py).
@@ -33,8 +34,9 @@ from fastkernels.kernels.base import observe
 from fastkernels.loader.inputs import trial_specs
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
+from fastkernels.loader.routing import reached
 from fastkernels.measure.ceilings import Ceilings
-from fastkernels.records import Batch, Case, TensorSpec
+from fastkernels.records import Batch, Case, Routing, TensorSpec
 
 # Where a measured time lies below the floor by more than this, something else was measured: IMPLAUSIBLE.
 # Ceilings from a device's file are its best kernels at its best clock (one H200: 790 TFLOP/s of a data
@@ -63,7 +65,7 @@ def work(case: Case, overlay: Overlay) -> Work:
     specs = trial_specs(case, module)
     tensors = meta_tensors(specs)
     call = bind(module, case, tensors)
-    watch, used = _Watch(case.batch), _Used()
+    watch, used = _Watch(case.batch, case.routing), _Used()
     with observe(watch), FlopCounterMode(display=False) as plain, used:
         outputs = call.invoke()
     # Plain matrix products of a module run in the case's dtype.
@@ -136,10 +138,13 @@ class _Watch:
     """Observes kernel calls on meta tensors and adds up what they must do."""
 
     batch: Batch | None
+    routing: Routing | None = None
     flops: dict[str, int] = field(default_factory=dict)
     cache_read: int = 0
     cache_written: int = 0
-    rows_read: dict[int, int] = field(default_factory=dict)  # id(table) -> rows
+    rows_read: dict[int, int] = field(
+        default_factory=dict
+    )  # id(table or stack of experts) -> rows or experts
     read_whole: set[int] = field(default_factory=set)
     arguments: list[Tensor] = field(default_factory=list)
     _stored: set[int] = field(default_factory=set)  # id(cache) that this call has written
@@ -148,12 +153,13 @@ class _Watch:
         count: dict[str, Callable[..., None]] = {
             "linear": self._linear,
             "embedding": self._embedding,
+            "grouped_linear": self._grouped,
             "store_kv": self._store,
             "prefill_attention": self._prefill,
             "decode_attention": self._decode,
         }
         self.arguments += [arg for arg in args if isinstance(arg, Tensor)]
-        if kernel != "embedding":
+        if kernel not in ("embedding", "grouped_linear"):
             self.read_whole.update(id(arg) for arg in args if isinstance(arg, Tensor))
         if kernel in count:
             count[kernel](*args)
@@ -164,6 +170,14 @@ class _Watch:
     def _embedding(self, ids: Tensor, weight_VD: Tensor) -> None:
         key = id(weight_VD)
         self.rows_read[key] = min(self.rows_read.get(key, 0) + ids.numel(), weight_VD.shape[0])
+
+    def _grouped(
+        self, x: Tensor, weight_ENK: Tensor, order_S: Tensor, starts: Tensor, slot_weights: Tensor | None
+    ) -> None:
+        assert self.routing is not None, "a product by experts needs to know how tokens choose them"
+        slots = order_S.shape[0]
+        self.rows_read[id(weight_ENK)] = reached(self.routing, slots // self.routing.top_k)
+        self._add(x, 2 * slots * weight_ENK.shape[1] * weight_ENK.shape[2])
 
     def _store(self, key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
         self.cache_written += _bytes(key) + _bytes(value)

@@ -3,7 +3,8 @@
     norm weights   uniform 0.5 .. 1.5            vectors that are no bias
     biases         normal, std 0.1
     embeddings     normal, std 1                 matrices below an `embed...` module, not tied to a head
-    matrices       normal, std 1/sqrt(fan_in)    fan_in: elements of one output row
+    matrices       normal, std 1/sqrt(fan_in)    fan_in: elements of one output row, in a stack [E, N, K]
+                                                 below an `experts` module K
 
 Values depend on the parameter's first name, not on its position in the model or on other parameters. A
 normal value is one of 65,536 equally likely quantiles of the normal distribution, so |value| < 4.4 std.
@@ -34,7 +35,7 @@ def random_weights(model: nn.Module, seed: int) -> None:
         if kind == "norm":
             table = uniform + 0.5
         else:
-            fan_in = parameter[0].numel() if parameter.dim() > 1 else 1
+            fan_in = _fan_in(parameter, names[id(parameter)])
             table = normal * {"bias": BIAS_STD, "embedding": 1.0, "matrix": fan_in**-0.5}[kind]
         _fill(parameter, table.to(torch.float32), seed, name)
 
@@ -43,6 +44,12 @@ def _kind(parameter: Tensor, names: list[str]) -> str:
     if parameter.dim() <= 1:
         return "bias" if names[0].rpartition(".")[2] == "bias" else "norm"
     return "embedding" if all("embed" in name for name in names) else "matrix"
+
+
+def _fan_in(parameter: Tensor, names: list[str]) -> int:
+    if parameter.dim() > 2 and any("experts" in name for name in names):
+        return parameter.shape[-1]
+    return parameter[0].numel() if parameter.dim() > 1 else 1
 
 
 def _fill(parameter: Tensor, table: Tensor, seed: int, name: str) -> None:

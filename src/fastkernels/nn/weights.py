@@ -8,8 +8,9 @@
     )
 
 `*` stands for one part of a dotted name and keeps its value on both sides. A packed parameter lists, first
-rows first, the tensors that it consists of with their numbers of rows. A model carries its map as the
-attribute `weight_map`.
+rows first, the tensors that it consists of with their numbers of rows; a stack of matrices [E, N, K] counts
+as E N rows. `spellings` are other names for whole parameters, packed or not: checkpoints that packed them
+already, or that call them otherwise. A model carries its map as the attribute `weight_map`.
 """
 
 from __future__ import annotations
@@ -31,26 +32,34 @@ _PLAIN_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class WeightMap:
-    """names: checkpoint tensor -> parameter; packed: parameter -> {checkpoint tensor: rows}."""
+    """names, spellings: checkpoint tensor -> parameter; packed: parameter -> {checkpoint tensor: rows}."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     packed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    spellings: Mapping[str, str] = field(default_factory=dict)
 
     def ignores(self, name: str) -> bool:
         return any(_match(pattern, name) is not None for pattern in self.ignored)
 
-    def sources(self, parameter: str, shape: torch.Size) -> list[tuple[str, int, int]]:
+    def respelled(self, name: str) -> str | None:
+        """The parameter that a checkpoint tensor fills whole under one of its other names."""
+        for other, parameter in self.spellings.items():
+            if (values := _match(other, name)) is not None:
+                return _fill(parameter, values)
+        return None
+
+    def sources(self, parameter: str, rows: int) -> list[tuple[str, int, int]]:
         """(checkpoint name, first row, rows) of each tensor in a parameter; empty if the map lacks it."""
         for pattern, parts in self.packed.items():
             if (values := _match(pattern, parameter)) is not None:
                 starts = [sum(islice(parts.values(), i)) for i in range(len(parts))]
                 return [
-                    (_fill(name, values), start, rows) for (name, rows), start in zip(parts.items(), starts)
+                    (_fill(name, values), start, part) for (name, part), start in zip(parts.items(), starts)
                 ]
         for name, pattern in self.names.items():
             if (values := _match(pattern, parameter)) is not None:
-                return [(_fill(name, values), 0, shape[0])]
+                return [(_fill(name, values), 0, rows)]
         return []
 
 
@@ -63,12 +72,14 @@ def destinations(model: nn.Module) -> tuple[dict[str, Tensor], list[str]]:
     views: dict[str, Tensor] = {}
     unnamed = []
     for parameter, tensor in model.named_parameters():
-        sources = weight_map.sources(parameter, tensor.shape)
-        if sum(rows for _, _, rows in sources) != tensor.shape[0]:
+        rows_RK = _rows(tensor)
+        sources = weight_map.sources(parameter, len(rows_RK))
+        if sum(rows for _, _, rows in sources) != len(rows_RK):
             unnamed.append(parameter)
             continue
         for name, start, rows in sources:
-            views[name] = tensor.detach()[start : start + rows]
+            # A tensor that is a whole parameter has its shape, also where that is a stack.
+            views[name] = tensor.detach() if len(sources) == 1 else rows_RK[start : start + rows]
     return views, unnamed
 
 
@@ -80,21 +91,27 @@ def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Non
     """
     weight_map = _map_of(model)
     views, unnamed = destinations(model)
+    parameters = dict(model.named_parameters())
     missing = dict(views)
     unexpected, misshapen = [], []
     for name, tensor in weights:
-        if name not in views:
-            if not weight_map.ignores(name):
-                unexpected.append(f"unexpected  {name} {list(tensor.shape)}")
-            continue
-        if missing.pop(name, None) is None:
+        view, filled = views.get(name), [name]
+        if view is None:
+            parameter = weight_map.respelled(name)
+            if parameter not in parameters:
+                if not weight_map.ignores(name):
+                    unexpected.append(f"unexpected  {name} {list(tensor.shape)}")
+                continue
+            view = parameters[parameter].detach()
+            filled = [source for source, *_ in weight_map.sources(parameter, len(_rows(view)))]
+        if any(missing.pop(source, None) is None for source in filled):
             unexpected.append(f"unexpected  {name} given twice")
-        elif tensor.shape != views[name].shape:
-            misshapen.append(f"misshapen   {name} {list(tensor.shape)}, expected {list(views[name].shape)}")
+        elif tensor.shape != view.shape:
+            misshapen.append(f"misshapen   {name} {list(tensor.shape)}, expected {list(view.shape)}")
         elif tensor.dtype not in _PLAIN_DTYPES:
             misshapen.append(f"misshapen   {name} holds {tensor.dtype}: quantised weights cannot be loaded")
         else:
-            views[name].copy_(tensor)
+            view.copy_(tensor)
     absent = [f"missing     {name}, expected {list(view.shape)}" for name, view in missing.items()]
     absent += [f"missing     any checkpoint tensor for parameter {name}" for name in unnamed]
     if absent or unexpected or misshapen:
@@ -116,6 +133,11 @@ def _map_of(model: nn.Module) -> WeightMap:
     if not isinstance(weight_map, WeightMap):
         raise TypeError(f"{type(model).__name__} has no attribute weight_map of type WeightMap")
     return weight_map
+
+
+def _rows(parameter: Tensor) -> Tensor:
+    """[rows, inputs] of a matrix or a stack of matrices; a vector is its own rows."""
+    return parameter.detach().flatten(0, -2) if parameter.dim() > 2 else parameter.detach()
 
 
 def _report(model: str, absent: list[str], unexpected: list[str], misshapen: list[str]) -> str:

@@ -1,8 +1,8 @@
 """Write registry/cases: walk every configuration over its batch sets, and fold equal calls to one case.
 
 Two calls are equal when variant, init arguments, input shapes and dtypes are; for a task that attends, also
-the batch. The first to make a call owns the case: timed sets before held-out ones, the scored model before
-its siblings.
+the batch; where tokens choose experts, also how. The first to make a call owns the case: timed sets before
+held-out ones, the scored model before its siblings.
 `scripts/build_cases.py` runs this; a test runs it again and compares with the committed files.
 """
 
@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastkernels import registry
 from fastkernels.errors import UsageError
 from fastkernels.nn.cache import cache_owners
-from fastkernels.records import Batch, Case, DType, Provenance, TensorSpec
+from fastkernels.nn.routing import routers
+from fastkernels.records import Batch, Case, DType, Provenance, Routing, Skew, TensorSpec
 from fastkernels.registry.schema import Architecture, BatchEntry, BatchSet, ModelConfig, TaskEntry
 from fastkernels.registry.walk import Load, TaskCall, Walk
 
@@ -64,6 +65,7 @@ class _Source:
     batch: Batch
     timed: bool
     phase: Literal["prefill", "decode", "mixed", "held-out"]
+    routing: Routing | None  # of the model's routers
 
 
 @dataclass
@@ -81,7 +83,14 @@ class _Builder:
         for batch_name, entry, batch_set in _batches(config):
             batch = Batch(rows=entry.rows)
             source = _Source(
-                architecture.id, name, config, batch_name, batch, batch_set.timed, _phase(batch, batch_set)
+                architecture.id,
+                name,
+                config,
+                batch_name,
+                batch,
+                batch_set.timed,
+                _phase(batch, batch_set),
+                _routing(model.model, entry.routing),
             )
             # In serving the head reads one position of each row, so decode steps cover its shapes.
             calls = model.step(batch, with_head=batch.num_decodes == len(batch.seq_lens))
@@ -117,11 +126,13 @@ class _Builder:
         uses_batch = bool(cache_owners(call.module)) or any(
             _draw(i).startswith(("step.", "cache")) for i in inputs.values()
         )
+        routes = bool(routers(call.module)) or any(_draw(i).startswith("routing.") for i in inputs.values())
+        routing = source.routing if routes else None
         is_model = call.task.level == 4
         config_name = source.config.cut_name or source.config_name if is_model else source.config_name
         provenance = Provenance(architecture=source.architecture, config=config_name, phase=source.phase)
         return Case(
-            id=_id(call, source, config_name, dtype, inputs),
+            id=_id(call, source, config_name, dtype, inputs, routing),
             task=call.task.id,
             variant=call.variant,
             size=source.config.size,
@@ -129,6 +140,7 @@ class _Builder:
             init=_cut(call.init, source.config) if is_model else call.init,
             inputs=inputs,
             batch=batch if uses_batch else None,
+            routing=routing,
             provenance=provenance,
             timed=source.timed,
         )
@@ -161,6 +173,15 @@ def _phase(batch: Batch, batch_set: BatchSet) -> Literal["prefill", "decode", "m
     return "decode" if batch.num_decodes == len(batch.seq_lens) else "mixed"
 
 
+def _routing(model: nn.Module, skew: Skew) -> Routing | None:
+    """What all routers of the model do: a case has one."""
+    found = {(router.top_k, router.num_experts) for _, router in routers(model)}
+    if not found:
+        return None
+    (kind,) = found
+    return Routing(top_k=kind[0], experts=kind[1], skew=skew)
+
+
 def _attends(call: TaskCall) -> bool:
     """Whether the work depends on the lengths of the rows: the batch tells such calls apart."""
     draws = (draw.draw for name, draw in call.task.draws.items() if name in call.arguments)
@@ -180,7 +201,7 @@ def _rows_of(call: TaskCall, batch: Batch) -> Batch:
 
 def _key(case: Case, attends: bool) -> str:
     kept = case.model_dump(
-        mode="json", include={"task", "variant", "size", "dtype", "init", "inputs", "batch"}
+        mode="json", include={"task", "variant", "size", "dtype", "init", "inputs", "batch", "routing"}
     )
     if not attends:
         kept["batch"] = None
@@ -190,7 +211,14 @@ def _key(case: Case, attends: bool) -> str:
     return json.dumps(kept, sort_keys=True)
 
 
-def _id(call: TaskCall, source: _Source, config: str, dtype: DType, inputs: dict[str, Any]) -> str:
+def _id(
+    call: TaskCall,
+    source: _Source,
+    config: str,
+    dtype: DType,
+    inputs: dict[str, Any],
+    routing: Routing | None,
+) -> str:
     """`llama-8b-T8192-D4096-residual-bf16`, `qkv-llama-8b-T8-K4096-bf16`, `llama-8b-decode-32x1024-bf16`."""
     first = next(spec for spec in inputs.values() if isinstance(spec, TensorSpec))
     dims = "x".join(str(dim) for dim in first.shape[1:])
@@ -200,6 +228,7 @@ def _id(call: TaskCall, source: _Source, config: str, dtype: DType, inputs: dict
         source.batch_name if _attends(call) else f"T{first.shape[0]}",
         call.task.label.format(dims=dims, **call.init),
         *_optional(call),
+        routing.skew if routing and routing.skew != "uniform" and not _attends(call) else "",
         _SHORT[dtype],
     ]
     return "-".join(part for part in parts if part)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, StringConstraints
 
-from fastkernels.records import Batch, DType, Record, Size, TensorSpec
+from fastkernels.records import Batch, DType, Record, Size, Skew, TensorSpec
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.\-]*$")]
 TaskId = Annotated[str, StringConstraints(pattern=r"^L[1-4]/[a-z][a-z0-9_]*$")]
@@ -60,6 +60,7 @@ class TaskEntry(Record):
     mutates: tuple[str, ...] = ()  # arguments that forward writes
     aliases: tuple[str, ...] = ()  # names in use elsewhere; `name:variant` points at one variant
     draws: dict[str, Draw] = {}  # arguments that are not plain activations
+    selects: dict[str, str] = {}  # output of indices -> argument with the logits that they are chosen by
     label: str = ""  # part of case ids: "K{in_features}-N{out_features}", "D{dims}"
     extra_cases: tuple[ExtraCase, ...] = ()
 
@@ -82,9 +83,11 @@ class TaskEntry(Record):
 
 
 class BatchEntry(Record):
-    """One step of a served model, as `(count, query_len, seq_len)` runs."""
+    """One step of a served model, as `(count, query_len, seq_len)` runs, and how its tokens choose
+    experts."""
 
     rows: tuple[tuple[int, int, int], ...]
+    routing: Skew = "uniform"
     levels: tuple[Literal[1, 2, 3, 4], ...] = (1, 2, 3, 4)  # levels that take cases from this step
 
 

@@ -143,7 +143,8 @@ class Referee:
                 return _invalid("the baseline differs from the oracle of an exact task")
             comparison = rules.exact(ours, truth)
         else:
-            comparison = compare.compare(ours, theirs, truth)
+            logits = {output: inputs[f"arg.{name}"] for output, name in self._entry.selects.items()}
+            comparison = compare.compare(ours, theirs, truth, logits=logits)
             known = self._allowed.get(distribution)
             if comparison.allowed:
                 self._allowed[distribution] = compare.merge(*([known] if known else []), comparison.allowed)
@@ -156,7 +157,7 @@ class Referee:
                     self._case,
                     self.checked,
                 )
-                comparison = compare.compare(ours, theirs, truth, moves)
+                comparison = compare.compare(ours, theirs, truth, moves, logits)
         self._remember(comparison)
         return None if comparison.passed else comparison.verdict
 

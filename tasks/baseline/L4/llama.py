@@ -17,8 +17,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fastkernels.nn.attention_config import attention_arguments
 from fastkernels.nn.config import ConfigReader
-from fastkernels.nn.rope_config import reach, rope_parameters
 from fastkernels.nn.weights import WeightMap
 
 from ..L1.rms_norm import RMSNorm
@@ -85,32 +85,10 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
     family = config.choice("model_type", FAMILIES)
     refused = ["quantization_config"] if family.qkv_bias else ["attention_bias", "quantization_config"]
     config.refuse(refused)
-    hidden_size, num_heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    num_kv_heads = config.integer("num_key_value_heads", default=num_heads)
-    if num_heads % num_kv_heads:
-        raise config.error(
-            "num_key_value_heads", f"{num_kv_heads} does not divide num_attention_heads, {num_heads}"
-        )
-    head_size = config.integer("head_dim", default=family.head_dim)
-    if head_size is None:
-        if hidden_size % num_heads:
-            raise config.error(
-                "hidden_size", f"{hidden_size} is no multiple of num_attention_heads, {num_heads}"
-            )
-        head_size = hidden_size // num_heads
-    if head_size % 2:
-        raise config.error("head_dim", f"{head_size} is odd: rotary positions need pairs")
-    max_position = config.integer("max_position_embeddings")
-    rope = rope_parameters(config, max_position)
     eps = config.number("rms_norm_eps", default=RMS_NORM_EPS)
     return {
-        "hidden_size": hidden_size,
+        **attention_arguments(config, family.head_dim),
         "intermediate_size": config.integer("intermediate_size"),
-        "num_heads": num_heads,
-        "num_kv_heads": num_kv_heads,
-        "head_size": head_size,
-        "max_position": reach(rope, max_position),
-        "rope_parameters": rope,
         "rms_norm_eps": eps,
         "activation": config.choice("hidden_act", ACTIVATIONS, default="silu"),
         "qkv_bias": family.qkv_bias,

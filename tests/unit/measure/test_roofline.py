@@ -21,7 +21,7 @@ from fastkernels.measure.roofline import (
     visible_pairs,
     work,
 )
-from fastkernels.records import Batch, Case, Provenance, TensorSpec
+from fastkernels.records import Batch, Case, Provenance, Routing, TensorSpec
 
 H, J, K, D = 4, 2, 16, 64
 BF16 = 2
@@ -85,6 +85,32 @@ def test_weights_that_the_call_leaves_alone_are_not_read():
     found = work(whole, Overlay.over_baseline())
     itemsize = getattr(torch, whole.dtype).itemsize
     assert layers * itemsize < found.read_bytes < (layers + head) * itemsize
+
+
+def test_experts_without_a_token_are_not_read():
+    """Eight experts: one token reaches two of them, eight tokens seven on average, 512 all."""
+    for tokens, experts in ((1, 2), (8, 7), (512, 8)):
+        found = count(
+            "L1/grouped_gemm",
+            {"num_experts": 8, "in_features": D, "out_features": 96},
+            {
+                "x": tensor(tokens, D),
+                "order": tensor(2 * tokens, dtype="int32", draw="routing.order"),
+                "starts": tensor(9, dtype="int32", draw="routing.starts"),
+                "slot_weights": None,
+            },
+            routing=Routing(top_k=2, experts=8),
+        )
+        assert found.read_bytes == (tokens * D + experts * 96 * D) * BF16 + (2 * tokens + 9) * 4
+        assert found.written_bytes == 2 * tokens * 96 * BF16
+        assert found.flops == {"bfloat16": 2 * 2 * tokens * D * 96}
+
+
+def test_a_mixture_of_experts_reads_its_router_and_the_experts_it_chose():
+    init = {"num_experts": 8, "top_k": 2, "hidden_size": D, "intermediate_size": 96}
+    found = count("L2/moe", init, {"hidden_states": tensor(1, D)}, routing=Routing(top_k=2, experts=8))
+    assert found.read_bytes == (D + 8 * D + 2 * 3 * 96 * D) * BF16
+    assert found.flops == {"bfloat16": 2 * 8 * D + 2 * 2 * 3 * 96 * D}
 
 
 BATCH = Batch(rows=((2, 1, 40), (1, 5, 25)), block_size=16)

@@ -46,6 +46,15 @@ def test_distributions():
     assert model.norm.weight.std().item() == pytest.approx(12**-0.5, rel=0.05)
 
 
+def test_stacks_of_experts_are_matrices_of_their_own_fan_in():
+    model = nn.Module()
+    model.experts, model.conv = nn.Module(), nn.Conv1d(16, 64, 9)
+    model.experts.w13 = nn.Parameter(torch.empty(5, 48, 100))
+    random_weights(model, 0)
+    assert model.experts.w13.std().item() == pytest.approx(100**-0.5, rel=0.03)
+    assert model.conv.weight.std().item() == pytest.approx(144**-0.5, rel=0.05)
+
+
 def test_normal_values_are_normal_and_uncorrelated():
     values = drawn().proj.weight.double().flatten() * 20
     assert values.mean().abs() < 4 / math.sqrt(values.numel())

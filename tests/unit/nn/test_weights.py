@@ -138,3 +138,56 @@ def test_packed_rows_must_add_up():
     model.blocks[1].qkv = nn.Linear(3, 9)
     with pytest.raises(WeightsError, match=r"parameter blocks\.1\.qkv\.weight"):
         load_weights(model, checkpoint().items())
+
+
+class Experts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = nn.Parameter(torch.zeros(2, 4, 3))
+        self.gate = nn.Linear(3, 2, bias=False)
+        self.weight_map = WeightMap(
+            names={"router.weight": "gate.weight"},
+            packed={"stack": {f"expert.{e}.{part}": 2 for e in range(2) for part in ("up", "down")}},
+            spellings={"mlp.router": "gate.weight", "mlp.all_experts": "stack"},
+        )
+
+
+def experts() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    names = [f"expert.{e}.{part}" for e in range(2) for part in ("up", "down")]
+    return {name: torch.randn(2, 3, generator=generator) for name in [*names, "router.weight"]}
+
+
+def test_a_stack_consists_of_the_rows_of_its_matrices():
+    model, tensors = Experts(), experts()
+    load_weights(model, tensors.items())
+    for e in range(2):
+        expected = torch.cat([tensors[f"expert.{e}.up"], tensors[f"expert.{e}.down"]])
+        assert torch.equal(model.stack[e], expected)
+    exported = dict(export_weights(model))
+    assert exported.keys() == tensors.keys()
+    assert all(torch.equal(exported[name], tensors[name]) for name in tensors)
+
+
+def test_other_spellings_fill_whole_parameters():
+    first, second = Experts(), Experts()
+    load_weights(first, experts().items())
+    load_weights(
+        second, [("mlp.all_experts", first.stack.detach()), ("mlp.router", first.gate.weight.detach())]
+    )
+    assert torch.equal(first.stack, second.stack)
+    assert torch.equal(first.gate.weight, second.gate.weight)
+
+
+def test_spellings_are_as_strict_as_names():
+    stack = torch.zeros(2, 4, 3)
+    with pytest.raises(WeightsError) as caught:
+        load_weights(Experts(), [("mlp.all_experts", stack[:, :3]), ("expert.1.up", torch.zeros(2, 3))])
+    assert str(caught.value).splitlines() == [
+        "The weights do not fit Experts: 1 missing, 1 unexpected, 1 misshapen",
+        "  misshapen   mlp.all_experts [2, 3, 3], expected [2, 4, 3]",
+        "  missing     router.weight, expected [2, 3]",
+        "  unexpected  expert.1.up given twice",
+    ]
+    with pytest.raises(WeightsError, match=r"unexpected  mlp\.all_experts given twice"):
+        load_weights(Experts(), [*experts().items(), ("mlp.all_experts", stack)])

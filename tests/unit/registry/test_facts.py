@@ -24,6 +24,7 @@ def test_task_file(entry: TaskEntry) -> None:
     arguments = set().union(*(inspect.signature(cls.forward).parameters for cls in classes))
     assert set(entry.mutates) <= arguments
     assert set(entry.draws) <= arguments
+    assert set(entry.selects.values()) <= arguments
     assert set(entry.kernels) <= set(kernels.registered)
     assert source.contract(entry) == inspect.getdoc(module)
     # Every production module that the registry names is named in the contract.
@@ -71,7 +72,10 @@ def test_import_graph() -> None:
     assert uses.direct("L2/gated_mlp") == ("L1/glu", "L2/parallel_linear")
     assert "L3/decoder_layer" in uses.users("L2/gated_mlp", [entry.id for entry in TASKS])
     assert "L1/linear" in uses.reached("L4/llama")
-    assert {entry.id for entry in TASKS} == uses.reached("L4/llama"), "a task that no architecture uses"
+    used = set().union(*(uses.reached(architecture.task) for architecture in registry.architectures()))
+    assert {entry.id for entry in TASKS} == used, "a task that no architecture uses"
+    assert "L4/llama" not in uses.reached("L4/mixtral")
+    assert "L2/moe" not in uses.reached("L4/llama"), "a dense model does not depend on experts"
 
 
 def test_suites_and_architectures_name_what_exists() -> None:

@@ -36,7 +36,7 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
             ["L1/*attention", "L2/*attention"],
             ["L1/prefill_attention", "L1/decode_attention", "L2/paged_attention", "L2/causal_attention"],
         ),
-        (["L3"], ["L3/decoder_layer"]),
+        (["L3"], ["L3/decoder_layer", "L3/moe_decoder_layer"]),
         (["*embedding:lm_*"], ["L2/parallel_embedding"]),
     ],
 )

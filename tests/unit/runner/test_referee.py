@@ -96,3 +96,30 @@ def test_draws_of_all_links_are_judged() -> None:
     spoiled = right.clone()
     spoiled[6, 0] = 1 << 20  # no id of the vocabulary
     assert referee.check(inputs, reading(spoiled), reading(right), "normal", None).status == "WRONG"
+
+
+def test_ties_of_a_choice_may_fall_either_way_and_nothing_else_may() -> None:
+    case = small_case("L1/moe_routing", "*T64-*")
+    referee = Referee(
+        registry.task(case.task), case, specs_of(case), Overlay.over_baseline(), "cpu", random.Random(1)
+    )
+    inputs = drawn(case)
+    inputs["arg.router_logits"][0, 3] = torch.tensor([1.0, 2.0, 2.0, 2.0])
+    module = build_module(Overlay.over_baseline(), case, "cpu")
+    results = bind(module, case, {name: value[0] for name, value in inputs.items()}).invoke()
+    right = {name: value[None] for name, value in results.items()}
+    assert right["out.1"][0, 3].tolist() == [1, 2]
+
+    def of(outputs: dict[str, torch.Tensor]) -> Reading:
+        described = ({name: describe(value[0], {}) for name, value in outputs.items()},)
+        return Reading(1.0, 1, 1, None, True, None, 1, described, outputs, {})
+
+    tied = {name: value.clone() for name, value in right.items()}
+    tied["out.1"][0, 3] = torch.tensor([2, 3])
+    assert referee.check(inputs, of(tied), of(tied), "normal", 0) is None, "the baseline's ties are right too"
+    for ids, wrong in (([3, 1], False), ([1, 0], True), ([2, 2], True)):
+        other = {name: value.clone() for name, value in right.items()}
+        other["out.1"][0, 3] = torch.tensor(ids)
+        verdict = referee.check(inputs, of(other), of(right), "normal", None)
+        assert (verdict is not None) == wrong, ids
+        assert verdict is None or verdict.label == "WRONG(value)"

@@ -1,0 +1,78 @@
+"""topk_softmax in Triton: a program holds the logits of some rows in registers and takes the largest k times.
+
+T rows · E experts · k of them. A row's logits are read once; ties fall to the lowest id, because the smallest
+index that has the maximum is taken.
+"""
+
+# Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
+# pyright: reportCallIssue=false, reportArgumentType=false
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fastkernels.kernels import checks
+from fastkernels.kernels.launch import ceil_div, power_of_two, rows_in_a_tile, rows_of, warps
+
+# A row lies in the registers of one program; the largest published models have 512 experts.
+MOST_EXPERTS = 4096
+
+
+def unsupported(kernel: str, logits_TE: Tensor, top_k: int, renormalize: bool) -> str | None:
+    if logits_TE.shape[1] > MOST_EXPERTS:
+        return f"serves up to {MOST_EXPERTS} experts, not {logits_TE.shape[1]}"
+    return checks.not_float32_compute(logits_TE)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _choose(logits, weights, ids, count, stride, E: tl.constexpr, K: tl.constexpr,
+            RENORMALIZE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+            SLOTS: tl.constexpr):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    expert, slot = tl.arange(0, WIDTH), tl.arange(0, SLOTS)
+    real = (expert < E)[None, :]
+    # Rows past the end compute on zeros: nothing but -inf would make NaN.
+    at = logits + row[:, None] * stride + expert[None, :]
+    logit = tl.load(at, mask=(row < count)[:, None] & real, other=0.0).to(tl.float32)
+    score = tl.where(logit != logit, float("-inf"), logit)
+    highest = tl.max(tl.where(real, score, float("-inf")), axis=1)
+    exponential = tl.where(real, tl.exp(logit - highest[:, None]), 0.0)
+    total = tl.sum(exponential, axis=1)
+
+    # Chosen experts leave; -inf stays above them, so that k ids are distinct and valid whatever the logits.
+    free = tl.broadcast_to(real, [ROWS, WIDTH])
+    chosen = tl.zeros([ROWS, SLOTS], tl.int32)
+    weight = tl.zeros([ROWS, SLOTS], tl.float32)
+    for k in tl.static_range(K):
+        best = tl.max(tl.where(free, score, float("-inf")), axis=1)
+        is_best = free & (score == best[:, None])
+        first = tl.min(tl.where(is_best, expert[None, :], WIDTH), axis=1)
+        taken = expert[None, :] == first[:, None]
+        probability = tl.sum(tl.where(taken, exponential, 0.0), axis=1)
+        chosen = tl.where((slot == k)[None, :], first[:, None], chosen)
+        weight = tl.where((slot == k)[None, :], probability[:, None], weight)
+        free = free & (expert[None, :] != first[:, None])
+    if RENORMALIZE:
+        total = tl.sum(weight, axis=1)
+    out = row[:, None] * K + slot[None, :]
+    mask = (row < count)[:, None] & (slot < K)[None, :]
+    tl.store(weights + out, weight / total[:, None], mask=mask)
+    tl.store(ids + out, chosen, mask=mask)
+
+
+def topk_softmax(logits_TE: Tensor, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
+    tokens, experts = logits_TE.shape
+    weights_TK = logits_TE.new_empty((tokens, top_k), dtype=torch.float32)
+    ids_TK = logits_TE.new_empty((tokens, top_k), dtype=torch.int32)
+    if tokens == 0:
+        return weights_TK, ids_TK
+    x, width = rows_of(logits_TE), power_of_two(experts)
+    rows = rows_in_a_tile(tokens, width, logits_TE)
+    _choose[(ceil_div(tokens, rows),)](
+        x.tensor, weights_TK, ids_TK, tokens, x.outer_stride, E=experts, K=top_k, RENORMALIZE=renormalize,
+        ROWS=rows, WIDTH=width, SLOTS=power_of_two(top_k), **warps(rows * width),
+    )  # fmt: skip
+    return weights_TK, ids_TK

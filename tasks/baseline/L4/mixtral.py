@@ -1,0 +1,123 @@
+"""Decoder-only language model whose feed-forward blocks are mixtures of experts: Mixtral.
+
+    h = E[ids];  h = layer_i(h) for each i;  h = rms_norm(h; w_final);  logits = float32(h W_head^T)
+
+T tokens, D hidden, V vocabulary. Every layer is L3/moe_decoder_layer; attention is that of L4/llama.
+Parameters, activations and caches have the dtype of the module, logits float32. `config` is the model's
+Hugging Face configuration.
+Mirrors vllm.model_executor.models.mixtral.MixtralForCausalLM; `forward` returns hidden states,
+`compute_logits` the logits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from fastkernels.nn.attention_config import attention_arguments
+from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.weights import WeightMap
+
+from ..L1.rms_norm import RMSNorm
+from ..L1.sampling import Sampler
+from ..L1.softmax import Softmax
+from ..L2.parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+from ..L3.moe_decoder_layer import MoEDecoderLayer
+
+# Defaults of transformers' MixtralConfig.
+RMS_NORM_EPS, ROPE_THETA, NUM_EXPERTS, TOP_K = 1e-5, 1e6, 8, 2
+
+
+class MixtralForCausalLM(nn.Module):
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
+        reader = ConfigReader({"rope_theta": ROPE_THETA, **config})
+        layer = layer_arguments(reader)
+        vocab_size, hidden_size = reader.integer("vocab_size"), layer["hidden_size"]
+        is_tied = reader.flag("tie_word_embeddings")
+
+        self.embed_tokens = VocabParallelEmbedding(vocab_size, hidden_size)
+        num_layers = reader.integer("num_hidden_layers")
+        self.layers = nn.ModuleList(MoEDecoderLayer(**layer) for _ in range(num_layers))
+        self.norm = RMSNorm(hidden_size, layer["rms_norm_eps"])
+        self.lm_head = ParallelLMHead(vocab_size, hidden_size)
+        if is_tied:
+            self.lm_head.linear.weight = self.embed_tokens.embedding.weight
+        self.softmax = Softmax()
+        self.sampler = Sampler()
+        self.weight_map = weight_map(layer, is_tied)
+
+    def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
+        """input_ids and positions [T] -> hidden states after the final norm [T, D]"""
+        hidden_states, residual = self.embed_tokens(input_ids), None
+        for layer in self.layers:
+            hidden_states, residual = layer(positions, hidden_states, residual)
+        hidden_states, _ = self.norm(hidden_states, residual)
+        return hidden_states
+
+    def compute_logits(self, hidden_states: Tensor) -> Tensor:
+        """[T, D] -> [T, V] float32"""
+        return self.lm_head(hidden_states)
+
+
+def layer_arguments(config: ConfigReader) -> dict[str, Any]:
+    """The arguments of every MoEDecoderLayer; a UsageError names the key that is wrong or not supported."""
+    config.choice("model_type", {"mixtral": "mixtral"})
+    config.choice("hidden_act", {"silu": "silu"}, default="silu")
+    config.refuse(["attention_bias", "quantization_config"])
+    # Noise on the router's input is a matter of training; at inference it must be off.
+    config.refuse(["router_jitter_noise"], neutral=(None, 0, 0.0))
+    num_experts = config.integer("num_local_experts", default=NUM_EXPERTS)
+    top_k = config.integer("num_experts_per_tok", default=TOP_K)
+    if top_k > num_experts:
+        raise config.error("num_experts_per_tok", f"{top_k} of {num_experts} experts cannot be chosen")
+    return {
+        **attention_arguments(config),
+        "intermediate_size": config.integer("intermediate_size"),
+        "num_experts": num_experts,
+        "top_k": top_k,
+        "rms_norm_eps": config.number("rms_norm_eps", default=RMS_NORM_EPS),
+        "window": config.integer("sliding_window", default=None),
+    }
+
+
+def weight_map(layer: dict[str, Any], is_tied: bool) -> WeightMap:
+    """Names of a Hugging Face checkpoint: w1 is an expert's gate, w3 its up, w2 its down projection.
+
+    transformers 5 has experts in stacks, [E, 2F, D] with the gate first and [E, D, F], and calls the block
+    `mlp`: these names are accepted too.
+    """
+    q_rows, kv_rows = (layer[heads] * layer["head_size"] for heads in ("num_heads", "num_kv_heads"))
+    experts = "model.layers.*.block_sparse_moe.experts"
+    each, intermediate_size = range(layer["num_experts"]), layer["intermediate_size"]
+    names = {
+        "model.embed_tokens.weight": "embed_tokens.embedding.weight",
+        "model.layers.*.input_layernorm.weight": "layers.*.input_layernorm.weight",
+        "model.layers.*.self_attn.o_proj.weight": "layers.*.self_attn.o_proj.linear.weight",
+        "model.layers.*.post_attention_layernorm.weight": "layers.*.post_attention_layernorm.weight",
+        "model.layers.*.block_sparse_moe.gate.weight": "layers.*.block_sparse_moe.gate.weight",
+        "model.norm.weight": "norm.weight",
+        "lm_head.weight": "lm_head.linear.weight",
+    }
+    packed = {
+        "layers.*.self_attn.qkv_proj.linear.weight": {
+            "model.layers.*.self_attn.q_proj.weight": q_rows,
+            "model.layers.*.self_attn.k_proj.weight": kv_rows,
+            "model.layers.*.self_attn.v_proj.weight": kv_rows,
+        },
+        "layers.*.block_sparse_moe.experts.w13.weight": {
+            f"{experts}.{e}.{part}.weight": intermediate_size for e in each for part in ("w1", "w3")
+        },
+        "layers.*.block_sparse_moe.experts.w2.weight": {
+            f"{experts}.{e}.w2.weight": layer["hidden_size"] for e in each
+        },
+    }
+    spellings = {
+        "model.layers.*.mlp.gate.weight": "layers.*.block_sparse_moe.gate.weight",
+        "model.layers.*.mlp.experts.gate_up_proj": "layers.*.block_sparse_moe.experts.w13.weight",
+        "model.layers.*.mlp.experts.down_proj": "layers.*.block_sparse_moe.experts.w2.weight",
+    }
+    # Checkpoints of tied models may repeat the embedding as a head; old files carry rotary frequencies.
+    ignored = ("model.layers.*.self_attn.rotary_emb.inv_freq", *(("lm_head.weight",) if is_tied else ()))
+    return WeightMap(names, packed, ignored, spellings)

@@ -1,0 +1,89 @@
+"""What Triton makes of the mixture-of-experts kernels for Hopper, compiled without a GPU: tensor-core
+instructions, wide loads that run ahead, shared memory that an SM has, nothing spilled.
+"""
+
+import re
+from importlib import import_module
+
+import pytest
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from fastkernels.kernels.launch import warps
+from fastkernels.kernels.policy import interpreting
+
+pytestmark = pytest.mark.skipif(interpreting(), reason="the interpreter compiles nothing")
+
+HOPPER = GPUTarget("cuda", 90, 32)
+MOST_SHARED = 227 * 1024  # bytes that a block of an H100 or H200 may have
+# The kernels' functions hide their folders in the package's namespace.
+grouped, permute, routing = (
+    import_module(f"fastkernels.kernels.{name}.triton")
+    for name in ("grouped_linear", "moe_permute", "topk_softmax")
+)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+def compiled(kernel, types: dict[str, str], constants: dict, options: dict):
+    """The kernel for aligned pointers and strides that are multiples of 16."""
+    signature, constant_at, attributes = {}, {}, {}
+    for index, name in enumerate(kernel.arg_names):
+        if name in constants:
+            signature[name], constant_at[(index,)] = "constexpr", constants[name]
+            continue
+        signature[name] = types.get(name, "i32")
+        if signature[name].startswith("*") or "stride" in name:
+            attributes[(index,)] = [["tt.divisibility", 16]]
+    made = triton.compile(
+        ASTSource(kernel, signature, constant_at, attributes), target=HOPPER, options=options
+    )
+    assert ".local" not in made.asm["ptx"]
+    return made
+
+
+@pytest.mark.parametrize("kind", ["bf16", "fp32"])
+@pytest.mark.parametrize(
+    ("sharing", "outputs", "inputs", "weighted"), [(2, 28672, 4096, False), (1, 4096, 14336, True)]
+)
+@pytest.mark.parametrize("tile", [tile for _, tile in grouped.TILES], ids=lambda tile: f"M{tile.m}")
+def test_grouped_linear(tile, sharing, outputs, inputs, weighted, kind):
+    types = dict.fromkeys(("x", "weight", "y"), f"*{kind}")
+    types |= {"order": "*i32", "starts": "*i32", "slot_weights": "*fp32"}
+    constants = {
+        "R": sharing, "E": 8, "N": outputs, "K": inputs, "WEIGHTED": weighted, "EXPERTS": 8, "TILE_M": tile.m,
+        "TILE_N": tile.n, "TILE_K": tile.k if kind == "bf16" else tile.k // 2, "TOGETHER": tile.together,
+    }  # fmt: skip
+    if not weighted:
+        constants["slot_weights"] = None
+    made = compiled(
+        grouped._multiply, types, constants, {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
+    )
+    code = made.asm["ptx"]
+    assert made.metadata.shared <= MOST_SHARED
+    assert "cp.async.cg.shared.global" in code, "the weight is loaded ahead, 16 bytes a thread"
+    if kind == "bf16":
+        assert re.search("wgmma.mma_async" if tile.m >= 64 else "mma.sync", code)
+
+
+@pytest.mark.parametrize(("experts", "top_k"), [(8, 2), (128, 8)])
+def test_topk_softmax(experts, top_k):
+    constants = {"E": experts, "K": top_k, "RENORMALIZE": True, "ROWS": 4, "WIDTH": experts, "SLOTS": top_k}
+    types = {"logits": "*bf16", "weights": "*fp32", "ids": "*i32"}
+    compiled(routing._choose, types, constants, warps(4 * experts))
+
+
+def test_moe_align():
+    types = dict.fromkeys(("ids", "order", "starts"), "*i32")
+    compiled(permute._align, types, {"BLOCK": permute.LARGEST_BLOCK}, {"num_warps": 4})
+
+
+def test_moe_sum():
+    constants = {"K": 2, "D": 4096, "WIDTH": permute.WIDEST_TILE}
+    made = compiled(permute._sum, {"x": "*bf16", "y": "*bf16"}, constants, warps(permute.WIDEST_TILE))
+    accesses = set(re.findall(r"(?:ld|st)\.global[\w.:]*", made.asm["ptx"]))
+    assert accesses == {"ld.global.v4.b32", "st.global.v4.b32"}
