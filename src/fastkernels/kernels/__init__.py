@@ -7,9 +7,12 @@ One folder for each: `__init__` has the public function with its mathematics, `r
 from fastkernels.kernels.base import Implementation, Kernel, registered, reload_policy, skipped, use
 from fastkernels.kernels.decode_attention import decode_attention
 from fastkernels.kernels.embedding import embedding
+from fastkernels.kernels.gated_rms_norm import gated_rms_norm
+from fastkernels.kernels.gla import chunk_gla, recurrent_gla
 from fastkernels.kernels.glu import glu
 from fastkernels.kernels.kv_cache import store_kv
 from fastkernels.kernels.linear import linear
+from fastkernels.kernels.log_sigmoid import log_sigmoid
 from fastkernels.kernels.prefill_attention import prefill_attention
 from fastkernels.kernels.rms_norm import add_rms_norm, rms_norm
 from fastkernels.kernels.rope import rope, rotary_table
@@ -20,11 +23,15 @@ __all__ = [
     "Implementation",
     "Kernel",
     "add_rms_norm",
+    "chunk_gla",
     "decode_attention",
     "embedding",
+    "gated_rms_norm",
     "glu",
     "linear",
+    "log_sigmoid",
     "prefill_attention",
+    "recurrent_gla",
     "registered",
     "reload_policy",
     "rms_norm",
