@@ -30,7 +30,7 @@ from tests.helpers import make_positions, make_step
 from tests.parity import gla_equations as equations
 
 TOLERANCE = 2e-5  # of logits with a std of about 1; measured: 2e-6
-PRODUCTION_TOLERANCE = 1e-4  # between the equations and the production kernels in float32: 1e-5 was measured
+PRODUCTION_TOLERANCE = 1e-4  # between the equations and the production kernels in float32; measured: 2.5e-6
 CONFIG: dict[str, Any] = registry.architecture("gla").configs["tiny"].config
 LENGTHS = (5, 17, 33, 2, 64, 1, 9, 40)
 NEW_TOKENS = 24
@@ -222,7 +222,11 @@ PRODUCTION = """
 import json, sys, torch
 from safetensors.torch import load_file
 from triton.runtime.autotuner import Autotuner
-Autotuner.prune_configs = lambda self, kwargs: self.configs[:1]  # measuring them needs a GPU
+tune = Autotuner.run
+def first(self, *args, **kwargs):  # measuring its choices needs a GPU
+    self.configs = self.configs[:1]
+    return tune(self, *args, **kwargs)
+Autotuner.run = first
 from fla.models.gla import GLAConfig, GLAForCausalLM
 folder, ids = sys.argv[1], json.loads(sys.argv[2])
 config = json.load(open(folder + "/config.json"))
