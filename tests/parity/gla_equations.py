@@ -1,5 +1,5 @@
-"""GLA by its equations, in float64 from the tensors of a checkpoint, one token after another: what our model and
-its production reference are both held against.
+"""GLA by its equations, in float64 from the tensors of a checkpoint, one token after another: what our model
+and its production reference are both held against.
 """
 
 from __future__ import annotations

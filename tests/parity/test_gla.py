@@ -59,7 +59,9 @@ def expected(length: int) -> Tensor:
 
 
 @torch.inference_mode()
-def run(model: GLAForCausalLM, prompts: Sequence[list[int]], schedule: Sequence[dict[int, int]]) -> list[Tensor]:
+def run(
+    model: GLAForCausalLM, prompts: Sequence[list[int]], schedule: Sequence[dict[int, int]]
+) -> list[Tensor]:
     """Logits of each prompt; a step of the schedule says how many tokens of which prompts it takes."""
     allocate_states(model, len(prompts) + 3, torch.float32, "cpu")
     places = (torch.randperm(len(prompts) + 2, generator=torch.Generator().manual_seed(5)) + 1).tolist()
@@ -112,7 +114,7 @@ def test_a_batch_of_mixed_lengths_equals_single_runs():
 
 
 def test_a_wrong_model_would_be_noticed():
-    """The tolerance sees a gate divided by 15, a gate without its bias, and a head norm of another epsilon."""
+    """The tolerance sees a gate divided by 15, one without its bias, and a head norm of another epsilon."""
     for change in (
         lambda layer: setattr(layer.attn.log_sigmoid, "divisor", 15.0),
         lambda layer: setattr(layer.attn.norm, "eps", 1e-2),
@@ -200,9 +202,16 @@ def test_a_norm_that_is_not_fused_has_another_name():
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("use_short_conv", True), ("use_gk", False), ("feature_map", "relu"), ("num_kv_heads", 1), ("expand_k", 0.3),
-     ("hidden_act", "gelu"), ("model_type", "llama")],
-)  # fmt: skip
+    [
+        ("use_short_conv", True),
+        ("use_gk", False),
+        ("feature_map", "relu"),
+        ("num_kv_heads", 1),
+        ("expand_k", 0.3),
+        ("hidden_act", "gelu"),
+        ("model_type", "llama"),
+    ],
+)
 def test_what_is_not_supported_is_refused_by_its_key(key: str, value: object):
     with pytest.raises(UsageError, match=key):
         GLAForCausalLM(CONFIG | {key: value})
@@ -230,7 +239,8 @@ Autotuner.run = first
 from fla.models.gla import GLAConfig, GLAForCausalLM
 folder, ids = sys.argv[1], json.loads(sys.argv[2])
 config = json.load(open(folder + "/config.json"))
-model = GLAForCausalLM(GLAConfig(**{k: v for k, v in config.items() if k not in ("architectures", "model_type")}))
+own = {key: value for key, value in config.items() if key not in ("architectures", "model_type")}
+model = GLAForCausalLM(GLAConfig(**own))
 model.float().eval().load_state_dict(load_file(folder + "/model.safetensors"))
 with torch.inference_mode():
     torch.save(model(torch.tensor([ids])).logits[0], folder + "/logits.pt")

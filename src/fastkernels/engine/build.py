@@ -49,9 +49,9 @@ def build(
     """
     if options.enable_prefix_caching and state_groups(model):
         raise UsageError(
-            "enable_prefix_caching: this model has layers that keep a state for each request. A state holds all "
-            "that lies before it and is overwritten by the next token, so no prefix of another request can be "
-            "found again. Leave prefix caching off"
+            "enable_prefix_caching: this model has layers that keep a state for each request. A state is "
+            "overwritten by the next token, so there is nothing to find of another request's prefix. "
+            "Leave prefix caching off"
         )
     specs = cache_groups(model)
     states = allocate_states(model, limits.max_rows + 1, dtype, device)

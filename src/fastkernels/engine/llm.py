@@ -53,8 +53,8 @@ class LLM:
     dtype: "auto" is the configuration's on CUDA and float32 on CPU.
     overlay: task files that replace the baseline's.
     max_model_len: positions of prompt and continuation; default the model's own.
-    max_num_seqs: requests that run at once; default 1,024 on CUDA and 256 on CPU, or as many as have room where
-        layers keep a state for each of them.
+    max_num_seqs: requests that run at once; default 1,024 on CUDA and 256 on CPU, or fewer where layers keep
+        states and no more have room.
     num_kv_cache_blocks: in place of a size taken from the free memory.
     enable_prefix_caching: find the blocks of earlier requests with the same first tokens again. Off by
         default: in a comparison every prompt is computed.

@@ -1,5 +1,5 @@
-"""How many cache blocks there are: from the memory that is left once the largest step has been tried. Before it,
-how many rows: those whose states fit."""
+"""How many rows there are: those whose states have room. How many cache blocks: from the memory that is left
+once the largest step has been tried."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CPU_CACHE_BYTES = 256 << 20
 # What fragmentation of the allocator may add to the peak of the largest step.
 PEAK_MARGIN = 1.1
 GRAPH_LOGITS_COPIES = 3
-# States of all rows may take this share of the free memory where the caller does not say how many rows there are.
+# What states of all rows may take of the free memory where the caller does not say how many rows there are.
 STATES_SHARE = 0.5
 # The null block, one for a token and one to grow into.
 LEAST_BLOCKS = 3
@@ -57,8 +57,8 @@ def row_bytes(model: nn.Module, dtype: torch.dtype) -> int:
 def rows_for_states(
     model: nn.Module, rows: int, is_asked: bool, dtype: torch.dtype, device: torch.device, utilization: float
 ) -> int:
-    """Rows that an engine gets: `rows`, or fewer if their states would take too much and nobody asked for that
-    many. MachineError where the states of the rows that were asked for do not fit."""
+    """Rows that an engine gets: `rows`, or fewer if their states would take too much and nobody asked for
+    that many. MachineError where the states of the rows that were asked for do not fit."""
     each, available = row_bytes(model, dtype), available_bytes(device)
     if not each or available is None:
         return rows

@@ -1,8 +1,8 @@
-"""Where the tokens of a case's batch lie in the paged caches, and the states of its requests in their pools, and
-the integers that say so.
+"""Where the tokens of a case's batch lie in the paged caches and its requests' states in their pools, and the
+integers that say so.
 
 Each cache group has its own table: a shuffle of the pool in which no neighbours of a row adjoin in memory.
-Block 0 is the null block; some blocks belong to no row. The rows of states are shuffled likewise: row 0 is null,
+Block 0 is the null block; some blocks belong to no row. Rows of states are shuffled likewise: row 0 is null,
 some belong to nobody.
 B rows, T query tokens, M blocks of the longest row, N blocks of the pool, P tokens of a block.
 """
@@ -79,7 +79,7 @@ class Layout:
 
     @cached_property
     def state_kinds(self) -> tuple[Tensor, Tensor]:
-        """bool [rows of the pool] each: the row is a request's; it is one whose request begins in this step."""
+        """bool [rows of the pool] each: the row is a request's; its request begins in this step."""
         is_owned, is_new = (torch.zeros(pool_rows(self.batch), dtype=torch.bool) for _ in range(2))
         is_owned[self.rows] = True
         is_new[self.rows] = torch.tensor([query == seq for query, seq in self._rows])

@@ -2,13 +2,14 @@
 
     arg.NAME              a tensor argument of forward
     param.NAME            a parameter or persistent buffer of the baseline module
-    cache.G.I.k_cache     K (and v_cache: V) pool of the module's I-th owner of a paged cache, in cache group G
-    state.I.NAME          pool of states of the module's I-th owner of a State
+    cache.G.I.k_cache     K (and v_cache: V) pool of the module's I-th owner of a Paged cache, in group G
+    state.I.NAME          a pool of the module's I-th owner of a State
     step.query_starts     ambient step, for modules that own caches: query_starts, seq_lens, rows,
     step.slots.G          and for each cache group block_tables.G and slots.G
 
 A worker gets the tensors and never the seed. Every tensor depends on (seed, its name) alone, so any part of a
-trial can be drawn by itself; the block tables, slots, caches, rows and states of one seed agree with each other.
+trial can be drawn by itself; the block tables, slots, caches, rows and states of one seed agree with each
+other.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _LIMITS = {
     "state": distributions.ATTENTION,
     "log_decay": distributions.ORDINARY,
 }
-# What a kernel must not read (unused blocks, the end of a last block, states of nobody) is larger than what it
-# must read.
+# What a kernel must not read (unused blocks, the end of a last block, states of nobody) is larger than what
+# it must read.
 _GARBAGE_SCALE = 8
 # As a trained gate: the log-sigmoid of an activation, divided so that most channels remember tens of tokens.
 _DECAY_DIVISOR = 16
@@ -163,10 +164,12 @@ def _spoil_unheld(name: str, pool: Tensor, case: Case, seed: int) -> None:
 
 
 def _settle_states(pool: Tensor, case: Case, seed: int) -> None:
-    """States [links, R, ...] as an engine hands them over: zero for requests that begin; nobody's are large."""
+    """States [links, R, ...] as an engine gives them: zero for requests that begin; nobody's are large."""
     is_owned, is_new = _layout(case, seed, 0).state_kinds
     if len(is_owned) != pool.shape[1]:
-        raise ValueError(f"{case.task} {case.id}: {pool.shape[1]} rows of states, its batch has {len(is_owned)}")
+        raise ValueError(
+            f"{case.task} {case.id}: {pool.shape[1]} rows of states, its batch has {len(is_owned)}"
+        )
     scale_R = torch.where(is_new, 0, torch.where(is_owned, 1, _GARBAGE_SCALE))
     pool.mul_(scale_R.to(pool.device, pool.dtype).view(1, -1, *[1] * (pool.dim() - 2)))
 

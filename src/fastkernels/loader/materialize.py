@@ -165,8 +165,8 @@ def bind(module: nn.Module, case: Case, tensors: Mapping[str, Tensor], load: boo
 
 
 def _bind_caches(module: nn.Module, tensors: Mapping[str, Tensor]) -> int:
-    """Give the I-th owner of a paged cache the pools `cache.G.I.*`: by order, so names of modules are free. The
-    number of owners."""
+    """Give the I-th owner of a paged cache the pools `cache.G.I.*`: by order, so names of modules are free.
+    The number of owners."""
     owners = paged_owners(module)
     pools: dict[int, dict[str, tuple[int, Tensor]]] = {}
     for name, value in tensors.items():
@@ -175,8 +175,8 @@ def _bind_caches(module: nn.Module, tensors: Mapping[str, Tensor]) -> int:
             pools.setdefault(int(index), {})[kind] = (int(group), value)
     if len(owners) != len(pools):
         raise SignatureMismatch(
-            f"{type(module).__name__} declares {len(owners)} paged caches, the baseline {len(pools)}: a module "
-            "that keeps keys and values derives from fastkernels.nn.cache.CacheOwner"
+            f"{type(module).__name__} declares {len(owners)} paged caches, the baseline {len(pools)}: "
+            "a module that keeps keys and values derives from fastkernels.nn.cache.CacheOwner"
         )
     for index, (_, owner, paged) in enumerate(owners):
         (group, k_cache), (_, v_cache) = pools[index]["k_cache"], pools[index]["v_cache"]
@@ -199,8 +199,8 @@ def _bind_states(module: nn.Module, tensors: Mapping[str, Tensor]) -> int:
             pools.setdefault(int(index), {})[tensor] = value
     if len(owners) != len(pools):
         raise SignatureMismatch(
-            f"{type(module).__name__} declares {len(owners)} states, the baseline {len(pools)}: a module that "
-            "keeps a State for each request derives from fastkernels.nn.cache.CacheOwner"
+            f"{type(module).__name__} declares {len(owners)} states, the baseline {len(pools)}: "
+            "a module that keeps a State for each request derives from fastkernels.nn.cache.CacheOwner"
         )
     for index, (_, owner, state) in enumerate(owners):
         declared = {name: tuple(shape) for name, shape in state.tensors}

@@ -6,10 +6,10 @@
 
     read       every argument, and every parameter that the call uses, once; of a table that is only looked
                up, as many rows as there are ids; of a paged cache, the entries that the batch's queries see
-               (window counted), less those that the same call stores; the states of requests that do not begin
+               (window counted), less those that the same call stores; states, but of requests that begin
     written    every output once; a paged cache: the entries of the step's tokens; the states of all requests
-    flops      2 M N K of matrix products, 4 H K of each visible (query, key) pair of attention, 4 H K V of each
-               token of linear attention
+    flops      2 M N K of matrix products, 4 H K of each visible (query, key) pair of attention, 4 H K V
+               of each token of linear attention
 
 Intermediates, block tables and position tables count nothing, so the floor is never too high. R, W and F are
 measured ceilings (registry/devices/*.yaml, or measured at run time: ceilings.py).
@@ -213,7 +213,9 @@ class _Watch:
         rows_B = rest[0]
         self._linear_attention(q, v, state, self._rows()[-len(rows_B) :])
 
-    def _recurrent_gla(self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, state: Tensor, *rest: Any) -> None:
+    def _recurrent_gla(
+        self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, state: Tensor, *rest: Any
+    ) -> None:
         rows_B = rest[0]
         self._linear_attention(q, v, state, self._rows()[: len(rows_B)])
 

@@ -2,8 +2,8 @@
 
     log_sigmoid    y = log(1 / (1 + exp(-x))) / divisor
 
-Any shape. Computed in at least float32, y has the dtype of x. The divisor of a log-space gate is the length of
-its memory: the smaller the quotient, the slower it forgets.
+Any shape. Computed in at least float32, y has the dtype of x. The divisor of a log-space gate is the length
+of its memory: the smaller the quotient, the slower it forgets.
 Mirrors torch.nn.LogSigmoid.
 """
 

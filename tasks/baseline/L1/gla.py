@@ -4,10 +4,10 @@
 
 T tokens, B rows of the step, H heads, K key dim, V value dim, R rows of the pool; S is K x V. The gate is a
 logarithm, at most 0 and unbounded below, for each channel of the key. `state` [R, H, K, V] holds S of every
-request, the step's at `rows`; it is float32 (at least) whatever the inputs are, advanced in place, and no other
-row of it is touched. Row 0 is null: what is written there is never read. Sums accumulate in at least float32; o
-has the dtype of the query. `chunk` takes the tokens of prefill rows, `recurrent` one token of each decode row,
-without synchronisation with the host; both leave the same states.
+request, the step's at `rows`; it is float32 (at least) whatever the inputs are, advanced in place, and no
+other row of it is touched. Row 0 is null: what is written there is never read. Sums accumulate in at least
+float32; o has the dtype of the query. `chunk` takes the tokens of prefill rows, `recurrent` one token of each
+decode row, without synchronisation with the host; both leave the same states.
 Mirrors fla.ops.gla.chunk_gla and fla.ops.gla.fused_recurrent_gla, with states in place.
 """
 

@@ -7,8 +7,8 @@
 
 T tokens, D hidden, H heads, K key dim, V value dim; scale 1/sqrt(K). The ambient step says which rows the
 tokens belong to and where their states lie: its first `num_decodes` rows have one token each and take the
-recurrent kernel, the others the chunked one. States are float32 at least; the rest is rounded to the dtype of x
-after each line.
+recurrent kernel, the others the chunked one. States are float32 at least; the rest is rounded to the dtype of
+x after each line.
 Mirrors fla.layers.gla.GatedLinearAttention (use_gk, use_output_gate, without short convolution).
 """
 

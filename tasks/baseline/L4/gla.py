@@ -1,9 +1,9 @@
-"""Decoder-only language model with gated linear attention: a state for each request instead of keys and values.
+"""Decoder-only language model with gated linear attention: states in the place of keys and values.
 
     h = E[ids];  h = layer_i(h) for each i;  h = rms_norm(h; w_final);  logits = float32(h W_head^T)
 
-T tokens, D hidden, V vocabulary. Parameters and activations have the dtype of the module, states and logits are
-float32. `config` is the model's Hugging Face configuration.
+T tokens, D hidden, V vocabulary. Parameters and activations have the dtype of the module, states and logits
+are float32. `config` is the model's Hugging Face configuration.
 Mirrors fla.models.gla.GLAForCausalLM; `forward` returns hidden states, `compute_logits` the logits.
 """
 
@@ -64,7 +64,7 @@ class GLAForCausalLM(nn.Module):
 
 
 def layer_arguments(config: ConfigReader) -> dict[str, Any]:
-    """The arguments of every LinearDecoderLayer; a UsageError names the key that is wrong or not supported."""
+    """The arguments of every layer; a UsageError names the key that is wrong or not supported."""
     config.choice("model_type", {"gla": None})
     config.refuse(["use_short_conv", "use_gv", "feature_map", "clamp_min", "attn", "quantization_config"])
     for key in ("use_gk", "use_output_gate", "elementwise_affine"):

@@ -1,5 +1,5 @@
-"""States in the engine itself: a small model with a paged cache and two kinds of states, chunked, preempted and
-run ahead, against the same model over each whole sequence at once. Float64, so that every choice is the same.
+"""States in the engine itself: a small model with a paged cache and two kinds of states, chunked, preempted
+and run ahead, against the same model over each whole sequence at once. Float64: every choice is the same.
 """
 
 from __future__ import annotations

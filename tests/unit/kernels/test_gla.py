@@ -1,5 +1,7 @@
 """chunk_gla and recurrent_gla: every implementation on this machine against the recurrence in float64."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -51,7 +53,7 @@ def test_one_call_equals_many(impl):
     o, state = whole.run(impl)
     for cuts in ([0, 5, 21, 37], [0, 16, 32, 37], list(range(38))):
         moving, parts = whole.state_RHKV.clone(), []
-        for start, end in zip(cuts, cuts[1:]):
+        for start, end in itertools.pairwise(cuts):
             q, k, v, g = (x[start:end] for x in (whole.q_THK, whole.k_THK, whole.v_THV, whole.gate_THK))
             if end - start == 1:
                 step = None if impl == "torch" else impl

@@ -97,15 +97,20 @@ def test_gates():
     check(ptx(log_sigmoid._log_sigmoid_rows, types, constants, 2048))
 
 
-GLA = {**dict.fromkeys(("query", "key", "value", "gate", "out"), "*bf16"), "weights": "*fp32", "state": "*fp32",
-       "rows": "*i64", "starts": "*i32", "scale": "fp32"}  # fmt: skip
+GLA = {
+    **dict.fromkeys(("query", "key", "value", "gate", "out"), "*bf16"),
+    **dict.fromkeys(("weights", "state"), "*fp32"),
+    "rows": "*i64",
+    "starts": "*i32",
+    "scale": "fp32",
+}
 GLA_SIZES = {"H": 5, "K": 256, "V": 512, "DIMS": 256}
 
 
 @pytest.mark.parametrize(("name", "columns"), [("_within", None), ("_across", 64), ("_step", 32)])
 def test_gla(name, columns):
-    """At the real model's size: compiles, spills nothing, moves states by 16 bytes, and products of chunks go to
-    the tensor cores."""
+    """At the real model's size: compiles, spills nothing, moves states by 16 bytes, and products of chunks go
+    to the tensor cores."""
     kernel = getattr(gla, name)
     constants = {"C": gla.CHUNK, "COLUMNS": columns, "PRECISION": "tf32", **GLA_SIZES}
     constants = {n: value for n, value in constants.items() if n in kernel.arg_names}

@@ -126,7 +126,7 @@ MISMATCHES = {
     "    def forward(self, x, more): return x\n",
     "__init__ does not take": "from torch import nn\nclass RMSNorm(nn.Module):\n"
     "    def __init__(self, size): pass\n",
-    "declares 1 caches": "import torch\nfrom torch import nn\n"
+    "declares 1 paged caches": "import torch\nfrom torch import nn\n"
     "from fastkernels.nn.cache import CacheOwner, Paged\n"
     "class RMSNorm(CacheOwner):\n    cache = Paged((2, 8))\n    def __init__(self, hidden_size, eps=1e-6):\n"
     "        super().__init__()\n        self.weight = nn.Parameter(torch.empty(hidden_size))\n",

@@ -3,10 +3,10 @@
     S[t] = diag(exp(gate[t])) S[t-1] + k[t] v[t]^T            S: K x V, the state of a head
     o[t] = scale S[t]^T q[t]                                  the token's own k v^T is included
 
-T tokens · B rows of the step · R rows of the pool · H heads · K key dim · V value dim. The gate is a logarithm,
-at most 0 and unbounded below, one for each channel of the key: it decays rows of S. States are float32 at
-least, and so is all arithmetic; o is rounded once to the dtype of the query. `chunk_gla` takes several tokens
-for each row, `recurrent_gla` one; both leave the same states.
+T tokens · B rows of the step · R rows of the pool · H heads · K key dim · V value dim. The gate is a
+logarithm, at most 0 and unbounded below, one for each channel of the key: it decays rows of S. States are
+float32 at least, and so is all arithmetic; o is rounded once to the dtype of the query. `chunk_gla` takes
+several tokens for each row, `recurrent_gla` one; both leave the same states.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from torch import Tensor
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.gla import reference
 
-_FLA = Implementation("fla", f"{__name__}.fla", requires=("fla",), extra="gpu")
-
 _chunk_gla = Kernel(
     "chunk_gla",
     "(Tensor query, Tensor key, Tensor value, Tensor gate, Tensor(a!) state, Tensor rows, "
@@ -26,7 +24,7 @@ _chunk_gla = Kernel(
     fake=lambda q_THK, k_THK, v_THV, *_: q_THK.new_empty(v_THV.shape),
     implementations=(
         Implementation("triton", f"{__name__}.triton"),
-        _FLA,
+        Implementation("fla", f"{__name__}.fla", requires=("fla",), extra="gpu"),
         Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
     ),
     rows=lambda q_THK, *_: q_THK.shape[0],
@@ -38,7 +36,10 @@ _recurrent_gla = Kernel(
     "-> Tensor",
     reference.recurrent_gla,
     fake=lambda q_BHK, k_BHK, v_BHV, *_: q_BHK.new_empty(v_BHV.shape),
-    implementations=(Implementation("triton", f"{__name__}.triton"), _FLA),
+    implementations=(
+        Implementation("triton", f"{__name__}.triton"),
+        Implementation("fla", f"{__name__}.fla", requires=("fla",), extra="gpu"),
+    ),
     rows=lambda q_BHK, *_: q_BHK.shape[0],
 )
 

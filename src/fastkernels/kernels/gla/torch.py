@@ -32,7 +32,7 @@ def chunk_gla(
     max_query_len: int,
 ) -> Tensor:
     starts = (query_starts_B1 - query_starts_B1[0]).tolist()
-    lens = [end - start for start, end in zip(starts, starts[1:])]
+    lens = query_starts_B1.diff().tolist()
     o_THV = torch.empty_like(v_THV, dtype=q_THK.dtype, memory_format=torch.contiguous_format)
     if not lens:
         return o_THV
@@ -48,7 +48,9 @@ def chunk_gla(
     parts = []
     for first in range(0, longest, CHUNK):
         chunk = slice(first, first + CHUNK)
-        parts.append(_chunk(q[:, :, chunk] * scale, k[:, :, chunk], v[:, :, chunk], gate[:, :, chunk], state_BHKV))
+        parts.append(
+            _chunk(q[:, :, chunk] * scale, k[:, :, chunk], v[:, :, chunk], gate[:, :, chunk], state_BHKV)
+        )
     state_RHKV[rows_B] = state_BHKV
     o_THV[place_BC[is_real_BC]] = torch.cat(parts, 2).transpose(1, 2)[is_real_BC].to(o_THV.dtype)
     return o_THV

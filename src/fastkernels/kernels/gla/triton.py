@@ -22,6 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fastkernels.kernels import checks
+from fastkernels.kernels.launch import power_of_two
 from fastkernels.kernels.ragged import row_of_tile
 
 CHUNK = 16  # the smallest tile that tensor cores take
@@ -68,7 +69,7 @@ def _within(query, key, gate, starts, weights, scale, num_rows,
     # From the last token of the chunk to the first: `between` is the sum of the gates j + 1 .. i.
     between = tl.zeros([C, DIMS], tl.float32)
     g_after = tl.zeros([DIMS], tl.float32)
-    for step in range(0, C):
+    for step in range(C):
         j = C - 1 - step
         mask = (c < K) & (first + j < query_len)
         k_j = tl.load(key + (token + j) * k_stride_t + head * k_stride_h + c, mask=mask, other=0.0)
@@ -201,8 +202,7 @@ def recurrent_gla(
 
 def _tile(key_dim: int, value_dim: int, most_columns: int) -> tuple[int, int]:
     """Padded key dimension, and value columns of a program: at least what a tensor core takes."""
-    columns = min(most_columns, triton.next_power_of_2(value_dim))
-    return max(16, triton.next_power_of_2(key_dim)), max(16, columns)
+    return max(16, power_of_two(key_dim)), max(16, min(most_columns, power_of_two(value_dim)))
 
 
 def _warps(state_elements: int) -> int:

@@ -2,8 +2,8 @@
 
     y = log(1 / (1 + exp(-x))) / divisor
 
-Float32 inside (float64 stays float64), rounded once to the dtype of x. Never positive, and accurate where it is
-close to zero.
+Float32 inside (float64 stays float64), rounded once to the dtype of x. Never positive, and accurate where it
+is close to zero.
 """
 
 from __future__ import annotations
