@@ -29,7 +29,7 @@ class TensorSpec(Record):
     normal        floats of the iteration's distribution (what activations, parameters and caches hold)
     ids           integers, uniform in [0, high)
     uniform       floats, uniform in [low, high)
-    step.FIELD    positions, query_starts, seq_lens, rows, block_tables or slots of the batch (loader/inputs.py)
+    step.FIELD    the batch's positions, query_starts, seq_lens, rows, block_tables, slots (loader/inputs.py)
     cache         a paged pool [blocks, block_size, ...] of the batch's size, values as normal
     state         a pool [rows, ...] of states of the batch's size, values as normal
     log_decay     logarithms of decays, at most 0: a log-sigmoid of what normal gives

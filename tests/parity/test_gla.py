@@ -160,7 +160,7 @@ def test_greedy_text_is_that_of_the_equations(folder: Path, engine: dict[str, in
 
 
 def test_preempted_requests_continue_as_if_nothing_had_happened(folder: Path):
-    """States need no blocks, so nothing runs out by itself: every third step the youngest row is sent back."""
+    """States need no blocks, so nothing runs out by itself: every third step one row is sent back."""
     llm = LLM(folder, device="cpu", max_num_seqs=4, max_num_batched_tokens=24)
     for n in LENGTHS:
         llm.add_request(prompt(n), GREEDY, request_id=str(n))
