@@ -8,6 +8,7 @@ from torch import nn
 
 from fastkernels import kernels
 from fastkernels.errors import KernelError
+from tests.gla_case import make
 from tests.pointwise_cases import (
     add_rms_norm_cases,
     embedding_cases,
@@ -123,3 +124,14 @@ def test_operators_agree_with_their_schema_and_fake(case):
     op = getattr(torch.ops.fastkernels, case.kernel).default
     tests = ("test_schema", "test_faketensor")
     torch.library.opcheck(op, case.make(torch.float32), test_utils=tests)
+
+
+def test_operators_that_advance_a_state_agree_with_their_schema():
+    case = make((3, 1))
+    args = (case.q_THK, case.k_THK, case.v_THV, case.gate_THK, case.state_RHKV.nan_to_num(), case.rows_B)
+    ops, tests = torch.ops.fastkernels, ("test_schema", "test_faketensor")
+    torch.library.opcheck(
+        ops.chunk_gla.default, (*args, case.query_starts_B1, case.scale, 3), test_utils=tests
+    )
+    step = tuple(x[:2] for x in args[:4]) + args[4:]
+    torch.library.opcheck(ops.recurrent_gla.default, (*step, case.scale), test_utils=tests)
