@@ -10,7 +10,6 @@ import argparse
 import sys
 
 from fastkernels.layout import data_dir
-from fastkernels.loader.batches import pool_blocks
 from fastkernels.loader.overlay import Overlay
 from fastkernels.registry.build import build, render
 
@@ -21,7 +20,7 @@ def main() -> int:
     check = parser.parse_args().check
 
     folder = data_dir("registry") / "cases"
-    built = build(Overlay.over_baseline().load, pool_blocks)
+    built = build(Overlay.over_baseline().load)
     texts = {folder / f"{task}.jsonl": render(cases) for task, cases in built.items()}
     stale = [path for path in folder.glob("L*/*.jsonl") if path not in texts]
     changed = [path for path, text in texts.items() if not path.is_file() or path.read_text() != text]

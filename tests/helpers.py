@@ -53,9 +53,11 @@ def make_step(
     groups: int = 1,
     tables: list[Tensor] | None = None,
     device: torch.device | str = "cpu",
+    rows: Sequence[int] | None = None,
 ) -> Step:
     """The step that stores and attends `query_lens` new tokens of rows that then hold `seq_lens` tokens.
 
+    rows: where the requests' states lie, 1, 2, .. if not given.
     Rows with query_len 1 and seq_len > 1 are decode rows and must come first.
     """
     is_decode = [query == 1 and length > 1 for query, length in zip(query_lens, seq_lens, strict=True)]
@@ -76,6 +78,7 @@ def make_step(
     return Step(
         query_starts_B1=query_starts_B1.to(device),
         seq_lens_B=torch.tensor(seq_lens, dtype=torch.int32).to(device),
+        rows_B=torch.tensor(range(1, len(seq_lens) + 1) if rows is None else rows).to(device),
         block_tables_GBN=[table.to(device) for table in tables],
         slots_GT=[slots.to(device) for slots in slots_GT],
         num_decodes=num_decodes,

@@ -200,6 +200,50 @@ def glu_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
     ]
 
 
+# gated_rms_norm, log_sigmoid --------------------------------------------------------------------------------
+
+
+def gated_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
+    def answer(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, ...]:
+        z = gate.double()
+        return (_normalised(x, weight, eps) * z / (1 + torch.exp(-z)),)
+
+    def make(t: int, d: int, scale: float = 1.0) -> Callable[[torch.dtype], Arguments]:
+        return lambda dt: (
+            randn(t, d, dtype=dt, scale=scale),
+            randn(t, d, dtype=dt, seed=2, scale=2.0),
+            randn(d, dtype=dt, seed=1) + 1,
+            1e-6,
+        )
+
+    def heads(dt: torch.dtype) -> Arguments:
+        """The gate of a packed product: three dimensions, two strides, an offset."""
+        gate = randn(5, 3 * 64, dtype=dt, seed=2)[:, 64:128].view(5, 4, 16)
+        return randn(5, 4, 16, dtype=dt), gate, randn(16, dtype=dt, seed=1), 1e-6
+
+    return [
+        *(KernelCase("gated_rms_norm", f"T{t}-D{d}", make(t, d), answer) for t, d in shapes),
+        KernelCase("gated_rms_norm", "packed-heads", heads, answer),
+        KernelCase("gated_rms_norm", "tiny-values", make(3, 64, scale=1e-3), answer),
+    ]
+
+
+def log_sigmoid_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
+    def answer(x: Tensor, divisor: float) -> tuple[Tensor, ...]:
+        return (-torch.logaddexp(torch.zeros((), dtype=torch.float64), -x.double()) / divisor,)
+
+    def make(t: int, d: int, scale: float = 1.0, offset: float = 0.0) -> Callable[[torch.dtype], Arguments]:
+        return lambda dt: (randn(t, d, dtype=dt, scale=scale) + offset, 16.0)
+
+    return [
+        *(KernelCase("log_sigmoid", f"T{t}-D{d}", make(t, d), answer) for t, d in shapes),
+        KernelCase("log_sigmoid", "steep", make(3, 33, scale=30.0), answer),
+        # Close to zero all digits of the answer come from log1p: log(1 + e) alone would have lost them.
+        KernelCase("log_sigmoid", "close-to-zero", make(3, 33, scale=0.5, offset=9.0), answer),
+        KernelCase("log_sigmoid", "columns", lambda dt: (randn(6, 96, dtype=dt)[:, 8:72], 1.0), answer),
+    ]
+
+
 # softmax ----------------------------------------------------------------------------------------------------
 
 

@@ -177,3 +177,15 @@ def test_aborts_between_steps_in_flight_leave_the_others_alone():
     assert len(found) >= len(LENGTHS) - 4
     assert all(ids == full[int(name)] for name, ids in found.items())
     assert llm.stats()["free_cache_blocks"] == [59]
+
+
+@pytest.mark.parametrize("engine", [{}, {"max_num_batched_tokens": 16}, {"max_num_seqs": 3}], ids=str)
+def test_states_advance_in_graphs_as_on_the_cpu(engine):
+    """Padding of a graph writes to the null row; a row's next owner finds zeros."""
+    options = {"config": "tiny", "dtype": "float32", "max_num_seqs": 16}
+    llm = LLM("gla", device="cuda", **{**options, **engine})
+    expected = texts(LLM("gla", device="cpu", **options))
+    assert texts(llm) == expected
+    assert texts(llm) == expected, "rows were taken before"
+    assert llm.stats()["graph_replays"] > 0
+    assert set(llm.stats()["eager_steps"]) == {"step with prefill rows"}

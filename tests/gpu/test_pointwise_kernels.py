@@ -30,6 +30,8 @@ CASES = [
     *cases.rms_norm_cases(ROWS),
     *cases.add_rms_norm_cases(ROWS),
     *cases.glu_cases([(1, 14336), (130, 4096), (300, 160), (7, 33), (0, 64)]),
+    *cases.gated_rms_norm_cases([(1, 512), (160, 512), (5, 4096), (13, 131), (0, 512)]),
+    *cases.log_sigmoid_cases([(1, 1280), (1061, 1280), (13, 131), (0, 1280)]),
     *cases.softmax_cases([*ROWS, (5, 128256), (2, 16385), (1, 151936)]),
     *cases.embedding_cases(),
     *cases.linear_cases([(1, 4096, 6144), (16, 4096, 1024), (130, 1024, 4096), (3, 33, 65)]),

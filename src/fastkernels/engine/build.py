@@ -14,7 +14,8 @@ from fastkernels.engine.prefix import Prefixes, SharedGroup
 from fastkernels.engine.rows import DeviceRows
 from fastkernels.engine.runner import ModelRunner
 from fastkernels.engine.scheduler import Scheduler
-from fastkernels.nn.cache import allocate, cache_groups
+from fastkernels.errors import UsageError
+from fastkernels.nn.cache import allocate, allocate_states, cache_groups, state_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Options:
 class Machinery:
     runner: ModelRunner
     scheduler: Scheduler
-    pools: dict[str, Tensor]
+    pools: list[Tensor]  # of caches, states among them
 
 
 def build(
@@ -42,9 +43,20 @@ def build(
     device: torch.device,
     options: Options,
 ) -> Machinery:
-    """Allocate rows, try the largest step, allocate the caches. Raises MachineError if there is no room."""
+    """Allocate rows and states, try the largest step, allocate the caches.
+
+    Raises MachineError if there is no room, UsageError for prefix caching with states.
+    """
+    if options.enable_prefix_caching and state_groups(model):
+        raise UsageError(
+            "enable_prefix_caching: this model has layers that keep a state for each request. A state is "
+            "overwritten by the next token, so there is nothing to find of another request's prefix. "
+            "Leave prefix caching off"
+        )
     specs = cache_groups(model)
-    rows = DeviceRows(limits.max_rows + 1, limits.max_len, [limits.block_size] * len(specs), device)
+    states = allocate_states(model, limits.max_rows + 1, dtype, device)
+    block_sizes = [limits.block_size] * len(specs)
+    rows = DeviceRows(limits.max_rows + 1, limits.max_len, block_sizes, device, states)
     graphs = DecodeGraphs(device, limits.max_rows, limits.max_len, options.enforce_eager)
     runner = ModelRunner(model, rows, graphs)
     if options.num_kv_cache_blocks is None:
@@ -66,7 +78,7 @@ def build(
     else:
         cache = BlockCache([BlockGroup(*shape) for shape in shapes])
     scheduler = Scheduler(cache, limits.max_rows, limits.max_len, limits.max_tokens, prefixes)
-    return Machinery(runner, scheduler, pools)
+    return Machinery(runner, scheduler, [*pools.values(), *states])
 
 
 def _size_cache(

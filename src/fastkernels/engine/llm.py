@@ -53,6 +53,8 @@ class LLM:
     dtype: "auto" is the configuration's on CUDA and float32 on CPU.
     overlay: task files that replace the baseline's.
     max_model_len: positions of prompt and continuation; default the model's own.
+    max_num_seqs: requests that run at once; default 1,024 on CUDA and 256 on CPU, or fewer where layers keep
+        states and no more have room.
     num_kv_cache_blocks: in place of a size taken from the free memory.
     enable_prefix_caching: find the blocks of earlier requests with the same first tokens again. Off by
         default: in a comparison every prompt is computed.
@@ -91,6 +93,15 @@ class LLM:
         self.vocabulary = int(self.source.config["vocab_size"])
         memory.require_weights_fit(weights_bytes(self.source, self.dtype), self.device)
         self.model = load_model(self.source, self.overlay, self.device, self.dtype, seed)
+        rows = memory.rows_for_states(
+            self.model,
+            self.limits.max_rows,
+            max_num_seqs is not None,
+            self.dtype,
+            self.device,
+            gpu_memory_utilization,
+        )
+        self.limits = dataclasses.replace(self.limits, max_rows=rows)
         options = Options(gpu_memory_utilization, num_kv_cache_blocks, enforce_eager, enable_prefix_caching)
         machinery = build(self.model, self.vocabulary, self.limits, self.dtype, self.device, options)
         self.runner, self._scheduler, self._pools = machinery.runner, machinery.scheduler, machinery.pools
@@ -213,11 +224,13 @@ class LLM:
             **self.runner.stats(),
             "preemptions": self._scheduler.ledger.num_preemptions,
             "weights_bytes": sum(weights.values()),
-            "cache_bytes": sum(pool.numel() * pool.element_size() for pool in self._pools.values()),
+            "cache_bytes": sum(pool.numel() * pool.element_size() for pool in self._pools),
             "rows_bytes": self.runner.rows.bytes,
             "cache_blocks": [group.num_blocks for group in cache.groups],
             "free_cache_blocks": cache.num_free,
             "block_size": self.limits.block_size,
+            "max_rows": self.limits.max_rows,
+            "state_bytes": sum(state.numel() * state.element_size() for state in self.runner.rows.states),
             "prefix_tokens_asked": 0 if prefixes is None else prefixes.num_asked,
             "prefix_tokens_found": 0 if prefixes is None else prefixes.num_found,
         }

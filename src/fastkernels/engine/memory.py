@@ -1,4 +1,5 @@
-"""How many cache blocks there are: from the memory that is left once the largest step has been tried."""
+"""How many rows there are: those whose states have room. How many cache blocks: from the memory that is left
+once the largest step has been tried."""
 
 from __future__ import annotations
 
@@ -13,13 +14,15 @@ from fastkernels.engine.cache import TableDiff
 from fastkernels.engine.plan import Plan
 from fastkernels.engine.runner import ModelRunner
 from fastkernels.errors import MachineError
-from fastkernels.nn.cache import cache_groups, cache_owners
+from fastkernels.nn.cache import cache_groups, paged_owners, state_dtype, state_owners
 
 # On CPU memory is shared with everything else: enough for small models, never a large part of the machine.
 CPU_CACHE_BYTES = 256 << 20
 # What fragmentation of the allocator may add to the peak of the largest step.
 PEAK_MARGIN = 1.1
 GRAPH_LOGITS_COPIES = 3
+# What states of all rows may take of the free memory where the caller does not say how many rows there are.
+STATES_SHARE = 0.5
 # The null block, one for a token and one to grow into.
 LEAST_BLOCKS = 3
 GIB = 1 << 30
@@ -39,10 +42,38 @@ def block_bytes(model: nn.Module, block_size: int, dtype: torch.dtype) -> list[i
     """Bytes of one block of each cache group: K and V of all its layers."""
     groups = cache_groups(model)
     sizes = [0] * len(groups)
-    for _, owner in cache_owners(model):
-        entry = int(np.prod(owner.cache.shape)) * dtype.itemsize
-        sizes[groups.index(owner.cache)] += 2 * block_size * entry
+    for _, _, paged in paged_owners(model):
+        entry = int(np.prod(paged.shape)) * dtype.itemsize
+        sizes[groups.index(paged)] += 2 * block_size * entry
     return sizes
+
+
+def row_bytes(model: nn.Module, dtype: torch.dtype) -> int:
+    """Bytes of the states of one row, of all layers."""
+    shapes = [shape for _, _, state in state_owners(model) for _, shape in state.tensors]
+    return sum(int(np.prod(shape)) for shape in shapes) * state_dtype(dtype).itemsize
+
+
+def rows_for_states(
+    model: nn.Module, rows: int, is_asked: bool, dtype: torch.dtype, device: torch.device, utilization: float
+) -> int:
+    """Rows that an engine gets: `rows`, or fewer if their states would take too much and nobody asked for
+    that many. MachineError where the states of the rows that were asked for do not fit."""
+    each, available = row_bytes(model, dtype), available_bytes(device)
+    if not each or available is None:
+        return rows
+    if device.type == "cuda":
+        # Of two engines on one GPU each gets its part, whichever starts first.
+        total = torch.cuda.mem_get_info(device)[1]
+        available = min(available, int(total * utilization) - torch.cuda.memory_reserved(device))
+    if not is_asked:
+        rows = max(1, min(rows, int(available * STATES_SHARE) // each - 1))  # row 0 is null
+    if (rows + 1) * each > available:
+        raise MachineError(
+            f"The states of {rows} rows and the null row take {(rows + 1) * each / GIB:.1f} GiB, and "
+            f"{available / GIB:.1f} GiB are free on {device}: lower max_num_seqs"
+        )
+    return rows
 
 
 def blocks_for(model: nn.Module, limits: Limits, budget_bytes: int, dtype: torch.dtype) -> list[int]:
@@ -90,7 +121,7 @@ def free_for_cache(runner: ModelRunner, limits: Limits, vocabulary: int, utiliza
         raise MachineError(
             f"No memory is left for the cache: the GPU has {total / GIB:.1f} GiB, of which "
             f"gpu_memory_utilization={utilization} allows {total * utilization / GIB:.1f}; "
-            f"{free / GIB:.1f} are free, weights take {before / GIB:.1f}, "
+            f"{free / GIB:.1f} are free, weights and states take {before / GIB:.1f}, "
             f"the largest step {peak * PEAK_MARGIN / GIB:.1f} and decode graphs {graphs / GIB:.1f}. "
             "Lower max_num_batched_tokens or max_num_seqs, or use a larger GPU"
         )

@@ -10,6 +10,7 @@ with start -1: no cached tokens, slots in the null block, samples into row 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,8 +49,16 @@ class SamplingInputs:
 class DeviceRows:
     """State of all rows on the device; every change is on the compute stream, in the order of the plans."""
 
-    def __init__(self, num_rows: int, max_len: int, block_sizes: list[int], device: torch.device) -> None:
-        self.device, self.block_sizes = device, block_sizes
+    def __init__(
+        self,
+        num_rows: int,
+        max_len: int,
+        block_sizes: list[int],
+        device: torch.device,
+        states: Sequence[Tensor] = (),
+    ) -> None:
+        """states: pools [owners, rows, ...] of the layers' states; a row's are zeroed when it is taken."""
+        self.device, self.block_sizes, self.states = device, block_sizes, list(states)
         self.tokens_RL = torch.zeros((num_rows, max_len), dtype=torch.int32, device=device)
         self.tables_GRN = [
             torch.zeros((num_rows, -(-max_len // size)), dtype=torch.int32, device=device)
@@ -96,6 +105,7 @@ class DeviceRows:
         step = Step(
             query_starts_B1=sections["query_starts"],
             seq_lens_B=sections["seq_lens"],
+            rows_B=rows_B,
             block_tables_GBN=self._tables(rows_B, extent.max_seq_len),
             slots_GT=slots_GT,
             num_decodes=extent.num_decodes,
@@ -124,6 +134,7 @@ class DeviceRows:
         step = Step(
             query_starts_B1=torch.arange(num_rows + 1, dtype=torch.int32, device=self.device),
             seq_lens_B=seq_lens_P,
+            rows_B=rows_P,
             block_tables_GBN=self._tables(rows_P, max_seq_len),
             slots_GT=[self._slots(g, rows_P, positions_P) for g in range(len(self.tables_GRN))],
             num_decodes=num_rows,
@@ -161,6 +172,9 @@ class DeviceRows:
 
     def _admit(self, sections: Sections, extent: Extent) -> None:
         rows_A = sections["admitted.rows"].long()
+        # In stream order: behind the last step of the row's former owner, before the first of its new one.
+        for state in self.states:
+            state.index_fill_(1, rows_A, 0)
         self.temperature_R[rows_A] = sections["admitted.temperature"].view(torch.float32)
         self.top_k_R[rows_A] = sections["admitted.top_k"]
         self.top_p_R[rows_A] = sections["admitted.top_p"].view(torch.float32)

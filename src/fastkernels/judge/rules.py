@@ -73,7 +73,8 @@ def untouched(at_return: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> V
 def without_null_block(
     outputs: Mapping[str, Tensor], caches: Sequence[str], dim: int = 0
 ) -> dict[str, Tensor]:
-    """`outputs` with block 0 of the paged caches left out: padding may write there, nothing reads it.
+    """`outputs` with block 0 of the paged caches, and row 0 of states, left out: padding may write
+    there, nothing reads it.
     `dim`: the one of the blocks."""
     return {
         name: tensor.narrow(dim, 1, tensor.shape[dim] - 1) if name in caches else tensor

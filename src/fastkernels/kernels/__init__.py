@@ -7,10 +7,13 @@ One folder for each: `__init__` has the public function with its mathematics, `r
 from fastkernels.kernels.base import Implementation, Kernel, registered, reload_policy, skipped, use
 from fastkernels.kernels.decode_attention import decode_attention
 from fastkernels.kernels.embedding import embedding
+from fastkernels.kernels.gated_rms_norm import gated_rms_norm
+from fastkernels.kernels.gla import chunk_gla, recurrent_gla
 from fastkernels.kernels.glu import glu
 from fastkernels.kernels.grouped_linear import grouped_linear
 from fastkernels.kernels.kv_cache import store_kv
 from fastkernels.kernels.linear import linear
+from fastkernels.kernels.log_sigmoid import log_sigmoid
 from fastkernels.kernels.moe_permute import moe_align, moe_sum
 from fastkernels.kernels.prefill_attention import prefill_attention
 from fastkernels.kernels.rms_norm import add_rms_norm, rms_norm
@@ -23,14 +26,18 @@ __all__ = [
     "Implementation",
     "Kernel",
     "add_rms_norm",
+    "chunk_gla",
     "decode_attention",
     "embedding",
+    "gated_rms_norm",
     "glu",
     "grouped_linear",
     "linear",
+    "log_sigmoid",
     "moe_align",
     "moe_sum",
     "prefill_attention",
+    "recurrent_gla",
     "registered",
     "reload_policy",
     "rms_norm",

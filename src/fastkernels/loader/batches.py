@@ -1,7 +1,9 @@
-"""Where the tokens of a case's batch lie in the paged caches, and the integers that say so.
+"""Where the tokens of a case's batch lie in the paged caches and its requests' states in their pools, and the
+integers that say so.
 
 Each cache group has its own table: a shuffle of the pool in which no neighbours of a row adjoin in memory.
-Block 0 is the null block; some blocks belong to no row.
+Block 0 is the null block; some blocks belong to no row. Rows of states are shuffled likewise: row 0 is null,
+some belong to nobody.
 B rows, T query tokens, M blocks of the longest row, N blocks of the pool, P tokens of a block.
 """
 
@@ -16,7 +18,7 @@ from torch import Tensor
 from fastkernels.errors import BaselineError
 from fastkernels.records import Batch, Case
 
-_SPARE_SHARE = 8  # one block in eight, and at least two, belongs to no row
+_SPARE_SHARE = 8  # one block in eight, and at least two, belongs to no row; of rows, to no request
 _SHUFFLE_REPAIRS = 10_000  # neighbours are rare in a shuffle; only pools of 2 or 3 blocks run out
 
 
@@ -24,6 +26,12 @@ def pool_blocks(batch: Batch) -> int:
     """Blocks of a pool that serves the batch: the null block, those of the rows, spare ones."""
     needed = sum(count * _blocks(seq_len, batch.block_size) for count, _, seq_len in batch.rows)
     return 1 + needed + max(2, needed // _SPARE_SHARE)
+
+
+def pool_rows(batch: Batch) -> int:
+    """Rows of a pool of states that serves the batch: the null row, those of the requests, spare ones."""
+    requests = len(batch.seq_lens)
+    return 1 + requests + max(2, requests // _SPARE_SHARE)
 
 
 def case_pool_blocks(case: Case) -> int:
@@ -62,6 +70,20 @@ class Layout:
     def seq_lens(self) -> Tensor:
         """int32 [B]"""
         return torch.tensor(self.batch.seq_lens, dtype=torch.int32)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """int64 [B]: where each request's state lies, in a random order."""
+        generator = torch.Generator().manual_seed(self.seed)
+        return torch.randperm(pool_rows(self.batch) - 1, generator=generator)[: len(self._rows)] + 1
+
+    @cached_property
+    def state_kinds(self) -> tuple[Tensor, Tensor]:
+        """bool [rows of the pool] each: the row is a request's; its request begins in this step."""
+        is_owned, is_new = (torch.zeros(pool_rows(self.batch), dtype=torch.bool) for _ in range(2))
+        is_owned[self.rows] = True
+        is_new[self.rows] = torch.tensor([query == seq for query, seq in self._rows])
+        return is_owned, is_new
 
     @cached_property
     def block_tables(self) -> Tensor:

@@ -2,13 +2,14 @@
 
     arg.NAME              a tensor argument of forward
     param.NAME            a parameter or persistent buffer of the baseline module
-    cache.G.I.k_cache     K (and v_cache: V) pool of the module's I-th cache owner, which is in cache group G
-    step.query_starts     ambient step, for modules that own caches: query_starts, seq_lens,
+    cache.G.I.k_cache     K (and v_cache: V) pool of the module's I-th owner of a Paged cache, in group G
+    state.I.NAME          a pool of the module's I-th owner of a State
+    step.query_starts     ambient step, for modules that own caches: query_starts, seq_lens, rows,
     step.slots.G          and for each cache group block_tables.G and slots.G
 
 A worker gets the tensors and never the seed. Every tensor depends on (seed, its name) alone, so any part of a
-trial can be drawn by itself; the block tables, slots and caches of one seed agree with each other, as do the
-tensors that say or decide which experts the tokens choose.
+trial can be drawn by itself; the block tables, slots, caches, rows and states of one seed agree with each
+other, as do the tensors that say or decide which experts the tokens choose.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ import torch
 from torch import Generator, Tensor, nn
 
 from fastkernels.loader import distributions, routing
-from fastkernels.loader.batches import Layout, case_pool_blocks, layout
+from fastkernels.loader.batches import Layout, case_pool_blocks, layout, pool_rows
 from fastkernels.loader.materialize import parameters
-from fastkernels.nn.cache import cache_groups, cache_owners
+from fastkernels.nn.cache import cache_groups, paged_owners, state_dtype, state_owners
 from fastkernels.records import Case, DType, TensorSpec
 
 DISTRIBUTIONS = distributions.DISTRIBUTIONS
@@ -34,32 +35,43 @@ _LIMITS = {
     "routed": distributions.ORDINARY,
     "routed.attended": distributions.ATTENTION,
     "cache": distributions.ATTENTION,
+    "state": distributions.ATTENTION,
+    "log_decay": distributions.ORDINARY,
 }
-# What a kernel must not read (unused blocks, the end of a last block) is larger than what it must read.
+# What a kernel must not read (unused blocks, the end of a last block, states of nobody) is larger than what
+# it must read.
 _GARBAGE_SCALE = 8
+# As a trained gate: the log-sigmoid of an activation, divided so that most channels remember tens of tokens.
+_DECAY_DIVISOR = 16
 
 
 def trial_specs(case: Case, baseline: nn.Module) -> dict[str, TensorSpec]:
     """Every tensor of a trial by name. `baseline` is the case's baseline module (meta will do)."""
     arguments = {name: spec for name, spec in case.inputs.items() if isinstance(spec, TensorSpec)}
-    owners, groups = cache_owners(baseline), cache_groups(baseline)
+    owners, groups, states = paged_owners(baseline), cache_groups(baseline), state_owners(baseline)
     if owners or any(spec.draw == "cache" for spec in arguments.values()):
         arguments = {name: _attended(spec) for name, spec in arguments.items()}
     specs = {f"arg.{name}": spec for name, spec in arguments.items()}
     specs |= {f"param.{name}": _parameter_spec(name, value) for name, value in parameters(baseline).items()}
     specs |= routing.routed(specs, baseline)
-    if not owners:
+    if not owners and not states:
         return specs
     assert case.batch is not None, f"{case.task} {case.id}: a module with caches needs a batch"
     batch, blocks = case.batch, case_pool_blocks(case)
-    for index, (_, owner) in enumerate(owners):
-        shape = (blocks, batch.block_size, *owner.cache.shape)
+    for index, (_, _, paged) in enumerate(owners):
+        shape = (blocks, batch.block_size, *paged.shape)
         for name in ("k_cache", "v_cache"):
-            name = f"cache.{groups.index(owner.cache)}.{index}.{name}"
+            name = f"cache.{groups.index(paged)}.{index}.{name}"
             specs[name] = TensorSpec(shape=shape, dtype=case.dtype, draw="cache")
+    wide = _DTYPE_NAMES[state_dtype(getattr(torch, case.dtype))]
+    for index, (_, _, state) in enumerate(states):
+        for name, shape in state.tensors:
+            shape = (pool_rows(batch), *shape)
+            specs[f"state.{index}.{name}"] = TensorSpec(shape=shape, dtype=wide, draw="state")
     rows, width = len(batch.seq_lens), -(-max(batch.seq_lens) // batch.block_size)
     specs["step.query_starts"] = TensorSpec(shape=(rows + 1,), dtype="int32", draw="step.query_starts")
     specs["step.seq_lens"] = TensorSpec(shape=(rows,), dtype="int32", draw="step.seq_lens")
+    specs["step.rows"] = TensorSpec(shape=(rows,), dtype="int64", draw="step.rows")
     for group in range(len(groups)):
         specs[f"step.block_tables.{group}"] = TensorSpec(
             shape=(rows, width), dtype="int32", draw="step.block_tables"
@@ -123,6 +135,10 @@ def draw_links(
             routing.plant(value, spec, case, _seed(seed, "routing"))
         if spec.draw == "cache":
             _spoil_unheld(name, value, case, seed)
+        elif spec.draw == "state":
+            _settle_states(value, case, seed)
+        elif spec.draw == "log_decay":
+            value.copy_(nn.functional.logsigmoid(value).div_(_DECAY_DIVISOR))
         drawn[name] = value
     return drawn
 
@@ -158,6 +174,17 @@ def _spoil_unheld(name: str, pool: Tensor, case: Case, seed: int) -> None:
     layout = _layout(case, seed, 0 if is_argument else int(name.split(".")[1]))
     scale_NP = torch.where(layout.held(with_queries=is_argument), 1, _GARBAGE_SCALE)
     pool.mul_(scale_NP.to(pool.device, pool.dtype).view(1, *pool.shape[1:3], *[1] * (pool.dim() - 3)))
+
+
+def _settle_states(pool: Tensor, case: Case, seed: int) -> None:
+    """States [links, R, ...] as an engine gives them: zero for requests that begin; nobody's are large."""
+    is_owned, is_new = _layout(case, seed, 0).state_kinds
+    if len(is_owned) != pool.shape[1]:
+        raise ValueError(
+            f"{case.task} {case.id}: {pool.shape[1]} rows of states, its batch has {len(is_owned)}"
+        )
+    scale_R = torch.where(is_new, 0, torch.where(is_owned, 1, _GARBAGE_SCALE))
+    pool.mul_(scale_R.to(pool.device, pool.dtype).view(1, -1, *[1] * (pool.dim() - 2)))
 
 
 def _parameter_spec(name: str, value: Tensor) -> TensorSpec:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fastkernels import registry
 from fastkernels.loader.overlay import Overlay
-from fastkernels.nn.cache import CacheOwner, cache_owners
+from fastkernels.nn.cache import paged_owners, state_groups, state_owners
 from fastkernels.nn.context import Step, use_step
 from fastkernels.records import Case, TensorSpec
 
@@ -72,7 +72,7 @@ def parameters(module: nn.Module) -> dict[str, Tensor]:
 def mutable_names(mutates: Iterable[str], specs: Iterable[str]) -> set[str]:
     """The tensors that a call may change: the task's `mutates` arguments and the module's own caches."""
     declared = {f"arg.{name}" for name in mutates}
-    return {name for name in specs if name in declared or name.startswith("cache.")}
+    return {name for name in specs if name in declared or name.startswith(("cache.", "state."))}
 
 
 def load_parameters(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -144,7 +144,7 @@ def bind(module: nn.Module, case: Case, tensors: Mapping[str, Tensor], load: boo
     """A call of `module` on a trial's tensors. `load=False`: its parameters are in place (next iteration)."""
     if load:
         load_parameters(module, tensors)
-    owners = _bind_caches(module, tensors)
+    has_caches = _bind_caches(module, tensors) + _bind_states(module, tensors) > 0
     values = {
         name: tensors[f"arg.{name}"] if isinstance(value, TensorSpec) else value
         for name, value in case.inputs.items()
@@ -160,14 +160,15 @@ def bind(module: nn.Module, case: Case, tensors: Mapping[str, Tensor], load: boo
         module,
         bound.args,
         bound.kwargs,
-        _step(case, tensors) if owners else None,
+        _step(case, tensors) if has_caches else None,
         {name: tensors[name] for name in sorted(mutable)},
     )
 
 
-def _bind_caches(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[CacheOwner]:
-    """Give the I-th owner the pools `cache.G.I.*`: by order, so names of modules are free."""
-    owners = [owner for _, owner in cache_owners(module)]
+def _bind_caches(module: nn.Module, tensors: Mapping[str, Tensor]) -> int:
+    """Give the I-th owner of a paged cache the pools `cache.G.I.*`: by order, so names of modules are free.
+    The number of owners."""
+    owners = paged_owners(module)
     pools: dict[int, dict[str, tuple[int, Tensor]]] = {}
     for name, value in tensors.items():
         if name.startswith("cache."):
@@ -175,18 +176,43 @@ def _bind_caches(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[Cache
             pools.setdefault(int(index), {})[kind] = (int(group), value)
     if len(owners) != len(pools):
         raise SignatureMismatch(
-            f"{type(module).__name__} declares {len(owners)} caches, the baseline {len(pools)}: a module "
-            "that keeps keys and values derives from fastkernels.nn.cache.CacheOwner"
+            f"{type(module).__name__} declares {len(owners)} paged caches, the baseline {len(pools)}: "
+            "a module that keeps keys and values derives from fastkernels.nn.cache.CacheOwner"
         )
-    for index, owner in enumerate(owners):
+    for index, (_, owner, paged) in enumerate(owners):
         (group, k_cache), (_, v_cache) = pools[index]["k_cache"], pools[index]["v_cache"]
-        if tuple(k_cache.shape[2:]) != tuple(owner.cache.shape):
+        if tuple(k_cache.shape[2:]) != tuple(paged.shape):
             raise SignatureMismatch(
-                f"{type(owner).__name__} declares a cache of {tuple(owner.cache.shape)} for each "
+                f"{type(owner).__name__} declares a cache of {tuple(paged.shape)} for each "
                 f"token, the baseline's is {tuple(k_cache.shape[2:])}"
             )
-        owner.bind(group, k_cache, v_cache)
-    return owners
+        owner.bind(group, k_cache=k_cache, v_cache=v_cache)
+    return len(owners)
+
+
+def _bind_states(module: nn.Module, tensors: Mapping[str, Tensor]) -> int:
+    """Give the I-th owner of a State the pools `state.I.NAME`: by order. The number of owners."""
+    owners, groups = state_owners(module), state_groups(module)
+    pools: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("state."):
+            _, index, tensor = name.split(".")
+            pools.setdefault(int(index), {})[tensor] = value
+    if len(owners) != len(pools):
+        raise SignatureMismatch(
+            f"{type(module).__name__} declares {len(owners)} states, the baseline {len(pools)}: "
+            "a module that keeps a State for each request derives from fastkernels.nn.cache.CacheOwner"
+        )
+    for index, (_, owner, state) in enumerate(owners):
+        declared = {name: tuple(shape) for name, shape in state.tensors}
+        expected = {name: tuple(pool.shape[1:]) for name, pool in pools[index].items()}
+        if declared != expected:
+            raise SignatureMismatch(
+                f"{type(owner).__name__} declares the state {declared} for each request, the baseline's is "
+                f"{expected}"
+            )
+        owner.bind(groups.index(state), **pools[index])
+    return len(owners)
 
 
 def _step(case: Case, tensors: Mapping[str, Tensor]) -> Step:
@@ -196,6 +222,7 @@ def _step(case: Case, tensors: Mapping[str, Tensor]) -> Step:
     return Step(
         query_starts_B1=tensors["step.query_starts"],
         seq_lens_B=tensors["step.seq_lens"],
+        rows_B=tensors["step.rows"],
         block_tables_GBN=[tensors[f"step.block_tables.{group}"] for group in groups],
         slots_GT=[tensors[f"step.slots.{group}"] for group in groups],
         num_decodes=batch.num_decodes,

@@ -6,15 +6,16 @@
 
     read       every argument, and every parameter that the call uses, once; of a table that is only looked
                up, as many rows as there are ids; of experts, those that have a token; of a paged cache, the
-               entries that the batch's queries see (window counted), less those that the same call stores
-    written    every output once; a paged cache: the entries of the step's tokens
+               entries that the batch's queries see (window counted), less those that the same call stores;
+               states, but of requests that begin
+    written    every output once; a paged cache: the entries of the step's tokens; the states of all requests
     flops      2 M N K of matrix products (M slots of one by experts), 4 H K of each visible (query, key)
-               pair of attention
+               pair of attention, 4 H K V of each token of linear attention
 
 Intermediates, block tables and position tables count nothing, so the floor is never too high. R, W and F are
 measured ceilings (registry/devices/*.yaml, or measured at run time: ceilings.py).
 
-H query heads · K head size · J kv heads
+H query heads · K head size · J kv heads · V value size
 """
 
 from __future__ import annotations
@@ -157,6 +158,8 @@ class _Watch:
             "store_kv": self._store,
             "prefill_attention": self._prefill,
             "decode_attention": self._decode,
+            "chunk_gla": self._chunk_gla,
+            "recurrent_gla": self._recurrent_gla,
         }
         self.arguments += [arg for arg in args if isinstance(arg, Tensor)]
         if kernel not in ("embedding", "grouped_linear"):
@@ -220,8 +223,25 @@ class _Watch:
             entries = sum(visible_keys(query, seq, window) - (query if fresh else 0) for query, seq in rows)
             self.cache_read += max(0, entries) * prod(cache.shape[2:]) * cache.element_size()
 
+    def _chunk_gla(self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, state: Tensor, *rest: Any) -> None:
+        rows_B = rest[0]
+        self._linear_attention(q, v, state, self._rows()[-len(rows_B) :])
+
+    def _recurrent_gla(
+        self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, state: Tensor, *rest: Any
+    ) -> None:
+        rows_B = rest[0]
+        self._linear_attention(q, v, state, self._rows()[: len(rows_B)])
+
+    def _linear_attention(self, q: Tensor, v: Tensor, state: Tensor, rows: list[tuple[int, int]]) -> None:
+        """Each token adds to a state and reads it; a request that begins has none to read from memory."""
+        self._add(q, 4 * q.numel() * v.shape[-1])
+        row_bytes = _bytes(state) // len(state)
+        self.cache_read += row_bytes * sum(query < seq for query, seq in rows)
+        self.cache_written += row_bytes * len(rows)
+
     def _rows(self) -> list[tuple[int, int]]:
-        assert self.batch is not None, "attention over a paged cache needs a batch"
+        assert self.batch is not None, "attention over a cache needs a batch"
         return list(zip(self.batch.query_lens, self.batch.seq_lens))
 
     def _add(self, x: Tensor, flops: int) -> None:
@@ -270,8 +290,8 @@ def _bytes(x: Tensor) -> int:
 
 def _is_input(name: str, spec: TensorSpec) -> bool:
     """Arguments that are read whole: not pools, and not the tables that say where in them things lie."""
-    return name.startswith("arg.") and spec.draw not in ("cache", "step.block_tables")
+    return name.startswith("arg.") and spec.draw not in ("cache", "state", "step.block_tables")
 
 
 def _is_cache(name: str, specs: Mapping[str, TensorSpec]) -> bool:
-    return name in specs and specs[name].draw == "cache"
+    return name in specs and specs[name].draw in ("cache", "state")

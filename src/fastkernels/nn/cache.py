@@ -1,8 +1,9 @@
 """What a layer declares about its memory: `Paged` (one entry for each token) or `State` (one for each
 request).
 
-A module that owns a cache has an attribute `cache: Paged | State`. The engine (or the harness of a trial)
-walks the modules, groups equal declarations, allocates a pool for each module and calls `bind(group, pool)`.
+A module that owns a cache is a `CacheOwner`: its attribute `cache` is the declaration. The engine (or the
+harness of a trial) walks the modules, allocates pools for each and calls `bind`. Paged pools are addressed by
+the block tables and slots of the module's group of equal declarations, states by the step's rows.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class Paged:
-    """One entry of `shape` for each token, in blocks of `block_size` tokens: pool [blocks, block_size,
-    *shape].
+    """One entry of `shape` for each token, in blocks of `block_size` tokens: pools k_cache and v_cache
+    [blocks, block_size, *shape]. Block 0 is null: padding writes there.
 
     window: a query at position p reads positions p-window+1 .. p only; older blocks may be freed.
     """
@@ -28,24 +29,29 @@ class Paged:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Tensors of the given shapes for each request, at its row: pool [rows, *shape] for each name."""
+    """Tensors of the given shapes for each request, at its row: a pool [rows, *shape] for each name.
+
+    Zero when a request takes the row, then what the request's last step left there. A layer reads and writes
+    the rows of the step (`Step.rows_B`) alone. Row 0 is null: padding reads and writes there. Pools are
+    float32 at least, whatever the module's dtype: a recurrence sums over a whole sequence.
+    """
 
     tensors: tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class CacheOwner(nn.Module):
-    """A module with a paged K and V cache: pools k_cache and v_cache [blocks, block_size, kv heads, head
-    dim].
-    """
+    """A module with pools of its own: attributes k_cache and v_cache (Paged), or those that a State names."""
 
-    cache: Paged
+    cache: Paged | State
     group: int
     k_cache: Tensor
     v_cache: Tensor
 
-    def bind(self, group: int, k_cache: Tensor, v_cache: Tensor) -> None:
-        """Use these pools; `group` says which block tables and slots of the step address them."""
-        self.group, self.k_cache, self.v_cache = group, k_cache, v_cache
+    def bind(self, group: int, **pools: Tensor) -> None:
+        """Use these pools. `group`: which block tables and slots of the step address paged ones."""
+        self.group = group
+        for name, pool in pools.items():
+            setattr(self, name, pool)
 
 
 def cache_owners(module: nn.Module) -> list[tuple[str, CacheOwner]]:
@@ -55,9 +61,29 @@ def cache_owners(module: nn.Module) -> list[tuple[str, CacheOwner]]:
     return [(name, owner) for name, owner in module.named_modules() if isinstance(owner, CacheOwner)]
 
 
+def paged_owners(module: nn.Module) -> list[tuple[str, CacheOwner, Paged]]:
+    """(name, module, declaration) of those with one entry for each token."""
+    return [(name, o, o.cache) for name, o in cache_owners(module) if isinstance(o.cache, Paged)]
+
+
+def state_owners(module: nn.Module) -> list[tuple[str, CacheOwner, State]]:
+    """(name, module, declaration) of those with one entry for each request."""
+    return [(name, o, o.cache) for name, o in cache_owners(module) if isinstance(o.cache, State)]
+
+
 def cache_groups(module: nn.Module) -> list[Paged]:
-    """The distinct declarations below `module`, in order of first use; an owner's group is its index here."""
-    return list(dict.fromkeys(owner.cache for _, owner in cache_owners(module)))
+    """The distinct Paged declarations, in order of first use; an owner's group is its index here."""
+    return list(dict.fromkeys(spec for _, _, spec in paged_owners(module)))
+
+
+def state_groups(module: nn.Module) -> list[State]:
+    """The distinct State declarations, in order of first use; an owner's group is its index here."""
+    return list(dict.fromkeys(spec for _, _, spec in state_owners(module)))
+
+
+def state_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Of the states of a module that computes in `dtype`."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def allocate(
@@ -67,17 +93,38 @@ def allocate(
     dtype: torch.dtype,
     device: torch.device | str,
 ) -> dict[str, Tensor]:
-    """Allocate zeroed pools for every owner below `module`, bind them, and return them as
+    """Allocate zeroed paged pools for every owner below `module`, bind them, and return them as
     `{name}.k_cache|v_cache`.
     """
     groups = cache_groups(module)
     sizes = [num_blocks] * len(groups) if isinstance(num_blocks, int) else num_blocks
     pools: dict[str, Tensor] = {}
-    for name, owner in cache_owners(module):
-        group = groups.index(owner.cache)
-        shape = (sizes[group], block_size, *owner.cache.shape)
+    for name, owner, spec in paged_owners(module):
+        group = groups.index(spec)
+        shape = (sizes[group], block_size, *spec.shape)
         k_cache, v_cache = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
-        owner.bind(group, k_cache, v_cache)
+        owner.bind(group, k_cache=k_cache, v_cache=v_cache)
         prefix = f"{name}." if name else ""
         pools[f"{prefix}k_cache"], pools[f"{prefix}v_cache"] = k_cache, v_cache
     return pools
+
+
+def allocate_states(
+    module: nn.Module, num_rows: int, dtype: torch.dtype, device: torch.device | str
+) -> list[Tensor]:
+    """Allocate zeroed states of `num_rows` rows (the null row included) for a module that computes in
+    `dtype`, bind them, and return them: [owners, rows, *shape] for each tensor of each group.
+
+    Owners of a group share an allocation, so that a row is zeroed by one launch for all layers.
+    """
+    stacked = []
+    for group, spec in enumerate(state_groups(module)):
+        owners = [owner for _, owner, own in state_owners(module) if own == spec]
+        pools = {
+            name: torch.zeros((len(owners), num_rows, *shape), dtype=state_dtype(dtype), device=device)
+            for name, shape in spec.tensors
+        }
+        for index, owner in enumerate(owners):
+            owner.bind(group, **{name: pool[index] for name, pool in pools.items()})
+        stacked += pools.values()
+    return stacked

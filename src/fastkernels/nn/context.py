@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from fastkernels.kernels.plans import plan_scope
+from fastkernels.kernels import plans
 
 
 @dataclass(slots=True)
@@ -26,6 +27,7 @@ class Step:
 
     query_starts_B1: Tensor  # int32 [B+1], first query token of each row; last entry T
     seq_lens_B: Tensor  # int32 [B], tokens in the row's cache once this step is stored
+    rows_B: Tensor  # int64 [B], where the requests' states lie; distinct, but for the null row 0 = padding
     block_tables_GBN: list[Tensor]  # for each group int32 [B, N]; block 0 is the null block
     slots_GT: list[Tensor]  # for each group int64 [T]: block * block_size + offset; null block = padding
     num_decodes: int  # rows 0..num_decodes-1 are decode rows
@@ -51,7 +53,22 @@ def use_step(new: Step | None) -> Iterator[None]:
     global _current
     previous, _current = _current, new
     try:
-        with plan_scope():
+        with plans.plan_scope():
             yield
     finally:
         _current = previous
+
+
+def prefill_starts(query_starts_B1: Tensor, num_decodes: int) -> Tensor:
+    """Where the queries of prefill rows start, counted from the first of them: a decode row is one token.
+
+    One tensor for all layers of a forward, because attention libraries plan their work by the tensors that
+    they get.
+    """
+    name, tensors = "context.prefill_starts", (query_starts_B1,)
+    if torch.compiler.is_compiling():
+        return query_starts_B1[num_decodes:] - num_decodes
+    if plans.capturing(query_starts_B1) and not plans.is_planned(name, tensors, num_decodes):
+        # A captured graph must compute it anew in every replay.
+        return query_starts_B1[num_decodes:] - num_decodes
+    return plans.planned(name, tensors, num_decodes, lambda: query_starts_B1[num_decodes:] - num_decodes)

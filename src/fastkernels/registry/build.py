@@ -1,8 +1,8 @@
 """Write registry/cases: walk every configuration over its batch sets, and fold equal calls to one case.
 
 Two calls are equal when variant, init arguments, input shapes and dtypes are; for a task that attends, also
-the batch; where tokens choose experts, also how. The first to make a call owns the case: timed sets before
-held-out ones, the scored model before its siblings.
+the batch; where tokens choose experts, also how. The first to make a call owns the case: architectures by
+their `order` of addition, timed sets before held-out ones, the scored model before its siblings.
 `scripts/build_cases.py` runs this; a test runs it again and compares with the committed files.
 """
 
@@ -13,7 +13,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -21,21 +21,24 @@ from torch import Tensor, nn
 
 from fastkernels import registry
 from fastkernels.errors import UsageError
+from fastkernels.loader.batches import pool_blocks, pool_rows
 from fastkernels.nn.cache import cache_owners
 from fastkernels.nn.routing import routers
 from fastkernels.records import Batch, Case, DType, Provenance, Routing, Skew, TensorSpec
 from fastkernels.registry.schema import Architecture, BatchEntry, BatchSet, ModelConfig, TaskEntry
 from fastkernels.registry.walk import Load, TaskCall, Walk
 
-PoolBlocks = Callable[[Batch], int]  # blocks of a paged pool that serves a batch
+# Arguments that have an entry for each row of the step, so that the batch tells uses apart.
+_OF_ROWS = {"step.seq_lens", "step.rows"}
 _DTYPES: dict[str, DType] = {name: name for name in get_args(DType)}
 _SHORT: dict[DType, str] = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
 
 
-def build(load: Load, pool_blocks: PoolBlocks) -> dict[str, list[Case]]:
+def build(load: Load) -> dict[str, list[Case]]:
     """All cases by task id. `load` imports a baseline task (`L1.rms_norm`)."""
-    builder = _Builder(load, pool_blocks)
-    for architecture in registry.architectures():
+    builder = _Builder(load)
+    # A new architecture must not rename the cases of those that are there.
+    for architecture in sorted(registry.architectures(), key=lambda a: (a.order is None, a.order, a.id)):
         for name, config in architecture.configs.items():
             builder.walk(architecture, name, config)
     for entry in registry.tasks():
@@ -71,7 +74,6 @@ class _Source:
 @dataclass
 class _Builder:
     load: Load
-    pool_blocks: PoolBlocks
     cases: dict[str, list[Case]] = field(default_factory=dict)
     _seen: set[str] = field(default_factory=set)
 
@@ -124,7 +126,7 @@ class _Builder:
         floating: list[DType] = [spec.dtype for spec in specs if spec.dtype in _SHORT]
         dtype = floating[0] if floating else source.config.dtype
         uses_batch = bool(cache_owners(call.module)) or any(
-            _draw(i).startswith(("step.", "cache")) for i in inputs.values()
+            _draw(i).startswith(("step.", "cache", "state")) for i in inputs.values()
         )
         routes = bool(routers(call.module)) or any(_draw(i).startswith("routing.") for i in inputs.values())
         routing = source.routing if routes else None
@@ -153,7 +155,9 @@ class _Builder:
         if draw is None:
             return TensorSpec(shape=shape, dtype=dtype)
         if draw.draw == "cache":
-            shape = (self.pool_blocks(batch), *shape[1:])
+            shape = (pool_blocks(batch), *shape[1:])
+        if draw.draw == "state":
+            shape = (pool_rows(batch), *shape[1:])
         low, high = (_bound(bound, call.init) for bound in (draw.low, draw.high))
         return TensorSpec(shape=shape, dtype=dtype, draw=draw.draw, low=low, high=high)
 
@@ -183,15 +187,15 @@ def _routing(model: nn.Module, skew: Skew) -> Routing | None:
 
 
 def _attends(call: TaskCall) -> bool:
-    """Whether the work depends on the lengths of the rows: the batch tells such calls apart."""
-    draws = (draw.draw for name, draw in call.task.draws.items() if name in call.arguments)
-    return bool(cache_owners(call.module)) or "step.seq_lens" in draws
+    """Whether the work depends on the rows of the step: the batch tells such calls apart."""
+    draws = {draw.draw for name, draw in call.task.draws.items() if name in call.arguments}
+    return bool(cache_owners(call.module)) or bool(draws & _OF_ROWS)
 
 
 def _rows_of(call: TaskCall, batch: Batch) -> Batch:
     """The rows that a call sees: in a mixed step decode and prefill attention each get a part of them."""
     for name, draw in call.task.draws.items():
-        if draw.draw == "step.seq_lens":
+        if draw.draw in _OF_ROWS:
             seen: Tensor = call.arguments[name]
             rows = list(zip(batch.query_lens, batch.seq_lens))[seen.storage_offset() :][: seen.shape[0]]
             runs = ((len(list(run)), *row) for row, run in itertools.groupby(rows))

@@ -139,6 +139,7 @@ class Architecture(Record):
     hf_architectures: tuple[str, ...]  # config.json `architectures`
     reference: dict[Literal["parity", "speed"], str]
     license: str = ""
+    order: PositiveInt | None = None  # of addition: the first to make a call owns its case; None: the last
     tensor_parallel: dict[str, int] = {}  # configuration -> GPUs
     configs: dict[Name, ModelConfig]
     default_config: dict[Size, str]

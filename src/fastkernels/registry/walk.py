@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fastkernels.nn.cache import allocate, cache_groups
+from fastkernels.nn.cache import allocate, allocate_states, cache_groups
 from fastkernels.nn.context import Step, use_step
 from fastkernels.records import Batch
 from fastkernels.registry.schema import TaskEntry
@@ -60,6 +60,7 @@ class Walk:
         tokens, rows = batch.num_tokens, len(batch.seq_lens)
         blocks = 1 + sum(-(-seq_len // batch.block_size) for seq_len in batch.seq_lens)
         allocate(self.model, blocks, batch.block_size, self._dtype, "meta")
+        allocate_states(self.model, rows + 1, self._dtype, "meta")
         with torch.device("meta"), use_step(_meta_step(batch, len(cache_groups(self.model)))):
             ids = torch.empty(tokens, dtype=torch.int64)
             hidden = self.model(ids, torch.empty(tokens, dtype=torch.int64))
@@ -91,6 +92,7 @@ def _meta_step(batch: Batch, groups: int) -> Step:
     return Step(
         query_starts_B1=torch.empty(rows + 1, dtype=torch.int32),
         seq_lens_B=torch.empty(rows, dtype=torch.int32),
+        rows_B=torch.empty(rows, dtype=torch.int64),
         block_tables_GBN=[torch.empty(rows, width, dtype=torch.int32) for _ in range(groups)],
         slots_GT=[torch.empty(tokens, dtype=torch.int64) for _ in range(groups)],
         num_decodes=batch.num_decodes,

@@ -27,7 +27,7 @@ from fastkernels.settings import candidates_dir, resolve
 Device = Literal["cpu", "cuda"]
 
 ROUNDS: dict[Size, int] = {"tiny": 6, "full": 2}
-MAX_NUM_SEQS: dict[Size, int] = {"tiny": 32, "full": 1024}
+MAX_NUM_SEQS: dict[Size, int | None] = {"tiny": 32, "full": None}  # None: the engine's own, by its memory
 # Two engines on one GPU; the rest is for contexts, graphs and the allocator's slack.
 SHARED_GPU_FRACTION, WHOLE_GPU_FRACTION = 0.44, 0.88
 

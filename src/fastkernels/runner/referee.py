@@ -45,7 +45,7 @@ class Referee:
         self._entry, self._case = entry, case
         self._oracle = Oracle(case, overlay, device)
         self.mutable = mutable_names(entry.mutates, specs)
-        self._caches = [name for name, spec in specs.items() if spec.draw == "cache"]
+        self._caches = [name for name, spec in specs.items() if spec.draw in ("cache", "state")]
         self._allowed: dict[str, dict[str, Errors]] = {}
         self._samplers = {side: SamplerJudge(rng.getrandbits(62)) for side in ("baseline", "candidate")}
         self.worst: Comparison | None = None

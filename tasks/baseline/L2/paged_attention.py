@@ -15,9 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fastkernels.kernels import plans
 from fastkernels.nn.cache import CacheOwner, Paged
-from fastkernels.nn.context import step
+from fastkernels.nn.context import prefill_starts, step
 
 from ..L1.decode_attention import DecodeAttention
 from ..L1.kv_cache import StoreKV
@@ -80,18 +79,3 @@ class PagedAttention(CacheOwner):
             )
             o_THK = torch.cat((decoded, prefilled))
         return o_THK.flatten(1)
-
-
-def prefill_starts(query_starts_B1: Tensor, num_decodes: int) -> Tensor:
-    """Where the queries of prefill rows start, counted from the first of them: a decode row is one token.
-
-    One tensor for all layers of a forward, because attention libraries plan their work by the tensors that
-    they get.
-    """
-    name, tensors = "paged_attention.prefill_starts", (query_starts_B1,)
-    if torch.compiler.is_compiling():
-        return query_starts_B1[num_decodes:] - num_decodes
-    if plans.capturing(query_starts_B1) and not plans.is_planned(name, tensors, num_decodes):
-        # A captured graph must compute it anew in every replay.
-        return query_starts_B1[num_decodes:] - num_decodes
-    return plans.planned(name, tensors, num_decodes, lambda: query_starts_B1[num_decodes:] - num_decodes)

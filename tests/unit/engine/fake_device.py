@@ -84,6 +84,7 @@ class Flight:
 class FakeDevice:
     groups: list[BlockGroup]
     has_state: bool = True  # a recurrent state needs every token: prefixes cannot be skipped
+    batch: list[int] = field(default_factory=list)  # rows of the step that is executed
     queue: deque[Flight] = field(default_factory=deque)
     tokens: dict[int, dict[int, int]] = field(default_factory=dict)
     frozen: dict[int, bool] = field(default_factory=dict)
@@ -101,7 +102,8 @@ class FakeDevice:
         plan = flight.plan
         self.admit(plan)
         self.update_tables(plan)
-        spans = list(zip(plan.rows_B.tolist(), plan.starts_B.tolist(), plan.counts_B.tolist()))
+        self.batch = plan.rows_B.tolist()
+        spans = list(zip(self.batch, plan.starts_B.tolist(), plan.counts_B.tolist()))
         for row, start, count in spans:  # every row writes its entries before any row reads
             for position in range(start, start + count):
                 for g in range(len(self.groups)):
@@ -111,6 +113,7 @@ class FakeDevice:
         ids = []
         for (row, start, count), is_sampled in zip(spans, plan.samples_B):
             result = 0
+            self.begin_chunk(row, start)
             for position in range(start, start + count):
                 result = self.attend(row, position)
             if is_sampled:
@@ -130,15 +133,22 @@ class FakeDevice:
     def reset_state(self, row: int) -> None:
         self.states[row] = 0
 
+    def begin_chunk(self, row: int, start: int) -> None:
+        """The state of a row is what its last chunk left."""
+
+    def state_row(self, row: int) -> int:
+        """Where the state of a row lies."""
+        return row
+
     def update_tables(self, plan: Plan) -> None:
         for g, diff in enumerate(plan.tables):
             for row, index, block in zip(diff.rows.tolist(), diff.indices.tolist(), diff.blocks.tolist()):
                 self.tables[g, row][index] = block
 
     def attend(self, row: int, position: int) -> int:
+        result, at = 0, self.state_row(row)
         if self.has_state:
-            self.states[row] = mix(self.states[row], self.tokens[row][position])
-        result = self.states[row]
+            result = self.states[at] = mix(self.states.get(at, 0), self.tokens[row][position])
         for g, group in enumerate(self.groups):
             window = group.window or position + 1
             for key in range(max(0, position - window + 1), position + 1):
@@ -178,9 +188,9 @@ class Trial:
 
 def draw_trial(seed: int, parts: Parts) -> Trial:
     """A random engine and random requests, small enough to preempt, chunk, slide and run out of rows; every
-    other one shares prefixes."""
+    other one shares prefixes, and one in ten has states alone."""
     rng = np.random.default_rng(seed)
-    is_shared = seed % 2 == 1
+    is_shared, has_blocks = seed % 2 == 1, seed % 10 != 4
     window = int(rng.choice([3, 5, 9]))
     max_rows, max_len = int(rng.integers(1, 8)), 40
     full, local = int(rng.integers(10, 26)), int(rng.integers(8, 32))
@@ -195,6 +205,7 @@ def draw_trial(seed: int, parts: Parts) -> Trial:
             parts.group(max_rows + 1, max_len, full, 4),
             parts.group(max_rows + 1, max_len, local, 2, window),
         ]
+        groups = groups if has_blocks else []
         prefixes = None
     scheduler = parts.scheduler(
         BlockCache(groups), max_rows, max_len, max_tokens=int(rng.integers(2, 24)), prefixes=prefixes

@@ -278,7 +278,7 @@ def test_cache_on_cpu_is_what_rows_can_use():
 def test_dtype_and_device():
     llm = make(dtype="bfloat16")
     assert {p.dtype for p in llm.model.parameters()} == {torch.bfloat16}
-    assert {pool.dtype for pool in llm._pools.values()} == {torch.bfloat16}
+    assert {pool.dtype for pool in llm._pools} == {torch.bfloat16}
     assert len(ids(llm.generate([[3, 4]], GREEDY))[0]) == 6
     assert make(dtype=torch.float64).generate([[3]], GREEDY)
     assert _device("auto").type in ("cpu", "cuda")

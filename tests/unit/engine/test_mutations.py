@@ -267,6 +267,31 @@ class StateNotReset(FakeDevice):
         self.states.setdefault(row, 0)
 
 
+class StateOfAnotherRow(FakeDevice):
+    """Keeps states by the place in the batch, which changes as rows come and go."""
+
+    def state_row(self, row):
+        return self.batch.index(row) + 1
+
+
+class ChunkBoundaryLost(FakeDevice):
+    """Begins every chunk of a prompt with an empty state."""
+
+    def begin_chunk(self, row, start):
+        is_prefill = len(self.tokens[row]) > start + 1
+        if is_prefill:
+            self.states[row] = 0
+
+
+class StateNotResetAfterPreemption(FakeDevice):
+    """Zeroes the state of a request that is new, and not of one that is computed again."""
+
+    def admit(self, plan):
+        kept = {a.row: self.states.get(a.row, 0) for a in plan.admitted if a.request.output}
+        super().admit(plan)
+        self.states.update(kept)
+
+
 class ForcedIdOverwritten(FakeDevice):
     def admit(self, plan):
         super().admit(plan)
@@ -280,6 +305,9 @@ MUTATIONS = {
     "extra step after the end kept": Parts(arrivals=ExtraStepKept),
     "table changes applied at launch, not in stream order": Parts(device=TablesOffTheStream),
     "state of a row not reset on admission": Parts(device=StateNotReset),
+    "state of a row not reset after a preemption": Parts(device=StateNotResetAfterPreemption),
+    "state of another row": Parts(device=StateOfAnotherRow),
+    "state lost at the boundary of a chunk": Parts(device=ChunkBoundaryLost),
     "host feeds its last known id instead of the device's": Parts(ledger=PlaceholderLost),
     "block leaked on release": Parts(group=BlockLeaked),
     "block freed twice": Parts(group=BlockFreedTwice),

@@ -38,6 +38,10 @@ ATTENTION = case(
     "L2/paged_attention", {"num_heads": 4, "head_size": 16, "scale": 0.25, "num_kv_heads": 2},
     {"query": tensor(8, 64), "key": tensor(8, 32), "value": tensor(8, 32)},
 )  # fmt: skip
+LINEAR_ATTENTION = case(
+    "L2/gated_linear_attention", {"hidden_size": 32, "num_heads": 2, "key_dim": 8, "value_dim": 16},
+    {"hidden_states": tensor(8, 32)},
+)  # fmt: skip
 STORE = case(
     "L1/kv_cache", {},
     {"key": tensor(8, 2, 16), "value": tensor(8, 2, 16), "k_cache": tensor(20, 16, 2, 16, draw="cache"),
@@ -91,7 +95,7 @@ def test_only_references_run(monkeypatch):
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-@pytest.mark.parametrize("which", [NORM, ATTENTION], ids=lambda c: c.task)
+@pytest.mark.parametrize("which", [NORM, ATTENTION, LINEAR_ATTENTION], ids=lambda c: c.task)
 def test_the_baseline_passes_on_every_distribution(which, distribution):
     tensors = tensors_of(which, distribution)
     baseline, truth = outputs_of(which, tensors), Oracle(which, BASELINE, "cpu")(tensors)
@@ -120,6 +124,29 @@ def test_a_cache_that_is_not_written_fails_the_attention_block():
     found = compare.compare(stale, baseline, truth)
     assert found.verdict.label == "WRONG(value)"
     assert found.verdict.failure.message.startswith(name)
+
+
+def test_a_state_that_is_not_advanced_or_not_kept_apart_fails_the_block():
+    tensors = tensors_of(LINEAR_ATTENTION)
+    baseline, truth = (
+        outputs_of(LINEAR_ATTENTION, tensors),
+        Oracle(LINEAR_ATTENTION, BASELINE, "cpu")(tensors),
+    )
+    name, rows = "state.0.state", tensors["step.rows"]
+    assert baseline[name].dtype == torch.float32
+    right, strict = (rules.without_null_block(outputs, [name]) for outputs in (baseline, truth))
+    assert compare.compare(right, right, strict).passed
+    swapped, touched, padded = (baseline[name].clone() for _ in range(3))
+    swapped[rows] = baseline[name][rows.flip(0)]
+    nobody = next(row for row in range(1, len(touched)) if row not in rows.tolist())
+    touched[nobody] = 0
+    for wrong in (tensors[name], swapped, touched):
+        theirs = rules.without_null_block({**baseline, name: wrong}, [name])
+        found = compare.compare(theirs, right, strict)
+        assert found.verdict.label == "WRONG(value)"
+        assert found.verdict.failure.message.startswith(name)
+    padded[0] = 0
+    assert compare.compare(rules.without_null_block({**baseline, name: padded}, [name]), right, strict).passed
 
 
 def test_float32_where_memory_forbids_and_it_says_so(monkeypatch):

@@ -8,11 +8,14 @@ from torch import nn
 
 from fastkernels import kernels
 from fastkernels.errors import KernelError
+from tests.gla_case import make
 from tests.pointwise_cases import (
     add_rms_norm_cases,
     embedding_cases,
+    gated_rms_norm_cases,
     glu_cases,
     linear_cases,
+    log_sigmoid_cases,
     rms_norm_cases,
     rope_cases,
     softmax_cases,
@@ -109,7 +112,7 @@ def test_an_implementation_by_name_stays_in_the_graph():
 CASES = [
     *rms_norm_cases([(3, 16)]), *add_rms_norm_cases([(3, 16)]), *glu_cases([(3, 16)]),
     *softmax_cases([(3, 16)]), *embedding_cases(), *linear_cases([(3, 16, 8)]),
-    *rope_cases([(3, 4, 2, 16, 16)]),
+    *rope_cases([(3, 4, 2, 16, 16)]), *gated_rms_norm_cases([(3, 16)]), *log_sigmoid_cases([(3, 16)]),
 ]  # fmt: skip
 
 
@@ -121,3 +124,14 @@ def test_operators_agree_with_their_schema_and_fake(case):
     op = getattr(torch.ops.fastkernels, case.kernel).default
     tests = ("test_schema", "test_faketensor")
     torch.library.opcheck(op, case.make(torch.float32), test_utils=tests)
+
+
+def test_operators_that_advance_a_state_agree_with_their_schema():
+    case = make((3, 1))
+    args = (case.q_THK, case.k_THK, case.v_THV, case.gate_THK, case.state_RHKV.nan_to_num(), case.rows_B)
+    ops, tests = torch.ops.fastkernels, ("test_schema", "test_faketensor")
+    torch.library.opcheck(
+        ops.chunk_gla.default, (*args, case.query_starts_B1, case.scale, 3), test_utils=tests
+    )
+    step = tuple(x[:2] for x in args[:4]) + args[4:]
+    torch.library.opcheck(ops.recurrent_gla.default, (*step, case.scale), test_utils=tests)

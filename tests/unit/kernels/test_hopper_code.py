@@ -10,8 +10,11 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from fastkernels.kernels.gated_rms_norm import triton as gated_rms_norm
+from fastkernels.kernels.gla import triton as gla
 from fastkernels.kernels.glu import triton as glu
 from fastkernels.kernels.launch import warps
+from fastkernels.kernels.log_sigmoid import triton as log_sigmoid
 from fastkernels.kernels.policy import interpreting
 from fastkernels.kernels.rms_norm import triton as rms_norm
 from fastkernels.kernels.rope import triton as rope
@@ -22,7 +25,7 @@ pytestmark = pytest.mark.skipif(interpreting(), reason="the interpreter compiles
 HOPPER = GPUTarget("cuda", 90, 32)
 
 
-def ptx(kernel, types: dict[str, str], constants: dict, elements: int) -> str:
+def ptx(kernel, types: dict[str, str], constants: dict, elements: int, options: dict | None = None) -> str:
     """The kernel's PTX for aligned pointers and strides that are multiples of 16, as a launch would
     specialise it.
     """
@@ -35,7 +38,7 @@ def ptx(kernel, types: dict[str, str], constants: dict, elements: int) -> str:
         if signature[name].startswith("*") or "stride" in name:
             attributes[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, constant_at, attributes)
-    return triton.compile(source, target=HOPPER, options=warps(elements)).asm["ptx"]
+    return triton.compile(source, target=HOPPER, options=options or warps(elements)).asm["ptx"]
 
 
 def check(code: str, scalar: str = "") -> None:
@@ -84,3 +87,37 @@ def test_rope(integer):
     types = {**BF16_ROWS, "cos_sin": "*fp32", "positions": f"*i{bits}"}
     constants = {"position_stride": 1, "H": 32, "J": 8, "K": 128, "R": 128, "HEADS": 8, "HALF": 64, "REST": 0}
     check(ptx(rope._rope, types, constants, 1024), scalar=f"b{bits}")
+
+
+def test_gates():
+    types = {**BF16_ROWS, "gate": "*bf16", "eps": "fp32", "factor": "fp32"}
+    constants = {"x_inner": 5, "g_inner": 5, "D": 512, "ROWS": 4, "WIDTH": 512}
+    check(ptx(gated_rms_norm._gate_rows, types, constants, 2048))
+    constants = {"inner": 1, "D": 1280, "ROWS": 2, "WIDTH": 1024}
+    check(ptx(log_sigmoid._log_sigmoid_rows, types, constants, 2048))
+
+
+GLA = {
+    **dict.fromkeys(("query", "key", "value", "gate", "out"), "*bf16"),
+    **dict.fromkeys(("weights", "state"), "*fp32"),
+    "rows": "*i64",
+    "starts": "*i32",
+    "scale": "fp32",
+}
+GLA_SIZES = {"H": 5, "K": 256, "V": 512, "DIMS": 256}
+
+
+@pytest.mark.parametrize(("name", "columns"), [("_within", None), ("_across", 64), ("_step", 32)])
+def test_gla(name, columns):
+    """At the real model's size: compiles, spills nothing, moves states by 16 bytes, and products of chunks go
+    to the tensor cores."""
+    kernel = getattr(gla, name)
+    constants = {"C": gla.CHUNK, "COLUMNS": columns, "PRECISION": "tf32", **GLA_SIZES}
+    constants = {n: value for n, value in constants.items() if n in kernel.arg_names}
+    warps_of_it = 4 if columns is None else gla._warps(256 * columns)
+    code = ptx(kernel, GLA, constants, 0, {"num_warps": warps_of_it})
+    assert ".local" not in code
+    if columns is not None:
+        assert re.search(r"ld\.global[\w.:]*v4\.b32", code)
+        assert re.search(r"st\.global[\w.:]*v4\.b32", code)
+    assert ("mma" in code) == (name == "_across")

@@ -6,13 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROW_WISE = ["test_rms_norm.py", "test_glu.py", "test_softmax.py", "test_rope.py"]
+ROW_WISE = ["test_rms_norm.py", "test_glu.py", "test_softmax.py", "test_rope.py", "test_gates.py"]
 OTHERS = [
     "test_kv_cache.py",
     "test_prefill_attention.py",
     "test_decode_attention.py",
     "test_sample.py",
     "test_moe.py",
+    "test_gla.py",
 ]
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fastkernels import registry
-from fastkernels.loader.batches import pool_blocks
+from fastkernels.loader.batches import pool_blocks, pool_rows
 from fastkernels.loader.inputs import DISTRIBUTIONS, cast, draw, trial_specs
 from fastkernels.loader.materialize import build_module
 from fastkernels.loader.overlay import Overlay
@@ -70,6 +70,7 @@ def test_names_and_shapes_of_a_module_with_caches():
         "cache.0.0.v_cache",
         "step.query_starts",
         "step.seq_lens",
+        "step.rows",
         "step.block_tables.0",
         "step.slots.0",
     ]
@@ -214,3 +215,58 @@ def test_every_registered_tiny_task_can_be_drawn(distribution):
         for of in tiny:
             drawn = draw(specs_of(of), of, 1, distribution)
             assert all(value.isfinite().all() for value in drawn.values() if value.is_floating_point())
+
+
+# ---------------------------------------------------------------- states
+
+ROWS = pool_rows(BATCH)
+RECURRENT = case(
+    "L2/gated_linear_attention",
+    {"hidden_size": 16, "num_heads": 2, "key_dim": 4, "value_dim": 8},
+    {"hidden_states": {"shape": (TOKENS, 16), "dtype": "bfloat16"}},
+    dtype="bfloat16",
+)
+
+
+def test_names_and_shapes_of_a_module_with_a_state():
+    specs = specs_of(RECURRENT)
+    assert [name for name in specs if not name.startswith(("arg.", "param."))] == [
+        "state.0.state",
+        "step.query_starts",
+        "step.seq_lens",
+        "step.rows",
+    ]
+    assert specs["state.0.state"].shape == (ROWS, 2, 4, 8)
+    assert specs["state.0.state"].dtype == "float32", "whatever the module computes in"
+
+
+def test_states_are_zero_where_a_request_begins_and_large_where_nobody_is():
+    drawn = draw(specs_of(RECURRENT), RECURRENT, seed=5)
+    state, rows = drawn["state.0.state"], drawn["step.rows"]
+    assert rows.min() > 0, "row 0 is null"
+    assert len(set(rows.tolist())) == len(rows) == 5
+    begins = torch.tensor(BATCH.query_lens) == torch.tensor(BATCH.seq_lens)
+    assert begins.any()
+    assert not state[rows[begins]].any()
+    assert 0.5 < state[rows[~begins]].std() < 1.5
+    nobody = [row for row in range(ROWS) if row not in rows.tolist()]
+    assert all(state[row].std() > 4 for row in nobody)
+
+
+def test_decays_are_logarithms_and_some_forget_all():
+    gate = {"shape": (TOKENS, 2, 64), "dtype": "float32", "draw": "log_decay"}
+    some = RECURRENT.model_copy(update={"inputs": {"gate": TensorSpec(**gate)}})
+    specs = {"arg.gate": TensorSpec(**gate)}
+    values = {name: draw(specs, some, 3, name)["arg.gate"] for name in ("normal", "extreme")}
+    assert all((gate <= 0).all() for gate in values.values())
+    assert -0.2 < values["normal"].mean() < -0.02
+    assert values["extreme"].min() < -50
+
+
+@pytest.mark.parametrize("of", [RECURRENT], ids=["state"])
+def test_states_can_be_drawn_by_themselves(of):
+    specs = specs_of(of)
+    whole = draw(specs, of, 9, "mixed")
+    for name in ("state.0.state", "step.rows"):
+        assert torch.equal(draw({name: specs[name]}, of, 9, "mixed")[name], whole[name])
+        assert not torch.equal(draw({name: specs[name]}, of, 10, "mixed")[name], whole[name])

@@ -126,7 +126,7 @@ MISMATCHES = {
     "    def forward(self, x, more): return x\n",
     "__init__ does not take": "from torch import nn\nclass RMSNorm(nn.Module):\n"
     "    def __init__(self, size): pass\n",
-    "declares 1 caches": "import torch\nfrom torch import nn\n"
+    "declares 1 paged caches": "import torch\nfrom torch import nn\n"
     "from fastkernels.nn.cache import CacheOwner, Paged\n"
     "class RMSNorm(CacheOwner):\n    cache = Paged((2, 8))\n    def __init__(self, hidden_size, eps=1e-6):\n"
     "        super().__init__()\n        self.weight = nn.Parameter(torch.empty(hidden_size))\n",
@@ -179,3 +179,34 @@ def test_results_are_handed_on_as_they_are():
     x = torch.ones(1)
     assert call.outputs(None) == {}
     assert call.outputs((x, None, "text")) == {"out.0": x, "out.2": "text"}
+
+
+OTHER_STATE = (
+    "from fastkernels.baseline.L2.gated_linear_attention import GatedLinearAttention as B\n"
+    "from fastkernels.nn.cache import State\n"
+    "class GatedLinearAttention(B):\n    def __init__(self, *args, **kwargs):\n"
+    "        super().__init__(*args, **kwargs)\n        self.cache = State({tensors})\n"
+)
+
+
+def test_a_state_is_bound_by_order_and_is_an_output():
+    case = tiny("L2/gated_linear_attention")
+    tensors = trial(case)
+    before = tensors["state.0.state"].clone()
+    call = bind(build_module(BASELINE, case, "cpu"), case, tensors)
+    assert call.module.state is tensors["state.0.state"]
+    assert call.step.rows_B is tensors["step.rows"]
+    outputs = call.invoke()
+    assert outputs.keys() == {"out.0", "state.0.state"}
+    changed = (outputs["state.0.state"] != before).flatten(1).any(1).nonzero().flatten().tolist()
+    assert sorted(tensors["step.rows"].tolist()) == changed
+
+
+@pytest.mark.parametrize("tensors", ["(('state', (1, 2, 3)),)", "(('other', (2, 16, 32)),)"])
+def test_another_state_cannot_stand_in(tmp_path, tensors):
+    file = tmp_path / "mine" / "L2" / "gated_linear_attention.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(OTHER_STATE.format(tensors=tensors))
+    case = tiny("L2/gated_linear_attention")
+    with pytest.raises(SignatureMismatch, match="declares the state"):
+        bind(build_module(Overlay.over_baseline([tmp_path / "mine"]), case, "cpu"), case, trial(case))

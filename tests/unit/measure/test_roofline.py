@@ -146,6 +146,35 @@ def test_a_store_counts_its_tokens_and_not_the_pool():
     assert found.read_bytes == 2 * 7 * J * K * BF16 + 7 * 8
 
 
+GLA = {"hidden_size": D, "num_heads": H, "key_dim": K, "value_dim": 2 * K, "gate_low_rank_dim": 8}
+
+
+def test_states_are_read_where_a_request_goes_on_and_written_for_all():
+    batch = Batch(rows=((2, 1, 40), (1, 5, 25), (1, 3, 3)))
+    found = count("L2/gated_linear_attention", GLA, {"hidden_states": tensor(10, D)}, batch=batch)
+    state = H * K * 2 * K * 4
+    wide, keys, values = 2 * H * K + 2 * H * 2 * K + 8, H * K, H * 2 * K
+    weights = wide * D + 8 * keys + keys + 2 * K + values * D
+    assert found.written_bytes == 10 * D * BF16 + 4 * state
+    assert found.read_bytes == (10 * D + weights) * BF16 + 3 * state
+    products = wide * D + 8 * keys + values * D
+    assert found.flops["bfloat16"] == 10 * (2 * products + 4 * H * K * 2 * K)
+
+
+def test_a_pool_of_states_counts_the_rows_of_the_step():
+    found = count(
+        "L1/gla", {"scale": 0.25},
+        {**{name: tensor(3, H, K) for name in ("query", "key", "gate")}, "value": tensor(3, H, 2 * K),
+         "state": tensor(50, H, K, 2 * K, dtype="float32", draw="state"),
+         "rows": tensor(3, dtype="int64", draw="step.rows")},
+        variant="recurrent", batch=Batch(rows=((3, 1, 40),)),
+    )  # fmt: skip
+    state = H * K * 2 * K * 4
+    assert found.read_bytes == 3 * H * (3 * K + 2 * K) * BF16 + 3 * 8 + 3 * state
+    assert found.written_bytes == 3 * H * 2 * K * BF16 + 3 * state
+    assert found.flops == {"bfloat16": 3 * 4 * H * K * 2 * K}
+
+
 @pytest.mark.parametrize("window", [0, 1, 3, 8, 100])
 @pytest.mark.parametrize(("query_len", "seq_len"), [(1, 1), (1, 9), (5, 5), (5, 12), (12, 12)])
 def test_visible_pairs_and_keys_against_the_mask(query_len, seq_len, window):

@@ -6,7 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from fastkernels.nn.cache import CacheOwner, Paged, allocate, cache_groups, cache_owners
+from fastkernels.nn.cache import (
+    CacheOwner,
+    Paged,
+    State,
+    allocate,
+    allocate_states,
+    cache_groups,
+    cache_owners,
+    state_groups,
+)
 from fastkernels.nn.context import step, use_step
 from tests.helpers import make_positions, make_step, make_tables
 
@@ -35,6 +44,26 @@ def test_equal_declarations_share_a_group_and_not_a_pool():
 
 def test_a_lone_owner_has_no_prefix():
     assert set(allocate(Owner(None), 2, 4, torch.float32, "cpu")) == {"k_cache", "v_cache"}
+
+
+class Keeper(CacheOwner):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.cache = State((("matrix", (2, width)), ("tail", (3,))))
+
+
+def test_states_of_equal_declarations_share_an_allocation():
+    model = nn.Sequential(Keeper(8), Owner(None), Keeper(4), Keeper(8))
+    assert cache_groups(model) == [Paged((2, 8))], "a state has no block tables"
+    assert state_groups(model) == [Keeper(8).cache, Keeper(4).cache]
+    states = allocate_states(model, 5, torch.bfloat16, "cpu")
+    assert [tuple(state.shape) for state in states] == [(2, 5, 2, 8), (2, 5, 3), (1, 5, 2, 4), (1, 5, 3)]
+    assert all(state.dtype == torch.float32 and not state.any() for state in states)
+    states[0][1, 3] = 7
+    assert (model[3].matrix[3] == 7).all()
+    assert not model[0].matrix.any()
+    assert [owner.group for _, owner in cache_owners(model) if isinstance(owner, Keeper)] == [0, 1, 0]
+    assert set(allocate(model, 2, 4, torch.float32, "cpu")) == {"1.k_cache", "1.v_cache"}
 
 
 def test_the_step_is_ambient_and_nests():

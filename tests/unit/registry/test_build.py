@@ -7,7 +7,6 @@ import torch
 
 from fastkernels import registry
 from fastkernels.layout import data_dir
-from fastkernels.loader.batches import pool_blocks
 from fastkernels.loader.inputs import draw, trial_specs
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
@@ -18,7 +17,7 @@ BASELINE = Overlay.over_baseline()
 
 
 def test_committed_cases_are_current() -> None:
-    expected = {task: render(cases) for task, cases in build(BASELINE.load, pool_blocks).items()}
+    expected = {task: render(cases) for task, cases in build(BASELINE.load).items()}
     folder = data_dir("registry") / "cases"
     found = {
         path.relative_to(folder).with_suffix("").as_posix(): path.read_text()

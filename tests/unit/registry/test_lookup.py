@@ -30,13 +30,19 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
 @pytest.mark.parametrize(
     ("patterns", "expected"),
     [
-        (["L1/*norm*"], ["L1/rms_norm"]),
-        (["*norm*", "llama_mlp", "rms_norm"], ["L1/rms_norm", "L2/gated_mlp"]),
+        (["L1/rms_n*"], ["L1/rms_norm"]),
+        (["*rms_norm*", "llama_mlp", "rms_norm"], ["L1/rms_norm", "L1/gated_rms_norm", "L2/gated_mlp"]),
         (
             ["L1/*attention", "L2/*attention"],
-            ["L1/prefill_attention", "L1/decode_attention", "L2/paged_attention", "L2/causal_attention"],
+            [
+                "L1/prefill_attention",
+                "L1/decode_attention",
+                "L2/paged_attention",
+                "L2/causal_attention",
+                "L2/gated_linear_attention",
+            ],
         ),
-        (["L3"], ["L3/decoder_layer", "L3/moe_decoder_layer"]),
+        (["L3"], ["L3/decoder_layer", "L3/moe_decoder_layer", "L3/linear_decoder_layer"]),
         (["*embedding:lm_*"], ["L2/parallel_embedding"]),
     ],
 )

@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fastkernels.kernels.kv_cache import limits
+from fastkernels.kernels.ragged import row_of_tile
 
 # (queries of a tile M, keys of a tile, warps, pipeline stages) by bytes of an element and padded head
 # dimension.
@@ -40,20 +41,6 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 def unsupported(kernel: str, q_THK: Tensor, k_cache: Tensor, v_cache: Tensor, *_: object) -> str | None:
     return limits.triton(q_THK, k_cache, v_cache)
-
-
-@triton.jit
-def _row_of_tile(query_starts, num_rows, tile, M: tl.constexpr):
-    """The last row whose first tile is at or before `tile`."""
-    low, high = 0, num_rows - 1
-    origin = tl.load(query_starts)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if (tl.load(query_starts + middle) - origin) // M + middle <= tile:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 @triton.jit
@@ -109,7 +96,7 @@ def _attend(query, k_cache, v_cache, query_starts, seq_lens, block_tables, out, 
             M: tl.constexpr, TILE: tl.constexpr, DIMS: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
     # Heads vary fastest, so those that share keys run together; late tiles see the most keys and start first.
     head, tile = tl.program_id(0), tl.num_programs(1) - 1 - tl.program_id(1)
-    row = _row_of_tile(query_starts, num_rows, tile, M)
+    row = row_of_tile(query_starts, num_rows, tile, M)
     origin = tl.load(query_starts)
     row_start = tl.load(query_starts + row) - origin
     query_len = tl.load(query_starts + row + 1) - origin - row_start

@@ -1,0 +1,63 @@
+"""chunk_gla and recurrent_gla in plain PyTorch: the recurrence, token by token, all rows of a step at once.
+
+In the dtype of the state. Lengths of chunks are read on the host.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def recurrent_gla(
+    q_BHK: Tensor,
+    k_BHK: Tensor,
+    v_BHV: Tensor,
+    gate_BHK: Tensor,
+    state_RHKV: Tensor,
+    rows_B: Tensor,
+    scale: float,
+) -> Tensor:
+    q, k, v, decay = _widened(q_BHK, k_BHK, v_BHV, gate_BHK, state_RHKV.dtype)
+    state_BHKV = state_RHKV[rows_B]
+    o_BHV = _advance(state_BHKV, q * scale, k, v, decay)
+    state_RHKV[rows_B] = state_BHKV
+    return o_BHV.to(q_BHK.dtype)
+
+
+def chunk_gla(
+    q_THK: Tensor,
+    k_THK: Tensor,
+    v_THV: Tensor,
+    gate_THK: Tensor,
+    state_RHKV: Tensor,
+    rows_B: Tensor,
+    query_starts_B1: Tensor,
+    scale: float,
+    max_query_len: int,
+) -> Tensor:
+    q, k, v, decay = _widened(q_THK, k_THK, v_THV, gate_THK, state_RHKV.dtype)
+    q, o_THV = q * scale, torch.zeros_like(v)
+    starts_B, lens_B = query_starts_B1[:-1].long() - query_starts_B1[0], query_starts_B1.diff()
+    # Longest first: the rows that have an i-th token are the first ones.
+    order_B = lens_B.argsort(descending=True, stable=True)
+    rows_B, starts_B, lens = rows_B[order_B], starts_B[order_B], lens_B[order_B].tolist()
+    state_BHKV = state_RHKV[rows_B]
+    active = len(lens)
+    for i in range(max(lens, default=0)):
+        while lens[active - 1] <= i:
+            active -= 1
+        at = starts_B[:active] + i
+        o_THV[at] = _advance(state_BHKV[:active], q[at], k[at], v[at], decay[at])
+    state_RHKV[rows_B] = state_BHKV
+    return o_THV.to(q_THK.dtype)
+
+
+def _widened(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return q.to(dtype), k.to(dtype), v.to(dtype), gate.to(dtype).exp()
+
+
+def _advance(state_BHKV: Tensor, q_BHK: Tensor, k_BHK: Tensor, v_BHV: Tensor, decay_BHK: Tensor) -> Tensor:
+    """One token: the state in place, and what the query reads of it."""
+    state_BHKV.mul_(decay_BHK[..., None]).addcmul_(k_BHK[..., None], v_BHV[..., None, :])
+    return torch.matmul(q_BHK[..., None, :], state_BHKV).squeeze(-2)

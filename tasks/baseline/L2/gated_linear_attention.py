@@ -1,0 +1,79 @@
+"""Gated linear attention block of a decoder, from hidden states to hidden states; the state is its cache.
+
+    [q | k | v | g | low] = x Win^T
+    gate = log_sigmoid(low Wgate^T + b) / divisor
+    o[t] = scale S[t]^T q[t],   S[t] = diag(exp(gate[t])) S[t-1] + k[t] v[t]^T
+    y = (rms_norm(o) * silu(g)) Wo^T                            over each head, one weight for all
+
+T tokens, D hidden, H heads, K key dim, V value dim; scale 1/sqrt(K). The ambient step says which rows the
+tokens belong to and where their states lie: its first `num_decodes` rows have one token each and take the
+recurrent kernel, the others the chunked one. States are float32 at least; the rest is rounded to the dtype of
+x after each line.
+Mirrors fla.layers.gla.GatedLinearAttention (use_gk, use_output_gate, without short convolution).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fastkernels.nn.cache import CacheOwner, State
+from fastkernels.nn.context import prefill_starts, step
+
+from ..L1.activation import LogSigmoid
+from ..L1.gated_rms_norm import RMSNormGated
+from ..L1.gla import ChunkGLA, RecurrentGLA
+from .parallel_linear import ColumnParallelLinear, RowParallelLinear
+
+
+class GatedLinearAttention(CacheOwner):
+    state: Tensor
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int,
+        gate_low_rank_dim: int = 16,
+        gate_logit_normalizer: float = 16.0,
+        norm_eps: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        self.num_heads, self.key_dim, self.value_dim = num_heads, key_dim, value_dim
+        keys, values = num_heads * key_dim, num_heads * value_dim
+        self.sizes = [keys, keys, values, values, gate_low_rank_dim]
+        self.cache = State((("state", (num_heads, key_dim, value_dim)),))
+        self.in_proj = ColumnParallelLinear(hidden_size, sum(self.sizes))
+        self.gate_proj = ColumnParallelLinear(gate_low_rank_dim, keys, bias=True)
+        self.log_sigmoid = LogSigmoid(gate_logit_normalizer)
+        self.chunk, self.recurrent = ChunkGLA(key_dim**-0.5), RecurrentGLA(key_dim**-0.5)
+        self.norm = RMSNormGated(value_dim, norm_eps)
+        self.o_proj = RowParallelLinear(values, hidden_size)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """[T, D] -> [T, D]. Advances the states of the step's rows."""
+        q, k, v, g, low = self.in_proj(hidden_states).split(self.sizes, dim=-1)
+        gate = self.log_sigmoid(self.gate_proj(low))
+        q_THK, k_THK, gate_THK = (x.unflatten(-1, (self.num_heads, self.key_dim)) for x in (q, k, gate))
+        v_THV, g_THV = (x.unflatten(-1, (self.num_heads, self.value_dim)) for x in (v, g))
+        o_THV = self.attend(q_THK, k_THK, v_THV, gate_THK)
+        return self.o_proj(self.norm(o_THV, g_THV).flatten(1))
+
+    def attend(self, *qkvg: Tensor) -> Tensor:
+        """query, key, value and gate [T, H, K or V] -> [T, H, V]"""
+        now = step()
+        num_decodes, rows_B, starts_B1 = now.num_decodes, now.rows_B, now.query_starts_B1
+        if now.max_query_len == 0:
+            return self.recurrent(*qkvg, self.state, rows_B)
+        if num_decodes == 0:
+            return self.chunk(*qkvg, self.state, rows_B, starts_B1, now.max_query_len)
+        decoded_BHV = self.recurrent(*(x[:num_decodes] for x in qkvg), self.state, rows_B[:num_decodes])
+        prefilled_THV = self.chunk(
+            *(x[num_decodes:] for x in qkvg),
+            self.state,
+            rows_B[num_decodes:],
+            prefill_starts(starts_B1, num_decodes),
+            now.max_query_len,
+        )
+        return torch.cat((decoded_BHV, prefilled_THV))
