@@ -5,11 +5,12 @@
         packed={"layers.*.mlp.gate_up_proj.linear.*": {"model.layers.*.mlp.gate_proj.*": 14336,
                                                        "model.layers.*.mlp.up_proj.*": 14336}},
         ignored=("model.layers.*.self_attn.rotary_emb.inv_freq",),
+        split={"head.in_proj.*": {"head.q_proj.*": 64, "head.kv_proj.*": 128}},
     )
 
 `*` stands for one part of a dotted name and keeps its value on both sides. A packed parameter lists, first
-rows first, the tensors that it consists of with their numbers of rows. A model carries its map as the
-attribute `weight_map`.
+rows first, the tensors that it consists of with their numbers of rows; a split checkpoint tensor likewise the
+parameters that its rows go to. A model carries its map as the attribute `weight_map`.
 """
 
 from __future__ import annotations
@@ -31,45 +32,85 @@ _PLAIN_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class WeightMap:
-    """names: checkpoint tensor -> parameter; packed: parameter -> {checkpoint tensor: rows}."""
+    """names: checkpoint tensor -> parameter; packed: parameter -> {checkpoint tensor: rows}; split:
+    checkpoint tensor -> {parameter: rows}."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     packed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    split: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def ignores(self, name: str) -> bool:
         return any(_match(pattern, name) is not None for pattern in self.ignored)
 
-    def sources(self, parameter: str, shape: torch.Size) -> list[tuple[str, int, int]]:
-        """(checkpoint name, first row, rows) of each tensor in a parameter; empty if the map lacks it."""
+    def sources(self, parameter: str, shape: torch.Size) -> list[Source]:
+        """Each checkpoint tensor in a parameter, first rows first; empty if the map lacks it."""
         for pattern, parts in self.packed.items():
             if (values := _match(pattern, parameter)) is not None:
-                starts = [sum(islice(parts.values(), i)) for i in range(len(parts))]
-                return [
-                    (_fill(name, values), start, rows) for (name, rows), start in zip(parts.items(), starts)
-                ]
+                return [Source(_fill(name, values), rows) for name, rows in parts.items()]
+        for name, parts in self.split.items():
+            for i, (pattern, rows) in enumerate(parts.items()):
+                if (values := _match(pattern, parameter)) is not None:
+                    return [Source(_fill(name, values), rows, first=sum(islice(parts.values(), i)))]
         for name, pattern in self.names.items():
             if (values := _match(pattern, parameter)) is not None:
-                return [(_fill(name, values), 0, shape[0])]
+                return [Source(_fill(name, values), shape[0])]
         return []
 
 
-def destinations(model: nn.Module) -> tuple[dict[str, Tensor], list[str]]:
-    """Checkpoint name -> the view of a parameter that it fills; and the parameters that the map lacks.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Rows of a checkpoint tensor that go to one parameter."""
+
+    name: str
+    rows: int
+    first: int = 0  # of the checkpoint tensor's rows
+
+
+class Destination:
+    """Views of parameters that a checkpoint tensor fills, first rows first: one, unless it is split."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[int, Tensor]] = []
+
+    def add(self, first: int, view: Tensor) -> None:
+        self._parts = sorted([*self._parts, (first, view)], key=lambda part: part[0])
+
+    @property
+    def views(self) -> list[Tensor]:
+        return [view for _, view in self._parts]
+
+    @property
+    def shape(self) -> list[int]:
+        """Of the checkpoint tensor."""
+        return [sum(len(view) for view in self.views), *self.views[0].shape[1:]]
+
+    def fill(self, tensor: Tensor) -> None:
+        for view, part in zip(self.views, tensor.split([len(view) for view in self.views])):
+            view.copy_(part)
+
+    def read(self) -> Tensor:
+        """The checkpoint tensor; it shares the parameter's memory unless it is split."""
+        return self.views[0] if len(self.views) == 1 else torch.cat(self.views)
+
+
+def destinations(model: nn.Module) -> tuple[dict[str, Destination], list[str]]:
+    """Checkpoint name -> what it fills; and the parameters that the map lacks.
 
     A shared (tied) parameter counts once, under its first name.
     """
     weight_map = _map_of(model)
-    views: dict[str, Tensor] = {}
+    found: dict[str, Destination] = {}
     unnamed = []
     for parameter, tensor in model.named_parameters():
         sources = weight_map.sources(parameter, tensor.shape)
-        if sum(rows for _, _, rows in sources) != tensor.shape[0]:
+        if sum(source.rows for source in sources) != tensor.shape[0]:
             unnamed.append(parameter)
             continue
-        for name, start, rows in sources:
-            views[name] = tensor.detach()[start : start + rows]
-    return views, unnamed
+        parts = tensor.detach().split([source.rows for source in sources])
+        for source, view in zip(sources, parts):
+            found.setdefault(source.name, Destination()).add(source.first, view)
+    return found, unnamed
 
 
 def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -79,36 +120,38 @@ def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Non
     is then partly loaded and of no use.
     """
     weight_map = _map_of(model)
-    views, unnamed = destinations(model)
-    missing = dict(views)
+    places, unnamed = destinations(model)
+    missing = dict(places)
     unexpected, misshapen = [], []
     for name, tensor in weights:
-        if name not in views:
+        if name not in places:
             if not weight_map.ignores(name):
                 unexpected.append(f"unexpected  {name} {list(tensor.shape)}")
             continue
         if missing.pop(name, None) is None:
             unexpected.append(f"unexpected  {name} given twice")
-        elif tensor.shape != views[name].shape:
-            misshapen.append(f"misshapen   {name} {list(tensor.shape)}, expected {list(views[name].shape)}")
+        elif list(tensor.shape) != places[name].shape:
+            misshapen.append(f"misshapen   {name} {list(tensor.shape)}, expected {places[name].shape}")
         elif tensor.dtype not in _PLAIN_DTYPES:
             misshapen.append(f"misshapen   {name} holds {tensor.dtype}: quantised weights cannot be loaded")
         else:
-            views[name].copy_(tensor)
-    absent = [f"missing     {name}, expected {list(view.shape)}" for name, view in missing.items()]
+            places[name].fill(tensor)
+    absent = [f"missing     {name}, expected {place.shape}" for name, place in missing.items()]
     absent += [f"missing     any checkpoint tensor for parameter {name}" for name in unnamed]
     if absent or unexpected or misshapen:
         raise WeightsError(_report(type(model).__name__, absent, unexpected, misshapen))
 
 
 def export_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters as checkpoint tensors, the inverse of `load_weights`; they share the parameters' memory."""
-    views, unnamed = destinations(model)
+    """Parameters as checkpoint tensors, the inverse of `load_weights`; all but split ones share the
+    parameters' memory."""
+    places, unnamed = destinations(model)
     if unnamed:
         raise WeightsError(
             f"{type(model).__name__}: no checkpoint name for {', '.join(unnamed[:MAX_REPORTED])}"
         )
-    yield from views.items()
+    for name, place in places.items():
+        yield name, place.read()
 
 
 def _map_of(model: nn.Module) -> WeightMap:
