@@ -40,7 +40,7 @@ def trial_specs(case: Case, baseline: nn.Module) -> dict[str, TensorSpec]:
     """Every tensor of a trial by name. `baseline` is the case's baseline module (meta will do)."""
     arguments = {name: spec for name, spec in case.inputs.items() if isinstance(spec, TensorSpec)}
     owners, groups = cache_owners(baseline), cache_groups(baseline)
-    if owners or any(spec.draw == "cache" for spec in arguments.values()):
+    if owners or any(spec.draw in ("cache", "step.query_starts") for spec in arguments.values()):
         arguments = {name: _attended(spec) for name, spec in arguments.items()}
     specs = {f"arg.{name}": spec for name, spec in arguments.items()}
     specs |= {f"param.{name}": _parameter_spec(name, value) for name, value in parameters(baseline).items()}

@@ -151,6 +151,7 @@ class _Watch:
             "store_kv": self._store,
             "prefill_attention": self._prefill,
             "decode_attention": self._decode,
+            "dense_attention": self._dense,
         }
         self.arguments += [arg for arg in args if isinstance(arg, Tensor)]
         if kernel != "embedding":
@@ -196,6 +197,21 @@ class _Watch:
     ) -> None:
         self._attend(q, k_cache, v_cache, self._rows()[: len(seq_lens_B)], window or 0)
 
+    def _dense(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        query_starts: Tensor,
+        key_starts: Tensor,
+        scale: float,
+        max_query_len: int,
+        max_key_len: int,
+    ) -> None:
+        """Every query of a row sees all its keys; with one query a row, that is every key once."""
+        pairs = sum(min(query, max_query_len) * seq for query, seq in self._rows())
+        self._add(q, 4 * q.shape[-1] * q.shape[-2] * pairs)
+
     def _attend(
         self, q: Tensor, k_cache: Tensor, v_cache: Tensor, rows: list[tuple[int, int]], window: int
     ) -> None:
@@ -207,7 +223,7 @@ class _Watch:
             self.cache_read += max(0, entries) * prod(cache.shape[2:]) * cache.element_size()
 
     def _rows(self) -> list[tuple[int, int]]:
-        assert self.batch is not None, "attention over a paged cache needs a batch"
+        assert self.batch is not None, "attention needs a batch"
         return list(zip(self.batch.query_lens, self.batch.seq_lens))
 
     def _add(self, x: Tensor, flops: int) -> None:

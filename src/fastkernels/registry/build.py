@@ -28,6 +28,8 @@ from fastkernels.registry.walk import Load, TaskCall, Walk
 
 PoolBlocks = Callable[[Batch], int]  # blocks of a paged pool that serves a batch
 _DTYPES: dict[str, DType] = {name: name for name in get_args(DType)}
+Phase = Literal["prefill", "decode", "mixed", "encode", "held-out"]
+_OF_LENGTHS = {"step.seq_lens", "step.query_starts", "step.grids"}
 _SHORT: dict[DType, str] = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
 
 
@@ -63,7 +65,7 @@ class _Source:
     batch_name: str
     batch: Batch
     timed: bool
-    phase: Literal["prefill", "decode", "mixed", "held-out"]
+    phase: Phase
 
 
 @dataclass
@@ -79,7 +81,7 @@ class _Builder:
         model_task = registry.task(architecture.task)
         model = Walk(self.load, registry.tasks(), model_task, config.config, config.dtype)
         for batch_name, entry, batch_set in _batches(config):
-            batch = Batch(rows=entry.rows)
+            batch = Batch(rows=entry.rows, grids=entry.grids)
             source = _Source(
                 architecture.id, name, config, batch_name, batch, batch_set.timed, _phase(batch, batch_set)
             )
@@ -153,9 +155,11 @@ def _batches(config: ModelConfig) -> Iterator[tuple[str, BatchEntry, BatchSet]]:
             yield name, entry, batch_set
 
 
-def _phase(batch: Batch, batch_set: BatchSet) -> Literal["prefill", "decode", "mixed", "held-out"]:
+def _phase(batch: Batch, batch_set: BatchSet) -> Phase:
     if batch_set.held_out:
         return "held-out"
+    if batch.grids:
+        return "encode"
     if batch.num_decodes == 0:
         return "prefill"
     return "decode" if batch.num_decodes == len(batch.seq_lens) else "mixed"
@@ -163,8 +167,8 @@ def _phase(batch: Batch, batch_set: BatchSet) -> Literal["prefill", "decode", "m
 
 def _attends(call: TaskCall) -> bool:
     """Whether the work depends on the lengths of the rows: the batch tells such calls apart."""
-    draws = (draw.draw for name, draw in call.task.draws.items() if name in call.arguments)
-    return bool(cache_owners(call.module)) or "step.seq_lens" in draws
+    draws = {draw.draw for name, draw in call.task.draws.items() if name in call.arguments}
+    return bool(cache_owners(call.module)) or bool(draws & _OF_LENGTHS)
 
 
 def _rows_of(call: TaskCall, batch: Batch) -> Batch:

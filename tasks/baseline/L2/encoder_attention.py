@@ -29,5 +29,5 @@ class EncoderAttention(nn.Module):
         """hidden_states [T, D], cu_seqlens int32 [B+1] -> [T, D]"""
         qkv_T3HK = self.qkv_proj(hidden_states).unflatten(-1, (3, self.num_heads, self.head_size))
         q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
-        o_THK = self.attn(q_THK, k_THK, v_THK, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
+        o_THK = self.attn(q_THK, k_THK, v_THK, cu_seqlens, max_seqlen)
         return self.out_proj(o_THK.flatten(1))

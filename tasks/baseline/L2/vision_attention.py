@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..L1.dense_attention import DenseAttention
+from ..L1.dense_attention import PooledAttention
 from ..L1.layer_norm import LayerNorm
 from ..L1.linear import Linear
 from .mlp import MLP
@@ -30,7 +30,7 @@ class AttentionPool(nn.Module):
         self.probe = nn.Parameter(torch.empty(1, 1, hidden_size), requires_grad=False)
         self.q_proj = Linear(hidden_size, hidden_size, bias=True)
         self.kv_proj = Linear(hidden_size, 2 * hidden_size, bias=True)
-        self.attn = DenseAttention(self.head_size**-0.5)
+        self.attn = PooledAttention(self.head_size**-0.5)
         self.out_proj = Linear(hidden_size, hidden_size, bias=True)
         self.layernorm = LayerNorm(hidden_size, layer_norm_eps)
         self.mlp = MLP(hidden_size, intermediate_size, activation)
@@ -42,7 +42,6 @@ class AttentionPool(nn.Module):
         q_BHK = q_1D.repeat(images, 1).unflatten(-1, (self.num_heads, self.head_size))
         kv_T2HK = self.kv_proj(hidden_states).unflatten(-1, (2, self.num_heads, self.head_size))
         k_THK, v_THK = kv_T2HK.unbind(1)
-        one_each_B1 = torch.arange(images + 1, dtype=torch.int32, device=cu_seqlens.device)
-        o_BHK = self.attn(q_BHK, k_THK, v_THK, one_each_B1, cu_seqlens, 1, max_seqlen)
+        o_BHK = self.attn(q_BHK, k_THK, v_THK, cu_seqlens, max_seqlen)
         a_BD = self.out_proj(o_BHK.flatten(1))
         return a_BD + self.mlp(self.layernorm(a_BD))

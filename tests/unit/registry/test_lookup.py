@@ -6,6 +6,7 @@ import pytest
 
 from fastkernels import registry
 from fastkernels.errors import NotFoundError
+from fastkernels.registry.schema import TokenWorkload
 
 
 @pytest.mark.parametrize(
@@ -103,10 +104,15 @@ def test_architecture_by_checkpoint_and_configuration() -> None:
 
 
 def test_workloads_of_the_scored_suite() -> None:
-    full = {w.name: (w.kind, w.requests, w.input_len, w.output_len) for w in registry.workloads(size="full")}
+    full = {
+        w.name: (w.kind, w.requests, w.input_len, w.output_len)
+        for w in registry.workloads(size="full")
+        if isinstance(w, TokenWorkload)
+    }
     assert full["prefill-heavy"] == ("throughput", 1000, 1024, 512)
     assert full["balanced"] == ("throughput", 1000, 512, 512)
     assert full["decode-heavy"] == ("throughput", 1000, 512, 1024)
     assert full["single-request"] == ("latency", 1, 128, 128)
     assert full["fixed-batch-32"] == ("latency", 32, 128, 128)
-    assert set(registry.suite("default").workloads["full"]) == set(registry.architecture("llama").workloads)
+    scored = {name for architecture in registry.architectures() for name in architecture.workloads}
+    assert set(registry.suite("default").workloads["full"]) == scored
