@@ -173,6 +173,69 @@ def add_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
     return [*cases, KernelCase("add_rms_norm", "columns", columns, answer)]
 
 
+# layer_norm -------------------------------------------------------------------------------------------------
+
+
+def layer_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
+    def answer(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, ...]:
+        x = x.double()
+        if not x.numel():
+            return (x,)
+        variance, mean = torch.var_mean(x, dim=-1, correction=0, keepdim=True)
+        return ((x - mean) / torch.sqrt(variance + eps) * weight.double() + bias.double(),)
+
+    def make(t: int, d: int, scale: float = 1.0, mean: float = 0.0) -> Callable[[torch.dtype], Arguments]:
+        return lambda dt: (
+            (randn(t, d, dtype=torch.float64, scale=scale) + mean).to(dt),
+            randn(d, dtype=dt, seed=1) + 1,
+            randn(d, dtype=dt, seed=2),
+            1e-5,
+        )
+
+    def columns(dt: torch.dtype) -> Arguments:
+        x, weight, bias, eps = make(6, 96)(dt)
+        return x[:, 8:72], weight[:64], bias[:64], eps
+
+    def heads(dt: torch.dtype) -> Arguments:
+        packed, (_, weight, bias, eps) = randn(5, 3 * 64, dtype=dt), make(1, 16)(dt)
+        return packed[:, 64:128].view(5, 4, 16), weight, bias, eps
+
+    return [
+        *(KernelCase("layer_norm", f"T{t}-D{d}", make(t, d), answer) for t, d in shapes),
+        KernelCase("layer_norm", "columns", columns, answer),
+        KernelCase("layer_norm", "packed-heads", heads, answer),
+        KernelCase("layer_norm", "tiny-values", make(3, 64, scale=1e-3), answer),
+        KernelCase("layer_norm", "large-values", make(3, 64, scale=1e3), answer),
+        KernelCase("layer_norm", "mean-of-30", make(3, 64, mean=30.0), answer),
+    ]
+
+
+# activation -------------------------------------------------------------------------------------------------
+
+
+def activation_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
+    def answer(x: Tensor, name: str) -> tuple[Tensor, ...]:
+        x = x.double()
+        if name == "gelu":
+            return (x / 2 * torch.erfc(-x / math.sqrt(2)),)
+        return (x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),)
+
+    def make(t: int, f: int, name: str, scale: float = 1.0) -> Callable[[torch.dtype], Arguments]:
+        return lambda dt: (randn(t, f, dtype=dt, scale=scale), name)
+
+    kinds = ("gelu", "gelu_tanh")
+    return [
+        *(
+            KernelCase("activation", f"{a}-T{t}-F{f}", make(t, f, a), answer)
+            for t, f in shapes
+            for a in kinds
+        ),
+        *(KernelCase("activation", f"{a}-steep", make(3, 32, a, 3.0), answer) for a in kinds),
+        KernelCase("activation", "columns", lambda dt: (randn(5, 96, dtype=dt)[:, 8:71], "gelu"), answer),
+        KernelCase("activation", "three-dimensions", lambda dt: (randn(2, 3, 33, dtype=dt), "gelu"), answer),
+    ]
+
+
 # glu --------------------------------------------------------------------------------------------------------
 
 

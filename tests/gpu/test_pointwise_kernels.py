@@ -30,6 +30,8 @@ CASES = [
     *cases.rms_norm_cases(ROWS),
     *cases.add_rms_norm_cases(ROWS),
     *cases.glu_cases([(1, 14336), (130, 4096), (300, 160), (7, 33), (0, 64)]),
+    *cases.layer_norm_cases([(1, 1152), (33, 1152), (18432, 1152), (65, 80), (13, 131), (0, 64), (3, 1)]),
+    *cases.activation_cases([(1, 4304), (576, 4304), (300, 160), (7, 33), (0, 64)]),
     *cases.softmax_cases([*ROWS, (5, 128256), (2, 16385), (1, 151936)]),
     *cases.embedding_cases(),
     *cases.linear_cases([(1, 4096, 6144), (16, 4096, 1024), (130, 1024, 4096), (3, 33, 65)]),

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fastkernels import kernels
+from fastkernels.kernels.dense_attention import reference
 from fastkernels.kernels.plans import plan_scope
 from tests.encoder_cases import dense_case
 from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
@@ -62,6 +63,6 @@ def test_lengths_are_read_once_in_a_scope():
 
 
 def test_reference_in_tiles_of_queries(monkeypatch):
-    monkeypatch.setattr("fastkernels.kernels.dense_attention.reference.MAX_ELEMENTS", 3 * 70 * 4)
+    monkeypatch.setattr(reference, "MAX_ELEMENTS", 3 * 70 * 4)
     case = dense_case([70, 5], [70, 5])
     case.check(kernels.dense_attention(*case.args, impl="reference"))

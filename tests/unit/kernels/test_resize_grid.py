@@ -41,9 +41,10 @@ def test_against_torch(name, impl, dtype):
     assert out.shape == (tokens, 24)
     assert out.dtype == dtype
     assert out.is_contiguous()
-    assert worst_row_error(out, resized(table, SIZES[name])) <= 8 * torch.finfo(torch.float32).eps + (
-        torch.finfo(dtype).eps if dtype != torch.float32 else 0
-    )
+    # A centre is as large as the table, 16: float32 rounds it by 16 eps of a weight, on each axis. torch's own
+    # float32 result is wrong by up to 3.1e-6 here.
+    limit = 2 * 16 * torch.finfo(torch.float32).eps + (torch.finfo(dtype).eps if dtype.itemsize == 2 else 0)
+    assert worst_row_error(out, resized(table, SIZES[name])) <= limit
 
 
 @each

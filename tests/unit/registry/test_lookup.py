@@ -31,13 +31,21 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
 @pytest.mark.parametrize(
     ("patterns", "expected"),
     [
-        (["L1/*norm*"], ["L1/rms_norm"]),
-        (["*norm*", "llama_mlp", "rms_norm"], ["L1/rms_norm", "L2/gated_mlp"]),
+        (["L1/*norm*"], ["L1/rms_norm", "L1/layer_norm"]),
+        (["*norm*", "llama_mlp", "rms_norm"], ["L1/rms_norm", "L1/layer_norm", "L2/gated_mlp"]),
         (
             ["L1/*attention", "L2/*attention"],
-            ["L1/prefill_attention", "L1/decode_attention", "L2/paged_attention", "L2/causal_attention"],
+            [
+                "L1/prefill_attention",
+                "L1/decode_attention",
+                "L1/dense_attention",
+                "L2/paged_attention",
+                "L2/causal_attention",
+                "L2/encoder_attention",
+                "L2/vision_attention",
+            ],
         ),
-        (["L3"], ["L3/decoder_layer"]),
+        (["L3"], ["L3/decoder_layer", "L3/vision_block"]),
         (["*embedding:lm_*"], ["L2/parallel_embedding"]),
     ],
 )

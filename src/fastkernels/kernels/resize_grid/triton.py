@@ -31,7 +31,7 @@ def unsupported(kernel: str, table_MND: Tensor, sizes_B2: Tensor, num_tokens: in
 
 @triton.jit
 def _weight(entry, centre, reach):
-    return tl.maximum(1.0 - tl.abs(entry.to(tl.float32) + 0.5 - centre) / reach, 0.0)
+    return tl.maximum(1.0 - tl.abs(entry + 0.5 - centre) / reach, 0.0)
 
 
 @triton.jit
