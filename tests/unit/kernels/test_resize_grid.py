@@ -17,10 +17,10 @@ SIZES = {
     "wide": [(9, 30)],
     "smaller": [(5, 7), (2, 2), (1, 1)],
     "lines": [(1, 6), (6, 1), (1, 40), (40, 1)],
-    "packed": [(4, 4), (16, 16), (3, 20), (1, 1), (17, 15), (4, 4)],
+    "packed": [(4, 4), (3, 20), (1, 1), (5, 3), (17, 1), (4, 4)],
 }
-# A program a token: Triton's interpreter takes a second for 500 of them.
-INTERPRETED = {"own", "smaller", "lines", "packed"}
+# A program a token: slow in Triton's interpreter.
+INTERPRETED = {"smaller", "lines", "packed"}
 each = pytest.mark.parametrize("name", SIZES)
 
 
@@ -35,14 +35,14 @@ def arguments(name: str, dtype: torch.dtype, side: int = 16) -> tuple[torch.Tens
 @pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
 def test_against_torch(name, impl, dtype):
     if impl == "triton" and name not in INTERPRETED:
-        name = "packed"
+        name = "smaller"
     table, sizes, tokens = arguments(name, dtype)
     out = kernels.resize_grid(table, sizes, tokens, impl=impl)
     assert out.shape == (tokens, 24)
     assert out.dtype == dtype
     assert out.is_contiguous()
-    # A centre is as large as the table, 16: float32 rounds it by 16 eps of a weight, on each axis. torch's own
-    # float32 result is wrong by up to 3.1e-6 here.
+    # A centre is as large as the table, 16: float32 rounds it by 16 eps of a weight, on each axis.
+    # torch's own float32 result is wrong by up to 3.1e-6 here.
     limit = 2 * 16 * torch.finfo(torch.float32).eps + (torch.finfo(dtype).eps if dtype.itemsize == 2 else 0)
     assert worst_row_error(out, resized(table, SIZES[name])) <= limit
 
@@ -57,7 +57,8 @@ def test_reference_is_exact_in_float64(name):
 
 @pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
 def test_the_tables_own_grid_gives_the_table(impl):
-    table, sizes, tokens = arguments("own", torch.float32)
+    table = torch.randn(5, 5, 24, generator=torch.Generator().manual_seed(0))
+    sizes, tokens = torch.tensor([[5, 5]]), 25
     assert torch.equal(kernels.resize_grid(table, sizes, tokens, impl=impl), table.flatten(0, 1))
 
 
