@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 import fastkernels
 from fastkernels import LLM, SamplingParams, registry
+from fastkernels.engine.machine import device_of
 from fastkernels.engine.memory import require_weights_fit
 from fastkernels.errors import FastKernelsError, MachineError, RequestError, UsageError
 from fastkernels.nn.weights import export_weights

@@ -44,8 +44,7 @@ def dense_attention(
     max_key_len: int,
 ) -> Tensor:
     rows = len(query_starts_B1) - 1
+    q, k, v = (batched(x, rows) for x in (q_THK, k_SHK, v_SHK))
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        o_BHLK = F.scaled_dot_product_attention(
-            *(batched(x, rows) for x in (q_THK, k_SHK, v_SHK)), scale=scale
-        )
+        o_BHLK = F.scaled_dot_product_attention(q, k, v, scale=scale)
     return o_BHLK.transpose(1, 2).reshape(q_THK.shape)

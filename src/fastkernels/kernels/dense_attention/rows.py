@@ -9,8 +9,12 @@ from fastkernels.kernels.plans import planned
 
 def lengths(query_starts_B1: Tensor, key_starts_B1: Tensor) -> tuple[list[int], list[int]]:
     """Queries and keys of each row, on the host; read once for all layers of a forward."""
-    starts = (query_starts_B1, key_starts_B1)
-    return planned("dense_attention", starts, (), lambda: tuple(s.diff().tolist() for s in starts))
+    return planned(
+        "dense_attention",
+        (query_starts_B1, key_starts_B1),
+        (),
+        lambda: (query_starts_B1.diff().tolist(), key_starts_B1.diff().tolist()),
+    )
 
 
 def are_equal(

@@ -40,10 +40,7 @@ def dense_attention(
 ) -> Tensor:
     rows = len(query_starts_B1) - 1
     if rows and are_equal(q_THK, k_SHK, query_starts_B1, max_query_len, max_key_len):
-        o_BHLK = F.scaled_dot_product_attention(
-            *(batched(x, rows) for x in (q_THK, k_SHK, v_SHK)), scale=scale
-        )
-        return o_BHLK.transpose(1, 2).reshape(q_THK.shape)
+        return _attend(q_THK, k_SHK, v_SHK, rows, scale).reshape(q_THK.shape)
     o_THK = torch.empty(q_THK.shape, dtype=q_THK.dtype, device=q_THK.device)
     query_lens, key_lens = lengths(query_starts_B1, key_starts_B1)
     parts = zip(
@@ -51,6 +48,11 @@ def dense_attention(
     )
     for q, k, v, o in parts:
         if len(q):
-            o_1HLK = F.scaled_dot_product_attention(*(batched(x, 1) for x in (q, k, v)), scale=scale)
-            o.copy_(o_1HLK[0].transpose(0, 1))
+            o.copy_(_attend(q, k, v, 1, scale)[0])
     return o_THK
+
+
+def _attend(q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, rows: int, scale: float) -> Tensor:
+    """[B, T / B, H, K] of rows of one length."""
+    q, k, v = (batched(x, rows) for x in (q_THK, k_SHK, v_SHK))
+    return F.scaled_dot_product_attention(q, k, v, scale=scale).transpose(1, 2)
