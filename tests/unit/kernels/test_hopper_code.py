@@ -10,9 +10,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from fastkernels.kernels.activation import triton as activation
+from fastkernels.kernels.dense_attention import triton as dense_attention
 from fastkernels.kernels.glu import triton as glu
 from fastkernels.kernels.launch import warps
+from fastkernels.kernels.layer_norm import triton as layer_norm
 from fastkernels.kernels.policy import interpreting
+from fastkernels.kernels.resize_grid import triton as resize_grid
 from fastkernels.kernels.rms_norm import triton as rms_norm
 from fastkernels.kernels.rope import triton as rope
 from fastkernels.kernels.softmax import triton as softmax
@@ -52,7 +56,9 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
 
-BF16_ROWS = dict.fromkeys(("x", "residual", "weight", "y", "total", "q", "k", "q_out", "k_out"), "*bf16")
+BF16_ROWS = dict.fromkeys("x residual weight bias y total q k q_out k_out".split(), "*bf16")
+    ("x", "residual", "weight", "bias", "y", "total", "q", "k", "q_out", "k_out"), "*bf16"
+)
 
 
 @pytest.mark.parametrize("add", [False, True])
@@ -84,3 +90,36 @@ def test_rope(integer):
     types = {**BF16_ROWS, "cos_sin": "*fp32", "positions": f"*i{bits}"}
     constants = {"position_stride": 1, "H": 32, "J": 8, "K": 128, "R": 128, "HEADS": 8, "HALF": 64, "REST": 0}
     check(ptx(rope._rope, types, constants, 1024), scalar=f"b{bits}")
+
+
+@pytest.mark.parametrize(("dim", "rows"), [(1152, 1), (4096, 1), (128, 8)])
+def test_layer_norm(dim, rows):
+    width = triton.next_power_of_2(dim)
+    inner = {} if rows > 1 else {"inner": 1}
+    constants = {"D": dim, "ROWS": rows, "WIDTH": width, **inner}
+    check(ptx(layer_norm._normalise_rows, {**BF16_ROWS, "eps": "fp32"}, constants, rows * width))
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
+def test_activation(name):
+    constants = {"inner": 1, "F": 4304, "NAME": name, "ROWS": 2, "WIDTH": 1024}
+    check(ptx(activation._activate_rows, BF16_ROWS, constants, 2048))
+
+
+def test_resize_grid():
+    types = {"table": "*bf16", "out": "*bf16", **dict.fromkeys(("y", "x", "heights", "widths"), "*i64")}
+    code = ptx(resize_grid._resample, types, {"M": 16, "N": 16, "D": 1152, "WIDTH": 2048}, 2048)
+    assert "ld.global.v4.b32" in code
+    assert ".local" not in code
+
+
+@pytest.mark.parametrize("head_dim", [64, 72, 128])
+def test_dense_attention_uses_the_tensor_cores(head_dim):
+    dims = max(16, triton.next_power_of_2(head_dim))
+    queries, keys, _, stages = dense_attention.SHAPES[2, dims]
+    types = {**dict.fromkeys(("query", "key", "value", "out"), "*bf16"), "scale": "fp32",
+             **dict.fromkeys(("query_starts", "key_starts"), "*i32")}  # fmt: skip
+    constants = {"H": 16, "K": head_dim, "M": queries, "TILE": keys, "DIMS": dims, "STAGES": stages}
+    code = ptx(dense_attention._attend, types, constants, 8 * 512)
+    assert "wgmma.mma_async" in code
+    assert ".local" not in code
