@@ -57,8 +57,6 @@ def own_cache(tmp_path, monkeypatch):
 
 
 BF16_ROWS = dict.fromkeys("x residual weight bias y total q k q_out k_out".split(), "*bf16")
-    ("x", "residual", "weight", "bias", "y", "total", "q", "k", "q_out", "k_out"), "*bf16"
-)
 
 
 @pytest.mark.parametrize("add", [False, True])
