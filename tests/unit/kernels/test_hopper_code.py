@@ -56,7 +56,8 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
 
-BF16_ROWS = dict.fromkeys("x residual weight bias y total q k q_out k_out".split(), "*bf16")
+BF16_NAMES = ("x", "residual", "weight", "bias", "y", "total", "q", "k", "q_out", "k_out")
+BF16_ROWS = dict.fromkeys(BF16_NAMES, "*bf16")
 
 
 @pytest.mark.parametrize("add", [False, True])
