@@ -23,7 +23,7 @@ from fastkernels.judge.oracle import Oracle
 from fastkernels.loader.inputs import cast, draw, trial_specs
 from fastkernels.loader.materialize import bind, build_module, mutable_names
 from fastkernels.loader.overlay import Overlay
-from fastkernels.records import Case
+from fastkernels.records import Case, TensorSpec
 from fastkernels.registry.schema import TaskEntry
 
 Outputs = Mapping[str, Tensor]
@@ -78,6 +78,14 @@ class NotApplicable:
 RIGHT = Change("mutant", "none", around=lambda module: contextlib.nullcontext())
 
 
+def unaudited(case: Case) -> str | None:
+    """Why nothing can be said of a case yet, or None."""
+    specs = trial_specs(case, build_module(Overlay.over_baseline(), case, "meta"))
+    if any(spec.draw == "state" for spec in specs.values()):
+        return "it keeps recurrent states, which no mutant knows yet"
+    return None
+
+
 @dataclass
 class Subject:
     entry: TaskEntry
@@ -94,6 +102,11 @@ class Subject:
         self.caches = [name for name, spec in self.specs.items() if spec.draw == "cache"]
         self.oracle = Oracle(self.case, overlay, self.device)
         self._modules[self.dtype] = self.module
+
+    @property
+    def changeable(self) -> dict[str, TensorSpec]:
+        """What may matter: rows say where states lie, and there are none (`unaudited`)."""
+        return {name: spec for name, spec in self.specs.items() if spec.draw != "step.rows"}
 
     @property
     def dtype(self) -> torch.dtype:

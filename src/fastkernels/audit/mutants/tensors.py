@@ -23,7 +23,7 @@ Tensors = Mapping[str, Tensor]
 
 def mutants(subject: Subject, draw: Draw, calls: Mapping[str, Call]) -> list[Change | NotApplicable]:
     found: list[Change | NotApplicable] = []
-    for name, spec in subject.specs.items():
+    for name, spec in subject.changeable.items():
         found.append(_stale(name, draw, _unused(subject, calls, name)))
         if name.startswith("param."):
             found += _parameter(name, spec)
