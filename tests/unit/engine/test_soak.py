@@ -15,7 +15,7 @@ from fastkernels import LLM, SamplingParams
 from .test_llm import make, tokenizer
 from .test_loop import assert_nothing_is_held
 
-REQUESTS = 110
+REQUESTS = 150
 
 
 @dataclass
