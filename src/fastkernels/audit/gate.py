@@ -17,13 +17,11 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from fastkernels.audit.subject import Draw, Outputs, Subject
-from fastkernels.judge import compare, metadata, rules
+from fastkernels.judge import compare, metadata, rules, sampler
 from fastkernels.judge.compare import Errors
 from fastkernels.judge.conditioning import conditioning
 from fastkernels.judge.sampler import SamplerJudge
 from fastkernels.judge.verdict import Verdict
-
-_SAMPLER_ARGUMENTS = ("logits", "temperature", "top_k", "top_p")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +116,7 @@ class Gate:
         return self._moves
 
     def _sampled(self, name: str, outputs: Outputs) -> Ruling:
-        arguments = {_plain(key): value for key, value in self._draw.inputs.items() if key.startswith("arg.")}
-        given = [arguments.get(key) for key in _SAMPLER_ARGUMENTS]
+        given = sampler.arguments(self._draw.inputs)
         judge = self._samplers.setdefault(name, SamplerJudge(self.seed))
         (ids,) = outputs.values()
         verdict = judge.check(ids, *given)  # type: ignore[arg-type]
@@ -127,10 +124,3 @@ class Gate:
 
     def _strip(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return rules.without_null_block(outputs, self.subject.caches)
-
-
-def _plain(name: str) -> str:
-    """`logits` for `arg.logits_BV`: a shape suffix is no part of a name."""
-    stem = name.removeprefix("arg.")
-    head, _, tail = stem.rpartition("_")
-    return head if head and tail.isupper() else stem

@@ -19,6 +19,7 @@ decide by one sample.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -27,12 +28,26 @@ from torch import Tensor
 from fastkernels.judge.compare import Comparison
 from fastkernels.judge.verdict import Verdict
 
+_ARGUMENTS = ("logits", "temperature", "top_k", "top_p")
 BINS = 16
 MIN_PER_BIN = 5  # the chi-square approximation needs this many expected draws in each bin
 ENOUGH = 512  # draws of a trial: by then one id for all rows, or always the likeliest, is seen
 SIGNIFICANCE = 1e-7  # a right sampler is condemned once in ten million trials
 # Float32 kernels sum V probabilities before they cut at top_p: mass this close to it may fall on either side.
 TOP_P_SLACK = 1e-4
+
+
+def arguments(inputs: Mapping[str, Tensor]) -> tuple[Tensor | None, ...]:
+    """The arguments of `SamplerJudge.check` behind the ids, from a trial's inputs by name."""
+    given = {_plain(name): value for name, value in inputs.items() if name.startswith("arg.")}
+    return tuple(given.get(name) for name in _ARGUMENTS)
+
+
+def _plain(name: str) -> str:
+    """`logits` for `arg.logits_BV`: a shape suffix is no part of a name."""
+    stem = name.removeprefix("arg.")
+    head, _, tail = stem.rpartition("_")
+    return head if head and tail.isupper() else stem
 
 
 class Allowed(NamedTuple):

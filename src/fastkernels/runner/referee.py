@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fastkernels.judge import compare, metadata, rules
+from fastkernels.judge import compare, metadata, rules, sampler
 from fastkernels.judge.compare import Comparison, Errors
 from fastkernels.judge.conditioning import conditioning
 from fastkernels.judge.oracle import Oracle
@@ -26,8 +26,6 @@ from fastkernels.records import Case, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner import account
 from fastkernels.runner.party import Reading
-
-_SAMPLER_ARGUMENTS = ("logits", "temperature", "top_k", "top_p")
 
 
 class Referee:
@@ -198,8 +196,7 @@ class Referee:
     def _sampled(
         self, inputs: Mapping[str, Tensor], ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]
     ) -> Verdict | None:
-        arguments = {_plain(name): value for name, value in inputs.items() if name.startswith("arg.")}
-        given = [arguments.get(name) for name in _SAMPLER_ARGUMENTS]
+        given = sampler.arguments(inputs)
         (name,) = theirs
         if problem := self._samplers["baseline"].check(theirs[name], *given):  # type: ignore[arg-type]
             return _invalid(f"the baseline: {problem.failure.message if problem.failure else problem.label}")
@@ -216,13 +213,6 @@ class Referee:
             self.worst is None or comparison.error_ratio > (self.worst.error_ratio or 0)
         ):
             self.worst = comparison
-
-
-def _plain(name: str) -> str:
-    """`logits` for `arg.logits_BV`: a shape suffix is no part of a name."""
-    stem = name.removeprefix("arg.")
-    head, _, tail = stem.rpartition("_")
-    return head if head and tail.isupper() else stem
 
 
 def _joined(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

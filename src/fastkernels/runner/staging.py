@@ -22,12 +22,11 @@ _MOST_SHIFTS = 16  # alignments by which a tensor may start later in its block
 
 
 class Staging:
-    """`tensors`: the work tensors by name. `prepares`: parameters are repacked after every load."""
+    """`tensors`: the work tensors by name."""
 
     def __init__(self, device: WorkerDevice, inbox: Attached, link: int, module: nn.Module) -> None:
         self._device, self._inbox, self._link, self._module = device, inbox, link, module
         self._shifts = random.Random()
-        self.prepares = any(callable(getattr(part, "prepare", None)) for part in module.modules())
         self.tensors: dict[str, Tensor] = {}
         self._inputs: list[tuple[int, int, int]] = []  # (to, from, bytes)
         self._raw_parameters: list[tuple[int, int, int]] = []
