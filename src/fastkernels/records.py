@@ -45,6 +45,7 @@ class TensorSpec(Record):
     draw: str = "normal"
     low: float = 0
     high: float = 1
+    row: int | None = None  # elements of what a distribution takes for a row; None: the last dimension
 
 
 class Batch(Record):

@@ -50,7 +50,8 @@ def trial_specs(case: Case, baseline: nn.Module) -> dict[str, TensorSpec]:
     arguments = {name: spec for name, spec in case.inputs.items() if isinstance(spec, TensorSpec)}
     owners, groups, states = paged_owners(baseline), cache_groups(baseline), state_owners(baseline)
     if owners or any(spec.draw == "cache" for spec in arguments.values()):
-        arguments = {name: _attended(spec) for name, spec in arguments.items()}
+        by_head = next((paged.shape[-1] for name, _, paged in owners if not name), None)
+        arguments = {name: _attended(spec, by_head) for name, spec in arguments.items()}
     specs = {f"arg.{name}": spec for name, spec in arguments.items()}
     specs |= {f"param.{name}": _parameter_spec(name, value) for name, value in parameters(baseline).items()}
     specs |= routing.routed(specs, baseline)
@@ -128,7 +129,8 @@ def draw_links(
         elif name.startswith("param."):
             value.normal_(0, spec.shape[-1] ** -0.5, generator=generator)
         elif spec.draw in _LIMITS:
-            distributions.fill(value, distribution, generator, _LIMITS[spec.draw])
+            rows = value if spec.row is None else value.view(-1, spec.row)
+            distributions.fill(rows, distribution, generator, _LIMITS[spec.draw])
         else:
             raise ValueError(f"{case.task} {case.id}: {name} has unknown draw '{spec.draw}'")
         if spec.draw.startswith("routed"):
@@ -162,9 +164,16 @@ def _layout(case: Case, seed: int, group: int) -> Layout:
     return layout(case.batch, case_pool_blocks(case), _seed(seed, f"layout.{group}"))
 
 
-def _attended(spec: TensorSpec) -> TensorSpec:
-    """The same argument of a task that attends: its values become logits of a softmax, so limited."""
-    return spec.model_copy(update={"draw": "attended"}) if spec.draw == "normal" else spec
+def _attended(spec: TensorSpec, head: int | None) -> TensorSpec:
+    """The same argument of a task that attends: its values become logits of a softmax, so limited.
+
+    `head`: its size, where the arguments are queries, keys and values by heads, side by side. A row is one
+    head of a token then. Were it all of them, constant rows would give every head the same output, which
+    cancels to almost nothing in some of thousands of tokens: no kernel has a correct digit there.
+    """
+    if spec.draw != "normal":
+        return spec
+    return spec.model_copy(update={"draw": "attended", "row": head})
 
 
 def _spoil_unheld(name: str, pool: Tensor, case: Case, seed: int) -> None:

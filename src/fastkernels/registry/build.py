@@ -200,7 +200,18 @@ def _rows_of(call: TaskCall, batch: Batch) -> Batch:
             rows = list(zip(batch.query_lens, batch.seq_lens))[seen.storage_offset() :][: seen.shape[0]]
             runs = ((len(list(run)), *row) for row, run in itertools.groupby(rows))
             return Batch(rows=tuple(runs), block_size=batch.block_size)
-    return batch
+    stores = any(draw.draw == "cache" for name, draw in call.task.draws.items() if name in call.arguments)
+    return _without_context(batch) if stores and not _attends(call) else batch
+
+
+def _without_context(batch: Batch) -> Batch:
+    """The same query tokens at the same places of their blocks, in a pool as small as they need: nobody reads
+    what is cached before them, and only small pools leave room for a chain of calls."""
+    kept = [
+        (count, query, query + ((seq - query - 1) % batch.block_size + 1 if seq > query else 0))
+        for count, query, seq in batch.rows
+    ]
+    return Batch(rows=tuple(kept), block_size=batch.block_size)
 
 
 def _key(case: Case, attends: bool) -> str:

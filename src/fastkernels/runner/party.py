@@ -100,8 +100,6 @@ class Reading:
 
     `ns` is the worker's word for one link, `claimed_ns` for all of them with what the clock reads for
     nothing. `window_ns` and `cpu_ns` are the judge's own: wall clock round the call, CPU time of the process.
-    So are `rest_ns` and `rest_cpu_ns`: the same of the time since the last iteration in which the process
-    should have stood still.
     """
 
     ns: float
@@ -115,8 +113,6 @@ class Reading:
     outputs: dict[str, Tensor]  # in the outbox: valid until the next iteration
     echo: dict[str, Tensor]
     flags: dict[str, str] = field(default_factory=dict)
-    rest_ns: int = 0
-    rest_cpu_ns: int = 0
 
 
 class Party:
@@ -131,8 +127,6 @@ class Party:
         self._outbox: Arena | None = None
         self._echo: Arena | None = None
         self._captured: list[dict[str, Result]] = []
-        self._asleep: tuple[int, int] | None = None  # since when, with how much CPU time
-        self._rest_ns = self._rest_cpu_ns = 0
         self.standing = worker.standing()
         self.prepares = False
         self.kernels: dict[str, str] = {}
@@ -143,6 +137,7 @@ class Party:
         """Import, build, attach to the inbox (which holds the first inputs) and call once; describes the
         results."""
         self.unload()
+        self.worker.restless = None
         limits = self._timeouts
         self._call("open", limits.open, layers=list(layers), case=case, implementations=implementations)
         self.prepares = self._answer("build", _Built, limits.build).prepares
@@ -173,7 +168,7 @@ class Party:
             if len(answer.outputs) != plan.links:
                 raise self._garbled("capture", f"{len(answer.outputs)} of {plan.links} links are described")
             self.kernels, self._captured = answer.kernels, answer.outputs
-        self._sleep()
+        self.worker.pause()
         return answer
 
     def iterate(
@@ -207,9 +202,7 @@ class Party:
         window_ns, cpu_after = time.perf_counter_ns() - begin, self._cpu_ns()
         clock_mhz = self._clock.sample()
         inspected = self._answer("inspect", _Inspected, self._timeouts.call, echo=list(echo))
-        rest_ns, rest_cpu_ns = self._rest_ns, self._rest_cpu_ns
-        self._rest_ns = self._rest_cpu_ns = 0
-        self._sleep()
+        self.worker.pause()
         overhead_ns = 0 if contract == "host" else self._overhead_ns
         results = self._captured if contract == "graph" else [inspected.outputs]
         results = results if link is None else [results[link]]
@@ -227,8 +220,6 @@ class Party:
             outputs=self._lay(results[0], ran),
             echo={name: of_links(self._echo.tensors[name], ran) for name in echo},
             flags=inspected.flags,
-            rest_ns=rest_ns,
-            rest_cpu_ns=rest_cpu_ns,
         )
 
     def again(self, reading: Reading) -> dict[str, Tensor]:
@@ -237,7 +228,7 @@ class Party:
         assert self._outbox is not None
         self._outbox.poison()
         self._call("again", self._timeouts.call)
-        self._sleep()
+        self.worker.pause()
         return {
             name: self._outbox.view(name, tensor.shape[1:], tensor.stride()[1:])[:1]
             for name, tensor in reading.outputs.items()
@@ -281,25 +272,9 @@ class Party:
                 laid[name] = self._outbox.view(name, description.shape, description.stride)[links]
         return laid
 
-    def _sleep(self) -> None:
-        self.worker.pause()
-        cpu_ns = self._cpu_ns()
-        self._asleep = None if cpu_ns is None else (time.perf_counter_ns(), cpu_ns)
-
-    def _wake(self) -> None:
-        """Note what a stopped process did before it may run again."""
-        cpu_ns = self._cpu_ns()
-        if self._asleep is not None and cpu_ns is not None:
-            since_ns, cpu_before_ns = self._asleep
-            self._rest_ns += time.perf_counter_ns() - since_ns
-            self._rest_cpu_ns += cpu_ns - cpu_before_ns
-        self._asleep = None
-
     def _call(
         self, phase: Phase, timeout_s: float, descriptors: Sequence[int] = (), **arguments: Any
     ) -> dict:
-        if self._asleep is not None:
-            self._wake()
         try:
             return self.worker.call(phase, timeout_s, descriptors, **arguments)
         except WorkerProblem as problem:

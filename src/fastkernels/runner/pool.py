@@ -33,6 +33,8 @@ from fastkernels.runner.protocol import (
 
 START_TIMEOUT_S = 180.0  # Python, torch and a CUDA context on a cold disk
 _END_TIMEOUT_S = 10.0  # after SIGKILL only the kernel stands between us and the exit status
+_STOP_TIMEOUT_S = 10.0  # after SIGSTOP as well; a thread in the middle of a system call finishes that first
+_STOP_LOOK_S = 20e-6
 
 
 class WorkerProblem(Exception):
@@ -90,6 +92,9 @@ class Worker:
             self.scratch.adopt_caches()
         self._channel, theirs = socket.socketpair()
         self._paused = False
+        self.restless: str | None = (
+            None  # how it ran while it should have stood still; whoever asks resets it
+        )
         self.busy = False  # a call was sent and its answer has not come
         ours = shared_caches is not None
         options = [str(theirs.fileno()), str(int(namespaces)), str(memory_bytes or 0), str(int(ours))]
@@ -160,18 +165,36 @@ class Worker:
         return Standing(cores, os.getpriority(os.PRIO_PROCESS, self.pid), os.sched_getscheduler(self.pid))
 
     def pause(self) -> None:
-        """Stop the whole process group until its next call: nothing of it runs while another worker has its
-        turn."""
-        if not self._paused and self.alive:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGSTOP)
-            self._paused = True
+        """Stop the whole process group until its next call, and wait until the process stands still: nothing
+        of it runs while another worker has its turn."""
+        if self._paused or not self.alive:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGSTOP)
+        self._paused = True
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        while not self._changed(os.WSTOPPED) and self.alive:
+            if time.monotonic() > deadline:
+                self.restless = f"did not stop within {_STOP_TIMEOUT_S:.0f} s"
+                return
+            time.sleep(_STOP_LOOK_S)
 
     def resume(self) -> None:
-        if self._paused:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGCONT)
-            self._paused = False
+        if not self._paused:
+            return
+        # The kernel tells a parent of every stop and every continuation; ours were taken note of.
+        if self._changed(os.WSTOPPED | os.WCONTINUED):
+            self.restless = "was continued"
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGCONT)
+        self._changed(os.WCONTINUED)
+        self._paused = False
+
+    def _changed(self, to: int) -> bool:
+        """Whether the process was stopped or continued (`to`) since this was last asked."""
+        with contextlib.suppress(ChildProcessError):
+            return os.waitid(os.P_PID, self.pid, to | os.WNOHANG) is not None
+        return False
 
     def close(self) -> None:
         """Kill the process group that we started, and remove the scratch folder. May be called twice."""

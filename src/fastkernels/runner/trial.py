@@ -207,7 +207,8 @@ class Trial:
     def _audit(self, sampled: Sampled) -> Verdict | None:
         """Whether the candidate's own account of its time can be true."""
         blocks = sampled.blocks
-        if verdict := account.restless(blocks.c) or account.shared_work(sampled.alone, blocks):
+        restless = account.restless(self._lineup.c.worker.restless)
+        if verdict := restless or account.shared_work(sampled.alone, blocks):
             return verdict
         slack_ns = WINDOW_SLACK_NS[self._outcome.contract]
         if slack_ns is not None and (

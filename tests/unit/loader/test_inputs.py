@@ -78,6 +78,13 @@ def test_names_and_shapes_of_a_module_with_caches():
     assert specs["step.block_tables.0"].shape == (5, 3)
 
 
+def test_a_row_of_queries_that_lie_side_by_side_is_one_head():
+    """Were every head the same, some outputs would cancel to nothing."""
+    query = draw(specs_of(ATTEND), ATTEND, 1, "constant_rows")["arg.query"].view(TOKENS, 4, 8)
+    assert (query == query[..., :1]).all()
+    assert (query[:, 0, 0] != query[:, 1, 0]).all()
+
+
 def test_a_module_without_caches_has_no_step():
     linear = case(
         "L1/linear",

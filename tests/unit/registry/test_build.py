@@ -64,3 +64,12 @@ def test_every_full_case_can_be_built_and_called_on_the_meta_device() -> None:
         steps = {name: spec for name, spec in specs.items() if spec.draw.startswith("step.")}
         if case.batch and sum(case.batch.seq_lens) < 20_000:
             draw(steps, case, seed=1)
+
+
+def test_a_store_has_no_more_context_than_its_places_need() -> None:
+    """Nobody reads the context, and pools of gigabytes leave no room for a chain."""
+    for case in registry.cases("L1/kv_cache"):
+        assert case.batch is not None
+        full = [r for c in registry.cases("L1/decode_attention") if c.batch for r in c.batch.rows]
+        assert max(seq - query for _, query, seq in case.batch.rows) <= case.batch.block_size
+        assert max(seq for _, _, seq in full) > case.batch.block_size

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import shutil
 import time
 from pathlib import Path
@@ -103,6 +104,33 @@ def test_a_paused_worker_stands_still_until_its_next_call(worker: Worker) -> Non
     assert after[0] == "T"
     assert before[11:13] == after[11:13], "it used CPU time while it was paused"
     assert worker.call("count")["beats"] > 0
+    assert worker.restless is None
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_a_paused_worker_that_somebody_continues_is_seen(worker: Worker, hides: bool) -> None:
+    """Even if it is stopped again before anybody looks."""
+    worker.pause()
+    os.kill(worker.pid, signal.SIGCONT)
+    if hides:
+        time.sleep(0.02)
+        os.kill(worker.pid, signal.SIGSTOP)
+        time.sleep(0.02)
+    assert worker.call("add", a=1, b=1) == {"sum": 2}
+    assert worker.restless == "was continued"
+    worker.restless = None
+    for _ in range(20):
+        worker.pause()
+        worker.call("add", a=1, b=1)
+    assert worker.restless is None, "our own signals are taken for somebody else's"
+
+
+def test_a_pause_waits_until_the_process_stands_still(worker: Worker) -> None:
+    worker.call("beat")
+    for _ in range(50):
+        worker.pause()
+        assert state(worker.pid) == "T"
+        worker.resume()
 
 
 def test_the_judges_memory_is_hidden(worker: Worker) -> None:
