@@ -2,8 +2,8 @@
 
 import errno
 import os
-import signal
 import shutil
+import signal
 import time
 from pathlib import Path
 
