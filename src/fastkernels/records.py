@@ -192,7 +192,7 @@ class KernelRow(Record):
     roofline_pct: float | None = None  # floor time from bytes and flops / candidate time
     capture: Literal["yes", "no", "n/a"] = "n/a"
     links: int = 1  # calls of the captured chain; durations are of one of them
-    compile: Literal["ok", "graph break", "error", "n/a"] = "n/a"
+    compile: Literal["ok", "graph break", "recompiles", "error", "n/a"] = "n/a"
     compile_detail: str | None = None
     origins: dict[str, float] | None = None  # share of device time: authored, vendor, torch, inductor, nccl
     timed: bool = True

@@ -27,10 +27,11 @@ from fastkernels.records import Failure, KernelReport, KernelRow
 from fastkernels.runner import isolation
 from fastkernels.runner.bench import Bench
 from fastkernels.runner.crew import Crew
+from fastkernels.runner.looks import compile_columns, origin_columns
 from fastkernels.runner.party import Timeouts
 from fastkernels.runner.plan import Job, KernelsRequest, Work, plan
 from fastkernels.runner.pool import default_threads
-from fastkernels.runner.rows import compile_columns, origin_columns, row, unavailable_row
+from fastkernels.runner.rows import row, unavailable_row
 from fastkernels.runner.trial import Trial
 
 # A candidate that was ended this often in one task is not tried on the rest of its cases.
