@@ -91,6 +91,9 @@ def test_every_candidate_has_an_expected_verdict() -> None:
 def test_candidates_get_their_verdict(judged, name: str) -> None:
     expected, row = EXPECTED[name], judged[name]
     verdict, failure = row["verdict"], row["failure"]
+    if "refused" in expected and verdict == "IMPORT_ERROR":
+        assert expected["refused"] in failure["message"], "this system's kernel stops the attack itself"
+        return
     assert verdict.startswith(expected["verdict"]), failure
     if verdict == "PASSED":
         assert failure is None
