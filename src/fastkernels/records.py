@@ -34,7 +34,8 @@ class TensorSpec(Record):
     routing.FIELD ids, order or starts: which experts the tokens choose (loader/routing.py)
     routed        as normal, with a direction in each row that a router recognises
     router        the gate that recognises it
-    step.FIELD    the batch's positions, query_starts, seq_lens, rows, block_tables, slots (loader/inputs.py)
+    step.FIELD    the batch's positions, query_starts, seq_lens, rows, block_tables, slots or grids
+                  (loader/inputs.py)
     cache         a paged pool [blocks, block_size, ...] of the batch's size, values as normal
     state         a pool [rows, ...] of states of the batch's size, values as normal
     log_decay     logarithms of decays, at most 0: a log-sigmoid of what normal gives
@@ -52,14 +53,27 @@ class Batch(Record):
     """The requests behind a call, as runs `(count, query_len, seq_len)`; seq_len includes the query.
 
     Decode rows (query_len 1, seq_len > 1) come first. Block tables are shuffled: blocks of a row are never
-    contiguous.
+    contiguous. A batch of images has `grids` instead, runs `(count, rows, columns)` of patches: an image is
+    a row whose tokens are all there.
     """
 
-    rows: tuple[tuple[int, int, int], ...]
+    rows: tuple[tuple[int, int, int], ...] = ()
     block_size: int = 16
+    grids: tuple[tuple[int, int, int], ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _images_are_rows(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("grids") and not data.get("rows"):
+            return {**data, "rows": [(count, h * w, h * w) for count, h, w in data["grids"]]}
+        return data
 
     @model_validator(mode="after")
     def _ordered(self) -> Batch:
+        if not self.rows or any(min(grid) < 1 for grid in self.grids):
+            raise ValueError("a batch needs rows, or grids of at least one patch")
+        if self.grids and self.rows != tuple((count, h * w, h * w) for count, h, w in self.grids):
+            raise ValueError("rows differ from what the grids give")
         for count, query_len, seq_len in self.rows:
             if count < 1 or not 1 <= query_len <= seq_len:
                 raise ValueError(
@@ -106,7 +120,7 @@ class Provenance(Record):
 
     architecture: str
     config: str
-    phase: Literal["prefill", "decode", "mixed", "held-out"]
+    phase: Literal["prefill", "decode", "mixed", "encode", "held-out"]
 
 
 class Case(Record):
