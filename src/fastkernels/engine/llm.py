@@ -81,6 +81,7 @@ class LLM:
         if self.device.index is not None:
             torch.cuda.set_device(self.device)
         self.source = find(model, config, size or ("full" if self.device.type == "cuda" else "tiny"))
+        self.source.require("tokens", "LLM")
         self.dtype = self.source.dtype(self.device) if dtype == "auto" else dtype_of(dtype)
         self.limits = self._limits(max_num_seqs, max_model_len, max_num_batched_tokens, block_size)
         self.overlay = overlay or Overlay.over_baseline()

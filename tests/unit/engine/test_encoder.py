@@ -14,8 +14,9 @@ from torch.utils._pytree import tree_leaves
 from fastkernels.engine.batch_stage import BatchStage
 from fastkernels.engine.call_graphs import CallGraphs, Captured, _cloned
 from fastkernels.engine.encoder import Encoder
+from fastkernels.engine.llm import LLM
 from fastkernels.engine.program import Call, Engine
-from fastkernels.errors import RequestError
+from fastkernels.errors import RequestError, UsageError
 
 CPU = torch.device("cpu")
 
@@ -97,6 +98,13 @@ def test_refused_images_do_no_harm(image: Tensor, says: str):
         one.encode([*images([(48, 48)]), image])
     assert len(one.encode(images([(48, 48)]))) == 1
     assert len(one.encode([])) == 0
+
+
+def test_each_face_serves_its_kind_of_answer():
+    with pytest.raises(UsageError, match="siglip2:tiny answers with embedding: LLM serves"):
+        LLM("siglip2", size="tiny")
+    with pytest.raises(UsageError, match="llama:tiny answers with tokens: Encoder serves"):
+        Encoder("llama", size="tiny")
 
 
 def test_second_call_of_a_signature_is_captured_and_later_ones_replay_with_their_own_inputs():
