@@ -94,11 +94,10 @@ def _hottest(load: Load, layer: int) -> str:
 
 
 def _times(each: Times) -> list[str | Text]:
-    ratio = each.us["captured"] / each.us["uniform"] if "uniform" in each.us else None
     return [
         each.task,
         each.case,
         each.candidate,
         *(f"{each.us[skew]:.4g}" if skew in each.us else "" for skew in SKEWS),
-        "" if ratio is None else f"{ratio:.3f}",
+        f"{each.ratio('captured'):.3f}",
     ]

@@ -1,11 +1,9 @@
-"""The comparison as a picture: shares by favourite, the captured load of every layer, times if there are some."""
+"""The comparison as a picture: shares by favourite, the captured load of every layer, times if known."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from fastkernels.capture.comparison import Comparison
 from fastkernels.capture.loads import SKEWS
@@ -52,37 +50,42 @@ def _shares(axes: Any, found: Comparison, phase: str) -> None:
     for load in found.loads:
         if load.phase != phase:
             continue
-        share_LR = 100 * load.share_LE.sort(1, descending=True).values
+        share_LR = 100 * load.share_LE.sort(1, descending=True).values.numpy()
         rank = range(1, share_LR.shape[1] + 1)
         colour = COLOURS[load.skew]
         axes.plot(rank, share_LR.mean(0), marker="o", markersize=3, color=colour, label=load.skew)
-        axes.fill_between(rank, share_LR.amin(0), share_LR.amax(0), color=colour, alpha=0.15)
+        axes.fill_between(rank, share_LR.min(0), share_LR.max(0), color=colour, alpha=0.15)
     axes.set(title=f"{phase}: load by favourite", xlabel="expert, hottest first", ylabel="% of choices")
     axes.set_ylim(bottom=0)
+    _whole(axes.xaxis)
     axes.legend()
 
 
 def _layers(figure: Any, axes: Any, found: Comparison, phase: Any) -> None:
     share_LE = found.captured(phase).share_LE
-    relative_LE = share_LE * share_LE.shape[1]
-    image = axes.imshow(
-        relative_LE, aspect="auto", cmap="coolwarm", vmin=0, vmax=max(2.0, float(torch.max(relative_LE)))
-    )
+    relative_LE = (share_LE * share_LE.shape[1]).numpy()
+    most = max(2.0, float(relative_LE.max()))
+    image = axes.imshow(relative_LE, aspect="auto", cmap="coolwarm", vmin=0, vmax=most)
     axes.set(title=f"{phase}: captured load / mean", xlabel="expert", ylabel="layer")
+    _whole(axes.xaxis, axes.yaxis)
     figure.colorbar(image, ax=axes)
 
 
 def _times(axes: Any, found: Comparison) -> None:
-    """Relative to uniform routing where it was timed, else to captured."""
     height = 0.8 / len(SKEWS)
     for index, skew in enumerate(SKEWS):
-        timed = [(row, each) for row, each in enumerate(found.times) if skew in each.us]
-        relative = [each.us[skew] / each.us.get("uniform", each.us["captured"]) for _, each in timed]
-        places = [row + index * height for row, _ in timed]
-        axes.barh(places, relative, height=height, color=COLOURS[skew], label=skew)
+        timed = [(row, each.ratio(skew)) for row, each in enumerate(found.times) if skew in each.us]
+        places, ratios = [row + index * height for row, _ in timed], [ratio for _, ratio in timed]
+        axes.barh(places, ratios, height=height, color=COLOURS[skew], label=skew)
     names = [f"{each.task} {each.candidate}\n{each.case}" for each in found.times]
     axes.set_yticks([row + height for row in range(len(names))], names, fontsize="x-small")
     axes.invert_yaxis()
     axes.set(title="time against uniform routing", xlabel="ratio")
     axes.axvline(1, color="black", linewidth=0.5)
-    axes.legend(fontsize="small")
+    axes.legend(loc="lower left", fontsize="small")
+
+
+def _whole(*axes: Any) -> None:
+    """Ticks at whole numbers: experts and layers are counted."""
+    for axis in axes:
+        axis.get_major_locator().set_params(integer=True)

@@ -1,4 +1,4 @@
-"""Durations by routing, from a report of `fk kernels --golden`: a case, its captured twin, its zipf sister."""
+"""Durations by routing, from a report of `fk kernels --golden`."""
 
 from __future__ import annotations
 
@@ -20,19 +20,23 @@ class Times:
     candidate: str
     us: dict[str, float]
 
+    def ratio(self, skew: str) -> float:
+        """Time against uniform routing."""
+        return self.us[skew] / self.us["uniform"]
+
 
 def times(report: KernelReport) -> list[Times]:
-    """Cases that were timed with captured routing and with another one. UsageError if there are none."""
+    """Cases that were timed with captured and with uniform routing. UsageError if there are none."""
     found: defaultdict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
     known = {task: _skews(task) for task in {row.task for row in report.rows}}
     for row in report.rows:
         if row.candidate_us is not None and row.case in known[row.task]:
             skew, case = known[row.task][row.case]
             found[row.task, case, row.candidate][skew] = row.candidate_us
-    compared = [Times(*key, us) for key, us in found.items() if CAPTURED in us and len(us) > 1]
+    compared = [Times(*key, us) for key, us in found.items() if {CAPTURED, "uniform"} <= set(us)]
     if not compared:
         raise UsageError(
-            "--times: the report has no case that was timed with captured and with another routing. "
+            "--times: the report has no case that was timed with captured and with uniform routing. "
             "Make one: fk kernels --golden DIR --self-test --target grouped_gemm --json REPORT"
         )
     return compared

@@ -67,13 +67,14 @@ def command(
     from fastkernels.capture.comparison import compare
     from fastkernels.capture.page import parts
     from fastkernels.cli.output import emit_json
+    from fastkernels.measure.environment import require_device
     from fastkernels.report.layout import show
 
     if plot is not None:
         picture.require()
     if golden is None:
         golden = _run(flags)
-    found = compare(golden, flags["device"] or "cpu", report)
+    found = compare(golden, require_device(flags["device"]), report)
     show(parts(found), sys.stderr if json_path == "-" else sys.stdout)
     if json_path is not None:
         emit_json(found.facts(), json_path)

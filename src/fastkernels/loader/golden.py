@@ -88,13 +88,13 @@ def logits(golden: Golden, tokens: int, generator: Generator) -> Tensor:
 
 def reached(golden: Golden, tokens: int) -> int:
     """Experts that have a token in every window of T tokens."""
-    return windows(golden, tokens).reached
+    return windows(golden.folder, golden.phase, tokens).reached
 
 
 @lru_cache(maxsize=64)
-def windows(golden: Golden, tokens: int) -> Windows:
-    values = read(golden.folder)
-    ids_LNK = values.of(golden.phase, "expert_ids").long()
+def windows(folder: str, phase: TokenPhase, tokens: int) -> Windows:
+    values = read(folder)
+    ids_LNK = values.of(phase, "expert_ids").long()
     layers, kept = ids_LNK.shape[:2]
     each = max(1, kept // tokens)
     tokens_WT = torch.arange(each * tokens).view(each, tokens) % kept
@@ -107,7 +107,7 @@ def windows(golden: Golden, tokens: int) -> Windows:
 
 
 def _window(golden: Golden, what: str, tokens: int, generator: Generator) -> Tensor:
-    found = windows(golden, tokens)
+    found = windows(golden.folder, golden.phase, tokens)
     w = int(torch.randint(len(found.layers_W), (), generator=generator))
     order_T = torch.randperm(tokens, generator=generator)
     values_LN = read(golden.folder).of(golden.phase, what)
