@@ -213,8 +213,8 @@ class Capture(Record):
         if self.weights == "random":
             return f"{what}; RANDOM weights: routing of no real model, near uniform"
         if self.prompts == RANDOM_IDS:
-            return f"{what}; real weights, but random prompts: no real text was routed"
-        return f"{what}; real weights"
+            return f"{what}; weights of a checkpoint, but random prompts: no real text was routed"
+        return f"{what}; weights of a checkpoint"
 
 
 # ---------------------------------------------------------------- tier 1

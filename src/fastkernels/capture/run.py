@@ -42,7 +42,7 @@ class CaptureRequest(Record):
     device: Literal["cpu", "cuda"] | None = None
     dtype: str | None = None
     seed: int = 0
-    tokens: int = 4096  # most of each phase that are kept
+    tokens: int = 8192  # most of each phase that are kept
     hidden_tokens: int = 64  # of these, with hidden states
 
     @classmethod

@@ -32,7 +32,7 @@ _POSITIVE = click.IntRange(min=1)
 @click.option(
     "--tokens",
     type=_POSITIVE,
-    default=4096,
+    default=8192,
     show_default=True,
     help="Most tokens of prefill, and of decode, that are kept of every layer.",
 )

@@ -134,7 +134,7 @@ def test_a_file_of_text_is_routed(checkpoint: Path, tmp_path: Path, monkeypatch)
     assert found.requests == 2
     assert found.tokens["prefill"].seen == 14 + 5
     assert found.prompts.startswith("prompts.txt (SHA-256 ")
-    assert found.summary.endswith("; real weights")
+    assert found.summary.endswith("; weights of a checkpoint")
 
 
 # ---------------------------------------------------------------- what cannot be captured
