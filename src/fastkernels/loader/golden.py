@@ -28,7 +28,7 @@ from typing import get_args
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load
+from safetensors.torch import load, save
 from torch import Generator, Tensor
 
 from fastkernels.errors import FileFormatError, UsageError
@@ -165,9 +165,7 @@ def _again(capture: Capture) -> str:
 
 
 def write(folder: Path, capture: Capture, tensors: dict[str, Tensor], calls: list[dict]) -> Capture:
-    """All three files; the provenance last, with the digest of the tensors."""
-    from safetensors.torch import save
-
+    """All three files; the provenance last, with the digest of the tensors. OSError if they cannot be."""
     content = save({name: tensor.contiguous() for name, tensor in tensors.items()})
     capture = capture.model_copy(update={"digest": hashlib.sha256(content).hexdigest()})
     folder.mkdir(parents=True, exist_ok=True)

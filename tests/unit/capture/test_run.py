@@ -160,6 +160,8 @@ def test_nothing_is_loaded_for_a_model_without_choices(tmp_path: Path, monkeypat
     with pytest.raises(UsageError, match="replaces nothing"):
         refused(tmp_path)
     assert (tmp_path / "out" / "mine.txt").read_text() == "precious"
+    with pytest.raises(UsageError, match="nothing can be written into"):
+        refused(tmp_path, out=str(tmp_path / "out" / "mine.txt" / "golden"))
 
 
 def test_a_run_without_decode_steps_is_refused(tmp_path: Path, monkeypatch) -> None:
