@@ -13,7 +13,9 @@ DType = Literal["float64", "float32", "bfloat16", "float16", "int64", "int32", "
 Size = Literal["tiny", "full"]
 Contract = Literal["graph", "eager", "host"]
 Skew = Literal["uniform", "zipf"]
+TokenPhase = Literal["prefill", "decode"]
 
+RANDOM_IDS = "random ids"  # prompts of a capture without a file of text
 UNSTABLE_HALF_WIDTH = 0.05  # an interval wider than 5 % to one side: no number is claimed
 
 
@@ -31,7 +33,8 @@ class TensorSpec(Record):
     ids           indices, uniform in [0, high); the first and the last always occur
     integers      uniform in [low, high), as they fall: seeds, which no two calls may have in common
     uniform       floats, uniform in [low, high)
-    routing.FIELD ids, order or starts: which experts the tokens choose (loader/routing.py)
+    routing.FIELD ids, order or starts: which experts the tokens choose (loader/routing.py); logits: what
+                  a router gave for them, in cases that replay a golden folder
     routed        as normal, with a direction in each row that a router recognises
     router        the gate that recognises it
     step.FIELD    the batch's positions, query_starts, seq_lens, rows, block_tables, slots or grids
@@ -101,16 +104,32 @@ class Batch(Record):
         return sum(count for count, query, seq in self.rows if query == 1 and seq > 1)
 
 
+class Golden(Record):
+    """Values that a model really had, which a case replays: the folder that `fk capture` wrote, and of which
+    tokens."""
+
+    folder: str
+    phase: TokenPhase
+
+
 class Routing(Record):
     """How the tokens of a case choose experts: each takes `top_k` different ones of `experts`.
 
     uniform       all experts alike
     zipf          the i-th favourite has 1/i of the popularity of the first
+    captured      as the tokens of a golden folder did
     """
 
     top_k: int
     experts: int
-    skew: Skew = "uniform"
+    skew: Skew | Literal["captured"] = "uniform"
+    golden: Golden | None = None
+
+    @model_validator(mode="after")
+    def _source(self) -> Routing:
+        if (self.skew == "captured") != (self.golden is not None):
+            raise ValueError("captured routing, and no other, comes from a golden folder")
+        return self
 
 
 class Provenance(Record):
@@ -163,6 +182,53 @@ class Environment(Record):
     git_revision: str | None
     isolation: tuple[str, ...]  # what separates workers here: processes, home, network, ...
     started_at: str  # ISO 8601, UTC
+
+
+# ---------------------------------------------------------------- a capture
+
+
+class CapturedTokens(Record):
+    """Tokens of each layer, in the order of the run: all were counted, the first were kept."""
+
+    seen: int
+    kept: int  # with expert ids and router logits
+    hidden: int  # of these, with hidden states
+
+
+class Capture(Record):
+    """Where golden values come from: `provenance.json` of a golden folder."""
+
+    kind: Literal["capture"] = "capture"
+    schema_version: int = Field(1, alias="schema")
+    model: str  # as it was asked for
+    architecture: str
+    weights: Literal["random", "checkpoint"]
+    revision: str | None  # commit of a Hugging Face snapshot
+    config: dict[str, Any]  # as Hugging Face writes it
+    dtype: DType
+    seed: int  # of random weights, and of prompts of random ids
+    workload: str
+    requests: int
+    output_len: int
+    prompts: str  # `random ids`, or the file's name and digest
+    top_k: int
+    experts: int
+    layers: tuple[str, ...]  # names of the routers
+    tokens: dict[TokenPhase, CapturedTokens]
+    digest: str  # SHA-256 of golden.safetensors
+    environment: Environment
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    @property
+    def summary(self) -> str:
+        """One sentence that leaves no doubt whether this is data of a real model."""
+        what = f"{self.model} ({self.architecture}), workload {self.workload}, prompts of {self.prompts}"
+        if self.weights == "random":
+            return f"{what}; RANDOM weights: routing of no real model, near uniform"
+        if self.prompts == RANDOM_IDS:
+            return f"{what}; weights of a checkpoint, but random prompts: no real text was routed"
+        return f"{what}; weights of a checkpoint"
 
 
 # ---------------------------------------------------------------- tier 1
