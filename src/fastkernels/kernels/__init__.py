@@ -5,6 +5,7 @@ One folder for each: `__init__` has the public function with its mathematics, `r
 """
 
 from fastkernels.kernels.base import Implementation, Kernel, registered, reload_policy, skipped, use
+from fastkernels.kernels.causal_conv1d import causal_conv1d, causal_conv1d_update
 from fastkernels.kernels.decode_attention import decode_attention
 from fastkernels.kernels.embedding import embedding
 from fastkernels.kernels.gated_rms_norm import gated_rms_norm
@@ -19,6 +20,7 @@ from fastkernels.kernels.prefill_attention import prefill_attention
 from fastkernels.kernels.rms_norm import add_rms_norm, rms_norm
 from fastkernels.kernels.rope import rope, rotary_table
 from fastkernels.kernels.sample import sample
+from fastkernels.kernels.selective_scan import selective_scan, selective_state_update
 from fastkernels.kernels.softmax import softmax
 from fastkernels.kernels.topk_softmax import topk_softmax
 
@@ -26,6 +28,8 @@ __all__ = [
     "Implementation",
     "Kernel",
     "add_rms_norm",
+    "causal_conv1d",
+    "causal_conv1d_update",
     "chunk_gla",
     "decode_attention",
     "embedding",
@@ -44,6 +48,8 @@ __all__ = [
     "rope",
     "rotary_table",
     "sample",
+    "selective_scan",
+    "selective_state_update",
     "skipped",
     "softmax",
     "store_kv",
