@@ -20,6 +20,7 @@ from fastkernels.nn.cache import CacheOwner, State, state_dtype
 from fastkernels.nn.context import by_phase
 
 from ..L1.causal_conv1d import CausalConv1d, CausalConv1dUpdate
+from ..L1.linear import Linear
 from ..L1.rms_norm import RMSNorm
 from ..L1.selective_scan import SelectiveScan, SelectiveStateUpdate
 from .parallel_linear import ColumnParallelLinear, MergedColumnParallelLinear, RowParallelLinear
@@ -54,7 +55,7 @@ class MambaMixer(CacheOwner):
         self.conv_weight = _parameter(intermediate_size, 1, conv_kernel_size)
         self.conv_bias = _parameter(intermediate_size) if use_conv_bias else None
         self.conv, self.conv_update = CausalConv1d(), CausalConv1dUpdate()
-        self.x_proj = RowParallelLinear(intermediate_size, sum(self.sizes))
+        self.x_proj = Linear(intermediate_size, sum(self.sizes))
         norms = [RMSNorm(size, rms_norm_eps) if use_rms_norm else nn.Identity() for size in self.sizes]
         self.dt_layernorm, self.b_layernorm, self.c_layernorm = norms
         self.dt_proj = ColumnParallelLinear(time_step_rank, intermediate_size)

@@ -131,17 +131,19 @@ def weight_map(config: ConfigReader, heads: dict[str, Any], is_tied: bool) -> We
     transformers 5 has experts in stacks, [E, 2F, D] with the gate first and [E, D, F]: these names are
     accepted too.
     """
-    q_rows, kv_rows = (heads[name] * heads["head_size"] for name in ("num_heads", "num_kv_heads")) width, each
-    = config.integer("intermediate_size"), range(config.integer("num_experts", default=NUM_EXPERTS)) theirs,
-    ours = "model.layers.*", "layers.*" experts, norms = f"{theirs}.feed_forward.experts", ("dt_layernorm",
-    "b_layernorm", "c_layernorm") names = {
+    q_rows, kv_rows = (heads[name] * heads["head_size"] for name in ("num_heads", "num_kv_heads"))
+    width = config.integer("intermediate_size")
+    each = range(config.integer("num_experts", default=NUM_EXPERTS))
+    theirs, ours = "model.layers.*", "layers.*"
+    experts, norms = f"{theirs}.feed_forward.experts", ("dt_layernorm", "b_layernorm", "c_layernorm")
+    names = {
         "model.embed_tokens.weight": "embed_tokens.embedding.weight",
         f"{theirs}.input_layernorm.weight": f"{ours}.input_layernorm.weight",
         f"{theirs}.self_attn.o_proj.weight": f"{ours}.self_attn.o_proj.linear.weight",
         f"{theirs}.mamba.in_proj.*": f"{ours}.mamba.in_proj.linear.*",
         f"{theirs}.mamba.conv1d.weight": f"{ours}.mamba.conv_weight",
         f"{theirs}.mamba.conv1d.bias": f"{ours}.mamba.conv_bias",
-        f"{theirs}.mamba.x_proj.weight": f"{ours}.mamba.x_proj.linear.weight",
+        f"{theirs}.mamba.x_proj.weight": f"{ours}.mamba.x_proj.weight",
         **{f"{theirs}.mamba.{norm}.weight": f"{ours}.mamba.{norm}.weight" for norm in norms},
         f"{theirs}.mamba.dt_proj.weight": f"{ours}.mamba.dt_proj.linear.weight",
         f"{theirs}.mamba.dt_proj.bias": f"{ours}.mamba.dt_bias",
