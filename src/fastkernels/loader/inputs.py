@@ -34,6 +34,7 @@ _LIMITS = {
     "attended": distributions.ATTENTION,
     "routed": distributions.ORDINARY,
     "routed.attended": distributions.ATTENTION,
+    "routed.recurrent": distributions.ATTENTION,
     "cache": distributions.ATTENTION,
     "state": distributions.ATTENTION,
     "log_decay": distributions.ORDINARY,

@@ -2,7 +2,7 @@
 
     h = hidden_states + residual
     a = h + mixer(rms_norm(h; w_in))
-    hidden_states, residual = moe(rms_norm(a; w_ff)), a
+    hidden_states, residual = moe(rms_norm(a; w_post)), a
 
 T tokens, D hidden. Without a residual (first layer) h = hidden_states; the caller adds the last pair. Each
 sum is rounded to the dtype of the input and normalised as rounded. Mixer and residual stream are those of
@@ -36,7 +36,8 @@ class MoEMambaDecoderLayer(nn.Module):
         super().__init__()
         self.input_layernorm = RMSNorm(hidden_size, rms_norm_eps)
         self.mamba = MambaMixer(hidden_size, **mamba, rms_norm_eps=rms_norm_eps)
-        self.pre_ff_layernorm = RMSNorm(hidden_size, rms_norm_eps)
+        # As layers with attention call it: a checkpoint has one name for both.
+        self.post_attention_layernorm = RMSNorm(hidden_size, rms_norm_eps)
         self.block_sparse_moe = SparseMoE(num_experts, top_k, hidden_size, intermediate_size, renormalize)
 
     def forward(self, hidden_states: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -45,5 +46,5 @@ class MoEMambaDecoderLayer(nn.Module):
             normed_TD, sum_TD = self.input_layernorm(hidden_states), hidden_states
         else:
             normed_TD, sum_TD = self.input_layernorm(hidden_states, residual)
-        normed_TD, sum_TD = self.pre_ff_layernorm(self.mamba(normed_TD), sum_TD)
+        normed_TD, sum_TD = self.post_attention_layernorm(self.mamba(normed_TD), sum_TD)
         return self.block_sparse_moe(normed_TD), sum_TD

@@ -139,6 +139,7 @@ def weight_map(config: ConfigReader, heads: dict[str, Any], is_tied: bool) -> We
     names = {
         "model.embed_tokens.weight": "embed_tokens.embedding.weight",
         f"{theirs}.input_layernorm.weight": f"{ours}.input_layernorm.weight",
+        f"{theirs}.pre_ff_layernorm.weight": f"{ours}.post_attention_layernorm.weight",
         f"{theirs}.self_attn.o_proj.weight": f"{ours}.self_attn.o_proj.linear.weight",
         f"{theirs}.mamba.in_proj.*": f"{ours}.mamba.in_proj.linear.*",
         f"{theirs}.mamba.conv1d.weight": f"{ours}.mamba.conv_weight",

@@ -1,5 +1,5 @@
-"""causal_conv1d and causal_conv1d_update in plain PyTorch: what the state holds in front of a row's tokens,
-then one product for each tap. In the dtype of the state.
+"""causal_conv1d and causal_conv1d_update in plain PyTorch, in the dtype of the state: what it holds is put in
+front of a row's tokens, then there is one product for each tap.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ def causal_conv1d(
     inputs = state_RPC.new_empty(num_tokens + len(lens_B) * past, x_TC.shape[1])
     inputs[at_T] = x_TC.to(inputs.dtype)
     inputs[begin_B[:, None] + past_P] = state_RPC[rows_B]
-    taps = [inputs[at_T - past + j] for j in range(past + 1)]
+    total_TC = torch.zeros((), dtype=inputs.dtype, device=device)
+    for j, weight_C in enumerate(weight_CK.to(inputs.dtype).unbind(1)):
+        total_TC = total_TC + inputs[at_T - past + j] * weight_C
     state_RPC[rows_B] = inputs[(begin_B + lens_B)[:, None] + past_P]
-    return _activated(taps, weight_CK, bias_C).to(x_TC.dtype)
+    return _activated(total_TC, bias_C).to(x_TC.dtype)
 
 
 def causal_conv1d_update(
@@ -38,12 +40,9 @@ def causal_conv1d_update(
 ) -> Tensor:
     inputs_BKC = torch.cat((state_RPC[rows_B], x_BC[:, None].to(state_RPC.dtype)), 1)
     state_RPC[rows_B] = inputs_BKC[:, 1:]
-    return _activated(list(inputs_BKC.unbind(1)), weight_CK, bias_C).to(x_BC.dtype)
+    total_BC = (inputs_BKC * weight_CK.T.to(inputs_BKC.dtype)).sum(1)
+    return _activated(total_BC, bias_C).to(x_BC.dtype)
 
 
-def _activated(taps: list[Tensor], weight_CK: Tensor, bias_C: Tensor | None) -> Tensor:
-    wide = taps[0].dtype
-    total = torch.zeros_like(taps[0]) if bias_C is None else bias_C.to(wide).expand_as(taps[0])
-    for tap, weight_C in zip(taps, weight_CK.to(wide).unbind(1), strict=True):
-        total = torch.addcmul(total, tap, weight_C)
-    return silu(total)
+def _activated(total: Tensor, bias_C: Tensor | None) -> Tensor:
+    return silu(total if bias_C is None else total + bias_C.to(total.dtype))

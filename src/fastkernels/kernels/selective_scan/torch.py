@@ -14,8 +14,8 @@ from fastkernels.kernels import checks
 from fastkernels.kernels.kv_cache.limits import reads_lengths_on_the_host
 from fastkernels.kernels.selective_scan.reference import widened
 
-# Tokens of a chunk: two tensors of CHUNK I N values for each row.
-CHUNK = 16
+# Tokens of a chunk, of all rows together: two tensors of as many I N values, which should stay in a cache.
+CHUNK = 64
 
 
 def unsupported(
@@ -46,8 +46,9 @@ def selective_scan(
     if lens:
         place_BL, is_real_BL = _places(starts, lens, u.device)
         state_BIN = state_RIN[rows_B]
-        for first in range(0, max(lens), CHUNK):
-            chunk = slice(first, first + CHUNK)
+        width = max(1, CHUNK // len(lens))
+        for first in range(0, max(lens), width):
+            chunk = slice(first, first + width)
             place, is_real = place_BL[:, chunk], is_real_BL[:, chunk]
             # A step of length zero neither decays a state nor adds to it.
             step = steps[place].masked_fill_(~is_real[..., None], 0)
