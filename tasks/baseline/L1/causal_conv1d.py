@@ -7,8 +7,9 @@ before a request's next token, oldest first, zeros before its first; it is float
 inputs are, moved on in place at the step's `rows`, and no other row of it is touched. Row 0 is null: what is
 written there is never read. Sums accumulate in at least float32; y has the dtype of x. The first class takes
 the tokens of prefill rows, the second one token of each decode row, without synchronisation with the host;
-both leave the same states. Mirrors vllm.model_executor.layers.mamba.ops.causal_conv1d: causal_conv1d_fn and
-causal_conv1d_update with activation silu, tokens first.
+both leave the same states.
+Mirrors vllm.model_executor.layers.mamba.ops.causal_conv1d: causal_conv1d_fn and causal_conv1d_update with
+activation silu, tokens first.
 """
 
 from __future__ import annotations

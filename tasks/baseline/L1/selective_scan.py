@@ -3,14 +3,14 @@
     step[t] = softplus(delta[t] + delta_bias)        A = -exp(A_log)        silu(z) = z / (1 + exp(-z))
     h[t] = exp(step[t] A) h[t-1] + step[t] u[t] B[t]^T        y[t] = (h[t] C[t] + D u[t]) silu(z[t])
 
-T tokens, B rows of the step, I channels, N values of a channel's state, R rows of the pool; h is I x N, B and
-C are shared by all channels. `state` [R, I, N] holds h of every request, the step's at `rows`; it is float32
-(at least) whatever the inputs are, advanced in place, and no other row of it is touched. Row 0 is null: what
-is written there is never read. A_log is float32 (at least) too. Everything is computed in at least float32
-and y rounded once to the dtype of u. The first class takes the tokens of prefill rows, the second one token
-of each decode row, without synchronisation with the host; both leave the same states. Mirrors
-vllm.model_executor.layers.mamba.ops.mamba_ssm: selective_scan_fn and selective_state_update with softplus and
-gate, tokens first, and A by its logarithm, as checkpoints have it.
+T tokens, B rows of the step, I channels, N values of a channel's state, R rows of the pool; h is I x N, B
+and C are shared by all channels. `state` [R, I, N] holds h of every request, the step's at `rows`; it is
+float32 (at least) whatever the inputs are, advanced in place, and no other row of it is touched. Row 0 is
+null: what is written there is never read. A_log is float32 (at least) too. Everything is computed in at
+least float32 and y rounded once to the dtype of u. The first class takes the tokens of prefill rows, the
+second one token of each decode row, without synchronisation with the host; both leave the same states.
+Mirrors vllm.model_executor.layers.mamba.ops.mamba_ssm: selective_scan_fn and selective_state_update with
+softplus and gate, tokens first, and A by its logarithm, as checkpoints have it.
 """
 
 from __future__ import annotations

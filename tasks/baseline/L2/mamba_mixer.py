@@ -7,7 +7,8 @@
 T tokens, D hidden, I intermediate, N values of a channel's state, R rank of the time step, K taps. The bias
 of the time step is added inside the scan. The ambient step says which rows the tokens belong to and where
 their states lie: its first `num_decodes` rows have one token each and take the update kernels, the others
-those of chunks. States and A_log are float32 at least; the rest is rounded to the dtype of x after each line.
+those of chunks. States and A_log are float32 at least; the rest is rounded to the dtype of x after each
+line.
 Mirrors vllm.model_executor.layers.mamba.mamba_mixer.MambaMixer (activation silu).
 """
 

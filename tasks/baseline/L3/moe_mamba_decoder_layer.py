@@ -6,8 +6,8 @@
 
 T tokens, D hidden. Without a residual (first layer) h = hidden_states; the caller adds the last pair. Each
 sum is rounded to the dtype of the input and normalised as rounded. Mixer and residual stream are those of
-L3/mamba_decoder_layer; a file of its own, so that dense models do not depend on experts. Mirrors
-vllm.model_executor.models.jamba.JambaMambaDecoderLayer (num_experts above 1).
+L3/mamba_decoder_layer; a file of its own, so that dense models do not depend on experts.
+Mirrors vllm.model_executor.models.jamba.JambaMambaDecoderLayer (num_experts above 1).
 """
 
 from __future__ import annotations

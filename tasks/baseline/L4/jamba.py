@@ -6,11 +6,11 @@ Jamba.
     layer_i        attention   if i mod attn_layer_period = attn_layer_offset, else a Mamba mixer
     feed-forward   experts     if i mod expert_layer_period = expert_layer_offset, else dense
 
-T tokens, D hidden, V vocabulary. No positions: the states of the mixers carry the order. The probabilities of
-the chosen experts are not renormalised. Parameters, activations and paged caches have the dtype of the
-module; A_log, states and logits are float32. `config` is the model's Hugging Face configuration. Mirrors
-vllm.model_executor.models.jamba.JambaForCausalLM; `forward` returns hidden states, `compute_logits` the
-logits.
+T tokens, D hidden, V vocabulary. No positions: the states of the mixers carry the order. The probabilities
+of the chosen experts are not renormalised. Parameters, activations and paged caches have the dtype of the
+module; A_log, states and logits are float32. `config` is the model's Hugging Face configuration.
+Mirrors vllm.model_executor.models.jamba.JambaForCausalLM; `forward` returns hidden states, `compute_logits`
+the logits.
 """
 
 from __future__ import annotations

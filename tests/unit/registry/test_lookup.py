@@ -42,7 +42,16 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
                 "L2/gated_linear_attention",
             ],
         ),
-        (["L3"], ["L3/decoder_layer", "L3/moe_decoder_layer", "L3/linear_decoder_layer"]),
+        (
+            ["L3"],
+            [
+                "L3/decoder_layer",
+                "L3/moe_decoder_layer",
+                "L3/linear_decoder_layer",
+                "L3/mamba_decoder_layer",
+                "L3/moe_mamba_decoder_layer",
+            ],
+        ),
         (["*embedding:lm_*"], ["L2/parallel_embedding"]),
     ],
 )
@@ -91,7 +100,7 @@ def test_cases_filter() -> None:
     assert {case.size for case in tiny} == {"tiny"}
     (one,) = registry.cases("rms_norm", glob="llama-8b-T8192-D4096-residual-bf16")
     assert one.calls == 64
-    assert registry.cases("rms_norm", glob="T8192-D4096-residual") == [one]
+    assert registry.cases("rms_norm", glob="8b-T8192-D4096-residual") == [one]
     assert {case.variant for case in registry.cases("L1/glu:gelu")} == {"gelu"}
     assert {case.variant for case in registry.cases(registry.task("row_parallel_linear"))} == {"row"}
     assert {case.provenance.architecture for case in registry.cases("glu", architecture="llama")} == {"llama"}
