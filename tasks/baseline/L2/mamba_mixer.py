@@ -1,8 +1,9 @@
 """The mixer of Mamba 1, from hidden states to hidden states; its cache is two states for each request.
 
-    [u | z] = x Win^T u = silu(causal_conv(u)) [delta | B | C] = u Wx^T;   delta, B, C = rms_norm(delta),
-    rms_norm(B), rms_norm(C)    only with use_rms_norm y = selective_scan(u, delta Wdt^T, B, C, z) out = y
-    Wout^T
+    [u | z] = x Win^T;   u = silu(causal_conv(u));   [delta | B | C] = u Wx^T
+    delta, B, C = rms_norm(delta), rms_norm(B), rms_norm(C)                         only with use_rms_norm
+    y = selective_scan(u, delta Wdt^T, B, C, z)
+    out = y Wout^T
 
 T tokens, D hidden, I intermediate, N values of a channel's state, R rank of the time step, K taps. The bias
 of the time step is added inside the scan. The ambient step says which rows the tokens belong to and where

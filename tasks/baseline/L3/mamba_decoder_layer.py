@@ -1,5 +1,4 @@
-"""One pre-norm layer of a decoder with a Mamba mixer in the place of attention, and a gated feed-forward
-block.
+"""One pre-norm layer of a decoder with a Mamba mixer in the place of attention, and a gated dense block.
 
     h = hidden_states + residual
     a = h + mixer(rms_norm(h; w_in))

@@ -1,5 +1,4 @@
-"""Decoder-only language model whose layers have Mamba mixers, some attention, some mixtures of experts:
-Jamba.
+"""Decoder-only language model of Mamba mixers, with some attention and some mixtures of experts: Jamba.
 
     h = E[ids];  h = layer_i(h) for each i;  h = rms_norm(h; w_final);  logits = float32(h W_head^T)
 
