@@ -74,13 +74,15 @@ def main() -> None:
 
 def _report(sides: dict[str, dict], names: list[str]) -> dict[str, Any]:
     report: dict[str, Any] = {
+        "kind": "comparison",
         "ratios": {},
         "start_s": {side: found["start_s"] for side, found in sides.items()},
         "idle_us_batch1": sides.get("fastkernels", {}).get("idle_us_batch1"),
         "workloads": {
             name: {side: found["workloads"][name] for side, found in sides.items()} for name in names
         },
-        "environment": _environment({side: found["version"] for side, found in sides.items()}),
+        "engines": {side: found["version"] for side, found in sides.items()},
+        "environment": _environment(),
     }
     if len(sides) == 2:
         ours, theirs = sides["fastkernels"]["workloads"], sides["vllm"]["workloads"]
@@ -88,10 +90,10 @@ def _report(sides: dict[str, dict], names: list[str]) -> dict[str, Any]:
     return report
 
 
-def _environment(versions: dict[str, str]) -> dict[str, Any]:
+def _environment() -> dict[str, Any]:
     from fastkernels.measure.environment import environment
 
-    return {**environment("cuda").model_dump(), "engines": versions}
+    return environment("cuda").model_dump()
 
 
 def _config() -> dict[str, Any]:

@@ -7,10 +7,15 @@ python scripts/build_benchmarks_page.py --check    exit 1 if the committed page 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
+from fastkernels.errors import FileFormatError
 from fastkernels.measure.stats import geomean
 from fastkernels.records import Environment, EvalReport, KernelReport, KernelRow
 from fastkernels.report.json import load
@@ -29,7 +34,18 @@ _MODEL_COLUMNS = (
     "model", "config", "valid", "speed-up", "throughput", "latency", "correctness", "noise g", "ruin f",
     "sites", "calls",
 )  # fmt: skip
-Report = KernelReport | EvalReport
+_KINDS_OF_FK = ("kernels", "eval")
+
+
+class Show(NamedTuple):
+    """What a program of benchmarks/ wrote: facts with names, and tables."""
+
+    environment: Environment
+    facts: dict[str, Any]
+    complete: bool = True
+
+
+Report = KernelReport | EvalReport | Show
 
 
 def page(reports: dict[str, Report]) -> str:
@@ -46,7 +62,21 @@ def page(reports: dict[str, Report]) -> str:
 
 def read(folder: Path) -> dict[str, Report]:
     """Every JSON report below `folder`; FileFormatError for a file that is none."""
-    return {path.relative_to(folder).as_posix(): load(path) for path in sorted(folder.rglob("*.json"))}
+    return {path.relative_to(folder).as_posix(): _read(path) for path in sorted(folder.rglob("*.json"))}
+
+
+def _read(path: Path) -> Report:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError:
+        data = None
+    if not isinstance(data, dict) or data.get("kind") in (None, *_KINDS_OF_FK):
+        return load(path)
+    try:
+        environment = Environment.model_validate(data.pop("environment", None))
+    except ValidationError as error:
+        raise FileFormatError(path, "environment", str(error)) from None
+    return Show(environment, data)
 
 
 def _made_on(report: Report) -> str:
@@ -60,7 +90,34 @@ def _made_on(report: Report) -> str:
 
 
 def _section(report: Report) -> Iterable[str]:
+    if isinstance(report, Show):
+        return _shown(report)
     return _eval(report) if isinstance(report, EvalReport) else _kernels(report)
+
+
+# ---------------------------------------------------------------- programs of benchmarks/
+
+
+def _shown(show: Show) -> Iterable[str]:
+    """Single facts first, then a table for each list of records."""
+    facts = {name: value for name, value in show.facts.items() if name != "kind"}
+    facts |= {
+        f"{name}: {key}": value
+        for name, values in facts.items()
+        if isinstance(values, dict)
+        for key, value in values.items()
+    }
+    single = [(name, _cell(value)) for name, value in facts.items() if not isinstance(value, (dict, list))]
+    yield _table(("what", "value"), single)
+    for name, rows in facts.items():
+        if isinstance(rows, list) and rows and isinstance(rows[0], dict):
+            yield f"\n<details><summary>{name}</summary>\n"
+            yield _table(list(rows[0]), [[_cell(value) for value in row.values()] for row in rows])
+            yield "\n</details>\n"
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 # ---------------------------------------------------------------- fk kernels

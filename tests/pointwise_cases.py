@@ -173,6 +173,76 @@ def add_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
     return [*cases, KernelCase("add_rms_norm", "columns", columns, answer)]
 
 
+# layer_norm -------------------------------------------------------------------------------------------------
+
+
+def layer_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
+    def answer(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, ...]:
+        x = x.double()
+        if not x.numel():
+            return (x,)
+        variance, mean = torch.var_mean(x, dim=-1, correction=0, keepdim=True)
+        return ((x - mean) / torch.sqrt(variance + eps) * weight.double() + bias.double(),)
+
+    def make(t: int, d: int, scale: float = 1.0, mean: float = 0.0) -> Callable[[torch.dtype], Arguments]:
+        return lambda dt: (
+            (randn(t, d, dtype=torch.float64, scale=scale) + mean).to(dt),
+            randn(d, dtype=dt, seed=1) + 1,
+            randn(d, dtype=dt, seed=2),
+            1e-5,
+        )
+
+    def columns(dt: torch.dtype) -> Arguments:
+        x, weight, bias, eps = make(6, 96)(dt)
+        return x[:, 8:72], weight[:64], bias[:64], eps
+
+    def heads(dt: torch.dtype) -> Arguments:
+        packed, (_, weight, bias, eps) = randn(5, 3 * 64, dtype=dt), make(1, 16)(dt)
+        return packed[:, 64:128].view(5, 4, 16), weight, bias, eps
+
+    return [
+        *(KernelCase("layer_norm", f"T{t}-D{d}", make(t, d), answer) for t, d in shapes),
+        KernelCase("layer_norm", "columns", columns, answer),
+        KernelCase("layer_norm", "packed-heads", heads, answer),
+        KernelCase("layer_norm", "tiny-values", make(3, 64, scale=1e-3), answer),
+        KernelCase("layer_norm", "large-values", make(3, 64, scale=1e3), answer),
+        KernelCase("layer_norm", "mean-of-30", make(3, 64, mean=30.0), answer),
+    ]
+
+
+# activation -------------------------------------------------------------------------------------------------
+
+
+def activation_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
+    def answer(x: Tensor, name: str, divisor: float) -> tuple[Tensor, ...]:
+        x = x.double()
+        if name == "log_sigmoid":
+            return (-torch.logaddexp(torch.zeros((), dtype=torch.float64), -x) / divisor,)
+        if name == "gelu":
+            return (x / 2 * torch.erfc(-x / math.sqrt(2)) / divisor,)
+        return (x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / divisor,)
+
+    def make(
+        t: int, f: int, name: str, scale: float = 1.0, offset: float = 0.0
+    ) -> Callable[[torch.dtype], Arguments]:
+        divisor = 16.0 if name == "log_sigmoid" else 1.0
+        return lambda dt: (randn(t, f, dtype=dt, scale=scale) + offset, name, divisor)
+
+    def case(label: str, arguments: Callable[[torch.dtype], Arguments]) -> KernelCase:
+        return KernelCase("activation", label, arguments, answer)
+
+    kinds = ("gelu", "gelu_tanh", "log_sigmoid")
+    return [
+        *(case(f"{a}-T{t}-F{f}", make(t, f, a)) for t, f in shapes for a in kinds),
+        *(case(f"{a}-steep", make(3, 32, a, 3.0)) for a in kinds),
+        case("log_sigmoid-very-steep", make(3, 33, "log_sigmoid", 30.0)),
+        # Close to zero all digits of the answer come from log1p: log(1 + e) alone would have lost them.
+        case("log_sigmoid-close-to-zero", make(3, 33, "log_sigmoid", 0.5, 9.0)),
+        case("columns", lambda dt: (randn(5, 96, dtype=dt)[:, 8:71], "gelu", 1.0)),
+        case("three-dimensions", lambda dt: (randn(2, 3, 33, dtype=dt), "gelu", 1.0)),
+    ]
+
+
 # glu --------------------------------------------------------------------------------------------------------
 
 
@@ -200,7 +270,7 @@ def glu_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
     ]
 
 
-# gated_rms_norm, log_sigmoid --------------------------------------------------------------------------------
+# gated_rms_norm ---------------------------------------------------------------------------------------------
 
 
 def gated_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
@@ -225,22 +295,6 @@ def gated_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
         *(KernelCase("gated_rms_norm", f"T{t}-D{d}", make(t, d), answer) for t, d in shapes),
         KernelCase("gated_rms_norm", "packed-heads", heads, answer),
         KernelCase("gated_rms_norm", "tiny-values", make(3, 64, scale=1e-3), answer),
-    ]
-
-
-def log_sigmoid_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
-    def answer(x: Tensor, divisor: float) -> tuple[Tensor, ...]:
-        return (-torch.logaddexp(torch.zeros((), dtype=torch.float64), -x.double()) / divisor,)
-
-    def make(t: int, d: int, scale: float = 1.0, offset: float = 0.0) -> Callable[[torch.dtype], Arguments]:
-        return lambda dt: (randn(t, d, dtype=dt, scale=scale) + offset, 16.0)
-
-    return [
-        *(KernelCase("log_sigmoid", f"T{t}-D{d}", make(t, d), answer) for t, d in shapes),
-        KernelCase("log_sigmoid", "steep", make(3, 33, scale=30.0), answer),
-        # Close to zero all digits of the answer come from log1p: log(1 + e) alone would have lost them.
-        KernelCase("log_sigmoid", "close-to-zero", make(3, 33, scale=0.5, offset=9.0), answer),
-        KernelCase("log_sigmoid", "columns", lambda dt: (randn(6, 96, dtype=dt)[:, 8:72], 1.0), answer),
     ]
 
 

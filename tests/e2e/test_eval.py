@@ -74,6 +74,58 @@ def test_an_honest_candidate_is_inside_and_right(tmp_path):
     assert model["workloads"][0]["latency_ratio"] > 0
 
 
+IMAGES = (
+    "--model",
+    "siglip2",
+    "--size",
+    "tiny",
+    "--device",
+    "cpu",
+    "--workload",
+    "mixed-res",
+    "--rounds",
+    "2",
+)
+
+
+def test_an_image_encoder_against_itself(tmp_path):
+    done, report = evaluate(tmp_path, *IMAGES, "--self-test")
+    assert_good(done, report)
+    model = report["models"][0]
+    assert model["valid"]
+    assert model["correctness"] == 1.0
+    assert model["workloads"][0]["unit"] == "images/s"
+    assert model["ruin_point"] > 0.3
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_candidates_inside_an_image_encoder(tmp_path, is_right):
+    folder = tmp_path / "mine" / "L1"
+    folder.mkdir(parents=True)
+    result = "super().forward(x_TD)" if is_right else "x_TD"
+    (folder / "layer_norm.py").write_text(
+        "from fastkernels.baseline.L1.layer_norm import LayerNorm as Base\n\n\n"
+        f"class LayerNorm(Base):\n    def forward(self, x_TD):\n        return {result}\n"
+    )
+    done, report = evaluate(tmp_path, *IMAGES, "--candidates", str(tmp_path / "mine"))
+    model = report["models"][0]
+    assert (
+        model["swap"]["sites"] == model["swap"]["calls"] == 6
+    )  # two in each of two layers, one each at the end
+    assert model["valid"] == is_right
+    if is_right:
+        assert_good(done, report)
+    else:
+        assert done.returncode == 1
+        assert model["correctness"] < 0.5
+
+
+def test_a_workload_of_another_kind_is_refused(tmp_path):
+    done, _ = evaluate(tmp_path, *IMAGES[:6], "--workload", "balanced", "--self-test")
+    assert done.returncode == 2
+    assert "answers with embedding" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [

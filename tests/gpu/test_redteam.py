@@ -1,21 +1,11 @@
-"""The attacks of tests/candidates that need CUDA. Written without a GPU at hand: a verdict that differs
-here may be the test's mistake."""
+"""The attacks of tests/candidates that need CUDA."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-import yaml
 
-CANDIDATES = Path(__file__).parents[1] / "candidates"
-EXPECTED = yaml.safe_load((CANDIDATES / "expected.yaml").read_text())
-ATTACKS = [name for name, expected in EXPECTED.items() if expected.get("device") == "cuda"]
+from tests.redteam import OF_DEVICE, fault, judge
 
 pytestmark = [
     pytest.mark.gpu,
@@ -24,18 +14,12 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", ATTACKS)
-def test_attacks_on_a_device_get_their_verdict(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "report.json"
-    options = ["--device", "cuda", "--case", "llama-8b-T512-D4096-bf16", "--budget", "1"]
-    options += ["--candidates", str(CANDIDATES / name), "--json", str(path), "--no-compile-check"]
-    subprocess.run(
-        [sys.executable, "-m", "fastkernels", "kernels", *options],
-        env={**os.environ, "FK_STATE_DIR": str(tmp_path), "FK_TRACKING": "false"},
-        check=False,
-    )
-    (row,) = json.loads(path.read_text())["rows"]
-    expected = EXPECTED[name]
-    assert row["verdict"].startswith(expected["verdict"]), row["failure"]
-    if expected.get("slower"):
-        assert row["speedup"] < 0.5
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory) -> dict[str, dict]:
+    reports = judge(tmp_path_factory.mktemp("judged"), OF_DEVICE["cuda"], "cuda")
+    return {row["candidate"]: row for report in reports for row in report["rows"]}
+
+
+@pytest.mark.parametrize("name", OF_DEVICE["cuda"])
+def test_attacks_on_a_device_get_their_verdict(judged, name: str) -> None:
+    assert fault(name, judged[name]) is None

@@ -150,7 +150,8 @@ class Subject:
     def _longer(self, tokens: int) -> Case:
         """The case with its host's bounds of sequence lengths raised."""
         inputs = self.case.inputs
-        known = {name: inputs[name] + tokens for name in ("max_seq_len",) if name in inputs}  # type: ignore[operator]
+        bounds = [name for name in ("max_seq_len", "max_seqlen") if name in inputs]
+        known = {name: inputs[name] + tokens for name in bounds}  # type: ignore[operator]
         return self.case.model_copy(update={"inputs": {**inputs, **known}}) if tokens else self.case
 
     def _module(self, dtype: torch.dtype) -> nn.Module:

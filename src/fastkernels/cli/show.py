@@ -183,7 +183,7 @@ def _architecture(entry: Architecture) -> dict[str, Any]:
         for task in facts["tasks"]
     }
     wanted = registry.workloads(entry.workloads)
-    facts["workloads"] = [workload.model_dump(mode="json") for workload in wanted]
+    facts["workloads"] = [{**workload.model_dump(mode="json"), "each": workload.each} for workload in wanted]
     return facts
 
 
@@ -220,11 +220,8 @@ def _print_architecture(facts: dict[str, Any]) -> None:
     )
     heading("Workloads")
     table(
-        ("name", "size", "kind", "requests", "in", "out"),
-        [
-            (w["name"], w["size"], w["kind"], w["requests"], w["input_len"], w["output_len"])
-            for w in facts["workloads"]
-        ],
+        ("name", "size", "kind", "requests", "each"),
+        [(w["name"], w["size"], w["kind"], w["requests"], w["each"]) for w in facts["workloads"]],
     )
     heading("Tasks, with their numbers of cases")
     table(

@@ -23,25 +23,20 @@ from fastkernels.engine import memory
 from fastkernels.engine.build import Options, build
 from fastkernels.engine.intake import Intake, Prompt, as_list
 from fastkernels.engine.loop import Loop, language_model
+from fastkernels.engine.machine import device_of, dtype_of
 from fastkernels.engine.outputs import Reader, whole
 from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.program import Engine, Tokens
 from fastkernels.engine.requests import Request, RequestOutput
 from fastkernels.engine.stages import TokenStage
 from fastkernels.engine.text import Text
-from fastkernels.errors import MachineError, UsageError
+from fastkernels.errors import UsageError
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import find, load_model, weights_bytes
 from fastkernels.records import Size
 
 # Requests that run at once when the caller does not say.
 MAX_ROWS = {"cuda": 1024, "cpu": 256}
-_DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
-}
 
 
 class LLM:
@@ -82,11 +77,12 @@ class LLM:
         enable_prefix_caching: bool = False,
         tokenizer: Any | None = None,
     ) -> None:
-        self.device = _device(device)
+        self.device = device_of(device)
         if self.device.index is not None:
             torch.cuda.set_device(self.device)
         self.source = find(model, config, size or ("full" if self.device.type == "cuda" else "tiny"))
-        self.dtype = self.source.dtype(self.device) if dtype == "auto" else _dtype(dtype)
+        self.source.require("tokens", "LLM")
+        self.dtype = self.source.dtype(self.device) if dtype == "auto" else dtype_of(dtype)
         self.limits = self._limits(max_num_seqs, max_model_len, max_num_batched_tokens, block_size)
         self.overlay = overlay or Overlay.over_baseline()
         self.text = Text(tokenizer, self.source.folder)
@@ -241,26 +237,3 @@ def _read(need: Tokens, reader: Reader, on_token: Callable[[RequestOutput], None
         on_token(reader.news(request))
 
     return dataclasses.replace(need, on_token=read)
-
-
-def _device(device: str | torch.device) -> torch.device:
-    has_cuda = torch.cuda.is_available()
-    if device == "auto":
-        device = "cuda" if has_cuda else "cpu"
-    try:
-        chosen = torch.device(device)
-    except RuntimeError as error:
-        raise UsageError(f"device={device!r}: expected auto, cpu or cuda") from error
-    if chosen.type not in MAX_ROWS:
-        raise UsageError(f"device={device!r}: expected auto, cpu or cuda")
-    if chosen.type == "cuda" and not has_cuda:
-        raise MachineError(f"device={device!r}: PyTorch sees no CUDA device here")
-    return chosen
-
-
-def _dtype(dtype: str | torch.dtype) -> torch.dtype:
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    if dtype not in _DTYPES:
-        raise UsageError(f"dtype={dtype!r}: expected auto, {', '.join(_DTYPES)}")
-    return _DTYPES[dtype]

@@ -4,19 +4,22 @@ One folder for each: `__init__` has the public function with its mathematics, `r
 `triton` our kernel, and one file for each library that has the operation.
 """
 
+from fastkernels.kernels.activation import activation
 from fastkernels.kernels.base import Implementation, Kernel, registered, reload_policy, skipped, use
 from fastkernels.kernels.causal_conv1d import causal_conv1d, causal_conv1d_update
 from fastkernels.kernels.decode_attention import decode_attention
+from fastkernels.kernels.dense_attention import dense_attention
 from fastkernels.kernels.embedding import embedding
 from fastkernels.kernels.gated_rms_norm import gated_rms_norm
 from fastkernels.kernels.gla import chunk_gla, recurrent_gla
 from fastkernels.kernels.glu import glu
 from fastkernels.kernels.grouped_linear import grouped_linear
 from fastkernels.kernels.kv_cache import store_kv
+from fastkernels.kernels.layer_norm import layer_norm
 from fastkernels.kernels.linear import linear
-from fastkernels.kernels.log_sigmoid import log_sigmoid
 from fastkernels.kernels.moe_permute import moe_align, moe_sum
 from fastkernels.kernels.prefill_attention import prefill_attention
+from fastkernels.kernels.resize_grid import resize_grid
 from fastkernels.kernels.rms_norm import add_rms_norm, rms_norm
 from fastkernels.kernels.rope import rope, rotary_table
 from fastkernels.kernels.sample import sample
@@ -27,23 +30,26 @@ from fastkernels.kernels.topk_softmax import topk_softmax
 __all__ = [
     "Implementation",
     "Kernel",
+    "activation",
     "add_rms_norm",
     "causal_conv1d",
     "causal_conv1d_update",
     "chunk_gla",
     "decode_attention",
+    "dense_attention",
     "embedding",
     "gated_rms_norm",
     "glu",
     "grouped_linear",
+    "layer_norm",
     "linear",
-    "log_sigmoid",
     "moe_align",
     "moe_sum",
     "prefill_attention",
     "recurrent_gla",
     "registered",
     "reload_policy",
+    "resize_grid",
     "rms_norm",
     "rope",
     "rotary_table",

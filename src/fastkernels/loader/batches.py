@@ -101,6 +101,12 @@ class Layout:
         size = self.batch.block_size
         return self.block_tables[row_T, self.positions // size].long() * size + self.positions % size
 
+    @cached_property
+    def grids(self) -> Tensor:
+        """int64 [B, 2]: rows and columns of patches of each image"""
+        runs = [[height, width] for count, height, width in self.batch.grids for _ in range(count)]
+        return torch.tensor(runs, dtype=torch.int64).view(-1, 2)
+
     def held(self, with_queries: bool) -> Tensor:
         """bool [num_blocks, block_size]: entries that hold a token of a row, query tokens included or not."""
         size = self.batch.block_size
@@ -139,11 +145,14 @@ class Layout:
         return order.sort(descending=True).values
 
 
+Runs = tuple[tuple[int, int, int], ...]
+
+
 @lru_cache(maxsize=8)  # a trial asks for the same one for its tables, its slots and each of its caches
-def _layout(rows: tuple[tuple[int, int, int], ...], block_size: int, num_blocks: int, seed: int) -> Layout:
-    return Layout(Batch(rows=rows, block_size=block_size), num_blocks, seed)
+def _layout(rows: Runs, grids: Runs, block_size: int, num_blocks: int, seed: int) -> Layout:
+    return Layout(Batch(rows=rows, grids=grids, block_size=block_size), num_blocks, seed)
 
 
 def layout(batch: Batch, num_blocks: int, seed: int) -> Layout:
     """The layout of a batch; BaselineError if the pool is too small for it."""
-    return _layout(batch.rows, batch.block_size, num_blocks, seed)
+    return _layout(batch.rows, batch.grids, batch.block_size, num_blocks, seed)

@@ -50,7 +50,7 @@ def trial_specs(case: Case, baseline: nn.Module) -> dict[str, TensorSpec]:
     """Every tensor of a trial by name. `baseline` is the case's baseline module (meta will do)."""
     arguments = {name: spec for name, spec in case.inputs.items() if isinstance(spec, TensorSpec)}
     owners, groups, states = paged_owners(baseline), cache_groups(baseline), state_owners(baseline)
-    if owners or any(spec.draw == "cache" for spec in arguments.values()):
+    if owners or _attends({spec.draw for spec in arguments.values()}):
         by_head = next((paged.shape[-1] for name, _, paged in owners if not name), None)
         arguments = {name: _attended(spec, by_head) for name, spec in arguments.items()}
     specs = {f"arg.{name}": spec for name, spec in arguments.items()}
@@ -163,6 +163,12 @@ def _seed(seed: int, name: str) -> int:
 def _layout(case: Case, seed: int, group: int) -> Layout:
     assert case.batch is not None, f"{case.task} {case.id}: its inputs are of a batch, and it has none"
     return layout(case.batch, case_pool_blocks(case), _seed(seed, f"layout.{group}"))
+
+
+def _attends(draws: set[str]) -> bool:
+    """Whether these arguments are of softmax attention, over a cache or over packed rows. Linear attention
+    has packed rows too, and a state."""
+    return "cache" in draws or ("step.query_starts" in draws and "state" not in draws)
 
 
 def _attended(spec: TensorSpec, head: int | None) -> TensorSpec:

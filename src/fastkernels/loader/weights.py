@@ -53,6 +53,14 @@ class ModelSource:
             raise UsageError(f"{self.name}: config.json names the dtype {named!r}, which does not exist")
         return dtype
 
+    def require(self, answer: str, asked_for: str) -> None:
+        """UsageError unless the model gives this kind of answer."""
+        kind = self.architecture.correctness.kind
+        if kind != answer:
+            raise UsageError(
+                f"{self.name} answers with {kind}: {asked_for} serves models that answer with {answer}"
+            )
+
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """End-of-sequence ids: generation_config.json where there is one, else config.json."""

@@ -164,6 +164,7 @@ class _Watch:
             "causal_conv1d_update": self._conv_update,
             "selective_scan": self._scan,
             "selective_state_update": self._scan_update,
+            "dense_attention": self._dense,
         }
         self.arguments += [arg for arg in args if isinstance(arg, Tensor)]
         if kernel not in ("embedding", "grouped_linear"):
@@ -217,6 +218,21 @@ class _Watch:
     ) -> None:
         self._attend(q, k_cache, v_cache, self._rows()[: len(seq_lens_B)], window or 0)
 
+    def _dense(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        query_starts: Tensor,
+        key_starts: Tensor,
+        scale: float,
+        max_query_len: int,
+        max_key_len: int,
+    ) -> None:
+        """Every query of a row sees all its keys; with one query a row, that is every key once."""
+        pairs = sum(min(query, max_query_len) * seq for query, seq in self._rows())
+        self._add(q, 4 * q.shape[-1] * q.shape[-2] * pairs)
+
     def _attend(
         self, q: Tensor, k_cache: Tensor, v_cache: Tensor, rows: list[tuple[int, int]], window: int
     ) -> None:
@@ -263,7 +279,7 @@ class _Watch:
         self.cache_written += row_bytes * len(rows)
 
     def _rows(self) -> list[tuple[int, int]]:
-        assert self.batch is not None, "attention over a cache needs a batch"
+        assert self.batch is not None, "attention needs a batch"
         return list(zip(self.batch.query_lens, self.batch.seq_lens))
 
     def _add(self, x: Tensor, flops: int) -> None:

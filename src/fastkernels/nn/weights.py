@@ -5,12 +5,14 @@
         packed={"layers.*.mlp.gate_up_proj.linear.*": {"model.layers.*.mlp.gate_proj.*": 14336,
                                                        "model.layers.*.mlp.up_proj.*": 14336}},
         ignored=("model.layers.*.self_attn.rotary_emb.inv_freq",),
+        split={"head.in_proj.*": {"head.q_proj.*": 64, "head.kv_proj.*": 128}},
     )
 
 `*` stands for one part of a dotted name and keeps its value on both sides. A packed parameter lists, first
 rows first, the tensors that it consists of with their numbers of rows; a stack of matrices [E, N, K] counts
-as E N rows. `spellings` are other names for whole parameters, packed or not: checkpoints that packed them
-already, or that call them otherwise. A model carries its map as the attribute `weight_map`.
+as E N rows. A split checkpoint tensor lists likewise the parameters that its rows go to. `spellings` are
+other names for whole parameters, packed or not: checkpoints that packed them already, or that call them
+otherwise. A model carries its map as the attribute `weight_map`.
 """
 
 from __future__ import annotations
@@ -32,12 +34,14 @@ _PLAIN_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class WeightMap:
-    """names, spellings: checkpoint tensor -> parameter; packed: parameter -> {checkpoint tensor: rows}."""
+    """names, spellings: checkpoint tensor -> parameter; packed: parameter -> {checkpoint tensor: rows};
+    split: checkpoint tensor -> {parameter: rows}."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     packed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
+    split: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def ignores(self, name: str) -> bool:
         return any(_match(pattern, name) is not None for pattern in self.ignored)
@@ -49,38 +53,81 @@ class WeightMap:
                 return _fill(parameter, values)
         return None
 
-    def sources(self, parameter: str, rows: int) -> list[tuple[str, int, int]]:
-        """(checkpoint name, first row, rows) of each tensor in a parameter; empty if the map lacks it."""
+    def sources(self, parameter: str, rows: int) -> list[Source]:
+        """Each checkpoint tensor in a parameter, first rows first; empty if the map lacks it."""
         for pattern, parts in self.packed.items():
             if (values := _match(pattern, parameter)) is not None:
-                starts = [sum(islice(parts.values(), i)) for i in range(len(parts))]
-                return [
-                    (_fill(name, values), start, part) for (name, part), start in zip(parts.items(), starts)
-                ]
+                return [Source(_fill(name, values), part) for name, part in parts.items()]
+        for name, parts in self.split.items():
+            for i, (pattern, part) in enumerate(parts.items()):
+                if (values := _match(pattern, parameter)) is not None:
+                    return [Source(_fill(name, values), part, first=sum(islice(parts.values(), i)))]
         for name, pattern in self.names.items():
             if (values := _match(pattern, parameter)) is not None:
-                return [(_fill(name, values), 0, rows)]
+                return [Source(_fill(name, values), rows)]
         return []
 
 
-def destinations(model: nn.Module) -> tuple[dict[str, Tensor], list[str]]:
-    """Checkpoint name -> the view of a parameter that it fills; and the parameters that the map lacks.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Rows of a checkpoint tensor that go to one parameter."""
+
+    name: str
+    rows: int
+    first: int = 0  # of the checkpoint tensor's rows
+
+
+class Destination:
+    """What a checkpoint tensor fills: views of parameters, first rows first, and the sources that it stands
+    for."""
+
+    def __init__(self, sources: Iterable[Source] = (), views: Iterable[Tensor] = ()) -> None:
+        self.sources, self._views = list(sources), list(views)
+
+    def add(self, source: Source, view: Tensor) -> None:
+        """One more parameter that the tensor is split to."""
+        at = sum(other.first < source.first for other in self.sources)
+        self.sources.insert(at, source)
+        self._views.insert(at, view)
+
+    @property
+    def shape(self) -> list[int]:
+        """Of the checkpoint tensor."""
+        rows = [_rows(view) for view in self._views]
+        return list(self._views[0].shape) if len(rows) == 1 else [sum(map(len, rows)), *rows[0].shape[1:]]
+
+    def fill(self, tensor: Tensor) -> None:
+        if len(self._views) == 1:
+            self._views[0].copy_(tensor)
+            return
+        rows = [_rows(view) for view in self._views]
+        for view, part in zip(rows, tensor.split([len(view) for view in rows])):
+            view.copy_(part)
+
+    def read(self) -> Tensor:
+        """The checkpoint tensor; it shares the parameter's memory unless it is split."""
+        return self._views[0] if len(self._views) == 1 else torch.cat([_rows(view) for view in self._views])
+
+
+def destinations(model: nn.Module) -> tuple[dict[str, Destination], list[str]]:
+    """Checkpoint name -> what it fills; and the parameters that the map lacks.
 
     A shared (tied) parameter counts once, under its first name.
     """
     weight_map = _map_of(model)
-    views: dict[str, Tensor] = {}
+    found: dict[str, Destination] = {}
     unnamed = []
     for parameter, tensor in model.named_parameters():
         rows_RK = _rows(tensor)
         sources = weight_map.sources(parameter, len(rows_RK))
-        if sum(rows for _, _, rows in sources) != len(rows_RK):
+        if sum(source.rows for source in sources) != len(rows_RK):
             unnamed.append(parameter)
             continue
-        for name, start, rows in sources:
-            # A tensor that is a whole parameter has its shape, also where that is a stack.
-            views[name] = tensor.detach() if len(sources) == 1 else rows_RK[start : start + rows]
-    return views, unnamed
+        # A tensor that is a whole parameter has its shape, also where that is a stack.
+        views = rows_RK.split([source.rows for source in sources]) if len(sources) > 1 else [tensor.detach()]
+        for source, view in zip(sources, views):
+            found.setdefault(source.name, Destination()).add(source, view)
+    return found, unnamed
 
 
 def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -90,42 +137,49 @@ def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Non
     is then partly loaded and of no use.
     """
     weight_map = _map_of(model)
-    views, unnamed = destinations(model)
+    places, unnamed = destinations(model)
     parameters = dict(model.named_parameters())
-    missing = dict(views)
+    missing = {source: name for name, place in places.items() for source in place.sources}
     unexpected, misshapen = [], []
     for name, tensor in weights:
-        view, filled = views.get(name), [name]
-        if view is None:
-            parameter = weight_map.respelled(name)
-            if parameter not in parameters:
-                if not weight_map.ignores(name):
-                    unexpected.append(f"unexpected  {name} {list(tensor.shape)}")
-                continue
-            view = parameters[parameter].detach()
-            filled = [source for source, *_ in weight_map.sources(parameter, len(_rows(view)))]
-        if any(missing.pop(source, None) is None for source in filled):
+        place = places.get(name) or _whole(weight_map.respelled(name), parameters, weight_map)
+        if place is None:
+            if not weight_map.ignores(name):
+                unexpected.append(f"unexpected  {name} {list(tensor.shape)}")
+            continue
+        if None in [missing.pop(source, None) for source in place.sources]:
             unexpected.append(f"unexpected  {name} given twice")
-        elif tensor.shape != view.shape:
-            misshapen.append(f"misshapen   {name} {list(tensor.shape)}, expected {list(view.shape)}")
+        elif list(tensor.shape) != place.shape:
+            misshapen.append(f"misshapen   {name} {list(tensor.shape)}, expected {place.shape}")
         elif tensor.dtype not in _PLAIN_DTYPES:
             misshapen.append(f"misshapen   {name} holds {tensor.dtype}: quantised weights cannot be loaded")
         else:
-            view.copy_(tensor)
-    absent = [f"missing     {name}, expected {list(view.shape)}" for name, view in missing.items()]
+            place.fill(tensor)
+    lacking = dict.fromkeys(missing.values())
+    absent = [f"missing     {name}, expected {places[name].shape}" for name in lacking]
     absent += [f"missing     any checkpoint tensor for parameter {name}" for name in unnamed]
     if absent or unexpected or misshapen:
         raise WeightsError(_report(type(model).__name__, absent, unexpected, misshapen))
 
 
 def export_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters as checkpoint tensors, the inverse of `load_weights`; they share the parameters' memory."""
-    views, unnamed = destinations(model)
+    """Parameters as checkpoint tensors, the inverse of `load_weights`; all but split ones share the
+    parameters' memory."""
+    places, unnamed = destinations(model)
     if unnamed:
         raise WeightsError(
             f"{type(model).__name__}: no checkpoint name for {', '.join(unnamed[:MAX_REPORTED])}"
         )
-    yield from views.items()
+    for name, place in places.items():
+        yield name, place.read()
+
+
+def _whole(name: str | None, parameters: Mapping[str, Tensor], weight_map: WeightMap) -> Destination | None:
+    """A parameter as one tensor fills it that stands for all its sources."""
+    if name is None or name not in parameters:
+        return None
+    view = parameters[name].detach()
+    return Destination(weight_map.sources(name, len(_rows(view))), [view])
 
 
 def _map_of(model: nn.Module) -> WeightMap:

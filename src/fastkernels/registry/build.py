@@ -30,7 +30,10 @@ from fastkernels.registry.walk import Load, TaskCall, Walk
 
 # Arguments that have an entry for each row of the step, so that the batch tells uses apart.
 _OF_ROWS = {"step.seq_lens", "step.rows"}
+# Arguments that say how the step's tokens fall into rows or images: the batch tells such uses apart too.
+_OF_PACKING = {"step.query_starts", "step.grids"}
 _DTYPES: dict[str, DType] = {name: name for name in get_args(DType)}
+Phase = Literal["prefill", "decode", "mixed", "encode", "held-out"]
 _SHORT: dict[DType, str] = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
 
 
@@ -67,7 +70,7 @@ class _Source:
     batch_name: str
     batch: Batch
     timed: bool
-    phase: Literal["prefill", "decode", "mixed", "held-out"]
+    phase: Phase
     routing: Routing | None  # of the model's routers
 
 
@@ -83,7 +86,7 @@ class _Builder:
         model_task = registry.task(architecture.task)
         model = Walk(self.load, registry.tasks(), model_task, config.config, config.dtype)
         for batch_name, entry, batch_set in _batches(config):
-            batch = Batch(rows=entry.rows)
+            batch = Batch(rows=entry.rows, grids=entry.grids)
             source = _Source(
                 architecture.id,
                 name,
@@ -169,9 +172,11 @@ def _batches(config: ModelConfig) -> Iterator[tuple[str, BatchEntry, BatchSet]]:
             yield name, entry, batch_set
 
 
-def _phase(batch: Batch, batch_set: BatchSet) -> Literal["prefill", "decode", "mixed", "held-out"]:
+def _phase(batch: Batch, batch_set: BatchSet) -> Phase:
     if batch_set.held_out:
         return "held-out"
+    if batch.grids:
+        return "encode"
     if batch.num_decodes == 0:
         return "prefill"
     return "decode" if batch.num_decodes == len(batch.seq_lens) else "mixed"
@@ -189,7 +194,7 @@ def _routing(model: nn.Module, skew: Skew) -> Routing | None:
 def _attends(call: TaskCall) -> bool:
     """Whether the work depends on the rows of the step: the batch tells such calls apart."""
     draws = {draw.draw for name, draw in call.task.draws.items() if name in call.arguments}
-    return bool(cache_owners(call.module)) or bool(draws & _OF_ROWS)
+    return bool(cache_owners(call.module)) or bool(draws & (_OF_ROWS | _OF_PACKING))
 
 
 def _rows_of(call: TaskCall, batch: Batch) -> Batch:

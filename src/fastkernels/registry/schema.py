@@ -11,9 +11,9 @@ cases/L*/*.jsonl         Case          (records.py) written by build.py
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveInt, StringConstraints
+from pydantic import Field, PositiveInt, StringConstraints, model_validator
 
 from fastkernels.records import Batch, DType, Record, Size, Skew, TensorSpec
 
@@ -61,6 +61,7 @@ class TaskEntry(Record):
     aliases: tuple[str, ...] = ()  # names in use elsewhere; `name:variant` points at one variant
     draws: dict[str, Draw] = {}  # arguments that are not plain activations
     selects: dict[str, str] = {}  # output of indices -> argument with the logits that they are chosen by
+    replays: dict[str, str] = {}  # argument -> draw that takes it from a golden folder (loader/replay.py)
     label: str = ""  # part of case ids: "K{in_features}-N{out_features}", "D{dims}"
     extra_cases: tuple[ExtraCase, ...] = ()
 
@@ -83,10 +84,11 @@ class TaskEntry(Record):
 
 
 class BatchEntry(Record):
-    """One step of a served model, as `(count, query_len, seq_len)` runs, and how its tokens choose
-    experts."""
+    """One step of a served model, as `(count, query_len, seq_len)` runs, and how its tokens choose experts;
+    of images, `(count, rows, columns)` of patches."""
 
-    rows: tuple[tuple[int, int, int], ...]
+    rows: tuple[tuple[int, int, int], ...] = ()
+    grids: tuple[tuple[int, int, int], ...] = ()
     routing: Skew = "uniform"
     levels: tuple[Literal[1, 2, 3, 4], ...] = (1, 2, 3, 4)  # levels that take cases from this step
 
@@ -113,6 +115,9 @@ class ModelConfig(Record):
     cut_name: Name | None = None  # stands for the configuration in the ids of those cases
 
 
+Resolution = tuple[PositiveInt, PositiveInt]  # height and width of an image in pixels
+
+
 class TokenSamples(Record):
     """Prompts whose greedy continuation by the baseline both sides are forced along."""
 
@@ -121,12 +126,30 @@ class TokenSamples(Record):
     output_len: PositiveInt
 
 
-class Correctness(Record):
+class ImageSamples(Record):
+    """Images whose features are compared; resolutions take turns."""
+
+    images: PositiveInt
+    resolutions: tuple[Resolution, ...] = Field(min_length=1)
+
+
+class TokenCorrectness(Record):
     """How two runs of a model are compared (d of a sample: 0 same, 1 unrelated); what counts as ruined."""
 
     kind: Literal["tokens"]
     ruin: Literal["other-prompt"]  # the same tokens scored after another sample's prompt
     samples: dict[Size, TokenSamples]
+
+
+class EmbeddingCorrectness(Record):
+    """d = 1 - cosine of an image's features, both less the baseline's mean over the samples."""
+
+    kind: Literal["embedding"]
+    ruin: Literal["other-image"]
+    samples: dict[Size, ImageSamples]
+
+
+Correctness = Annotated[TokenCorrectness | EmbeddingCorrectness, Field(discriminator="kind")]
 
 
 class Architecture(Record):
@@ -147,7 +170,7 @@ class Architecture(Record):
     correctness: Correctness
 
 
-class Workload(Record):
+class TokenWorkload(Record):
     """`requests` prompts of `input_len` tokens, all at once, each answered by exactly `output_len` tokens."""
 
     name: Name
@@ -158,9 +181,51 @@ class Workload(Record):
     output_len: PositiveInt
     summary: str = ""
 
+    answer: ClassVar = "tokens"  # the kind of correctness that its models have
+
     @property
     def unit(self) -> str:
         return "out tok/s" if self.kind == "throughput" else "s"
+
+    @property
+    def each(self) -> str:
+        """What one request is, for tables."""
+        return f"{self.input_len} in, {self.output_len} out"
+
+
+class ImageWorkload(Record):
+    """`requests` images in batches of `batch`, one batch after another; their resolutions take turns.
+
+    Throughput counts images; latency is the time of one batch.
+    """
+
+    name: Name
+    kind: Literal["throughput", "latency"]
+    size: Size
+    requests: PositiveInt
+    batch: PositiveInt
+    resolutions: tuple[Resolution, ...] = Field(min_length=1)
+    summary: str = ""
+
+    answer: ClassVar = "embedding"
+
+    @model_validator(mode="after")
+    def _whole_batches(self) -> ImageWorkload:
+        if self.requests % self.batch:
+            raise ValueError(f"{self.requests} images are no whole number of batches of {self.batch}")
+        return self
+
+    @property
+    def unit(self) -> str:
+        return "images/s" if self.kind == "throughput" else "s"
+
+    @property
+    def each(self) -> str:
+        sizes = ", ".join(f"{height}x{width}" for height, width in self.resolutions)
+        return f"{sizes}, {self.batch} a batch"
+
+
+Workload = TokenWorkload | ImageWorkload
 
 
 class Suite(Record):

@@ -57,6 +57,9 @@ class Walk:
     def step(self, batch: Batch, with_head: bool) -> list[TaskCall]:
         """The calls of one step, in order; with the head: logits, their softmax and sampling of every row."""
         self._calls = []
+        if batch.grids:
+            _encode(self.model, batch, self._dtype)
+            return self._calls
         tokens, rows = batch.num_tokens, len(batch.seq_lens)
         blocks = 1 + sum(-(-seq_len // batch.block_size) for seq_len in batch.seq_lens)
         allocate(self.model, blocks, batch.block_size, self._dtype, "meta")
@@ -72,6 +75,16 @@ class Walk:
         bound = inspect.signature(module.forward).bind(*args, **kwargs)
         task, variant = self._classes[type(module)]
         self._calls.append(TaskCall(task, variant, module, self._inits[id(module)], dict(bound.arguments)))
+
+
+def _encode(model: Any, batch: Batch, dtype: torch.dtype) -> None:
+    """A pass over packed images."""
+    images, values = len(batch.seq_lens), model.num_channels * model.patch_size**2
+    with torch.device("meta"), use_step(None):
+        pixels_TP = torch.empty(batch.num_tokens, values, dtype=dtype)
+        shapes_B2 = torch.empty(images, 2, dtype=torch.int64)
+        starts_B1 = torch.empty(images + 1, dtype=torch.int32)
+        model(pixels_TP, shapes_B2, starts_B1, max(batch.seq_lens))
 
 
 def _sample(model: Any, hidden_BD: Tensor) -> None:

@@ -19,7 +19,10 @@ _MODELS = (
     Column("throughput", "candidate / baseline rate, geometric mean over workloads"),
     Column("latency", "baseline / candidate seconds, geometric mean over workloads"),
     Column("correctness", "1: as close to the baseline as its own noise; 0: as far as an unrelated output"),
-    Column("d", "mean discrepancy of the samples: 1 - teacher-forced agreement"),
+    Column(
+        "d",
+        "mean discrepancy of the samples: 1 - teacher-forced agreement, or 1 - centred cosine",
+    ),
     Column(
         "noise g", "discrepancy that the baseline shows against itself (0.95 quantile of three or more runs)"
     ),

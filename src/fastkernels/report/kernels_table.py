@@ -28,7 +28,12 @@ _COLUMNS = (
     Column("roofline %", "least time that bytes and operations need on this device / candidate's time"),
     Column("error", "worst error against float64 / allowed error (twice the baseline's); at most 1 passes"),
     Column("capture", "whether the call can be captured in a CUDA graph", right=False),
-    Column("compile", "whether torch.compile(fullgraph=True) of a module that calls it works", right=False),
+    Column(
+        "compile",
+        "torch.compile(fullgraph=True) of it, and of the nearest module that holds it; "
+        "recompiles: it is traced more often than the baseline",
+        right=False,
+    ),
     Column("authored %", "share of device time in kernels that the candidate itself defines"),
 )
 _OUTPUT_LINES = 20  # of captured output in the table; the JSON has all of it

@@ -1,5 +1,9 @@
-"""The column `compile`: whether torch.compile can trace a module whole, as its parent would be traced in
-production."""
+"""The column `compile`, in the worker: whether torch.compile can trace a module whole, and how often.
+
+Tracing generates no code (as the backend `eager`). Traces of several calls of one kind of module, of other
+sizes each, are counted together: production compiles once for all sizes, or nearly so, and a module that is
+traced anew for each makes it compile while it serves.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +14,38 @@ from fastkernels.loader.materialize import Call
 _DETAIL_CHARACTERS = 400
 
 
-def check(call: Call) -> dict[str, Any]:
-    """{"status": "ok" | "graph break" | "error", "detail": ...}. Traces without generating code (backend
-    `eager`)."""
-    import torch._dynamo
-    from torch._dynamo.exc import Unsupported
+class Tracer:
+    """`trace` one call after another; `forget` what was traced."""
 
-    torch._dynamo.reset()
-    compiled = torch.compile(call.module, fullgraph=True, backend="eager")
-    try:
-        with torch.inference_mode(), call.ambient():
-            compiled(*call.args, **call.kwargs)
-    except Unsupported as error:
-        return {"status": "graph break", "detail": _first_lines(error)}
-    except Exception as error:
-        return {"status": "error", "detail": f"{type(error).__name__}: {_first_lines(error)}"}
-    finally:
+    def __init__(self) -> None:
+        self._traces = 0
+
+    def trace(self, call: Call) -> dict[str, Any]:
+        """{"status": "ok" | "graph break" | "error", "detail": ..., "traces": so far, with this one}."""
+        import torch
+        from torch._dynamo.exc import Unsupported
+
+        status, detail = "ok", ""
+        # Always the same backend: traces that another made are not used again.
+        compiled = torch.compile(call.module, fullgraph=True, backend=self._backend)
+        try:
+            with torch.inference_mode(), call.ambient():
+                compiled(*call.args, **call.kwargs)
+        except Unsupported as error:
+            status, detail = "graph break", _first_lines(error)
+        except Exception as error:
+            status, detail = "error", f"{type(error).__name__}: {_first_lines(error)}"
+        return {"status": status, "detail": detail, "traces": self._traces}
+
+    def forget(self) -> None:
+        import torch._dynamo
+
         torch._dynamo.reset()
-    return {"status": "ok", "detail": ""}
+        self._traces = 0
+
+    def _backend(self, graph: Any, example_inputs: Any) -> Any:
+        self._traces += 1
+        return graph.forward
 
 
 def _first_lines(error: Exception) -> str:

@@ -71,17 +71,17 @@ class Crew:
         self._candidate = self._candidate_of = None
 
     @contextlib.contextmanager
-    def loaded(self, job: Job, case: Case, candidate: bool) -> Iterator[Party]:
-        """The candidate or a baseline worker with a case's module, called once: to look at it, untimed."""
+    def loaded(self, job: Job, case: Case, candidate: bool, again: bool = False) -> Iterator[Party]:
+        """The candidate or a baseline worker with a case's module, called once: to look at it, untimed.
+        `again`: right after another case of the same job."""
         party = self._candidate_for(job) if candidate else self._baselines(job)[0]
         specs = trial_specs(case, build_module(Overlay.over_baseline(), case, "meta"))
         inbox = Arena.like(specs, self._device, ChainPlan())
         inbox.write(draw_links(specs, case, _LOOK_SEED, ChainPlan().links_of, device=self._device))
         try:
             layers = [str(layer) for layer in (job.layers if candidate else job.base_layers)]
-            results = party.load(
-                case, layers, job.implementations.get(case.task, {}) if candidate else {}, inbox
-            )
+            forced = job.implementations.get(case.task, {}) if candidate else {}
+            results = party.load(case, layers, forced, inbox, again)
             party.give_boxes(specs, results, ChainPlan())
             yield party
         finally:

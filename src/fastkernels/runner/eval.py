@@ -17,10 +17,13 @@ from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet, discover
 from fastkernels.measure.environment import environment, require_device
 from fastkernels.records import EvalReport, ModelResult, Size
-from fastkernels.registry.schema import Architecture, Workload
+from fastkernels.registry.schema import Architecture, TokenWorkload, Workload
+from fastkernels.runner.answers import Answers
+from fastkernels.runner.embedding_answers import EmbeddingAnswers
 from fastkernels.runner.isolation import ALWAYS, HiddenMemory
 from fastkernels.runner.model import ModelTrial
 from fastkernels.runner.sides import Sides
+from fastkernels.runner.token_answers import TokenAnswers
 from fastkernels.score.macroeval import macroeval
 from fastkernels.settings import candidates_dir, resolve
 
@@ -28,6 +31,11 @@ Device = Literal["cpu", "cuda"]
 
 ROUNDS: dict[Size, int] = {"tiny": 6, "full": 2}
 MAX_NUM_SEQS: dict[Size, int | None] = {"tiny": 32, "full": None}  # None: the engine's own, by its memory
+# What a side is, by the kind of its model's answer.
+SIDES = {
+    "tokens": "fastkernels.runner.token_side:TokenSide",
+    "embedding": "fastkernels.runner.image_side:ImageSide",
+}
 # Two engines on one GPU; the rest is for contexts, graphs and the allocator's slack.
 SHARED_GPU_FRACTION, WHOLE_GPU_FRACTION = 0.44, 0.88
 
@@ -121,16 +129,17 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
         for target in targets:
             chosen = workloads[target.model]
             sides = _sides(request, target, chosen, _weights_seed(seed), Path(caches))
+            rng = random.Random(seed)
             trial = ModelTrial(
                 architecture=target.architecture,
                 model=target.model,
                 config=target.config,
                 size=request.size,
-                vocabulary=target.hf_config["vocab_size"],
+                answers=_answers(request, target, rng),
                 workloads=chosen,
                 candidates=request.candidates,
                 sides=sides,
-                rng=random.Random(seed),
+                rng=rng,
                 rounds=request.rounds or ROUNDS[request.size],
                 report=lambda doing, model=target.model: tell(f"{model}: {doing}"),
             )
@@ -206,34 +215,58 @@ def _workloads(request: EvalRequest, target: Target) -> list[Workload]:
     for name in names:
         if name not in known:
             raise NotFoundError("workload", name, known, "fk list workloads")
-    longest = max(known[name].input_len + known[name].output_len for name in names)
-    if longest > (limit := target.hf_config["max_position_embeddings"]):
+    # Prompts are nothing to an image encoder, and images nothing to a language model.
+    kind = target.architecture.correctness.kind
+    chosen = [known[name] for name in names if known[name].answer == kind]
+    if not chosen:
+        raise UsageError(
+            f"{target.model} answers with {kind}, which no workload of {', '.join(names)} asks for. "
+            f"See: fk show {target.architecture.id}"
+        )
+    if (longest := _longest(chosen)) > (limit := target.hf_config.get("max_position_embeddings", longest)):
         raise UsageError(
             f"{target.model} has {limit} positions, the workloads need {longest}: "
             f"choose shorter ones with --workload, or another --size"
         )
-    return [known[name] for name in names]
+    return chosen
+
+
+def _longest(workloads: Sequence[Workload]) -> int:
+    """Positions that prompts and outputs need; 0 without any."""
+    tokens = (w for w in workloads if isinstance(w, TokenWorkload))
+    return max((w.input_len + w.output_len for w in tokens), default=0)
+
+
+def _answers(request: EvalRequest, target: Target, rng: random.Random) -> Answers:
+    correctness = target.architecture.correctness
+    if correctness.kind == "embedding":
+        return EmbeddingAnswers(correctness.samples[request.size], rng)
+    vocabulary = target.hf_config["vocab_size"]
+    return TokenAnswers(correctness.samples[request.size], vocabulary, request.size, rng)
 
 
 def _sides(
     request: EvalRequest, target: Target, workloads: Sequence[Workload], seed: int, caches: Path
 ) -> Sides:
-    longest = max(w.input_len + w.output_len for w in workloads)
-    samples = target.architecture.correctness.samples[request.size]
     exclusive = request.device == "cuda" and not _fit_together(target)
     engine: dict[str, Any] = {
         "model": target.model,
         "device": request.device,
         "seed": seed,
         "enforce_eager": request.eager,
-        "max_num_seqs": MAX_NUM_SEQS[request.size],
-        "max_model_len": max(longest, samples.input_lens[1] + samples.output_len),
-        "gpu_memory_utilization": WHOLE_GPU_FRACTION if exclusive else SHARED_GPU_FRACTION,
     }
+    correctness = target.architecture.correctness
+    if correctness.kind == "tokens":
+        samples = correctness.samples[request.size]
+        engine |= {
+            "max_num_seqs": MAX_NUM_SEQS[request.size],
+            "max_model_len": max(_longest(workloads), samples.input_lens[1] + samples.output_len),
+            "gpu_memory_utilization": WHOLE_GPU_FRACTION if exclusive else SHARED_GPU_FRACTION,
+        }
     if target.model == target.architecture.id:
         engine["config"] = target.config
     layers = request.candidates.layers if request.candidates else ()
-    return Sides({"baseline": (), "candidate": layers}, engine, exclusive, caches)
+    return Sides(SIDES[correctness.kind], {"baseline": (), "candidate": layers}, engine, exclusive, caches)
 
 
 def _fit_together(target: Target) -> bool:

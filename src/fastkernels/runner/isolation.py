@@ -7,6 +7,7 @@
     group         what a worker starts stays in its process group, so pauses and ends reach it (group.py)
     namespace     its own user namespace: no privileges over the judge, even for root
     network       its own, empty network namespace
+    files         read-only but for its own folder (readonly.py)
     memory        the judge's memory cannot be read through /proc while it judges, nor the baseline's
 
 The first four always hold; the others where the kernel allows. `Environment.isolation` says what was reached.
@@ -56,7 +57,7 @@ _ALLOWED_PREFIXES = (
     "GOMP_",
 )
 
-_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_CLONE_NEWUSER, _CLONE_NEWNET, _CLONE_NEWNS = 0x10000000, 0x40000000, 0x00020000
 _PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 1, 3, 4
 _REMOVALS, _REMOVAL_PAUSE_S = 5, 0.05
 MAX_FILE_BYTES = 8 << 30  # a compiler cache fits; a runaway log does not fill the disk
@@ -142,12 +143,13 @@ def _caches_of_the_user(outer: Mapping[str, str], trusted: bool) -> dict[str, st
 # ---------------------------------------------------------------- inside a worker, before other imports
 
 
-def enter(namespaces: bool, memory_bytes: int | None, hidden: bool = False) -> tuple[str, ...]:
+def enter(namespaces: bool, memory_bytes: int | None, hidden: bool, folder: Path) -> tuple[str, ...]:
     """Separate the calling process; returns the levels reached beyond ALWAYS. Needs a single-threaded
-    process. `hidden`: no candidate may read its memory, where the answers to the same inputs are."""
+    process. `hidden`: no candidate may read its memory, where the answers to the same inputs are. `folder`:
+    the only one that it may write to, where there are namespaces."""
     import resource
 
-    from fastkernels.runner import group
+    from fastkernels.runner import group, readonly
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _lower(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)
@@ -157,23 +159,23 @@ def enter(namespaces: bool, memory_bytes: int | None, hidden: bool = False) -> t
         return ()
     libc = ctypes.CDLL(None)
     uid, gid = os.getuid(), os.getgid()
-    separated = namespaces and libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) == 0
+    separated = namespaces and libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET | _CLONE_NEWNS) == 0
     libc.prctl(
         _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0
     )  # no worker outlives its judge, not even a stopped one
     if hidden:
         libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    together = ("group",) if group.keep() else ()
-    if not separated:
-        return together
-    try:
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
-        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
-    except OSError:
-        # The names of users are unknown then; the kernel's permissions, which count, are those of before.
-        return (*together, "namespace", "network")
-    return (*together, "namespace", "network")
+    levels = ["group"] if group.keep() else []
+    if separated:
+        levels += ["namespace", "network"]
+        # Where this fails names of users are unknown; the kernel's permissions, which count, are as before.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+            Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+        if readonly.all_but(folder):
+            levels.append("files")
+    return tuple(levels)
 
 
 def _lower(what: int, limit: int) -> None:

@@ -26,6 +26,7 @@ from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.contracts import Contract, Graph, Timing
 from fastkernels.records import Case
 from fastkernels.runner import flags, forcing
+from fastkernels.runner.compiling import Tracer
 from fastkernels.runner.device import WorkerDevice, open_device
 from fastkernels.runner.link import Link
 from fastkernels.runner.results import Result, address
@@ -48,6 +49,7 @@ class KernelSide:
         self._opened = contextlib.ExitStack()
         self._ballast = random.Random()
         self._links: list[Link] = []
+        self._tracer = Tracer()
         self.overlay: Overlay | None = None
 
     def hello(self) -> dict[str, Any]:
@@ -65,11 +67,15 @@ class KernelSide:
 
     # ------------------------------------------------------------ one case
 
-    def open(self, layers: Sequence[str], case: Case, implementations: dict[str, str]) -> dict[str, Any]:
-        """Import the task through the overlay; `implementations` forces kernels (`--providers`)."""
+    def open(
+        self, layers: Sequence[str], case: Case, implementations: dict[str, str], again: bool
+    ) -> dict[str, Any]:
+        """Import the task through the overlay; `implementations` forces kernels (`--providers`). `again`:
+        what was imported for the case before is not imported anew."""
         self.close()
         self._case = case
-        self.overlay = Overlay.over_baseline([Path(layer) for layer in layers])
+        if not again or self.overlay is None:
+            self.overlay = Overlay.over_baseline([Path(layer) for layer in layers])
         self._implementations = implementations
         if implementations:
             self._opened.enter_context(forcing.preferring(implementations))
@@ -184,11 +190,11 @@ class KernelSide:
         self._device.wait()
         return {}
 
-    def compiled(self) -> dict[str, Any]:
-        """Whether the module can be traced whole by torch.compile, as its parent in an engine would be."""
-        from fastkernels.runner.compiling import check
-
-        return check(self._links[0].call)
+    def compiled(self, again: bool) -> dict[str, Any]:
+        """Whether the module can be traced whole by torch.compile; `again`: after other sizes of its kind."""
+        if not again:
+            self._tracer.forget()
+        return self._tracer.trace(self._links[0].call)
 
     def launched(self) -> dict[str, Any]:
         """The kernels of one eager call, for attribution."""

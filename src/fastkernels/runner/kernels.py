@@ -20,6 +20,7 @@ import torch
 
 from fastkernels.judge.summary import summarize
 from fastkernels.judge.verdict import Verdict
+from fastkernels.loader import golden
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.environment import environment
@@ -27,10 +28,11 @@ from fastkernels.records import Failure, KernelReport, KernelRow
 from fastkernels.runner import isolation
 from fastkernels.runner.bench import Bench
 from fastkernels.runner.crew import Crew
+from fastkernels.runner.looks import compile_columns, origin_columns
 from fastkernels.runner.party import Timeouts
 from fastkernels.runner.plan import Job, KernelsRequest, Work, plan
 from fastkernels.runner.pool import default_threads
-from fastkernels.runner.rows import compile_columns, origin_columns, row, unavailable_row
+from fastkernels.runner.rows import row, unavailable_row
 from fastkernels.runner.trial import Trial
 
 # A candidate that was ended this often in one task is not tried on the rest of its cases.
@@ -83,6 +85,8 @@ class _Run:
         assert request.device is not None
         begin = time.monotonic()
         jobs = plan(request) if self.jobs is None else self.jobs
+        if request.golden is not None:
+            self.notes[f"captured routing: {golden.read(request.golden).capture.summary}"] = None
         # Started now, so that the report says when; the isolation reached is filled in at the end.
         machine = environment(request.device)
         try:

@@ -6,8 +6,10 @@ order:
 
     is the candidate inside?    sites replaced, their calls, time saved there against the gain (Amdahl)
     is it faster?               the workloads, in alternating rounds
-    is it right?                teacher-forced along the baseline's tokens, and tokens of its timed runs
-                                checked by the baseline; against three noise runs of the baseline
+    is it right?                the same samples on both sides, and answers of its timed runs checked by the
+                                baseline; against three noise runs of the baseline
+
+What a model is asked, and how two answers are compared, is the part of its Answers.
 """
 
 from __future__ import annotations
@@ -25,16 +27,12 @@ from fastkernels.loader.candidates import CandidateSet
 from fastkernels.measure.stats import paired_ratio
 from fastkernels.records import Failure, ModelResult, Size, Swap, WorkloadResult
 from fastkernels.registry.schema import Architecture, Workload
-from fastkernels.runner.sides import Side, SideFailure, SideHandle, Sides
+from fastkernels.runner.answers import Answers
+from fastkernels.runner.sides import Side, SideFailure, Sides
 from fastkernels.score import calibrate
 
-NOISE_KERNELS = ("rms_norm", "add_rms_norm", "glu", "rope")
-NOISE_CHUNK: dict[Size, int] = {"tiny": 48, "full": 1024}
-TOP_LOGPROBS = 20  # positions keep this many for the KL bound
-AUDITED_REQUESTS = 8  # of each workload's timed output, replayed by the baseline
 LEAST_PREDICTED = 0.03  # a smaller predicted gain is noise of the proof passes, and so would its transfer be
 PROOF_REPEATS = 3  # eager proof passes of each side, alternating
-WARM_UP_REQUESTS = 128  # of each workload, before the first round: graphs, allocator
 ROUND_HALF_WIDTH = 0.01  # a workload's ratio is known well enough within 1 %
 EXTRA_ROUNDS_S: dict[Size, float] = {"tiny": 6.0, "full": 0.0}  # rounds go on this long for it
 LATENCY_ROUNDS = 6  # at least: a latency workload takes about a second
@@ -48,7 +46,7 @@ class ModelTrial:
     model: str  # what LLM() loads: an architecture id, a folder, a Hugging Face id
     config: str
     size: Size
-    vocabulary: int
+    answers: Answers
     workloads: Sequence[Workload]
     candidates: CandidateSet | None  # None: self-test, the baseline against itself
     sides: Sides
@@ -61,7 +59,7 @@ class ModelTrial:
         try:
             swap = self._swap()
             results, audited = self._measure()
-            discrepancies, ruin, kl = self._teacher_forced()
+            compared = self.answers.compare(self.sides, self.report)
         except SideFailure as failure:
             if failure.side == "baseline":
                 raise BaselineError(
@@ -75,10 +73,10 @@ class ModelTrial:
             size=self.size,
             config=self.config,
             workloads=results,
-            d=[*discrepancies, *audited],
+            d=[*compared.d, *audited],
             noise_d=noise,
-            ruin_d=ruin,
-            kl=kl,
+            ruin_d=compared.ruin,
+            kl=compared.kl,
             swap=swap,
             self_test=self.candidates is None,
             notes=self._notes,
@@ -93,12 +91,12 @@ class ModelTrial:
         unused = tuple(sorted(set(files) - set(sites)))
         if not sites:
             return Swap(sites=0, calls=0, unused=unused)
-        prompts = self._prompts(4, (8, 24))
+        inputs = self.answers.proof()
         runs: dict[str, list[dict[str, Any]]] = {"baseline": [], "candidate": []}
         for turn in range(2 * PROOF_REPEATS):
             side = ("baseline", "candidate", "candidate", "baseline")[turn % 4]
             self.report(f"swap proof, {side}")
-            runs[side].append(self.sides.use(side).call("proof", sites=sites, prompts=prompts, max_tokens=8))
+            runs[side].append(self.sides.use(side).call("proof", sites=sites, **inputs))
         calls = runs["candidate"][-1]["calls"]
         if not any(calls.values()):
             raise SideFailure(
@@ -120,17 +118,19 @@ class ModelTrial:
         for workload in self.workloads:
             self._warm_up(workload)
             begin, seconds = time.perf_counter(), {"baseline": [], "candidate": []}
-            kept: tuple[list[list[int]], list[list[int]]] = ([], [])
+            kept: tuple[Any, Any] = (None, None)
             while True:
                 played = self._round(workload, seconds)
                 # Any round may be the one that is audited, with equal chances: nobody knows which, nor how
                 # many come.
                 if self.rng.random() * len(seconds["baseline"]) < 1:
                     kept = played
-                result = _workload_result(workload, seconds["baseline"], seconds["candidate"])
+                result = _workload_result(
+                    workload, self.answers.amount(workload), seconds["baseline"], seconds["candidate"]
+                )
                 if self._enough(workload, result, time.perf_counter() - begin):
                     break
-            audited += self._audit(*kept)
+            audited += self.answers.audit(self.sides.use("baseline"), *kept)
             if result.unstable:
                 self._notes.append(
                     f"{workload.name}: unstable, the ratio is known to {100 * result.half_width:.0f} % only"
@@ -142,26 +142,23 @@ class ModelTrial:
         return results, audited
 
     def _warm_up(self, workload: Workload) -> None:
-        prompts = self._prompts(workload.requests, (workload.input_len, workload.input_len))
         for side in ("baseline", "candidate"):
             self.report(f"{workload.name}, warm-up, {side}")
-            self._timed(side, prompts[:WARM_UP_REQUESTS], workload.output_len)
+            self.answers.warm_up(self.sides.use(side), workload)
 
-    def _round(
-        self, workload: Workload, seconds: dict[str, list[float]]
-    ) -> tuple[list[list[int]], list[list[int]]]:
-        """Both sides once on the same fresh prompts, A B and B A in turn; the prompts and the candidate's
-        tokens.
+    def _round(self, workload: Workload, seconds: dict[str, list[float]]) -> tuple[Any, Any]:
+        """Both sides once on the same fresh inputs, A B and B A in turn; the inputs and the candidate's
+        answers.
         """
         turn = len(seconds["baseline"])
-        prompts = self._prompts(workload.requests, (workload.input_len, workload.input_len))
+        inputs = self.answers.inputs(workload)
         order: tuple[Side, Side] = ("baseline", "candidate") if turn % 2 == 0 else ("candidate", "baseline")
-        tokens: dict[str, list[list[int]]] = {}
+        answers: dict[str, Any] = {}
         for side in order:
             self.report(f"{workload.name}, round {turn + 1}, {side}")
-            took_s, tokens[side] = self._timed(side, prompts, workload.output_len)
+            took_s, answers[side] = self.answers.timed(self.sides.use(side), inputs, workload)
             seconds[side].append(took_s)
-        return prompts, tokens["candidate"]
+        return inputs, answers["candidate"]
 
     def _enough(self, workload: Workload, result: WorkloadResult, elapsed_s: float) -> bool:
         """At least the asked rounds; then until the interval is narrow or the extra time is spent."""
@@ -170,93 +167,23 @@ class ModelTrial:
             return False
         return result.half_width <= ROUND_HALF_WIDTH or elapsed_s > EXTRA_ROUNDS_S[self.size]
 
-    def _timed(self, side: Side, prompts: list[list[int]], output_len: int) -> tuple[float, list[list[int]]]:
-        """Seconds by the judge's own clock from sending the prompts to the word that all tokens are there."""
-        worker = self.sides.use(side)
-        begin = time.perf_counter()
-        worker.call("generate", prompts=prompts, max_tokens=output_len)
-        seconds = time.perf_counter() - begin
-        tokens = worker.call("outputs")["token_ids"]
-        lengths = [len(ids) for ids in tokens]
-        if lengths != [output_len] * len(prompts):
-            raise SideFailure(
-                side,
-                Failure(
-                    message=f"asked for {len(prompts)} x {output_len} tokens, "
-                    f"got {len(lengths)} x {sorted(set(lengths))}"
-                ),
-            )
-        return seconds, tokens
-
-    def _audit(self, prompts: list[list[int]], tokens: list[list[int]]) -> list[float]:
-        """Discrepancy of timed tokens: the baseline is forced along them, so a run that is only fast when it
-        is not being compared is found out.
-        """
-        chosen = self.rng.sample(range(len(prompts)), min(AUDITED_REQUESTS, len(prompts)))
-        forced = [tokens[i] for i in chosen]
-        answer = self.sides.use("baseline").call(
-            "forced", prompts=[prompts[i] for i in chosen], continuations=forced, top=0
-        )
-        return [calibrate.token_discrepancy(a, b) for a, b in zip(answer["argmax"], forced, strict=True)]
-
     # ------------------------------------------------------------ is it right?
 
-    def _teacher_forced(self) -> tuple[list[float], list[float], float]:
-        """d of each sample, d of unrelated outputs, and the KL bound."""
-        samples = self.architecture.correctness.samples[self.size]
-        self._forced_prompts = self._prompts(samples.requests, samples.input_lens)
-        self.report("baseline tokens for teacher forcing")
-        _, self._forced_tokens = self._timed("baseline", self._forced_prompts, samples.output_len)
-        answers = {}
-        for side in ("baseline", "candidate"):
-            self.report(f"teacher-forced, {side}")
-            answers[side] = self._forced(self.sides.use(side))
-        tokens = self._forced_tokens
-        d = [
-            calibrate.token_discrepancy(ids, forced)
-            for ids, forced in zip(answers["candidate"]["argmax"], tokens, strict=True)
-        ]
-        unrelated = [
-            calibrate.token_discrepancy(ids, other) for ids, other in zip(tokens, tokens[1:] + tokens[:1])
-        ]
-        return d, unrelated, calibrate.kl_bound(answers["baseline"]["top"], answers["candidate"]["top"])
-
-    def _forced(self, worker: SideHandle) -> dict[str, Any]:
-        return worker.call(
-            "forced", prompts=self._forced_prompts, continuations=self._forced_tokens, top=TOP_LOGPROBS
-        )
-
     def _noise_runs(self) -> list[list[float]]:
-        """d of the baseline against itself in fresh processes, each with benign other numerics
-        (macroeval.md): another split of the batch, other chunks of the prompts, PyTorch's own arithmetic in
-        the pointwise kernels.
-        """
+        """d of the baseline against itself in fresh processes, each with benign other numerics."""
         self.sides.close()
         runs = []
-        changes: list[dict[str, Any]] = [
-            {"max_num_seqs": max(2, len(self._forced_prompts) // 2)},
-            {"max_num_batched_tokens": NOISE_CHUNK[self.size]},
-            {"noise": NOISE_KERNELS},
-        ]
+        changes = self.answers.noise_changes
         for number, change in enumerate(changes, 1):
             self.report(f"noise run {number} of {len(changes)}")
             try:
                 with self.sides.fresh(**change) as worker:
-                    argmax = self._forced(worker)["argmax"]
+                    runs.append(self.answers.again(worker))
             except SideFailure as failure:
                 raise BaselineError(
                     f"{self.model}: a noise run failed: {failure.failure.message}"
                 ) from failure
-            runs.append(
-                [calibrate.token_discrepancy(a, b) for a, b in zip(argmax, self._forced_tokens, strict=True)]
-            )
         return runs
-
-    def _prompts(self, requests: int, lens: tuple[int, int]) -> list[list[int]]:
-        return [
-            [self.rng.randrange(self.vocabulary) for _ in range(self.rng.randint(*lens))]
-            for _ in range(requests)
-        ]
 
     def _failed(self, failure: Failure) -> ModelResult:
         return calibrate.failed_model(
@@ -269,16 +196,17 @@ class ModelTrial:
         )
 
 
-def _workload_result(workload: Workload, baseline_s: list[float], candidate_s: list[float]) -> WorkloadResult:
+def _workload_result(
+    workload: Workload, amount: float, baseline_s: list[float], candidate_s: list[float]
+) -> WorkloadResult:
     ratio = paired_ratio(baseline_s, candidate_s)
-    tokens = workload.requests * workload.output_len
     throughput = workload.kind == "throughput"
     return WorkloadResult(
         name=workload.name,
         kind=workload.kind,
-        unit="out tok/s" if throughput else "s",
-        baseline=tuple(tokens / s for s in baseline_s) if throughput else tuple(baseline_s),
-        candidate=tuple(tokens / s for s in candidate_s) if throughput else tuple(candidate_s),
+        unit=workload.unit,
+        baseline=tuple(amount / s if throughput else s / amount for s in baseline_s),
+        candidate=tuple(amount / s if throughput else s / amount for s in candidate_s),
         throughput_ratio=ratio.median if throughput else None,
         latency_ratio=None if throughput else ratio.median,
         ratio_ci=(ratio.low, ratio.high),

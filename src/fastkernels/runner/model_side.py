@@ -1,8 +1,6 @@
 """One side of a whole-model trial, inside its own process: the engine with one overlay, driven by the judge.
 
-Every method answers with JSON values. `generate` only says that it is done: the judge times it with its own
-clock and asks for the tokens afterwards, so that neither the clock nor the size of the answer is in this
-process's hands.
+Every method answers with JSON values. A kind of answer adds its own methods: token_side.py, image_side.py.
 """
 
 from __future__ import annotations
@@ -16,40 +14,37 @@ from typing import Any
 import torch
 from torch import nn
 
-from fastkernels.engine.llm import LLM, SamplingParams
 from fastkernels.kernels import base as kernels
 from fastkernels.loader.overlay import Overlay
 
 
 class ModelSide:
-    """An LLM built from an overlay; `noise` names kernels that run their `reference`: other numerics."""
+    """An overlay, and a model built from it; `noise` names kernels that run their `reference`: other
+    numerics."""
 
-    def __init__(self, layers: Sequence[str], model: str, noise: Sequence[str] = (), **engine: Any) -> None:
+    model: nn.Module
+    device: torch.device
+
+    def __init__(self, layers: Sequence[str], noise: Sequence[str]) -> None:
         self.overlay = Overlay.over_baseline([Path(layer) for layer in layers])
         self._noise = contextlib.ExitStack()
         if noise:
             self._noise.enter_context(kernels.use(**dict.fromkeys(noise, "reference")))
-        self.llm = LLM(model, overlay=self.overlay, **engine)
-        self._outputs: list[list[int]] = []
 
-    def generate(self, prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
-        """Greedy, exact lengths; the tokens stay here until `outputs`."""
-        greedy = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
-        self._outputs = [list(o.outputs[0].token_ids) for o in self.llm.generate(prompts, greedy)]
-        return {"requests": len(self._outputs)}
+    # ---- what a kind of answer defines
 
-    def outputs(self) -> dict[str, Any]:
-        return {"token_ids": self._outputs}
+    def eager(self) -> contextlib.AbstractContextManager[None]:
+        """Without CUDA graphs for the body."""
+        raise NotImplementedError
 
-    def forced(self, prompts: list[list[int]], continuations: list[list[int]], top: int) -> dict[str, Any]:
-        """Decode along given tokens: at each position the argmax and the `top` largest log-probabilities."""
-        params = [
-            SamplingParams(temperature=0.0, max_tokens=len(ids), ignore_eos=True, logprobs=top or None)
-            for ids in continuations
-        ]
-        results = [o.outputs[0] for o in self.llm.generate(prompts, params, forced=continuations)]
-        tops = [[{str(i): p for i, p in position.items()} for position in r.logprobs or ()] for r in results]
-        return {"argmax": [list(r.token_ids) for r in results], "top": tops}
+    def run_once(self, **inputs: Any) -> None:
+        """Answer the inputs of a proof pass."""
+        raise NotImplementedError
+
+    def engine_stats(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    # ---- what all have
 
     def sites(self) -> dict[str, Any]:
         """Names of the modules whose class a candidate layer defines, by the file that defines it
@@ -57,33 +52,33 @@ class ModelSide:
         """
         candidate_layers = self.overlay.layers[:-1]
         found: dict[str, list[str]] = {}
-        for name, module in self.llm.model.named_modules():
+        for name, module in self.model.named_modules():
             if self.overlay.origin(type(module)) in candidate_layers:
                 found.setdefault(self.overlay.task(type(module)) or "?", []).append(name)
         return {"sites": found}
 
-    def proof(self, sites: dict[str, list[str]], prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
+    def proof(self, sites: dict[str, list[str]], **inputs: Any) -> dict[str, Any]:
         """An eager run with a clock round every site: calls, seconds at the sites, seconds in all."""
-        modules = dict(self.llm.model.named_modules())
+        modules = dict(self.model.named_modules())
         # A candidate may have inner modules that the baseline lacks; the clock counts the outermost site
         # only.
         here = {task: [modules[name] for name in names if name in modules] for task, names in sites.items()}
-        clock = SiteClock(here, self._synchronise)
-        with self.llm.eager(), clock.attached():
-            self._synchronise()
+        clock = SiteClock(here, self.synchronise)
+        with self.eager(), clock.attached():
+            self.synchronise()
             begin = time.perf_counter()
-            self.generate(prompts, max_tokens)
-            self._synchronise()
+            self.run_once(**inputs)
+            self.synchronise()
             total = time.perf_counter() - begin
         return {"calls": clock.calls, "site_s": clock.seconds, "total_s": total}
 
     def stats(self) -> dict[str, Any]:
         """What the engine did, and which kernels were passed over for which reason."""
         passed_over = {f"{k}:{i}: {why}": n for (k, i, why), n in kernels.skipped.items()}
-        return {"engine": self.llm.stats(), "passed_over": passed_over}
+        return {"engine": self.engine_stats(), "passed_over": passed_over}
 
-    def _synchronise(self) -> None:
-        if torch.cuda.is_available() and self.llm.device.type == "cuda":
+    def synchronise(self) -> None:
+        if torch.cuda.is_available() and self.device.type == "cuda":
             torch.cuda.synchronize()
 
 

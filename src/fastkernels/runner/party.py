@@ -83,6 +83,7 @@ class _Inspected(_Answer):
 class Compiled(_Answer):
     status: str = Field(pattern="^(ok|graph break|error)$")
     detail: str
+    traces: int = Field(ge=0)
 
 
 class _Launch(_Answer):
@@ -132,14 +133,21 @@ class Party:
         self.kernels: dict[str, str] = {}
 
     def load(
-        self, case: Case, layers: Sequence[str], implementations: dict[str, str], inbox: Arena
+        self,
+        case: Case,
+        layers: Sequence[str],
+        implementations: dict[str, str],
+        inbox: Arena,
+        again: bool = False,
     ) -> dict[str, Result]:
         """Import, build, attach to the inbox (which holds the first inputs) and call once; describes the
-        results."""
+        results. `again`: import nothing anew, for another case with the same layers."""
         self.unload()
         self.worker.restless = None
         limits = self._timeouts
-        self._call("open", limits.open, layers=list(layers), case=case, implementations=implementations)
+        self._call(
+            "open", limits.open, layers=list(layers), case=case, implementations=implementations, again=again
+        )
         self.prepares = self._answer("build", _Built, limits.build).prepares
         self._call("attach", limits.build, inbox.descriptors, ticket=inbox.ticket)
         first = self._answer("first", _First, limits.first)
@@ -235,8 +243,9 @@ class Party:
             if name.startswith("out.")
         }
 
-    def compiled(self) -> Compiled:
-        return self._answer("compiled", Compiled, self._timeouts.first)
+    def compiled(self, again: bool) -> Compiled:
+        """What torch.compile says of the case's module; `again`: traces of the cases before may serve it."""
+        return self._answer("compiled", Compiled, self._timeouts.first, again=again)
 
     def launched(self) -> list[Launched]:
         """The kernels of one eager call, as the worker says."""

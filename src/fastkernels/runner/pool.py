@@ -97,7 +97,8 @@ class Worker:
         )
         self.busy = False  # a call was sent and its answer has not come
         ours = shared_caches is not None
-        options = [str(theirs.fileno()), str(int(namespaces)), str(memory_bytes or 0), str(int(ours))]
+        flags = [theirs.fileno(), int(namespaces), memory_bytes or 0, int(ours)]
+        options = [*map(str, flags), str(self.scratch.root)]
         with theirs, self.scratch.output.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "fastkernels.runner.worker", *options],

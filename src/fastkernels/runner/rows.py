@@ -6,13 +6,9 @@ from typing import Any
 
 from fastkernels.judge.verdict import Verdict
 from fastkernels.layout import shown
-from fastkernels.loader.authored import kernel_names
-from fastkernels.measure import attribution
 from fastkernels.records import Contract, KernelRow
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner.bench import Outcome
-from fastkernels.runner.blame import Trouble
-from fastkernels.runner.crew import Crew
 from fastkernels.runner.plan import Job, Work
 
 
@@ -82,32 +78,3 @@ def unavailable_row(job: Job, entry: TaskEntry, reason: str, contract: Contract)
         contract=contract,
         timed=False,
     )
-
-
-def compile_columns(crew: Crew, job: Job, work: Work) -> dict[str, Any]:
-    """`compile` and its detail: a break that the baseline has too is nobody's fault."""
-    try:
-        with crew.loaded(job, work.case, candidate=True) as party:
-            found = party.compiled()
-    except Trouble as trouble:
-        return {"compile": "error", "compile_detail": trouble.problem.failure.message}
-    if found.status == "ok":
-        return {"compile": "ok", "compile_detail": None}
-    try:
-        with crew.loaded(job, work.case, candidate=False) as party:
-            baseline = party.compiled()
-    except Trouble as trouble:
-        return {"compile": "n/a", "compile_detail": f"the baseline: {trouble.problem.failure.message}"}
-    if baseline.status != "ok":
-        return {"compile": "n/a", "compile_detail": f"the baseline too: {baseline.detail}"}
-    return {"compile": found.status, "compile_detail": found.detail}
-
-
-def origin_columns(crew: Crew, job: Job, work: Work) -> dict[str, Any]:
-    """`origins`: shares of the device's time by who made the kernels; nothing on a CPU."""
-    try:
-        with crew.loaded(job, work.case, candidate=True) as party:
-            launched = party.launched()
-    except Trouble:
-        return {}  # the rows say what is wrong with it
-    return {"origins": attribution.shares(launched, kernel_names(job.layers)) or None}

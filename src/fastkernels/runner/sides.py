@@ -17,7 +17,6 @@ from fastkernels.runner.pool import Worker, WorkerProblem, default_threads
 
 Side = Literal["baseline", "candidate"]
 
-_SIDE = "fastkernels.runner.model_side:ModelSide"
 START_TIMEOUT_S = 600.0  # 16 GB of weights, kernels that compile on first use
 CALL_TIMEOUT_S = 1200.0  # the longest workload, many times slower than any engine should be
 
@@ -31,7 +30,7 @@ class SideFailure(Exception):
 
 
 class SideHandle:
-    """A started side: `call` is a method of runner.model_side.ModelSide."""
+    """A started side: `call` is a method of a runner.model_side.ModelSide."""
 
     def __init__(self, side: Side, worker: Worker) -> None:
         self.side: Side = side
@@ -43,11 +42,18 @@ class SideHandle:
 
 
 class Sides:
-    """`layers`: candidate layers of each side (empty for the baseline); `engine`: arguments of both LLMs."""
+    """`kind`: the sides' class, `module:Class`; `layers`: candidate layers of each side (empty for the
+    baseline); `engine`: arguments of both engines."""
 
     def __init__(
-        self, layers: dict[Side, Sequence[Path]], engine: dict[str, Any], exclusive: bool, shared_caches: Path
+        self,
+        kind: str,
+        layers: dict[Side, Sequence[Path]],
+        engine: dict[str, Any],
+        exclusive: bool,
+        shared_caches: Path,
     ) -> None:
+        self._kind = kind
         self._layers, self._engine, self._exclusive = layers, engine, exclusive
         self._shared_caches = shared_caches
         self._alive: dict[Side, SideHandle] = {}
@@ -89,7 +95,7 @@ class Sides:
         try:
             with _as_side_failure(side):
                 worker.start(
-                    _SIDE,
+                    self._kind,
                     START_TIMEOUT_S,
                     layers=[str(layer) for layer in self._layers[side]],
                     **{**self._engine, **changes},

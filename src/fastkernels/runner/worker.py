@@ -1,5 +1,5 @@
-"""The process on the other side: `python -m fastkernels.runner.worker CHANNEL NAMESPACES MEMORY HIDDEN`,
-started by pool.py.
+"""The process on the other side: `python -m fastkernels.runner.worker CHANNEL NAMESPACES MEMORY HIDDEN
+FOLDER`, started by pool.py.
 
 It separates itself from the judge, builds the side that the judge asks for, and answers calls until the
 judge closes the channel. What the side raises is reported; what it prints goes to the file that the judge
@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 from fastkernels.runner import isolation
@@ -21,8 +22,8 @@ _TRACEBACK_LINES = 40
 
 
 def main(arguments: list[str]) -> None:
-    number, namespaces, memory_bytes, hidden = (int(argument) for argument in arguments)
-    levels = isolation.enter(bool(namespaces), memory_bytes or None, bool(hidden))
+    number, namespaces, memory_bytes, hidden = (int(argument) for argument in arguments[:4])
+    levels = isolation.enter(bool(namespaces), memory_bytes or None, bool(hidden), Path(arguments[4]))
     from fastkernels.runner.protocol import Reply, receive_request, send_reply
 
     os.set_inheritable(number, False)

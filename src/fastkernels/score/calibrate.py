@@ -43,6 +43,27 @@ def token_discrepancy(argmax: Sequence[int], forced: Sequence[int]) -> float:
     return 1 - same / max(len(forced), len(argmax))
 
 
+def embedding_discrepancies(
+    reference: Sequence[Sequence[float]], rows: Sequence[Sequence[float]]
+) -> list[float]:
+    """1 - cosine of each row and its reference, both less the mean of the reference, within [0, 1].
+
+    Features of unrelated inputs are alike before the mean is taken off. What is not finite, or has no
+    direction, is 1. ValueError with fewer than two rows: their mean would be all there is.
+    """
+    if len(reference) < 2 or len(rows) != len(reference):
+        raise ValueError(f"{len(rows)} features against {len(reference)}: expected as many, at least two")
+    a_BD, b_BD = np.asarray(reference, dtype=np.float64), np.asarray(rows, dtype=np.float64)
+    if a_BD.shape != b_BD.shape:
+        return [1.0] * len(reference)
+    centre_D = a_BD.mean(axis=0)
+    a_BD, b_BD = a_BD - centre_D, b_BD - centre_D
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        lengths_B = np.linalg.norm(a_BD, axis=1) * np.linalg.norm(b_BD, axis=1)
+        d_B = 1 - (a_BD * b_BD).sum(axis=1) / lengths_B
+    return [min(max(_finite(float(d)), 0.0), 1.0) for d in d_B]
+
+
 def kl_bound(
     baseline: Sequence[Sequence[Mapping[str, float]]], candidate: Sequence[Sequence[Mapping[str, float]]]
 ) -> float:

@@ -1,17 +1,32 @@
-"""Activations that are computed for each element on its own.
+"""Activation of every element.
 
+    gelu           y = x Phi(x);  approximate="tanh": Phi(x) as (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2
     log_sigmoid    y = log(1 / (1 + exp(-x))) / divisor
 
-Any shape. Computed in at least float32, y has the dtype of x. The divisor of a log-space gate is the length
-of its memory: the smaller the quotient, the slower it forgets.
-Mirrors torch.nn.LogSigmoid.
+T tokens, F features; any shape. Computed in at least float32; y has the dtype of x. The divisor of a
+log-space gate is the length of its memory: the smaller the quotient, the slower it forgets.
+Mirrors torch.nn.GELU, torch.nn.LogSigmoid.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor, nn
 
 from fastkernels import kernels
+
+
+class GELU(nn.Module):
+    def __init__(self, approximate: str = "none") -> None:
+        super().__init__()
+        if approximate not in ("none", "tanh"):
+            raise ValueError(f"approximate must be 'none' or 'tanh', not {approximate!r}")
+        self.name: Literal["gelu", "gelu_tanh"] = "gelu_tanh" if approximate == "tanh" else "gelu"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., F] -> [..., F]"""
+        return kernels.activation(x, self.name)
 
 
 class LogSigmoid(nn.Module):
@@ -20,4 +35,5 @@ class LogSigmoid(nn.Module):
         self.divisor = divisor
 
     def forward(self, x: Tensor) -> Tensor:
-        return kernels.log_sigmoid(x, self.divisor)
+        """[..., F] -> [..., F]"""
+        return kernels.activation(x, "log_sigmoid", self.divisor)

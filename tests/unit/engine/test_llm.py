@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 import fastkernels
 from fastkernels import LLM, SamplingParams, registry
-from fastkernels.engine.llm import _device
+from fastkernels.engine.machine import device_of
 from fastkernels.engine.memory import require_weights_fit
 from fastkernels.errors import FastKernelsError, MachineError, RequestError, UsageError
 from fastkernels.nn.weights import export_weights
@@ -281,7 +281,7 @@ def test_dtype_and_device():
     assert {pool.dtype for pool in llm._pools} == {torch.bfloat16}
     assert len(ids(llm.generate([[3, 4]], GREEDY))[0]) == 6
     assert make(dtype=torch.float64).generate([[3]], GREEDY)
-    assert _device("auto").type in ("cpu", "cuda")
+    assert device_of("auto").type in ("cpu", "cuda")
 
 
 def test_seed_chooses_the_weights():

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fastkernels.engine.batch_stage import BatchStage
 from fastkernels.engine.cache import BlockCache
 from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.program import Call, Engine, Tokens
 from fastkernels.engine.requests import Request
 from fastkernels.engine.scheduler import Scheduler
-from fastkernels.engine.stages import BatchStage, TokenStage
+from fastkernels.engine.stages import TokenStage
 from fastkernels.errors import RequestError
 
 from .fake_device import BlockGroup, FakeDevice, sequential

@@ -11,12 +11,13 @@ from fastkernels.errors import KernelError
 from tests.gla_case import make
 from tests.mamba_cases import conv, scan
 from tests.pointwise_cases import (
+    activation_cases,
     add_rms_norm_cases,
     embedding_cases,
     gated_rms_norm_cases,
     glu_cases,
+    layer_norm_cases,
     linear_cases,
-    log_sigmoid_cases,
     rms_norm_cases,
     rope_cases,
     softmax_cases,
@@ -113,7 +114,8 @@ def test_an_implementation_by_name_stays_in_the_graph():
 CASES = [
     *rms_norm_cases([(3, 16)]), *add_rms_norm_cases([(3, 16)]), *glu_cases([(3, 16)]),
     *softmax_cases([(3, 16)]), *embedding_cases(), *linear_cases([(3, 16, 8)]),
-    *rope_cases([(3, 4, 2, 16, 16)]), *gated_rms_norm_cases([(3, 16)]), *log_sigmoid_cases([(3, 16)]),
+    *layer_norm_cases([(3, 16)]), *gated_rms_norm_cases([(3, 16)]), *activation_cases([(3, 16)]),
+    *rope_cases([(3, 4, 2, 16, 16)]),
 ]  # fmt: skip
 
 

@@ -10,13 +10,16 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from fastkernels.kernels.activation import triton as activation
 from fastkernels.kernels.causal_conv1d import triton as causal_conv1d
+from fastkernels.kernels.dense_attention import triton as dense_attention
 from fastkernels.kernels.gated_rms_norm import triton as gated_rms_norm
 from fastkernels.kernels.gla import triton as gla
 from fastkernels.kernels.glu import triton as glu
 from fastkernels.kernels.launch import warps
-from fastkernels.kernels.log_sigmoid import triton as log_sigmoid
+from fastkernels.kernels.layer_norm import triton as layer_norm
 from fastkernels.kernels.policy import interpreting
+from fastkernels.kernels.resize_grid import triton as resize_grid
 from fastkernels.kernels.rms_norm import triton as rms_norm
 from fastkernels.kernels.rope import triton as rope
 from fastkernels.kernels.selective_scan import triton as selective_scan
@@ -57,7 +60,8 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
 
-BF16_ROWS = dict.fromkeys(("x", "residual", "weight", "y", "total", "q", "k", "q_out", "k_out"), "*bf16")
+BF16_NAMES = ("x", "residual", "weight", "bias", "y", "total", "q", "k", "q_out", "k_out")
+BF16_ROWS = dict.fromkeys(BF16_NAMES, "*bf16")
 
 
 @pytest.mark.parametrize("add", [False, True])
@@ -91,12 +95,44 @@ def test_rope(integer):
     check(ptx(rope._rope, types, constants, 1024), scalar=f"b{bits}")
 
 
-def test_gates():
+@pytest.mark.parametrize(("dim", "rows"), [(1152, 1), (4096, 1), (128, 8)])
+def test_layer_norm(dim, rows):
+    width = triton.next_power_of_2(dim)
+    inner = {} if rows > 1 else {"inner": 1}
+    constants = {"D": dim, "ROWS": rows, "WIDTH": width, **inner}
+    check(ptx(layer_norm._normalise_rows, {**BF16_ROWS, "eps": "fp32"}, constants, rows * width))
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "log_sigmoid"])
+def test_activation(name):
+    types = {**BF16_ROWS, "factor": "fp32"}
+    constants = {"inner": 1, "F": 4304, "NAME": name, "ROWS": 2, "WIDTH": 1024}
+    check(ptx(activation._activate_rows, types, constants, 2048))
+
+
+def test_resize_grid():
+    types = {"table": "*bf16", "out": "*bf16", **dict.fromkeys(("y", "x", "heights", "widths"), "*i64")}
+    code = ptx(resize_grid._resample, types, {"M": 16, "N": 16, "D": 1152, "WIDTH": 2048}, 2048)
+    assert "ld.global.v4.b32" in code
+    assert ".local" not in code
+
+
+@pytest.mark.parametrize("head_dim", [64, 72, 128])
+def test_dense_attention_uses_the_tensor_cores(head_dim):
+    dims = max(16, triton.next_power_of_2(head_dim))
+    queries, keys, _, stages = dense_attention.SHAPES[2, dims]
+    types = {**dict.fromkeys(("query", "key", "value", "out"), "*bf16"), "scale": "fp32",
+             **dict.fromkeys(("query_starts", "key_starts"), "*i32")}  # fmt: skip
+    constants = {"H": 16, "K": head_dim, "M": queries, "TILE": keys, "DIMS": dims, "STAGES": stages}
+    code = ptx(dense_attention._attend, types, constants, 8 * 512)
+    assert "wgmma.mma_async" in code
+    assert ".local" not in code
+
+
+def test_gated_rms_norm():
     types = {**BF16_ROWS, "gate": "*bf16", "eps": "fp32", "factor": "fp32"}
     constants = {"x_inner": 5, "g_inner": 5, "D": 512, "ROWS": 4, "WIDTH": 512}
     check(ptx(gated_rms_norm._gate_rows, types, constants, 2048))
-    constants = {"inner": 1, "D": 1280, "ROWS": 2, "WIDTH": 1024}
-    check(ptx(log_sigmoid._log_sigmoid_rows, types, constants, 2048))
 
 
 GLA = {

@@ -212,6 +212,28 @@ def test_pools_of_a_scan_count_the_rows_of_the_step(variant):
     assert found.written_bytes == 3 * inner * BF16 + 3 * inner * 16 * 4
 
 
+def test_dense_attention_counts_pairs_within_a_row_and_pooling_counts_keys():
+    batch = Batch(grids=((2, 2, 3), (1, 4, 5)))
+    tokens, images = 32, 3
+
+    def spec(rows: int) -> TensorSpec:
+        return TensorSpec(shape=(rows, H, K), dtype="bfloat16")
+
+    starts = TensorSpec(shape=(images + 1,), dtype="int32", draw="step.query_starts")
+    rest = {"key_THK": spec(tokens), "value_THK": spec(tokens), "cu_seqlens": starts, "max_seqlen": 20}
+    for variant, name, rows, pairs in (
+        ("default", "query_THK", tokens, 2 * 6**2 + 20**2),
+        ("pool", "query_BHK", images, tokens),
+    ):
+        counted = work(
+            case("L1/dense_attention", {"scale": 0.25}, {name: spec(rows), **rest}, variant, batch=batch),
+            Overlay.over_baseline(),
+        )
+        assert counted.flops["bfloat16"] == 4 * H * K * pairs
+        assert counted.read_bytes == (rows + 2 * tokens) * H * K * BF16 + 4 * (images + 1)
+        assert counted.written_bytes == rows * H * K * BF16
+
+
 @pytest.mark.parametrize("window", [0, 1, 3, 8, 100])
 @pytest.mark.parametrize(("query_len", "seq_len"), [(1, 1), (1, 9), (5, 5), (5, 12), (12, 12)])
 def test_visible_pairs_and_keys_against_the_mask(query_len, seq_len, window):

@@ -191,3 +191,37 @@ def test_spellings_are_as_strict_as_names():
     ]
     with pytest.raises(WeightsError, match=r"unexpected  mlp\.all_experts given twice"):
         load_weights(Experts(), [*experts().items(), ("mlp.all_experts", stack)])
+
+
+class Split(nn.Module):
+    """One checkpoint tensor for two parameters, one of which other files hold by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kv = nn.Linear(3, 4, bias=False)
+        self.q = nn.Linear(3, 2, bias=False)
+        self.weight_map = WeightMap(
+            split={"in_proj.weight": {"q.weight": 2, "kv.weight": 4}},
+            spellings={"q_proj.weight": "q.weight", "kv_proj.weight": "kv.weight"},
+        )
+
+
+def test_a_split_tensor_fills_its_parameters_first_rows_first():
+    model, whole = Split(), torch.arange(18.0).view(6, 3)
+    load_weights(model, [("in_proj.weight", whole)])
+    assert torch.equal(model.q.weight, whole[:2])
+    assert torch.equal(model.kv.weight, whole[2:])
+    assert torch.equal(dict(export_weights(model))["in_proj.weight"], whole)
+    with pytest.raises(WeightsError, match=r"in_proj.weight \[5, 3\], expected \[6, 3\]"):
+        load_weights(model, [("in_proj.weight", whole[:5])])
+
+
+def test_parts_of_a_split_tensor_may_come_by_themselves():
+    model, whole = Split(), torch.arange(18.0).view(6, 3)
+    parts = [("q_proj.weight", whole[:2]), ("kv_proj.weight", whole[2:])]
+    load_weights(model, parts)
+    assert torch.equal(model.kv.weight, whole[2:])
+    with pytest.raises(WeightsError, match=r"missing     in_proj.weight"):
+        load_weights(Split(), parts[:1])
+    with pytest.raises(WeightsError, match=r"in_proj\.weight given twice"):
+        load_weights(Split(), [*parts, ("in_proj.weight", whole)])

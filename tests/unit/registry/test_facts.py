@@ -96,8 +96,31 @@ def test_suites_and_architectures_name_what_exists() -> None:
             assert config.config["model_type"] in architecture.model_types
 
 
+def test_workloads_ask_for_what_their_architecture_answers() -> None:
+    for architecture in registry.architectures():
+        for workload in registry.workloads(architecture.workloads):
+            assert workload.answer == architecture.correctness.kind
+
+
+def test_images_of_workloads_and_samples_are_whole_patches() -> None:
+    for architecture in registry.architectures():
+        if architecture.correctness.kind != "embedding":
+            continue
+        for size, name in architecture.default_config.items():
+            patch = architecture.configs[name].config["patch_size"]
+            asked = [
+                *registry.workloads(architecture.workloads, size),
+                architecture.correctness.samples[size],
+            ]
+            sizes = {side for one in asked for resolution in one.resolutions for side in resolution}
+            assert sizes
+            assert all(side % patch == 0 for side in sizes)
+
+
 def test_tiny_workloads_and_samples_fit_the_tiny_model() -> None:
     for architecture in registry.architectures():
+        if architecture.correctness.kind != "tokens":
+            continue
         limit = architecture.configs[architecture.default_config["tiny"]].config["max_position_embeddings"]
         for workload in registry.workloads(architecture.workloads, "tiny"):
             assert workload.input_len + workload.output_len <= limit
@@ -111,7 +134,7 @@ def all_cases() -> list[Case]:
 
 def test_contexts_lie_within_the_models_positions() -> None:
     for case in all_cases():
-        if case.batch and case.provenance.architecture != "registry":
+        if case.batch and not case.batch.grids and case.provenance.architecture != "registry":
             configs = registry.architecture(case.provenance.architecture).configs
             config = configs[case.provenance.config.removesuffix("-2layers")].config
             assert max(case.batch.seq_lens) <= config["max_position_embeddings"]

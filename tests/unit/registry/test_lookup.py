@@ -6,6 +6,7 @@ import pytest
 
 from fastkernels import registry
 from fastkernels.errors import NotFoundError
+from fastkernels.registry.schema import TokenWorkload
 
 
 @pytest.mark.parametrize(
@@ -31,15 +32,21 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
     ("patterns", "expected"),
     [
         (["L1/rms_n*"], ["L1/rms_norm"]),
-        (["*rms_norm*", "llama_mlp", "rms_norm"], ["L1/rms_norm", "L1/gated_rms_norm", "L2/gated_mlp"]),
+        (
+            ["*_norm", "llama_mlp", "rms_norm"],
+            ["L1/rms_norm", "L1/layer_norm", "L1/gated_rms_norm", "L2/gated_mlp"],
+        ),
         (
             ["L1/*attention", "L2/*attention"],
             [
                 "L1/prefill_attention",
                 "L1/decode_attention",
+                "L1/dense_attention",
                 "L2/paged_attention",
                 "L2/causal_attention",
                 "L2/gated_linear_attention",
+                "L2/encoder_attention",
+                "L2/vision_attention",
             ],
         ),
         (
@@ -50,6 +57,7 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
                 "L3/linear_decoder_layer",
                 "L3/mamba_decoder_layer",
                 "L3/moe_mamba_decoder_layer",
+                "L3/vision_block",
             ],
         ),
         (["*embedding:lm_*"], ["L2/parallel_embedding"]),
@@ -118,10 +126,15 @@ def test_architecture_by_checkpoint_and_configuration() -> None:
 
 
 def test_workloads_of_the_scored_suite() -> None:
-    full = {w.name: (w.kind, w.requests, w.input_len, w.output_len) for w in registry.workloads(size="full")}
+    full = {
+        w.name: (w.kind, w.requests, w.input_len, w.output_len)
+        for w in registry.workloads(size="full")
+        if isinstance(w, TokenWorkload)
+    }
     assert full["prefill-heavy"] == ("throughput", 1000, 1024, 512)
     assert full["balanced"] == ("throughput", 1000, 512, 512)
     assert full["decode-heavy"] == ("throughput", 1000, 512, 1024)
     assert full["single-request"] == ("latency", 1, 128, 128)
     assert full["fixed-batch-32"] == ("latency", 32, 128, 128)
-    assert set(registry.suite("default").workloads["full"]) == set(registry.architecture("llama").workloads)
+    scored = {name for architecture in registry.architectures() for name in architecture.workloads}
+    assert set(registry.suite("default").workloads["full"]) == scored

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -55,4 +56,17 @@ def test_no_reports_make_an_empty_page(script, tmp_path):
 def test_a_corrupt_report_is_named(script, tmp_path):
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(FileFormatError, match=r"bad.json, line 1"):
+        script.read(tmp_path)
+
+
+def test_the_page_shows_what_other_programs_wrote(script, kernel_report, tmp_path):
+    environment = kernel_report.environment.model_dump()
+    rows = [{"kernel": "glu", "graph_us": 10.71234, "agrees": True}]
+    show = {"kind": "agreement", "worst": None, "ratios": {"balanced": 1.25}, "rows": rows}
+    (tmp_path / "a.json").write_text(json.dumps({**show, "environment": environment}))
+    text = script.page(script.read(tmp_path))
+    assert "| ratios: balanced | 1.25 |" in text
+    assert "| glu | 10.71 | True |" in text
+    (tmp_path / "a.json").write_text(json.dumps(show))
+    with pytest.raises(FileFormatError, match=r"a.json, environment"):
         script.read(tmp_path)

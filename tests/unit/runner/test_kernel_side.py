@@ -21,7 +21,7 @@ def opened(side: KernelSide, arenas: list[Arena], task: str, layers=(), implemen
     inbox = Arena.like(specs_of(case), "cpu", ChainPlan())
     inbox.write(inputs)
     arenas.append(inbox)
-    side.open(layers, case, implementations or {})
+    side.open(layers, case, implementations or {}, again=False)
     side.build()
     side.attach(inbox.ticket, [os.dup(inbox.descriptors[0])])
     first = side.first()
@@ -113,7 +113,7 @@ def test_the_call_before_the_last_can_be_looked_at_again(side: KernelSide, arena
 def test_the_kernels_that_ran_are_named_and_can_be_forced(side: KernelSide, arenas) -> None:
     case = small_case("L1/rms_norm")
     for forced in ({}, {"rms_norm": "reference"}):
-        side.open((), case, forced)
+        side.open((), case, forced, again=False)
         side.build()
         inputs = drawn(case)
         inbox = Arena.like(specs_of(case), "cpu", ChainPlan())
@@ -190,8 +190,8 @@ def test_compile_is_checked_on_the_call(side: KernelSide, arenas, tmp_path: Path
     )
     (tmp_path / "L1" / "rms_norm.py").write_text(broken)
     opened(side, arenas, "L1/rms_norm")
-    assert side.compiled() == {"status": "ok", "detail": ""}
+    assert side.compiled(again=False) == {"status": "ok", "detail": "", "traces": 1}
     opened(side, arenas, "L1/rms_norm", layers=[str(tmp_path)])
-    found = side.compiled()
+    found = side.compiled(again=False)
     assert found["status"] == "graph break"
     assert found["detail"]

@@ -11,15 +11,16 @@ import pytest
 from fastkernels import registry
 from fastkernels.errors import BaselineError
 from fastkernels.records import Failure
-from fastkernels.registry.schema import Workload
+from fastkernels.registry.schema import TokenWorkload
 from fastkernels.runner import model as model_module
 from fastkernels.runner.model import ModelTrial, amdahl
 from fastkernels.runner.sides import SideFailure
+from fastkernels.runner.token_answers import TokenAnswers
 
 VOCABULARY = 50
 WORKLOADS = [
-    Workload(name="many", kind="throughput", size="tiny", requests=4, input_len=5, output_len=6),
-    Workload(name="one", kind="latency", size="tiny", requests=1, input_len=3, output_len=4),
+    TokenWorkload(name="many", kind="throughput", size="tiny", requests=4, input_len=5, output_len=6),
+    TokenWorkload(name="one", kind="latency", size="tiny", requests=1, input_len=3, output_len=4),
 ]
 
 
@@ -98,16 +99,18 @@ class FakeSides:
 def run(sides: FakeSides, monkeypatch: pytest.MonkeyPatch, self_test: bool = False) -> Any:
     monkeypatch.setattr(model_module.time, "perf_counter", lambda: sides.now)
     candidates = None if self_test else SimpleNamespace(files={"L1/rms_norm": "x.py"}, shadowed=lambda: ())
+    rng = random.Random(1)
+    samples = registry.architecture("llama").correctness.samples["tiny"]
     trial = ModelTrial(
-        architecture=registry.architectures()[0],
+        architecture=registry.architecture("llama"),
         model="m",
         config="tiny",
         size="tiny",
-        vocabulary=VOCABULARY,
+        answers=TokenAnswers(samples, VOCABULARY, "tiny", rng),
         workloads=WORKLOADS,
         candidates=candidates,
         sides=sides,
-        rng=random.Random(1),
+        rng=rng,
         rounds=4,  # type: ignore[arg-type]
         report=lambda text: None,
     )

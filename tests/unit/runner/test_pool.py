@@ -204,6 +204,19 @@ def test_a_child_that_asks_for_a_session_of_its_own_is_paused_and_ended_all_the_
     assert gone(child)
 
 
+def test_a_worker_writes_to_its_own_folder_only(tmp_path: Path) -> None:
+    with Worker("candidate", threads=1, namespaces=True) as candidate:
+        candidate.start(SIDE)
+        if "files" not in candidate.isolation:
+            pytest.skip("this system does not let processes change their own mounts")
+        places = [str(candidate.scratch.root / "tmp" / "x"), "x", str(tmp_path / "x"), "/dev/shm/fk-x"]
+        written = candidate.call("write", paths=places, remounts=True)["written"]
+        assert written == places[:2]
+        assert (candidate.scratch.root / "work" / "x").exists()
+    with started() as trusted:
+        assert trusted.call("write", paths=[str(tmp_path / "x")], remounts=False)["written"]
+
+
 def test_a_worker_cannot_make_the_system_continue_it(worker: Worker) -> None:
     if "group" not in worker.isolation:
         pytest.skip("this system filters no system calls")

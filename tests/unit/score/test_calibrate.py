@@ -129,3 +129,25 @@ def test_a_failed_model_has_nothing():
         failure=Failure(message="CRASHED: exit 139"),
     )
     assert (found.correctness, found.valid, found.speedup) == (0, False, None)
+
+
+def test_embedding_discrepancies_are_centred():
+    """Features with a large common part: unrelated ones are 1e-4 apart by plain cosine, yet 1 here."""
+    reference = [[100.0, 1.0, 0.0], [100.0, -1.0, 0.0], [100.0, 0.0, 1.0], [100.0, 0.0, -1.0]]
+    assert calibrate.embedding_discrepancies(reference, reference) == pytest.approx([0.0] * 4)
+    other = [reference[i] for i in (2, 3, 0, 1)]
+    assert calibrate.embedding_discrepancies(reference, other) == pytest.approx([1.0] * 4)
+    opposite = [reference[i] for i in (1, 0, 3, 2)]
+    assert calibrate.embedding_discrepancies(reference, opposite) == [1.0] * 4  # a cosine of -1 is no worse
+    half = [[100.0, 1.0, 1.0], *reference[1:]]
+    assert calibrate.embedding_discrepancies(reference, half)[0] == pytest.approx(1 - 0.5**0.5)
+
+
+def test_embedding_discrepancies_of_bad_features():
+    reference = [[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]]
+    bad = [[float("nan"), 0.0], [float("inf"), 1.0], [1.0, 1.0]]  # the last is the mean: it has no direction
+    assert calibrate.embedding_discrepancies(reference, bad) == [1.0, 1.0, 1.0]
+    assert calibrate.embedding_discrepancies(reference, [[1.0]] * 3) == [1.0] * 3
+    for rows in ([[1.0, 0.0]], reference[:2]):
+        with pytest.raises(ValueError, match="at least two"):
+            calibrate.embedding_discrepancies(reference if len(rows) == 2 else rows, rows)

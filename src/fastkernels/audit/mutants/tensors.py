@@ -112,7 +112,7 @@ def _stale_padding(subject: Subject, draw: Draw, name: str) -> Change | NotAppli
 
 
 def _moved_start(draw: Draw, name: str) -> Change | NotApplicable:
-    """The last query of a row goes to the row behind it."""
+    """The last query of a row goes to the row behind it, which may then be longer than any was."""
     what = f"{name} off by one"
     starts_B1 = draw.inputs[name]
     movable = ((starts_B1.diff()[:-1]) > 1).nonzero()
@@ -125,7 +125,7 @@ def _moved_start(draw: Draw, name: str) -> Change | NotApplicable:
         starts[at] -= 1
         return {name: starts}
 
-    return Change("mutant", what, tensors=moved)
+    return Change("mutant", what, tensors=moved, longer=1)
 
 
 def _other_rows_blocks(name: str, spec: TensorSpec) -> Change | NotApplicable:

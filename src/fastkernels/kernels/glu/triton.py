@@ -13,15 +13,11 @@ import triton.language as tl
 from torch import Tensor
 
 from fastkernels.kernels import checks
+from fastkernels.kernels.activated import activated
 from fastkernels.kernels.launch import ceil_div, power_of_two, rows_in_a_tile, rows_of, warps
 
 # Columns of a program: a decode step of one row then still spreads over F / 1024 processors.
 WIDEST_TILE = 1024
-
-SQRT_HALF = tl.constexpr(0.7071067811865476)
-# tanh(u) = 2 sigmoid(2u) - 1, so gelu_tanh(a) = a sigmoid(2u) with u = sqrt(2/pi) (a + 0.044715 a^3).
-TWO_SQRT_2_OVER_PI = tl.constexpr(1.5957691216057308)
-CUBIC = tl.constexpr(0.044715)
 
 
 def unsupported(kernel: str, x_T2F: Tensor, activation: str) -> str | None:
@@ -39,13 +35,8 @@ def _gate_rows(x, y, count, inner, outer_stride, inner_stride, column_tiles, F: 
     gate_at = x + start[:, None] + column[None, :]
     gate = tl.load(gate_at, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(gate_at + F, mask=mask, other=0.0).to(tl.float32)
-    if ACTIVATION == "silu":
-        active = gate * tl.sigmoid(gate)
-    elif ACTIVATION == "gelu":
-        active = 0.5 * gate * (1.0 + tl.erf(gate * SQRT_HALF))
-    else:
-        active = gate * tl.sigmoid((gate + gate * gate * gate * CUBIC) * TWO_SQRT_2_OVER_PI)
-    tl.store(y + row[:, None] * F + column[None, :], (active * up).to(y.dtype.element_ty), mask=mask)
+    result = activated(gate, ACTIVATION) * up
+    tl.store(y + row[:, None] * F + column[None, :], result.to(y.dtype.element_ty), mask=mask)
 
 
 def glu(x_T2F: Tensor, activation: str) -> Tensor:

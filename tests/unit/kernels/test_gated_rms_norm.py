@@ -1,14 +1,13 @@
-"""gated_rms_norm and log_sigmoid: every implementation on this machine against the formula in float64."""
+"""gated_rms_norm: every implementation on this machine against the formula in float64."""
 
 import pytest
 import torch
 
 from fastkernels import kernels
-from tests.pointwise_cases import check, gated_rms_norm_cases, log_sigmoid_cases
+from tests.pointwise_cases import check, gated_rms_norm_cases
 from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
 
-SHAPES = [(1, 64), (3, 7), (40, 160), (2, 1500), (0, 8)]
-CASES = [*gated_rms_norm_cases(SHAPES), *log_sigmoid_cases(SHAPES)]
+CASES = gated_rms_norm_cases([(1, 64), (3, 7), (40, 160), (2, 1500), (0, 8)])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -34,9 +33,7 @@ def test_reference_is_exact_in_float64(case):
 
 @pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
 def test_large_values_stay_finite(impl):
-    """exp overflows float32 at 89: the logarithm is then x itself, or 0; a closed gate gives 0."""
-    x = torch.tensor([[-1e4, -200.0, 0.0, 200.0]])
-    expected = torch.tensor([[-1e4, -200.0, -0.6931472, 0.0]])
-    torch.testing.assert_close(kernels.log_sigmoid(x, impl=impl), expected)
-    y = kernels.gated_rms_norm(torch.ones(1, 4), x, torch.ones(4), 0.0, impl=impl)
+    """exp overflows float32 at 89: a closed gate gives 0."""
+    gate = torch.tensor([[-1e4, -200.0, 0.0, 200.0]])
+    y = kernels.gated_rms_norm(torch.ones(1, 4), gate, torch.ones(4), 0.0, impl=impl)
     torch.testing.assert_close(y, torch.tensor([[0.0, 0.0, 0.0, 200.0]]))

@@ -1,0 +1,83 @@
+"""Every candidate of tests/candidates on this machine, and every honest implementation of our kernels.
+
+    python benchmarks/redteam.py --out benchmarks/h200/redteam.json
+
+Candidates are judged on the device that they are written for; `--providers` rows are the honest alternates,
+and must pass wherever they are supported. Needs CUDA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.redteam import EXPECTED, OF_DEVICE, fault, judge
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument(
+        "--alternates",
+        nargs="*",
+        default=["rms_norm", "glu", "rope"],
+        help="tasks whose implementations are run",
+    )
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        reports = [r for device, names in OF_DEVICE.items() for r in judge(Path(folder), names, device)]
+        alternates = _alternates(Path(folder) / "alternates.json", arguments.alternates)
+    found = summary(reports, alternates)
+    arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+    print({key: value for key, value in found.items() if key not in ("rows", "environment")})
+
+
+def summary(reports: list[dict], alternates: dict) -> dict[str, Any]:
+    rows = [
+        {
+            "candidate": row["candidate"],
+            "device": report["environment"]["device_type"],
+            "expected": EXPECTED[row["candidate"]]["verdict"],
+            "verdict": row["verdict"],
+            "speedup": row["speedup"],
+            "fault": fault(row["candidate"], row),
+        }
+        for report in reports
+        for row in report["rows"]
+    ]
+    honest = [row for row in alternates["rows"] if row["verdict"] not in ("UNSUPPORTED", "UNSTABLE")]
+    condemned = [row for row in honest if row["verdict"] != "PASSED"]
+    return {
+        "kind": "red-team",
+        "candidates": len(rows),
+        "as_expected": sum(row["fault"] is None for row in rows),
+        "false_passed": sum(row["verdict"] == "PASSED" != row["expected"] for row in rows),
+        "false_failed": sum(row["expected"] == "PASSED" != row["verdict"] for row in rows) + len(condemned),
+        "alternates": len(honest),
+        "rows": rows,
+        "condemned": [
+            f"{row['candidate']} {row['task']} {row['case']}: {row['verdict']} {row['failure']}"
+            for row in condemned
+        ],
+        "environment": alternates["environment"],
+    }
+
+
+def _alternates(path: Path, tasks: list[str]) -> dict:
+    targets = [argument for task in tasks for argument in ("--target", task)]
+    command = [sys.executable, "-m", "fastkernels", "kernels", "--providers", *targets]
+    subprocess.run([*command, "--json", str(path)], stdout=subprocess.DEVNULL, check=False)
+    return json.loads(path.read_text())
+
+
+if __name__ == "__main__":
+    main()

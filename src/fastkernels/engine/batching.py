@@ -1,0 +1,108 @@
+"""How calls of a BatchStage become one: what they must have in common, and their arguments together.
+
+Stacked     equal shapes, along a new first dimension
+Packed      images of any resolution, their patches one behind the other
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import accumulate, groupby
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fastkernels.errors import RequestError
+
+
+class Batching(Protocol):
+    def key(self, args: tuple[Any, ...]) -> Hashable:
+        """What must be equal for two calls to share a launch; a RequestError refuses a call."""
+        ...
+
+    def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """The arguments of one launch for the calls' arguments, all of one key."""
+        ...
+
+
+class Stacked:
+    """Tensors of the same shapes and dtypes, stacked; equal other arguments, passed on as they are."""
+
+    def key(self, args: tuple[Any, ...]) -> Hashable:
+        return key_of(args)
+
+    def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        return [stack(column) for column in zip(*calls)]
+
+
+class Packed:
+    """Images uint8 [H, W, C], whose sides the patch size divides, as packed patches with values -1 .. 1.
+
+    A launch gets pixel_values [T, P] (row, column, channel of a patch), spatial_shapes int64 [B, 2] in
+    patches, cu_seqlens int32 [B+1], and the longest image's patches. Images of one size cross to the device
+    together.
+    """
+
+    def __init__(self, patch_size: int, num_channels: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.patch_size, self.num_channels = patch_size, num_channels
+        self.dtype, self.device = dtype, device
+
+    def key(self, args: tuple[Any, ...]) -> Hashable:
+        (image,) = args
+        if not isinstance(image, Tensor) or image.dtype != torch.uint8 or image.dim() != 3:
+            raise RequestError("an image must be a uint8 tensor [height, width, channels]")
+        height, width, channels = image.shape
+        if channels != self.num_channels:
+            raise RequestError(f"an image has {channels} channels, the model takes {self.num_channels}")
+        if not height or not width or height % self.patch_size or width % self.patch_size:
+            raise RequestError(
+                f"an image of {height} x {width} pixels is no whole number of patches of {self.patch_size}"
+            )
+        return image.device
+
+    def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        images = [image for (image,) in calls]
+        runs = [list(run) for _, run in groupby(images, key=lambda image: image.shape)]
+        pixels_TP = torch.cat([self._patches(torch.stack(run)) for run in runs])
+        shapes = [[side // self.patch_size for side in image.shape[:2]] for image in images]
+        lengths = [height * width for height, width in shapes]
+        starts_B1 = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+        return [pixels_TP, self._sent(torch.tensor(shapes)), self._sent(starts_B1), max(lengths)]
+
+    def _patches(self, images_NHWC: Tensor) -> Tensor:
+        """[N * patches, P]"""
+        size = self.patch_size
+        pixels = self._sent(images_NHWC).to(self.dtype).div_(127.5).sub_(1)
+        parts_NYPXQC = pixels.unflatten(2, (-1, size)).unflatten(1, (-1, size))
+        return parts_NYPXQC.transpose(2, 3).reshape(-1, size * size * self.num_channels)
+
+    def _sent(self, tensor: Tensor) -> Tensor:
+        """On the device; from pinned memory, so that the host goes on."""
+        if self.device.type == "cuda" and not tensor.is_cuda:
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
+
+
+def key_of(value: Any) -> Hashable:
+    """The shapes, dtypes and devices of tensors, and everything else as it is: the signature of arguments."""
+    if isinstance(value, Tensor):
+        return (tuple(value.shape), value.dtype, value.device)
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, *(key_of(part) for part in value))
+    return value
+
+
+def stack(values: Sequence[Any]) -> Any:
+    """One argument for a batch: tensors stacked, lists element by element, others (all equal) as they are."""
+    first = values[0]
+    if isinstance(first, Tensor):
+        return torch.stack(list(values))
+    if isinstance(first, (list, tuple)):
+        return [stack(parts) for parts in zip(*values)]
+    return first
+
+
+def take(result: Any, index: int) -> Any:
+    """One call's share of a batch's result."""
+    return [take(part, index) for part in result] if isinstance(result, (list, tuple)) else result[index]

@@ -1,0 +1,108 @@
+"""CUDA graphs of stateless calls by signature: the second call is captured, later ones replay it.
+
+A signature is the shapes and dtypes of the tensors among the arguments, and all other arguments by value. A
+shape that comes once costs no capture. Graphs share one memory pool and one stream; results are copied out,
+so that they outlive the next replay. Where a call runs eagerly the reason is counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from fastkernels.engine.batching import key_of
+
+# Each holds its inputs and results; their intermediates share one pool.
+MAX_GRAPHS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    graph: torch.cuda.CUDAGraph
+    args: list[Any]  # read by the graph
+    result: Any  # written by the graph
+
+
+class CallGraphs:
+    """`function`, replayed where it can be. It must not read its tensors on the host."""
+
+    def __init__(
+        self, function: Callable[..., Any], device: torch.device, enforce_eager: bool = False
+    ) -> None:
+        self.function = function
+        self.disabled: str | None = None
+        if device.type != "cuda":
+            self.disabled = f"no graphs on {device.type}"
+        elif enforce_eager:
+            self.disabled = "enforce_eager"
+        self.num_calls = self.num_replays = 0
+        self.eager_calls: Counter[str] = Counter()  # reason -> calls
+        self._seen: set[Hashable] = set()
+        self._captured: dict[Hashable, Captured] = {}
+        self._failed: dict[Hashable, str] = {}
+        self._pool: Any = None
+        self._stream: torch.cuda.Stream | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        self.num_calls += 1
+        captured, reason = self._get(list(args))
+        if captured is None:
+            self.eager_calls[reason] += 1
+            return self.function(*args)
+        for static, new in zip(tree_leaves(captured.args), tree_leaves(list(args)), strict=True):
+            if isinstance(static, Tensor):
+                static.copy_(new, non_blocking=True)
+        captured.graph.replay()
+        self.num_replays += 1
+        return _cloned(captured.result)
+
+    def stats(self) -> dict[str, object]:
+        return {
+            "calls": self.num_calls,
+            "graph_replays": self.num_replays,
+            "graphs": len(self._captured),
+            "eager_calls": dict(self.eager_calls),
+        }
+
+    def _get(self, args: list[Any]) -> tuple[Captured | None, str]:
+        """The graph for such a call, captured now if it is the second; or None and the reason."""
+        if self.disabled is not None:
+            return None, self.disabled
+        key = key_of(args)
+        if key not in self._captured and key not in self._failed:
+            if key not in self._seen:
+                self._seen.add(key)
+                return None, "first call of its shapes"
+            if len(self._captured) == MAX_GRAPHS:
+                return None, f"{MAX_GRAPHS} graphs are captured"
+            try:
+                self._captured[key] = self._capture(args)
+            except (RuntimeError, NotImplementedError) as error:
+                # A capture executes nothing: no harm is done. Such calls run eagerly and say why.
+                self._pool = None
+                self._failed[key] = f"capture failed: {str(error).splitlines()[0]}"
+        return self._captured.get(key), self._failed.get(key, "")
+
+    def _capture(self, args: list[Any]) -> Captured:
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        self._stream = self._stream or torch.cuda.Stream()
+        static = _cloned(args)
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            self.function(*static)  # compiles kernels for these shapes
+        torch.cuda.current_stream().wait_stream(self._stream)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            result = self.function(*static)
+        return Captured(graph, static, result)
+
+
+def _cloned(values: Any) -> Any:
+    return tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, values)

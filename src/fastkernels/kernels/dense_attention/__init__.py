@@ -1,0 +1,54 @@
+"""Bidirectional attention of packed rows: every query of a row sees every key of the row.
+
+    o[i] = softmax(scale * q[i] K^T) V        over the keys of i's row
+
+T query tokens · S key tokens · B rows · H heads · K head dim. Rows are packed one behind the other, queries
+and keys each by their own starts: self-attention gives the same starts twice, pooling one query a row.
+Softmax and sums in at least float32, rounded to the dtype of the query.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fastkernels.kernels.base import Implementation, Kernel
+from fastkernels.kernels.dense_attention import reference
+
+_dense_attention = Kernel(
+    "dense_attention",
+    "(Tensor query, Tensor key, Tensor value, Tensor query_starts, Tensor key_starts, float scale, "
+    "SymInt max_query_len, SymInt max_key_len) -> Tensor",
+    reference.dense_attention,
+    fake=lambda q_THK, *_: q_THK.new_empty(q_THK.shape),
+    implementations=(
+        Implementation("cudnn", f"{__name__}.cudnn"),
+        Implementation("flash_attn", f"{__name__}.flash_attn", requires=("flash_attn",), extra="flash-attn"),
+        Implementation("aten_flash", f"{__name__}.aten_flash"),
+        Implementation("triton", f"{__name__}.triton"),
+        Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
+    ),
+    rows=lambda q_THK, *_: q_THK.shape[0],
+)
+
+
+def dense_attention(
+    q_THK: Tensor,
+    k_SHK: Tensor,
+    v_SHK: Tensor,
+    query_starts_B1: Tensor,
+    key_starts_B1: Tensor,
+    scale: float,
+    max_query_len: int,
+    max_key_len: int,
+    *,
+    impl: str | None = None,
+) -> Tensor:
+    """Attention output o_THK, in the dtype of the query, contiguous.
+
+    The last dimension of q, k and v is contiguous; all have one dtype. Row b owns queries query_starts_B1[b]
+    .. query_starts_B1[b + 1] - 1 and keys likewise; int32, from 0 to T and to S. A row with queries has
+    keys. scale: factor of the scores, usually K ** -0.5. max_query_len, max_key_len: of the longest row (or
+    upper bounds), known to the host. Raises KernelError when `impl` cannot serve the call.
+    """
+    starts = (query_starts_B1, key_starts_B1)
+    return _dense_attention(q_THK, k_SHK, v_SHK, *starts, scale, max_query_len, max_key_len, impl=impl)

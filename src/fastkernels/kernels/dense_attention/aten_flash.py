@@ -1,0 +1,41 @@
+"""dense_attention by the varlen flash-attention kernel inside PyTorch: no package, rows of any lengths."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fastkernels.kernels.dense_attention import limits
+
+
+def unsupported(kernel: str, q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, *_: object) -> str | None:
+    if torch.cuda.get_device_capability(q_THK.device) < (8, 0):
+        return "needs compute capability 8.0"
+    return limits.flash(q_THK, k_SHK, v_SHK)
+
+
+def dense_attention(
+    q_THK: Tensor,
+    k_SHK: Tensor,
+    v_SHK: Tensor,
+    query_starts_B1: Tensor,
+    key_starts_B1: Tensor,
+    scale: float,
+    max_query_len: int,
+    max_key_len: int,
+) -> Tensor:
+    # Not public, but what PyTorch's own SDPA calls; the GPU tests hold it to the formula.
+    output, *_ = torch.ops.aten._flash_attention_forward(
+        q_THK,
+        k_SHK,
+        v_SHK,
+        query_starts_B1,
+        key_starts_B1,
+        max_query_len,
+        max_key_len,
+        0.0,  # dropout
+        False,  # causal
+        False,  # debug mask
+        scale=scale,
+    )
+    return output

@@ -1,0 +1,119 @@
+"""dense_attention in Triton: a program for each tile of a row's queries and head.
+
+    s = scale log2(e) q k^T,  m = max_j s_j,  o = sum_j 2^(s_j - m) v_j / sum_j 2^(s_j - m)
+
+online over key tiles.
+
+The tiles of packed rows are found on the device: row b starts at tile query_starts[b] // M + b, so
+T // M + B programs suffice whatever the lengths are, and those that find no queries return.
+"""
+
+# Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
+# pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fastkernels.kernels import checks
+from fastkernels.kernels.ragged import row_of_tile
+
+# (queries of a tile M, keys of a tile, warps, pipeline stages) by bytes of an element and padded head
+# dimension: those of prefill_attention.
+SHAPES = {
+    (2, 16): (128, 64, 4, 3),
+    (2, 32): (128, 64, 4, 3),
+    (2, 64): (128, 64, 4, 3),
+    (2, 128): (128, 64, 8, 3),
+    (2, 256): (64, 32, 4, 3),
+    (4, 16): (64, 32, 4, 2),
+    (4, 32): (64, 32, 4, 2),
+    (4, 64): (32, 32, 4, 2),
+    (4, 128): (32, 16, 8, 2),
+    (4, 256): (16, 16, 8, 2),
+}
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+def unsupported(kernel: str, q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, *_: object) -> str | None:
+    if not q_THK.stride(-1) == k_SHK.stride(-1) == v_SHK.stride(-1) == 1:
+        return "needs a contiguous last dimension"
+    if (head_dim := q_THK.shape[-1]) > 256:
+        return f"serves head dimensions up to 256, not {head_dim}"
+    return checks.not_float32_compute(q_THK, k_SHK, v_SHK)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _attend(query, key, value, query_starts, key_starts, out, scale, num_rows,
+            q_stride_t, q_stride_h, k_stride_s, k_stride_h, v_stride_s, v_stride_h,
+            H: tl.constexpr, K: tl.constexpr, M: tl.constexpr, TILE: tl.constexpr, DIMS: tl.constexpr,
+            STAGES: tl.constexpr):  # fmt: skip
+    # Heads vary fastest, so programs that run together read one row's keys.
+    head, tile = tl.program_id(0), tl.program_id(1)
+    row = row_of_tile(query_starts, num_rows, tile, M)
+    row_start = tl.load(query_starts + row)
+    query_len = tl.load(query_starts + row + 1) - row_start
+    first_query = (tile - row_start // M - row) * M
+    if first_query >= query_len:
+        return
+
+    first_key = tl.load(key_starts + row)
+    key_len = tl.load(key_starts + row + 1) - first_key
+    i, j, d = first_query + tl.arange(0, M), tl.arange(0, TILE), tl.arange(0, DIMS)
+    inside = (i < query_len)[:, None] & (d < K)[None, :]
+    token = (row_start + i).to(tl.int64)
+    q = tl.load(query + token[:, None] * q_stride_t + head * q_stride_h + d[None, :], mask=inside, other=0.0)
+    k_head = key + first_key.to(tl.int64) * k_stride_s + head * k_stride_h
+    v_head = value + first_key.to(tl.int64) * v_stride_s + head * v_stride_h
+
+    to_log2 = scale * LOG2_E
+    top = tl.full([M], float("-inf"), tl.float32)
+    total = tl.zeros([M], tl.float32)
+    acc = tl.zeros([M, DIMS], tl.float32)
+    for start in tl.range(0, key_len, TILE, num_stages=STAGES):
+        here = start + j < key_len
+        held = here[:, None] & (d < K)[None, :]
+        at = (start + j).to(tl.int64)[:, None]
+        k = tl.load(k_head + at * k_stride_s + d[None, :], mask=held, other=0.0)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * to_log2
+        scores = tl.where(here[None, :], scores, float("-inf"))
+        new_top = tl.maximum(top, tl.max(scores, 1))
+        weights = tl.exp2(scores - new_top[:, None])
+        shrink = tl.exp2(top - new_top)
+        total = total * shrink + tl.sum(weights, 1)
+        v = tl.load(v_head + at * v_stride_s + d[None, :], mask=held, other=0.0)
+        acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
+        top = new_top
+
+    o = (acc / total[:, None]).to(out.dtype.element_ty)
+    tl.store(out + (token[:, None] * H + head) * K + d[None, :], o, mask=inside)
+
+
+def dense_attention(
+    q_THK: Tensor,
+    k_SHK: Tensor,
+    v_SHK: Tensor,
+    query_starts_B1: Tensor,
+    key_starts_B1: Tensor,
+    scale: float,
+    max_query_len: int,
+    max_key_len: int,
+) -> Tensor:
+    num_tokens, num_heads, head_dim = q_THK.shape
+    out = torch.empty(q_THK.shape, dtype=q_THK.dtype, device=q_THK.device)
+    if num_tokens == 0:
+        return out
+    rows = len(query_starts_B1) - 1
+    dims = max(16, triton.next_power_of_2(head_dim))
+    most, keys, warps, stages = SHAPES[q_THK.element_size(), dims]
+    queries = min(most, max(16, triton.next_power_of_2(max_query_len)))
+    _attend[(num_heads, num_tokens // queries + rows)](
+        q_THK, k_SHK, v_SHK, query_starts_B1, key_starts_B1, out, scale, rows,
+        *q_THK.stride()[:2], *k_SHK.stride()[:2], *v_SHK.stride()[:2],
+        H=num_heads, K=head_dim, M=queries, TILE=keys, DIMS=dims, STAGES=stages,
+        num_warps=warps if queries == most else 4,
+    )  # fmt: skip
+    return out

@@ -1,0 +1,58 @@
+"""What differs between models by the kind of their answer: inputs, a timed run, and discrepancies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fastkernels.runner.sides import SideHandle, Sides
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How far the candidate is from the baseline. d, ruin: of each sample and of unrelated ones, 0 same ..
+    1 unrelated."""
+
+    d: list[float]
+    ruin: list[float]
+    kl: float | None = None
+
+
+class Answers(Protocol):
+    """One kind of answer. Inputs are drawn by the judge, fresh for every run; only it knows their seed."""
+
+    noise_changes: list[dict[str, Any]]  # of a side's arguments: benign other numerics
+
+    def inputs(self, workload: Any) -> Any:
+        """Fresh inputs of one run."""
+        ...
+
+    def warm_up(self, side: SideHandle, workload: Any) -> None:
+        """An untimed run: graphs, compiled kernels, allocator."""
+        ...
+
+    def timed(self, side: SideHandle, inputs: Any, workload: Any) -> tuple[float, Any]:
+        """Seconds by the judge's own clock until all answers are there, and what the audit needs of them.
+        SideFailure where answers are missing."""
+        ...
+
+    def amount(self, workload: Any) -> float:
+        """Throughput: the units of a run, to be divided by its seconds. Latency: what divides its seconds."""
+        ...
+
+    def audit(self, baseline: SideHandle, inputs: Any, answers: Any) -> list[float]:
+        """Discrepancies of answers of a timed run: being right only while compared does not help."""
+        ...
+
+    def proof(self) -> dict[str, Any]:
+        """Arguments of a side's eager proof pass."""
+        ...
+
+    def compare(self, sides: Sides, report: Callable[[str], None]) -> Comparison:
+        """Both sides on the same samples, which `again` keeps using."""
+        ...
+
+    def again(self, side: SideHandle) -> list[float]:
+        """d of a noise run of the baseline on the samples of `compare`."""
+        ...

@@ -1,0 +1,110 @@
+"""Models that answer with tokens: greedy runs of exact lengths, compared by teacher forcing."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fastkernels.records import Failure, Size
+from fastkernels.registry.schema import TokenSamples, TokenWorkload
+from fastkernels.runner.answers import Comparison
+from fastkernels.runner.sides import Side, SideFailure, SideHandle, Sides
+from fastkernels.score import calibrate
+
+NOISE_KERNELS = ("rms_norm", "add_rms_norm", "glu", "rope")
+NOISE_CHUNK: dict[Size, int] = {"tiny": 48, "full": 1024}
+TOP_LOGPROBS = 20  # positions keep this many for the KL bound
+AUDITED_REQUESTS = 8  # of each workload's timed output, replayed by the baseline
+WARM_UP_REQUESTS = 128  # of each workload, before the first round
+Prompts = list[list[int]]
+
+
+class TokenAnswers:
+    """d = 1 - teacher-forced top-1 agreement with the baseline's own greedy tokens, for each request."""
+
+    def __init__(self, samples: TokenSamples, vocabulary: int, size: Size, rng: random.Random) -> None:
+        self._samples, self._vocabulary, self._rng = samples, vocabulary, rng
+        # Another split of the batch, other chunks of the prompts, PyTorch's own arithmetic in the pointwise
+        # kernels.
+        self.noise_changes: list[dict[str, Any]] = [
+            {"max_num_seqs": max(2, samples.requests // 2)},
+            {"max_num_batched_tokens": NOISE_CHUNK[size]},
+            {"noise": NOISE_KERNELS},
+        ]
+
+    def inputs(self, workload: TokenWorkload) -> Prompts:
+        return self._prompts(workload.requests, (workload.input_len, workload.input_len))
+
+    def warm_up(self, side: SideHandle, workload: TokenWorkload) -> None:
+        self.timed(side, self.inputs(workload)[:WARM_UP_REQUESTS], workload)
+
+    def timed(self, side: SideHandle, inputs: Prompts, workload: TokenWorkload) -> tuple[float, Prompts]:
+        return self._run(side, inputs, workload.output_len)
+
+    def amount(self, workload: TokenWorkload) -> float:
+        return workload.requests * workload.output_len if workload.kind == "throughput" else 1
+
+    def audit(self, baseline: SideHandle, inputs: Prompts, answers: Prompts) -> list[float]:
+        """The baseline is forced along tokens of the timed run."""
+        chosen = self._rng.sample(range(len(inputs)), min(AUDITED_REQUESTS, len(inputs)))
+        forced = [answers[i] for i in chosen]
+        answer = baseline.call("forced", prompts=[inputs[i] for i in chosen], continuations=forced, top=0)
+        return [calibrate.token_discrepancy(a, b) for a, b in zip(answer["argmax"], forced, strict=True)]
+
+    def proof(self) -> dict[str, Any]:
+        return {"prompts": self._prompts(4, (8, 24)), "max_tokens": 8}
+
+    def compare(self, sides: Sides, report: Callable[[str], None]) -> Comparison:
+        self._forced_prompts = self._prompts(self._samples.requests, self._samples.input_lens)
+        report("baseline tokens for teacher forcing")
+        baseline = sides.use("baseline")
+        _, self._forced_tokens = self._run(baseline, self._forced_prompts, self._samples.output_len)
+        answers = {}
+        order: tuple[Side, ...] = ("baseline", "candidate")
+        for side in order:
+            report(f"teacher-forced, {side}")
+            answers[side] = self._forced(sides.use(side))
+        tokens = self._forced_tokens
+        unrelated = zip(tokens, tokens[1:] + tokens[:1])
+        return Comparison(
+            d=self._discrepancies(answers["candidate"]),
+            ruin=[calibrate.token_discrepancy(ids, other) for ids, other in unrelated],
+            kl=calibrate.kl_bound(answers["baseline"]["top"], answers["candidate"]["top"]),
+        )
+
+    def again(self, side: SideHandle) -> list[float]:
+        return self._discrepancies(self._forced(side))
+
+    def _run(self, side: SideHandle, prompts: Prompts, output_len: int) -> tuple[float, Prompts]:
+        """Seconds from sending the prompts to the word that all tokens are there."""
+        begin = time.perf_counter()
+        side.call("generate", prompts=prompts, max_tokens=output_len)
+        seconds = time.perf_counter() - begin
+        tokens = side.call("outputs")["token_ids"]
+        lengths = [len(ids) for ids in tokens]
+        if lengths != [output_len] * len(prompts):
+            raise SideFailure(
+                side.side,
+                Failure(
+                    message=f"asked for {len(prompts)} x {output_len} tokens, "
+                    f"got {len(lengths)} x {sorted(set(lengths))}"
+                ),
+            )
+        return seconds, tokens
+
+    def _forced(self, side: SideHandle) -> dict[str, Any]:
+        return side.call(
+            "forced", prompts=self._forced_prompts, continuations=self._forced_tokens, top=TOP_LOGPROBS
+        )
+
+    def _discrepancies(self, answer: dict[str, Any]) -> list[float]:
+        pairs = zip(answer["argmax"], self._forced_tokens, strict=True)
+        return [calibrate.token_discrepancy(ids, forced) for ids, forced in pairs]
+
+    def _prompts(self, requests: int, lens: tuple[int, int]) -> Prompts:
+        return [
+            [self._rng.randrange(self._vocabulary) for _ in range(self._rng.randint(*lens))]
+            for _ in range(requests)
+        ]

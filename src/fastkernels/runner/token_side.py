@@ -1,0 +1,48 @@
+"""One side of a trial of a language model. `generate` only says that it is done: the judge times it with its
+own clock and asks for the tokens afterwards, so that neither the clock nor the size of the answer is in this
+process's hands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from fastkernels.engine.llm import LLM, SamplingParams
+from fastkernels.runner.model_side import ModelSide
+
+
+class TokenSide(ModelSide):
+    def __init__(self, layers: Sequence[str], model: str, noise: Sequence[str] = (), **engine: Any) -> None:
+        super().__init__(layers, noise)
+        self.llm = LLM(model, overlay=self.overlay, **engine)
+        self.model, self.device = self.llm.model, self.llm.device
+        self._outputs: list[list[int]] = []
+
+    def generate(self, prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
+        """Greedy, exact lengths; the tokens stay here until `outputs`."""
+        greedy = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+        self._outputs = [list(o.outputs[0].token_ids) for o in self.llm.generate(prompts, greedy)]
+        return {"requests": len(self._outputs)}
+
+    def outputs(self) -> dict[str, Any]:
+        return {"token_ids": self._outputs}
+
+    def forced(self, prompts: list[list[int]], continuations: list[list[int]], top: int) -> dict[str, Any]:
+        """Decode along given tokens: at each position the argmax and the `top` largest log-probabilities."""
+        params = [
+            SamplingParams(temperature=0.0, max_tokens=len(ids), ignore_eos=True, logprobs=top or None)
+            for ids in continuations
+        ]
+        results = [o.outputs[0] for o in self.llm.generate(prompts, params, forced=continuations)]
+        tops = [[{str(i): p for i, p in position.items()} for position in r.logprobs or ()] for r in results]
+        return {"argmax": [list(r.token_ids) for r in results], "top": tops}
+
+    def eager(self) -> AbstractContextManager[None]:
+        return self.llm.eager()
+
+    def run_once(self, prompts: list[list[int]], max_tokens: int) -> None:
+        self.generate(prompts, max_tokens)
+
+    def engine_stats(self) -> dict[str, Any]:
+        return self.llm.stats()

@@ -1,0 +1,47 @@
+"""Bidirectional attention of packed rows: every query of a row sees every key of the row.
+
+    o[i] = sum_j softmax_j(scale q[i] . k[j]) v[j]        j in the row of i
+
+B rows, T tokens in all, H heads, K head size. Rows lie one behind the other; cu_seqlens says where each
+begins. The pooled variant has one query for each row. Softmax and sums in at least float32; o has the dtype
+of the query.
+Mirrors vllm.model_executor.layers.attention.mm_encoder_attention.MMEncoderAttention (and
+flash_attn.flash_attn_varlen_func with causal=False).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fastkernels import kernels
+
+
+class DenseAttention(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(
+        self, query_THK: Tensor, key_THK: Tensor, value_THK: Tensor, cu_seqlens: Tensor, max_seqlen: int
+    ) -> Tensor:
+        """query, key and value [T, H, K], cu_seqlens int32 [B+1] from 0 to T -> [T, H, K]"""
+        starts = (cu_seqlens, cu_seqlens)
+        return kernels.dense_attention(
+            query_THK, key_THK, value_THK, *starts, self.scale, max_seqlen, max_seqlen
+        )
+
+
+class PooledAttention(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(
+        self, query_BHK: Tensor, key_THK: Tensor, value_THK: Tensor, cu_seqlens: Tensor, max_seqlen: int
+    ) -> Tensor:
+        """query [B, H, K], key and value [T, H, K], cu_seqlens int32 [B+1] from 0 to T -> [B, H, K]"""
+        starts_B1 = torch.arange(query_BHK.shape[0] + 1, dtype=torch.int32, device=cu_seqlens.device)
+        return kernels.dense_attention(
+            query_BHK, key_THK, value_THK, starts_B1, cu_seqlens, self.scale, 1, max_seqlen
+        )

@@ -1,0 +1,31 @@
+"""Feed-forward block without a gate.
+
+    y = act(x W1^T + b1) W2^T + b2
+
+T tokens, D hidden, F intermediate; W1 [F, D], W2 [D, F]. activation: gelu, gelu_tanh. Rounded to the dtype of
+x after each product and after the activation.
+Mirrors transformers.models.siglip2.modeling_siglip2.Siglip2MLP (vLLM: siglip2.Siglip2MLP; timm: layers.Mlp).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from ..L1.activation import GELU
+from .parallel_linear import ColumnParallelLinear, RowParallelLinear
+
+APPROXIMATE = {"gelu": "none", "gelu_tanh": "tanh"}
+
+
+class MLP(nn.Module):
+    def __init__(self, hidden_size: int, intermediate_size: int, activation: str, bias: bool = True) -> None:
+        super().__init__()
+        if activation not in APPROXIMATE:
+            raise ValueError(f"activation must be one of {', '.join(APPROXIMATE)}, not {activation!r}")
+        self.fc1 = ColumnParallelLinear(hidden_size, intermediate_size, bias)
+        self.activation_fn = GELU(APPROXIMATE[activation])
+        self.fc2 = RowParallelLinear(intermediate_size, hidden_size, bias)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """[T, D] -> [T, D]"""
+        return self.fc2(self.activation_fn(self.fc1(hidden_states)))

@@ -1,0 +1,99 @@
+"""The encoder's kernels and its graphs on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fastkernels import kernels
+from fastkernels.engine.encoder import Encoder
+from fastkernels.errors import KernelError
+from fastkernels.kernels import registered
+from tests.encoder_cases import dense_case, resized
+from tests.pointwise_cases import worst_row_error
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+
+ROWS = {
+    "one": ([7], [7]),
+    "equal": ([96, 96], [96, 96]),
+    "ragged": ([5, 170, 1, 133], [5, 170, 1, 133]),
+    "pooled": ([1, 1, 1], [5, 170, 33]),
+    "pooled-equal": ([1, 1], [96, 96]),
+}
+IMPLEMENTATIONS = registered["dense_attention"].names
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("head_dim", [16, 64, 72, 128])
+@pytest.mark.parametrize("rows", ROWS.values(), ids=list(ROWS))
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_dense_attention_against_the_formula(impl, rows, head_dim, dtype):
+    case = dense_case(*rows, num_heads=2, head_dim=head_dim, dtype=dtype).on("cuda")
+    if reason := registered["dense_attention"].why_not(impl, case.args):
+        pytest.skip(reason)
+    case.check(kernels.dense_attention(*case.args, impl=impl))
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_a_captured_attention_serves_other_lengths_of_the_same_extent(impl):
+    """Lengths are read on the device. What reads them on the host refuses (test below)."""
+    first, second = (dense_case(lens, lens, 2, 64, torch.bfloat16, seed=i).on("cuda")
+                     for i, lens in enumerate(([40, 90], [90, 40])))  # fmt: skip
+    if impl in ("reference", "torch") or registered["dense_attention"].why_not(impl, first.args):
+        pytest.skip("cannot serve rows of several lengths here")
+    kernels.dense_attention(*first.args, impl=impl)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = kernels.dense_attention(*first.args, impl=impl)
+    for old, new in zip(first.args[:5], second.args[:5], strict=True):
+        old.copy_(new)
+    graph.replay()
+    second.check(out)
+
+
+def test_what_reads_lengths_on_the_host_is_not_captured():
+    case = dense_case([40, 90], [40, 90], 2, 64, torch.bfloat16).on("cuda")
+    with pytest.raises(KernelError, match="on the host"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        kernels.dense_attention(*case.args, impl="torch")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("impl", registered["resize_grid"].names)
+def test_resize_grid_against_torch(impl, dtype):
+    sizes = [(24, 24), (32, 32), (9, 30), (16, 16), (1, 1), (40, 1), (3, 5)]
+    table = torch.randn(16, 16, 1152, generator=torch.Generator().manual_seed(0)).to(dtype)
+    tokens = sum(height * width for height, width in sizes)
+    out = kernels.resize_grid(table.cuda(), torch.tensor(sizes).cuda(), tokens, impl=impl)
+    limit = 2 * 16 * torch.finfo(torch.float32).eps + (torch.finfo(dtype).eps if dtype.itemsize == 2 else 0)
+    assert worst_row_error(out, resized(table, sizes)) <= limit
+
+
+def images(sizes: list[tuple[int, int]], seed: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(0, 256, (*size, 3), generator=generator, dtype=torch.uint8) for size in sizes]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_replayed_passes_equal_eager_ones(dtype):
+    """The same shapes three times: eager, captured, replayed; with other grids of the same extent."""
+    graphed = Encoder("siglip2", config="tiny", device="cuda", dtype=dtype)
+    eager = Encoder("siglip2", config="tiny", device="cuda", dtype=dtype, enforce_eager=True)
+    mixes = ([(48, 48), (8, 16)], [(48, 48), (16, 8)], [(16, 8), (72, 32)], [(8, 16), (32, 72)])
+    # A stale input or another image's grid is wrong by about 1.
+    tolerance = 1e-4 if dtype == "float32" else 0.1
+    for seed, sizes in enumerate(mixes):
+        expected = eager.encode(images(sizes, seed))
+        torch.testing.assert_close(graphed.encode(images(sizes, seed)), expected, rtol=0, atol=tolerance)
+    stats = graphed.stats()
+    assert (stats["graphs"], stats["graph_replays"]) == (1, 3)
+    assert stats["eager_calls"] == {"first call of its shapes": 1}
+    assert eager.stats()["eager_calls"] == {"enforce_eager": 4}
+
+
+def test_cuda_agrees_with_the_cpu():
+    sizes = [(48, 48), (48, 64), (8, 8), (16, 104)]
+    here, there = (Encoder("siglip2", config="tiny", device=d, dtype="float32") for d in ("cpu", "cuda"))
+    expected = here.encode(images(sizes, 7))
+    torch.testing.assert_close(there.encode(images(sizes, 7)).cpu(), expected, rtol=0, atol=1e-4)

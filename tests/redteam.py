@@ -1,0 +1,91 @@
+"""The candidates of tests/candidates, judged, and held against the verdicts that they must get."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fastkernels.layout import shown
+
+CANDIDATES = Path(__file__).parent / "candidates"
+EXPECTED: dict[str, dict[str, Any]] = yaml.safe_load((CANDIDATES / "expected.yaml").read_text())
+OF_DEVICE = {
+    device: [name for name, expected in EXPECTED.items() if expected.get("device", "cpu") == device]
+    for device in ("cpu", "cuda")
+}
+_CASES = {"cpu": "llama-tiny-T16-D64-f32", "cuda": "llama-8b-T512-D4096-bf16"}
+# A candidate that hangs must be ended; one that starts slowly on a busy machine must not.
+_OPTIONS = {"cpu": ["--timeout", "10", "--budget", "0.5"], "cuda": ["--budget", "1"]}
+# A busy machine gives wide intervals, and `fk` then says UNSTABLE and no speed-up. False wins are factors, so
+# here every speed-up is shown; a candidate that costs milliseconds must be slow on any machine.
+_FK = """
+from fastkernels.measure import stats
+stats.UNSTABLE_HALF_WIDTH = 99.0
+from fastkernels.cli import main
+main()
+"""
+
+
+def judge(folder: Path, names: Sequence[str], device: str) -> list[dict]:
+    """Reports on these candidates, one for each case: the candidates of a case share the baseline's
+    processes. `folder` is the run's own."""
+    by_case = defaultdict(list)
+    for name in names:
+        by_case[EXPECTED[name].get("case", _CASES[device])].append(name)
+    return [_run(folder, some, case, device) for case, some in by_case.items()]
+
+
+def _run(folder: Path, names: Sequence[str], case: str, device: str) -> dict:
+    path = folder / f"{case}.json"
+    chosen = [argument for name in names for argument in ("--candidates", str(CANDIDATES / name))]
+    options = ["--device", device, "--case", case, *_OPTIONS[device], "--no-compile-check"]
+    done = subprocess.run(
+        [sys.executable, "-c", _FK, "kernels", *options, "--json", str(path), *chosen],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "FK_STATE_DIR": str(folder), "FK_TRACKING": "false", "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    if done.returncode not in (0, 1) or "Traceback" in done.stderr:
+        raise RuntimeError(f"fk kernels ended with {done.returncode}:\n{done.stderr}")
+    return json.loads(path.read_text())
+
+
+def fault(name: str, row: dict) -> str | None:
+    """What is wrong with the judge's row on this candidate; None where it is as expected."""
+    expected, verdict, failure = EXPECTED[name], row["verdict"], row["failure"]
+    if "refused" in expected and verdict == "IMPORT_ERROR" and expected["refused"] in failure["message"]:
+        return None  # this system's kernel stops the attack itself
+    if not verdict.startswith(expected["verdict"]):
+        return f"{verdict}, not {expected['verdict']}: {failure}"
+    if verdict == "PASSED":
+        return _passed(expected, row)
+    if row["speedup"] is not None:
+        return f"{verdict} with a speed-up of {row['speedup']}"
+    for part, where in (("says", "message"), ("prints", "output")):
+        if expected.get(part, "") not in failure[where]:
+            return f"its {where} lacks {expected[part]!r}: {failure[where]}"
+    place = CANDIDATES / name / "L1" / f"{expected.get('task', 'rms_norm')}.py"
+    if not failure["file"].startswith(shown(place.parent)):
+        return f"it blames {failure['file']}"
+    if "line" in expected and (failure["file"], failure["line"]) != (shown(place), expected["line"]):
+        return f"it blames {failure['file']}, line {failure['line']}, not line {expected['line']}"
+    return None
+
+
+def _passed(expected: dict[str, Any], row: dict) -> str | None:
+    if row["failure"] is not None or row["error_ratio"] > 1:
+        return f"passed with an error of {row['error_ratio']} and {row['failure']}"
+    if not row["iterations_checked"] > row["samples"] >= 30:
+        return f"{row['iterations_checked']} iterations checked of {row['samples']} samples"
+    if expected.get("slower") and row["speedup"] >= 0.5:
+        return f"it costs milliseconds, and its speed-up is {row['speedup']}"
+    return None

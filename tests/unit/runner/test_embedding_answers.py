@@ -1,0 +1,173 @@
+"""A trial of an image encoder on two simulated sides: amounts, audit, discrepancies, and bad answers."""
+
+import contextlib
+import random
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastkernels import registry
+from fastkernels.registry.schema import ImageSamples, ImageWorkload
+from fastkernels.runner import model as model_module
+from fastkernels.runner.embedding_answers import AUDITED_IMAGES, EmbeddingAnswers
+from fastkernels.runner.model import ModelTrial
+
+SAMPLES = ImageSamples(images=12, resolutions=((16, 16), (16, 24)))
+WORKLOADS = [
+    ImageWorkload(
+        name="many", kind="throughput", size="tiny", requests=32, batch=8, resolutions=((16, 16), (8, 24))
+    ),
+    ImageWorkload(name="one", kind="latency", size="tiny", requests=20, batch=2, resolutions=((8, 8),)),
+]
+
+
+def feature(image: np.ndarray) -> list[float]:
+    """A large common part, as real features have, and the image's own."""
+    height, width, _ = image.shape
+    parts = [image[y::4, x::4].astype(float).mean() / 255 for y in range(4) for x in range(4)]
+    return [100.0 + part for part in parts] + [height / 100, width / 100]
+
+
+class FakeSide:
+    """Answers like an ImageSide; each batch takes `seconds` on the fake clock. wrong: features of samples are
+    those of the neighbour. lies: the same in timed runs only."""
+
+    def __init__(self, trial: "FakeSides", side: str, seconds: float, wrong: bool = False, lies: bool = False,
+                 missing: int = 0, nan: bool = False) -> None:  # fmt: skip
+        self.trial, self.side, self.seconds = trial, side, seconds
+        self.wrong, self.lies, self.missing, self.nan = wrong, lies, missing, nan
+
+    def call(self, do: str, **arguments: Any) -> dict[str, Any]:
+        self.trial.log.append((self.side, do))
+        return getattr(self, do)(**arguments)
+
+    def sites(self) -> dict[str, Any]:
+        return {"sites": {"L1/layer_norm": ["norm"]}}
+
+    def proof(self, sites: dict[str, list[str]], images: list[np.ndarray]) -> dict[str, Any]:
+        assert len({image.shape for image in images}) == 2
+        return {"calls": {"L1/layer_norm": 3}, "site_s": self.seconds / 2, "total_s": 2 * self.seconds}
+
+    def load(self, images: list[np.ndarray]) -> dict[str, Any]:
+        self.images = images
+        return {}
+
+    def encode(self, batch: int) -> dict[str, Any]:
+        self.trial.now += self.seconds * -(-len(self.images) // batch)
+        self.features = [feature(image) for image in self.images]
+        if self.wrong or (self.lies and len(self.images) != SAMPLES.images):
+            self.features = self.features[1:] + self.features[:1]
+        if self.nan:
+            self.features[0][0] = float("nan")
+        return {"features": len(self.features) - self.missing}
+
+    def outputs(self, chosen: list[int]) -> dict[str, Any]:
+        return {"features": [self.features[i] for i in chosen]}
+
+    def stats(self) -> dict[str, Any]:
+        return {"engine": {}, "passed_over": {}}
+
+
+class FakeSides:
+    isolation = ()
+
+    def __init__(self, **candidate: Any) -> None:
+        self.now, self.log = 0.0, []
+        self.sides = {
+            "baseline": FakeSide(self, "baseline", 0.4),
+            "candidate": FakeSide(self, "candidate", **candidate),
+        }
+        self.changes: list[dict[str, Any]] = []
+
+    def use(self, side: str) -> FakeSide:
+        return self.sides[side]
+
+    @contextlib.contextmanager
+    def fresh(self, **change: Any) -> Iterator[FakeSide]:
+        self.changes.append(change)
+        yield FakeSide(self, "noise", 0.4)
+
+    def close(self) -> None: ...
+
+
+def run(sides: FakeSides, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(model_module.time, "perf_counter", lambda: sides.now)
+    rng = random.Random(1)
+    trial = ModelTrial(
+        architecture=registry.architecture("siglip2"),
+        model="m",
+        config="tiny",
+        size="tiny",
+        answers=EmbeddingAnswers(SAMPLES, rng),
+        workloads=WORKLOADS,
+        candidates=SimpleNamespace(files={"L1/layer_norm": "x.py"}, shadowed=lambda: ()),  # type: ignore[arg-type]
+        sides=sides,  # type: ignore[arg-type]
+        rng=rng,
+        rounds=4,
+        report=lambda text: None,
+    )
+    return trial.run()
+
+
+def test_a_faster_and_right_candidate(monkeypatch):
+    sides = FakeSides(seconds=0.2)
+    result = run(sides, monkeypatch)
+    assert result.valid
+    assert result.correctness == 1.0
+    many, one = result.workloads
+    assert (many.unit, many.baseline[0]) == ("images/s", pytest.approx(32 / (4 * 0.4)))
+    assert (one.unit, one.baseline[0]) == ("s", pytest.approx(0.4))  # of one batch
+    assert many.throughput_ratio == pytest.approx(2.0)
+    assert one.latency_ratio == pytest.approx(2.0)
+    assert len({str(change) for change in sides.changes}) == len(result.noise_d) == 3
+    assert len(result.d) == SAMPLES.images + 2 * AUDITED_IMAGES
+    assert result.ruin_point > 0.3, "other images must count as unrelated"
+
+
+def test_images_cross_before_the_clock_starts(monkeypatch):
+    sides = FakeSides(seconds=0.2)
+    run(sides, monkeypatch)
+    for side in ("baseline", "candidate"):
+        calls = [do for name, do in sides.log if name == side and do in ("load", "encode")]
+        assert calls == ["load", "encode"] * (len(calls) // 2)
+
+
+def test_a_wrong_candidate_is_invalid(monkeypatch):
+    result = run(FakeSides(seconds=0.1, wrong=True), monkeypatch)
+    assert not result.valid
+    assert result.correctness < 0.3
+
+
+def test_being_right_only_while_compared_does_not_help(monkeypatch):
+    result = run(FakeSides(seconds=0.1, lies=True), monkeypatch)
+    assert not result.valid
+    assert max(result.d[: SAMPLES.images]) < 1e-6 < 0.5 < max(result.d[SAMPLES.images :])
+
+
+def test_features_that_are_not_numbers_count_as_unrelated(monkeypatch):
+    result = run(FakeSides(seconds=0.1, nan=True), monkeypatch)
+    assert result.d[0] == 1.0
+    assert max(result.d[1 : SAMPLES.images]) < 1e-6
+    assert result.correctness < 1
+
+
+def test_missing_features_are_a_failure(monkeypatch):
+    result = run(FakeSides(seconds=0.1, missing=1), monkeypatch)
+    assert result.failure is not None
+    assert "got 31" in result.failure.message
+
+
+def test_images_differ_and_have_the_asked_sizes():
+    answers = EmbeddingAnswers(SAMPLES, random.Random(2))
+    first, second = answers.inputs(WORKLOADS[0]), answers.inputs(WORKLOADS[0])
+    assert [image.shape for image in first[:3]] == [(16, 16, 3), (8, 24, 3), (16, 16, 3)]
+    assert all(image.dtype == np.uint8 for image in first)
+    assert len({image.tobytes() for image in first + second}) == 64
+
+
+def test_a_workload_is_whole_batches():
+    with pytest.raises(ValueError, match="9 images are no whole number of batches of 2"):
+        ImageWorkload(name="x", kind="latency", size="tiny", requests=9, batch=2, resolutions=((8, 8),))
