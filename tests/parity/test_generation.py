@@ -12,15 +12,14 @@ import pytest
 import torch
 
 from fastkernels import LLM, SamplingParams
-from tests.parity import test_jamba, test_llama, test_mixtral
+from tests.parity import test_llama, test_mixtral
 
 LENGTHS = (5, 17, 33, 2, 64, 1, 9, 40)
 GREEDY = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True)
 
 
 def reference(name: str):
-    others = {"mixtral": test_mixtral.reference, "jamba": test_jamba.reference}
-    return others[name]() if name in others else test_llama.reference(name)
+    return test_mixtral.reference() if name == "mixtral" else test_llama.reference(name)
 
 
 def prompts(lengths=LENGTHS) -> list[list[int]]:
@@ -88,9 +87,7 @@ def test_greedy_text_is_that_of_transformers(folder, engine):
     assert_nothing_is_held(llm)
 
 
-@pytest.mark.parametrize(
-    "name", ["tied", "qwen2", "qwen2-window", "qwen3", "mistral", "yarn", "mixtral", "jamba"]
-)
+@pytest.mark.parametrize("name", ["tied", "qwen2", "qwen2-window", "qwen3", "mistral", "yarn", "mixtral"])
 @pytest.mark.parametrize("blocks", [None, 26], ids=["roomy", "tight"])
 def test_relatives_continue_as_in_transformers(folder, name, blocks):
     llm = LLM(folder(name), device="cpu", num_kv_cache_blocks=blocks, block_size=4, max_num_batched_tokens=20)

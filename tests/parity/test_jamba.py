@@ -2,8 +2,7 @@
 
 transformers' initial A_log, D and norms are the same everywhere, which hides mistakes: everything is drawn
 here. Its prefill of several tokens begins with states of zeros even where a cache holds others, so chunks are
-compared with its run over the whole prompt. The text that the model generates is also compared in
-test_generation.py.
+compared with its run over the whole prompt.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from fastkernels.nn.random_weights import random_weights
 from fastkernels.nn.weights import export_weights, load_weights
 from tests.parity.test_llama import places_of, prompt, run
 
-TOLERANCE = 1e-4  # of hidden states and logits with a std of about 1, as the sheet says
-STATE_TOLERANCE = 1e-5
+TOLERANCE = 1e-4  # of values with a std of about 1; measured: 1.5e-5, token by token 3.8e-5
+CACHE_TOLERANCE = 1e-5  # of a layer's cache, relative L2: single states are sums that cancel; measured: 4e-6
 PROMPT = 64
 CONFIGS = {name: config.config for name, config in registry.architecture("jamba").configs.items()}
 CONFIG: dict[str, Any] = CONFIGS["tiny"]
@@ -83,8 +82,13 @@ def expected(name: str = "tiny", length: int = PROMPT) -> tuple[Tensor, Tensor]:
     return reference(name).model(ids_1T).last_hidden_state[0], reference(name)(ids_1T).logits[0]
 
 
-def close(actual: Tensor, truth: Tensor, tolerance: float = TOLERANCE) -> None:
-    torch.testing.assert_close(actual, truth, rtol=tolerance, atol=tolerance)
+def close(actual: Tensor, truth: Tensor) -> None:
+    torch.testing.assert_close(actual, truth, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def same(mine: Tensor, theirs: Tensor) -> None:
+    assert mine.shape == theirs.shape
+    assert (mine - theirs).norm() / theirs.norm() < CACHE_TOLERANCE
 
 
 def chosen_experts(model: nn.Module, call: Any) -> list[Tensor]:
@@ -168,10 +172,10 @@ def test_caches_are_those_of_transformers():
     for (name, owner), theirs in zip(found, cache.layers, strict=True):
         if name.endswith(".attn"):
             for mine, pairs in ((owner.k_cache, theirs.keys), (owner.v_cache, theirs.values)):
-                close(mine[1:].flatten(0, 1)[:40], pairs[0].transpose(0, 1), STATE_TOLERANCE)
+                same(mine[1:].flatten(0, 1)[:40], pairs[0].transpose(0, 1))
         else:
-            close(owner.conv_state[row], theirs.conv_states[0][0, :, -3:].T, STATE_TOLERANCE)
-            close(owner.ssm_state[row], theirs.recurrent_states[0][0], STATE_TOLERANCE)
+            same(owner.conv_state[row], theirs.conv_states[0][0, :, -3:].T)
+            same(owner.ssm_state[row], theirs.recurrent_states[0][0])
 
 
 def renormalised(model: nn.Module) -> None:
@@ -220,7 +224,7 @@ def test_a_wrong_model_would_be_noticed(mistake: str):
 # ---------------------------------------------------------------- generation
 
 
-LENGTHS, NEW_TOKENS = (5, 17, 33, 2, 64, 1, 9, 40), 24
+LENGTHS, NEW_TOKENS = (5, 17, 33, 2, 48, 1), 16
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
 
 
@@ -253,7 +257,7 @@ def folder(tmp_path_factory):
     [
         {},
         {"max_num_batched_tokens": 16},
-        {"num_kv_cache_blocks": 30, "block_size": 4, "max_num_batched_tokens": 24},
+        {"num_kv_cache_blocks": 22, "block_size": 4, "max_num_batched_tokens": 24},
         {"max_num_seqs": 3},
         {"max_num_seqs": 1},
     ],
