@@ -6,6 +6,7 @@ One folder for each: `__init__` has the public function with its mathematics, `r
 
 from fastkernels.kernels.activation import activation
 from fastkernels.kernels.base import Implementation, Kernel, registered, reload_policy, skipped, use
+from fastkernels.kernels.causal_conv1d import causal_conv1d, causal_conv1d_update
 from fastkernels.kernels.decode_attention import decode_attention
 from fastkernels.kernels.dense_attention import dense_attention
 from fastkernels.kernels.embedding import embedding
@@ -22,6 +23,7 @@ from fastkernels.kernels.resize_grid import resize_grid
 from fastkernels.kernels.rms_norm import add_rms_norm, rms_norm
 from fastkernels.kernels.rope import rope, rotary_table
 from fastkernels.kernels.sample import sample
+from fastkernels.kernels.selective_scan import selective_scan, selective_state_update
 from fastkernels.kernels.softmax import softmax
 from fastkernels.kernels.topk_softmax import topk_softmax
 
@@ -30,6 +32,8 @@ __all__ = [
     "Kernel",
     "activation",
     "add_rms_norm",
+    "causal_conv1d",
+    "causal_conv1d_update",
     "chunk_gla",
     "decode_attention",
     "dense_attention",
@@ -50,6 +54,8 @@ __all__ = [
     "rope",
     "rotary_table",
     "sample",
+    "selective_scan",
+    "selective_state_update",
     "skipped",
     "softmax",
     "store_kv",

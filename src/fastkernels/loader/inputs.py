@@ -34,6 +34,7 @@ _LIMITS = {
     "attended": distributions.ATTENTION,
     "routed": distributions.ORDINARY,
     "routed.attended": distributions.ATTENTION,
+    "routed.recurrent": distributions.ATTENTION,
     "cache": distributions.ATTENTION,
     "state": distributions.ATTENTION,
     "log_decay": distributions.ORDINARY,
@@ -207,7 +208,7 @@ def _parameter_spec(name: str, value: Tensor) -> TensorSpec:
     shape, dtype = tuple(value.shape), _DTYPE_NAMES[value.dtype]
     if value.dim() > 1:
         return TensorSpec(shape=shape, dtype=dtype, draw="normal")
-    low = -0.5 if name.rpartition(".")[2] == "bias" else 0.5
+    low = -0.5 if name.endswith("bias") else 0.5
     return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=low + 1)
 
 

@@ -25,11 +25,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from fastkernels.loader import golden
+from fastkernels.nn.cache import state_owners
 from fastkernels.nn.routing import routers
 from fastkernels.records import Case, Routing, TensorSpec
 
 LOGIT, GAIN, SPREAD = 3.0, 0.25, 0.1
-LEAST_SCALE = {"routed": 0.0, "routed.attended": 1.0, "routed.embedding": 2.0}
+LEAST_SCALE = {"routed": 0.0, "routed.attended": 1.0, "routed.recurrent": 3.0, "routed.embedding": 2.0}
 _DIRECTIONS_SEED = 0  # directions are facts, not draws: gate and tokens of any two draws fit each other
 
 
@@ -108,7 +109,9 @@ def routed(specs: Mapping[str, TensorSpec], baseline: nn.Module) -> dict[str, Te
         return {}
     gates = [f"param.{name}.gate.weight" if name else "param.gate.weight" for name, _ in found]
     width = found[0][1].gate_weight.shape[1]
-    draws = {"normal": "routed", "attended": "routed.attended"}
+    # What layers with states add to a row before it reaches the router is larger than averages of values.
+    before = "routed.recurrent" if state_owners(baseline) else "routed"
+    draws = {"normal": before, "attended": "routed.attended"}
     rows = {
         name: draws[spec.draw]
         for name, spec in specs.items()

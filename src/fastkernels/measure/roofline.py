@@ -10,7 +10,7 @@
                states, but of requests that begin
     written    every output once; a paged cache: the entries of the step's tokens; the states of all requests
     flops      2 M N K of matrix products (M slots of one by experts), 4 H K of each visible (query, key)
-               pair of attention, 4 H K V of each token of linear attention
+               pair of attention, 4 H K V of each token of linear attention; a scan's are no products
 
 Intermediates, block tables and position tables count nothing, so the floor is never too high. R, W and F are
 measured ceilings (registry/devices/*.yaml, or measured at run time: ceilings.py).
@@ -160,6 +160,10 @@ class _Watch:
             "decode_attention": self._decode,
             "chunk_gla": self._chunk_gla,
             "recurrent_gla": self._recurrent_gla,
+            "causal_conv1d": self._conv,
+            "causal_conv1d_update": self._conv_update,
+            "selective_scan": self._scan,
+            "selective_state_update": self._scan_update,
             "dense_attention": self._dense,
         }
         self.arguments += [arg for arg in args if isinstance(arg, Tensor)]
@@ -250,8 +254,26 @@ class _Watch:
         self._linear_attention(q, v, state, self._rows()[: len(rows_B)])
 
     def _linear_attention(self, q: Tensor, v: Tensor, state: Tensor, rows: list[tuple[int, int]]) -> None:
-        """Each token adds to a state and reads it; a request that begins has none to read from memory."""
+        """Each token adds to a state and reads it."""
         self._add(q, 4 * q.numel() * v.shape[-1])
+        self._advance(state, rows)
+
+    def _conv(self, x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, *rest: Any) -> None:
+        self._advance(state, self._rows()[-len(rest[0]) :])
+
+    def _conv_update(self, x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, *rest: Any) -> None:
+        self._advance(state, self._rows()[: len(rest[0])])
+
+    def _scan(self, *args: Any) -> None:
+        state, rows_B = args[8:10]
+        self._advance(state, self._rows()[-len(rows_B) :])
+
+    def _scan_update(self, *args: Any) -> None:
+        state, rows_B = args[8:10]
+        self._advance(state, self._rows()[: len(rows_B)])
+
+    def _advance(self, state: Tensor, rows: list[tuple[int, int]]) -> None:
+        """A request that begins has no state to read from memory."""
         row_bytes = _bytes(state) // len(state)
         self.cache_read += row_bytes * sum(query < seq for query, seq in rows)
         self.cache_written += row_bytes * len(rows)

@@ -9,9 +9,10 @@ rows follow. The engine fills the step; in tier 1 a case's context does. Positio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,3 +73,25 @@ def prefill_starts(query_starts_B1: Tensor, num_decodes: int) -> Tensor:
         # A captured graph must compute it anew in every replay.
         return query_starts_B1[num_decodes:] - num_decodes
     return plans.planned(name, tensors, num_decodes, lambda: query_starts_B1[num_decodes:] - num_decodes)
+
+
+def by_phase(
+    update: Callable[..., Tensor],
+    chunk: Callable[..., Tensor],
+    tokens: Sequence[Tensor],
+    others: Sequence[Any],
+) -> Tensor:
+    """What layers that keep a state do with the tokens of a step [T, ...]: decode rows take `update(*tokens,
+    *others, rows)`, prefill rows `chunk(*tokens, *others, rows, query_starts, max_query_len)`.
+
+    others: what has no row for each token, states among them. A step with one kind of rows makes no copy.
+    """
+    now = step()
+    n, rows_B, starts_B1 = now.num_decodes, now.rows_B, now.query_starts_B1
+    if now.max_query_len == 0:
+        return update(*tokens, *others, rows_B)
+    if n == 0:
+        return chunk(*tokens, *others, rows_B, starts_B1, now.max_query_len)
+    decoded = update(*(x[:n] for x in tokens), *others, rows_B[:n])
+    behind = (rows_B[n:], prefill_starts(starts_B1, n), now.max_query_len)
+    return torch.cat((decoded, chunk(*(x[n:] for x in tokens), *others, *behind)))

@@ -42,7 +42,7 @@ def random_weights(model: nn.Module, seed: int) -> None:
 
 def _kind(parameter: Tensor, names: list[str]) -> str:
     if parameter.dim() <= 1:
-        return "bias" if names[0].rpartition(".")[2] == "bias" else "norm"
+        return "bias" if names[0].endswith("bias") else "norm"
     return "embedding" if all("embed" in name for name in names) else "matrix"
 
 

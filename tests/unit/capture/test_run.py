@@ -148,7 +148,7 @@ def refused(tmp_path: Path, **changes: object) -> None:
 def test_nothing_is_loaded_for_a_model_without_choices(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(LLM, "__init__", lambda *_, **__: pytest.fail("loaded"))
     with pytest.raises(
-        UsageError, match=r"llama: no task of it depends.*Architectures with such tasks: mixtral"
+        UsageError, match=r"llama: no task of it depends.*Architectures with such tasks: jamba, mixtral"
     ):
         refused(tmp_path, model="llama")
     with pytest.raises(NotFoundError, match="Did you mean mixtral"):

@@ -9,6 +9,7 @@ from torch import nn
 from fastkernels import kernels
 from fastkernels.errors import KernelError
 from tests.gla_case import make
+from tests.mamba_cases import conv, scan
 from tests.pointwise_cases import (
     activation_cases,
     add_rms_norm_cases,
@@ -137,3 +138,14 @@ def test_operators_that_advance_a_state_agree_with_their_schema():
     )
     step = tuple(x[:2] for x in args[:4]) + args[4:]
     torch.library.opcheck(ops.recurrent_gla.default, (*step, case.scale), test_utils=tests)
+
+
+@pytest.mark.parametrize("make_case", [conv, scan])
+def test_operators_of_mamba_agree_with_their_schema(make_case):
+    tests = ("test_schema", "test_faketensor")
+    for lens in ((3, 1), (1, 1)):
+        case = make_case(lens)
+        is_update = lens == (1, 1)
+        op = getattr(torch.ops.fastkernels, case.kernels[is_update]).default
+        args = case.arguments(is_update, case.state.nan_to_num())
+        torch.library.opcheck(op, args, test_utils=tests)

@@ -49,7 +49,17 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
                 "L2/vision_attention",
             ],
         ),
-        (["L3"], ["L3/decoder_layer", "L3/moe_decoder_layer", "L3/linear_decoder_layer", "L3/vision_block"]),
+        (
+            ["L3"],
+            [
+                "L3/decoder_layer",
+                "L3/moe_decoder_layer",
+                "L3/linear_decoder_layer",
+                "L3/mamba_decoder_layer",
+                "L3/moe_mamba_decoder_layer",
+                "L3/vision_block",
+            ],
+        ),
         (["*embedding:lm_*"], ["L2/parallel_embedding"]),
     ],
 )
@@ -98,7 +108,7 @@ def test_cases_filter() -> None:
     assert {case.size for case in tiny} == {"tiny"}
     (one,) = registry.cases("rms_norm", glob="llama-8b-T8192-D4096-residual-bf16")
     assert one.calls == 64
-    assert registry.cases("rms_norm", glob="T8192-D4096-residual") == [one]
+    assert registry.cases("rms_norm", glob="8b-T8192-D4096-residual") == [one]
     assert {case.variant for case in registry.cases("L1/glu:gelu")} == {"gelu"}
     assert {case.variant for case in registry.cases(registry.task("row_parallel_linear"))} == {"row"}
     assert {case.provenance.architecture for case in registry.cases("glu", architecture="llama")} == {"llama"}
