@@ -25,7 +25,7 @@ from fastkernels.loader import golden
 from fastkernels.loader.weights import ModelSource, find
 from fastkernels.measure.environment import environment, require_device
 from fastkernels.records import RANDOM_IDS, Capture, Record, Size
-from fastkernels.registry.schema import Architecture, Workload
+from fastkernels.registry.schema import Architecture, TokenWorkload
 from fastkernels.settings import resolve
 
 Tell = Callable[[str], None]
@@ -130,8 +130,13 @@ def _require_choices(architecture: Architecture) -> None:
         )
 
 
-def _workload(architecture: Architecture, name: str | None, size: Size) -> Workload:
-    return registry.workloads([name or architecture.workloads[0]], size)[0]
+def _workload(architecture: Architecture, name: str | None, size: Size) -> TokenWorkload:
+    workload = registry.workloads([name or architecture.workloads[0]], size)[0]
+    if not isinstance(workload, TokenWorkload):
+        raise UsageError(
+            f"{workload.name}: not a workload of prompts and tokens, which a capture needs (--workload)"
+        )
+    return workload
 
 
 def _texts(path: str | None) -> tuple[list[str] | None, str]:
@@ -150,7 +155,9 @@ def _texts(path: str | None) -> tuple[list[str] | None, str]:
     return texts, f"{Path(path).name} (SHA-256 {hashlib.sha256(content).hexdigest()[:16]})"
 
 
-def _prompts(llm: LLM, workload: Workload, request: CaptureRequest, texts: list[str] | None) -> list[Any]:
+def _prompts(
+    llm: LLM, workload: TokenWorkload, request: CaptureRequest, texts: list[str] | None
+) -> list[Any]:
     """Texts as long as they are; random ids of the workload's length."""
     count = min(request.requests, workload.requests)
     if texts is not None:

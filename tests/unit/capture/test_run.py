@@ -111,6 +111,8 @@ def test_text_prompts_need_a_tokenizer_and_a_file_with_text(checkpoint: Path, tm
         capture(checkpoint, tmp_path / "out", prompts=str(file))
     with pytest.raises(UsageError, match=r"--prompts .*: No such file"):
         capture(checkpoint, tmp_path / "out", prompts=str(tmp_path / "none"))
+    with pytest.raises(UsageError, match=r"single-image: not a workload of prompts"):
+        capture(checkpoint, tmp_path / "out", workload="single-image")
     assert not (tmp_path / "out").exists()
 
 
