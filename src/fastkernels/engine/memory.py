@@ -14,7 +14,7 @@ from fastkernels.engine.cache import TableDiff
 from fastkernels.engine.plan import Plan
 from fastkernels.engine.runner import ModelRunner
 from fastkernels.errors import MachineError
-from fastkernels.nn.cache import cache_groups, paged_owners, state_dtype, state_owners
+from fastkernels.nn.cache import cache_groups, paged_owners, state_owners
 
 # On CPU memory is shared with everything else: enough for small models, never a large part of the machine.
 CPU_CACHE_BYTES = 256 << 20
@@ -50,8 +50,11 @@ def block_bytes(model: nn.Module, block_size: int, dtype: torch.dtype) -> list[i
 
 def row_bytes(model: nn.Module, dtype: torch.dtype) -> int:
     """Bytes of the states of one row, of all layers."""
-    shapes = [shape for _, _, state in state_owners(model) for _, shape in state.tensors]
-    return sum(int(np.prod(shape)) for shape in shapes) * state_dtype(dtype).itemsize
+    return sum(
+        int(np.prod(shape)) * state.dtype(dtype).itemsize
+        for _, _, state in state_owners(model)
+        for _, shape in state.tensors
+    )
 
 
 def rows_for_states(
