@@ -231,7 +231,9 @@ def test_a_prompt_at_once_equals_token_by_token():
 
 def test_another_source_would_be_noticed():
     states_BSD = expected_states(clips())
-    right, wrong = (run(ours(), states, [dict(enumerate(LENGTHS))]) for states in (states_BSD, states_BSD.flip(0)))
+    right, wrong = (
+        run(ours(), states, [dict(enumerate(LENGTHS))]) for states in (states_BSD, states_BSD.flip(0))
+    )
     assert all((a - b).abs().max() > 100 * TOLERANCE for a, b in zip(right, wrong))
 
 

@@ -3,6 +3,7 @@ once the largest step has been tried."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,14 +106,22 @@ def blocks_for(model: nn.Module, limits: Limits, budget_bytes: int, dtype: torch
     return blocks
 
 
-def free_for_cache(runner: ModelRunner, limits: Limits, vocabulary: int, utilization: float) -> int:
-    """Bytes of the GPU that caches may take, found by running the largest steps."""
+def free_for_cache(
+    runner: ModelRunner,
+    limits: Limits,
+    vocabulary: int,
+    utilization: float,
+    warm: Callable[[], object] | None = None,
+) -> int:
+    """Bytes of the GPU that caches may take, found by running the largest steps (and `warm`)."""
     device = runner.device
     torch.cuda.synchronize(device)
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     for plan in largest_steps(limits, len(runner.rows.tables_GRN)):
         runner.launch(plan).result()
+    if warm is not None:
+        warm()
     peak = torch.cuda.max_memory_allocated(device) - before
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)

@@ -33,7 +33,9 @@ class Step:
     num_decodes: int  # rows 0..num_decodes-1 are decode rows
     max_query_len: int  # longest query among prefill rows (0 without prefill rows)
     max_seq_len: int  # longest seq_len
-    begun_A: Tensor | None = None  # int64 [A], rows_B of those with a source that begin in this step; None: none
+    begun_A: Tensor | None = (
+        None  # int64 [A], rows_B of those with a source that begin in this step; None: none
+    )
 
 
 _current: Step | None = None

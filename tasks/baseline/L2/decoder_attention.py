@@ -54,7 +54,7 @@ class DecoderCrossAttention(CacheOwner):
 
     def forward(self, hidden_states: Tensor, encoder_states: Tensor | None = None) -> Tensor:
         """hidden_states [T, D]; encoder_states [A*S, D] of the requests that begin in this step, in the order of
-        the rows, None without any -> [T, D]. Writes the states of those requests."""
+        Step.begun_A, None without any -> [T, D]. Writes the states of those requests."""
         now = step()
         if encoder_states is not None:
             heads = (2, self.num_heads, self.head_size)

@@ -87,9 +87,7 @@ class WhisperForConditionalGeneration(nn.Module):
         """float32 [B, N] -> encoder states [B, S, D]"""
         return self.encoder(audio)
 
-    def forward(
-        self, input_ids: Tensor, positions: Tensor, encoder_states: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, input_ids: Tensor, positions: Tensor, encoder_states: Tensor | None = None) -> Tensor:
         """input_ids and positions [T], encoder_states [A*S, D] of the requests that begin (None: none) -> hidden
         states after the final norm [T, D]"""
         hidden_states = self.embed_tokens(input_ids) + self.embed_positions(positions)
@@ -133,7 +131,10 @@ def weight_map(hidden_size: int) -> WeightMap:
         "model.decoder.layers.*.encoder_attn.out_proj.*": "layers.*.encoder_attn.out_proj.linear.*",
     }
     packed: dict[str, dict[str, int]] = {}
-    for theirs, ours in (("model.encoder.layers.*", "encoder.layers.*"), ("model.decoder.layers.*", "layers.*")):
+    for theirs, ours in (
+        ("model.encoder.layers.*", "encoder.layers.*"),
+        ("model.decoder.layers.*", "layers.*"),
+    ):
         names |= {
             f"{theirs}.self_attn_layer_norm.*": f"{ours}.self_attn_layer_norm.*",
             f"{theirs}.self_attn.out_proj.*": f"{ours}.self_attn.out_proj.linear.*",

@@ -1,7 +1,7 @@
 """Mel filters on Slaney's scale: triangles of equal area, evenly spaced up to 1 kHz and logarithmically above.
 
-    mel(f) = f / (200/3)                             f < 1000 Hz
-    mel(f) = 15 + 27 log(f / 1000) / log(6.4)        above
+mel(f) = f / (200/3)                             f < 1000 Hz
+mel(f) = 15 + 27 log(f / 1000) / log(6.4)        above
 """
 
 from __future__ import annotations

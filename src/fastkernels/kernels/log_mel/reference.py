@@ -13,7 +13,9 @@ from fastkernels.kernels.log_mel.levels import levels
 
 def log_mel(audio_BN: Tensor, window_L: Tensor, filters_MK: Tensor, hop: int) -> Tensor:
     length, dtype, device = len(window_L), audio_BN.dtype, audio_BN.device
-    frames_BFL = pad(audio_BN[:, None], (length // 2, length // 2), mode="reflect")[:, 0].unfold(-1, length, hop)
+    frames_BFL = pad(audio_BN[:, None], (length // 2, length // 2), mode="reflect")[:, 0].unfold(
+        -1, length, hop
+    )
     windowed_BFL = frames_BFL[:, : audio_BN.shape[1] // hop] * window_L
     # The product of indices is reduced as an integer: angles of thousands of turns would lose their digits.
     turns_LK = torch.outer(torch.arange(length), torch.arange(length // 2 + 1)) % length
