@@ -108,8 +108,8 @@ def expected_logits(states_SD: Tensor, ids_T: Tensor) -> Tensor:
 def run(
     model: WhisperForConditionalGeneration, states_BSD: Tensor, schedule: list[dict[int, int]]
 ) -> list[Tensor]:
-    """Logits of each prompt after all steps, each step {prompt: new tokens}; decode rows first. Pools start as
-    NaN, so that reading what was not stored shows."""
+    """Logits of each prompt after all steps, each step {prompt: new tokens}; decode rows first. Pools start
+    as NaN, so that reading what was not stored shows."""
     pools = allocate(model, NUM_BLOCKS, BLOCK_SIZE, torch.float32, "cpu")
     states = allocate_states(model, POOL_ROWS, torch.float32, "cpu")
     for pool in [*pools.values(), *states]:

@@ -16,7 +16,8 @@ class BatchStage:
 
     function(*args) gets the joined arguments of a batch and returns a tensor (or a list of them) whose first
     dimension is the call. With CallGraphs as the function a batch whose shapes were seen before is replayed.
-    has_room: whether results have somewhere to go; nothing is launched while they pile up before another stage.
+    has_room: whether results have somewhere to go; nothing is launched while they pile up before another
+    stage.
     """
 
     def __init__(

@@ -45,8 +45,8 @@ def build(
     options: Options,
     warm: Callable[[], object] | None = None,
 ) -> Machinery:
-    """Allocate rows and states, try the largest step, allocate the caches. warm: another stage's largest launch,
-    for which the caches leave room.
+    """Allocate rows and states, try the largest step, allocate the caches. warm: another stage's largest
+    launch, for which the caches leave room.
 
     Raises MachineError if there is no room, UsageError for prefix caching with states.
     """

@@ -1,7 +1,7 @@
 """The encoder of a model that listens: audio clips to the states that its decoder attends to.
 
-A request of such a model is a call of this stage, then tokens (loop.language_model). Its decoder computes keys and
-values from the states when the request takes a row, and keeps them there as a State.
+A request of such a model is a call of this stage, then tokens (loop.language_model). Its decoder computes
+keys and values from the states when the request takes a row, and keeps them there as a State.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ llm = LLM("llama", config="tiny", seed=1)          a registered configuration: s
 outputs = llm.generate([[1, 2, 3]], SamplingParams(temperature=0.0, max_tokens=8))
 outputs[0].outputs[0].token_ids
 
-A model that listens (`LLM("whisper")`) takes {"prompt_token_ids": ids, "multi_modal_data": {"audio": samples}}.
+A model that listens (`LLM("whisper")`) takes prompts of the form
+{"prompt_token_ids": ids, "multi_modal_data": {"audio": samples}}.
 
 A server adds, steps and aborts requests itself: `add_request`, `step`, `abort` (loop.py).
 """

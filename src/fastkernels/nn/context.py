@@ -1,6 +1,7 @@
 """The ambient step: batch and cache metadata that modules read without carrying it in their signatures.
 
-    T tokens of the step · B rows (requests) · N blocks of the longest row · G cache groups · A requests that begin
+    T tokens of the step · B rows (requests) · N blocks of the longest row · G cache groups · A requests that
+    begin
 
 Rows are ordered: the first `num_decodes` rows have exactly one query token and a non-empty cache; prefill
 rows follow. The engine fills the step; in tier 1 a case's context does. Position of a row's query i: seq_len

@@ -10,9 +10,10 @@
 
 `*` stands for one part of a dotted name and keeps its value on both sides. A packed parameter lists, first
 rows first, the tensors that it consists of with their numbers of rows; a stack of matrices [E, N, K] counts
-as E N rows; rows that no checkpoint has because they are zero are called ZEROS. A split checkpoint tensor lists likewise the parameters that its rows go to. `spellings` are
-other names for whole parameters, packed or not: checkpoints that packed them already, or that call them
-otherwise. A model carries its map as the attribute `weight_map`.
+as E N rows; rows that no checkpoint has because they are zero are called ZEROS. A split checkpoint tensor
+lists likewise the parameters that its rows go to. `spellings` are other names for whole parameters, packed
+or not: checkpoints that packed them already, or that call them otherwise. A model carries its map as the
+attribute `weight_map`.
 """
 
 from __future__ import annotations

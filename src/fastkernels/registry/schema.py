@@ -84,7 +84,8 @@ class TaskEntry(Record):
 
 class BatchEntry(Record):
     """One step of a served model, as `(count, query_len, seq_len)` runs, and how its tokens choose experts;
-    of images, `(count, rows, columns)` of patches. clips: the rows are audio clips with all encoder states."""
+    of images, `(count, rows, columns)` of patches. clips: the rows are audio clips with all encoder
+    states."""
 
     rows: tuple[tuple[int, int, int], ...] = ()
     grids: tuple[tuple[int, int, int], ...] = ()
@@ -136,7 +137,7 @@ class ImageSamples(Record):
 class SpeechSamples(Record):
     """Audio clips whose greedy transcript by the baseline both sides are forced along."""
 
-    clips: PositiveInt
+    requests: PositiveInt
     seconds: tuple[PositiveFloat, PositiveFloat]  # lengths are drawn from this range
     output_len: PositiveInt
 

@@ -2,8 +2,8 @@
 
     y[b, n, t] = sum_ck x[b, c, t s + k - p] W[n, c, k] + bias[n]        x is zero outside its frames
 
-B clips, C channels in, N channels out, K taps, F frames, stride s, padding p at both ends; W [N, C, K]. Products
-accumulate in at least float32; y has the dtype of x.
+B clips, C channels in, N channels out, K taps, F frames, stride s, padding p at both ends; W [N, C, K].
+Products accumulate in at least float32; y has the dtype of x.
 Mirrors torch.nn.Conv1d.
 """
 

@@ -1,12 +1,12 @@
 """Log-mel features of audio clips.
 
-    p[k, f] = |sum_n w[n] a[f h + n - L/2] exp(-2 pi i k n / L)|^2       a reflected at both ends, w Hann's window
+    p[k, f] = |sum_n w[n] a[f h + n - L/2] exp(-2 pi i k n / L)|^2    a reflected at both ends, w as Hann's
     m[j, f] = log10(max(sum_k filters[j, k] p[k, f], 1e-10))
-    y[j, f] = (max(m[j, f], max m - 8) + 4) / 4                          max m over the clip
+    y[j, f] = (max(m[j, f], max m - 8) + 4) / 4                       max m over the clip
 
-B clips, N samples, M bands, L samples of the window, hop h, F = N // h frames (the one centred behind the last
-sample is dropped). Filters are Slaney's triangles from 0 Hz to half of the sampling rate. Everything is float32,
-whatever the model's dtype.
+B clips, N samples, M bands, L samples of the window, hop h, F = N // h frames (the one centred behind the
+last sample is dropped). Filters are Slaney's triangles from 0 Hz to half of the sampling rate. Everything is
+float32, whatever the model's dtype.
 Mirrors transformers.WhisperFeatureExtractor on clips of one length.
 """
 

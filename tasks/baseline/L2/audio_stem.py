@@ -2,8 +2,8 @@
 
     y = gelu(conv2(gelu(conv1(x))))^T + P
 
-B clips, M mel bands, F frames, S = F / 2 tokens of a clip, D hidden; three taps each, P [S, D] in the checkpoint.
-Rounded to the dtype of x after each convolution, each gelu and the sum.
+B clips, M mel bands, F frames, S = F / 2 tokens of a clip, D hidden; three taps each, P [S, D] in the
+checkpoint. Rounded to the dtype of x after each convolution, each gelu and the sum.
 Mirrors the first lines of vllm.model_executor.models.whisper.WhisperEncoder.forward (and transformers'
 WhisperEncoder).
 """

@@ -1,12 +1,12 @@
 """Attention blocks of a decoder that listens to an encoder: over its own tokens, and over its source.
 
-    default    [q | k | v] = x Wqkv^T + b;  y = attention(q, k, v) Wo^T + bo       causal, over the paged cache
-    cross      q = x Wq^T + bq;  y = attention(q, K, V) Wo^T + bo                  over all S states of the source
-               [K | V] = e Wkv^T + bkv                                             once, when a request begins
+    default    [q | k | v] = x Wqkv^T + b;  y = attention(q, k, v) Wo^T + bo     causal, over the paged cache
+    cross      q = x Wq^T + bq;  y = attention(q, K, V) Wo^T + bo                over all states of its source
+               [K | V] = e Wkv^T + bkv                                           once, when a request begins
 
-T tokens, D hidden, H heads, K = D / H head size, A requests that begin, S states of each source; scale 1/sqrt(K).
-Positions are in x already: nothing is rotated. A request keeps its K and V at its row. Rounded to the dtype of x
-after each line.
+T tokens, D hidden, H heads, K = D / H head size, A requests that begin, S states of each source; scale
+1/sqrt(K). Positions are in x already: nothing is rotated. A request keeps its K and V at its row. Rounded to
+the dtype of x after each line.
 Mirrors vllm.model_executor.models.whisper.WhisperAttention (decoder) and WhisperCrossAttention.
 """
 
@@ -53,8 +53,8 @@ class DecoderCrossAttention(CacheOwner):
         self.out_proj = RowParallelLinear(hidden_size, hidden_size, bias=True)
 
     def forward(self, hidden_states: Tensor, encoder_states: Tensor | None = None) -> Tensor:
-        """hidden_states [T, D]; encoder_states [A*S, D] of the requests that begin in this step, in the order of
-        Step.begun_A, None without any -> [T, D]. Writes the states of those requests."""
+        """hidden_states [T, D]; encoder_states [A*S, D] of the requests that begin in this step, in the
+        order of Step.begun_A, None without any -> [T, D]. Writes the states of those requests."""
         now = step()
         if encoder_states is not None:
             heads = (2, self.num_heads, self.head_size)

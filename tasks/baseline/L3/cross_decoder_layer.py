@@ -4,8 +4,8 @@
     c = a + cross_attention(layer_norm(a; w2, b2), e)
     y = c + mlp(layer_norm(c; w3, b3))
 
-T tokens, D hidden, A requests that begin in the step with S encoder states e each. Rounded to the dtype of x after
-each sum.
+T tokens, D hidden, A requests that begin in the step with S encoder states e each. Rounded to the dtype of x
+after each sum.
 Mirrors vllm.model_executor.models.whisper.WhisperDecoderLayer.
 """
 

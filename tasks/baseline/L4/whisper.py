@@ -3,9 +3,9 @@
     e = encoder(log_mel(audio))                                          once for each request
     h = E[ids] + P[positions];  h = layer_i(h, e) for each i;  logits = float32(layer_norm(h) E^T)
 
-B clips of N samples, S encoder states of a clip, T tokens, D hidden, V vocabulary, A requests that begin in a step.
-Features are float32; parameters, activations and caches have the dtype of the module, logits float32. `config` is
-the Hugging Face configuration.
+B clips of N samples, S encoder states of a clip, T tokens, D hidden, V vocabulary, A requests that begin in
+a step. Features are float32; parameters, activations and caches have the dtype of the module, logits
+float32. `config` is the Hugging Face configuration.
 Mirrors vllm.model_executor.models.whisper.WhisperForConditionalGeneration (`encode` is its
 get_multimodal_embeddings, with the front end) and WhisperEncoder; `forward` returns hidden states.
 """
@@ -88,8 +88,8 @@ class WhisperForConditionalGeneration(nn.Module):
         return self.encoder(audio)
 
     def forward(self, input_ids: Tensor, positions: Tensor, encoder_states: Tensor | None = None) -> Tensor:
-        """input_ids and positions [T], encoder_states [A*S, D] of the requests that begin (None: none) -> hidden
-        states after the final norm [T, D]"""
+        """input_ids and positions [T], encoder_states [A*S, D] of the requests that begin (None: none) ->
+        hidden states after the final norm [T, D]"""
         hidden_states = self.embed_tokens(input_ids) + self.embed_positions(positions)
         for layer in self.layers:
             hidden_states = layer(hidden_states, encoder_states)

@@ -2,8 +2,8 @@
 
     y[b, n, t] = sum_ck x[b, c, t s + k - p] weight[n, c, k] + bias[n]        x is zero outside its frames
 
-B clips · C channels in · N channels out · F frames · K taps · s stride · p padding at both ends. Accumulates in
-at least float32, rounds to the dtype of x.
+B clips · C channels in · N channels out · F frames · K taps · s stride · p padding at both ends. Accumulates
+in at least float32, rounds to the dtype of x.
 """
 
 from __future__ import annotations

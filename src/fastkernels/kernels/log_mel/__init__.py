@@ -4,8 +4,8 @@
     m[j, f] = log10(max(sum_k filters[j, k] p[k, f], 1e-10))
     y[j, f] = (max(m[j, f], max m - 8) + 4) / 4                                  max m over the clip
 
-B clips · N samples · L samples of the window · K = L/2 + 1 frequencies · M bands · F = N // hop frames: the one
-that is centred behind the last sample is dropped. Everything in the dtype of the audio, at least float32.
+B clips · N samples · L samples of the window · K = L/2 + 1 frequencies · M bands · F = N // hop frames: the
+one that is centred behind the last sample is dropped. Everything in the dtype of the audio, at least float32.
 """
 
 from __future__ import annotations

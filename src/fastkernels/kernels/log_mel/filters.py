@@ -1,4 +1,5 @@
-"""Mel filters on Slaney's scale: triangles of equal area, evenly spaced up to 1 kHz and logarithmically above.
+"""Mel filters on Slaney's scale: triangles of equal area, evenly spaced up to 1 kHz and logarithmically
+above.
 
 mel(f) = f / (200/3)                             f < 1000 Hz
 mel(f) = 15 + 27 log(f / 1000) / log(6.4)        above

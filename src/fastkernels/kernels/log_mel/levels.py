@@ -1,4 +1,4 @@
-"""From energies in mel bands to what a model reads: logarithms, a floor 8 below the clip's largest, a scale."""
+"""From energies in mel bands to what a model reads: logarithms with a floor 8 below the clip's largest."""
 
 from __future__ import annotations
 
