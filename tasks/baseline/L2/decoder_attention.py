@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from fastkernels.nn.cache import CacheOwner, State
 from fastkernels.nn.context import step
 
-from ..L1.cross_attention import CrossAttention, StoreCross
+from ..L1.cross_attention import CrossAttention
 from ..L1.linear import Linear
+from ..L1.store_cross import StoreCross
 from .paged_attention import PagedAttention
 from .parallel_linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 
