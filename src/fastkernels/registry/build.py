@@ -131,9 +131,9 @@ class _Builder:
         is_model = call.task.level == 4
         # A model's inputs may have another dtype than the model: audio has.
         dtype = floating[0] if floating and not is_model else source.config.dtype
-        uses_batch = bool(cache_owners(call.module)) or any(
-            _draw(i).startswith(("step.", "cache", "state", "kept")) for i in inputs.values()
-        )
+        of_batch = ("step.", "cache", "state", "kept")
+        uses_batch = is_model or bool(cache_owners(call.module))
+        uses_batch |= any(_draw(i).startswith(of_batch) for i in inputs.values())
         routes = bool(routers(call.module)) or any(_draw(i).startswith("routing.") for i in inputs.values())
         routing = source.routing if routes else None
         config_name = source.config.cut_name or source.config_name if is_model else source.config_name
