@@ -2,6 +2,7 @@
 
 Stacked     equal shapes, along a new first dimension
 Packed      images of any resolution, their patches one behind the other
+Clips       audio of any length up to the model's, with silence behind it
 """
 
 from __future__ import annotations
@@ -68,20 +69,45 @@ class Packed:
         shapes = [[side // self.patch_size for side in image.shape[:2]] for image in images]
         lengths = [height * width for height, width in shapes]
         starts_B1 = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
-        return [pixels_TP, self._sent(torch.tensor(shapes)), self._sent(starts_B1), max(lengths)]
+        spans = (sent(torch.tensor(shapes), self.device), sent(starts_B1, self.device))
+        return [pixels_TP, *spans, max(lengths)]
 
     def _patches(self, images_NHWC: Tensor) -> Tensor:
         """[N * patches, P]"""
         size = self.patch_size
-        pixels = self._sent(images_NHWC).to(self.dtype).div_(127.5).sub_(1)
+        pixels = sent(images_NHWC, self.device).to(self.dtype).div_(127.5).sub_(1)
         parts_NYPXQC = pixels.unflatten(2, (-1, size)).unflatten(1, (-1, size))
         return parts_NYPXQC.transpose(2, 3).reshape(-1, size * size * self.num_channels)
 
-    def _sent(self, tensor: Tensor) -> Tensor:
-        """On the device; from pinned memory, so that the host goes on."""
-        if self.device.type == "cuda" and not tensor.is_cuda:
-            tensor = tensor.pin_memory()
-        return tensor.to(self.device, non_blocking=True)
+
+class Clips:
+    """Mono audio [N] as the float32 [B, num_samples] of a launch, zeros behind shorter clips."""
+
+    def __init__(self, num_samples: int, device: torch.device) -> None:
+        self.num_samples, self.device = num_samples, device
+
+    def key(self, args: tuple[Any, ...]) -> Hashable:
+        (audio,) = args
+        if not isinstance(audio, Tensor) or audio.dtype != torch.float32 or audio.dim() != 1:
+            raise RequestError("audio must be a float32 tensor [samples] of one channel")
+        if not 0 < len(audio) <= self.num_samples:
+            raise RequestError(
+                f"audio of {len(audio)} samples: the model takes 1 to {self.num_samples}. Cut it into clips"
+            )
+        return audio.device
+
+    def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        audio_BN = torch.zeros(len(calls), self.num_samples, device=calls[0][0].device)
+        for row_N, (audio,) in zip(audio_BN, calls):
+            row_N[: len(audio)] = audio
+        return [sent(audio_BN, self.device)]
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """On the device; from pinned memory, so that the host goes on."""
+    if device.type == "cuda" and not tensor.is_cuda:
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def key_of(value: Any) -> Hashable:

@@ -51,7 +51,7 @@ class Encoder:
         if self.device.index is not None:
             torch.cuda.set_device(self.device)
         self.source = find(model, config, size or ("full" if self.device.type == "cuda" else "tiny"))
-        self.source.require("embedding", "Encoder")
+        self.source.require(("embedding",), "Encoder")
         self.dtype = self.source.dtype(self.device) if dtype == "auto" else dtype_of(dtype)
         self.overlay = overlay or Overlay.over_baseline()
         memory.require_weights_fit(weights_bytes(self.source, self.dtype), self.device)

@@ -7,6 +7,8 @@ One folder for each: `__init__` has the public function with its mathematics, `r
 from fastkernels.kernels.activation import activation
 from fastkernels.kernels.base import Implementation, Kernel, registered, reload_policy, skipped, use
 from fastkernels.kernels.causal_conv1d import causal_conv1d, causal_conv1d_update
+from fastkernels.kernels.conv1d import conv1d
+from fastkernels.kernels.cross_attention import cross_attention
 from fastkernels.kernels.decode_attention import decode_attention
 from fastkernels.kernels.dense_attention import dense_attention
 from fastkernels.kernels.embedding import embedding
@@ -17,6 +19,7 @@ from fastkernels.kernels.grouped_linear import grouped_linear
 from fastkernels.kernels.kv_cache import store_kv
 from fastkernels.kernels.layer_norm import layer_norm
 from fastkernels.kernels.linear import linear
+from fastkernels.kernels.log_mel import log_mel, mel_filters
 from fastkernels.kernels.moe_permute import moe_align, moe_sum
 from fastkernels.kernels.prefill_attention import prefill_attention
 from fastkernels.kernels.resize_grid import resize_grid
@@ -35,6 +38,8 @@ __all__ = [
     "causal_conv1d",
     "causal_conv1d_update",
     "chunk_gla",
+    "conv1d",
+    "cross_attention",
     "decode_attention",
     "dense_attention",
     "embedding",
@@ -43,6 +48,8 @@ __all__ = [
     "grouped_linear",
     "layer_norm",
     "linear",
+    "log_mel",
+    "mel_filters",
     "moe_align",
     "moe_sum",
     "prefill_attention",

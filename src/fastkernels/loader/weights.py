@@ -53,12 +53,13 @@ class ModelSource:
             raise UsageError(f"{self.name}: config.json names the dtype {named!r}, which does not exist")
         return dtype
 
-    def require(self, answer: str, asked_for: str) -> None:
-        """UsageError unless the model gives this kind of answer."""
+    def require(self, answers: tuple[str, ...], asked_for: str) -> None:
+        """UsageError unless the model gives one of these kinds of answers."""
         kind = self.architecture.correctness.kind
-        if kind != answer:
+        if kind not in answers:
             raise UsageError(
-                f"{self.name} answers with {kind}: {asked_for} serves models that answer with {answer}"
+                f"{self.name} answers with {kind}: {asked_for} serves models that answer with "
+                f"{' or '.join(answers)}"
             )
 
     @property

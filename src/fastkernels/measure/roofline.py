@@ -32,6 +32,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from fastkernels.kernels.base import observe
+from fastkernels.kernels.conv1d import num_frames
 from fastkernels.loader.inputs import trial_specs
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
@@ -165,6 +166,8 @@ class _Watch:
             "selective_scan": self._scan,
             "selective_state_update": self._scan_update,
             "dense_attention": self._dense,
+            "cross_attention": self._cross,
+            "conv1d": self._conv1d,
         }
         self.arguments += [arg for arg in args if isinstance(arg, Tensor)]
         if kernel not in ("embedding", "grouped_linear"):
@@ -232,6 +235,18 @@ class _Watch:
         """Every query of a row sees all its keys; with one query a row, that is every key once."""
         pairs = sum(min(query, max_query_len) * seq for query, seq in self._rows())
         self._add(q, 4 * q.shape[-1] * q.shape[-2] * pairs)
+
+    def _cross(self, q: Tensor, k: Tensor, v: Tensor, starts: Tensor, rows: Tensor, *rest: Any) -> None:
+        """Every query sees all keys that its request keeps; what this call has stored need not come from
+        memory."""
+        self._add(q, 4 * q.numel() * k.shape[1])
+        for pool in (k, v):
+            fresh = sum(query == seq for query, seq in self._rows()) if id(pool) in self._stored else 0
+            self.cache_read += (rows.shape[0] - fresh) * _bytes(pool[0])
+
+    def _conv1d(self, x: Tensor, weight_NCK: Tensor, bias: Tensor | None, stride: int, padding: int) -> None:
+        frames = num_frames(x.shape[-1], weight_NCK.shape[-1], stride, padding)
+        self._add(x, 2 * x.shape[0] * frames * weight_NCK.numel())
 
     def _attend(
         self, q: Tensor, k_cache: Tensor, v_cache: Tensor, rows: list[tuple[int, int]], window: int
@@ -328,7 +343,7 @@ def _bytes(x: Tensor) -> int:
 
 def _is_input(name: str, spec: TensorSpec) -> bool:
     """Arguments that are read whole: not pools, and not the tables that say where in them things lie."""
-    return name.startswith("arg.") and spec.draw not in ("cache", "state", "step.block_tables")
+    return name.startswith("arg.") and spec.draw not in ("cache", "state", "kept", "step.block_tables")
 
 
 def _is_cache(name: str, specs: Mapping[str, TensorSpec]) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveInt, StringConstraints, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, StringConstraints, model_validator
 
 from fastkernels.records import Batch, DType, Record, Size, Skew, TensorSpec
 
@@ -85,10 +85,12 @@ class TaskEntry(Record):
 
 class BatchEntry(Record):
     """One step of a served model, as `(count, query_len, seq_len)` runs, and how its tokens choose experts;
-    of images, `(count, rows, columns)` of patches."""
+    of images, `(count, rows, columns)` of patches. clips: the rows are audio clips with all encoder
+    states."""
 
     rows: tuple[tuple[int, int, int], ...] = ()
     grids: tuple[tuple[int, int, int], ...] = ()
+    clips: bool = False
     routing: Skew = "uniform"
     levels: tuple[Literal[1, 2, 3, 4], ...] = (1, 2, 3, 4)  # levels that take cases from this step
 
@@ -133,6 +135,14 @@ class ImageSamples(Record):
     resolutions: tuple[Resolution, ...] = Field(min_length=1)
 
 
+class SpeechSamples(Record):
+    """Audio clips whose greedy transcript by the baseline both sides are forced along."""
+
+    requests: PositiveInt
+    seconds: tuple[PositiveFloat, PositiveFloat]  # lengths are drawn from this range
+    output_len: PositiveInt
+
+
 class TokenCorrectness(Record):
     """How two runs of a model are compared (d of a sample: 0 same, 1 unrelated); what counts as ruined."""
 
@@ -149,7 +159,18 @@ class EmbeddingCorrectness(Record):
     samples: dict[Size, ImageSamples]
 
 
-Correctness = Annotated[TokenCorrectness | EmbeddingCorrectness, Field(discriminator="kind")]
+class SpeechCorrectness(Record):
+    """As for tokens, after an audio clip and the same few tokens for all."""
+
+    kind: Literal["speech"]
+    ruin: Literal["other-clip"]
+    prompt: dict[Size, tuple[int, ...]]
+    samples: dict[Size, SpeechSamples]
+
+
+Correctness = Annotated[
+    TokenCorrectness | EmbeddingCorrectness | SpeechCorrectness, Field(discriminator="kind")
+]
 
 
 class Architecture(Record):
@@ -163,6 +184,7 @@ class Architecture(Record):
     reference: dict[Literal["parity", "speed"], str]
     license: str = ""
     order: PositiveInt | None = None  # of addition: the first to make a call owns its case; None: the last
+    positions: str = "max_position_embeddings"  # the configuration's key: prompt and continuation end there
     tensor_parallel: dict[str, int] = {}  # configuration -> GPUs
     configs: dict[Name, ModelConfig]
     default_config: dict[Size, str]
@@ -225,7 +247,29 @@ class ImageWorkload(Record):
         return f"{sizes}, {self.batch} a batch"
 
 
-Workload = TokenWorkload | ImageWorkload
+class SpeechWorkload(Record):
+    """`requests` audio clips of `seconds`, all at once, each answered by exactly `output_len` tokens."""
+
+    name: Name
+    kind: Literal["throughput", "latency"]
+    size: Size
+    requests: PositiveInt
+    seconds: PositiveFloat
+    output_len: PositiveInt
+    summary: str = ""
+
+    answer: ClassVar = "speech"
+
+    @property
+    def unit(self) -> str:
+        return "out tok/s" if self.kind == "throughput" else "s"
+
+    @property
+    def each(self) -> str:
+        return f"{self.seconds:g} s of audio, {self.output_len} out"
+
+
+Workload = TokenWorkload | ImageWorkload | SpeechWorkload
 
 
 class Suite(Record):

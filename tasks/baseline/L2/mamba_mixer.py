@@ -18,7 +18,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fastkernels.nn.cache import CacheOwner, State, state_dtype
+from fastkernels.nn.cache import CacheOwner, State
 from fastkernels.nn.context import by_phase
 
 from ..L1.causal_conv1d import CausalConv1d, CausalConv1dUpdate
@@ -62,7 +62,7 @@ class MambaMixer(CacheOwner):
         self.dt_layernorm, self.b_layernorm, self.c_layernorm = norms
         self.dt_proj = ColumnParallelLinear(time_step_rank, intermediate_size)
         self.dt_bias = _parameter(intermediate_size)
-        wide = state_dtype(torch.get_default_dtype())
+        wide = self.cache.dtype(torch.get_default_dtype())
         self.A_log = _parameter(intermediate_size, ssm_state_size, dtype=wide)
         self.D = _parameter(intermediate_size)
         self.scan, self.scan_update = SelectiveScan(), SelectiveStateUpdate()

@@ -15,6 +15,7 @@ OTHERS = [
     "test_prefill_attention.py",
     "test_decode_attention.py",
     "test_dense_attention.py",
+    "test_cross_attention.py",
     "test_resize_grid.py",
     "test_sample.py",
     "test_moe.py",
