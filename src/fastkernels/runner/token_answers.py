@@ -46,6 +46,7 @@ class TokenAnswers:
 
     def sampled(self) -> list[Any]:
         """The inputs that both sides are compared on."""
+        assert isinstance(self._samples, TokenSamples)
         return self._prompts(self._samples.requests, self._samples.input_lens)
 
     def hand_over(self, side: SideHandle, inputs: list[Any]) -> Prompts:

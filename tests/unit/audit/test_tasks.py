@@ -18,9 +18,10 @@ SAMPLING = ("-T8-V256-f32", "-T8-V256-top_k-top_p", "greedy", "same-position", "
 
 # What the audit found and the cases still have to mend: without the last norm's epsilon the model fails, but
 # with a margin of 3.7 to 4.
-# A block with a layer norm in it refuses right sums of rows of one value by 1.1 times.
+# Blocks with a layer norm in them refuse right sums of rows of one value by 1.0 and 1.1 times.
 FOUND = {
     "L3/vision_block": {"sums in another order"},
+    "L3/encoder_layer": {"sums in another order"},
     "L4/llama": {"norm.eps skipped"},
 }
 
