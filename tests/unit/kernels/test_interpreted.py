@@ -19,6 +19,7 @@ OTHERS = [
     "test_sample.py",
     "test_moe.py",
     "test_gla.py",
+    "test_diffusion.py",
 ]
 
 
