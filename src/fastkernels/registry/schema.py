@@ -84,10 +84,11 @@ class TaskEntry(Record):
 
 class BatchEntry(Record):
     """One step of a served model, as `(count, query_len, seq_len)` runs, and how its tokens choose experts;
-    of images, `(count, rows, columns)` of patches."""
+    of images, `(count, rows, columns)` of patches, each behind `text` tokens of its prompt."""
 
     rows: tuple[tuple[int, int, int], ...] = ()
     grids: tuple[tuple[int, int, int], ...] = ()
+    text: int = 0
     routing: Skew = "uniform"
     levels: tuple[Literal[1, 2, 3, 4], ...] = (1, 2, 3, 4)  # levels that take cases from this step
 
@@ -132,6 +133,15 @@ class ImageSamples(Record):
     resolutions: tuple[Resolution, ...] = Field(min_length=1)
 
 
+class GenerationSamples(Record):
+    """Images that are generated from the same prompts and noise; resolutions take turns."""
+
+    images: PositiveInt
+    resolutions: tuple[Resolution, ...] = Field(min_length=1)
+    prompt_len: PositiveInt
+    steps: PositiveInt
+
+
 class TokenCorrectness(Record):
     """How two runs of a model are compared (d of a sample: 0 same, 1 unrelated); what counts as ruined."""
 
@@ -148,7 +158,17 @@ class EmbeddingCorrectness(Record):
     samples: dict[Size, ImageSamples]
 
 
-Correctness = Annotated[TokenCorrectness | EmbeddingCorrectness, Field(discriminator="kind")]
+class ImageCorrectness(Record):
+    """d = 1 - cosine of an image's latents, both less the baseline's mean of each channel."""
+
+    kind: Literal["image"]
+    ruin: Literal["other-prompt"]  # the image of another sample of the same size
+    samples: dict[Size, GenerationSamples]
+
+
+Correctness = Annotated[
+    TokenCorrectness | EmbeddingCorrectness | ImageCorrectness, Field(discriminator="kind")
+]
 
 
 class Architecture(Record):
@@ -224,7 +244,42 @@ class ImageWorkload(Record):
         return f"{sizes}, {self.batch} a batch"
 
 
-Workload = TokenWorkload | ImageWorkload
+class GenerationWorkload(Record):
+    """`requests` images of one resolution from prompts of `prompt_len` tokens, `steps` denoising steps each,
+    in batches of `batch`, one batch after another.
+
+    Throughput counts images; latency is the time of one batch.
+    """
+
+    name: Name
+    kind: Literal["throughput", "latency"]
+    size: Size
+    requests: PositiveInt
+    batch: PositiveInt
+    resolution: Resolution
+    prompt_len: PositiveInt
+    steps: PositiveInt
+    summary: str = ""
+
+    answer: ClassVar = "image"
+
+    @model_validator(mode="after")
+    def _whole_batches(self) -> GenerationWorkload:
+        if self.requests % self.batch:
+            raise ValueError(f"{self.requests} images are no whole number of batches of {self.batch}")
+        return self
+
+    @property
+    def unit(self) -> str:
+        return "images/s" if self.kind == "throughput" else "s"
+
+    @property
+    def each(self) -> str:
+        height, width = self.resolution
+        return f"{height}x{width}, {self.steps} steps, {self.batch} a batch"
+
+
+Workload = TokenWorkload | ImageWorkload | GenerationWorkload
 
 
 class Suite(Record):

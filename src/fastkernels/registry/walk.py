@@ -58,7 +58,8 @@ class Walk:
         """The calls of one step, in order; with the head: logits, their softmax and sampling of every row."""
         self._calls = []
         if batch.grids:
-            _encode(self.model, batch, self._dtype)
+            run = _denoise if batch.text else _encode
+            run(self.model, batch, self._dtype)
             return self._calls
         tokens, rows = batch.num_tokens, len(batch.seq_lens)
         blocks = 1 + sum(-(-seq_len // batch.block_size) for seq_len in batch.seq_lens)
@@ -85,6 +86,19 @@ def _encode(model: Any, batch: Batch, dtype: torch.dtype) -> None:
         shapes_B2 = torch.empty(images, 2, dtype=torch.int64)
         starts_B1 = torch.empty(images + 1, dtype=torch.int32)
         model(pixels_TP, shapes_B2, starts_B1, max(batch.seq_lens))
+
+
+def _denoise(model: Any, batch: Batch, dtype: torch.dtype) -> None:
+    """One step of images of one size, each with a prompt."""
+    ((images, rows, columns),) = batch.grids
+    with torch.device("meta"), use_step(None):
+        latents_BLC = torch.empty(images, rows * columns, model.in_channels, dtype=dtype)
+        text_BSJ = torch.empty(images, batch.text, model.text_features, dtype=dtype)
+        pooled_BP = torch.empty(images, model.pooled_features, dtype=dtype)
+        timestep_B = torch.empty(images, dtype=torch.float32)
+        guidance_B = torch.empty(images, dtype=torch.float32) if model.has_guidance else None
+        img_ids, txt_ids = (torch.empty(n, 3, dtype=torch.int64) for n in (rows * columns, batch.text))
+        model(latents_BLC, text_BSJ, pooled_BP, timestep_B, guidance_B, img_ids, txt_ids)
 
 
 def _sample(model: Any, hidden_BD: Tensor) -> None:

@@ -43,12 +43,12 @@ def test_reference_is_exact_in_float64(case):
 
 @pytest.mark.parametrize("impl", [REFERENCE, TRITON])
 def test_sinusoidal_keeps_the_phase_of_a_large_number(impl):
-    """Half a unit of float32 at 1000 is 3e-5; a frequency in 16 bits would be wrong by whole turns."""
-    features = kernels.sinusoidal(torch.tensor([999.0]), 256, 10000.0, impl=impl)[0].double()
+    """A product in float32 would be wrong by 2e-4 at 3504, one in 16 bits by whole turns."""
+    features = kernels.sinusoidal(torch.tensor([3504.0]), 256, 10000.0, impl=impl)[0].double()
     rates = torch.tensor([10000.0 ** (-k / 128) for k in range(128)], dtype=torch.float64)
-    exact = torch.cat(((999 * rates).cos(), (999 * rates).sin()))
-    assert (features - exact).abs().max() < 1e-4
-    assert features[0].item() == pytest.approx(math.cos(999.0), abs=1e-4), "the cosines come first"
+    exact = torch.cat(((3504 * rates).cos(), (3504 * rates).sin()))
+    assert (features - exact).abs().max() < 1e-6
+    assert features[0].item() == pytest.approx(math.cos(3504.0), abs=1e-6), "the cosines come first"
 
 
 def test_sinusoidal_refuses_16_bits():

@@ -2,7 +2,8 @@
 
     y[k] = cos(v f[k]),  y[k + D/2] = sin(v f[k])        f[k] = period^(-2k/D),  k < D/2
 
-B numbers · D features, even. In float32 (float64 stays float64), in the dtype of v at the end.
+B numbers · D features, even. Angles are float64: of a guidance of 3,500 float32 would lose half a thousandth
+of the phase. Rounded once to the dtype of v.
 """
 
 from __future__ import annotations

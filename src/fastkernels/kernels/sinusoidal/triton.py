@@ -23,16 +23,17 @@ def _features(value, frequency, out, stride, HALF: tl.constexpr, WIDTH: tl.const
     b = tl.program_id(0)
     j = tl.arange(0, WIDTH)
     mask = j < HALF
-    angle = tl.load(value + b * stride) * tl.load(frequency + j, mask=mask, other=0.0)
-    tl.store(out + b * 2 * HALF + j, tl.cos(angle), mask=mask)
-    tl.store(out + b * 2 * HALF + HALF + j, tl.sin(angle), mask=mask)
+    angle = tl.load(value + b * stride).to(tl.float64) * tl.load(frequency + j, mask=mask, other=0.0)
+    row = out + b * 2 * HALF + j
+    tl.store(row, tl.cos(angle).to(out.dtype.element_ty), mask=mask)
+    tl.store(row + HALF, tl.sin(angle).to(out.dtype.element_ty), mask=mask)
 
 
 def sinusoidal(v_B: Tensor, dim: int, period: float) -> Tensor:
     out_BD = v_B.new_empty((v_B.shape[0], dim))
     if out_BD.numel():
         width = power_of_two(dim // 2)
-        table = frequencies(dim, period, v_B.dtype, v_B.device)
+        table = frequencies(dim, period, v_B.device)
         _features[(v_B.shape[0],)](
             v_B, table, out_BD, v_B.stride(0), HALF=dim // 2, WIDTH=width, **warps(width)
         )
