@@ -1,5 +1,5 @@
-"""FLUX.1's published equations in float64, from a checkpoint under diffusers' names: one request at a time, one
-head at a time where that is plainer. Nothing of the package is used.
+"""FLUX.1's published equations in float64, from a checkpoint under diffusers' names: one request at a time,
+one head at a time. Nothing of the package is used.
 """
 
 from __future__ import annotations

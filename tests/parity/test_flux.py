@@ -1,11 +1,12 @@
-"""Our FLUX.1 transformer and its denoising loop against the published equations in float64, on the CPU, a tiny
-model with randomised weights.
+"""Our FLUX.1 transformer and its denoising loop against the published equations in float64, on the CPU, a
+tiny model with randomised weights.
 
 Figures of the schedule are the reference library's, from the architecture's fact sheet. Nothing is fetched.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import lru_cache
 
@@ -60,12 +61,8 @@ def inputs(images: int = 2) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
 
 def expected(weights: Weights, grid: tuple[int, int] = GRID) -> Tensor:
     x, text, pooled, t, g = inputs()
-    return torch.stack(
-        [
-            velocity(weights, SHAPE, *(part[i].double() for part in (x, text, pooled)), t[i].item(), g[i].item(), grid)
-            for i in range(len(x))
-        ]
-    )  # fmt: skip
+    singles = zip(x.double(), text.double(), pooled.double(), t.tolist(), g.tolist())
+    return torch.stack([velocity(weights, SHAPE, *one, grid) for one in singles])
 
 
 @torch.inference_mode()
@@ -233,7 +230,7 @@ def test_latents_after_four_steps_are_those_of_the_equations():
     for request, one in zip(requests, found):
         start = torch.randn(4, 6, 10, generator=torch.Generator().manual_seed(request.seed))
         x = latents.pack(start).double()
-        for now, after in zip(sigmas, sigmas[1:]):
+        for now, after in itertools.pairwise(sigmas):
             conditions = (request.text.double(), request.pooled.double(), 1000 * now, 1000 * request.guidance)
             x = x + (after - now) * velocity(weights, SHAPE, x, *conditions, (3, 5))
         assert error(one, x) < 1e-4

@@ -1,6 +1,6 @@
-"""`ImagePipeline`: encoded prompts to the latents of images, by a transformer that denoises them step by step.
+"""`ImagePipeline`: encoded prompts to the latents of images, by a transformer that denoises step by step.
 
-pipeline = ImagePipeline("flux", config="tiny", seed=1)               a registered configuration: random weights
+pipeline = ImagePipeline("flux", config="tiny", seed=1)     a registered configuration: random weights
 latents = pipeline.generate([ImageRequest(text_SJ, pooled_P, height=1024, width=1024, seed=7)])
 
 A prompt is what the model's text encoders make of it: features of its tokens and pooled ones.

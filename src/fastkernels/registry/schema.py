@@ -141,6 +141,15 @@ class GenerationSamples(Record):
     prompt_len: PositiveInt
     steps: PositiveInt
 
+    @model_validator(mode="after")
+    def _each_resolution_twice(self) -> GenerationSamples:
+        """An unrelated image of the same size must be among the samples."""
+        if self.images < 2 * len(self.resolutions) or self.images % len(self.resolutions):
+            raise ValueError(
+                f"{self.images} images do not show {len(self.resolutions)} resolutions twice each"
+            )
+        return self
+
 
 class TokenCorrectness(Record):
     """How two runs of a model are compared (d of a sample: 0 same, 1 unrelated); what counts as ruined."""

@@ -20,6 +20,7 @@ from fastkernels.records import EvalReport, ModelResult, Size
 from fastkernels.registry.schema import Architecture, TokenWorkload, Workload
 from fastkernels.runner.answers import Answers
 from fastkernels.runner.embedding_answers import EmbeddingAnswers
+from fastkernels.runner.generation_answers import GenerationAnswers
 from fastkernels.runner.isolation import ALWAYS, HiddenMemory
 from fastkernels.runner.model import ModelTrial
 from fastkernels.runner.sides import Sides
@@ -35,6 +36,7 @@ MAX_NUM_SEQS: dict[Size, int | None] = {"tiny": 32, "full": None}  # None: the e
 SIDES = {
     "tokens": "fastkernels.runner.token_side:TokenSide",
     "embedding": "fastkernels.runner.image_side:ImageSide",
+    "image": "fastkernels.runner.generation_side:GenerationSide",
 }
 # Two engines on one GPU; the rest is for contexts, graphs and the allocator's slack.
 SHARED_GPU_FRACTION, WHOLE_GPU_FRACTION = 0.44, 0.88
@@ -241,6 +243,8 @@ def _answers(request: EvalRequest, target: Target, rng: random.Random) -> Answer
     correctness = target.architecture.correctness
     if correctness.kind == "embedding":
         return EmbeddingAnswers(correctness.samples[request.size], rng)
+    if correctness.kind == "image":
+        return GenerationAnswers(correctness.samples[request.size], rng)
     vocabulary = target.hf_config["vocab_size"]
     return TokenAnswers(correctness.samples[request.size], vocabulary, request.size, rng)
 

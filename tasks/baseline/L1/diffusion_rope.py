@@ -1,8 +1,9 @@
 """Rotary position embedding of tokens with several coordinates: the table of angles, and the rotation.
 
-    a[s, j] = ids[s, axis] * theta^(-2i / R[axis])        pair j is the i-th of its axis, R[axis] features wide
+    a[s, j] = ids[s, axis] theta^(-2i / R[axis])        pair j: the i-th of its axis of R[axis] features
     table[s] = [cos a[s] | sin a[s]]
-    y[2j] = x[2j] cos a[s, j] - x[2j + 1] sin a[s, j],    y[2j + 1] = x[2j + 1] cos a[s, j] + x[2j] sin a[s, j]
+    y[2j]     = x[2j] cos a[s, j] - x[2j + 1] sin a[s, j]
+    y[2j + 1] = x[2j + 1] cos a[s, j] + x[2j] sin a[s, j]
 
 B requests, S tokens of each, A axes, H heads, K = sum(R) head size. Angles are float64, the table is rounded
 once to float32 (float64 for a float64 module); the rotation is computed in float32 and rounded once to the

@@ -6,8 +6,8 @@
     joint     y_image = o_image Wo^T + bo,  y_text = o_text Wa^T + ba
     single    y = o
 
-B requests, L image and S text tokens of each, D hidden, H heads, K = D / H head size; scale 1/sqrt(K). Rounded
-to the dtype of x after each product, norm and rotation, and after the attention.
+B requests, L image and S text tokens of each, D hidden, H heads, K = D / H head size; scale 1/sqrt(K).
+Rounded to the dtype of x after each product, norm and rotation, and after the attention.
 Mirrors diffusers.models.transformers.transformer_flux.FluxAttention.
 """
 

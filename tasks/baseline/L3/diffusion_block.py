@@ -1,7 +1,7 @@
 """One block of a diffusion transformer, conditioned by a vector of each request.
 
     double    a = x + gate attention(n),  y = a + gate' mlp(layer_norm(a) (1 + scale') + shift')
-              for image and text, each with its own weights; n = adaptive_norm(x, temb); one attention over both
+              for image and text, each with its own weights; n = adaptive_norm(x, temb), one attention
     single    y = x + gate ([attention(n) | gelu_tanh(n Wm^T + bm)] Wo^T + bo)        x: text, then image
 
 B requests, L image and S text tokens of each, D hidden, F intermediate; gates, shift' and scale' come from
