@@ -61,7 +61,8 @@ def _double(w: Weights, name: str, shape: Shape, h: Tensor, y: Tensor, temb: Ten
     ):
         n = _norm(stream) * (1 + m[1]) + m[0]
         parts.append(_qkv(w, f"{name}.attn", n, names, norms, shape.heads))
-    o = _attention(*(torch.cat(pair) for pair in zip(*parts)), turns)
+    q, k, v = (torch.cat(pair) for pair in zip(*parts))
+    o = _attention(q, k, v, turns)
     outs = {}
     for stream, m, part, out, ff in (
         (y, text, o[: len(y)], "to_add_out", "ff_context"),

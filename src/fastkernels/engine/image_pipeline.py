@@ -129,7 +129,8 @@ class ImagePipeline:
         level_B, next_level_B = (levels_BN.gather(1, at[:, None])[:, 0] for at in (done_B, done_B + 1))
         timestep_B = flow_matching.timesteps(level_B, self.dtype)
         scale_B = flow_matching.guidance(guidance_B, self.dtype) if self.model.has_guidance else None
-        img_ids = latents.grid_ids(*grid, self.device)
+        rows, columns = grid
+        img_ids = latents.grid_ids(rows, columns, self.device)
         txt_ids = torch.zeros(text_BSJ.shape[1], 3, dtype=torch.int64, device=self.device)
         with use_step(None):  # attention plans made for one layer serve all
             velocity_BLC = self.model(x_BLC, text_BSJ, pooled_BP, timestep_B, scale_B, img_ids, txt_ids)

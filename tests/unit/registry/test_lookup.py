@@ -34,7 +34,7 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
         (["L1/rms_n*"], ["L1/rms_norm"]),
         (
             ["*_norm", "llama_mlp", "rms_norm"],
-            ["L1/rms_norm", "L1/layer_norm", "L1/gated_rms_norm", "L2/gated_mlp"],
+            ["L1/rms_norm", "L1/layer_norm", "L1/gated_rms_norm", "L2/gated_mlp", "L2/adaptive_norm"],
         ),
         (
             ["L1/*attention", "L2/*attention"],
@@ -47,9 +47,19 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
                 "L2/gated_linear_attention",
                 "L2/encoder_attention",
                 "L2/vision_attention",
+                "L2/diffusion_attention",
             ],
         ),
-        (["L3"], ["L3/decoder_layer", "L3/moe_decoder_layer", "L3/linear_decoder_layer", "L3/vision_block"]),
+        (
+            ["L3"],
+            [
+                "L3/decoder_layer",
+                "L3/moe_decoder_layer",
+                "L3/linear_decoder_layer",
+                "L3/vision_block",
+                "L3/diffusion_block",
+            ],
+        ),
         (["*embedding:lm_*"], ["L2/parallel_embedding"]),
     ],
 )
