@@ -36,10 +36,10 @@ class FluxJointAttention(nn.Module):
         self.to_add_out = RowParallelLinear(hidden_size, hidden_size, bias=True)
 
     def forward(
-        self, hidden_states: Tensor, encoder_hidden_states: Tensor, cos_sin: Tensor, cu_seqlens: Tensor
+        self, hidden_states: Tensor, encoder_hidden_states: Tensor, cos_sin: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """hidden_states [B, L, D], encoder_hidden_states [B, S, D], cos_sin [S + L, K], cu_seqlens int32
-        [B+1] in steps of S + L -> image [B, L, D], text [B, S, D]"""
+        """hidden_states [B, L, D], encoder_hidden_states [B, S, D], cos_sin [S + L, K] -> image [B, L, D],
+        text [B, S, D]"""
         heads = (3, self.num_heads, self.head_size)
         q, k, v = self.qkv_proj(hidden_states).unflatten(-1, heads).unbind(2)
         text_q, text_k, text_v = self.add_qkv_proj(encoder_hidden_states).unflatten(-1, heads).unbind(2)
@@ -47,8 +47,7 @@ class FluxJointAttention(nn.Module):
         k_BTHK = torch.cat((self.norm_added_k(text_k), self.norm_k(k)), dim=1)
         v_BTHK = torch.cat((text_v, v), dim=1)
         q_BTHK, k_BTHK = self.rope(q_BTHK, k_BTHK, cos_sin)
-        packed = (x.flatten(0, 1) for x in (q_BTHK, k_BTHK, v_BTHK))
-        o_BTD = self.attn(*packed, cu_seqlens, q_BTHK.shape[1]).view(*q_BTHK.shape[:2], -1)
+        o_BTD = _attend(self.attn, q_BTHK, k_BTHK, v_BTHK)
         text, image = o_BTD.split((encoder_hidden_states.shape[1], hidden_states.shape[1]), dim=1)
         return self.to_out(image), self.to_add_out(text)
 
@@ -62,11 +61,17 @@ class FluxSingleAttention(nn.Module):
         self.rope = ApplyRotaryEmbedding()
         self.attn = DenseAttention(self.head_size**-0.5)
 
-    def forward(self, hidden_states: Tensor, cos_sin: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """hidden_states [B, S + L, D], cos_sin [S + L, K], cu_seqlens int32 [B+1] in steps of S + L
-        -> [B, S + L, D]"""
+    def forward(self, hidden_states: Tensor, cos_sin: Tensor) -> Tensor:
+        """hidden_states [B, S + L, D], cos_sin [S + L, K] -> [B, S + L, D]"""
         qkv_BT3HK = self.qkv_proj(hidden_states).unflatten(-1, (3, self.num_heads, self.head_size))
         q, k, v = qkv_BT3HK.unbind(2)
         q_BTHK, k_BTHK = self.rope(self.norm_q(q), self.norm_k(k), cos_sin)
-        packed = (x.flatten(0, 1) for x in (q_BTHK, k_BTHK, v))
-        return self.attn(*packed, cu_seqlens, hidden_states.shape[1]).view(hidden_states.shape)
+        return _attend(self.attn, q_BTHK, k_BTHK, v)
+
+
+def _attend(attention: nn.Module, q_BTHK: Tensor, k_BTHK: Tensor, v_BTHK: Tensor) -> Tensor:
+    """[B, T, H K]: requests of one length are packed rows."""
+    requests, length = q_BTHK.shape[:2]
+    starts_B1 = torch.arange(0, (requests + 1) * length, length, dtype=torch.int32, device=q_BTHK.device)
+    packed = (x.flatten(0, 1) for x in (q_BTHK, k_BTHK, v_BTHK))
+    return attention(*packed, starts_B1, length).view(requests, length, -1)

@@ -39,13 +39,12 @@ class FluxTransformerBlock(nn.Module):
         encoder_hidden_states: Tensor,
         temb: Tensor,
         cos_sin: Tensor,
-        cu_seqlens: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """hidden_states [B, L, D], encoder_hidden_states [B, S, D], temb [B, D], cos_sin [S + L, K],
-        cu_seqlens int32 [B+1] -> text [B, S, D], image [B, L, D]: in this order"""
+        """hidden_states [B, L, D], encoder_hidden_states [B, S, D], temb [B, D], cos_sin [S + L, K]
+        -> text [B, S, D], image [B, L, D]: in this order"""
         n, *image_mlp = self.norm1(hidden_states, temb)
         text_n, *text_mlp = self.norm1_context(encoder_hidden_states, temb)
-        o, text_o = self.attn(n, text_n, cos_sin, cu_seqlens)
+        o, text_o = self.attn(n, text_n, cos_sin)
         image = _continued(hidden_states, o, image_mlp, self.norm2, self.ff)
         text = _continued(encoder_hidden_states, text_o, text_mlp, self.norm2_context, self.ff_context)
         return text, image
@@ -60,11 +59,10 @@ class FluxSingleTransformerBlock(nn.Module):
         self.act_mlp = GELU("tanh")
         self.proj_out = RowParallelLinear(hidden_size + intermediate_size, hidden_size, bias=True)
 
-    def forward(self, hidden_states: Tensor, temb: Tensor, cos_sin: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """hidden_states [B, S + L, D], temb [B, D], cos_sin [S + L, K], cu_seqlens int32 [B+1]
-        -> [B, S + L, D]"""
+    def forward(self, hidden_states: Tensor, temb: Tensor, cos_sin: Tensor) -> Tensor:
+        """hidden_states [B, S + L, D], temb [B, D], cos_sin [S + L, K] -> [B, S + L, D]"""
         n, gate_BD = self.norm(hidden_states, temb)
-        o, m = self.attn(n, cos_sin, cu_seqlens), self.act_mlp(self.proj_mlp(n))
+        o, m = self.attn(n, cos_sin), self.act_mlp(self.proj_mlp(n))
         return _gated(hidden_states, gate_BD, self.proj_out(torch.cat((o, m), dim=-1)))
 
 

@@ -70,18 +70,15 @@ class FluxTransformer2DModel(nn.Module):
         """hidden_states [B, L, C], encoder_hidden_states [B, S, J], pooled_projections [B, P], timestep and
         guidance float32 [B] (guidance: None where the model has none), img_ids [L, 3] and txt_ids [S, 3]
         integers -> velocity [B, L, C]"""
-        (requests, image_len), text_len = hidden_states.shape[:2], encoder_hidden_states.shape[1]
+        text_len = encoder_hidden_states.shape[1]
         temb_BD = self.time_text_embed(timestep, guidance, pooled_projections)
         cos_sin_TK = self.pos_embed(torch.cat((txt_ids, img_ids)))
-        starts_B1 = torch.arange(requests + 1, dtype=torch.int32, device=hidden_states.device)
-        starts_B1 = starts_B1 * (text_len + image_len)
-
         image, text = self.x_embedder(hidden_states), self.context_embedder(encoder_hidden_states)
         for block in self.transformer_blocks:
-            text, image = block(image, text, temb_BD, cos_sin_TK, starts_B1)
+            text, image = block(image, text, temb_BD, cos_sin_TK)
         joined_BTD = torch.cat((text, image), dim=1)
         for block in self.single_transformer_blocks:
-            joined_BTD = block(joined_BTD, temb_BD, cos_sin_TK, starts_B1)
+            joined_BTD = block(joined_BTD, temb_BD, cos_sin_TK)
         return self.proj_out(self.norm_out(joined_BTD[:, text_len:], temb_BD))
 
 
