@@ -58,25 +58,28 @@ class Batch(Record):
 
     Decode rows (query_len 1, seq_len > 1) come first. Block tables are shuffled: blocks of a row are never
     contiguous. A batch of images has `grids` instead, runs `(count, rows, columns)` of patches: an image is
-    a row whose tokens are all there.
+    a row whose tokens are all there, behind `text` tokens of its prompt.
     """
 
     rows: tuple[tuple[int, int, int], ...] = ()
     block_size: int = 16
     grids: tuple[tuple[int, int, int], ...] = ()
+    text: int = 0
 
     @model_validator(mode="before")
     @classmethod
     def _images_are_rows(cls, data: Any) -> Any:
         if isinstance(data, dict) and data.get("grids") and not data.get("rows"):
-            return {**data, "rows": [(count, h * w, h * w) for count, h, w in data["grids"]]}
+            text = data.get("text", 0)
+            return {**data, "rows": [(n, text + h * w, text + h * w) for n, h, w in data["grids"]]}
         return data
 
     @model_validator(mode="after")
     def _ordered(self) -> Batch:
         if not self.rows or any(min(grid) < 1 for grid in self.grids):
             raise ValueError("a batch needs rows, or grids of at least one patch")
-        if self.grids and self.rows != tuple((count, h * w, h * w) for count, h, w in self.grids):
+        lengths = [(count, self.text + h * w) for count, h, w in self.grids]
+        if self.grids and self.rows != tuple((count, length, length) for count, length in lengths):
             raise ValueError("rows differ from what the grids give")
         for count, query_len, seq_len in self.rows:
             if count < 1 or not 1 <= query_len <= seq_len:
@@ -140,7 +143,7 @@ class Provenance(Record):
 
     architecture: str
     config: str
-    phase: Literal["prefill", "decode", "mixed", "encode", "held-out"]
+    phase: Literal["prefill", "decode", "mixed", "encode", "denoise", "held-out"]
 
 
 class Case(Record):

@@ -20,13 +20,16 @@ from fastkernels.kernels.kv_cache import store_kv
 from fastkernels.kernels.layer_norm import layer_norm
 from fastkernels.kernels.linear import linear
 from fastkernels.kernels.log_mel import log_mel, mel_filters
+from fastkernels.kernels.modulated_layer_norm import modulated_layer_norm
 from fastkernels.kernels.moe_permute import moe_align, moe_sum
 from fastkernels.kernels.prefill_attention import prefill_attention
 from fastkernels.kernels.resize_grid import resize_grid
 from fastkernels.kernels.rms_norm import add_rms_norm, rms_norm
 from fastkernels.kernels.rope import rope, rotary_table
+from fastkernels.kernels.rope_pairs import rope_pairs
 from fastkernels.kernels.sample import sample
 from fastkernels.kernels.selective_scan import selective_scan, selective_state_update
+from fastkernels.kernels.sinusoidal import sinusoidal
 from fastkernels.kernels.softmax import softmax
 from fastkernels.kernels.topk_softmax import topk_softmax
 
@@ -50,6 +53,7 @@ __all__ = [
     "linear",
     "log_mel",
     "mel_filters",
+    "modulated_layer_norm",
     "moe_align",
     "moe_sum",
     "prefill_attention",
@@ -59,10 +63,12 @@ __all__ = [
     "resize_grid",
     "rms_norm",
     "rope",
+    "rope_pairs",
     "rotary_table",
     "sample",
     "selective_scan",
     "selective_state_update",
+    "sinusoidal",
     "skipped",
     "softmax",
     "store_kv",

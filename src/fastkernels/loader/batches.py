@@ -154,10 +154,10 @@ Runs = tuple[tuple[int, int, int], ...]
 
 
 @lru_cache(maxsize=8)  # a trial asks for the same one for its tables, its slots and each of its caches
-def _layout(rows: Runs, grids: Runs, block_size: int, num_blocks: int, seed: int) -> Layout:
-    return Layout(Batch(rows=rows, grids=grids, block_size=block_size), num_blocks, seed)
+def _layout(rows: Runs, grids: Runs, text: int, block_size: int, num_blocks: int, seed: int) -> Layout:
+    return Layout(Batch(rows=rows, grids=grids, text=text, block_size=block_size), num_blocks, seed)
 
 
 def layout(batch: Batch, num_blocks: int, seed: int) -> Layout:
     """The layout of a batch; BaselineError if the pool is too small for it."""
-    return _layout(batch.rows, batch.grids, batch.block_size, num_blocks, seed)
+    return _layout(batch.rows, batch.grids, batch.text, batch.block_size, num_blocks, seed)

@@ -232,8 +232,13 @@ class _Watch:
         max_query_len: int,
         max_key_len: int,
     ) -> None:
-        """Every query of a row sees all its keys; with one query a row, that is every key once."""
-        pairs = sum(min(query, max_query_len) * seq for query, seq in self._rows())
+        """Every query of a row sees all its keys; with one query a row, that is every key once. A module that
+        makes its rows itself, all of one length, has no batch to say so."""
+        count = len(query_starts) - 1
+        if len(q) == count * max_query_len and len(k) == count * max_key_len:
+            pairs = len(q) * max_key_len
+        else:
+            pairs = sum(min(query, max_query_len) * seq for query, seq in self._rows())
         self._add(q, 4 * q.shape[-1] * q.shape[-2] * pairs)
 
     def _cross(self, q: Tensor, k: Tensor, v: Tensor, starts: Tensor, rows: Tensor, *rest: Any) -> None:

@@ -33,7 +33,7 @@ _OF_ROWS = {"step.seq_lens", "step.rows"}
 # Arguments that say how the step's tokens fall into rows or images: the batch tells such uses apart too.
 _OF_PACKING = {"step.query_starts", "step.grids", "step.begun"}
 _DTYPES: dict[str, DType] = {name: name for name in get_args(DType)}
-Phase = Literal["prefill", "decode", "mixed", "encode", "held-out"]
+Phase = Literal["prefill", "decode", "mixed", "encode", "denoise", "held-out"]
 _SHORT: dict[DType, str] = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
 
 
@@ -86,7 +86,7 @@ class _Builder:
         model_task = registry.task(architecture.task)
         model = Walk(self.load, registry.tasks(), model_task, config.config, config.dtype)
         for batch_name, entry, batch_set in _batches(config):
-            batch = Batch(rows=entry.rows, grids=entry.grids)
+            batch = Batch(rows=entry.rows, grids=entry.grids, text=entry.text)
             source = _Source(
                 architecture.id,
                 name,
@@ -177,8 +177,10 @@ def _batches(config: ModelConfig) -> Iterator[tuple[str, BatchEntry, BatchSet]]:
 def _phase(batch: Batch, entry: BatchEntry, batch_set: BatchSet) -> Phase:
     if batch_set.held_out:
         return "held-out"
-    if batch.grids or entry.clips:
+    if entry.clips:
         return "encode"
+    if batch.grids:
+        return "denoise" if batch.text else "encode"
     if batch.num_decodes == 0:
         return "prefill"
     return "decode" if batch.num_decodes == len(batch.seq_lens) else "mixed"
@@ -244,10 +246,12 @@ def _id(
     """`llama-8b-T8192-D4096-residual-bf16`, `qkv-llama-8b-T8-K4096-bf16`, `llama-8b-decode-32x1024-bf16`."""
     first = next(spec for spec in inputs.values() if isinstance(spec, TensorSpec))
     dims = "x".join(str(dim) for dim in first.shape[1:])
+    # A label without the dimensions leaves those between the first and the features to the tokens: T4x4096.
+    tokens = first.shape[:1] if "{dims}" in call.task.label else first.shape[: max(1, len(first.shape) - 1)]
     parts = [
         "" if call.variant == "default" else call.variant,
         f"{source.architecture}-{config}",
-        source.batch_name if _attends(call) else f"T{first.shape[0]}",
+        source.batch_name if _attends(call) else "T" + "x".join(map(str, tokens)),
         call.task.label.format(dims=dims, **call.init),
         *_optional(call),
         routing.skew if routing and routing.skew != "uniform" and not _attends(call) else "",

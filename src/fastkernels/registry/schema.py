@@ -85,11 +85,12 @@ class TaskEntry(Record):
 
 class BatchEntry(Record):
     """One step of a served model, as `(count, query_len, seq_len)` runs, and how its tokens choose experts;
-    of images, `(count, rows, columns)` of patches. clips: the rows are audio clips with all encoder
-    states."""
+    of images, `(count, rows, columns)` of patches, each behind `text` tokens of its prompt. clips: the rows
+    are audio clips with all encoder states."""
 
     rows: tuple[tuple[int, int, int], ...] = ()
     grids: tuple[tuple[int, int, int], ...] = ()
+    text: int = 0
     clips: bool = False
     routing: Skew = "uniform"
     levels: tuple[Literal[1, 2, 3, 4], ...] = (1, 2, 3, 4)  # levels that take cases from this step
@@ -135,6 +136,24 @@ class ImageSamples(Record):
     resolutions: tuple[Resolution, ...] = Field(min_length=1)
 
 
+class GenerationSamples(Record):
+    """Images that are generated from the same prompts and noise; resolutions take turns."""
+
+    images: PositiveInt
+    resolutions: tuple[Resolution, ...] = Field(min_length=1)
+    prompt_len: PositiveInt
+    steps: PositiveInt
+
+    @model_validator(mode="after")
+    def _each_resolution_twice(self) -> GenerationSamples:
+        """An unrelated image of the same size must be among the samples."""
+        if self.images < 2 * len(self.resolutions) or self.images % len(self.resolutions):
+            raise ValueError(
+                f"{self.images} images do not show {len(self.resolutions)} resolutions twice each"
+            )
+        return self
+
+
 class SpeechSamples(Record):
     """Audio clips whose greedy transcript by the baseline both sides are forced along."""
 
@@ -159,6 +178,14 @@ class EmbeddingCorrectness(Record):
     samples: dict[Size, ImageSamples]
 
 
+class ImageCorrectness(Record):
+    """d = 1 - cosine of an image's latents, both less the baseline's mean of each channel."""
+
+    kind: Literal["image"]
+    ruin: Literal["other-prompt"]  # the image of another sample of the same size
+    samples: dict[Size, GenerationSamples]
+
+
 class SpeechCorrectness(Record):
     """As for tokens, after an audio clip and the same few tokens for all."""
 
@@ -169,7 +196,8 @@ class SpeechCorrectness(Record):
 
 
 Correctness = Annotated[
-    TokenCorrectness | EmbeddingCorrectness | SpeechCorrectness, Field(discriminator="kind")
+    TokenCorrectness | EmbeddingCorrectness | ImageCorrectness | SpeechCorrectness,
+    Field(discriminator="kind"),
 ]
 
 
@@ -247,6 +275,41 @@ class ImageWorkload(Record):
         return f"{sizes}, {self.batch} a batch"
 
 
+class GenerationWorkload(Record):
+    """`requests` images of one resolution from prompts of `prompt_len` tokens, `steps` denoising steps each,
+    in batches of `batch`, one batch after another.
+
+    Throughput counts images; latency is the time of one batch.
+    """
+
+    name: Name
+    kind: Literal["throughput", "latency"]
+    size: Size
+    requests: PositiveInt
+    batch: PositiveInt
+    resolution: Resolution
+    prompt_len: PositiveInt
+    steps: PositiveInt
+    summary: str = ""
+
+    answer: ClassVar = "image"
+
+    @model_validator(mode="after")
+    def _whole_batches(self) -> GenerationWorkload:
+        if self.requests % self.batch:
+            raise ValueError(f"{self.requests} images are no whole number of batches of {self.batch}")
+        return self
+
+    @property
+    def unit(self) -> str:
+        return "images/s" if self.kind == "throughput" else "s"
+
+    @property
+    def each(self) -> str:
+        height, width = self.resolution
+        return f"{height}x{width}, {self.steps} steps, {self.batch} a batch"
+
+
 class SpeechWorkload(Record):
     """`requests` audio clips of `seconds`, all at once, each answered by exactly `output_len` tokens."""
 
@@ -269,7 +332,7 @@ class SpeechWorkload(Record):
         return f"{self.seconds:g} s of audio, {self.output_len} out"
 
 
-Workload = TokenWorkload | ImageWorkload | SpeechWorkload
+Workload = TokenWorkload | ImageWorkload | GenerationWorkload | SpeechWorkload
 
 
 class Suite(Record):

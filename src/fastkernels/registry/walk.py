@@ -59,7 +59,8 @@ class Walk:
         of_clips: the rows are audio clips for the model's encoder."""
         self._calls = []
         if batch.grids:
-            _encode_images(self.model, batch, self._dtype)
+            run = _denoise if batch.text else _encode_images
+            run(self.model, batch, self._dtype)
             return self._calls
         if of_clips:
             _encode_clips(self.model, batch)
@@ -103,6 +104,19 @@ def _encoder_states(model: Any, begun_A: Tensor, dtype: torch.dtype) -> Tensor:
     """What the requests that begin in a step bring along, [A*S, D]."""
     rows = begun_A.shape[0] * model.encoder.num_states
     return torch.empty(rows, model.encoder.layer_norm.weight.shape[0], dtype=dtype)
+
+
+def _denoise(model: Any, batch: Batch, dtype: torch.dtype) -> None:
+    """One step of images of one size, each with a prompt."""
+    ((images, rows, columns),) = batch.grids
+    with torch.device("meta"), use_step(None):
+        latents_BLC = torch.empty(images, rows * columns, model.in_channels, dtype=dtype)
+        text_BSJ = torch.empty(images, batch.text, model.text_features, dtype=dtype)
+        pooled_BP = torch.empty(images, model.pooled_features, dtype=dtype)
+        timestep_B = torch.empty(images, dtype=torch.float32)
+        guidance_B = torch.empty(images, dtype=torch.float32) if model.has_guidance else None
+        img_ids, txt_ids = (torch.empty(n, 3, dtype=torch.int64) for n in (rows * columns, batch.text))
+        model(latents_BLC, text_BSJ, pooled_BP, timestep_B, guidance_B, img_ids, txt_ids)
 
 
 def _sample(model: Any, hidden_BD: Tensor) -> None:

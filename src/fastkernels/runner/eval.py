@@ -20,6 +20,7 @@ from fastkernels.records import EvalReport, ModelResult, Size
 from fastkernels.registry.schema import Architecture, SpeechWorkload, TokenWorkload, Workload
 from fastkernels.runner.answers import Answers
 from fastkernels.runner.embedding_answers import EmbeddingAnswers
+from fastkernels.runner.generation_answers import GenerationAnswers
 from fastkernels.runner.isolation import ALWAYS, HiddenMemory
 from fastkernels.runner.model import ModelTrial
 from fastkernels.runner.sides import Sides
@@ -37,6 +38,7 @@ SIDES = {
     "tokens": "fastkernels.runner.token_side:TokenSide",
     "embedding": "fastkernels.runner.image_side:ImageSide",
     "speech": "fastkernels.runner.speech_side:SpeechSide",
+    "image": "fastkernels.runner.generation_side:GenerationSide",
 }
 # Two engines on one GPU; the rest is for contexts, graphs and the allocator's slack.
 SHARED_GPU_FRACTION, WHOLE_GPU_FRACTION = 0.44, 0.88
@@ -247,6 +249,8 @@ def _answers(request: EvalRequest, target: Target, rng: random.Random) -> Answer
     correctness = target.architecture.correctness
     if correctness.kind == "embedding":
         return EmbeddingAnswers(correctness.samples[request.size], rng)
+    if correctness.kind == "image":
+        return GenerationAnswers(correctness.samples[request.size], rng)
     vocabulary = target.hf_config["vocab_size"]
     if correctness.kind == "speech":
         prompt = correctness.prompt[request.size]

@@ -21,6 +21,7 @@ OTHERS = [
     "test_moe.py",
     "test_gla.py",
     "test_mamba.py",
+    "test_diffusion.py",
 ]
 
 

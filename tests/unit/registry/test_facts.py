@@ -8,6 +8,7 @@ import inspect
 import pytest
 
 from fastkernels import kernels, registry
+from fastkernels.engine.latents import TOKEN_PIXELS
 from fastkernels.loader.overlay import Overlay
 from fastkernels.records import Case, TensorSpec
 from fastkernels.registry import source, uses
@@ -115,6 +116,17 @@ def test_images_of_workloads_and_samples_are_whole_patches() -> None:
             sizes = {side for one in asked for resolution in one.resolutions for side in resolution}
             assert sizes
             assert all(side % patch == 0 for side in sizes)
+
+
+def test_generated_images_are_whole_tokens() -> None:
+    for architecture in registry.architectures():
+        if architecture.correctness.kind != "image":
+            continue
+        for size in architecture.default_config:
+            asked = [workload.resolution for workload in registry.workloads(architecture.workloads, size)]
+            asked += architecture.correctness.samples[size].resolutions
+            assert len(asked) > 1
+            assert all(side % TOKEN_PIXELS == 0 for resolution in asked for side in resolution)
 
 
 def test_tiny_workloads_and_samples_fit_the_tiny_model() -> None:
