@@ -20,7 +20,7 @@ SAMPLING = ("-T8-V256-f32", "-T8-V256-top_k-top_p", "greedy", "same-position", "
 # A layer norm takes the mean off rows of one value: what is left is how its sum was rounded, over sqrt(eps).
 # PyTorch's sum is exact there and another order is refused, alone (1.2 to 339 times what is allowed) and in a
 # block (1.0 and 1.1 times); pooled attention over values of one size comes to 1.13.
-# Causal attention of Whisper's tiny heads (8 values) over few keys: another order comes to 1.2 times what is allowed.
+# Causal attention of Whisper's tiny heads (8 values) over few keys: another order comes to 1.2 times.
 FOUND = {
     "L1/prefill_attention": {"sums in another order"},
     "L1/layer_norm": {"sums in another order"},
