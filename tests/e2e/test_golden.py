@@ -36,10 +36,11 @@ def test_a_checkpoint_is_captured_replayed_and_compared(tmp_path: Path) -> None:
     judged = fk(
         tmp_path, "kernels", "--golden", "golden", "--self-test", "--device", "cpu", "--json", "report.json",
         "--target", "fused_experts", "--target", "moe_routing", "--case", "*T128-*", "--budget", "0.5",
+        "--architecture", "mixtral",
     )  # fmt: skip
-    assert judged.returncode in (0, 3), judged.stderr  # 3: a busy machine gives unstable ratios
     report = json.loads((tmp_path / "report.json").read_text())
-    assert {row["verdict"] for row in report["rows"]} <= {"PASSED", "UNSTABLE"}
+    assert {row["verdict"] for row in report["rows"]} <= {"PASSED", "UNSTABLE"}, report["rows"]
+    assert judged.returncode in (0, 3), judged.stderr  # 3: a busy machine gives unstable ratios
     skews = ("-f32", "-captured-f32", "-zipf-f32")
     cases = [row["case"] for row in report["rows"] if row["task"] == "L2/fused_experts"]
     assert [case.partition("F160")[2] for case in cases] == [*skews]
