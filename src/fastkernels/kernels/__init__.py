@@ -6,6 +6,9 @@ One folder for each: `__init__` has the public function with its mathematics, `r
 
 from fastkernels.kernels.activation import activation
 from fastkernels.kernels.base import Implementation, Kernel, registered, reload_policy, skipped, use
+from fastkernels.kernels.bias_activation import bias_activation
+from fastkernels.kernels.box_decode import box_decode
+from fastkernels.kernels.conv2d import conv2d
 from fastkernels.kernels.decode_attention import decode_attention
 from fastkernels.kernels.dense_attention import dense_attention
 from fastkernels.kernels.embedding import embedding
@@ -16,6 +19,7 @@ from fastkernels.kernels.grouped_linear import grouped_linear
 from fastkernels.kernels.kv_cache import store_kv
 from fastkernels.kernels.layer_norm import layer_norm
 from fastkernels.kernels.linear import linear
+from fastkernels.kernels.max_pool2d import max_pool2d
 from fastkernels.kernels.moe_permute import moe_align, moe_sum
 from fastkernels.kernels.prefill_attention import prefill_attention
 from fastkernels.kernels.resize_grid import resize_grid
@@ -23,14 +27,19 @@ from fastkernels.kernels.rms_norm import add_rms_norm, rms_norm
 from fastkernels.kernels.rope import rope, rotary_table
 from fastkernels.kernels.sample import sample
 from fastkernels.kernels.softmax import softmax
+from fastkernels.kernels.top_detections import top_detections
 from fastkernels.kernels.topk_softmax import topk_softmax
+from fastkernels.kernels.upsample_concat import upsample_concat
 
 __all__ = [
     "Implementation",
     "Kernel",
     "activation",
     "add_rms_norm",
+    "bias_activation",
+    "box_decode",
     "chunk_gla",
+    "conv2d",
     "decode_attention",
     "dense_attention",
     "embedding",
@@ -39,6 +48,7 @@ __all__ = [
     "grouped_linear",
     "layer_norm",
     "linear",
+    "max_pool2d",
     "moe_align",
     "moe_sum",
     "prefill_attention",
@@ -53,6 +63,8 @@ __all__ = [
     "skipped",
     "softmax",
     "store_kv",
+    "top_detections",
     "topk_softmax",
+    "upsample_concat",
     "use",
 ]

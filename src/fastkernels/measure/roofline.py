@@ -9,7 +9,8 @@
                entries that the batch's queries see (window counted), less those that the same call stores;
                states, but of requests that begin
     written    every output once; a paged cache: the entries of the step's tokens; the states of all requests
-    flops      2 M N K of matrix products (M slots of one by experts), 4 H K of each visible (query, key)
+    flops      2 M N K of matrix products (M slots of one by experts) and convolutions (M places, K elements
+               of a filter), 4 H K of each visible (query, key)
                pair of attention, 4 H K V of each token of linear attention
 
 Intermediates, block tables and position tables count nothing, so the floor is never too high. R, W and F are
@@ -32,6 +33,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from fastkernels.kernels.base import observe
+from fastkernels.kernels.conv2d.shapes import output_shape
 from fastkernels.loader.inputs import trial_specs
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
@@ -153,6 +155,7 @@ class _Watch:
     def __call__(self, kernel: str, args: Sequence[Any]) -> None:
         count: dict[str, Callable[..., None]] = {
             "linear": self._linear,
+            "conv2d": self._conv2d,
             "embedding": self._embedding,
             "grouped_linear": self._grouped,
             "store_kv": self._store,
@@ -170,6 +173,10 @@ class _Watch:
 
     def _linear(self, x: Tensor, weight_NK: Tensor, bias: Tensor | None = None) -> None:
         self._add(x, 2 * x.numel() * weight_NK.shape[0])
+
+    def _conv2d(self, x: Tensor, weight_OUVI: Tensor, bias: Tensor | None, *how: int) -> None:
+        places = prod(output_shape(x, weight_OUVI, *how)[:3])
+        self._add(x, 2 * places * weight_OUVI.numel())
 
     def _embedding(self, ids: Tensor, weight_VD: Tensor) -> None:
         key = id(weight_VD)
@@ -225,8 +232,13 @@ class _Watch:
         max_query_len: int,
         max_key_len: int,
     ) -> None:
-        """Every query of a row sees all its keys; with one query a row, that is every key once."""
-        pairs = sum(min(query, max_query_len) * seq for query, seq in self._rows())
+        """Every query of a row sees all its keys; with one query a row, that is every key once. Rows that are
+        all of the greatest lengths say so themselves."""
+        rows = len(query_starts) - 1
+        if (len(q), len(k)) == (rows * max_query_len, rows * max_key_len):
+            pairs = len(q) * max_key_len
+        else:
+            pairs = sum(min(query, max_query_len) * seq for query, seq in self._rows())
         self._add(q, 4 * q.shape[-1] * q.shape[-2] * pairs)
 
     def _attend(

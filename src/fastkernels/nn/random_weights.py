@@ -5,6 +5,7 @@
     embeddings     normal, std 1                 matrices below an `embed...` module, not tied to a head
     matrices       normal, std 1/sqrt(fan_in)    fan_in: elements of one output row, in a stack [E, N, K]
                                                  below an `experts` module K
+    filters        normal, std sqrt(2.5/fan_in)  of convolutions
 
 Values depend on the parameter's first name, not on its position in the model or on other parameters. A
 normal value is one of 65,536 equally likely quantiles of the normal distribution, so |value| < 4.4 std.
@@ -17,7 +18,12 @@ import hashlib
 import torch
 from torch import Tensor, nn
 
+from fastkernels.nn.filters import is_filters
+
 BIAS_STD = 0.1
+# SiLU keeps between a quarter and a half of a variance. Without norms, a deep net of convolutions would
+# answer every image alike with 2 (He), and its logits would be thousands with 3.
+FILTER_GAIN = 2.5
 _CHUNK = 1 << 24  # elements hashed at a time: 64 MiB of int32 for each temporary
 _LEVELS = 1 << 16
 
@@ -36,13 +42,16 @@ def random_weights(model: nn.Module, seed: int) -> None:
             table = uniform + 0.5
         else:
             fan_in = _fan_in(parameter, names[id(parameter)])
-            table = normal * {"bias": BIAS_STD, "embedding": 1.0, "matrix": fan_in**-0.5}[kind]
+            std = {"bias": BIAS_STD, "embedding": 1.0, "matrix": fan_in**-0.5}
+            table = normal * (std | {"filters": (FILTER_GAIN / fan_in) ** 0.5})[kind]
         _fill(parameter, table.to(torch.float32), seed, name)
 
 
 def _kind(parameter: Tensor, names: list[str]) -> str:
     if parameter.dim() <= 1:
         return "bias" if names[0].rpartition(".")[2] == "bias" else "norm"
+    if is_filters(parameter):
+        return "filters"
     return "embedding" if all("embed" in name for name in names) else "matrix"
 
 

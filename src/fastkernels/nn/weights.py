@@ -12,7 +12,8 @@
 rows first, the tensors that it consists of with their numbers of rows; a stack of matrices [E, N, K] counts
 as E N rows. A split checkpoint tensor lists likewise the parameters that its rows go to. `spellings` are
 other names for whole parameters, packed or not: checkpoints that packed them already, or that call them
-otherwise. A model carries its map as the attribute `weight_map`.
+otherwise. Norms that the model has no parameters for are folded first (folding.py), and filters of
+convolutions lie channels last (filters.py). A model carries its map as the attribute `weight_map`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.errors import WeightsError
+from fastkernels.nn.filters import as_stored
+from fastkernels.nn.folding import Folding
 
 MAX_REPORTED = 20
 # Other element types are packed or quantised formats: cast to floats they would be wrong weights.
@@ -42,6 +45,7 @@ class WeightMap:
     ignored: tuple[str, ...] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
     split: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    folding: Folding | None = None
 
     def ignores(self, name: str) -> bool:
         return any(_match(pattern, name) is not None for pattern in self.ignored)
@@ -124,7 +128,8 @@ def destinations(model: nn.Module) -> tuple[dict[str, Destination], list[str]]:
             unnamed.append(parameter)
             continue
         # A tensor that is a whole parameter has its shape, also where that is a stack.
-        views = rows_RK.split([source.rows for source in sources]) if len(sources) > 1 else [tensor.detach()]
+        whole = as_stored(tensor.detach())
+        views = rows_RK.split([source.rows for source in sources]) if len(sources) > 1 else [whole]
         for source, view in zip(sources, views):
             found.setdefault(source.name, Destination()).add(source, view)
     return found, unnamed
@@ -141,7 +146,7 @@ def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Non
     parameters = dict(model.named_parameters())
     missing = {source: name for name, place in places.items() for source in place.sources}
     unexpected, misshapen = [], []
-    for name, tensor in weights:
+    for name, tensor in weight_map.folding.fold(weights) if weight_map.folding else weights:
         place = places.get(name) or _whole(weight_map.respelled(name), parameters, weight_map)
         if place is None:
             if not weight_map.ignores(name):
@@ -164,7 +169,7 @@ def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Non
 
 def export_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Parameters as checkpoint tensors, the inverse of `load_weights`; all but split ones share the
-    parameters' memory."""
+    parameters' memory. What was folded stays folded: `load_weights` takes that too."""
     places, unnamed = destinations(model)
     if unnamed:
         raise WeightsError(
@@ -178,8 +183,8 @@ def _whole(name: str | None, parameters: Mapping[str, Tensor], weight_map: Weigh
     """A parameter as one tensor fills it that stands for all its sources."""
     if name is None or name not in parameters:
         return None
-    view = parameters[name].detach()
-    return Destination(weight_map.sources(name, len(_rows(view))), [view])
+    parameter = parameters[name].detach()
+    return Destination(weight_map.sources(name, len(_rows(parameter))), [as_stored(parameter)])
 
 
 def _map_of(model: nn.Module) -> WeightMap:

@@ -61,7 +61,7 @@ class TaskEntry(Record):
     aliases: tuple[str, ...] = ()  # names in use elsewhere; `name:variant` points at one variant
     draws: dict[str, Draw] = {}  # arguments that are not plain activations
     selects: dict[str, str] = {}  # output of indices -> argument with the logits that they are chosen by
-    label: str = ""  # part of case ids: "K{in_features}-N{out_features}", "D{dims}"
+    label: str | dict[Name, str] = ""  # part of case ids, or of each variant's: "K{in_features}", "D{dims}"
     extra_cases: tuple[ExtraCase, ...] = ()
 
     @property
@@ -84,10 +84,11 @@ class TaskEntry(Record):
 
 class BatchEntry(Record):
     """One step of a served model, as `(count, query_len, seq_len)` runs, and how its tokens choose experts;
-    of images, `(count, rows, columns)` of patches."""
+    of images, `(count, rows, columns)` of patches, or one `(count, height, width)` in pixels."""
 
     rows: tuple[tuple[int, int, int], ...] = ()
     grids: tuple[tuple[int, int, int], ...] = ()
+    images: tuple[int, int, int] | None = None
     routing: Skew = "uniform"
     levels: tuple[Literal[1, 2, 3, 4], ...] = (1, 2, 3, 4)  # levels that take cases from this step
 
@@ -126,7 +127,7 @@ class TokenSamples(Record):
 
 
 class ImageSamples(Record):
-    """Images whose features are compared; resolutions take turns."""
+    """Images whose features or detections are compared; resolutions take turns."""
 
     images: PositiveInt
     resolutions: tuple[Resolution, ...] = Field(min_length=1)
@@ -148,7 +149,17 @@ class EmbeddingCorrectness(Record):
     samples: dict[Size, ImageSamples]
 
 
-Correctness = Annotated[TokenCorrectness | EmbeddingCorrectness, Field(discriminator="kind")]
+class DetectionCorrectness(Record):
+    """d = max(1 - score-weighted F1, 1 - mean IoU, mean score difference) of an image's matched boxes."""
+
+    kind: Literal["detections"]
+    ruin: Literal["other-image"]
+    samples: dict[Size, ImageSamples]
+
+
+Correctness = Annotated[
+    TokenCorrectness | EmbeddingCorrectness | DetectionCorrectness, Field(discriminator="kind")
+]
 
 
 class Architecture(Record):
@@ -206,7 +217,7 @@ class ImageWorkload(Record):
     resolutions: tuple[Resolution, ...] = Field(min_length=1)
     summary: str = ""
 
-    answer: ClassVar = "embedding"
+    answer: Literal["embedding", "detections"] = "embedding"
 
     @model_validator(mode="after")
     def _whole_batches(self) -> ImageWorkload:

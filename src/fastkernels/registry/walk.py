@@ -60,6 +60,9 @@ class Walk:
         if batch.grids:
             _encode(self.model, batch, self._dtype)
             return self._calls
+        if batch.images:
+            _detect(self.model, batch.images, self._dtype)
+            return self._calls
         tokens, rows = batch.num_tokens, len(batch.seq_lens)
         blocks = 1 + sum(-(-seq_len // batch.block_size) for seq_len in batch.seq_lens)
         allocate(self.model, blocks, batch.block_size, self._dtype, "meta")
@@ -85,6 +88,13 @@ def _encode(model: Any, batch: Batch, dtype: torch.dtype) -> None:
         shapes_B2 = torch.empty(images, 2, dtype=torch.int64)
         starts_B1 = torch.empty(images + 1, dtype=torch.int32)
         model(pixels_TP, shapes_B2, starts_B1, max(batch.seq_lens))
+
+
+def _detect(model: Any, images: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """A pass over images of one size, and what chooses among its boxes."""
+    with torch.device("meta"), use_step(None):
+        boxes_BN4, logits_BNC = model(torch.empty(*images, model.num_channels, dtype=dtype))
+        model.select(boxes_BN4, logits_BNC)
 
 
 def _sample(model: Any, hidden_BD: Tensor) -> None:
