@@ -96,8 +96,9 @@ def _names(prefix: str) -> dict[str, str]:
         for below in range(5):
             names |= _convolution(f"{prefix}.{index}{'.*' * below}", f"{ours}{'.*' * below}")
     for theirs, ours, below in (("one2one_cv2", "head.box", 2), ("one2one_cv3", "head.cls", 3)):
-        names |= _convolution(f"{prefix}.{HEAD}.{theirs}{'.*' * below}", f"{ours}{'.*' * below}")
+        # The last one of a branch has no norm. It comes first: the first pattern that fits counts.
         names[f"{prefix}.{HEAD}.{theirs}.*.2.*"] = f"{ours}.*.2.*"
+        names |= _convolution(f"{prefix}.{HEAD}.{theirs}{'.*' * below}", f"{ours}{'.*' * below}")
     return names
 
 
