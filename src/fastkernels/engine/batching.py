@@ -2,6 +2,7 @@
 
 Stacked     equal shapes, along a new first dimension
 Packed      images of any resolution, their patches one behind the other
+Pixels      images of one size, as they are
 """
 
 from __future__ import annotations
@@ -49,12 +50,7 @@ class Packed:
         self.dtype, self.device = dtype, device
 
     def key(self, args: tuple[Any, ...]) -> Hashable:
-        (image,) = args
-        if not isinstance(image, Tensor) or image.dtype != torch.uint8 or image.dim() != 3:
-            raise RequestError("an image must be a uint8 tensor [height, width, channels]")
-        height, width, channels = image.shape
-        if channels != self.num_channels:
-            raise RequestError(f"an image has {channels} channels, the model takes {self.num_channels}")
+        image, height, width = _image(args, self.num_channels)
         if not height or not width or height % self.patch_size or width % self.patch_size:
             raise RequestError(
                 f"an image of {height} x {width} pixels is no whole number of patches of {self.patch_size}"
@@ -68,20 +64,58 @@ class Packed:
         shapes = [[side // self.patch_size for side in image.shape[:2]] for image in images]
         lengths = [height * width for height, width in shapes]
         starts_B1 = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
-        return [pixels_TP, self._sent(torch.tensor(shapes)), self._sent(starts_B1), max(lengths)]
+        return [
+            pixels_TP,
+            sent(torch.tensor(shapes), self.device),
+            sent(starts_B1, self.device),
+            max(lengths),
+        ]
 
     def _patches(self, images_NHWC: Tensor) -> Tensor:
         """[N * patches, P]"""
         size = self.patch_size
-        pixels = self._sent(images_NHWC).to(self.dtype).div_(127.5).sub_(1)
+        pixels = sent(images_NHWC, self.device).to(self.dtype).div_(127.5).sub_(1)
         parts_NYPXQC = pixels.unflatten(2, (-1, size)).unflatten(1, (-1, size))
         return parts_NYPXQC.transpose(2, 3).reshape(-1, size * size * self.num_channels)
 
-    def _sent(self, tensor: Tensor) -> Tensor:
-        """On the device; from pinned memory, so that the host goes on."""
-        if self.device.type == "cuda" and not tensor.is_cuda:
-            tensor = tensor.pin_memory()
-        return tensor.to(self.device, non_blocking=True)
+
+class Pixels:
+    """Images uint8 [H, W, C] of one size, whose sides `multiple` divides: pixel_values [B, H, W, C] within
+    0 .. 1."""
+
+    def __init__(self, multiple: int, num_channels: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.multiple, self.num_channels = multiple, num_channels
+        self.dtype, self.device = dtype, device
+
+    def key(self, args: tuple[Any, ...]) -> Hashable:
+        image, height, width = _image(args, self.num_channels)
+        if not height or not width or height % self.multiple or width % self.multiple:
+            raise RequestError(
+                f"an image of {height} x {width} pixels: sides must be multiples of {self.multiple}"
+            )
+        return key_of(image)
+
+    def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        images_BHWC = torch.stack([image for (image,) in calls])
+        return [sent(images_BHWC, self.device).to(self.dtype).div_(255)]
+
+
+def _image(args: tuple[Any, ...], num_channels: int) -> tuple[Tensor, int, int]:
+    """The image, its height and width; a RequestError refuses what is none."""
+    (image,) = args
+    if not isinstance(image, Tensor) or image.dtype != torch.uint8 or image.dim() != 3:
+        raise RequestError("an image must be a uint8 tensor [height, width, channels]")
+    height, width, channels = image.shape
+    if channels != num_channels:
+        raise RequestError(f"an image has {channels} channels, the model takes {num_channels}")
+    return image, height, width
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """On the device; from pinned memory, so that the host goes on."""
+    if device.type == "cuda" and not tensor.is_cuda:
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def key_of(value: Any) -> Hashable:

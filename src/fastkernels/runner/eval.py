@@ -19,7 +19,7 @@ from fastkernels.measure.environment import environment, require_device
 from fastkernels.records import EvalReport, ModelResult, Size
 from fastkernels.registry.schema import Architecture, TokenWorkload, Workload
 from fastkernels.runner.answers import Answers
-from fastkernels.runner.embedding_answers import EmbeddingAnswers
+from fastkernels.runner.image_answers import DETECTIONS, EMBEDDING, ImageAnswers
 from fastkernels.runner.isolation import ALWAYS, HiddenMemory
 from fastkernels.runner.model import ModelTrial
 from fastkernels.runner.sides import Sides
@@ -35,6 +35,7 @@ MAX_NUM_SEQS: dict[Size, int | None] = {"tiny": 32, "full": None}  # None: the e
 SIDES = {
     "tokens": "fastkernels.runner.token_side:TokenSide",
     "embedding": "fastkernels.runner.image_side:ImageSide",
+    "detections": "fastkernels.runner.image_side:ImageSide",
 }
 # Two engines on one GPU; the rest is for contexts, graphs and the allocator's slack.
 SHARED_GPU_FRACTION, WHOLE_GPU_FRACTION = 0.44, 0.88
@@ -239,8 +240,9 @@ def _longest(workloads: Sequence[Workload]) -> int:
 
 def _answers(request: EvalRequest, target: Target, rng: random.Random) -> Answers:
     correctness = target.architecture.correctness
-    if correctness.kind == "embedding":
-        return EmbeddingAnswers(correctness.samples[request.size], rng)
+    if correctness.kind != "tokens":
+        kind = EMBEDDING if correctness.kind == "embedding" else DETECTIONS
+        return ImageAnswers(kind, correctness.samples[request.size], rng)
     vocabulary = target.hf_config["vocab_size"]
     return TokenAnswers(correctness.samples[request.size], vocabulary, request.size, rng)
 
@@ -263,6 +265,8 @@ def _sides(
             "max_model_len": max(_longest(workloads), samples.input_lens[1] + samples.output_len),
             "gpu_memory_utilization": WHOLE_GPU_FRACTION if exclusive else SHARED_GPU_FRACTION,
         }
+    else:
+        engine["kind"] = correctness.kind
     if target.model == target.architecture.id:
         engine["config"] = target.config
     layers = request.candidates.layers if request.candidates else ()
