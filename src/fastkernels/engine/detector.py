@@ -34,8 +34,8 @@ class Detector(ImageModel):
     answer = "detections"
 
     def detect(self, images: Sequence[Tensor]) -> list[Detections]:
-        """Of each image, uint8 [H, W, 3] with sides that the coarsest cell, 32 pixels, divides. They lie on the
-        device and may still be under way. Raises RequestError for the first image that was refused."""
+        """Of each image, uint8 [H, W, 3] with sides that the coarsest cell, 32 pixels, divides. They lie on
+        the device and may still be under way. Raises RequestError for the first image that was refused."""
         return [Detections(*parts) for parts in self.run(images)]
 
     def listed(self, answer: Sequence[Tensor]) -> list[list[float]]:

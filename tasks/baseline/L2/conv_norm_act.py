@@ -10,7 +10,7 @@ Mirrors ultralytics.nn.modules.conv.Conv after fusing.
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ class ConvNormAct(nn.Module):
         super().__init__()
         if activation not in ("silu", "none"):
             raise ValueError(f"activation must be 'silu' or 'none', not {activation!r}")
-        self.activation = cast(Literal["silu", "none"], activation)
+        self.activation: Literal["silu", "none"] = "silu" if activation == "silu" else "none"
         padding = kernel_size // 2
         self.conv = Conv2d(in_channels, out_channels, kernel_size, stride, padding, groups, bias=False)
         self.bias = nn.Parameter(torch.empty(out_channels), requires_grad=False)

@@ -16,6 +16,7 @@ OTHERS = [
     "test_decode_attention.py",
     "test_dense_attention.py",
     "test_resize_grid.py",
+    "test_convolution.py",
     "test_sample.py",
     "test_moe.py",
     "test_gla.py",

@@ -47,9 +47,19 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
                 "L2/gated_linear_attention",
                 "L2/encoder_attention",
                 "L2/vision_attention",
+                "L2/conv_attention",
             ],
         ),
-        (["L3"], ["L3/decoder_layer", "L3/moe_decoder_layer", "L3/linear_decoder_layer", "L3/vision_block"]),
+        (
+            ["L3"],
+            [
+                "L3/decoder_layer",
+                "L3/moe_decoder_layer",
+                "L3/linear_decoder_layer",
+                "L3/vision_block",
+                "L3/yolo",
+            ],
+        ),
         (["*embedding:lm_*"], ["L2/parallel_embedding"]),
     ],
 )

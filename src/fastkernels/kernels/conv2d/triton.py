@@ -5,7 +5,7 @@ Reading a pixel again for its neighbours costs little: it lies in the cache.
 """
 
 # Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
-# pyright: reportCallIssue=false, reportArgumentType=false
+# pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
 
