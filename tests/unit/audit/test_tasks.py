@@ -20,8 +20,8 @@ SAMPLING = ("-T8-V256-f32", "-T8-V256-top_k-top_p", "greedy", "same-position", "
 # A layer norm takes the mean off rows of one value: what is left is how its sum was rounded, over sqrt(eps).
 # PyTorch's sum is exact there and another order is refused, alone (1.2 to 339 times what is allowed) and in a
 # block (1.1 times); pooled attention over values of one size comes to 1.13.
-# One position in five attends a little otherwise, deep in a backbone: wrong, but by a margin of 3 only. The larger
-# map of the first case has the margin.
+# One position in five attends a little otherwise, deep in a backbone: wrong, but by a margin of 3 only. The
+# larger map of the first case has the margin.
 FOUND = {
     "L1/layer_norm": {"sums in another order"},
     "L1/dense_attention": {"sums in another order"},
