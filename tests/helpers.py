@@ -75,13 +75,16 @@ def make_step(
         table[rows_T, positions_T // block_size].to(torch.int64) * block_size + positions_T % block_size
         for table in tables
     ]
+    rows = range(1, len(seq_lens) + 1) if rows is None else rows
+    begun = [row for row, query, length in zip(rows, query_lens, seq_lens) if query == length]
     return Step(
         query_starts_B1=query_starts_B1.to(device),
         seq_lens_B=torch.tensor(seq_lens, dtype=torch.int32).to(device),
-        rows_B=torch.tensor(range(1, len(seq_lens) + 1) if rows is None else rows).to(device),
+        rows_B=torch.tensor(rows).to(device),
         block_tables_GBN=[table.to(device) for table in tables],
         slots_GT=[slots.to(device) for slots in slots_GT],
         num_decodes=num_decodes,
         max_query_len=max(query_lens[num_decodes:], default=0),
         max_seq_len=max(seq_lens),
+        begun_A=torch.tensor(begun).to(device) if begun else None,
     )

@@ -13,7 +13,9 @@ DType = Literal["float64", "float32", "bfloat16", "float16", "int64", "int32", "
 Size = Literal["tiny", "full"]
 Contract = Literal["graph", "eager", "host"]
 Skew = Literal["uniform", "zipf"]
+TokenPhase = Literal["prefill", "decode"]
 
+RANDOM_IDS = "random ids"  # prompts of a capture without a file of text
 UNSTABLE_HALF_WIDTH = 0.05  # an interval wider than 5 % to one side: no number is claimed
 
 
@@ -31,13 +33,15 @@ class TensorSpec(Record):
     ids           indices, uniform in [0, high); the first and the last always occur
     integers      uniform in [low, high), as they fall: seeds, which no two calls may have in common
     uniform       floats, uniform in [low, high)
-    routing.FIELD ids, order or starts: which experts the tokens choose (loader/routing.py)
+    routing.FIELD ids, order or starts: which experts the tokens choose (loader/routing.py); logits: what
+                  a router gave for them, in cases that replay a golden folder
     routed        as normal, with a direction in each row that a router recognises
     router        the gate that recognises it
-    step.FIELD    the batch's positions, query_starts, seq_lens, rows, block_tables, slots or grids
+    step.FIELD    the batch's positions, query_starts, seq_lens, rows, begun, block_tables, slots or grids
                   (loader/inputs.py)
     cache         a paged pool [blocks, block_size, ...] of the batch's size, values as normal
     state         a pool [rows, ...] of states of the batch's size, values as normal
+    kept          the same after the layer has stored what a request begins with
     log_decay     logarithms of decays, at most 0: a log-sigmoid of what normal gives
     """
 
@@ -54,20 +58,22 @@ class Batch(Record):
 
     Decode rows (query_len 1, seq_len > 1) come first. Block tables are shuffled: blocks of a row are never
     contiguous. A batch of images has `grids` instead, runs `(count, rows, columns)` of patches: an image is
-    a row whose tokens are all there. Images of one size that are not cut into patches are `images`, one
-    `(count, height, width)` in pixels.
+    a row whose tokens are all there, behind `text` tokens of its prompt. Images of one size that are not cut
+    into patches are `images`, one `(count, height, width)` in pixels.
     """
 
     rows: tuple[tuple[int, int, int], ...] = ()
     block_size: int = 16
     grids: tuple[tuple[int, int, int], ...] = ()
+    text: int = 0
     images: tuple[int, int, int] | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _images_are_rows(cls, data: Any) -> Any:
         if isinstance(data, dict) and data.get("grids") and not data.get("rows"):
-            return {**data, "rows": [(count, h * w, h * w) for count, h, w in data["grids"]]}
+            text = data.get("text", 0)
+            return {**data, "rows": [(n, text + h * w, text + h * w) for n, h, w in data["grids"]]}
         if isinstance(data, dict) and data.get("images") and not data.get("rows"):
             count, height, width = data["images"]
             return {**data, "rows": [(count, height * width, height * width)]}
@@ -77,7 +83,8 @@ class Batch(Record):
     def _ordered(self) -> Batch:
         if not self.rows or any(min(grid) < 1 for grid in self.grids):
             raise ValueError("a batch needs rows, or grids of at least one patch, or images")
-        if self.grids and self.rows != tuple((count, h * w, h * w) for count, h, w in self.grids):
+        lengths = [(count, self.text + h * w) for count, h, w in self.grids]
+        if self.grids and self.rows != tuple((count, length, length) for count, length in lengths):
             raise ValueError("rows differ from what the grids give")
         for count, query_len, seq_len in self.rows:
             if count < 1 or not 1 <= query_len <= seq_len:
@@ -106,16 +113,32 @@ class Batch(Record):
         return sum(count for count, query, seq in self.rows if query == 1 and seq > 1)
 
 
+class Golden(Record):
+    """Values that a model really had, which a case replays: the folder that `fk capture` wrote, and of which
+    tokens."""
+
+    folder: str
+    phase: TokenPhase
+
+
 class Routing(Record):
     """How the tokens of a case choose experts: each takes `top_k` different ones of `experts`.
 
     uniform       all experts alike
     zipf          the i-th favourite has 1/i of the popularity of the first
+    captured      as the tokens of a golden folder did
     """
 
     top_k: int
     experts: int
-    skew: Skew = "uniform"
+    skew: Skew | Literal["captured"] = "uniform"
+    golden: Golden | None = None
+
+    @model_validator(mode="after")
+    def _source(self) -> Routing:
+        if (self.skew == "captured") != (self.golden is not None):
+            raise ValueError("captured routing, and no other, comes from a golden folder")
+        return self
 
 
 class Provenance(Record):
@@ -125,7 +148,7 @@ class Provenance(Record):
 
     architecture: str
     config: str
-    phase: Literal["prefill", "decode", "mixed", "encode", "held-out"]
+    phase: Literal["prefill", "decode", "mixed", "encode", "denoise", "held-out"]
 
 
 class Case(Record):
@@ -168,6 +191,53 @@ class Environment(Record):
     git_revision: str | None
     isolation: tuple[str, ...]  # what separates workers here: processes, home, network, ...
     started_at: str  # ISO 8601, UTC
+
+
+# ---------------------------------------------------------------- a capture
+
+
+class CapturedTokens(Record):
+    """Tokens of each layer, in the order of the run: all were counted, the first were kept."""
+
+    seen: int
+    kept: int  # with expert ids and router logits
+    hidden: int  # of these, with hidden states
+
+
+class Capture(Record):
+    """Where golden values come from: `provenance.json` of a golden folder."""
+
+    kind: Literal["capture"] = "capture"
+    schema_version: int = Field(1, alias="schema")
+    model: str  # as it was asked for
+    architecture: str
+    weights: Literal["random", "checkpoint"]
+    revision: str | None  # commit of a Hugging Face snapshot
+    config: dict[str, Any]  # as Hugging Face writes it
+    dtype: DType
+    seed: int  # of random weights, and of prompts of random ids
+    workload: str
+    requests: int
+    output_len: int
+    prompts: str  # `random ids`, or the file's name and digest
+    top_k: int
+    experts: int
+    layers: tuple[str, ...]  # names of the routers
+    tokens: dict[TokenPhase, CapturedTokens]
+    digest: str  # SHA-256 of golden.safetensors
+    environment: Environment
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    @property
+    def summary(self) -> str:
+        """One sentence that leaves no doubt whether this is data of a real model."""
+        what = f"{self.model} ({self.architecture}), workload {self.workload}, prompts of {self.prompts}"
+        if self.weights == "random":
+            return f"{what}; RANDOM weights: routing of no real model, near uniform"
+        if self.prompts == RANDOM_IDS:
+            return f"{what}; weights of a checkpoint, but random prompts: no real text was routed"
+        return f"{what}; weights of a checkpoint"
 
 
 # ---------------------------------------------------------------- tier 1

@@ -180,11 +180,12 @@ def test_aborts_between_steps_in_flight_leave_the_others_alone():
 
 
 @pytest.mark.parametrize("engine", [{}, {"max_num_batched_tokens": 16}, {"max_num_seqs": 3}], ids=str)
-def test_states_advance_in_graphs_as_on_the_cpu(engine):
+@pytest.mark.parametrize("model", ["gla", "jamba"])
+def test_states_advance_in_graphs_as_on_the_cpu(model, engine):
     """Padding of a graph writes to the null row; a row's next owner finds zeros."""
     options = {"config": "tiny", "dtype": "float32", "max_num_seqs": 16}
-    llm = LLM("gla", device="cuda", **{**options, **engine})
-    expected = texts(LLM("gla", device="cpu", **options))
+    llm = LLM(model, device="cuda", **{**options, **engine})
+    expected = texts(LLM(model, device="cpu", **options))
     assert texts(llm) == expected
     assert texts(llm) == expected, "rows were taken before"
     assert llm.stats()["graph_replays"] > 0

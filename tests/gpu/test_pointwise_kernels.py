@@ -5,6 +5,7 @@ import torch
 
 from fastkernels import kernels
 from fastkernels.kernels import registered
+from tests import diffusion_cases as diffusion
 from tests import pointwise_cases as cases
 from tests.pointwise_cases import KernelCase, check, run, to_device
 
@@ -38,6 +39,9 @@ CASES = [
     *cases.linear_cases([(1, 4096, 6144), (16, 4096, 1024), (130, 1024, 4096), (3, 33, 65)]),
     *cases.rope_cases([(1, 32, 8, 128, 128), (300, 32, 8, 128, 128), (33, 64, 8, 128, 64), (7, 14, 2, 64, 64),
                        (5, 3, 1, 80, 20), (17, 4, 2, 16, 16), (0, 32, 8, 128, 128)]),
+    *diffusion.modulated_layer_norm_cases([(1, 4608, 3072), (4, 512, 3072), (3, 7, 80), (2, 0, 64)]),
+    *diffusion.rope_pairs_cases([(1, 4608, 24, 128), (4, 37, 24, 128), (2, 7, 3, 40), (1, 0, 2, 16)]),
+    *diffusion.sinusoidal_cases(),
 ]  # fmt: skip
 IMPLEMENTATIONS = sorted(
     {(k, i.name) for k in registered for i in registered[k].implementations if i.name != "reference"}

@@ -20,7 +20,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM as HfQwen2
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM as HfQwen3
 
 from fastkernels import kernels
-from fastkernels.nn.cache import allocate
+from fastkernels.nn.cache import allocate, allocate_states
 from fastkernels.nn.context import use_step
 from fastkernels.nn.random_weights import random_weights
 from fastkernels.nn.weights import export_weights, load_weights
@@ -95,18 +95,19 @@ def prompt(length: int, seed: int = 0) -> Tensor:
 
 
 @torch.inference_mode()
-def run(
-    model: LlamaForCausalLM, prompts: list[Tensor], schedule: Schedule, seed: int | None = 0
-) -> list[Tensor]:
+def run(model: nn.Module, prompts: list[Tensor], schedule: Schedule, seed: int | None = 0) -> list[Tensor]:
     """Hidden states of each prompt after all steps; tokens of a step's rows are packed, decode rows first.
 
     Block tables are shuffled with `seed`; None leaves them in order. Pools start as NaN, so that reading
-    what was not stored shows.
+    what was not stored shows; so do states of nobody, those of the prompts lie in the order of `places_of`.
     """
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     pools = allocate(model, NUM_BLOCKS, BLOCK_SIZE, torch.float32, "cpu")
     for pool in pools.values():
         pool.fill_(torch.nan)
+    places = places_of(prompts)
+    for state in allocate_states(model, len(prompts) + 3, torch.float32, "cpu"):
+        state[:, [row for row in range(state.shape[1]) if row not in places]] = torch.nan
     lengths = [len(ids) for ids in prompts]
     tables_BN = make_tables(lengths, BLOCK_SIZE, NUM_BLOCKS, generator)[0]
     if seed is None:
@@ -117,7 +118,8 @@ def run(
         query_lens = [counts[row] for row in rows]
         seq_lens = [done[row] + counts[row] for row in rows]
         ids_T = torch.cat([prompts[row][done[row] : done[row] + counts[row]] for row in rows])
-        made = make_step(query_lens, seq_lens, BLOCK_SIZE, tables=[tables_BN[rows]])
+        own = [places[row] for row in rows]
+        made = make_step(query_lens, seq_lens, BLOCK_SIZE, tables=[tables_BN[rows]], rows=own)
         with use_step(made):
             out_TD = model(ids_T, make_positions(query_lens, seq_lens))
         for row, part_TD in zip(rows, out_TD.split(query_lens), strict=True):
@@ -125,6 +127,12 @@ def run(
             done[row] += counts[row]
     assert done == lengths, "the schedule must cover every prompt"
     return [torch.cat(parts) for parts in hidden]
+
+
+def places_of(prompts: Sequence[Tensor]) -> list[int]:
+    """The row of each prompt's states."""
+    shuffled = torch.randperm(len(prompts) + 2, generator=torch.Generator().manual_seed(5)) + 1
+    return shuffled[: len(prompts)].tolist()
 
 
 def close(actual: Tensor, expected: Tensor) -> None:

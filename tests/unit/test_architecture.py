@@ -29,6 +29,7 @@ RANKS = {
     "runner": 7,
     "report": 7,
     "gate": 8,
+    "capture": 8,
     "cli": 9,
     "__main__": 10,
     "__init__": 10,

@@ -27,6 +27,7 @@ VERBS = {
     "e2e": "Serve one model: throughput and latency, as vllm bench measures.",
     "tune": "Measure all implementations here, write which one is used.",
     "stubs": "Write candidate files with the right names and signatures.",
+    "capture": "Record what a model's routers choose; compare it with drawn routing.",
     "audit": "Task admission: wrong kernels must fail, right ones must pass.",
     "check": "Look over candidate files without running them.",
     "merge": "Join reports of fk kernels that are parts of one run.",

@@ -25,6 +25,11 @@ import click
 )
 @click.option("--size", type=click.Choice(["tiny", "full"]), help="Default: full on CUDA, tiny on CPU.")
 @click.option(
+    "--golden",
+    metavar="DIR",
+    help="Golden folder of fk capture: cases that choose experts are judged with captured routing too.",
+)
+@click.option(
     "--candidates",
     "candidates",
     multiple=True,

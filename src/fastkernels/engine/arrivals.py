@@ -86,7 +86,7 @@ class Arrivals:
         return request.transcript is not None and not is_stop and request.transcript.read(request.output)
 
     def _finish(self, request: Request, stop_token: int | None) -> None:
-        request.stop_token = stop_token
+        request.stop_token, request.source = stop_token, None
         has_stop_string = False
         if request.transcript is not None:
             request.transcript.close(request.text_ids)

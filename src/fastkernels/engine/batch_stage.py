@@ -16,12 +16,19 @@ class BatchStage:
 
     function(*args) gets the joined arguments of a batch and returns a tensor (or a list of them) whose first
     dimension is the call. With CallGraphs as the function a batch whose shapes were seen before is replayed.
+    has_room: whether results have somewhere to go; nothing is launched while they pile up before another
+    stage.
     """
 
     def __init__(
-        self, function: Callable[..., Any], batching: Batching | None = None, max_batch: int = 64
+        self,
+        function: Callable[..., Any],
+        batching: Batching | None = None,
+        max_batch: int = 64,
+        has_room: Callable[[], bool] = lambda: True,
     ) -> None:
         self.function, self.batching, self.max_batch = function, batching or Stacked(), max_batch
+        self._has_room = has_room
         self.batch_sizes: list[int] = []  # of every launch, for statistics
         self._pending: dict[Hashable, list[tuple[int, Call]]] = {}
 
@@ -31,7 +38,7 @@ class BatchStage:
 
     def advance(self) -> list[tuple[int, Any]]:
         """Launch one batch of the key that waits longest; results may still be under way on the device."""
-        if not self._pending:
+        if not self._pending or not self._has_room():
             return []
         key = next(iter(self._pending))
         waiting = self._pending.pop(key)

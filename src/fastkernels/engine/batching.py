@@ -3,6 +3,7 @@
 Stacked     equal shapes, along a new first dimension
 Packed      images of any resolution, their patches one behind the other
 Pixels      images of one size, as they are
+Clips       audio of any length up to the model's, with silence behind it
 """
 
 from __future__ import annotations
@@ -64,12 +65,8 @@ class Packed:
         shapes = [[side // self.patch_size for side in image.shape[:2]] for image in images]
         lengths = [height * width for height, width in shapes]
         starts_B1 = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
-        return [
-            pixels_TP,
-            sent(torch.tensor(shapes), self.device),
-            sent(starts_B1, self.device),
-            max(lengths),
-        ]
+        spans = (sent(torch.tensor(shapes), self.device), sent(starts_B1, self.device))
+        return [pixels_TP, *spans, max(lengths)]
 
     def _patches(self, images_NHWC: Tensor) -> Tensor:
         """[N * patches, P]"""
@@ -98,6 +95,29 @@ class Pixels:
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         images_BHWC = torch.stack([image for (image,) in calls])
         return [sent(images_BHWC, self.device).to(self.dtype).div_(255)]
+
+
+class Clips:
+    """Mono audio [N] as the float32 [B, num_samples] of a launch, zeros behind shorter clips."""
+
+    def __init__(self, num_samples: int, device: torch.device) -> None:
+        self.num_samples, self.device = num_samples, device
+
+    def key(self, args: tuple[Any, ...]) -> Hashable:
+        (audio,) = args
+        if not isinstance(audio, Tensor) or audio.dtype != torch.float32 or audio.dim() != 1:
+            raise RequestError("audio must be a float32 tensor [samples] of one channel")
+        if not 0 < len(audio) <= self.num_samples:
+            raise RequestError(
+                f"audio of {len(audio)} samples: the model takes 1 to {self.num_samples}. Cut it into clips"
+            )
+        return audio.device
+
+    def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        audio_BN = torch.zeros(len(calls), self.num_samples, device=calls[0][0].device)
+        for row_N, (audio,) in zip(audio_BN, calls):
+            row_N[: len(audio)] = audio
+        return [sent(audio_BN, self.device)]
 
 
 def _image(args: tuple[Any, ...], num_channels: int) -> tuple[Tensor, int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -42,8 +43,10 @@ def build(
     dtype: torch.dtype,
     device: torch.device,
     options: Options,
+    warm: Callable[[], object] | None = None,
 ) -> Machinery:
-    """Allocate rows and states, try the largest step, allocate the caches.
+    """Allocate rows and states, try the largest step, allocate the caches. warm: another stage's largest
+    launch, for which the caches leave room.
 
     Raises MachineError if there is no room, UsageError for prefix caching with states.
     """
@@ -60,7 +63,7 @@ def build(
     graphs = DecodeGraphs(device, limits.max_rows, limits.max_len, options.enforce_eager)
     runner = ModelRunner(model, rows, graphs)
     if options.num_kv_cache_blocks is None:
-        blocks = _size_cache(runner, vocabulary, limits, dtype, options.gpu_memory_utilization)
+        blocks = _size_cache(runner, vocabulary, limits, dtype, options.gpu_memory_utilization, warm)
     else:
         blocks = [options.num_kv_cache_blocks] * len(specs)
     sizes = memory.block_bytes(model, limits.block_size, dtype)
@@ -82,14 +85,19 @@ def build(
 
 
 def _size_cache(
-    runner: ModelRunner, vocabulary: int, limits: memory.Limits, dtype: torch.dtype, utilization: float
+    runner: ModelRunner,
+    vocabulary: int,
+    limits: memory.Limits,
+    dtype: torch.dtype,
+    utilization: float,
+    warm: Callable[[], object] | None,
 ) -> list[int]:
     if runner.device.type != "cuda":
         return memory.blocks_for(runner.model, limits, memory.CPU_CACHE_BYTES, dtype)
     allocate(runner.model, 2, limits.block_size, dtype, runner.device)  # null blocks for the dry run
     graphs, runner.graphs.disabled = runner.graphs.disabled, "dry run"
     try:
-        room = memory.free_for_cache(runner, limits, vocabulary, utilization)
+        room = memory.free_for_cache(runner, limits, vocabulary, utilization, warm)
     finally:
         runner.graphs.disabled = graphs
     runner.forget_counts()

@@ -48,7 +48,7 @@ class ImageModel:
         if self.device.index is not None:
             torch.cuda.set_device(self.device)
         self.source = find(model, config, size or ("full" if self.device.type == "cuda" else "tiny"))
-        self.source.require(self.answer, type(self).__name__)
+        self.source.require((self.answer,), type(self).__name__)
         self.dtype = self.source.dtype(self.device) if dtype == "auto" else dtype_of(dtype)
         self.overlay = overlay or Overlay.over_baseline()
         memory.require_weights_fit(weights_bytes(self.source, self.dtype), self.device)

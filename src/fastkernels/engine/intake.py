@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from fastkernels.engine.batching import Clips
 from fastkernels.engine.memory import Limits
 from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.program import Tokens
@@ -31,6 +34,7 @@ class Intake:
     scheduler: Scheduler
     stop_ids: tuple[int, ...]  # end of sequence
     seeds: np.random.Generator  # for requests without a seed
+    clips: Clips | None = None  # of a model that listens
 
     def needs(
         self,
@@ -62,6 +66,33 @@ class Intake:
         need = Tokens("lm", self._ids(prompt), sampling, None if forced is None else _integers(forced))
         self.check(need)
         return need
+
+    def audio(self, prompt: Prompt) -> Tensor | None:
+        """The clip of a prompt for a model that listens, {"prompt_token_ids": ..., "multi_modal_data":
+        {"audio": samples}}; a RequestError where there is one and should be none, or the other way round."""
+        given = prompt.get("multi_modal_data") if isinstance(prompt, Mapping) else None
+        if given is not None and (not isinstance(given, Mapping) or list(given) != ["audio"]):
+            raise RequestError(f"multi_modal_data must be {{'audio': samples}}, not {given!r:.60}")
+        if given is None and self.clips is None:
+            return None
+        if self.clips is None:
+            raise RequestError("this model takes no audio")
+        if given is None:
+            raise RequestError(
+                "this model needs audio: {'prompt_token_ids': ..., 'multi_modal_data': {'audio': samples}}"
+            )
+        samples = given["audio"]
+        audio = torch.from_numpy(samples) if isinstance(samples, np.ndarray) else samples
+        self.clips.key((audio,))
+        return audio
+
+    def audios(self, prompts: list[Prompt]) -> list[Tensor | None]:
+        """The clip of each prompt; a RequestError names the first that is wrong."""
+        found = []
+        for index, prompt in enumerate(prompts):
+            with named(index):
+                found.append(self.audio(prompt))
+        return found
 
     def _ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
@@ -136,6 +167,7 @@ class Intake:
             stop_ids=stops,
             forced=need.forced,
             on_token=need.on_token,
+            source=need.source,
             masked_ids=self._masked_ids(params) if is_free else (),
             transcript=self.text.transcript(params, is_free) if is_read else None,
         )

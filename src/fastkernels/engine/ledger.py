@@ -101,7 +101,7 @@ class Ledger:
         """Take a request out wherever it is; what is in flight for it comes back to nobody."""
         if request.finish_reason is not None:
             return
-        request.finish_reason = "abort"
+        request.finish_reason, request.source = "abort", None
         rows = np.flatnonzero(self.serial_R == request.serial)
         if len(rows):
             self.leave(int(rows[0]))

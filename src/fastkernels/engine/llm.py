@@ -5,6 +5,9 @@ llm = LLM("llama", config="tiny", seed=1)          a registered configuration: s
 outputs = llm.generate([[1, 2, 3]], SamplingParams(temperature=0.0, max_tokens=8))
 outputs[0].outputs[0].token_ids
 
+A model that listens (`LLM("whisper")`) takes prompts of the form
+{"prompt_token_ids": ids, "multi_modal_data": {"audio": samples}}.
+
 A server adds, steps and aborts requests itself: `add_request`, `step`, `abort` (loop.py).
 """
 
@@ -22,17 +25,19 @@ import torch
 from fastkernels.engine import memory
 from fastkernels.engine.build import Options, build
 from fastkernels.engine.intake import Intake, Prompt, as_list
+from fastkernels.engine.listener import Listener
 from fastkernels.engine.loop import Loop, language_model
 from fastkernels.engine.machine import device_of, dtype_of
 from fastkernels.engine.outputs import Reader, whole
 from fastkernels.engine.params import SamplingParams
-from fastkernels.engine.program import Engine, Tokens
+from fastkernels.engine.program import Engine, Stage, Tokens
 from fastkernels.engine.requests import Request, RequestOutput
 from fastkernels.engine.stages import TokenStage
 from fastkernels.engine.text import Text
 from fastkernels.errors import UsageError
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import find, load_model, weights_bytes
+from fastkernels.nn.cache import has_source
 from fastkernels.records import Size
 
 # Requests that run at once when the caller does not say.
@@ -81,7 +86,7 @@ class LLM:
         if self.device.index is not None:
             torch.cuda.set_device(self.device)
         self.source = find(model, config, size or ("full" if self.device.type == "cuda" else "tiny"))
-        self.source.require("tokens", "LLM")
+        self.source.require(("tokens", "speech"), "LLM")
         self.dtype = self.source.dtype(self.device) if dtype == "auto" else dtype_of(dtype)
         self.limits = self._limits(max_num_seqs, max_model_len, max_num_batched_tokens, block_size)
         self.overlay = overlay or Overlay.over_baseline()
@@ -98,8 +103,10 @@ class LLM:
             gpu_memory_utilization,
         )
         self.limits = dataclasses.replace(self.limits, max_rows=rows)
+        self.listener = Listener(self.model, self.device, enforce_eager) if has_source(self.model) else None
         options = Options(gpu_memory_utilization, num_kv_cache_blocks, enforce_eager, enable_prefix_caching)
-        machinery = build(self.model, self.vocabulary, self.limits, self.dtype, self.device, options)
+        warm = None if self.listener is None else self.listener.largest
+        machinery = build(self.model, self.vocabulary, self.limits, self.dtype, self.device, options, warm)
         self.runner, self._scheduler, self._pools = machinery.runner, machinery.scheduler, machinery.pools
         self._intake = Intake(
             self.text,
@@ -108,12 +115,17 @@ class LLM:
             self._scheduler,
             self.source.stop_ids,
             seeds=np.random.default_rng(seed),
+            clips=None if self.listener is None else self.listener.clips,
         )
-        self.engine = Engine({"lm": TokenStage(self._scheduler, self.runner, self._intake.make_request)})
+        stages: dict[str, Stage] = {}
+        if self.listener is not None:
+            stages["encoder"] = self.listener.stage(self._scheduler.ledger)
+        stages["lm"] = TokenStage(self._scheduler, self.runner, self._intake.make_request)
+        self.engine = Engine(stages)
         self._loop = Loop(self.engine, self._intake)
 
     def _limits(self, rows: int | None, length: int | None, tokens: int, block_size: int) -> memory.Limits:
-        reach = self.source.config.get("max_position_embeddings")
+        reach = self.source.config.get(self.source.architecture.positions)
         length = reach if length is None else length
         if not isinstance(length, int) or (reach is not None and length > reach):
             raise UsageError(f"max_model_len={length}: the model's positions end at {reach}")
@@ -153,7 +165,7 @@ class LLM:
         if self.has_unfinished_requests():
             raise UsageError("generate() cannot run beside requests of add_request(): step them to their end")
         listed = as_list(prompts)
-        needs = self._intake.needs(listed, sampling_params, forced)
+        needs, audios = self._intake.needs(listed, sampling_params, forced), self._intake.audios(listed)
         texts = [prompt if isinstance(prompt, str) else None for prompt in listed]
         done = 0
 
@@ -166,7 +178,7 @@ class LLM:
         if on_token is not None:
             readers = [Reader(str(i), text) for i, text in enumerate(texts)]
             needs = [_read(need, reader, on_token) for need, reader in zip(needs, readers)]
-        finished = self.engine.run((language_model(need) for need in needs), count)
+        finished = self.engine.run(map(language_model, needs, audios), count)
         return [whole(str(i), text, one, self.text) for i, (text, one) in enumerate(zip(texts, finished))]
 
     def add_request(
@@ -205,12 +217,15 @@ class LLM:
     @contextlib.contextmanager
     def eager(self) -> Iterator[None]:
         """Without CUDA graphs for the body: hooks on modules see every call."""
-        graphs = self.runner.graphs
-        before, graphs.disabled = graphs.disabled, "eager()"
+        both = [self.runner.graphs, *([] if self.listener is None else [self.listener.graphs])]
+        before = [graphs.disabled for graphs in both]
+        for graphs in both:
+            graphs.disabled = "eager()"
         try:
             yield
         finally:
-            graphs.disabled = before
+            for graphs, disabled in zip(both, before):
+                graphs.disabled = disabled
 
     def stats(self) -> dict[str, Any]:
         """Counters since the start (eager steps by reason), and memory in bytes."""
@@ -229,6 +244,7 @@ class LLM:
             "state_bytes": sum(state.numel() * state.element_size() for state in self.runner.rows.states),
             "prefix_tokens_asked": 0 if prefixes is None else prefixes.num_asked,
             "prefix_tokens_found": 0 if prefixes is None else prefixes.num_found,
+            **({} if self.listener is None else {"encoder": self.listener.graphs.stats()}),
         }
 
 

@@ -10,16 +10,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from torch import Tensor
+
 from fastkernels.engine.intake import Intake, Prompt
 from fastkernels.engine.outputs import Reader, whole
 from fastkernels.engine.params import SamplingParams
-from fastkernels.engine.program import Engine, Program, Tokens
+from fastkernels.engine.program import Call, Engine, Program, Tokens
 from fastkernels.engine.requests import Request, RequestOutput
 from fastkernels.errors import RequestError
 
 
-def language_model(need: Tokens) -> Program:
-    """The program of a language model: one need."""
+def language_model(need: Tokens, audio: Tensor | None = None) -> Program:
+    """The program of a language model: one need; of one that listens, the states of its clip before it."""
+    if audio is not None:
+        need = replace(need, source=(yield Call("encoder", audio)))
     return (yield need)
 
 
@@ -46,7 +50,7 @@ class Loop:
         request_id = self._unused_id() if request_id is None else request_id
         if request_id in self._numbers:
             raise RequestError(f"request_id={request_id!r}: a request of this name is not finished")
-        need = self.intake.need(prompt, sampling_params)
+        need, audio = self.intake.need(prompt, sampling_params), self.intake.audio(prompt)
         reader = Reader(request_id, prompt if isinstance(prompt, str) else None)
         if stream:
 
@@ -54,7 +58,7 @@ class Loop:
                 self._pieces.append(reader.news(request))
 
             need = replace(need, on_token=read)
-        number = self.engine.start(language_model(need))
+        number = self.engine.start(language_model(need, audio))
         self._readers[number], self._numbers[request_id] = reader, number
         return request_id
 

@@ -3,6 +3,7 @@ once the largest step has been tried."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from fastkernels.engine.cache import TableDiff
 from fastkernels.engine.plan import Plan
 from fastkernels.engine.runner import ModelRunner
 from fastkernels.errors import MachineError
-from fastkernels.nn.cache import cache_groups, paged_owners, state_dtype, state_owners
+from fastkernels.nn.cache import cache_groups, paged_owners, state_owners
 
 # On CPU memory is shared with everything else: enough for small models, never a large part of the machine.
 CPU_CACHE_BYTES = 256 << 20
@@ -50,8 +51,11 @@ def block_bytes(model: nn.Module, block_size: int, dtype: torch.dtype) -> list[i
 
 def row_bytes(model: nn.Module, dtype: torch.dtype) -> int:
     """Bytes of the states of one row, of all layers."""
-    shapes = [shape for _, _, state in state_owners(model) for _, shape in state.tensors]
-    return sum(int(np.prod(shape)) for shape in shapes) * state_dtype(dtype).itemsize
+    return sum(
+        int(np.prod(shape)) * state.dtype(dtype).itemsize
+        for _, _, state in state_owners(model)
+        for _, shape in state.tensors
+    )
 
 
 def rows_for_states(
@@ -102,14 +106,22 @@ def blocks_for(model: nn.Module, limits: Limits, budget_bytes: int, dtype: torch
     return blocks
 
 
-def free_for_cache(runner: ModelRunner, limits: Limits, vocabulary: int, utilization: float) -> int:
-    """Bytes of the GPU that caches may take, found by running the largest steps."""
+def free_for_cache(
+    runner: ModelRunner,
+    limits: Limits,
+    vocabulary: int,
+    utilization: float,
+    warm: Callable[[], object] | None = None,
+) -> int:
+    """Bytes of the GPU that caches may take, found by running the largest steps (and `warm`)."""
     device = runner.device
     torch.cuda.synchronize(device)
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     for plan in largest_steps(limits, len(runner.rows.tables_GRN)):
         runner.launch(plan).result()
+    if warm is not None:
+        warm()
     peak = torch.cuda.max_memory_allocated(device) - before
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)

@@ -3,6 +3,8 @@
     def chat(tokens, sampling):   return (yield Tokens("lm", tokens, sampling))
     def caption(image, tokens):   features = yield [Call("vision", patch) for patch in image]
                                   return (yield Tokens("lm", splice(tokens, features), sampling))
+    def listen(audio, need):      states = yield Call("encoder", audio)
+                                  return (yield replace(need, source=states))
 
 Each yield names a stage and its input, alone or in a list. The engine collects what is pending, the stages
 group calls that fit together and launch them, and each generator resumes with its result (a list for a list).
@@ -14,6 +16,8 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.requests import Request
 from fastkernels.errors import RequestError
@@ -22,13 +26,15 @@ from fastkernels.errors import RequestError
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """Continue `tokens` in a TokenStage. forced: ids that are fed in place of the sampled ones. on_token:
-    called with the request after each step that gave it a token."""
+    called with the request after each step that gave it a token. source: encoder states [S, D] for a model
+    that attends to them."""
 
     stage: str
     tokens: list[int]
     sampling: SamplingParams
     forced: list[int] | None = None
     on_token: Callable[[Request], None] | None = None
+    source: Tensor | None = None
 
 
 class Call:

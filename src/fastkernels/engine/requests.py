@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.transcript import Transcript
 
@@ -58,6 +60,7 @@ class Request:
     inflight: int = 0  # samples launched before a preemption, not yet back
     finish_reason: str | None = None  # "stop", "length" or "abort"
     stop_token: int | None = None  # the stop id that ended it
+    source: Tensor | None = None  # encoder states [S, D] for its layers, while it is not finished
     transcript: Transcript | None = None  # its text so far, where somebody reads it as it grows
 
     @property

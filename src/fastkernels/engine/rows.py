@@ -86,8 +86,7 @@ class DeviceRows:
 
     def inputs(self, sections: Sections, extent: Extent) -> Inputs:
         """Apply a packet of `pack` and build the step."""
-        if extent.num_admitted:
-            self._admit(sections, extent)
+        begun_A = self._admit(sections, extent) if extent.num_admitted else None
         self._update_tables(sections)
         rows_B = sections["rows"].long()
         rows_S, targets_S = sections["sampled_rows"].long(), sections["targets"].long()
@@ -111,6 +110,7 @@ class DeviceRows:
             num_decodes=extent.num_decodes,
             max_query_len=extent.max_query_len,
             max_seq_len=extent.max_seq_len,
+            begun_A=begun_A,
         )
         ids_T = self.tokens_RL[row_of_T, positions_T].long()
         is_every = len(rows_S) == extent.num_tokens
@@ -170,7 +170,8 @@ class DeviceRows:
         kept_S = torch.where(self.frozen_R[rows_S], self.tokens_RL[rows_S, targets_S], ids_S.int())
         self.tokens_RL[rows_S, targets_S] = kept_S
 
-    def _admit(self, sections: Sections, extent: Extent) -> None:
+    def _admit(self, sections: Sections, extent: Extent) -> Tensor:
+        """Take the rows of the requests that begin, [A]."""
         rows_A = sections["admitted.rows"].long()
         # In stream order: behind the last step of the row's former owner, before the first of its new one.
         for state in self.states:
@@ -186,6 +187,7 @@ class DeviceRows:
         at_U = torch.arange(extent.num_uploaded, device=self.device)
         at_U -= torch.repeat_interleave(sections["admitted.offsets"].long(), lengths_A, **spread)
         self.tokens_RL[rows_U, at_U] = sections["admitted.ids"]
+        return rows_A
 
     def _update_tables(self, sections: Sections) -> None:
         for g, table_RN in enumerate(self.tables_GRN):

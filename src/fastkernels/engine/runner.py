@@ -62,10 +62,12 @@ class ModelRunner:
             choice = self._eager(plan, variant)
         return self._to_host(plan, choice)
 
-    def compute(self, inputs: Inputs, variant: Variant) -> Choice | None:
-        """Forward, head, sampler and write-back; None when no row samples."""
+    def compute(self, inputs: Inputs, variant: Variant, sources: list[Tensor] | None = None) -> Choice | None:
+        """Forward, head, sampler and write-back; None when no row samples. sources: encoder states of the
+        requests that begin, where the model attends to them."""
+        encoded = [torch.cat(sources)] if sources else []
         with use_step(inputs.step):
-            hidden_TD = self.model(inputs.input_ids_T, inputs.positions_T)
+            hidden_TD = self.model(inputs.input_ids_T, inputs.positions_T, *encoded)
             if not len(inputs.rows_S):
                 return None
             hidden_SD = hidden_TD if inputs.last_S is None else hidden_TD[inputs.last_S]
@@ -88,7 +90,8 @@ class ModelRunner:
     def _eager(self, plan: Plan, variant: Variant) -> Choice | None:
         packet, extent = pack(plan, self.shapes(variant))
         sections = split(self._uploader.send(packet), packet.sections)
-        return self.compute(self.rows.inputs(sections, extent), variant)
+        sources = [a.request.source for a in plan.admitted if a.request.source is not None]
+        return self.compute(self.rows.inputs(sections, extent), variant, sources)
 
     def _replay(self, plan: Plan, size: int, variant: Variant) -> tuple[Choice | None, str | None]:
         """Replay the graph for this many rows, captured if it is the first such step; or why it cannot be."""

@@ -1,10 +1,15 @@
 """How far the right answer itself moves when the inputs move by a rounding.
 
-    m = max over a few draws of  ||o(x (1 + step xi(x))) - o(x)|| / ||o(x)||,     xi uniform in [-1, 1]
+    m = max over a few draws of  ||o(x (1 + step xi)) - o(x)|| / ||o(x)||
 
-xi is a function of the value, as a rounding is: equal values move together. Where all elements of a row are
-equal, roundings do not average out, and a softmax over such rows moves by several times what independent
-ones would give.
+Each draw moves the inputs as roundings do:
+
+    of values   xi is uniform in [-1, 1] and a function of the value: equal values move together. Where all
+                elements of a row are equal, roundings do not average out, and a softmax over such rows moves
+                by several times what independent ones would give.
+    of sums     single operations only; between several, values are rounded. Adding up a row rounds each
+                partial sum, by half a step at most: as if all elements before it had moved. So xi is a random
+                walk along the row. A layer norm of equal values is nothing but that.
 
 One draw of inputs compares two numbers with luck in them: the candidate's error and the baseline's. In a
 module of several operations (a softmax between two matrix products, a single row) a rounding is amplified by
@@ -12,8 +17,7 @@ what the inputs happen to be, and two correct kernels differ by more than k = 2 
 result that is exact for inputs one rounding away is not wrong, so where the error-ratio gate says no, the
 candidate is held against k max(e(b), u, m) as well. It costs some oracle runs and is done only then.
 
-Sums round as well, by their order, which no input shows. So m also holds the error of plain arithmetic: the
-reference in the case's own dtype on these inputs.
+m also holds the error of plain arithmetic: the reference in the case's own dtype on these inputs.
 
 step is what the arithmetic rounds by: eps of the case's dtype for a module that hands rounded intermediates
 on (level 2 and above), eps of float32 for a single operation, which is computed in float32 and rounded once.
@@ -37,8 +41,11 @@ Outputs = Mapping[str, Tensor]
 
 def step(case: Case) -> float:
     """The relative rounding of one operation inside this task."""
-    dtype = getattr(torch, case.dtype) if case.task[1] != "1" else torch.float32
-    return torch.finfo(dtype).eps
+    return torch.finfo(torch.float32 if _is_single(case) else getattr(torch, case.dtype)).eps
+
+
+def _is_single(case: Case) -> bool:
+    return case.task.startswith("L1/")
 
 
 def conditioning(
@@ -53,8 +60,9 @@ def conditioning(
     the case's dtype."""
     found = _errors(plain(inputs), truth, case)
     for draw in range(DRAWS):
-        moved = {name: _moved(tensor, step(case), seed + draw) for name, tensor in inputs.items()}
-        found = merge(found, _errors(oracle(moved), truth, case))
+        for xi in (_of_values, _of_sums) if _is_single(case) else (_of_values,):
+            moved = {name: _moved(tensor, step(case), xi, seed + draw) for name, tensor in inputs.items()}
+            found = merge(found, _errors(oracle(moved), truth, case))
     return found
 
 
@@ -67,16 +75,23 @@ def _errors(outputs: Outputs, truth: Outputs, case: Case) -> dict[str, Errors]:
     }
 
 
-def _moved(tensor: Tensor, step: float, seed: int) -> Tensor:
+def _moved(tensor: Tensor, step: float, xi: Callable[[Tensor, int], Tensor], seed: int) -> Tensor:
     if not tensor.is_floating_point():
         return tensor
     wide = tensor.to(torch.float64)
-    return wide * (1 + step * _xi(wide, seed))
+    return wide * (1 + step * xi(wide, seed))
 
 
-def _xi(values: Tensor, seed: int) -> Tensor:
+def _of_values(values: Tensor, seed: int) -> Tensor:
     """Uniform in [-1, 1): the bits of a float64, stirred."""
     mixed = values.contiguous().view(torch.int64) + (2 * seed + 1) * _ODD % 2**63
     for shift in (32, 29):
         mixed = (mixed ^ (mixed >> shift)) * _ODD
     return mixed.to(torch.float64) / 2**63
+
+
+def _of_sums(values: Tensor, seed: int) -> Tensor:
+    """A random walk from the end of each row, whose steps are uniform in [-1/2, 1/2)."""
+    generator = torch.Generator(values.device).manual_seed(seed)
+    steps = torch.empty_like(values).uniform_(-0.5, 0.5, generator=generator)
+    return steps.flip(-1).cumsum(-1).flip(-1) if values.dim() else steps

@@ -13,7 +13,7 @@ from fastkernels.records import KernelReport, KernelRow, KernelSummary
 
 # What parts of one report have in common; their cases, seeds and hours are their own.
 _ONE_MACHINE = ("device", "torch", "triton", "cuda", "driver", "libraries", "fastkernels", "git_revision")
-_ONE_QUESTION = ("device", "contract", "size", "self_test", "providers")
+_ONE_QUESTION = ("device", "contract", "size", "self_test", "providers", "golden")
 
 
 def summarize(rows: Sequence[KernelRow], wall_s: float, measuring_s: float) -> KernelSummary:

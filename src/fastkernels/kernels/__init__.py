@@ -8,7 +8,10 @@ from fastkernels.kernels.activation import activation
 from fastkernels.kernels.base import Implementation, Kernel, registered, reload_policy, skipped, use
 from fastkernels.kernels.bias_activation import bias_activation
 from fastkernels.kernels.box_decode import box_decode
+from fastkernels.kernels.causal_conv1d import causal_conv1d, causal_conv1d_update
+from fastkernels.kernels.conv1d import conv1d
 from fastkernels.kernels.conv2d import conv2d
+from fastkernels.kernels.cross_attention import cross_attention
 from fastkernels.kernels.decode_attention import decode_attention
 from fastkernels.kernels.dense_attention import dense_attention
 from fastkernels.kernels.embedding import embedding
@@ -19,13 +22,18 @@ from fastkernels.kernels.grouped_linear import grouped_linear
 from fastkernels.kernels.kv_cache import store_kv
 from fastkernels.kernels.layer_norm import layer_norm
 from fastkernels.kernels.linear import linear
+from fastkernels.kernels.log_mel import log_mel, mel_filters
 from fastkernels.kernels.max_pool2d import max_pool2d
+from fastkernels.kernels.modulated_layer_norm import modulated_layer_norm
 from fastkernels.kernels.moe_permute import moe_align, moe_sum
 from fastkernels.kernels.prefill_attention import prefill_attention
 from fastkernels.kernels.resize_grid import resize_grid
 from fastkernels.kernels.rms_norm import add_rms_norm, rms_norm
 from fastkernels.kernels.rope import rope, rotary_table
+from fastkernels.kernels.rope_pairs import rope_pairs
 from fastkernels.kernels.sample import sample
+from fastkernels.kernels.selective_scan import selective_scan, selective_state_update
+from fastkernels.kernels.sinusoidal import sinusoidal
 from fastkernels.kernels.softmax import softmax
 from fastkernels.kernels.top_detections import top_detections
 from fastkernels.kernels.topk_softmax import topk_softmax
@@ -38,8 +46,12 @@ __all__ = [
     "add_rms_norm",
     "bias_activation",
     "box_decode",
+    "causal_conv1d",
+    "causal_conv1d_update",
     "chunk_gla",
+    "conv1d",
     "conv2d",
+    "cross_attention",
     "decode_attention",
     "dense_attention",
     "embedding",
@@ -48,7 +60,10 @@ __all__ = [
     "grouped_linear",
     "layer_norm",
     "linear",
+    "log_mel",
     "max_pool2d",
+    "mel_filters",
+    "modulated_layer_norm",
     "moe_align",
     "moe_sum",
     "prefill_attention",
@@ -58,8 +73,12 @@ __all__ = [
     "resize_grid",
     "rms_norm",
     "rope",
+    "rope_pairs",
     "rotary_table",
     "sample",
+    "selective_scan",
+    "selective_state_update",
+    "sinusoidal",
     "skipped",
     "softmax",
     "store_kv",

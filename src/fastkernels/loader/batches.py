@@ -78,11 +78,16 @@ class Layout:
         return torch.randperm(pool_rows(self.batch) - 1, generator=generator)[: len(self._rows)] + 1
 
     @cached_property
+    def begun(self) -> Tensor:
+        """int64 [A]: those of `rows` whose requests begin in this step."""
+        return self.rows[torch.tensor([query == seq for query, seq in self._rows])]
+
+    @cached_property
     def state_kinds(self) -> tuple[Tensor, Tensor]:
         """bool [rows of the pool] each: the row is a request's; its request begins in this step."""
         is_owned, is_new = (torch.zeros(pool_rows(self.batch), dtype=torch.bool) for _ in range(2))
         is_owned[self.rows] = True
-        is_new[self.rows] = torch.tensor([query == seq for query, seq in self._rows])
+        is_new[self.begun] = True
         return is_owned, is_new
 
     @cached_property
@@ -149,10 +154,10 @@ Runs = tuple[tuple[int, int, int], ...]
 
 
 @lru_cache(maxsize=8)  # a trial asks for the same one for its tables, its slots and each of its caches
-def _layout(rows: Runs, grids: Runs, block_size: int, num_blocks: int, seed: int) -> Layout:
-    return Layout(Batch(rows=rows, grids=grids, block_size=block_size), num_blocks, seed)
+def _layout(rows: Runs, grids: Runs, text: int, block_size: int, num_blocks: int, seed: int) -> Layout:
+    return Layout(Batch(rows=rows, grids=grids, text=text, block_size=block_size), num_blocks, seed)
 
 
 def layout(batch: Batch, num_blocks: int, seed: int) -> Layout:
     """The layout of a batch; BaselineError if the pool is too small for it."""
-    return _layout(batch.rows, batch.grids, batch.block_size, num_blocks, seed)
+    return _layout(batch.rows, batch.grids, batch.text, batch.block_size, num_blocks, seed)

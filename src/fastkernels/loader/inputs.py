@@ -5,7 +5,8 @@
     cache.G.I.k_cache     K (and v_cache: V) pool of the module's I-th owner of a Paged cache, in group G
     state.I.NAME          a pool of the module's I-th owner of a State
     step.query_starts     ambient step, for modules that own caches: query_starts, seq_lens, rows,
-    step.slots.G          and for each cache group block_tables.G and slots.G
+    step.slots.G          and for each cache group block_tables.G and slots.G; begun where requests that have
+                          a source begin
 
 A worker gets the tensors and never the seed. Every tensor depends on (seed, its name) alone, so any part of a
 trial can be drawn by itself; the block tables, slots, caches, rows and states of one seed agree with each
@@ -24,7 +25,7 @@ from torch import Generator, Tensor, nn
 from fastkernels.loader import distributions, routing
 from fastkernels.loader.batches import Layout, case_pool_blocks, layout, pool_rows
 from fastkernels.loader.materialize import parameters
-from fastkernels.nn.cache import cache_groups, paged_owners, state_dtype, state_owners
+from fastkernels.nn.cache import cache_groups, has_source, paged_owners, state_owners
 from fastkernels.nn.filters import is_filters
 from fastkernels.records import Case, DType, TensorSpec
 
@@ -35,8 +36,10 @@ _LIMITS = {
     "attended": distributions.ATTENTION,
     "routed": distributions.ORDINARY,
     "routed.attended": distributions.ATTENTION,
+    "routed.recurrent": distributions.ATTENTION,
     "cache": distributions.ATTENTION,
     "state": distributions.ATTENTION,
+    "kept": distributions.ATTENTION,
     "log_decay": distributions.ORDINARY,
 }
 # What a kernel must not read (unused blocks, the end of a last block, states of nobody) is larger than what
@@ -65,8 +68,8 @@ def trial_specs(case: Case, baseline: nn.Module) -> dict[str, TensorSpec]:
         for name in ("k_cache", "v_cache"):
             name = f"cache.{groups.index(paged)}.{index}.{name}"
             specs[name] = TensorSpec(shape=shape, dtype=case.dtype, draw="cache")
-    wide = _DTYPE_NAMES[state_dtype(getattr(torch, case.dtype))]
     for index, (_, _, state) in enumerate(states):
+        wide = _DTYPE_NAMES[state.dtype(getattr(torch, case.dtype))]
         for name, shape in state.tensors:
             shape = (pool_rows(batch), *shape)
             specs[f"state.{index}.{name}"] = TensorSpec(shape=shape, dtype=wide, draw="state")
@@ -74,6 +77,9 @@ def trial_specs(case: Case, baseline: nn.Module) -> dict[str, TensorSpec]:
     specs["step.query_starts"] = TensorSpec(shape=(rows + 1,), dtype="int32", draw="step.query_starts")
     specs["step.seq_lens"] = TensorSpec(shape=(rows,), dtype="int32", draw="step.seq_lens")
     specs["step.rows"] = TensorSpec(shape=(rows,), dtype="int64", draw="step.rows")
+    begun = sum(query == seq for query, seq in zip(batch.query_lens, batch.seq_lens))
+    if begun and has_source(baseline):
+        specs["step.begun"] = TensorSpec(shape=(begun,), dtype="int64", draw="step.begun")
     for group in range(len(groups)):
         specs[f"step.block_tables.{group}"] = TensorSpec(
             shape=(rows, width), dtype="int32", draw="step.block_tables"
@@ -138,8 +144,8 @@ def draw_links(
             routing.plant(value, spec, case, _seed(seed, "routing"))
         if spec.draw == "cache":
             _spoil_unheld(name, value, case, seed)
-        elif spec.draw == "state":
-            _settle_states(value, case, seed)
+        elif spec.draw in ("state", "kept"):
+            _settle_states(value, case, seed, is_kept=spec.draw == "kept")
         elif spec.draw == "log_decay":
             value.copy_(nn.functional.logsigmoid(value).div_(_DECAY_DIVISOR))
         drawn[name] = value
@@ -168,7 +174,7 @@ def _layout(case: Case, seed: int, group: int) -> Layout:
 def _attends(draws: set[str]) -> bool:
     """Whether these arguments are of softmax attention, over a cache or over packed rows. Linear attention
     has packed rows too, and a state."""
-    return "cache" in draws or ("step.query_starts" in draws and "state" not in draws)
+    return bool(draws & {"cache", "kept"}) or ("step.query_starts" in draws and "state" not in draws)
 
 
 def _attended(spec: TensorSpec, head: int | None) -> TensorSpec:
@@ -192,14 +198,15 @@ def _spoil_unheld(name: str, pool: Tensor, case: Case, seed: int) -> None:
     pool.mul_(scale_NP.to(pool.device, pool.dtype).view(1, *pool.shape[1:3], *[1] * (pool.dim() - 3)))
 
 
-def _settle_states(pool: Tensor, case: Case, seed: int) -> None:
-    """States [links, R, ...] as an engine gives them: zero for requests that begin; nobody's are large."""
+def _settle_states(pool: Tensor, case: Case, seed: int, is_kept: bool) -> None:
+    """States [links, R, ...] as an engine gives them: zero for requests that begin, unless a layer has stored
+    theirs already (`is_kept`); nobody's are large."""
     is_owned, is_new = _layout(case, seed, 0).state_kinds
     if len(is_owned) != pool.shape[1]:
         raise ValueError(
             f"{case.task} {case.id}: {pool.shape[1]} rows of states, its batch has {len(is_owned)}"
         )
-    scale_R = torch.where(is_new, 0, torch.where(is_owned, 1, _GARBAGE_SCALE))
+    scale_R = torch.where(is_new & (not is_kept), 0, torch.where(is_owned, 1, _GARBAGE_SCALE))
     pool.mul_(scale_R.to(pool.device, pool.dtype).view(1, -1, *[1] * (pool.dim() - 2)))
 
 
@@ -209,7 +216,7 @@ def _parameter_spec(name: str, value: Tensor) -> TensorSpec:
     if value.dim() > 1:
         fan_in = value[0].numel() if is_filters(value) else None
         return TensorSpec(shape=shape, dtype=dtype, draw="normal", row=fan_in)
-    low = -0.5 if name.rpartition(".")[2] == "bias" else 0.5
+    low = -0.5 if name.endswith("bias") else 0.5
     return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=low + 1)
 
 

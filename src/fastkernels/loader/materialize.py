@@ -228,4 +228,5 @@ def _step(case: Case, tensors: Mapping[str, Tensor]) -> Step:
         num_decodes=batch.num_decodes,
         max_query_len=max(batch.query_lens[batch.num_decodes :], default=0),
         max_seq_len=max(batch.seq_lens),
+        begun_A=tensors.get("step.begun"),
     )

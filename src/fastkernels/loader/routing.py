@@ -2,6 +2,7 @@
 
     ids        k distinct experts for each token; exactly `reached` experts have a token
     order      T k slots by expert, and starts, where each expert's begin (L1/moe_permute)
+    logits     what a router gave; in cases that replay a golden folder alone (golden.py)
 
 Where a task computes the choice itself, its inputs decide. Random ones would leave some tokens within a
 rounding of another choice, where two right implementations give unrelated results; and no skew could be
@@ -23,28 +24,33 @@ from functools import lru_cache
 import torch
 from torch import Generator, Tensor, nn
 
+from fastkernels.loader import golden
+from fastkernels.nn.cache import state_owners
 from fastkernels.nn.routing import routers
 from fastkernels.records import Case, Routing, TensorSpec
 
 LOGIT, GAIN, SPREAD = 3.0, 0.25, 0.1
-LEAST_SCALE = {"routed": 0.0, "routed.attended": 1.0, "routed.embedding": 2.0}
+LEAST_SCALE = {"routed": 0.0, "routed.attended": 1.0, "routed.recurrent": 3.0, "routed.embedding": 2.0}
 _DIRECTIONS_SEED = 0  # directions are facts, not draws: gate and tokens of any two draws fit each other
 
 
 def popularity(routing: Routing) -> Tensor:
-    """float64 [E], sum 1: how likely a single choice falls on the i-th favourite."""
+    """float64 [E], sum 1: how likely a single choice falls on the i-th favourite of drawn routing."""
     rank_E = torch.arange(1, routing.experts + 1, dtype=torch.float64)
     weight_E = torch.ones_like(rank_E) if routing.skew == "uniform" else 1 / rank_E
     return weight_E / weight_E.sum()
 
 
 def reached(routing: Routing, tokens: int) -> int:
-    """Experts that have a token: as many as independent tokens reach on average, rounded.
+    """Experts that have a token: as many as independent tokens reach on average, rounded; as captured ones
+    did where they are replayed.
 
     For skewed routing the chance that a token has an expert is that of k draws with replacement.
     """
     if not tokens:
         return 0
+    if routing.golden is not None:
+        return golden.reached(routing.golden, tokens)
     p_E = popularity(routing)
     k = routing.top_k
     one_E = p_E * k if routing.skew == "uniform" else 1 - (1 - p_E) ** k
@@ -52,10 +58,12 @@ def reached(routing: Routing, tokens: int) -> int:
 
 
 def plan(routing: Routing, tokens: int, generator: Generator) -> Tensor:
-    """int64 [T, k], on the CPU; which experts are the favourites is drawn too."""
-    k, favourites = routing.top_k, reached(routing, tokens)
+    """int64 [T, k], on the CPU; which experts are the favourites is drawn too, if they are not captured."""
     if not tokens:
-        return torch.empty(0, k, dtype=torch.int64)
+        return torch.empty(0, routing.top_k, dtype=torch.int64)
+    if routing.golden is not None:
+        return golden.ids(routing.golden, tokens, generator)
+    k, favourites = routing.top_k, reached(routing, tokens)
     uniform_TR = torch.rand(tokens, favourites, generator=generator, dtype=torch.float64)
     # The k largest of log p + Gumbel noise are k draws without replacement.
     keys_TR = popularity(routing)[:favourites].log() - (-uniform_TR.log()).log()
@@ -101,7 +109,9 @@ def routed(specs: Mapping[str, TensorSpec], baseline: nn.Module) -> dict[str, Te
         return {}
     gates = [f"param.{name}.gate.weight" if name else "param.gate.weight" for name, _ in found]
     width = found[0][1].gate_weight.shape[1]
-    draws = {"normal": "routed", "attended": "routed.attended"}
+    # What layers with states add to a row before it reaches the router is larger than averages of values.
+    before = "routed.recurrent" if state_owners(baseline) else "routed"
+    draws = {"normal": before, "attended": "routed.attended"}
     rows = {
         name: draws[spec.draw]
         for name, spec in specs.items()
@@ -114,7 +124,13 @@ def routed(specs: Mapping[str, TensorSpec], baseline: nn.Module) -> dict[str, Te
 
 
 def from_plan(spec: TensorSpec, case: Case, seed: int) -> Tensor:
-    """ids, order or starts of a case; they agree with each other, and so have one number of tokens."""
+    """ids, order, starts or logits of a case; they agree with each other, and so have one number of
+    tokens."""
+    if spec.draw == "routing.logits":
+        source = _routing(case).golden
+        assert source is not None, f"{case.task} {case.id}: only a golden folder has router logits"
+        logits_TE = golden.logits(source, spec.shape[0], Generator().manual_seed(seed))
+        return logits_TE.to(getattr(torch, spec.dtype))
     ids_TK = plan(_routing(case), _tokens(case), Generator().manual_seed(seed))
     order_S, starts_E1 = aligned(ids_TK, _routing(case).experts)
     values = {"routing.ids": ids_TK, "routing.order": order_S, "routing.starts": starts_E1}

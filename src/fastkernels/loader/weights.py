@@ -3,7 +3,8 @@
     find(model)          -> ModelSource   a folder, a Hub id, an architecture id, or a configuration
     load_model(source)   -> nn.Module     with the checkpoint's weights; without a folder seeded random ones
 
-A folder holds `config.json` and `model.safetensors`, or shards with `model.safetensors.index.json`.
+A folder holds `config.json` and `model.safetensors`, or shards with `model.safetensors.index.json`; one of
+diffusers calls them `diffusion_pytorch_model.safetensors`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from fastkernels.records import Size
 from fastkernels.registry.schema import Architecture
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_DIFFUSION_INDEX = "diffusion_pytorch_model.safetensors.index.json"
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
@@ -53,12 +55,13 @@ class ModelSource:
             raise UsageError(f"{self.name}: config.json names the dtype {named!r}, which does not exist")
         return dtype
 
-    def require(self, answer: str, asked_for: str) -> None:
-        """UsageError unless the model gives this kind of answer."""
+    def require(self, answers: tuple[str, ...], asked_for: str) -> None:
+        """UsageError unless the model gives one of these kinds of answers."""
         kind = self.architecture.correctness.kind
-        if kind != answer:
+        if kind not in answers:
             raise UsageError(
-                f"{self.name} answers with {kind}: {asked_for} serves models that answer with {answer}"
+                f"{self.name} answers with {kind}: {asked_for} serves models that answer with "
+                f"{' or '.join(answers)}"
             )
 
     @property
@@ -182,6 +185,8 @@ def tensor_files(folder: Path) -> dict[Path, list[str] | None]:
     """The safetensors files of a folder, each with the tensors that the index expects in it (None: whatever
     it holds)."""
     index, single = folder / _INDEX, folder / _SINGLE
+    if not index.is_file():
+        index = folder / _DIFFUSION_INDEX
     if index.is_file():
         placed = _read_json(index).get("weight_map")
         if not isinstance(placed, dict) or not placed:

@@ -10,8 +10,8 @@
                states, but of requests that begin
     written    every output once; a paged cache: the entries of the step's tokens; the states of all requests
     flops      2 M N K of matrix products (M slots of one by experts) and convolutions (M places, K elements
-               of a filter), 4 H K of each visible (query, key)
-               pair of attention, 4 H K V of each token of linear attention
+               of a filter), 4 H K of each visible (query, key) pair of attention, 4 H K V of each token of
+               linear attention; a scan's are no products
 
 Intermediates, block tables and position tables count nothing, so the floor is never too high. R, W and F are
 measured ceilings (registry/devices/*.yaml, or measured at run time: ceilings.py).
@@ -33,6 +33,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from fastkernels.kernels.base import observe
+from fastkernels.kernels.conv1d import num_frames
 from fastkernels.kernels.conv2d.shapes import output_shape
 from fastkernels.loader.inputs import trial_specs
 from fastkernels.loader.materialize import bind, build_module
@@ -163,7 +164,13 @@ class _Watch:
             "decode_attention": self._decode,
             "chunk_gla": self._chunk_gla,
             "recurrent_gla": self._recurrent_gla,
+            "causal_conv1d": self._conv,
+            "causal_conv1d_update": self._conv_update,
+            "selective_scan": self._scan,
+            "selective_state_update": self._scan_update,
             "dense_attention": self._dense,
+            "cross_attention": self._cross,
+            "conv1d": self._conv1d,
         }
         self.arguments += [arg for arg in args if isinstance(arg, Tensor)]
         if kernel not in ("embedding", "grouped_linear"):
@@ -232,14 +239,26 @@ class _Watch:
         max_query_len: int,
         max_key_len: int,
     ) -> None:
-        """Every query of a row sees all its keys; with one query a row, that is every key once. Rows that are
-        all of the greatest lengths say so themselves."""
-        rows = len(query_starts) - 1
-        if (len(q), len(k)) == (rows * max_query_len, rows * max_key_len):
+        """Every query of a row sees all its keys; with one query a row, that is every key once. A module that
+        makes its rows itself, all of one length, has no batch to say so."""
+        count = len(query_starts) - 1
+        if len(q) == count * max_query_len and len(k) == count * max_key_len:
             pairs = len(q) * max_key_len
         else:
             pairs = sum(min(query, max_query_len) * seq for query, seq in self._rows())
         self._add(q, 4 * q.shape[-1] * q.shape[-2] * pairs)
+
+    def _cross(self, q: Tensor, k: Tensor, v: Tensor, starts: Tensor, rows: Tensor, *rest: Any) -> None:
+        """Every query sees all keys that its request keeps; what this call has stored need not come from
+        memory."""
+        self._add(q, 4 * q.numel() * k.shape[1])
+        for pool in (k, v):
+            fresh = sum(query == seq for query, seq in self._rows()) if id(pool) in self._stored else 0
+            self.cache_read += (rows.shape[0] - fresh) * _bytes(pool[0])
+
+    def _conv1d(self, x: Tensor, weight_NCK: Tensor, bias: Tensor | None, stride: int, padding: int) -> None:
+        frames = num_frames(x.shape[-1], weight_NCK.shape[-1], stride, padding)
+        self._add(x, 2 * x.shape[0] * frames * weight_NCK.numel())
 
     def _attend(
         self, q: Tensor, k_cache: Tensor, v_cache: Tensor, rows: list[tuple[int, int]], window: int
@@ -262,8 +281,26 @@ class _Watch:
         self._linear_attention(q, v, state, self._rows()[: len(rows_B)])
 
     def _linear_attention(self, q: Tensor, v: Tensor, state: Tensor, rows: list[tuple[int, int]]) -> None:
-        """Each token adds to a state and reads it; a request that begins has none to read from memory."""
+        """Each token adds to a state and reads it."""
         self._add(q, 4 * q.numel() * v.shape[-1])
+        self._advance(state, rows)
+
+    def _conv(self, x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, *rest: Any) -> None:
+        self._advance(state, self._rows()[-len(rest[0]) :])
+
+    def _conv_update(self, x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, *rest: Any) -> None:
+        self._advance(state, self._rows()[: len(rest[0])])
+
+    def _scan(self, *args: Any) -> None:
+        state, rows_B = args[8:10]
+        self._advance(state, self._rows()[-len(rows_B) :])
+
+    def _scan_update(self, *args: Any) -> None:
+        state, rows_B = args[8:10]
+        self._advance(state, self._rows()[: len(rows_B)])
+
+    def _advance(self, state: Tensor, rows: list[tuple[int, int]]) -> None:
+        """A request that begins has no state to read from memory."""
         row_bytes = _bytes(state) // len(state)
         self.cache_read += row_bytes * sum(query < seq for query, seq in rows)
         self.cache_written += row_bytes * len(rows)
@@ -318,7 +355,7 @@ def _bytes(x: Tensor) -> int:
 
 def _is_input(name: str, spec: TensorSpec) -> bool:
     """Arguments that are read whole: not pools, and not the tables that say where in them things lie."""
-    return name.startswith("arg.") and spec.draw not in ("cache", "state", "step.block_tables")
+    return name.startswith("arg.") and spec.draw not in ("cache", "state", "kept", "step.block_tables")
 
 
 def _is_cache(name: str, specs: Mapping[str, TensorSpec]) -> bool:

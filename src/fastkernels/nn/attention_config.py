@@ -1,4 +1,4 @@
-"""Grouped-query attention with rotary positions, as a Hugging Face configuration describes it."""
+"""Grouped-query attention, with rotary positions or without, as a Hugging Face configuration describes it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,20 @@ from fastkernels.nn.rope_config import reach, rope_parameters
 
 
 def attention_arguments(config: ConfigReader, head_dim: int | None = None) -> dict[str, Any]:
-    """hidden_size, num_heads, num_kv_heads, head_size, max_position and rope_parameters of a decoder layer.
+    """What `head_arguments` gives, max_position and rope_parameters of a decoder layer.
 
     `head_dim` stands for an absent one; None: hidden_size / heads. A UsageError names the key that is wrong.
     """
+    heads = head_arguments(config, head_dim)
+    if heads["head_size"] % 2:
+        raise config.error("head_dim", f"{heads['head_size']} is odd: rotary positions need pairs")
+    max_position = config.integer("max_position_embeddings")
+    rope = rope_parameters(config, max_position)
+    return {**heads, "max_position": reach(rope, max_position), "rope_parameters": rope}
+
+
+def head_arguments(config: ConfigReader, head_dim: int | None = None) -> dict[str, Any]:
+    """hidden_size, num_heads, num_kv_heads and head_size of a decoder layer."""
     hidden_size, num_heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     num_kv_heads = config.integer("num_key_value_heads", default=num_heads)
     if num_heads % num_kv_heads:
@@ -26,15 +36,9 @@ def attention_arguments(config: ConfigReader, head_dim: int | None = None) -> di
                 "hidden_size", f"{hidden_size} is no multiple of num_attention_heads, {num_heads}"
             )
         head_size = hidden_size // num_heads
-    if head_size % 2:
-        raise config.error("head_dim", f"{head_size} is odd: rotary positions need pairs")
-    max_position = config.integer("max_position_embeddings")
-    rope = rope_parameters(config, max_position)
     return {
         "hidden_size": hidden_size,
         "num_heads": num_heads,
         "num_kv_heads": num_kv_heads,
         "head_size": head_size,
-        "max_position": reach(rope, max_position),
-        "rope_parameters": rope,
     }

@@ -9,6 +9,7 @@ the block tables and slots of the module's group of equal declarations, states b
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,6 @@ class Paged:
 
     shape: tuple[int, ...]
     window: int | None = None
-    source: str = "self"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,19 @@ class State:
     """Tensors of the given shapes for each request, at its row: a pool [rows, *shape] for each name.
 
     Zero when a request takes the row, then what the request's last step left there. A layer reads and writes
-    the rows of the step (`Step.rows_B`) alone. Row 0 is null: padding reads and writes there. Pools are
-    float32 at least, whatever the module's dtype: a recurrence sums over a whole sequence.
+    the rows of the step (`Step.rows_B`) alone. Row 0 is null: padding reads and writes there.
+
+    source: "self", a recurrence over the request's tokens. Pools are float32 at least, whatever the module's
+    dtype: it sums over a whole sequence. "cross", what the layer made of the request's encoder states when it
+    began (`Step.begun_A`), in the module's dtype and never changed after it.
     """
 
     tensors: tuple[tuple[str, tuple[int, ...]], ...]
+    source: Literal["self", "cross"] = "self"
+
+    def dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """Of the pools of a module that computes in `dtype`."""
+        return dtype if self.source == "cross" else torch.promote_types(dtype, torch.float32)
 
 
 class CacheOwner(nn.Module):
@@ -81,9 +89,9 @@ def state_groups(module: nn.Module) -> list[State]:
     return list(dict.fromkeys(spec for _, _, spec in state_owners(module)))
 
 
-def state_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Of the states of a module that computes in `dtype`."""
-    return torch.promote_types(dtype, torch.float32)
+def has_source(module: nn.Module) -> bool:
+    """Whether requests bring encoder states along, which layers below `module` attend to."""
+    return any(state.source == "cross" for _, _, state in state_owners(module))
 
 
 def allocate(
@@ -121,7 +129,7 @@ def allocate_states(
     for group, spec in enumerate(state_groups(module)):
         owners = [owner for _, owner, own in state_owners(module) if own == spec]
         pools = {
-            name: torch.zeros((len(owners), num_rows, *shape), dtype=state_dtype(dtype), device=device)
+            name: torch.zeros((len(owners), num_rows, *shape), dtype=spec.dtype(dtype), device=device)
             for name, shape in spec.tensors
         }
         for index, owner in enumerate(owners):

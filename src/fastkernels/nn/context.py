@@ -1,6 +1,7 @@
 """The ambient step: batch and cache metadata that modules read without carrying it in their signatures.
 
-    T tokens of the step · B rows (requests) · N blocks of the longest row · G cache groups
+    T tokens of the step · B rows (requests) · N blocks of the longest row · G cache groups · A requests that
+    begin
 
 Rows are ordered: the first `num_decodes` rows have exactly one query token and a non-empty cache; prefill
 rows follow. The engine fills the step; in tier 1 a case's context does. Position of a row's query i: seq_len
@@ -9,9 +10,10 @@ rows follow. The engine fills the step; in tier 1 a case's context does. Positio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +35,9 @@ class Step:
     num_decodes: int  # rows 0..num_decodes-1 are decode rows
     max_query_len: int  # longest query among prefill rows (0 without prefill rows)
     max_seq_len: int  # longest seq_len
+    begun_A: Tensor | None = (
+        None  # int64 [A], rows_B of those with a source that begin in this step; None: none
+    )
 
 
 _current: Step | None = None
@@ -72,3 +77,41 @@ def prefill_starts(query_starts_B1: Tensor, num_decodes: int) -> Tensor:
         # A captured graph must compute it anew in every replay.
         return query_starts_B1[num_decodes:] - num_decodes
     return plans.planned(name, tensors, num_decodes, lambda: query_starts_B1[num_decodes:] - num_decodes)
+
+
+def by_phase(
+    update: Callable[..., Tensor],
+    chunk: Callable[..., Tensor],
+    tokens: Sequence[Tensor],
+    others: Sequence[Any],
+) -> Tensor:
+    """What layers that keep a state do with the tokens of a step [T, ...]: decode rows take `update(*tokens,
+    *others, rows)`, prefill rows `chunk(*tokens, *others, rows, query_starts, max_query_len)`.
+
+    others: what has no row for each token, states among them. A step with one kind of rows makes no copy.
+    """
+    now = step()
+    n, rows_B, starts_B1 = now.num_decodes, now.rows_B, now.query_starts_B1
+    if now.max_query_len == 0:
+        return update(*tokens, *others, rows_B)
+    if n == 0:
+        return chunk(*tokens, *others, rows_B, starts_B1, now.max_query_len)
+    decoded = update(*(x[:n] for x in tokens), *others, rows_B[:n])
+    behind = (rows_B[n:], prefill_starts(starts_B1, n), now.max_query_len)
+    return torch.cat((decoded, chunk(*(x[n:] for x in tokens), *others, *behind)))
+
+
+def state_slots(begun_A: Tensor, num_entries: int) -> Tensor:
+    """Where the entries of requests lie in pools [rows, num_entries, ...] seen as one list: int64
+    [A * num_entries]. One tensor for all layers of a forward."""
+
+    def make() -> Tensor:
+        entries = torch.arange(num_entries, device=begun_A.device)
+        return (begun_A[:, None] * num_entries + entries).flatten()
+
+    name, tensors = "context.state_slots", (begun_A,)
+    if torch.compiler.is_compiling():
+        return make()
+    if plans.capturing(begun_A) and not plans.is_planned(name, tensors, num_entries):
+        return make()
+    return plans.planned(name, tensors, num_entries, make)

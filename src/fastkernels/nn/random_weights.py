@@ -2,7 +2,8 @@
 
     norm weights   uniform 0.5 .. 1.5            vectors that are no bias
     biases         normal, std 0.1
-    embeddings     normal, std 1                 matrices below an `embed...` module, not tied to a head
+    embeddings     normal, std 1                 matrices below an `embed...` module, not tied to a head; an
+                                                 `..._embedder` is a projection
     matrices       normal, std 1/sqrt(fan_in)    fan_in: elements of one output row, in a stack [E, N, K]
                                                  below an `experts` module K
     filters        normal, std sqrt(2.6/fan_in)  of convolutions; neighbouring channels are opposite
@@ -51,10 +52,11 @@ def random_weights(model: nn.Module, seed: int) -> None:
 
 def _kind(parameter: Tensor, names: list[str]) -> str:
     if parameter.dim() <= 1:
-        return "bias" if names[0].rpartition(".")[2] == "bias" else "norm"
+        return "bias" if names[0].endswith("bias") else "norm"
     if is_filters(parameter):
         return "filters"
-    return "embedding" if all("embed" in name for name in names) else "matrix"
+    is_table = all("embed" in name and "embedder" not in name for name in names)
+    return "embedding" if is_table else "matrix"
 
 
 def _fan_in(parameter: Tensor, names: list[str]) -> int:

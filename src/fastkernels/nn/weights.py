@@ -10,10 +10,11 @@
 
 `*` stands for one part of a dotted name and keeps its value on both sides. A packed parameter lists, first
 rows first, the tensors that it consists of with their numbers of rows; a stack of matrices [E, N, K] counts
-as E N rows. A split checkpoint tensor lists likewise the parameters that its rows go to. `spellings` are
-other names for whole parameters, packed or not: checkpoints that packed them already, or that call them
-otherwise. Norms that the model has no parameters for are folded first (folding.py), and filters of
-convolutions lie channels last (filters.py). A model carries its map as the attribute `weight_map`.
+as E N rows; rows that no checkpoint has because they are zero are called ZEROS. A split checkpoint tensor
+lists likewise the parameters that its rows go to. `spellings` are other names for whole parameters, packed
+or not: checkpoints that packed them already, or that call them otherwise. Norms that the model has no
+parameters for are folded first (folding.py), and filters of convolutions lie channels last (filters.py). A
+model carries its map as the attribute `weight_map`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from fastkernels.nn.filters import as_stored
 from fastkernels.nn.folding import Folding
 
 MAX_REPORTED = 20
+ZEROS = "zeros"  # in the place of a checkpoint tensor's name
 # Other element types are packed or quantised formats: cast to floats they would be wrong weights.
 _PLAIN_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -61,7 +63,10 @@ class WeightMap:
         """Each checkpoint tensor in a parameter, first rows first; empty if the map lacks it."""
         for pattern, parts in self.packed.items():
             if (values := _match(pattern, parameter)) is not None:
-                return [Source(_fill(name, values), part) for name, part in parts.items()]
+                return [
+                    Source(name if name == ZEROS else _fill(name, values), part)
+                    for name, part in parts.items()
+                ]
         for name, parts in self.split.items():
             for i, (pattern, part) in enumerate(parts.items()):
                 if (values := _match(pattern, parameter)) is not None:
@@ -131,6 +136,8 @@ def destinations(model: nn.Module) -> tuple[dict[str, Destination], list[str]]:
         whole = as_stored(tensor.detach())
         views = rows_RK.split([source.rows for source in sources]) if len(sources) > 1 else [whole]
         for source, view in zip(sources, views):
+            if source.name == ZEROS:
+                continue
             found.setdefault(source.name, Destination()).add(source, view)
     return found, unnamed
 
@@ -160,6 +167,8 @@ def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Non
             misshapen.append(f"misshapen   {name} holds {tensor.dtype}: quantised weights cannot be loaded")
         else:
             place.fill(tensor)
+    for rows in () if unnamed else _zero_rows(model):
+        rows.zero_()
     lacking = dict.fromkeys(missing.values())
     absent = [f"missing     {name}, expected {places[name].shape}" for name in lacking]
     absent += [f"missing     any checkpoint tensor for parameter {name}" for name in unnamed]
@@ -184,7 +193,19 @@ def _whole(name: str | None, parameters: Mapping[str, Tensor], weight_map: Weigh
     if name is None or name not in parameters:
         return None
     parameter = parameters[name].detach()
-    return Destination(weight_map.sources(name, len(_rows(parameter))), [as_stored(parameter)])
+    sources = weight_map.sources(name, len(_rows(parameter)))
+    return Destination((source for source in sources if source.name != ZEROS), [as_stored(parameter)])
+
+
+def _zero_rows(model: nn.Module) -> Iterator[Tensor]:
+    """Rows of packed parameters that no checkpoint tensor fills."""
+    weight_map = _map_of(model)
+    for name, tensor in model.named_parameters():
+        rows_RK = _rows(tensor)
+        sources = weight_map.sources(name, len(rows_RK))
+        if any(source.name == ZEROS for source in sources):
+            views = rows_RK.split([source.rows for source in sources])
+            yield from (view for source, view in zip(sources, views) if source.name == ZEROS)
 
 
 def _map_of(model: nn.Module) -> WeightMap:

@@ -31,9 +31,9 @@ from fastkernels.registry.walk import Load, TaskCall, Walk
 # Arguments that have an entry for each row of the step, so that the batch tells uses apart.
 _OF_ROWS = {"step.seq_lens", "step.rows"}
 # Arguments that say how the step's tokens fall into rows or images: the batch tells such uses apart too.
-_OF_PACKING = {"step.query_starts", "step.grids"}
+_OF_PACKING = {"step.query_starts", "step.grids", "step.begun"}
 _DTYPES: dict[str, DType] = {name: name for name in get_args(DType)}
-Phase = Literal["prefill", "decode", "mixed", "encode", "held-out"]
+Phase = Literal["prefill", "decode", "mixed", "encode", "denoise", "held-out"]
 _SHORT: dict[DType, str] = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
 
 
@@ -86,7 +86,7 @@ class _Builder:
         model_task = registry.task(architecture.task)
         model = Walk(self.load, registry.tasks(), model_task, config.config, config.dtype)
         for batch_name, entry, batch_set in _batches(config):
-            batch = Batch(rows=entry.rows, grids=entry.grids, images=entry.images)
+            batch = Batch(rows=entry.rows, grids=entry.grids, text=entry.text, images=entry.images)
             source = _Source(
                 architecture.id,
                 name,
@@ -94,11 +94,12 @@ class _Builder:
                 batch_name,
                 batch,
                 batch_set.timed,
-                _phase(batch, batch_set),
+                _phase(batch, entry, batch_set),
                 _routing(model.model, entry.routing),
             )
             # In serving the head reads one position of each row, so decode steps cover its shapes.
-            calls = model.step(batch, with_head=batch.num_decodes == len(batch.seq_lens))
+            with_head = batch.num_decodes == len(batch.seq_lens)
+            calls = model.step(batch, with_head, entry.clips)
             self._fold([call for call in calls if call.task.level in entry.levels], source)
 
     def add(self, entry: TaskEntry, case: Case) -> None:
@@ -127,13 +128,14 @@ class _Builder:
         inputs = {name: self._input(call, name, value, batch) for name, value in call.arguments.items()}
         specs = [value for value in inputs.values() if isinstance(value, TensorSpec)]
         floating: list[DType] = [spec.dtype for spec in specs if spec.dtype in _SHORT]
-        dtype = floating[0] if floating else source.config.dtype
-        uses_batch = bool(cache_owners(call.module)) or any(
-            _draw(i).startswith(("step.", "cache", "state")) for i in inputs.values()
-        )
+        is_model = call.task.level == 4
+        # A model's inputs may have another dtype than the model: audio has.
+        dtype = floating[0] if floating and not is_model else source.config.dtype
+        of_batch = ("step.", "cache", "state", "kept")
+        uses_batch = is_model or bool(cache_owners(call.module))
+        uses_batch |= any(_draw(i).startswith(of_batch) for i in inputs.values())
         routes = bool(routers(call.module)) or any(_draw(i).startswith("routing.") for i in inputs.values())
         routing = source.routing if routes else None
-        is_model = call.task.level == 4
         config_name = source.config.cut_name or source.config_name if is_model else source.config_name
         provenance = Provenance(architecture=source.architecture, config=config_name, phase=source.phase)
         return Case(
@@ -159,7 +161,7 @@ class _Builder:
             return TensorSpec(shape=shape, dtype=dtype)
         if draw.draw == "cache":
             shape = (pool_blocks(batch), *shape[1:])
-        if draw.draw == "state":
+        if draw.draw in ("state", "kept"):
             shape = (pool_rows(batch), *shape[1:])
         low, high = (_bound(bound, call.init) for bound in (draw.low, draw.high))
         return TensorSpec(shape=shape, dtype=dtype, draw=draw.draw, low=low, high=high)
@@ -172,11 +174,13 @@ def _batches(config: ModelConfig) -> Iterator[tuple[str, BatchEntry, BatchSet]]:
             yield name, entry, batch_set
 
 
-def _phase(batch: Batch, batch_set: BatchSet) -> Phase:
+def _phase(batch: Batch, entry: BatchEntry, batch_set: BatchSet) -> Phase:
     if batch_set.held_out:
         return "held-out"
-    if batch.grids or batch.images:
+    if entry.clips or batch.images:
         return "encode"
+    if batch.grids:
+        return "denoise" if batch.text else "encode"
     if batch.num_decodes == 0:
         return "prefill"
     return "decode" if batch.num_decodes == len(batch.seq_lens) else "mixed"
@@ -205,7 +209,7 @@ def _rows_of(call: TaskCall, batch: Batch) -> Batch:
         positions = next(x.shape[0] for x in call.arguments.values() if isinstance(x, Tensor)) // images
         return Batch(rows=((images, positions, positions),)) if _attends(call) else batch
     for name, draw in call.task.draws.items():
-        if draw.draw in _OF_ROWS:
+        if draw.draw in _OF_ROWS and name in call.arguments:
             seen: Tensor = call.arguments[name]
             rows = list(zip(batch.query_lens, batch.seq_lens))[seen.storage_offset() :][: seen.shape[0]]
             runs = ((len(list(run)), *row) for row, run in itertools.groupby(rows))
@@ -248,10 +252,13 @@ def _id(
     first = next(spec for spec in inputs.values() if isinstance(spec, TensorSpec))
     dims = "x".join(str(dim) for dim in first.shape[1:])
     label = call.task.label if isinstance(call.task.label, str) else call.task.label[call.variant]
+    # A label without the dimensions leaves those between the first and the features to the tokens: T4x4096.
+    tokens = first.shape[:1] if "{dims}" in label else first.shape[: max(1, len(first.shape) - 1)]
+    counted = ("B" if source.batch.images else "T") + "x".join(map(str, tokens))
     parts = [
         "" if call.variant == "default" else call.variant,
         f"{source.architecture}-{config}",
-        source.batch_name if _attends(call) else f"{'B' if source.batch.images else 'T'}{first.shape[0]}",
+        source.batch_name if _attends(call) else counted,
         label.format(dims=dims, **call.init),
         *_optional(call),
         routing.skew if routing and routing.skew != "uniform" and not _attends(call) else "",

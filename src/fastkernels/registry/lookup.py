@@ -135,13 +135,20 @@ def cases(
     glob matches case ids; one without a wildcard matches anywhere in the id.
     """
     entry = task(task_id) if isinstance(task_id, str) else task_id
-    wanted = None if glob is None else glob if any(c in glob for c in "*?[") else f"*{glob}*"
     model = find_architecture(architecture).id if architecture else None
-    return [
+    found = [
         case
         for case in _cases(data_dir("registry"), entry.id)
         if case.variant in entry.variants
         and (size is None or case.size == size)
         and (model is None or case.provenance.architecture == model)
-        and (wanted is None or fnmatchcase(case.id, wanted))
     ]
+    return matching(found, glob)
+
+
+def matching(found: list[Case], glob: str | None) -> list[Case]:
+    """Those whose id matches; a glob without a wildcard matches anywhere in the id, None everything."""
+    if glob is None:
+        return found
+    wanted = glob if any(c in glob for c in "*?[") else f"*{glob}*"
+    return [case for case in found if fnmatchcase(case.id, wanted)]

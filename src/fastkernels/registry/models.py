@@ -65,8 +65,9 @@ def find_architectures(patterns: Iterable[str] = (), category: str | None = None
 
 
 def architecture_for(hf_config: dict[str, Any]) -> Architecture:
-    """What serves a Hugging Face configuration: by its `architectures`, else by its `model_type`."""
-    classes = set(hf_config.get("architectures") or ())
+    """What serves a Hugging Face configuration: by its `architectures` (diffusers: `_class_name`), else by
+    its `model_type`."""
+    classes = set(hf_config.get("architectures") or filter(None, [hf_config.get("_class_name")]))
     for entry in architectures():
         if classes & set(entry.hf_architectures):
             return entry

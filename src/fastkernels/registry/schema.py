@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveInt, StringConstraints, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, StringConstraints, model_validator
 
 from fastkernels.records import Batch, DType, Record, Size, Skew, TensorSpec
 
@@ -61,6 +61,7 @@ class TaskEntry(Record):
     aliases: tuple[str, ...] = ()  # names in use elsewhere; `name:variant` points at one variant
     draws: dict[str, Draw] = {}  # arguments that are not plain activations
     selects: dict[str, str] = {}  # output of indices -> argument with the logits that they are chosen by
+    replays: dict[str, str] = {}  # argument -> draw that takes it from a golden folder (loader/replay.py)
     label: str | dict[Name, str] = ""  # part of case ids, or of each variant's: "K{in_features}", "D{dims}"
     extra_cases: tuple[ExtraCase, ...] = ()
 
@@ -84,10 +85,13 @@ class TaskEntry(Record):
 
 class BatchEntry(Record):
     """One step of a served model, as `(count, query_len, seq_len)` runs, and how its tokens choose experts;
-    of images, `(count, rows, columns)` of patches, or one `(count, height, width)` in pixels."""
+    of images, `(count, rows, columns)` of patches, each behind `text` tokens of its prompt, or one
+    `(count, height, width)` in pixels. clips: the rows are audio clips with all encoder states."""
 
     rows: tuple[tuple[int, int, int], ...] = ()
     grids: tuple[tuple[int, int, int], ...] = ()
+    text: int = 0
+    clips: bool = False
     images: tuple[int, int, int] | None = None
     routing: Skew = "uniform"
     levels: tuple[Literal[1, 2, 3, 4], ...] = (1, 2, 3, 4)  # levels that take cases from this step
@@ -133,6 +137,32 @@ class ImageSamples(Record):
     resolutions: tuple[Resolution, ...] = Field(min_length=1)
 
 
+class GenerationSamples(Record):
+    """Images that are generated from the same prompts and noise; resolutions take turns."""
+
+    images: PositiveInt
+    resolutions: tuple[Resolution, ...] = Field(min_length=1)
+    prompt_len: PositiveInt
+    steps: PositiveInt
+
+    @model_validator(mode="after")
+    def _each_resolution_twice(self) -> GenerationSamples:
+        """An unrelated image of the same size must be among the samples."""
+        if self.images < 2 * len(self.resolutions) or self.images % len(self.resolutions):
+            raise ValueError(
+                f"{self.images} images do not show {len(self.resolutions)} resolutions twice each"
+            )
+        return self
+
+
+class SpeechSamples(Record):
+    """Audio clips whose greedy transcript by the baseline both sides are forced along."""
+
+    requests: PositiveInt
+    seconds: tuple[PositiveFloat, PositiveFloat]  # lengths are drawn from this range
+    output_len: PositiveInt
+
+
 class TokenCorrectness(Record):
     """How two runs of a model are compared (d of a sample: 0 same, 1 unrelated); what counts as ruined."""
 
@@ -157,8 +187,26 @@ class DetectionCorrectness(Record):
     samples: dict[Size, ImageSamples]
 
 
+class ImageCorrectness(Record):
+    """d = 1 - cosine of an image's latents, both less the baseline's mean of each channel."""
+
+    kind: Literal["image"]
+    ruin: Literal["other-prompt"]  # the image of another sample of the same size
+    samples: dict[Size, GenerationSamples]
+
+
+class SpeechCorrectness(Record):
+    """As for tokens, after an audio clip and the same few tokens for all."""
+
+    kind: Literal["speech"]
+    ruin: Literal["other-clip"]
+    prompt: dict[Size, tuple[int, ...]]
+    samples: dict[Size, SpeechSamples]
+
+
 Correctness = Annotated[
-    TokenCorrectness | EmbeddingCorrectness | DetectionCorrectness, Field(discriminator="kind")
+    TokenCorrectness | EmbeddingCorrectness | DetectionCorrectness | ImageCorrectness | SpeechCorrectness,
+    Field(discriminator="kind"),
 ]
 
 
@@ -173,6 +221,7 @@ class Architecture(Record):
     reference: dict[Literal["parity", "speed"], str]
     license: str = ""
     order: PositiveInt | None = None  # of addition: the first to make a call owns its case; None: the last
+    positions: str = "max_position_embeddings"  # the configuration's key: prompt and continuation end there
     tensor_parallel: dict[str, int] = {}  # configuration -> GPUs
     configs: dict[Name, ModelConfig]
     default_config: dict[Size, str]
@@ -235,7 +284,64 @@ class ImageWorkload(Record):
         return f"{sizes}, {self.batch} a batch"
 
 
-Workload = TokenWorkload | ImageWorkload
+class GenerationWorkload(Record):
+    """`requests` images of one resolution from prompts of `prompt_len` tokens, `steps` denoising steps each,
+    in batches of `batch`, one batch after another.
+
+    Throughput counts images; latency is the time of one batch.
+    """
+
+    name: Name
+    kind: Literal["throughput", "latency"]
+    size: Size
+    requests: PositiveInt
+    batch: PositiveInt
+    resolution: Resolution
+    prompt_len: PositiveInt
+    steps: PositiveInt
+    summary: str = ""
+
+    answer: ClassVar = "image"
+
+    @model_validator(mode="after")
+    def _whole_batches(self) -> GenerationWorkload:
+        if self.requests % self.batch:
+            raise ValueError(f"{self.requests} images are no whole number of batches of {self.batch}")
+        return self
+
+    @property
+    def unit(self) -> str:
+        return "images/s" if self.kind == "throughput" else "s"
+
+    @property
+    def each(self) -> str:
+        height, width = self.resolution
+        return f"{height}x{width}, {self.steps} steps, {self.batch} a batch"
+
+
+class SpeechWorkload(Record):
+    """`requests` audio clips of `seconds`, all at once, each answered by exactly `output_len` tokens."""
+
+    name: Name
+    kind: Literal["throughput", "latency"]
+    size: Size
+    requests: PositiveInt
+    seconds: PositiveFloat
+    output_len: PositiveInt
+    summary: str = ""
+
+    answer: ClassVar = "speech"
+
+    @property
+    def unit(self) -> str:
+        return "out tok/s" if self.kind == "throughput" else "s"
+
+    @property
+    def each(self) -> str:
+        return f"{self.seconds:g} s of audio, {self.output_len} out"
+
+
+Workload = TokenWorkload | ImageWorkload | GenerationWorkload | SpeechWorkload
 
 
 class Suite(Record):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fastkernels.nn.cache import allocate, allocate_states, cache_groups
+from fastkernels.nn.cache import allocate, allocate_states, cache_groups, has_source
 from fastkernels.nn.context import Step, use_step
 from fastkernels.records import Batch
 from fastkernels.registry.schema import TaskEntry
@@ -47,18 +47,23 @@ class Walk:
         }
         self._dtype = getattr(torch, dtype)
         self._calls: list[TaskCall] = []
-        (name,) = model_task.variants.values()
+        name = model_task.variants["default"]
         with _init_arguments(list(self._classes)) as self._inits, _building(self._dtype):
             self.model: nn.Module = getattr(load(model_task.module), name)(config=config)
         for module in self.model.modules():
             if type(module) in self._classes:
                 module.register_forward_pre_hook(self._note, with_kwargs=True)
 
-    def step(self, batch: Batch, with_head: bool) -> list[TaskCall]:
-        """The calls of one step, in order; with the head: logits, their softmax and sampling of every row."""
+    def step(self, batch: Batch, with_head: bool, of_clips: bool = False) -> list[TaskCall]:
+        """The calls of one step, in order; with the head: logits, their softmax and sampling of every row.
+        of_clips: the rows are audio clips for the model's encoder."""
         self._calls = []
         if batch.grids:
-            _encode(self.model, batch, self._dtype)
+            run = _denoise if batch.text else _encode_images
+            run(self.model, batch, self._dtype)
+            return self._calls
+        if of_clips:
+            _encode_clips(self.model, batch)
             return self._calls
         if batch.images:
             _detect(self.model, batch.images, self._dtype)
@@ -67,9 +72,11 @@ class Walk:
         blocks = 1 + sum(-(-seq_len // batch.block_size) for seq_len in batch.seq_lens)
         allocate(self.model, blocks, batch.block_size, self._dtype, "meta")
         allocate_states(self.model, rows + 1, self._dtype, "meta")
-        with torch.device("meta"), use_step(_meta_step(batch, len(cache_groups(self.model)))):
-            ids = torch.empty(tokens, dtype=torch.int64)
-            hidden = self.model(ids, torch.empty(tokens, dtype=torch.int64))
+        made = _meta_step(batch, len(cache_groups(self.model)), has_source(self.model))
+        with torch.device("meta"), use_step(made):
+            ids, positions = (torch.empty(tokens, dtype=torch.int64) for _ in range(2))
+            sources = [] if made.begun_A is None else [_encoder_states(self.model, made.begun_A, self._dtype)]
+            hidden = self.model(ids, positions, *sources)
             if with_head:
                 _sample(self.model, hidden[:rows])
         return self._calls
@@ -80,7 +87,7 @@ class Walk:
         self._calls.append(TaskCall(task, variant, module, self._inits[id(module)], dict(bound.arguments)))
 
 
-def _encode(model: Any, batch: Batch, dtype: torch.dtype) -> None:
+def _encode_images(model: Any, batch: Batch, dtype: torch.dtype) -> None:
     """A pass over packed images."""
     images, values = len(batch.seq_lens), model.num_channels * model.patch_size**2
     with torch.device("meta"), use_step(None):
@@ -88,6 +95,31 @@ def _encode(model: Any, batch: Batch, dtype: torch.dtype) -> None:
         shapes_B2 = torch.empty(images, 2, dtype=torch.int64)
         starts_B1 = torch.empty(images + 1, dtype=torch.int32)
         model(pixels_TP, shapes_B2, starts_B1, max(batch.seq_lens))
+
+
+def _encode_clips(model: Any, batch: Batch) -> None:
+    """A pass over audio clips."""
+    with torch.device("meta"), use_step(None):
+        model.encode(torch.empty(len(batch.seq_lens), model.encoder.num_samples, dtype=torch.float32))
+
+
+def _encoder_states(model: Any, begun_A: Tensor, dtype: torch.dtype) -> Tensor:
+    """What the requests that begin in a step bring along, [A*S, D]."""
+    rows = begun_A.shape[0] * model.encoder.num_states
+    return torch.empty(rows, model.encoder.layer_norm.weight.shape[0], dtype=dtype)
+
+
+def _denoise(model: Any, batch: Batch, dtype: torch.dtype) -> None:
+    """One step of images of one size, each with a prompt."""
+    ((images, rows, columns),) = batch.grids
+    with torch.device("meta"), use_step(None):
+        latents_BLC = torch.empty(images, rows * columns, model.in_channels, dtype=dtype)
+        text_BSJ = torch.empty(images, batch.text, model.text_features, dtype=dtype)
+        pooled_BP = torch.empty(images, model.pooled_features, dtype=dtype)
+        timestep_B = torch.empty(images, dtype=torch.float32)
+        guidance_B = torch.empty(images, dtype=torch.float32) if model.has_guidance else None
+        img_ids, txt_ids = (torch.empty(n, 3, dtype=torch.int64) for n in (rows * columns, batch.text))
+        model(latents_BLC, text_BSJ, pooled_BP, timestep_B, guidance_B, img_ids, txt_ids)
 
 
 def _detect(model: Any, images: tuple[int, int, int], dtype: torch.dtype) -> None:
@@ -109,7 +141,8 @@ def _sample(model: Any, hidden_BD: Tensor) -> None:
     model.sampler(logits_BV, temperature_B, top_k_B, top_p_B, seeds_B, positions_B)
 
 
-def _meta_step(batch: Batch, groups: int) -> Step:
+def _meta_step(batch: Batch, groups: int, with_source: bool) -> Step:
+    begun = sum(query == seq for query, seq in zip(batch.query_lens, batch.seq_lens)) if with_source else 0
     rows, tokens = len(batch.seq_lens), batch.num_tokens
     width = -(-max(batch.seq_lens) // batch.block_size)
     return Step(
@@ -121,6 +154,7 @@ def _meta_step(batch: Batch, groups: int) -> Step:
         num_decodes=batch.num_decodes,
         max_query_len=max(batch.query_lens[batch.num_decodes :], default=0),
         max_seq_len=max(batch.seq_lens),
+        begun_A=torch.empty(begun, dtype=torch.int64) if begun else None,
     )
 
 

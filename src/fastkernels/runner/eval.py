@@ -17,12 +17,14 @@ from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet, discover
 from fastkernels.measure.environment import environment, require_device
 from fastkernels.records import EvalReport, ModelResult, Size
-from fastkernels.registry.schema import Architecture, TokenWorkload, Workload
+from fastkernels.registry.schema import Architecture, SpeechWorkload, TokenWorkload, Workload
 from fastkernels.runner.answers import Answers
+from fastkernels.runner.generation_answers import GenerationAnswers
 from fastkernels.runner.image_answers import DETECTIONS, EMBEDDING, ImageAnswers
 from fastkernels.runner.isolation import ALWAYS, HiddenMemory
 from fastkernels.runner.model import ModelTrial
 from fastkernels.runner.sides import Sides
+from fastkernels.runner.speech_answers import SpeechAnswers
 from fastkernels.runner.token_answers import TokenAnswers
 from fastkernels.score.macroeval import macroeval
 from fastkernels.settings import candidates_dir, resolve
@@ -35,6 +37,8 @@ MAX_NUM_SEQS: dict[Size, int | None] = {"tiny": 32, "full": None}  # None: the e
 SIDES = {
     "tokens": "fastkernels.runner.token_side:TokenSide",
     "embedding": "fastkernels.runner.image_side:ImageSide",
+    "speech": "fastkernels.runner.speech_side:SpeechSide",
+    "image": "fastkernels.runner.generation_side:GenerationSide",
     "detections": "fastkernels.runner.image_side:ImageSide",
 }
 # Two engines on one GPU; the rest is for contexts, graphs and the allocator's slack.
@@ -224,7 +228,8 @@ def _workloads(request: EvalRequest, target: Target) -> list[Workload]:
             f"{target.model} answers with {kind}, which no workload of {', '.join(names)} asks for. "
             f"See: fk show {target.architecture.id}"
         )
-    if (longest := _longest(chosen)) > (limit := target.hf_config.get("max_position_embeddings", longest)):
+    longest = _longest(request, target, chosen)
+    if longest > (limit := target.hf_config.get(target.architecture.positions, longest)):
         raise UsageError(
             f"{target.model} has {limit} positions, the workloads need {longest}: "
             f"choose shorter ones with --workload, or another --size"
@@ -232,18 +237,27 @@ def _workloads(request: EvalRequest, target: Target) -> list[Workload]:
     return chosen
 
 
-def _longest(workloads: Sequence[Workload]) -> int:
-    """Positions that prompts and outputs need; 0 without any."""
-    tokens = (w for w in workloads if isinstance(w, TokenWorkload))
-    return max((w.input_len + w.output_len for w in tokens), default=0)
+def _longest(request: EvalRequest, target: Target, workloads: Sequence[Workload]) -> int:
+    """Positions that prompts and outputs of the workloads need; 0 without any."""
+    correctness = target.architecture.correctness
+    prompt = len(correctness.prompt[request.size]) if correctness.kind == "speech" else 0
+    lengths = [w.input_len + w.output_len for w in workloads if isinstance(w, TokenWorkload)]
+    lengths += [prompt + w.output_len for w in workloads if isinstance(w, SpeechWorkload)]
+    return max(lengths, default=0)
 
 
 def _answers(request: EvalRequest, target: Target, rng: random.Random) -> Answers:
     correctness = target.architecture.correctness
-    if correctness.kind != "tokens":
-        kind = EMBEDDING if correctness.kind == "embedding" else DETECTIONS
-        return ImageAnswers(kind, correctness.samples[request.size], rng)
+    if correctness.kind == "embedding":
+        return ImageAnswers(EMBEDDING, correctness.samples[request.size], rng)
+    if correctness.kind == "detections":
+        return ImageAnswers(DETECTIONS, correctness.samples[request.size], rng)
+    if correctness.kind == "image":
+        return GenerationAnswers(correctness.samples[request.size], rng)
     vocabulary = target.hf_config["vocab_size"]
+    if correctness.kind == "speech":
+        prompt = correctness.prompt[request.size]
+        return SpeechAnswers(correctness.samples[request.size], prompt, vocabulary, request.size, rng)
     return TokenAnswers(correctness.samples[request.size], vocabulary, request.size, rng)
 
 
@@ -258,19 +272,28 @@ def _sides(
         "enforce_eager": request.eager,
     }
     correctness = target.architecture.correctness
-    if correctness.kind == "tokens":
-        samples = correctness.samples[request.size]
+    if correctness.kind in ("tokens", "speech"):
         engine |= {
             "max_num_seqs": MAX_NUM_SEQS[request.size],
-            "max_model_len": max(_longest(workloads), samples.input_lens[1] + samples.output_len),
+            "max_model_len": max(_longest(request, target, workloads), _sampled(request, target)),
             "gpu_memory_utilization": WHOLE_GPU_FRACTION if exclusive else SHARED_GPU_FRACTION,
         }
-    else:
+    elif correctness.kind in ("embedding", "detections"):
         engine["kind"] = correctness.kind
     if target.model == target.architecture.id:
         engine["config"] = target.config
     layers = request.candidates.layers if request.candidates else ()
     return Sides(SIDES[correctness.kind], {"baseline": (), "candidate": layers}, engine, exclusive, caches)
+
+
+def _sampled(request: EvalRequest, target: Target) -> int:
+    """Positions that the samples of a model with tokens need."""
+    correctness = target.architecture.correctness
+    if correctness.kind == "speech":
+        return len(correctness.prompt[request.size]) + correctness.samples[request.size].output_len
+    assert correctness.kind == "tokens"
+    samples = correctness.samples[request.size]
+    return samples.input_lens[1] + samples.output_len
 
 
 def _fit_together(target: Target) -> bool:

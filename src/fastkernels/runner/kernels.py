@@ -20,6 +20,7 @@ import torch
 
 from fastkernels.judge.summary import summarize
 from fastkernels.judge.verdict import Verdict
+from fastkernels.loader import golden
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.environment import environment
@@ -84,6 +85,8 @@ class _Run:
         assert request.device is not None
         begin = time.monotonic()
         jobs = plan(request) if self.jobs is None else self.jobs
+        if request.golden is not None:
+            self.notes[f"captured routing: {golden.read(request.golden).capture.summary}"] = None
         # Started now, so that the report says when; the isolation reached is filled in at the end.
         machine = environment(request.device)
         try:

@@ -13,6 +13,7 @@ from fastkernels.errors import NotFoundError, UsageError
 from fastkernels.judge.verdict import Verdict
 from fastkernels.loader import check
 from fastkernels.loader.candidates import CandidateSet, discover, replaced_variants
+from fastkernels.loader.replay import with_captured
 from fastkernels.measure.environment import require_device
 from fastkernels.records import Case, Contract, Failure, Record, Size
 from fastkernels.registry import uses
@@ -36,6 +37,7 @@ class KernelsRequest(Record):
     architecture: str | None = None
     case_glob: str | None = None
     size: Size | None = None
+    golden: str | None = None  # a golden folder, whose routing is replayed beside the drawn one
     candidates: tuple[str, ...] = ()  # folders; empty: the user's workspace
     device: Literal["cpu", "cuda"] | None = None
     contract: Contract | None = None
@@ -127,9 +129,7 @@ def plan(request: KernelsRequest) -> list[Job]:
     assert size is not None
     assert device is not None
     entries = registry.find_tasks(request.targets, request.level, request.architecture)
-    cases = {
-        entry.id: registry.cases(entry, size, request.architecture, request.case_glob) for entry in entries
-    }
+    cases = _cases(request, entries, size)
     if not any(cases.values()):
         raise UsageError(_nothing(request, entries, size))
     if request.self_test:
@@ -138,6 +138,13 @@ def plan(request: KernelsRequest) -> list[Job]:
     if request.providers:
         return _providers(entries, cases, device)
     return _candidates(request, entries, cases)
+
+
+def _cases(request: KernelsRequest, entries: Sequence[TaskEntry], size: Size) -> dict[str, list[Case]]:
+    found = {entry.id: registry.cases(entry, size, request.architecture) for entry in entries}
+    if request.golden is not None and any(found.values()):
+        found = with_captured(found, request.golden)
+    return {task: registry.matching(cases, request.case_glob) for task, cases in found.items()}
 
 
 # ---------------------------------------------------------------- candidates
@@ -252,7 +259,8 @@ def _nothing(request: KernelsRequest, entries: Sequence[TaskEntry], size: Size) 
     if not entries:
         return f"No task at level {request.level} matches. See: fk list tasks --level {request.level}"
     if request.case_glob is not None:
-        known = [c.id for entry in entries for c in registry.cases(entry, size, request.architecture)]
+        every = _cases(request.model_copy(update={"case_glob": None}), entries, size)
+        known = [case.id for cases in every.values() for case in cases]
         return str(NotFoundError("case", request.case_glob, known, f"fk show {entries[0].id}"))
     return (
         f"{', '.join(entry.id for entry in entries)}: no cases of size {size}. See: fk show {entries[0].id}"

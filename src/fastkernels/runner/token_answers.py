@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastkernels.records import Failure, Size
-from fastkernels.registry.schema import TokenSamples, TokenWorkload
+from fastkernels.registry.schema import SpeechSamples, TokenSamples
 from fastkernels.runner.answers import Comparison
 from fastkernels.runner.sides import Side, SideFailure, SideHandle, Sides
 from fastkernels.score import calibrate
@@ -24,43 +24,62 @@ Prompts = list[list[int]]
 class TokenAnswers:
     """d = 1 - teacher-forced top-1 agreement with the baseline's own greedy tokens, for each request."""
 
-    def __init__(self, samples: TokenSamples, vocabulary: int, size: Size, rng: random.Random) -> None:
-        self._samples, self._vocabulary, self._rng = samples, vocabulary, rng
+    noise_kernels = NOISE_KERNELS
+
+    def __init__(
+        self, samples: TokenSamples | SpeechSamples, vocabulary: int, size: Size, rng: random.Random
+    ) -> None:
+        self._samples: Any = samples  # of the kind that this class or the one above asks
+        self._vocabulary, self._rng = vocabulary, rng
         # Another split of the batch, other chunks of the prompts, PyTorch's own arithmetic in the pointwise
         # kernels.
         self.noise_changes: list[dict[str, Any]] = [
             {"max_num_seqs": max(2, samples.requests // 2)},
             {"max_num_batched_tokens": NOISE_CHUNK[size]},
-            {"noise": NOISE_KERNELS},
+            {"noise": self.noise_kernels},
         ]
 
-    def inputs(self, workload: TokenWorkload) -> Prompts:
+    # ---- what models with other inputs define
+
+    def inputs(self, workload: Any) -> list[Any]:
         return self._prompts(workload.requests, (workload.input_len, workload.input_len))
 
-    def warm_up(self, side: SideHandle, workload: TokenWorkload) -> None:
-        self.timed(side, self.inputs(workload)[:WARM_UP_REQUESTS], workload)
+    def sampled(self) -> list[Any]:
+        """The inputs that both sides are compared on."""
+        assert isinstance(self._samples, TokenSamples)
+        return self._prompts(self._samples.requests, self._samples.input_lens)
 
-    def timed(self, side: SideHandle, inputs: Prompts, workload: TokenWorkload) -> tuple[float, Prompts]:
-        return self._run(side, inputs, workload.output_len)
-
-    def amount(self, workload: TokenWorkload) -> float:
-        return workload.requests * workload.output_len if workload.kind == "throughput" else 1
-
-    def audit(self, baseline: SideHandle, inputs: Prompts, answers: Prompts) -> list[float]:
-        """The baseline is forced along tokens of the timed run."""
-        chosen = self._rng.sample(range(len(inputs)), min(AUDITED_REQUESTS, len(inputs)))
-        forced = [answers[i] for i in chosen]
-        answer = baseline.call("forced", prompts=[inputs[i] for i in chosen], continuations=forced, top=0)
-        return [calibrate.token_discrepancy(a, b) for a, b in zip(answer["argmax"], forced, strict=True)]
+    def hand_over(self, side: SideHandle, inputs: list[Any]) -> Prompts:
+        """The prompts of the inputs, once the side has all else of them: no clock runs."""
+        return inputs
 
     def proof(self) -> dict[str, Any]:
         return {"prompts": self._prompts(4, (8, 24)), "max_tokens": 8}
 
+    # ---- what all have
+
+    def warm_up(self, side: SideHandle, workload: Any) -> None:
+        self.timed(side, self.inputs(workload)[:WARM_UP_REQUESTS], workload)
+
+    def timed(self, side: SideHandle, inputs: list[Any], workload: Any) -> tuple[float, Prompts]:
+        return self._run(side, inputs, workload.output_len)
+
+    def amount(self, workload: Any) -> float:
+        return workload.requests * workload.output_len if workload.kind == "throughput" else 1
+
+    def audit(self, baseline: SideHandle, inputs: list[Any], answers: Prompts) -> list[float]:
+        """The baseline is forced along tokens of the timed run."""
+        chosen = self._rng.sample(range(len(inputs)), min(AUDITED_REQUESTS, len(inputs)))
+        forced = [answers[i] for i in chosen]
+        prompts = self.hand_over(baseline, [inputs[i] for i in chosen])
+        answer = baseline.call("forced", prompts=prompts, continuations=forced, top=0)
+        return [calibrate.token_discrepancy(a, b) for a, b in zip(answer["argmax"], forced, strict=True)]
+
     def compare(self, sides: Sides, report: Callable[[str], None]) -> Comparison:
-        self._forced_prompts = self._prompts(self._samples.requests, self._samples.input_lens)
+        self._forced_inputs = self.sampled()
         report("baseline tokens for teacher forcing")
         baseline = sides.use("baseline")
-        _, self._forced_tokens = self._run(baseline, self._forced_prompts, self._samples.output_len)
+        _, self._forced_tokens = self._run(baseline, self._forced_inputs, self._samples.output_len)
         answers = {}
         order: tuple[Side, ...] = ("baseline", "candidate")
         for side in order:
@@ -77,8 +96,9 @@ class TokenAnswers:
     def again(self, side: SideHandle) -> list[float]:
         return self._discrepancies(self._forced(side))
 
-    def _run(self, side: SideHandle, prompts: Prompts, output_len: int) -> tuple[float, Prompts]:
+    def _run(self, side: SideHandle, inputs: list[Any], output_len: int) -> tuple[float, Prompts]:
         """Seconds from sending the prompts to the word that all tokens are there."""
+        prompts = self.hand_over(side, inputs)
         begin = time.perf_counter()
         side.call("generate", prompts=prompts, max_tokens=output_len)
         seconds = time.perf_counter() - begin
@@ -95,9 +115,8 @@ class TokenAnswers:
         return seconds, tokens
 
     def _forced(self, side: SideHandle) -> dict[str, Any]:
-        return side.call(
-            "forced", prompts=self._forced_prompts, continuations=self._forced_tokens, top=TOP_LOGPROBS
-        )
+        prompts = self.hand_over(side, self._forced_inputs)
+        return side.call("forced", prompts=prompts, continuations=self._forced_tokens, top=TOP_LOGPROBS)
 
     def _discrepancies(self, answer: dict[str, Any]) -> list[float]:
         pairs = zip(answer["argmax"], self._forced_tokens, strict=True)

@@ -19,10 +19,15 @@ class TokenSide(ModelSide):
         self.model, self.device = self.llm.model, self.llm.device
         self._outputs: list[list[int]] = []
 
+    def prompts(self, prompts: list[list[int]]) -> list[Any]:
+        """What the engine takes for them."""
+        return prompts
+
     def generate(self, prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
         """Greedy, exact lengths; the tokens stay here until `outputs`."""
         greedy = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
-        self._outputs = [list(o.outputs[0].token_ids) for o in self.llm.generate(prompts, greedy)]
+        outputs = self.llm.generate(self.prompts(prompts), greedy)
+        self._outputs = [list(o.outputs[0].token_ids) for o in outputs]
         return {"requests": len(self._outputs)}
 
     def outputs(self) -> dict[str, Any]:
@@ -34,14 +39,15 @@ class TokenSide(ModelSide):
             SamplingParams(temperature=0.0, max_tokens=len(ids), ignore_eos=True, logprobs=top or None)
             for ids in continuations
         ]
-        results = [o.outputs[0] for o in self.llm.generate(prompts, params, forced=continuations)]
+        outputs = self.llm.generate(self.prompts(prompts), params, forced=continuations)
+        results = [o.outputs[0] for o in outputs]
         tops = [[{str(i): p for i, p in position.items()} for position in r.logprobs or ()] for r in results]
         return {"argmax": [list(r.token_ids) for r in results], "top": tops}
 
     def eager(self) -> AbstractContextManager[None]:
         return self.llm.eager()
 
-    def run_once(self, prompts: list[list[int]], max_tokens: int) -> None:
+    def run_once(self, *, prompts: list[list[int]], max_tokens: int) -> None:
         self.generate(prompts, max_tokens)
 
     def engine_stats(self) -> dict[str, Any]:

@@ -121,6 +121,23 @@ def _overlaps(a_N4: np.ndarray, b_M4: np.ndarray) -> np.ndarray:
     return np.divide(shared_NM, union_NM, out=np.zeros_like(shared_NM), where=union_NM > 0)
 
 
+def image_discrepancy(reference: Sequence[Sequence[float]], image: Sequence[Sequence[float]]) -> float:
+    """1 - cosine of an image and its reference, [tokens][channels] each, both less the mean of each channel
+    of the reference, within [0, 1].
+
+    Images without structure are alike before the mean is taken off. What is not finite, has another shape or
+    no direction, is 1.
+    """
+    a_LC, b_LC = np.asarray(reference, dtype=np.float64), np.asarray(image, dtype=np.float64)
+    if a_LC.shape != b_LC.shape:
+        return 1.0
+    centre_C = a_LC.mean(axis=0)
+    a_LC, b_LC = a_LC - centre_C, b_LC - centre_C
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        d = 1 - (a_LC * b_LC).sum() / (np.linalg.norm(a_LC) * np.linalg.norm(b_LC))
+    return min(max(_finite(float(d)), 0.0), 1.0)
+
+
 def kl_bound(
     baseline: Sequence[Sequence[Mapping[str, float]]], candidate: Sequence[Sequence[Mapping[str, float]]]
 ) -> float:

@@ -1,9 +1,13 @@
 """Layer normalisation over the last dimension.
 
-    y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias
+    n = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps)
+    y = n * weight + bias
+    y = n * (1 + scale[b]) + shift[b]                  modulated: by the conditioning of request b
 
-T tokens, D hidden; any leading shape. Computed in at least float32; y has the dtype of x.
-Mirrors torch.nn.LayerNorm.
+T tokens, D hidden; any leading shape. B requests of L tokens each. Computed in at least float32; y has the
+dtype of x.
+Mirrors torch.nn.LayerNorm, and what diffusers.models.normalization.AdaLayerNormZero does with a LayerNorm
+without weights.
 """
 
 from __future__ import annotations
@@ -23,3 +27,13 @@ class LayerNorm(nn.Module):
 
     def forward(self, x_TD: Tensor) -> Tensor:
         return kernels.layer_norm(x_TD, self.weight, self.bias, self.eps)
+
+
+class ModulatedLayerNorm(nn.Module):
+    def __init__(self, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        """x [B, L, D], scale and shift [B, D] -> [B, L, D]"""
+        return kernels.modulated_layer_norm(x, scale, shift, self.eps)

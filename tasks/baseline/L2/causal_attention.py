@@ -2,13 +2,13 @@
 
     [q | k | v] = x Wqkv^T (+ b)
     q, k = rms_norm(q), rms_norm(k)             over each head, only with qk_norm_eps
-    q, k = rope(positions, q, k)
+    q, k = rope(positions, q, k)                only with rope_parameters
     y = attention(q, k, v) Wo^T
 
 T tokens, D hidden, H query heads, J kv heads, K head size; scale 1/sqrt(K). Rounded to the dtype of x after
 each line.
-Mirrors vllm.model_executor.models.llama.LlamaAttention, qwen2.Qwen2Attention (qkv_bias) and
-qwen3.Qwen3Attention (qk_norm_eps).
+Mirrors vllm.model_executor.models.llama.LlamaAttention, qwen2.Qwen2Attention (qkv_bias),
+qwen3.Qwen3Attention (qk_norm_eps) and the attention of jamba.JambaAttentionDecoderLayer (no rope).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CausalAttention(nn.Module):
         num_kv_heads: int,
         head_size: int,
         max_position: int,
-        rope_parameters: dict[str, Any],
+        rope_parameters: dict[str, Any] | None,
         qkv_bias: bool = False,
         qk_norm_eps: float | None = None,
         window: int | None = None,
@@ -42,7 +42,9 @@ class CausalAttention(nn.Module):
         self.qkv_proj = QKVParallelLinear(hidden_size, head_size, num_heads, num_kv_heads, qkv_bias)
         self.q_norm = RMSNorm(head_size, qk_norm_eps) if qk_norm_eps is not None else None
         self.k_norm = RMSNorm(head_size, qk_norm_eps) if qk_norm_eps is not None else None
-        self.rotary_emb = RotaryEmbedding(head_size, max_position, rope_parameters)
+        self.rotary_emb = (
+            RotaryEmbedding(head_size, max_position, rope_parameters) if rope_parameters is not None else None
+        )
         self.attn = PagedAttention(num_heads, head_size, head_size**-0.5, num_kv_heads, window)
         self.o_proj = RowParallelLinear(num_heads * head_size, hidden_size)
 
@@ -52,5 +54,6 @@ class CausalAttention(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             q = self.q_norm(q.view(-1, self.num_heads, self.head_size)).flatten(1)
             k = self.k_norm(k.view(-1, self.num_kv_heads, self.head_size)).flatten(1)
-        q, k = self.rotary_emb(positions, q, k)
+        if self.rotary_emb is not None:
+            q, k = self.rotary_emb(positions, q, k)
         return self.o_proj(self.attn(q, k, v))

@@ -14,11 +14,10 @@ Mirrors fla.layers.gla.GatedLinearAttention (use_gk, use_output_gate, without sh
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from fastkernels.nn.cache import CacheOwner, State
-from fastkernels.nn.context import prefill_starts, step
+from fastkernels.nn.context import by_phase
 
 from ..L1.activation import LogSigmoid
 from ..L1.gated_rms_norm import RMSNormGated
@@ -57,23 +56,6 @@ class GatedLinearAttention(CacheOwner):
         gate = self.log_sigmoid(self.gate_proj(low))
         q_THK, k_THK, gate_THK = (x.unflatten(-1, (self.num_heads, self.key_dim)) for x in (q, k, gate))
         v_THV, g_THV = (x.unflatten(-1, (self.num_heads, self.value_dim)) for x in (v, g))
-        o_THV = self.attend(q_THK, k_THK, v_THV, gate_THK)
+        tokens = (q_THK, k_THK, v_THV, gate_THK)
+        o_THV = by_phase(self.recurrent, self.chunk, tokens, (self.state,))
         return self.o_proj(self.norm(o_THV, g_THV).flatten(1))
-
-    def attend(self, *qkvg: Tensor) -> Tensor:
-        """query, key, value and gate [T, H, K or V] -> [T, H, V]"""
-        now = step()
-        num_decodes, rows_B, starts_B1 = now.num_decodes, now.rows_B, now.query_starts_B1
-        if now.max_query_len == 0:
-            return self.recurrent(*qkvg, self.state, rows_B)
-        if num_decodes == 0:
-            return self.chunk(*qkvg, self.state, rows_B, starts_B1, now.max_query_len)
-        decoded_BHV = self.recurrent(*(x[:num_decodes] for x in qkvg), self.state, rows_B[:num_decodes])
-        prefilled_THV = self.chunk(
-            *(x[num_decodes:] for x in qkvg),
-            self.state,
-            rows_B[num_decodes:],
-            prefill_starts(starts_B1, num_decodes),
-            now.max_query_len,
-        )
-        return torch.cat((decoded_BHV, prefilled_THV))

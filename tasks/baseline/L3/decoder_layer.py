@@ -7,7 +7,7 @@
 T tokens, D hidden. Without a residual (first layer) h = hidden_states; the caller adds the last pair. Each
 sum is rounded to the dtype of the input and normalised as rounded.
 Mirrors vllm.model_executor.models.llama.LlamaDecoderLayer (also Qwen2DecoderLayer, Qwen3DecoderLayer,
-MistralDecoderLayer).
+MistralDecoderLayer; without rope_parameters vllm.model_executor.models.jamba.JambaAttentionDecoderLayer).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DecoderLayer(nn.Module):
         num_kv_heads: int,
         head_size: int,
         max_position: int,
-        rope_parameters: dict[str, Any],
+        rope_parameters: dict[str, Any] | None,
         rms_norm_eps: float = 1e-6,
         activation: str = "silu",
         qkv_bias: bool = False,

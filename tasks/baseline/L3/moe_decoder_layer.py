@@ -7,7 +7,8 @@
 T tokens, D hidden. Without a residual (first layer) h = hidden_states; the caller adds the last pair. Each
 sum is rounded to the dtype of the input and normalised as rounded. Attention and residual stream are those of
 L3/decoder_layer; a file of its own, so that dense models do not depend on experts.
-Mirrors vllm.model_executor.models.mixtral.MixtralDecoderLayer.
+Mirrors vllm.model_executor.models.mixtral.MixtralDecoderLayer; without rope_parameters and renormalize
+vllm.model_executor.models.jamba.JambaAttentionDecoderLayer.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class MoEDecoderLayer(nn.Module):
         num_kv_heads: int,
         head_size: int,
         max_position: int,
-        rope_parameters: dict[str, Any],
+        rope_parameters: dict[str, Any] | None,
         num_experts: int,
         top_k: int,
         rms_norm_eps: float = 1e-6,

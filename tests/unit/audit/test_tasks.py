@@ -1,4 +1,5 @@
-"""Every registered task is admitted. Here on its first and last tiny case; `fk audit` takes all of them."""
+"""Every registered task is admitted. Here on its first and last tiny case, a model on its first; `fk audit`
+takes all of them."""
 
 from __future__ import annotations
 
@@ -17,15 +18,12 @@ SAMPLING = ("-T8-V256-f32", "-T8-V256-top_k-top_p", "greedy", "same-position", "
 
 # What the audit found and the cases still have to mend: without the last norm's epsilon the model fails, but
 # with a margin of 3.7 to 4.
-# A layer norm takes the mean off rows of one value: what is left is how its sum was rounded, over sqrt(eps).
-# PyTorch's sum is exact there and another order is refused, alone (1.2 to 339 times what is allowed) and in a
-# block (1.1 times); pooled attention over values of one size comes to 1.13.
+# Blocks with a layer norm in them refuse right sums of rows of one value by 1.0 and 1.1 times.
 # One position in five attends a little otherwise, deep in a backbone: wrong, but by a margin of 3 only. The
 # larger map of the first case has the margin.
 FOUND = {
-    "L1/layer_norm": {"sums in another order"},
-    "L1/dense_attention": {"sums in another order"},
     "L3/vision_block": {"sums in another order"},
+    "L3/encoder_layer": {"sums in another order"},
     "L3/yolo": {"attention.attn.attend.query_THK skipped", "attention.attn.attend.key_THK skipped"},
     "L4/llama": {"norm.eps skipped"},
 }
@@ -33,7 +31,7 @@ FOUND = {
 
 def ends(entry: TaskEntry, variant: str) -> list[Case]:
     found = [case for case in registry.cases(entry, size="tiny") if case.variant == variant]
-    return [found[0], *found[1:][-1:]]
+    return [found[0], *(found[1:][-1:] if entry.level < 4 else ())]
 
 
 def told(row: AuditRow) -> str:

@@ -92,6 +92,22 @@ def test_equal_values_are_rounded_alike():
     assert moved(1.7 + torch.rand(1, 4096, generator=torch.Generator().manual_seed(1))) < eps / 10
 
 
+def test_a_single_operation_may_add_up_in_any_order():
+    """Equal values without their mean are what the sum was rounded by. That they move together hides it."""
+
+    def centred(tensors):
+        x = tensors["arg.x"].double()
+        return {"out.0": 1 + 1e3 * (x - x.mean(-1, keepdim=True))}
+
+    def moved(task):
+        inputs = {"arg.x": torch.full((1, 64), 1.7)}
+        return conditioning(centred, centred, inputs, centred(inputs), case_of(task), seed=1)["out.0"].whole
+
+    one_after_another = torch.full((64,), 1.7).cumsum(0)[-1] / 64 - 1.7
+    assert abs(float(one_after_another)) * 1e3 < 2 * moved("L1/rms_norm") < 1e-2
+    assert moved("L3/decoder_layer") < 1e-9
+
+
 def test_plain_arithmetic_in_the_same_dtype_is_right():
     """A sum of many numbers that cancel: one order of adding is lucky, another is not."""
     case = case_of("L3/decoder_layer")

@@ -191,7 +191,9 @@ def test_every_kernel_is_declared_soundly():
     """Each declared implementation has a module that can be found, and each reference answers on CPU."""
     expected = {"rms_norm", "add_rms_norm", "glu", "rope", "linear", "embedding", "softmax",
                 "store_kv", "prefill_attention", "decode_attention", "sample", "gated_rms_norm",
-                "chunk_gla", "recurrent_gla"}  # fmt: skip
+                "chunk_gla", "recurrent_gla", "causal_conv1d", "causal_conv1d_update",
+                "selective_scan", "selective_state_update",
+                "modulated_layer_norm", "rope_pairs", "sinusoidal"}  # fmt: skip
     assert expected <= set(kernels.registered)
     for name in expected:
         kernel = kernels.registered[name]

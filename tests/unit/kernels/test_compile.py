@@ -8,7 +8,9 @@ from torch import nn
 
 from fastkernels import kernels
 from fastkernels.errors import KernelError
+from tests.diffusion_cases import modulated_layer_norm_cases, rope_pairs_cases, sinusoidal_cases
 from tests.gla_case import make
+from tests.mamba_cases import conv, scan
 from tests.pointwise_cases import (
     activation_cases,
     add_rms_norm_cases,
@@ -114,7 +116,8 @@ CASES = [
     *rms_norm_cases([(3, 16)]), *add_rms_norm_cases([(3, 16)]), *glu_cases([(3, 16)]),
     *softmax_cases([(3, 16)]), *embedding_cases(), *linear_cases([(3, 16, 8)]),
     *layer_norm_cases([(3, 16)]), *gated_rms_norm_cases([(3, 16)]), *activation_cases([(3, 16)]),
-    *rope_cases([(3, 4, 2, 16, 16)]),
+    *rope_cases([(3, 4, 2, 16, 16)]), *modulated_layer_norm_cases([(2, 3, 16)]),
+    *rope_pairs_cases([(2, 3, 2, 8)]), *sinusoidal_cases(),
 ]  # fmt: skip
 
 
@@ -137,3 +140,14 @@ def test_operators_that_advance_a_state_agree_with_their_schema():
     )
     step = tuple(x[:2] for x in args[:4]) + args[4:]
     torch.library.opcheck(ops.recurrent_gla.default, (*step, case.scale), test_utils=tests)
+
+
+@pytest.mark.parametrize("make_case", [conv, scan])
+def test_operators_of_mamba_agree_with_their_schema(make_case):
+    tests = ("test_schema", "test_faketensor")
+    for lens in ((3, 1), (1, 1)):
+        case = make_case(lens)
+        is_update = lens == (1, 1)
+        op = getattr(torch.ops.fastkernels, case.kernels[is_update]).default
+        args = case.arguments(is_update, case.state.nan_to_num())
+        torch.library.opcheck(op, args, test_utils=tests)

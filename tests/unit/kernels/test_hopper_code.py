@@ -11,6 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from fastkernels.kernels.activation import triton as activation
+from fastkernels.kernels.causal_conv1d import triton as causal_conv1d
 from fastkernels.kernels.dense_attention import triton as dense_attention
 from fastkernels.kernels.gated_rms_norm import triton as gated_rms_norm
 from fastkernels.kernels.gla import triton as gla
@@ -21,6 +22,7 @@ from fastkernels.kernels.policy import interpreting
 from fastkernels.kernels.resize_grid import triton as resize_grid
 from fastkernels.kernels.rms_norm import triton as rms_norm
 from fastkernels.kernels.rope import triton as rope
+from fastkernels.kernels.selective_scan import triton as selective_scan
 from fastkernels.kernels.softmax import triton as softmax
 
 pytestmark = pytest.mark.skipif(interpreting(), reason="the interpreter compiles nothing")
@@ -157,3 +159,41 @@ def test_gla(name, columns):
         assert re.search(r"ld\.global[\w.:]*v4\.b32", code)
         assert re.search(r"st\.global[\w.:]*v4\.b32", code)
     assert ("mma" in code) == (name == "_across")
+
+
+MAMBA = {
+    **dict.fromkeys(("x", "y", "weight", "bias", "u", "delta", "b_in", "c_out", "z", "d"), "*bf16"),
+    **dict.fromkeys(("state", "a_log"), "*fp32"),
+    "rows": "*i64",
+    "starts": "*i32",
+}
+
+
+@pytest.mark.parametrize("name", ["_tile", "_step"])
+def test_causal_conv1d(name):
+    """At the real model's size. Weights lie K apart, so their loads are small; tokens move in vectors."""
+    kernel = getattr(causal_conv1d, name)
+    block = causal_conv1d.CHANNELS if name == "_tile" else causal_conv1d.STEP_CHANNELS
+    sizes = {"C": 8192, "K": 4, "HAS_BIAS": True, "M": causal_conv1d.TOKENS, "BLOCK": block}
+    constants = {n: value for n, value in sizes.items() if n in kernel.arg_names}
+    code = ptx(kernel, MAMBA, constants, 0, {"num_warps": 4})
+    assert ".local" not in code
+    stores = set(re.findall(r"st\.global[\w.:]*", code))
+    assert stores == (
+        {"st.global.v4.b32", "st.global.b32"} if name == "_tile" else {"st.global.v2.b32", "st.global.b32"}
+    )
+    # The old state is read before the new one is written, by whichever thread.
+    assert name == "_step" or code.rindex("bar.sync") > code.rindex("st.global.v4.b32")
+
+
+@pytest.mark.parametrize("name", ["_walk", "_step"])
+def test_selective_scan(name):
+    """At the real model's size: states stay in registers."""
+    kernel = getattr(selective_scan, name)
+    block = selective_scan.BLOCK if name == "_walk" else selective_scan.STEP_BLOCK
+    elements = 16 * block * (selective_scan.CHUNK if name == "_walk" else 1)
+    sizes = {"CHANNELS": 8192, "N": 16, "L": selective_scan.CHUNK, "BLOCK": block, "VALUES": 16}
+    constants = {n: value for n, value in sizes.items() if n in kernel.arg_names}
+    code = ptx(kernel, MAMBA, constants, 0, {"num_warps": selective_scan.warps(elements)})
+    assert ".local" not in code
+    assert re.search(r"ld\.global[\w.:]*v[24]\.b32", code)

@@ -15,11 +15,14 @@ OTHERS = [
     "test_prefill_attention.py",
     "test_decode_attention.py",
     "test_dense_attention.py",
+    "test_cross_attention.py",
     "test_resize_grid.py",
     "test_convolution.py",
     "test_sample.py",
     "test_moe.py",
     "test_gla.py",
+    "test_mamba.py",
+    "test_diffusion.py",
 ]
 
 

@@ -96,7 +96,14 @@ def choices(case: Case, tensors: dict[str, torch.Tensor]) -> list[tuple[torch.Te
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize(
     ("task", "pattern"),
-    [("L2/moe", "*T128-*"), ("L3/moe_decoder_layer", "*prefill-1x64*"), ("L4/mixtral", "*decode-8x200*")],
+    [
+        ("L2/moe", "*T128-*"),
+        ("L3/moe_decoder_layer", "*prefill-1x64*"),
+        ("L3/moe_mamba_decoder_layer", "*prefill-1x64*"),
+        ("L4/mixtral", "*decode-8x200*"),
+        ("L4/jamba", "*decode-8x200*"),
+        ("L4/jamba", "*prefill-1x128*"),
+    ],
 )
 def test_routers_choose_clearly_and_leave_the_others_a_share(task, pattern, distribution):
     case = case_of(task, pattern)

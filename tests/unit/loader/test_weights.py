@@ -64,6 +64,32 @@ def test_folder_as_transformers_saves_it(tmp_path, is_tied, shard):
     assert_same(load(source), reference)
 
 
+@pytest.mark.parametrize("is_sharded", [False, True], ids=["one-file", "sharded"])
+def test_folder_as_diffusers_saves_it(tmp_path, is_sharded):
+    entry = registry.architecture("flux")
+    written = load(ModelSource("written", entry, entry.configs["tiny"].config, None))
+    config = {
+        key: v
+        for key, v in entry.configs["tiny"].config.items()
+        if key not in ("architectures", "model_type")
+    }
+    (tmp_path / "config.json").write_text(json.dumps({"_class_name": "FluxTransformer2DModel", **config}))
+    weights = {name: tensor.contiguous() for name, tensor in export_weights(written)}
+    shards = [dict(list(weights.items())[i::2]) for i in (0, 1)] if is_sharded else [weights]
+    names = [f"diffusion_pytorch_model-{i}-of-2.safetensors" for i in (1, 2)]
+    names = names if is_sharded else ["diffusion_pytorch_model.safetensors"]
+    for name, shard in zip(names, shards, strict=True):
+        save_file(shard, tmp_path / name)
+    if is_sharded:
+        placed = {tensor: name for name, shard in zip(names, shards) for tensor in shard}
+        index = tmp_path / "diffusion_pytorch_model.safetensors.index.json"
+        index.write_text(json.dumps({"weight_map": placed}))
+    source = find(tmp_path)
+    assert source.architecture.task == "L4/flux"
+    for ours, theirs in zip(load(source).parameters(), written.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_tied_model_whose_checkpoint_repeats_the_head(tmp_path):
     reference = hf_model(is_tied=True)
     reference.save_pretrained(tmp_path)

@@ -175,6 +175,43 @@ def test_a_pool_of_states_counts_the_rows_of_the_step():
     assert found.flops == {"bfloat16": 3 * 4 * H * K * 2 * K}
 
 
+MAMBA = {
+    "hidden_size": D, "ssm_state_size": 16, "conv_kernel_size": 4, "intermediate_size": 2 * D,
+    "time_step_rank": 8, "use_conv_bias": True, "use_bias": False, "use_rms_norm": True,
+}  # fmt: skip
+
+
+def test_a_mixer_reads_and_writes_both_of_its_states():
+    batch = Batch(rows=((2, 1, 40), (1, 5, 25), (1, 3, 3)))
+    found = count("L2/mamba_mixer", MAMBA, {"hidden_states": tensor(10, D)}, batch=batch)
+    inner, low = 2 * D, 8 + 16 + 16
+    state = (3 * inner + inner * 16) * 4
+    products = 2 * inner * D + low * inner + 8 * inner + inner * D
+    vectors = 4 * inner + low + 3 * inner  # taps; norms; biases of convolution and step, and D
+    assert found.written_bytes == 10 * D * BF16 + 4 * state
+    assert found.read_bytes == (10 * D + products + vectors) * BF16 + inner * 16 * 4 + 3 * state
+    assert found.flops == {"bfloat16": 10 * 2 * products}
+
+
+@pytest.mark.parametrize("variant", ["default", "update"])
+def test_pools_of_a_scan_count_the_rows_of_the_step(variant):
+    inner, step = 2 * D, {} if variant == "update" else {
+        "query_starts": tensor(4, dtype="int32", draw="step.query_starts"), "max_query_len": 1,
+    }  # fmt: skip
+    found = count(
+        "L1/selective_scan", {},
+        {**{name: tensor(3, inner) for name in ("u", "delta", "z")}, "B": tensor(3, 16), "C": tensor(3, 16),
+         "A_log": tensor(inner, 16, dtype="float32"), "D": tensor(inner), "delta_bias": tensor(inner),
+         "state": tensor(50, inner, 16, dtype="float32", draw="state"),
+         "rows": tensor(3, dtype="int64", draw="step.rows"), **step},
+        variant=variant, batch=Batch(rows=((3, 1, 40),)),
+    )  # fmt: skip
+    tokens = 3 * (3 * inner + 32)
+    indices = 3 * 8 + (4 * 4 if step else 0)
+    assert found.read_bytes == (tokens + 2 * inner) * BF16 + inner * 16 * 4 * (1 + 3) + indices
+    assert found.written_bytes == 3 * inner * BF16 + 3 * inner * 16 * 4
+
+
 def test_dense_attention_counts_pairs_within_a_row_and_pooling_counts_keys():
     batch = Batch(grids=((2, 2, 3), (1, 4, 5)))
     tokens, images = 32, 3
@@ -271,3 +308,16 @@ def test_a_device_file_is_used(monkeypatch):
     assert not found.measured_here
     assert found.flops_s("bfloat16") > 100 * found.flops_s("float64") if found.flops_s("float64") else True
     assert 1e12 < found.copy_bytes_s(1) <= found.read_bytes_s(1)
+
+
+def test_a_denoising_step_does_the_published_arithmetic():
+    """74.4 TFLOP at 1024 x 1024 pixels, 21.5 at 512 x 512; blocks that make their rows themselves have no
+    batch."""
+    flops: dict[str, int] = {}
+    for block in registry.cases("L3/diffusion_block", "full", "flux"):
+        assert block.batch is None
+        flops[block.id] = work(block, Overlay.over_baseline()).flops["bfloat16"]
+    for image, joined, total in (("4096", "4608", 74.4e12), ("1024", "1536", 21.5e12)):
+        double, single = (flops[f"{name}x3072-bf16"] for name in (
+            f"double-flux-dev-T1-{image}", f"single-flux-dev-T1-{joined}"))  # fmt: skip
+        assert 19 * double + 38 * single == pytest.approx(total, rel=5e-3)

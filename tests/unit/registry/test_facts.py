@@ -8,6 +8,7 @@ import inspect
 import pytest
 
 from fastkernels import kernels, registry
+from fastkernels.engine.latents import TOKEN_PIXELS
 from fastkernels.loader.overlay import Overlay
 from fastkernels.records import Case, TensorSpec
 from fastkernels.registry import source, uses
@@ -117,15 +118,41 @@ def test_images_of_workloads_and_samples_are_whole_patches() -> None:
             assert all(side % patch == 0 for side in sizes)
 
 
+def test_generated_images_are_whole_tokens() -> None:
+    for architecture in registry.architectures():
+        if architecture.correctness.kind != "image":
+            continue
+        for size in architecture.default_config:
+            asked = [workload.resolution for workload in registry.workloads(architecture.workloads, size)]
+            asked += architecture.correctness.samples[size].resolutions
+            assert len(asked) > 1
+            assert all(side % TOKEN_PIXELS == 0 for resolution in asked for side in resolution)
+
+
 def test_tiny_workloads_and_samples_fit_the_tiny_model() -> None:
     for architecture in registry.architectures():
         if architecture.correctness.kind != "tokens":
             continue
-        limit = architecture.configs[architecture.default_config["tiny"]].config["max_position_embeddings"]
+        limit = architecture.configs[architecture.default_config["tiny"]].config[architecture.positions]
         for workload in registry.workloads(architecture.workloads, "tiny"):
             assert workload.input_len + workload.output_len <= limit
         samples = architecture.correctness.samples["tiny"]
         assert samples.input_lens[0] <= samples.input_lens[1] <= limit - samples.output_len
+
+
+def test_speech_fits_the_model_of_each_size() -> None:
+    for architecture in registry.architectures():
+        if architecture.correctness.kind != "speech":
+            continue
+        for size, name in architecture.default_config.items():
+            config = architecture.configs[name].config
+            samples, prompt = architecture.correctness.samples[size], architecture.correctness.prompt[size]
+            assert max(prompt) < config["vocab_size"]
+            longest_s = config["max_source_positions"] / 50  # of 20 ms each
+            for asked in (*registry.workloads(architecture.workloads, size), samples):
+                assert len(prompt) + asked.output_len <= config[architecture.positions]
+            assert all(w.seconds <= longest_s for w in registry.workloads(architecture.workloads, size))
+            assert 0 < samples.seconds[0] <= samples.seconds[1] <= longest_s
 
 
 def all_cases() -> list[Case]:
@@ -137,10 +164,9 @@ def test_contexts_lie_within_the_models_positions() -> None:
         if case.batch and not case.batch.grids and case.provenance.architecture != "registry":
             architecture = registry.architecture(case.provenance.architecture)
             config = architecture.configs[case.provenance.config.removesuffix("-2layers")].config
-            if registry.task(architecture.task).draws.keys() & {
-                "input_ids"
-            }:  # a map has any number of positions
-                assert max(case.batch.seq_lens) <= config["max_position_embeddings"]
+            is_map = architecture.correctness.kind == "detections"  # it has any number of positions
+            is_clips = set(case.batch.seq_lens) == {config.get("max_source_positions")}
+            assert is_map or is_clips or max(case.batch.seq_lens) <= config[architecture.positions]
 
 
 def test_what_the_issue_asks_for_is_there() -> None:

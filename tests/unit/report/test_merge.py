@@ -50,10 +50,11 @@ def test_parts_are_of_one_machine(part, name: str):
         merge([part(0, 1), other])
 
 
-def test_parts_ask_one_question(part):
+@pytest.mark.parametrize(("name", "value"), [("providers", True), ("golden", "other/folder")])
+def test_parts_ask_one_question(part, name: str, value: object):
     other = part(1, None)
-    other = other.model_copy(update={"request": {**other.request, "providers": True}})
-    with pytest.raises(UsageError, match=r"one request.*providers"):
+    other = other.model_copy(update={"request": {**other.request, name: value}})
+    with pytest.raises(UsageError, match=rf"one request.*{name}"):
         merge([part(0, 1), other])
 
 

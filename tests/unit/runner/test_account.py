@@ -49,6 +49,17 @@ def test_an_honest_candidate_on_a_busy_machine_is_not_accused(true_us: float) ->
     assert account.understated(honest, [side(1000, 1000, late_us=100, seed=seed) for seed in (2, 3)]) is None
 
 
+def test_sides_that_are_all_late_are_not_accused() -> None:
+    """More work than cores: every window waits, and the lowest tenth of 30 is luck."""
+
+    def late(rng: random.Random) -> list[Reading]:
+        return [reading(50_000, int(110_000 + rng.expovariate(1 / 300_000))) for _ in range(30)]
+
+    for seed in range(100):
+        rng = random.Random(seed)
+        assert account.understated(late(rng), [late(rng), late(rng)]) is None
+
+
 def test_a_few_readings_accuse_nobody() -> None:
     assert account.understated(side(1000, 10, count=5), [side(1000, 1000, count=5)]) is None
 

@@ -196,3 +196,29 @@ def test_embedding_discrepancies_of_bad_features():
     for rows in ([[1.0, 0.0]], reference[:2]):
         with pytest.raises(ValueError, match="at least two"):
             calibrate.embedding_discrepancies(reference if len(rows) == 2 else rows, rows)
+
+
+def test_image_discrepancy_is_centred_by_channel():
+    """Channels with large means: unrelated images are 1e-4 apart by plain cosine, yet 1 here."""
+    reference = [[100.0 + a, -50.0 + b] for a, b in ((1, 1), (1, -1), (-1, 1), (-1, -1))]
+    assert calibrate.image_discrepancy(reference, reference) == pytest.approx(0.0)
+    turned = [[100.0 + a, -50.0 + b] for a, b in ((-1, 1), (1, 1), (-1, -1), (1, -1))]
+    assert calibrate.image_discrepancy(reference, turned) == pytest.approx(1.0)
+    assert calibrate.image_discrepancy(reference, reference[::-1]) == 1.0  # a cosine of -1 is no worse
+    half = [[100.0 + 2 * a, -50.0] for a, b in ((1, 1), (1, -1), (-1, 1), (-1, -1))]
+    assert calibrate.image_discrepancy(reference, half) == pytest.approx(1 - 0.5**0.5)
+    brighter = [[a + 1, b] for a, b in reference]
+    assert calibrate.image_discrepancy(reference, brighter) > 0.1, (
+        "the reference's mean is taken, not its own"
+    )
+
+
+def test_image_discrepancy_of_bad_images():
+    reference = [[1.0, 0.0], [0.0, 1.0]]
+    for bad in (
+        [[float("nan"), 0.0], [0.0, 1.0]],
+        [[float("inf"), 0.0], [0.0, 1.0]],
+        [[1.0, 0.0]],
+        [[0.5, 0.5]] * 2,
+    ):
+        assert calibrate.image_discrepancy(reference, bad) == 1.0

@@ -20,7 +20,11 @@ def _log_sigmoid(x: Tensor) -> Tensor:
     return x.clamp(max=0) - torch.log1p(torch.exp(-x.abs()))
 
 
-ACTIVATIONS = {"gelu": _gelu, "gelu_tanh": _gelu_tanh, "log_sigmoid": _log_sigmoid}
+def _silu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(x)
+
+
+ACTIVATIONS = {"gelu": _gelu, "gelu_tanh": _gelu_tanh, "log_sigmoid": _log_sigmoid, "silu": _silu}
 
 
 def activation(x_TF: Tensor, name: str, divisor: float) -> Tensor:

@@ -12,6 +12,7 @@ _OPERATORS = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "log_sigmoid": F.logsigmoid,
+    "silu": F.silu,
 }
 
 

@@ -1,0 +1,73 @@
+"""selective_scan and selective_state_update in plain PyTorch: the recurrence, token by token, all rows of a
+step at once.
+
+In the dtype of the state. Lengths of chunks are read on the host.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import silu, softplus
+
+
+def selective_state_update(
+    u_BI: Tensor,
+    delta_BI: Tensor,
+    B_BN: Tensor,
+    C_BN: Tensor,
+    z_BI: Tensor,
+    A_log_IN: Tensor,
+    D_I: Tensor,
+    delta_bias_I: Tensor,
+    state_RIN: Tensor,
+    rows_B: Tensor,
+) -> Tensor:
+    u, delta, b, c, z, d, bias = widened(state_RIN.dtype, u_BI, delta_BI, B_BN, C_BN, z_BI, D_I, delta_bias_I)
+    state_BIN = state_RIN[rows_B]
+    y_BI = _advance(state_BIN, u, softplus(delta + bias), b, c, -A_log_IN.exp())
+    state_RIN[rows_B] = state_BIN
+    return ((y_BI + d * u) * silu(z)).to(u_BI.dtype)
+
+
+def selective_scan(
+    u_TI: Tensor,
+    delta_TI: Tensor,
+    B_TN: Tensor,
+    C_TN: Tensor,
+    z_TI: Tensor,
+    A_log_IN: Tensor,
+    D_I: Tensor,
+    delta_bias_I: Tensor,
+    state_RIN: Tensor,
+    rows_B: Tensor,
+    query_starts_B1: Tensor,
+    max_query_len: int,
+) -> Tensor:
+    u, delta, b, c, z, d, bias = widened(state_RIN.dtype, u_TI, delta_TI, B_TN, C_TN, z_TI, D_I, delta_bias_I)
+    steps_TI, a_IN, y_TI = softplus(delta + bias), -A_log_IN.exp(), torch.empty_like(u)
+    starts_B, lens_B = query_starts_B1[:-1].long() - query_starts_B1[0], query_starts_B1.diff()
+    # Longest first: the rows that have an i-th token are the first ones.
+    order_B = lens_B.argsort(descending=True, stable=True)
+    rows_B, starts_B, lens = rows_B[order_B], starts_B[order_B], lens_B[order_B].tolist()
+    state_BIN = state_RIN[rows_B]
+    active = len(lens)
+    for i in range(max(lens, default=0)):
+        while lens[active - 1] <= i:
+            active -= 1
+        at = starts_B[:active] + i
+        y_TI[at] = _advance(state_BIN[:active], u[at], steps_TI[at], b[at], c[at], a_IN)
+    state_RIN[rows_B] = state_BIN
+    return ((y_TI + d * u) * silu(z)).to(u_TI.dtype)
+
+
+def widened(dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(x.to(dtype) for x in tensors)
+
+
+def _advance(
+    state_BIN: Tensor, u_BI: Tensor, step_BI: Tensor, b_BN: Tensor, c_BN: Tensor, a_IN: Tensor
+) -> Tensor:
+    """One token: the states in place, and what C reads of them."""
+    state_BIN.mul_((step_BI[..., None] * a_IN).exp()).addcmul_((step_BI * u_BI)[..., None], b_BN[:, None])
+    return torch.matmul(state_BIN, c_BN[..., None]).squeeze(-1)

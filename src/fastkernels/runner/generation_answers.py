@@ -1,0 +1,127 @@
+"""Models that answer a prompt with an image: batches one after another, compared by centred cosine.
+
+An image's seed gives its noise and its prompt; the seeds reach a side just before the clock starts. Latents
+are what is timed and compared: no decoder stands between them and the model under test.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from itertools import cycle, islice
+from typing import Any
+
+from fastkernels.records import Failure
+from fastkernels.registry.schema import GenerationSamples, GenerationWorkload
+from fastkernels.runner.answers import Comparison
+from fastkernels.runner.sides import SideFailure, SideHandle, Sides
+from fastkernels.score import calibrate
+
+NOISE_POINTWISE = ("modulated_layer_norm", "rms_norm", "rope_pairs", "activation")
+NOISE_ATTENTION = ("dense_attention",)
+AUDITED_IMAGES = 2  # of each timed run, generated again by the baseline if the run is audited
+WARM_UP_BATCHES = 2  # the second captures the graphs that the timed ones replay
+SIDE_BATCH = 8  # images of one launch where a workload does not say
+SEED_BITS = 53  # integers that JSON carries whole
+Wanted = dict[str, Any]  # an image's seed, height, width, prompt_len and steps
+Latents = list[list[float]]  # [tokens][channels]
+
+
+class GenerationAnswers:
+    """d = 1 - cosine of an image's latents, both less the baseline's mean of each channel."""
+
+    def __init__(self, samples: GenerationSamples, rng: random.Random) -> None:
+        self._samples, self._rng = samples, rng
+        # Alone in a launch, PyTorch's own arithmetic in the pointwise kernels, and in attention.
+        self.noise_changes: list[dict[str, Any]] = [
+            {"max_batch": 1},
+            {"noise": NOISE_POINTWISE},
+            {"noise": NOISE_ATTENTION},
+        ]
+
+    def inputs(self, workload: GenerationWorkload) -> list[Wanted]:
+        return self._of_workload(workload, workload.requests)
+
+    def warm_up(self, side: SideHandle, workload: GenerationWorkload) -> None:
+        count = min(workload.requests, WARM_UP_BATCHES * workload.batch)
+        self._run(side, self._of_workload(workload, count), workload.batch)
+
+    def timed(
+        self, side: SideHandle, inputs: list[Wanted], workload: GenerationWorkload
+    ) -> tuple[float, dict[int, Latents]]:
+        """Latents of a few images, chosen after the run."""
+        seconds = self._run(side, inputs, workload.batch)
+        chosen = sorted(self._rng.sample(range(len(inputs)), min(AUDITED_IMAGES, len(inputs))))
+        return seconds, {i: _latents(side, i) for i in chosen}
+
+    def amount(self, workload: GenerationWorkload) -> float:
+        return workload.requests if workload.kind == "throughput" else workload.requests / workload.batch
+
+    def audit(self, baseline: SideHandle, inputs: list[Wanted], answers: dict[int, Latents]) -> list[float]:
+        """The baseline generates images of the timed run again, in other company."""
+        expected = self._all(baseline, [inputs[i] for i in answers])
+        return list(map(calibrate.image_discrepancy, expected, answers.values()))
+
+    def proof(self) -> dict[str, Any]:
+        """One image of each size: a pass through every module, at all shapes of the samples."""
+        return {"images": self._of_samples(len(self._samples.resolutions))}
+
+    def compare(self, sides: Sides, report: Callable[[str], None]) -> Comparison:
+        self._sampled = self._of_samples(self._samples.images)
+        report("latents, baseline")
+        self._expected = self._all(sides.use("baseline"), self._sampled)
+        report("latents, candidate")
+        found = self._all(sides.use("candidate"), self._sampled)
+        # Resolutions take turns: so far ahead lies another image of the same size.
+        turn = len(self._samples.resolutions)
+        unrelated = [*self._expected[turn:], *self._expected[:turn]]
+        return Comparison(
+            d=list(map(calibrate.image_discrepancy, self._expected, found)),
+            ruin=list(map(calibrate.image_discrepancy, self._expected, unrelated)),
+        )
+
+    def again(self, side: SideHandle) -> list[float]:
+        return list(map(calibrate.image_discrepancy, self._expected, self._all(side, self._sampled)))
+
+    def _all(self, side: SideHandle, images: list[Wanted]) -> list[Latents]:
+        self._run(side, images, SIDE_BATCH)
+        return [_latents(side, i) for i in range(len(images))]
+
+    def _run(self, side: SideHandle, images: list[Wanted], batch: int) -> float:
+        """Seconds from the word to generate to the word that all latents are there."""
+        side.call("load", images=images)
+        begin = time.perf_counter()
+        answer = side.call("generate", batch=batch)
+        seconds = time.perf_counter() - begin
+        if answer["images"] != len(images):
+            problem = f"asked for {len(images)} images, got {answer['images']}"
+            raise SideFailure(side.side, Failure(message=problem))
+        return seconds
+
+    def _of_workload(self, workload: GenerationWorkload, count: int) -> list[Wanted]:
+        return self._images(count, [workload.resolution], workload.prompt_len, workload.steps)
+
+    def _of_samples(self, count: int) -> list[Wanted]:
+        samples = self._samples
+        return self._images(count, samples.resolutions, samples.prompt_len, samples.steps)
+
+    def _images(
+        self, count: int, resolutions: Sequence[tuple[int, int]], prompt_len: int, steps: int
+    ) -> list[Wanted]:
+        """Each with a seed of its own; resolutions take turns."""
+        return [
+            {
+                "seed": self._rng.getrandbits(SEED_BITS),
+                "height": height,
+                "width": width,
+                "prompt_len": prompt_len,
+                "steps": steps,
+            }
+            for height, width in islice(cycle(resolutions), count)
+        ]
+
+
+def _latents(side: SideHandle, index: int) -> Latents:
+    """Of one image of the last run: all of them would be one long message."""
+    return side.call("outputs", index=index)["latents"]

@@ -1,0 +1,56 @@
+"""One side of a trial of a text-to-image model. `generate` only says how many images there are: the judge
+times it with its own clock and asks afterwards for those that it wants to see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastkernels.engine.image_pipeline import ImagePipeline, ImageRequest
+from fastkernels.runner.model_side import ModelSide
+
+
+class GenerationSide(ModelSide):
+    def __init__(self, layers: Sequence[str], model: str, noise: Sequence[str] = (), **engine: Any) -> None:
+        super().__init__(layers, noise)
+        self.pipeline = ImagePipeline(model, overlay=self.overlay, **engine)
+        self.model, self.device = self.pipeline.model, self.pipeline.device
+        self._requests: list[ImageRequest] = []
+        self._latents: list[Tensor] = []
+
+    def load(self, images: list[dict[str, Any]]) -> dict[str, Any]:
+        """Take images for the next `generate`: seed, height, width, prompt_len and steps of each."""
+        self._requests, self._latents = [self._request(**image) for image in images], []
+        return {}
+
+    def generate(self, batch: int) -> dict[str, Any]:
+        """Batches one after another, each waited for; the latents stay here until `outputs`."""
+        self._latents = []
+        for start in range(0, len(self._requests), batch):
+            self._latents += self.pipeline.generate(self._requests[start : start + batch])
+            self.synchronise()
+        return {"images": len(self._latents)}
+
+    def outputs(self, index: int) -> dict[str, Any]:
+        return {"latents": self._latents[index].float().cpu().tolist()}
+
+    def eager(self) -> AbstractContextManager[None]:
+        return self.pipeline.eager()
+
+    def run_once(self, images: list[dict[str, Any]]) -> None:
+        self.load(images)
+        self.generate(len(images))
+
+    def engine_stats(self) -> dict[str, Any]:
+        return self.pipeline.stats()
+
+    def _request(self, seed: int, height: int, width: int, prompt_len: int, steps: int) -> ImageRequest:
+        """A prompt is random features from the image's seed, drawn here: they are large, the seed is not."""
+        generator = torch.Generator().manual_seed(seed)
+        text_SJ = torch.randn(prompt_len, self.pipeline.model.text_features, generator=generator)
+        pooled_P = torch.randn(self.pipeline.model.pooled_features, generator=generator)
+        return ImageRequest(text_SJ, pooled_P, height, width, steps, seed=seed)

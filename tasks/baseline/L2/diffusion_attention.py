@@ -1,0 +1,77 @@
+"""Attention of a diffusion transformer: all tokens of a request, those of its text first, see each other.
+
+    [q | k | v] = x Wqkv^T + b        image and text have their own weights where they are two streams
+    q = rope(rms_norm(q; wq)),  k = rope(rms_norm(k; wk))        each head on its own
+    o = attention(q, k, v)            over [text | image]
+    joint     y_image = o_image Wo^T + bo,  y_text = o_text Wa^T + ba
+    single    y = o
+
+B requests, L image and S text tokens of each, D hidden, H heads, K = D / H head size; scale 1/sqrt(K).
+Rounded to the dtype of x after each product, norm and rotation, and after the attention.
+Mirrors diffusers.models.transformers.transformer_flux.FluxAttention.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..L1.dense_attention import DenseAttention
+from ..L1.diffusion_rope import ApplyRotaryEmbedding
+from ..L1.rms_norm import RMSNorm
+from .parallel_linear import QKVParallelLinear, RowParallelLinear
+
+
+class FluxJointAttention(nn.Module):
+    def __init__(self, hidden_size: int, num_heads: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.num_heads, self.head_size = num_heads, hidden_size // num_heads
+        self.qkv_proj = QKVParallelLinear(hidden_size, self.head_size, num_heads, num_heads, bias=True)
+        self.norm_q, self.norm_k = RMSNorm(self.head_size, eps), RMSNorm(self.head_size, eps)
+        self.add_qkv_proj = QKVParallelLinear(hidden_size, self.head_size, num_heads, num_heads, bias=True)
+        self.norm_added_q, self.norm_added_k = RMSNorm(self.head_size, eps), RMSNorm(self.head_size, eps)
+        self.rope = ApplyRotaryEmbedding()
+        self.attn = DenseAttention(self.head_size**-0.5)
+        self.to_out = RowParallelLinear(hidden_size, hidden_size, bias=True)
+        self.to_add_out = RowParallelLinear(hidden_size, hidden_size, bias=True)
+
+    def forward(
+        self, hidden_states: Tensor, encoder_hidden_states: Tensor, cos_sin: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """hidden_states [B, L, D], encoder_hidden_states [B, S, D], cos_sin [S + L, K] -> image [B, L, D],
+        text [B, S, D]"""
+        heads = (3, self.num_heads, self.head_size)
+        q, k, v = self.qkv_proj(hidden_states).unflatten(-1, heads).unbind(2)
+        text_q, text_k, text_v = self.add_qkv_proj(encoder_hidden_states).unflatten(-1, heads).unbind(2)
+        q_BTHK = torch.cat((self.norm_added_q(text_q), self.norm_q(q)), dim=1)
+        k_BTHK = torch.cat((self.norm_added_k(text_k), self.norm_k(k)), dim=1)
+        v_BTHK = torch.cat((text_v, v), dim=1)
+        q_BTHK, k_BTHK = self.rope(q_BTHK, k_BTHK, cos_sin)
+        o_BTD = _attend(self.attn, q_BTHK, k_BTHK, v_BTHK)
+        text, image = o_BTD.split((encoder_hidden_states.shape[1], hidden_states.shape[1]), dim=1)
+        return self.to_out(image), self.to_add_out(text)
+
+
+class FluxSingleAttention(nn.Module):
+    def __init__(self, hidden_size: int, num_heads: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.num_heads, self.head_size = num_heads, hidden_size // num_heads
+        self.qkv_proj = QKVParallelLinear(hidden_size, self.head_size, num_heads, num_heads, bias=True)
+        self.norm_q, self.norm_k = RMSNorm(self.head_size, eps), RMSNorm(self.head_size, eps)
+        self.rope = ApplyRotaryEmbedding()
+        self.attn = DenseAttention(self.head_size**-0.5)
+
+    def forward(self, hidden_states: Tensor, cos_sin: Tensor) -> Tensor:
+        """hidden_states [B, S + L, D], cos_sin [S + L, K] -> [B, S + L, D]"""
+        qkv_BT3HK = self.qkv_proj(hidden_states).unflatten(-1, (3, self.num_heads, self.head_size))
+        q, k, v = qkv_BT3HK.unbind(2)
+        q_BTHK, k_BTHK = self.rope(self.norm_q(q), self.norm_k(k), cos_sin)
+        return _attend(self.attn, q_BTHK, k_BTHK, v)
+
+
+def _attend(attention: nn.Module, q_BTHK: Tensor, k_BTHK: Tensor, v_BTHK: Tensor) -> Tensor:
+    """[B, T, H K]: requests of one length are packed rows."""
+    requests, length = q_BTHK.shape[:2]
+    starts_B1 = torch.arange(0, (requests + 1) * length, length, dtype=torch.int32, device=q_BTHK.device)
+    packed = (x.flatten(0, 1) for x in (q_BTHK, k_BTHK, v_BTHK))
+    return attention(*packed, starts_B1, length).view(requests, length, -1)

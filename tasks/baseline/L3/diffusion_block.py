@@ -1,0 +1,78 @@
+"""One block of a diffusion transformer, conditioned by a vector of each request.
+
+    double    a = x + gate attention(n),  y = a + gate' mlp(layer_norm(a) (1 + scale') + shift')
+              for image and text, each with its own weights; n = adaptive_norm(x, temb), one attention
+    single    y = x + gate ([attention(n) | gelu_tanh(n Wm^T + bm)] Wo^T + bo)        x: text, then image
+
+B requests, L image and S text tokens of each, D hidden, F intermediate; gates, shift' and scale' come from
+the adaptive norm. Rounded to the dtype of x after each sum.
+Mirrors diffusers.models.transformers.transformer_flux.FluxTransformerBlock and FluxSingleTransformerBlock.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..L1.activation import GELU
+from ..L1.layer_norm import ModulatedLayerNorm
+from ..L2.adaptive_norm import AdaLayerNormZero, AdaLayerNormZeroSingle
+from ..L2.diffusion_attention import FluxJointAttention, FluxSingleAttention
+from ..L2.mlp import MLP
+from ..L2.parallel_linear import ColumnParallelLinear, RowParallelLinear
+
+
+class FluxTransformerBlock(nn.Module):
+    def __init__(self, hidden_size: int, intermediate_size: int, num_heads: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.norm1 = AdaLayerNormZero(hidden_size, eps)
+        self.norm1_context = AdaLayerNormZero(hidden_size, eps)
+        self.attn = FluxJointAttention(hidden_size, num_heads, eps)
+        self.norm2 = ModulatedLayerNorm(eps)
+        self.ff = MLP(hidden_size, intermediate_size, "gelu_tanh")
+        self.norm2_context = ModulatedLayerNorm(eps)
+        self.ff_context = MLP(hidden_size, intermediate_size, "gelu_tanh")
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor,
+        temb: Tensor,
+        cos_sin: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """hidden_states [B, L, D], encoder_hidden_states [B, S, D], temb [B, D], cos_sin [S + L, K]
+        -> text [B, S, D], image [B, L, D]: in this order"""
+        n, *image_mlp = self.norm1(hidden_states, temb)
+        text_n, *text_mlp = self.norm1_context(encoder_hidden_states, temb)
+        o, text_o = self.attn(n, text_n, cos_sin)
+        image = _continued(hidden_states, o, image_mlp, self.norm2, self.ff)
+        text = _continued(encoder_hidden_states, text_o, text_mlp, self.norm2_context, self.ff_context)
+        return text, image
+
+
+class FluxSingleTransformerBlock(nn.Module):
+    def __init__(self, hidden_size: int, intermediate_size: int, num_heads: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.norm = AdaLayerNormZeroSingle(hidden_size, eps)
+        self.attn = FluxSingleAttention(hidden_size, num_heads, eps)
+        self.proj_mlp = ColumnParallelLinear(hidden_size, intermediate_size, bias=True)
+        self.act_mlp = GELU("tanh")
+        self.proj_out = RowParallelLinear(hidden_size + intermediate_size, hidden_size, bias=True)
+
+    def forward(self, hidden_states: Tensor, temb: Tensor, cos_sin: Tensor) -> Tensor:
+        """hidden_states [B, S + L, D], temb [B, D], cos_sin [S + L, K] -> [B, S + L, D]"""
+        n, gate_BD = self.norm(hidden_states, temb)
+        o, m = self.attn(n, cos_sin), self.act_mlp(self.proj_mlp(n))
+        return _gated(hidden_states, gate_BD, self.proj_out(torch.cat((o, m), dim=-1)))
+
+
+def _continued(x: Tensor, o: Tensor, modulation: list[Tensor], norm: nn.Module, mlp: nn.Module) -> Tensor:
+    """What one stream does after the attention."""
+    gate, mlp_shift, mlp_scale, mlp_gate = modulation
+    a = _gated(x, gate, o)
+    return _gated(a, mlp_gate, mlp(norm(a, mlp_scale, mlp_shift)))
+
+
+def _gated(x_BLD: Tensor, gate_BD: Tensor, change_BLD: Tensor) -> Tensor:
+    """x + gate change, in one pass and rounded once."""
+    return torch.addcmul(x_BLD, gate_BD.unsqueeze(1), change_BLD)

@@ -1,0 +1,145 @@
+"""FLUX.1 transformer: the velocity of an image's latents, given their noise level and a prompt.
+
+    x = embed(latents),  y = embed(prompt);  (y, x) = double_i(x, y) for each i
+    z = [y | x];  z = single_i(z) for each i;  v = adaptive_norm(z_image) W^T + b
+
+B requests, L tokens of an image (2 x 2 latents each), S of its prompt, C channels, J and P features of the
+prompt's encoders, D hidden, K head size. Parameters and activations have the dtype of the module; timestep,
+guidance and the table of rotations are float32. `config` is the configuration of the transformer as diffusers
+writes it.
+Mirrors diffusers.models.transformers.transformer_flux.FluxTransformer2DModel, except that timestep and
+guidance come as they are embedded: times 1000, and rounded as the caller wants it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.weights import WeightMap
+
+from ..L1.diffusion_rope import FluxPosEmbed
+from ..L1.linear import Linear
+from ..L2.adaptive_norm import AdaLayerNormContinuous
+from ..L2.timestep_embedding import CombinedTimestepGuidanceTextProjEmbeddings
+from ..L3.diffusion_block import FluxSingleTransformerBlock, FluxTransformerBlock
+
+MLP_RATIO, ROPE_THETA, EPS = 4, 10000.0, 1e-6  # not in the configuration
+
+
+class FluxTransformer2DModel(nn.Module):
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
+        reader = ConfigReader(config)
+        block = block_arguments(reader)
+        hidden_size = block["hidden_size"]
+        self.in_channels = reader.integer("in_channels")
+        self.out_channels = reader.integer("out_channels", default=self.in_channels)
+        self.text_features = reader.integer("joint_attention_dim")
+        self.pooled_features = reader.integer("pooled_projection_dim")
+        self.has_guidance = reader.flag("guidance_embeds")
+
+        self.pos_embed = FluxPosEmbed(ROPE_THETA, axes(reader, hidden_size // block["num_heads"]))
+        self.time_text_embed = CombinedTimestepGuidanceTextProjEmbeddings(
+            hidden_size, self.pooled_features, self.has_guidance
+        )
+        self.context_embedder = Linear(self.text_features, hidden_size, bias=True)
+        self.x_embedder = Linear(self.in_channels, hidden_size, bias=True)
+        double, single = reader.integer("num_layers"), reader.integer("num_single_layers", minimum=0)
+        self.transformer_blocks = nn.ModuleList(FluxTransformerBlock(**block) for _ in range(double))
+        self.single_transformer_blocks = nn.ModuleList(
+            FluxSingleTransformerBlock(**block) for _ in range(single)
+        )
+        self.norm_out = AdaLayerNormContinuous(hidden_size, EPS)
+        self.proj_out = Linear(hidden_size, self.out_channels, bias=True)
+        self.weight_map = weight_map(hidden_size)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor,
+        pooled_projections: Tensor,
+        timestep: Tensor,
+        guidance: Tensor | None,
+        img_ids: Tensor,
+        txt_ids: Tensor,
+    ) -> Tensor:
+        """hidden_states [B, L, C], encoder_hidden_states [B, S, J], pooled_projections [B, P], timestep and
+        guidance float32 [B] (guidance: None where the model has none), img_ids [L, 3] and txt_ids [S, 3]
+        integers -> velocity [B, L, C]"""
+        text_len = encoder_hidden_states.shape[1]
+        temb_BD = self.time_text_embed(timestep, guidance, pooled_projections)
+        cos_sin_TK = self.pos_embed(torch.cat((txt_ids, img_ids)))
+        image, text = self.x_embedder(hidden_states), self.context_embedder(encoder_hidden_states)
+        for block in self.transformer_blocks:
+            text, image = block(image, text, temb_BD, cos_sin_TK)
+        joined_BTD = torch.cat((text, image), dim=1)
+        for block in self.single_transformer_blocks:
+            joined_BTD = block(joined_BTD, temb_BD, cos_sin_TK)
+        return self.proj_out(self.norm_out(joined_BTD[:, text_len:], temb_BD))
+
+
+def block_arguments(config: ConfigReader) -> dict[str, Any]:
+    """What every block is made with; a UsageError names the key that is wrong."""
+    num_heads, head_size = config.integer("num_attention_heads"), config.integer("attention_head_dim")
+    if (patch_size := config.integer("patch_size", default=1)) != 1:
+        raise config.error("patch_size", f"{patch_size}: only packed latents are supported, patch_size 1")
+    hidden_size = num_heads * head_size
+    return {
+        "hidden_size": hidden_size,
+        "intermediate_size": MLP_RATIO * hidden_size,
+        "num_heads": num_heads,
+        "eps": EPS,
+    }
+
+
+def axes(config: ConfigReader, head_size: int) -> list[int]:
+    """Features of a head that each coordinate of a token turns."""
+    found = config.config.get("axes_dims_rope")
+    if not isinstance(found, (list, tuple)) or len(found) != 3 or any(dim % 2 for dim in found):
+        raise config.error("axes_dims_rope", f"must be three even numbers, not {found!r}")
+    if sum(found) != head_size:
+        raise config.error("axes_dims_rope", f"adds up to {sum(found)}, attention_head_dim is {head_size}")
+    return list(found)
+
+
+def weight_map(hidden_size: int) -> WeightMap:
+    """Names of diffusers' file: what it calls q, k and v fills one matrix of each stream."""
+    double, single = "transformer_blocks.*", "single_transformer_blocks.*"
+    same = [
+        "x_embedder.*",
+        "context_embedder.*",
+        "proj_out.*",
+        "norm_out.linear.*",
+        "time_text_embed.*.linear_1.*",
+        "time_text_embed.*.linear_2.*",
+        f"{double}.norm1.linear.*",
+        f"{double}.norm1_context.linear.*",
+        f"{single}.norm.linear.*",
+        *(f"{double}.attn.{norm}.weight" for norm in ("norm_q", "norm_k", "norm_added_q", "norm_added_k")),
+        *(f"{single}.attn.{norm}.weight" for norm in ("norm_q", "norm_k")),
+    ]
+    names = {name: name for name in same} | {
+        f"{double}.attn.to_out.0.*": f"{double}.attn.to_out.linear.*",
+        f"{double}.attn.to_add_out.*": f"{double}.attn.to_add_out.linear.*",
+        f"{double}.ff.net.0.proj.*": f"{double}.ff.fc1.linear.*",
+        f"{double}.ff.net.2.*": f"{double}.ff.fc2.linear.*",
+        f"{double}.ff_context.net.0.proj.*": f"{double}.ff_context.fc1.linear.*",
+        f"{double}.ff_context.net.2.*": f"{double}.ff_context.fc2.linear.*",
+        f"{single}.proj_mlp.*": f"{single}.proj_mlp.linear.*",
+        f"{single}.proj_out.*": f"{single}.proj_out.linear.*",
+    }
+
+    def parts(block: str, sources: tuple[str, ...]) -> dict[str, int]:
+        return {f"{block}.attn.{source}.*": hidden_size for source in sources}
+
+    own, added = ("to_q", "to_k", "to_v"), ("add_q_proj", "add_k_proj", "add_v_proj")
+    packed = {
+        f"{double}.attn.qkv_proj.linear.*": parts(double, own),
+        f"{double}.attn.add_qkv_proj.linear.*": parts(double, added),
+        f"{single}.attn.qkv_proj.linear.*": parts(single, own),
+    }
+    return WeightMap(names, packed)

@@ -1,0 +1,103 @@
+"""Calls of the kernels that diffusion transformers add, with their answers by independent formulas in
+float64.
+
+B requests · L, S tokens of each · D width · H heads · K head dim
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tests.pointwise_cases import Arguments, KernelCase, randn
+
+
+def modulated_layer_norm_cases(shapes: list[tuple[int, int, int]]) -> list[KernelCase]:
+    """Shapes (B, L, D)."""
+
+    def answer(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> tuple[Tensor, ...]:
+        x = x.double()
+        if not x.numel():
+            return (x,)
+        variance, mean = torch.var_mean(x, dim=-1, correction=0, keepdim=True)
+        normed = (x - mean) / torch.sqrt(variance + eps)
+        return (torch.einsum("bld,bd->bld", normed, 1 + scale.double()) + shift.double()[:, None],)
+
+    def make(b: int, length: int, d: int, size: float = 1.0) -> Callable[[torch.dtype], Arguments]:
+        """Scale and shift are parts of one product, as a model has them."""
+
+        def arguments(dt: torch.dtype) -> Arguments:
+            shift, scale, _ = randn(b, 3 * d, dtype=dt, seed=1).chunk(3, dim=-1)
+            return randn(b, length, d, dtype=dt, scale=size), scale, shift, 1e-6
+
+        return arguments
+
+    def part(dt: torch.dtype) -> Arguments:
+        """The tokens of images behind those of their texts."""
+        x, scale, shift, eps = make(3, 9, 64)(dt)
+        return x[:, 4:], scale, shift, eps
+
+    def case(name: str, arguments: Callable[[torch.dtype], Arguments]) -> KernelCase:
+        return KernelCase("modulated_layer_norm", name, arguments, answer)
+
+    return [
+        *(case("x".join(map(str, shape)), make(*shape)) for shape in shapes),
+        case("part", part),
+        case("tiny-values", make(2, 3, 64, size=1e-3)),
+        case("large-values", make(2, 3, 64, size=1e3)),
+    ]
+
+
+def rope_pairs_cases(shapes: list[tuple[int, int, int, int]]) -> list[KernelCase]:
+    """Shapes (B, S, H, K)."""
+
+    def answer(q: Tensor, k: Tensor, cos_sin: Tensor) -> tuple[Tensor, ...]:
+        cos, sin = cos_sin.double().chunk(2, dim=-1)
+        turn_SJ22 = torch.stack((torch.stack((cos, -sin), -1), torch.stack((sin, cos), -1)), -2)
+
+        def turned(x: Tensor) -> Tensor:
+            pairs = x.double().unflatten(-1, (-1, 2))
+            return torch.einsum("sjpr,bshjr->bshjp", turn_SJ22, pairs).flatten(-2)
+
+        return turned(q), turned(k)
+
+    def table(length: int, k: int, dt: torch.dtype) -> Tensor:
+        angles = randn(length, k // 2, dtype=torch.float64, seed=3, scale=math.pi)
+        wide = torch.float64 if dt == torch.float64 else torch.float32
+        return torch.cat((angles.cos(), angles.sin()), dim=-1).to(wide)
+
+    def make(b: int, length: int, h: int, k: int) -> Callable[[torch.dtype], Arguments]:
+        return lambda dt: (
+            randn(b, length, h, k, dtype=dt),
+            randn(b, length, h, k, dtype=dt, seed=1),
+            table(length, k, dt),
+        )
+
+    def packed(dt: torch.dtype) -> Arguments:
+        """Views of one product [q | k | v]."""
+        q, k, _ = randn(2, 5, 3, 4, 16, dtype=dt).unbind(2)
+        return q, k, table(5, 16, dt)
+
+    return [
+        *(KernelCase("rope_pairs", "x".join(map(str, shape)), make(*shape), answer) for shape in shapes),
+        KernelCase("rope_pairs", "packed", packed, answer),
+    ]
+
+
+def sinusoidal_cases() -> list[KernelCase]:
+    def answer(v: Tensor, dim: int, period: float) -> tuple[Tensor, ...]:
+        rates = [period ** (-2 * k / dim) for k in range(dim // 2)]
+        rows = [[math.cos(x * f) for f in rates] + [math.sin(x * f) for f in rates] for x in v.tolist()]
+        return (torch.tensor(rows, dtype=torch.float64).view(len(v), dim),)
+
+    def values(*numbers: float) -> Callable[[torch.dtype], Arguments]:
+        return lambda dt: (torch.tensor(numbers, dtype=dt), 256, 10000.0)
+
+    return [
+        KernelCase("sinusoidal", "none", values(), answer),
+        KernelCase("sinusoidal", "small", values(0.0, 0.25, 1.0), answer),
+        KernelCase("sinusoidal", "odd", lambda dt: (torch.tensor([3.0, 7.0], dtype=dt), 10, 100.0), answer),
+    ]

@@ -1,0 +1,174 @@
+"""Calls of causal_conv1d and selective_scan with their answers in float64, one token at a time.
+
+T tokens · B rows of the step · R rows of the pool · C or I channels · K taps · N values of a channel's state
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fastkernels.kernels import registered
+
+# What sums in another order may cost: relative error of the worst token's output, or of the worst state.
+TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 5e-3, torch.float16: 7e-4}
+
+
+@dataclass(frozen=True)
+class StateCase:
+    """A step of rows with some tokens each. Nobody's states are NaN, tokens are views of packed products.
+
+    kernels: of several tokens for each row, of one. tokens: arguments with a row for each token; others:
+    those with none; state [R, ...].
+    """
+
+    kernels: tuple[str, str]
+    tokens: tuple[Tensor, ...]
+    others: tuple[Tensor | None, ...]
+    state: Tensor
+    rows_B: Tensor
+    query_starts_B1: Tensor
+
+    @property
+    def lens(self) -> list[int]:
+        return self.query_starts_B1.diff().tolist()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tokens[0].dtype
+
+    def arguments(self, is_update: bool, state: Tensor) -> tuple:
+        args = (*self.tokens, *self.others, state, self.rows_B)
+        return args if is_update else (*args, self.query_starts_B1, max(self.lens, default=0))
+
+    def run(self, impl: str | None, is_update: bool = False) -> tuple[Tensor, Tensor]:
+        """(output, states after the call); this case stays as it is."""
+        state = self.state.clone()
+        y = registered[self.kernels[is_update]](*self.arguments(is_update, state), impl=impl)
+        return y, state
+
+    def part(self, start: int, end: int) -> StateCase:
+        """Tokens `start` to `end` of a case with one row."""
+        tokens = tuple(x[start:end] for x in self.tokens)
+        starts = torch.tensor([0, end - start], dtype=torch.int32)
+        return StateCase(self.kernels, tokens, self.others, self.state, self.rows_B, starts)
+
+    def answer(self) -> tuple[Tensor, Tensor]:
+        one = _convolved if self.kernels[0] == "causal_conv1d" else _scanned
+        tokens, others = (
+            [None if x is None else x.double().cpu() for x in group] for group in (self.tokens, self.others)
+        )
+        state, y = self.state.double().cpu(), torch.zeros(self.tokens[0].shape, dtype=torch.float64)
+        token = 0
+        for row, length in zip(self.rows_B.tolist(), self.lens):
+            for _ in range(length):
+                y[token], state[row] = one(state[row], [x[token] for x in tokens], others)
+                token += 1
+        return y, state
+
+    def to(self, device: str | torch.dtype) -> StateCase:
+        def moved(x):
+            if isinstance(device, torch.dtype) and not x.is_floating_point():
+                return x
+            return x.to(device)
+
+        tokens, others = (
+            tuple(None if x is None else moved(x) for x in group) for group in (self.tokens, self.others)
+        )
+        state, rows, starts = (moved(x) for x in (self.state, self.rows_B, self.query_starts_B1))
+        return StateCase(self.kernels, tokens, others, state, rows, starts)
+
+
+def _convolved(state_PC: Tensor, tokens: list[Tensor], others: list[Tensor | None]) -> tuple[Tensor, Tensor]:
+    (x_C,), (weight_CK, bias_C) = tokens, others
+    inputs_KC = torch.cat((state_PC, x_C[None]))
+    total_C = (inputs_KC * weight_CK.T).sum(0) + (0 if bias_C is None else bias_C)
+    return total_C / (1 + torch.exp(-total_C)), inputs_KC[1:]
+
+
+def _scanned(h_IN: Tensor, tokens: list[Tensor], others: list[Tensor]) -> tuple[Tensor, Tensor]:
+    (u, delta, b, c, z), (a_log, d, bias) = tokens, others
+    step_I = torch.log1p(torch.exp(delta + bias))
+    h_IN = torch.exp(-step_I[:, None] * a_log.exp()) * h_IN + torch.outer(step_I * u, b)
+    return (h_IN @ c + d * u) * z / (1 + torch.exp(-z)), h_IN
+
+
+def _rows(
+    query_lens: Sequence[int], generator: torch.Generator, *shape: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A pool of states with some rows of nobody, the step's rows in it, and where their tokens start."""
+    order = torch.randperm(len(query_lens) + 2, generator=generator) + 1
+    rows_B = order[: len(query_lens)]
+    state = torch.full((len(query_lens) + 3, *shape), torch.nan)
+    state[rows_B] = torch.randn(len(query_lens), *shape, generator=generator)
+    return state, rows_B, torch.tensor([0, *query_lens]).cumsum(0).int()
+
+
+def conv(
+    query_lens: Sequence[int],
+    channels: int = 24,
+    taps: int = 4,
+    bias: bool = True,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> StateCase:
+    """x is the first half of a packed product."""
+    generator = torch.Generator().manual_seed(seed)
+    packed, weight, offset = (
+        torch.randn(*shape, generator=generator).to(dtype)
+        for shape in ((sum(query_lens), 2 * channels), (channels, taps), (channels,))
+    )
+    rows = _rows(query_lens, generator, taps - 1, channels)
+    names = ("causal_conv1d", "causal_conv1d_update")
+    return StateCase(names, (packed[:, :channels],), (weight, offset if bias else None), *rows)
+
+
+def scan(
+    query_lens: Sequence[int],
+    channels: int = 8,
+    values: int = 4,
+    dtype: torch.dtype = torch.float32,
+    steepness: float = 0.0,
+    seed: int = 0,
+) -> StateCase:
+    """z, B and C are parts of packed products. steepness: added to the steps' bias; at 5 a token forgets
+    nearly all that was before it, at -9 nearly nothing."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    tokens = sum(query_lens)
+    packed, mixed = randn(tokens, 2 * channels).to(dtype), randn(tokens, 8 + 2 * values).to(dtype)
+    u, delta = randn(tokens, channels).to(dtype), randn(tokens, channels).to(dtype)
+    b, c = mixed[:, 8 : 8 + values], mixed[:, 8 + values :]
+    a_log = torch.rand(channels, values, generator=generator) * 3 - 1
+    d, bias = randn(channels).to(dtype), (randn(channels) - 2 + steepness).to(dtype)
+    rows = _rows(query_lens, generator, channels, values)
+    names = ("selective_scan", "selective_state_update")
+    return StateCase(names, (u, delta, b, c, packed[:, channels:]), (a_log, d, bias), *rows)
+
+
+def check(case: StateCase, impl: str, is_update: bool = False) -> None:
+    """Outputs and states of the step's rows are right, and no other row has changed."""
+    (y, state), (expected_y, expected_state) = case.run(impl, is_update), case.answer()
+    assert (y.shape, y.dtype) == (case.tokens[0].shape, case.dtype)
+    assert y.is_contiguous()
+    rows = case.rows_B.cpu()
+    others = [row for row in range(len(state)) if row not in rows.tolist()]
+    assert state.cpu()[others].isnan().all(), "a state of nobody was written"
+    assert worst(y, expected_y) <= TOLERANCE[case.dtype]
+    # States are float32 whatever the tokens are, and a convolution's are copies.
+    limit = 0 if case.kernels[0] == "causal_conv1d" else TOLERANCE[torch.float32]
+    assert worst(state.cpu()[rows], expected_state[rows]) <= limit
+
+
+def worst(actual: Tensor, expected: Tensor) -> float:
+    """The largest relative L2 error of an index of the first dimension."""
+    if not len(expected):
+        return 0.0
+    difference = (actual.cpu().double() - expected).flatten(1).norm(dim=1)
+    return float((difference / expected.flatten(1).norm(dim=1)).max())

@@ -1,0 +1,101 @@
+"""Prompts to latents through one denoising stage: company, loops, graphs with a replay that computes eagerly,
+refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fastkernels.engine.encoder import Encoder
+from fastkernels.engine.image_pipeline import ImagePipeline, ImageRequest
+from fastkernels.errors import RequestError, UsageError
+from tests.unit.engine.test_encoder import EagerGraphs
+
+
+def pipeline(**options: Any) -> ImagePipeline:
+    return ImagePipeline("flux", config="tiny", device="cpu", **options)
+
+
+def request(seed: int, height: int = 64, width: int = 64, steps: int = 3, tokens: int = 5) -> ImageRequest:
+    generator = torch.Generator().manual_seed(seed)
+    text_SJ, pooled_P = (torch.randn(*shape, generator=generator) for shape in ((tokens, 32), (24,)))
+    return ImageRequest(text_SJ, pooled_P, height, width, steps, seed=seed)
+
+
+def close(found: Tensor, wanted: Tensor) -> None:
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
+
+
+def test_images_of_one_size_share_launches_and_equal_single_ones():
+    requests = [
+        request(0),
+        request(1, 48, 80),
+        request(2),
+        request(3, steps=2),
+        request(4, tokens=9),
+        request(5),
+    ]
+    together, alone = pipeline(), pipeline(max_batch=1)
+    found, single = together.generate(requests), alone.generate(requests)
+    assert together.stage.batch_sizes == [3, 1, 1, 1]
+    assert alone.stage.batch_sizes == [1] * 6
+    assert [len(one) for one in found] == [16, 15, 16, 16, 16, 16]
+    for one, other in zip(found, single):
+        close(one, other)
+    assert (found[0] - found[2]).abs().max() > 0.5, "images must differ"
+
+
+def test_noise_prompt_guidance_and_steps_all_count():
+    first = request(0)
+    (base,) = pipeline().generate([first])
+    for change in (
+        {"seed": 9},
+        {"text": -first.text},
+        {"pooled": -first.pooled},
+        {"guidance": 9.0},
+        {"steps": 4},
+    ):
+        (other,) = pipeline().generate([replace(first, **change)])
+        assert (other - base).abs().max() > 0.01, change
+
+
+def test_graphs_replay_every_step_of_later_loops_with_their_own_inputs():
+    plain, replayed = pipeline(), pipeline()
+    replayed.stage.function = replayed.graphs = EagerGraphs(replayed._step)
+    for seeds in ((0, 1), (2, 3), (4, 5)):
+        requests = [request(seed) for seed in seeds]
+        for one, wanted in zip(replayed.generate(requests), plain.generate(requests), strict=True):
+            close(one, wanted)
+    stats = replayed.stats()
+    assert (stats["graphs"], stats["calls"], stats["graph_replays"]) == (1, 9, 8)
+    assert stats["eager_calls"] == {"first call of its shapes": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"height": 60}, "60 x 64 pixels"),
+        ({"width": 0}, "64 x 0 pixels"),
+        ({"steps": 0}, "0 steps"),
+        ({"text": torch.zeros(5, 31)}, r"expected \[tokens, 32\]"),
+        ({"text": torch.zeros(0, 32)}, r"expected \[tokens, 32\]"),
+        ({"pooled": torch.zeros(23)}, r"expected \[24\]"),
+    ],
+)
+def test_refused_requests_do_no_harm(change: dict[str, Any], says: str):
+    one = pipeline()
+    with pytest.raises(RequestError, match=says):
+        one.generate([request(0), replace(request(1), **change)])
+    assert len(one.generate([request(0)])) == 1
+    assert one.generate([]) == []
+
+
+def test_each_face_serves_its_kind_of_answer():
+    with pytest.raises(UsageError, match="siglip2:tiny answers with embedding: ImagePipeline serves"):
+        ImagePipeline("siglip2", size="tiny")
+    with pytest.raises(UsageError, match="flux:tiny answers with image: Encoder serves"):
+        Encoder("flux", size="tiny")

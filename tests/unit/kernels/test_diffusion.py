@@ -1,0 +1,64 @@
+"""modulated_layer_norm, rope_pairs and sinusoidal: every implementation on this machine against the formulas
+in float64."""
+
+import math
+
+import pytest
+import torch
+
+from fastkernels import kernels
+from tests.diffusion_cases import modulated_layer_norm_cases, rope_pairs_cases, sinusoidal_cases
+from tests.pointwise_cases import check, run
+from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
+
+NORMS = modulated_layer_norm_cases([(1, 1, 64), (3, 7, 24), (2, 5, 1500), (2, 0, 8)])
+ROTATIONS = rope_pairs_cases([(1, 1, 1, 2), (2, 7, 4, 16), (1, 3, 3, 40), (1, 0, 2, 8)])
+SINUSOIDS = sinusoidal_cases()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", [*NORMS, *ROTATIONS], ids=str)
+@pytest.mark.parametrize("impl", [REFERENCE, TRITON])
+def test_against_the_formula(case, impl, dtype):
+    check(case, dtype, impl)
+
+
+@pytest.mark.parametrize("case", [*NORMS, *ROTATIONS], ids=str)
+def test_torch_in_float32(case):
+    check(case, torch.float32, "torch")
+
+
+@pytest.mark.parametrize("case", SINUSOIDS, ids=str)
+@pytest.mark.parametrize("impl", [REFERENCE, TRITON])
+def test_sinusoidal(case, impl):
+    check(case, torch.float32, impl)
+
+
+@pytest.mark.parametrize("case", [*NORMS, *ROTATIONS, *SINUSOIDS], ids=str)
+def test_reference_is_exact_in_float64(case):
+    args = case.make(torch.float64)
+    for found, exact in zip(run(case.kernel, args, "reference"), case.answer(*args), strict=True):
+        torch.testing.assert_close(found, exact, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("impl", [REFERENCE, TRITON])
+def test_sinusoidal_keeps_the_phase_of_a_large_number(impl):
+    """A product in float32 would be wrong by 2e-4 at 3504, one in 16 bits by whole turns."""
+    features = kernels.sinusoidal(torch.tensor([3504.0]), 256, 10000.0, impl=impl)[0].double()
+    rates = torch.tensor([10000.0 ** (-k / 128) for k in range(128)], dtype=torch.float64)
+    exact = torch.cat(((3504 * rates).cos(), (3504 * rates).sin()))
+    assert (features - exact).abs().max() < 1e-6
+    assert features[0].item() == pytest.approx(math.cos(3504.0), abs=1e-6), "the cosines come first"
+
+
+def test_sinusoidal_refuses_16_bits():
+    with pytest.raises(ValueError, match="bfloat16"):
+        kernels.sinusoidal(torch.ones(1, dtype=torch.bfloat16), 8, 100.0)
+
+
+@pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
+def test_a_large_mean_does_not_hide_the_variance(impl):
+    """mean(x^2) - mean(x)^2 in float32 would be 0 or negative here."""
+    x = torch.tensor([[[4096.0 + i % 2 for i in range(64)]]])
+    y = kernels.modulated_layer_norm(x, torch.ones(1, 64), torch.zeros(1, 64), 1e-6, impl=impl)
+    torch.testing.assert_close(y, (x - 4096.5) * 4, rtol=1e-4, atol=0)
