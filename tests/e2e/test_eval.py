@@ -122,6 +122,17 @@ def test_a_detector_against_itself(tmp_path):
     assert model["ruin_point"] > 10 * model["noise_floor"]
 
 
+def test_a_text_to_image_model_against_itself(tmp_path):
+    """Its sides take no options of an engine with tokens."""
+    asked = ("--model", "flux", "--size", "tiny", "--device", "cpu", "--workload", "single-512")
+    done, report = evaluate(tmp_path, *asked, "--rounds", "2", "--self-test")
+    assert_good(done, report)
+    model = report["models"][0]
+    assert model["valid"]
+    assert model["correctness"] == 1.0
+    assert model["workloads"][0]["unit"] == "s"
+
+
 def test_a_wrong_candidate_inside_a_detector(tmp_path):
     """Its filters are right, its activation is another one."""
     folder = tmp_path / "mine" / "L2"
