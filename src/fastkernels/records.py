@@ -58,13 +58,15 @@ class Batch(Record):
 
     Decode rows (query_len 1, seq_len > 1) come first. Block tables are shuffled: blocks of a row are never
     contiguous. A batch of images has `grids` instead, runs `(count, rows, columns)` of patches: an image is
-    a row whose tokens are all there, behind `text` tokens of its prompt.
+    a row whose tokens are all there, behind `text` tokens of its prompt. Images of one size that are not cut
+    into patches are `images`, one `(count, height, width)` in pixels.
     """
 
     rows: tuple[tuple[int, int, int], ...] = ()
     block_size: int = 16
     grids: tuple[tuple[int, int, int], ...] = ()
     text: int = 0
+    images: tuple[int, int, int] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -72,12 +74,15 @@ class Batch(Record):
         if isinstance(data, dict) and data.get("grids") and not data.get("rows"):
             text = data.get("text", 0)
             return {**data, "rows": [(n, text + h * w, text + h * w) for n, h, w in data["grids"]]}
+        if isinstance(data, dict) and data.get("images") and not data.get("rows"):
+            count, height, width = data["images"]
+            return {**data, "rows": [(count, height * width, height * width)]}
         return data
 
     @model_validator(mode="after")
     def _ordered(self) -> Batch:
         if not self.rows or any(min(grid) < 1 for grid in self.grids):
-            raise ValueError("a batch needs rows, or grids of at least one patch")
+            raise ValueError("a batch needs rows, or grids of at least one patch, or images")
         lengths = [(count, self.text + h * w) for count, h, w in self.grids]
         if self.grids and self.rows != tuple((count, length, length) for count, length in lengths):
             raise ValueError("rows differ from what the grids give")

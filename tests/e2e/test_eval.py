@@ -98,6 +98,56 @@ def test_an_image_encoder_against_itself(tmp_path):
     assert model["ruin_point"] > 0.3
 
 
+DETECTIONS = (
+    "--model",
+    "yolov10",
+    "--size",
+    "tiny",
+    "--device",
+    "cpu",
+    "--workload",
+    "detect-batch-4",
+    "--rounds",
+    "2",
+)
+
+
+def test_a_detector_against_itself(tmp_path):
+    done, report = evaluate(tmp_path, *DETECTIONS, "--self-test")
+    assert_good(done, report)
+    model = report["models"][0]
+    assert model["valid"]
+    assert model["correctness"] == 1.0
+    assert model["workloads"][0]["unit"] == "s"
+    assert model["ruin_point"] > 10 * model["noise_floor"]
+
+
+def test_a_text_to_image_model_against_itself(tmp_path):
+    """Its sides take no options of an engine with tokens."""
+    asked = ("--model", "flux", "--size", "tiny", "--device", "cpu", "--workload", "single-512")
+    done, report = evaluate(tmp_path, *asked, "--rounds", "2", "--self-test")
+    assert_good(done, report)
+    model = report["models"][0]
+    assert model["valid"]
+    assert model["correctness"] == 1.0
+    assert model["workloads"][0]["unit"] == "s"
+
+
+def test_a_wrong_candidate_inside_a_detector(tmp_path):
+    """Its filters are right, its activation is another one."""
+    folder = tmp_path / "mine" / "L2"
+    folder.mkdir(parents=True)
+    (folder / "conv_norm_act.py").write_text(
+        "import torch\nfrom fastkernels.baseline.L2.conv_norm_act import ConvNormAct as Base\n\n\n"
+        "class ConvNormAct(Base):\n    def forward(self, x):\n"
+        "        return torch.relu(self.conv(x) + self.bias)\n"
+    )
+    done, report = evaluate(tmp_path, *DETECTIONS, "--candidates", str(tmp_path / "mine"))
+    assert done.returncode == 1
+    assert not report["models"][0]["valid"]
+    assert report["models"][0]["correctness"] < 0.5
+
+
 @pytest.mark.parametrize("is_right", [True, False])
 def test_candidates_inside_an_image_encoder(tmp_path, is_right):
     folder = tmp_path / "mine" / "L1"

@@ -2,6 +2,7 @@
 
 Stacked     equal shapes, along a new first dimension
 Packed      images of any resolution, their patches one behind the other
+Pixels      images of one size, as they are
 Clips       audio of any length up to the model's, with silence behind it
 """
 
@@ -50,12 +51,7 @@ class Packed:
         self.dtype, self.device = dtype, device
 
     def key(self, args: tuple[Any, ...]) -> Hashable:
-        (image,) = args
-        if not isinstance(image, Tensor) or image.dtype != torch.uint8 or image.dim() != 3:
-            raise RequestError("an image must be a uint8 tensor [height, width, channels]")
-        height, width, channels = image.shape
-        if channels != self.num_channels:
-            raise RequestError(f"an image has {channels} channels, the model takes {self.num_channels}")
+        image, height, width = _image(args, self.num_channels)
         if not height or not width or height % self.patch_size or width % self.patch_size:
             raise RequestError(
                 f"an image of {height} x {width} pixels is no whole number of patches of {self.patch_size}"
@@ -80,6 +76,27 @@ class Packed:
         return parts_NYPXQC.transpose(2, 3).reshape(-1, size * size * self.num_channels)
 
 
+class Pixels:
+    """Images uint8 [H, W, C] of one size, whose sides `multiple` divides: pixel_values [B, H, W, C] within
+    0 .. 1."""
+
+    def __init__(self, multiple: int, num_channels: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.multiple, self.num_channels = multiple, num_channels
+        self.dtype, self.device = dtype, device
+
+    def key(self, args: tuple[Any, ...]) -> Hashable:
+        image, height, width = _image(args, self.num_channels)
+        if not height or not width or height % self.multiple or width % self.multiple:
+            raise RequestError(
+                f"an image of {height} x {width} pixels: sides must be multiples of {self.multiple}"
+            )
+        return key_of(image)
+
+    def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        images_BHWC = torch.stack([image for (image,) in calls])
+        return [sent(images_BHWC, self.device).to(self.dtype).div_(255)]
+
+
 class Clips:
     """Mono audio [N] as the float32 [B, num_samples] of a launch, zeros behind shorter clips."""
 
@@ -101,6 +118,17 @@ class Clips:
         for row_N, (audio,) in zip(audio_BN, calls):
             row_N[: len(audio)] = audio
         return [sent(audio_BN, self.device)]
+
+
+def _image(args: tuple[Any, ...], num_channels: int) -> tuple[Tensor, int, int]:
+    """The image, its height and width; a RequestError refuses what is none."""
+    (image,) = args
+    if not isinstance(image, Tensor) or image.dtype != torch.uint8 or image.dim() != 3:
+        raise RequestError("an image must be a uint8 tensor [height, width, channels]")
+    height, width, channels = image.shape
+    if channels != num_channels:
+        raise RequestError(f"an image has {channels} channels, the model takes {num_channels}")
+    return image, height, width
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:

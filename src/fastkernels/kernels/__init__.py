@@ -6,8 +6,11 @@ One folder for each: `__init__` has the public function with its mathematics, `r
 
 from fastkernels.kernels.activation import activation
 from fastkernels.kernels.base import Implementation, Kernel, registered, reload_policy, skipped, use
+from fastkernels.kernels.bias_activation import bias_activation
+from fastkernels.kernels.box_decode import box_decode
 from fastkernels.kernels.causal_conv1d import causal_conv1d, causal_conv1d_update
 from fastkernels.kernels.conv1d import conv1d
+from fastkernels.kernels.conv2d import conv2d
 from fastkernels.kernels.cross_attention import cross_attention
 from fastkernels.kernels.decode_attention import decode_attention
 from fastkernels.kernels.dense_attention import dense_attention
@@ -20,6 +23,7 @@ from fastkernels.kernels.kv_cache import store_kv
 from fastkernels.kernels.layer_norm import layer_norm
 from fastkernels.kernels.linear import linear
 from fastkernels.kernels.log_mel import log_mel, mel_filters
+from fastkernels.kernels.max_pool2d import max_pool2d
 from fastkernels.kernels.modulated_layer_norm import modulated_layer_norm
 from fastkernels.kernels.moe_permute import moe_align, moe_sum
 from fastkernels.kernels.prefill_attention import prefill_attention
@@ -31,17 +35,22 @@ from fastkernels.kernels.sample import sample
 from fastkernels.kernels.selective_scan import selective_scan, selective_state_update
 from fastkernels.kernels.sinusoidal import sinusoidal
 from fastkernels.kernels.softmax import softmax
+from fastkernels.kernels.top_detections import top_detections
 from fastkernels.kernels.topk_softmax import topk_softmax
+from fastkernels.kernels.upsample_concat import upsample_concat
 
 __all__ = [
     "Implementation",
     "Kernel",
     "activation",
     "add_rms_norm",
+    "bias_activation",
+    "box_decode",
     "causal_conv1d",
     "causal_conv1d_update",
     "chunk_gla",
     "conv1d",
+    "conv2d",
     "cross_attention",
     "decode_attention",
     "dense_attention",
@@ -52,6 +61,7 @@ __all__ = [
     "layer_norm",
     "linear",
     "log_mel",
+    "max_pool2d",
     "mel_filters",
     "modulated_layer_norm",
     "moe_align",
@@ -72,6 +82,8 @@ __all__ = [
     "skipped",
     "softmax",
     "store_kv",
+    "top_detections",
     "topk_softmax",
+    "upsample_concat",
     "use",
 ]

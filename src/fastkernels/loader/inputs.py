@@ -26,6 +26,7 @@ from fastkernels.loader import distributions, routing
 from fastkernels.loader.batches import Layout, case_pool_blocks, layout, pool_rows
 from fastkernels.loader.materialize import parameters
 from fastkernels.nn.cache import cache_groups, has_source, paged_owners, state_owners
+from fastkernels.nn.filters import is_filters
 from fastkernels.records import Case, DType, TensorSpec
 
 DISTRIBUTIONS = distributions.DISTRIBUTIONS
@@ -133,7 +134,7 @@ def draw_links(
         elif spec.draw == "router":
             routing.fill_gate(value, generator)
         elif name.startswith("param."):
-            value.normal_(0, spec.shape[-1] ** -0.5, generator=generator)
+            value.normal_(0, (spec.row or spec.shape[-1]) ** -0.5, generator=generator)
         elif spec.draw in _LIMITS:
             rows = value if spec.row is None else value.view(-1, spec.row)
             distributions.fill(rows, distribution, generator, _LIMITS[spec.draw])
@@ -213,7 +214,8 @@ def _parameter_spec(name: str, value: Tensor) -> TensorSpec:
     """Matrices of scale 1/sqrt(fan in), gains 0.5 .. 1.5, biases -0.5 .. 0.5: each changes some output."""
     shape, dtype = tuple(value.shape), _DTYPE_NAMES[value.dtype]
     if value.dim() > 1:
-        return TensorSpec(shape=shape, dtype=dtype, draw="normal")
+        fan_in = value[0].numel() if is_filters(value) else None
+        return TensorSpec(shape=shape, dtype=dtype, draw="normal", row=fan_in)
     low = -0.5 if name.endswith("bias") else 0.5
     return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=low + 1)
 

@@ -9,8 +9,9 @@
                entries that the batch's queries see (window counted), less those that the same call stores;
                states, but of requests that begin
     written    every output once; a paged cache: the entries of the step's tokens; the states of all requests
-    flops      2 M N K of matrix products (M slots of one by experts), 4 H K of each visible (query, key)
-               pair of attention, 4 H K V of each token of linear attention; a scan's are no products
+    flops      2 M N K of matrix products (M slots of one by experts) and convolutions (M places, K elements
+               of a filter), 4 H K of each visible (query, key) pair of attention, 4 H K V of each token of
+               linear attention; a scan's are no products
 
 Intermediates, block tables and position tables count nothing, so the floor is never too high. R, W and F are
 measured ceilings (registry/devices/*.yaml, or measured at run time: ceilings.py).
@@ -33,6 +34,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fastkernels.kernels.base import observe
 from fastkernels.kernels.conv1d import num_frames
+from fastkernels.kernels.conv2d.shapes import output_shape
 from fastkernels.loader.inputs import trial_specs
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
@@ -154,6 +156,7 @@ class _Watch:
     def __call__(self, kernel: str, args: Sequence[Any]) -> None:
         count: dict[str, Callable[..., None]] = {
             "linear": self._linear,
+            "conv2d": self._conv2d,
             "embedding": self._embedding,
             "grouped_linear": self._grouped,
             "store_kv": self._store,
@@ -177,6 +180,10 @@ class _Watch:
 
     def _linear(self, x: Tensor, weight_NK: Tensor, bias: Tensor | None = None) -> None:
         self._add(x, 2 * x.numel() * weight_NK.shape[0])
+
+    def _conv2d(self, x: Tensor, weight_OUVI: Tensor, bias: Tensor | None, *how: int) -> None:
+        places = prod(output_shape(x, weight_OUVI, *how)[:3])
+        self._add(x, 2 * places * weight_OUVI.numel())
 
     def _embedding(self, ids: Tensor, weight_VD: Tensor) -> None:
         key = id(weight_VD)

@@ -6,6 +6,7 @@
                                                  `..._embedder` is a projection
     matrices       normal, std 1/sqrt(fan_in)    fan_in: elements of one output row, in a stack [E, N, K]
                                                  below an `experts` module K
+    filters        normal, std sqrt(2.6/fan_in)  of convolutions; neighbouring channels are opposite
 
 Values depend on the parameter's first name, not on its position in the model or on other parameters. A
 normal value is one of 65,536 equally likely quantiles of the normal distribution, so |value| < 4.4 std.
@@ -18,7 +19,13 @@ import hashlib
 import torch
 from torch import Tensor, nn
 
+from fastkernels.nn.filters import is_filters
+
 BIAS_STD = 0.1
+# SiLU keeps between 0.25 and 0.34 of a variance around its mean, so a deep net of convolutions whose norms
+# are folded away neither fades nor overflows. Filters that saw the mean would pass it on, and all images
+# would look alike.
+FILTER_GAIN = 2.6
 _CHUNK = 1 << 24  # elements hashed at a time: 64 MiB of int32 for each temporary
 _LEVELS = 1 << 16
 
@@ -37,13 +44,17 @@ def random_weights(model: nn.Module, seed: int) -> None:
             table = uniform + 0.5
         else:
             fan_in = _fan_in(parameter, names[id(parameter)])
-            table = normal * {"bias": BIAS_STD, "embedding": 1.0, "matrix": fan_in**-0.5}[kind]
-        _fill(parameter, table.to(torch.float32), seed, name)
+            std = {"bias": BIAS_STD, "embedding": 1.0, "matrix": fan_in**-0.5}
+            table = normal * (std | {"filters": (FILTER_GAIN / fan_in) ** 0.5})[kind]
+        is_paired = is_filters(parameter) and parameter.shape[-1] > 1
+        _fill(parameter, table.to(torch.float32), seed, name, is_paired)
 
 
 def _kind(parameter: Tensor, names: list[str]) -> str:
     if parameter.dim() <= 1:
         return "bias" if names[0].endswith("bias") else "norm"
+    if is_filters(parameter):
+        return "filters"
     is_table = all("embed" in name and "embedder" not in name for name in names)
     return "embedding" if is_table else "matrix"
 
@@ -54,7 +65,8 @@ def _fan_in(parameter: Tensor, names: list[str]) -> int:
     return parameter[0].numel() if parameter.dim() > 1 else 1
 
 
-def _fill(parameter: Tensor, table: Tensor, seed: int, name: str) -> None:
+def _fill(parameter: Tensor, table: Tensor, seed: int, name: str, is_paired: bool) -> None:
+    """is_paired: of two neighbouring elements the second is the first's negative, so a row sums to zero."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     before, after = (int.from_bytes(digest[i : i + 4], "little", signed=True) for i in (0, 4))
     table = table.to(parameter.device, parameter.dtype)
@@ -63,12 +75,16 @@ def _fill(parameter: Tensor, table: Tensor, seed: int, name: str) -> None:
     for start in range(0, flat.numel(), _CHUNK):
         stop = min(start + _CHUNK, flat.numel())
         index = torch.arange(start, stop, dtype=torch.int32, device=parameter.device)
+        sign = 1 - 2 * (index & 1) if is_paired else None
+        if is_paired:
+            index >>= 1
         level = (
             _mix(_mix(index.bitwise_xor_(before)).add_(after))
             .bitwise_right_shift_(16)
             .bitwise_and_(_LEVELS - 1)
         )
-        flat[start:stop] = table.index_select(0, level)
+        values = table.index_select(0, level)
+        flat[start:stop] = values if sign is None else values * sign
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -12,8 +12,9 @@
 rows first, the tensors that it consists of with their numbers of rows; a stack of matrices [E, N, K] counts
 as E N rows; rows that no checkpoint has because they are zero are called ZEROS. A split checkpoint tensor
 lists likewise the parameters that its rows go to. `spellings` are other names for whole parameters, packed
-or not: checkpoints that packed them already, or that call them otherwise. A model carries its map as the
-attribute `weight_map`.
+or not: checkpoints that packed them already, or that call them otherwise. Norms that the model has no
+parameters for are folded first (folding.py), and filters of convolutions lie channels last (filters.py). A
+model carries its map as the attribute `weight_map`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.errors import WeightsError
+from fastkernels.nn.filters import as_stored
+from fastkernels.nn.folding import Folding
 
 MAX_REPORTED = 20
 ZEROS = "zeros"  # in the place of a checkpoint tensor's name
@@ -44,6 +47,7 @@ class WeightMap:
     ignored: tuple[str, ...] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
     split: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    folding: Folding | None = None
 
     def ignores(self, name: str) -> bool:
         return any(_match(pattern, name) is not None for pattern in self.ignored)
@@ -129,7 +133,8 @@ def destinations(model: nn.Module) -> tuple[dict[str, Destination], list[str]]:
             unnamed.append(parameter)
             continue
         # A tensor that is a whole parameter has its shape, also where that is a stack.
-        views = rows_RK.split([source.rows for source in sources]) if len(sources) > 1 else [tensor.detach()]
+        whole = as_stored(tensor.detach())
+        views = rows_RK.split([source.rows for source in sources]) if len(sources) > 1 else [whole]
         for source, view in zip(sources, views):
             if source.name == ZEROS:
                 continue
@@ -148,7 +153,7 @@ def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Non
     parameters = dict(model.named_parameters())
     missing = {source: name for name, place in places.items() for source in place.sources}
     unexpected, misshapen = [], []
-    for name, tensor in weights:
+    for name, tensor in weight_map.folding.fold(weights) if weight_map.folding else weights:
         place = places.get(name) or _whole(weight_map.respelled(name), parameters, weight_map)
         if place is None:
             if not weight_map.ignores(name):
@@ -173,7 +178,7 @@ def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Non
 
 def export_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Parameters as checkpoint tensors, the inverse of `load_weights`; all but split ones share the
-    parameters' memory."""
+    parameters' memory. What was folded stays folded: `load_weights` takes that too."""
     places, unnamed = destinations(model)
     if unnamed:
         raise WeightsError(
@@ -187,9 +192,9 @@ def _whole(name: str | None, parameters: Mapping[str, Tensor], weight_map: Weigh
     """A parameter as one tensor fills it that stands for all its sources."""
     if name is None or name not in parameters:
         return None
-    view = parameters[name].detach()
-    sources = weight_map.sources(name, len(_rows(view)))
-    return Destination((source for source in sources if source.name != ZEROS), [view])
+    parameter = parameters[name].detach()
+    sources = weight_map.sources(name, len(_rows(parameter)))
+    return Destination((source for source in sources if source.name != ZEROS), [as_stored(parameter)])
 
 
 def _zero_rows(model: nn.Module) -> Iterator[Tensor]:

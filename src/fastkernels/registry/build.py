@@ -86,7 +86,7 @@ class _Builder:
         model_task = registry.task(architecture.task)
         model = Walk(self.load, registry.tasks(), model_task, config.config, config.dtype)
         for batch_name, entry, batch_set in _batches(config):
-            batch = Batch(rows=entry.rows, grids=entry.grids, text=entry.text)
+            batch = Batch(rows=entry.rows, grids=entry.grids, text=entry.text, images=entry.images)
             source = _Source(
                 architecture.id,
                 name,
@@ -177,7 +177,7 @@ def _batches(config: ModelConfig) -> Iterator[tuple[str, BatchEntry, BatchSet]]:
 def _phase(batch: Batch, entry: BatchEntry, batch_set: BatchSet) -> Phase:
     if batch_set.held_out:
         return "held-out"
-    if entry.clips:
+    if entry.clips or batch.images:
         return "encode"
     if batch.grids:
         return "denoise" if batch.text else "encode"
@@ -202,7 +202,12 @@ def _attends(call: TaskCall) -> bool:
 
 
 def _rows_of(call: TaskCall, batch: Batch) -> Batch:
-    """The rows that a call sees: in a mixed step decode and prefill attention each get a part of them."""
+    """The rows that a call sees: in a mixed step decode and prefill attention each get a part of them; of
+    images in pixels, the positions of the map that it gets."""
+    if batch.images:
+        images = batch.images[0]
+        positions = next(x.shape[0] for x in call.arguments.values() if isinstance(x, Tensor)) // images
+        return Batch(rows=((images, positions, positions),)) if _attends(call) else batch
     for name, draw in call.task.draws.items():
         if draw.draw in _OF_ROWS and name in call.arguments:
             seen: Tensor = call.arguments[name]
@@ -246,13 +251,15 @@ def _id(
     """`llama-8b-T8192-D4096-residual-bf16`, `qkv-llama-8b-T8-K4096-bf16`, `llama-8b-decode-32x1024-bf16`."""
     first = next(spec for spec in inputs.values() if isinstance(spec, TensorSpec))
     dims = "x".join(str(dim) for dim in first.shape[1:])
+    label = call.task.label if isinstance(call.task.label, str) else call.task.label[call.variant]
     # A label without the dimensions leaves those between the first and the features to the tokens: T4x4096.
-    tokens = first.shape[:1] if "{dims}" in call.task.label else first.shape[: max(1, len(first.shape) - 1)]
+    tokens = first.shape[:1] if "{dims}" in label else first.shape[: max(1, len(first.shape) - 1)]
+    counted = ("B" if source.batch.images else "T") + "x".join(map(str, tokens))
     parts = [
         "" if call.variant == "default" else call.variant,
         f"{source.architecture}-{config}",
-        source.batch_name if _attends(call) else "T" + "x".join(map(str, tokens)),
-        call.task.label.format(dims=dims, **call.init),
+        source.batch_name if _attends(call) else counted,
+        label.format(dims=dims, **call.init),
         *_optional(call),
         routing.skew if routing and routing.skew != "uniform" and not _attends(call) else "",
         _SHORT[dtype],

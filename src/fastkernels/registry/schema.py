@@ -62,7 +62,7 @@ class TaskEntry(Record):
     draws: dict[str, Draw] = {}  # arguments that are not plain activations
     selects: dict[str, str] = {}  # output of indices -> argument with the logits that they are chosen by
     replays: dict[str, str] = {}  # argument -> draw that takes it from a golden folder (loader/replay.py)
-    label: str = ""  # part of case ids: "K{in_features}-N{out_features}", "D{dims}"
+    label: str | dict[Name, str] = ""  # part of case ids, or of each variant's: "K{in_features}", "D{dims}"
     extra_cases: tuple[ExtraCase, ...] = ()
 
     @property
@@ -85,13 +85,14 @@ class TaskEntry(Record):
 
 class BatchEntry(Record):
     """One step of a served model, as `(count, query_len, seq_len)` runs, and how its tokens choose experts;
-    of images, `(count, rows, columns)` of patches, each behind `text` tokens of its prompt. clips: the rows
-    are audio clips with all encoder states."""
+    of images, `(count, rows, columns)` of patches, each behind `text` tokens of its prompt, or one
+    `(count, height, width)` in pixels. clips: the rows are audio clips with all encoder states."""
 
     rows: tuple[tuple[int, int, int], ...] = ()
     grids: tuple[tuple[int, int, int], ...] = ()
     text: int = 0
     clips: bool = False
+    images: tuple[int, int, int] | None = None
     routing: Skew = "uniform"
     levels: tuple[Literal[1, 2, 3, 4], ...] = (1, 2, 3, 4)  # levels that take cases from this step
 
@@ -130,7 +131,7 @@ class TokenSamples(Record):
 
 
 class ImageSamples(Record):
-    """Images whose features are compared; resolutions take turns."""
+    """Images whose features or detections are compared; resolutions take turns."""
 
     images: PositiveInt
     resolutions: tuple[Resolution, ...] = Field(min_length=1)
@@ -178,6 +179,14 @@ class EmbeddingCorrectness(Record):
     samples: dict[Size, ImageSamples]
 
 
+class DetectionCorrectness(Record):
+    """d = max(1 - score-weighted F1, 1 - mean IoU, mean score difference) of an image's matched boxes."""
+
+    kind: Literal["detections"]
+    ruin: Literal["other-image"]
+    samples: dict[Size, ImageSamples]
+
+
 class ImageCorrectness(Record):
     """d = 1 - cosine of an image's latents, both less the baseline's mean of each channel."""
 
@@ -196,7 +205,7 @@ class SpeechCorrectness(Record):
 
 
 Correctness = Annotated[
-    TokenCorrectness | EmbeddingCorrectness | ImageCorrectness | SpeechCorrectness,
+    TokenCorrectness | EmbeddingCorrectness | DetectionCorrectness | ImageCorrectness | SpeechCorrectness,
     Field(discriminator="kind"),
 ]
 
@@ -257,7 +266,7 @@ class ImageWorkload(Record):
     resolutions: tuple[Resolution, ...] = Field(min_length=1)
     summary: str = ""
 
-    answer: ClassVar = "embedding"
+    answer: Literal["embedding", "detections"] = "embedding"
 
     @model_validator(mode="after")
     def _whole_batches(self) -> ImageWorkload:

@@ -65,6 +65,9 @@ class Walk:
         if of_clips:
             _encode_clips(self.model, batch)
             return self._calls
+        if batch.images:
+            _detect(self.model, batch.images, self._dtype)
+            return self._calls
         tokens, rows = batch.num_tokens, len(batch.seq_lens)
         blocks = 1 + sum(-(-seq_len // batch.block_size) for seq_len in batch.seq_lens)
         allocate(self.model, blocks, batch.block_size, self._dtype, "meta")
@@ -117,6 +120,13 @@ def _denoise(model: Any, batch: Batch, dtype: torch.dtype) -> None:
         guidance_B = torch.empty(images, dtype=torch.float32) if model.has_guidance else None
         img_ids, txt_ids = (torch.empty(n, 3, dtype=torch.int64) for n in (rows * columns, batch.text))
         model(latents_BLC, text_BSJ, pooled_BP, timestep_B, guidance_B, img_ids, txt_ids)
+
+
+def _detect(model: Any, images: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """A pass over images of one size, and what chooses among its boxes."""
+    with torch.device("meta"), use_step(None):
+        boxes_BN4, logits_BNC = model(torch.empty(*images, model.num_channels, dtype=dtype))
+        model.select(boxes_BN4, logits_BNC)
 
 
 def _sample(model: Any, hidden_BD: Tensor) -> None:

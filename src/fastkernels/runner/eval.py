@@ -19,8 +19,8 @@ from fastkernels.measure.environment import environment, require_device
 from fastkernels.records import EvalReport, ModelResult, Size
 from fastkernels.registry.schema import Architecture, SpeechWorkload, TokenWorkload, Workload
 from fastkernels.runner.answers import Answers
-from fastkernels.runner.embedding_answers import EmbeddingAnswers
 from fastkernels.runner.generation_answers import GenerationAnswers
+from fastkernels.runner.image_answers import DETECTIONS, EMBEDDING, ImageAnswers
 from fastkernels.runner.isolation import ALWAYS, HiddenMemory
 from fastkernels.runner.model import ModelTrial
 from fastkernels.runner.sides import Sides
@@ -39,6 +39,7 @@ SIDES = {
     "embedding": "fastkernels.runner.image_side:ImageSide",
     "speech": "fastkernels.runner.speech_side:SpeechSide",
     "image": "fastkernels.runner.generation_side:GenerationSide",
+    "detections": "fastkernels.runner.image_side:ImageSide",
 }
 # Two engines on one GPU; the rest is for contexts, graphs and the allocator's slack.
 SHARED_GPU_FRACTION, WHOLE_GPU_FRACTION = 0.44, 0.88
@@ -248,7 +249,9 @@ def _longest(request: EvalRequest, target: Target, workloads: Sequence[Workload]
 def _answers(request: EvalRequest, target: Target, rng: random.Random) -> Answers:
     correctness = target.architecture.correctness
     if correctness.kind == "embedding":
-        return EmbeddingAnswers(correctness.samples[request.size], rng)
+        return ImageAnswers(EMBEDDING, correctness.samples[request.size], rng)
+    if correctness.kind == "detections":
+        return ImageAnswers(DETECTIONS, correctness.samples[request.size], rng)
     if correctness.kind == "image":
         return GenerationAnswers(correctness.samples[request.size], rng)
     vocabulary = target.hf_config["vocab_size"]
@@ -269,12 +272,14 @@ def _sides(
         "enforce_eager": request.eager,
     }
     correctness = target.architecture.correctness
-    if correctness.kind != "embedding":
+    if correctness.kind in ("tokens", "speech"):
         engine |= {
             "max_num_seqs": MAX_NUM_SEQS[request.size],
             "max_model_len": max(_longest(request, target, workloads), _sampled(request, target)),
             "gpu_memory_utilization": WHOLE_GPU_FRACTION if exclusive else SHARED_GPU_FRACTION,
         }
+    elif correctness.kind in ("embedding", "detections"):
+        engine["kind"] = correctness.kind
     if target.model == target.architecture.id:
         engine["config"] = target.config
     layers = request.candidates.layers if request.candidates else ()

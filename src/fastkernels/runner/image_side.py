@@ -1,5 +1,5 @@
-"""One side of a trial of an image encoder. `encode` only says how many features there are: the judge times it
-with its own clock and asks afterwards for those that it wants to see."""
+"""One side of a trial of a model that answers images. `answer` only says how many answers there are: the
+judge times it with its own clock and asks afterwards for those that it wants to see."""
 
 from __future__ import annotations
 
@@ -11,41 +11,47 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastkernels.engine.detector import Detector
 from fastkernels.engine.encoder import Encoder
+from fastkernels.engine.image_model import ImageModel
 from fastkernels.runner.model_side import ModelSide
+
+FACES: dict[str, type[ImageModel]] = {face.answer: face for face in (Encoder, Detector)}
 
 
 class ImageSide(ModelSide):
-    def __init__(self, layers: Sequence[str], model: str, noise: Sequence[str] = (), **engine: Any) -> None:
+    def __init__(
+        self, layers: Sequence[str], model: str, kind: str, noise: Sequence[str] = (), **engine: Any
+    ) -> None:
+        """kind: of answer, which chooses the face."""
         super().__init__(layers, noise)
-        self.encoder = Encoder(model, overlay=self.overlay, **engine)
-        self.model, self.device = self.encoder.model, self.encoder.device
+        self.face = FACES[kind](model, overlay=self.overlay, **engine)
+        self.model, self.device = self.face.model, self.face.device
         self._images: list[Tensor] = []
-        self._features: list[Tensor] = []
+        self._answers: list[Any] = []
 
     def load(self, images: list[np.ndarray]) -> dict[str, Any]:
-        """Take images uint8 [H, W, C] for the next `encode`."""
-        self._images, self._features = [torch.from_numpy(image) for image in images], []
+        """Take images uint8 [H, W, C] for the next `answer`."""
+        self._images, self._answers = [torch.from_numpy(image) for image in images], []
         return {}
 
-    def encode(self, batch: int) -> dict[str, Any]:
-        """Batches one after another, each waited for; the features stay here until `outputs`."""
-        self._features = []
+    def answer(self, batch: int) -> dict[str, Any]:
+        """Batches one after another, each waited for; the answers stay here until `outputs`."""
+        self._answers = []
         for start in range(0, len(self._images), batch):
-            self._features.append(self.encoder.encode(self._images[start : start + batch]))
+            self._answers += self.face.run(self._images[start : start + batch])
             self.synchronise()
-        return {"features": sum(len(part) for part in self._features)}
+        return {"answers": len(self._answers)}
 
     def outputs(self, chosen: list[int]) -> dict[str, Any]:
-        features_BD = torch.cat(self._features).float().cpu()
-        return {"features": features_BD[chosen].tolist()}
+        return {"answers": [self.face.listed(self._answers[i]) for i in chosen]}
 
     def eager(self) -> AbstractContextManager[None]:
-        return self.encoder.eager()
+        return self.face.eager()
 
     def run_once(self, images: list[np.ndarray]) -> None:
         self.load(images)
-        self.encode(len(images))
+        self.answer(len(images))
 
     def engine_stats(self) -> dict[str, Any]:
-        return self.encoder.stats()
+        return self.face.stats()

@@ -17,6 +17,7 @@ OTHERS = [
     "test_dense_attention.py",
     "test_cross_attention.py",
     "test_resize_grid.py",
+    "test_convolution.py",
     "test_sample.py",
     "test_moe.py",
     "test_gla.py",

@@ -55,6 +55,18 @@ def test_stacks_of_experts_are_matrices_of_their_own_fan_in():
     assert model.conv.weight.std().item() == pytest.approx(144**-0.5, rel=0.05)
 
 
+def test_filters_keep_a_variance_and_shut_out_the_mean():
+    """Of convolutions, channels last; a depthwise filter has one channel and is as it falls."""
+    model = nn.Module()
+    model.wide = nn.Parameter(torch.empty(64, 3, 3, 16))
+    model.depthwise = nn.Parameter(torch.empty(512, 3, 3, 1))
+    random_weights(model, 0)
+    for filters, fan_in in ((model.wide, 144), (model.depthwise, 9)):
+        assert filters.std().item() == pytest.approx((module.FILTER_GAIN / fan_in) ** 0.5, rel=0.05)
+    assert torch.equal(model.wide[..., 0::2], -model.wide[..., 1::2])
+    assert model.depthwise.sum((1, 2, 3)).std() > 1
+
+
 def test_normal_values_are_normal_and_uncorrelated():
     values = drawn().proj.weight.double().flatten() * 20
     assert values.mean().abs() < 4 / math.sqrt(values.numel())

@@ -50,6 +50,7 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
                 "L2/vision_attention",
                 "L2/decoder_attention",
                 "L2/diffusion_attention",
+                "L2/conv_attention",
             ],
         ),
         (

@@ -143,6 +143,51 @@ def test_embedding_discrepancies_are_centred():
     assert calibrate.embedding_discrepancies(reference, half)[0] == pytest.approx(1 - 0.5**0.5)
 
 
+BOX = [0.0, 0.0, 10.0, 10.0, 0.8, 1.0]
+OTHER = [100.0, 0.0, 110.0, 10.0, 0.4, 2.0]
+
+
+def changed(row: list[float], **values: float) -> list[float]:
+    names = ("left", "top", "right", "bottom", "score", "label")
+    return [values.get(name, value) for name, value in zip(names, row)]
+
+
+@pytest.mark.parametrize(
+    ("found", "d"),
+    [
+        ([BOX, OTHER], 0.0),
+        ([OTHER, BOX], 0.0),  # order means nothing
+        ([changed(BOX, score=0.5), OTHER], 0.15),  # of two matches one is 0.3 off
+        ([changed(BOX, right=8.0), OTHER], 0.1),  # IoU 0.8 and 1
+        ([BOX], 1 - 2 * 1 * (2 / 3) / (1 + 2 / 3)),  # recall 0.8 / 1.2
+        ([BOX, OTHER, changed(OTHER, top=50.0, bottom=60.0)], 1 - 2 * 0.75 / 1.75),  # precision 1.2 / 1.6
+        ([BOX, changed(OTHER, label=1.0)], 1 / 3),  # the label is wrong: 0.8 of 1.2 on both sides
+        ([BOX, changed(OTHER, left=107.0, right=117.0)], 1 / 3),  # IoU 3 / 17
+        ([BOX, BOX, OTHER], 1 - 2 * 0.6 / 1.6),  # the second finds no free box: precision 1.2 / 2
+        ([], 1.0),
+        ([changed(BOX, score=float("nan")), OTHER], 1.0),
+        ([changed(BOX, left=float("inf")), OTHER], 1.0),
+        ([BOX[:5], OTHER], 1.0),
+        ([changed(BOX, score=-1.0), OTHER], 1.0),
+    ],
+)
+def test_detection_discrepancy(found: list[list[float]], d: float):
+    assert calibrate.detection_discrepancies([[BOX, OTHER]], [found]) == [pytest.approx(d)]
+
+
+def test_detection_discrepancies_of_nothing():
+    assert calibrate.detection_discrepancies([[], [], [BOX]], [[], [BOX], []]) == [0.0, 1.0, 1.0]
+    with pytest.raises(ValueError, match="1 images against 2"):
+        calibrate.detection_discrepancies([[], []], [[]])
+
+
+def test_the_best_overlap_wins_and_boxes_without_extent_match_nothing():
+    near, far = changed(BOX, right=9.0), changed(BOX, right=6.0)
+    assert calibrate.detection_discrepancies([[far, near]], [[near, far]]) == [0.0]
+    empty = changed(BOX, right=0.0)
+    assert calibrate.detection_discrepancies([[empty]], [[empty]]) == [1.0]
+
+
 def test_embedding_discrepancies_of_bad_features():
     reference = [[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]]
     bad = [[float("nan"), 0.0], [float("inf"), 1.0], [1.0, 1.0]]  # the last is the mean: it has no direction

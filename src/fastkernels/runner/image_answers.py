@@ -1,4 +1,4 @@
-"""Models that answer an image with a feature: batches one after another, compared by centred cosine.
+"""Models that answer an image, with a feature or with detections: batches one after another.
 
 Images reach a side just before the clock starts, as the inputs of an iteration do in tier 1: pixels of a
 thousand photographs take longer to cross to a process than to encode.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
@@ -20,27 +21,41 @@ from fastkernels.runner.answers import Comparison
 from fastkernels.runner.sides import SideFailure, SideHandle, Sides
 from fastkernels.score import calibrate
 
-NOISE_POINTWISE = ("layer_norm", "activation", "resize_grid")
-NOISE_ATTENTION = ("dense_attention",)
-AUDITED_IMAGES = 8  # of each timed run, encoded again by the baseline if the run is audited
+AUDITED_IMAGES = 8  # of each timed run, answered again by the baseline if the run is audited
 WARM_UP_BATCHES = 4
 PROOF_IMAGES = 8
 SIDE_BATCH = 64  # images of one launch where a workload does not say
 COARSE = 8  # an image is a random grid of up to 8 x 8 colours under noise: plain noise looks all alike
 Images = list[np.ndarray]
-Rows = list[list[float]]
 
 
-class EmbeddingAnswers:
-    """d = 1 - cosine of an image's features, both less the mean of the baseline's over the samples."""
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What differs between kinds of answer. discrepancies(expected, found): of each image; noise: kernels
+    that compute otherwise in a noise run, one group a run."""
 
-    def __init__(self, samples: ImageSamples, rng: random.Random) -> None:
-        self._samples, self._rng = samples, rng
-        # Other company in a batch, PyTorch's own arithmetic in the pointwise kernels, and in attention.
+    discrepancies: Callable[[list[Any], list[Any]], list[float]]
+    noise: tuple[tuple[str, ...], ...]
+
+
+# PyTorch's own arithmetic in the pointwise kernels; in what multiplies matrices.
+EMBEDDING = Kind(
+    calibrate.embedding_discrepancies, (("layer_norm", "activation", "resize_grid"), ("dense_attention",))
+)
+DETECTIONS = Kind(
+    calibrate.detection_discrepancies, (("bias_activation", "box_decode"), ("conv2d", "dense_attention"))
+)
+
+
+class ImageAnswers:
+    """A feature of each image, or its detections."""
+
+    def __init__(self, kind: Kind, samples: ImageSamples, rng: random.Random) -> None:
+        self._kind, self._samples, self._rng = kind, samples, rng
+        # The first has other company in a batch.
         self.noise_changes: list[dict[str, Any]] = [
             {"max_batch": max(1, samples.images // 3)},
-            {"noise": NOISE_POINTWISE},
-            {"noise": NOISE_ATTENTION},
+            *({"noise": group} for group in kind.noise),
         ]
 
     def inputs(self, workload: ImageWorkload) -> Images:
@@ -52,17 +67,17 @@ class EmbeddingAnswers:
 
     def timed(
         self, side: SideHandle, inputs: Images, workload: ImageWorkload
-    ) -> tuple[float, dict[int, list[float]]]:
-        """Features of a few images, chosen after the run: fetching all would take longer than the run."""
+    ) -> tuple[float, dict[int, Any]]:
+        """Answers to a few images, chosen after the run: fetching all would take longer than the run."""
         seconds = self._run(side, inputs, workload.batch)
         chosen = sorted(self._rng.sample(range(len(inputs)), min(AUDITED_IMAGES, len(inputs))))
-        return seconds, dict(zip(chosen, self._features(side, chosen), strict=True))
+        return seconds, dict(zip(chosen, self._answers_to(side, chosen), strict=True))
 
     def amount(self, workload: ImageWorkload) -> float:
         return workload.requests if workload.kind == "throughput" else workload.requests / workload.batch
 
-    def audit(self, baseline: SideHandle, inputs: Images, answers: dict[int, list[float]]) -> list[float]:
-        """The baseline encodes images of the timed run again, in other company."""
+    def audit(self, baseline: SideHandle, inputs: Images, answers: dict[int, Any]) -> list[float]:
+        """The baseline answers images of the timed run again, in other company."""
         return self._compared(baseline, [inputs[i] for i in answers], list(answers.values()))
 
     def proof(self) -> dict[str, Any]:
@@ -70,41 +85,41 @@ class EmbeddingAnswers:
 
     def compare(self, sides: Sides, report: Callable[[str], None]) -> Comparison:
         self._sampled = self._images(self._samples.images, self._samples.resolutions)
-        report("features, baseline")
+        report("answers, baseline")
         self._expected = self._all(sides.use("baseline"))
-        report("features, candidate")
+        report("answers, candidate")
         found = self._all(sides.use("candidate"))
-        # Shifted by one, every image is held against another one's features.
+        # Shifted by one, every image is held against the answer to another one.
         unrelated = [*self._expected[1:], self._expected[0]]
         return Comparison(
-            d=calibrate.embedding_discrepancies(self._expected, found),
-            ruin=calibrate.embedding_discrepancies(self._expected, unrelated),
+            d=self._kind.discrepancies(self._expected, found),
+            ruin=self._kind.discrepancies(self._expected, unrelated),
         )
 
     def again(self, side: SideHandle) -> list[float]:
-        return calibrate.embedding_discrepancies(self._expected, self._all(side))
+        return self._kind.discrepancies(self._expected, self._all(side))
 
-    def _compared(self, baseline: SideHandle, images: Images, found: Rows) -> list[float]:
+    def _compared(self, baseline: SideHandle, images: Images, found: list[Any]) -> list[float]:
         self._run(baseline, images, SIDE_BATCH)
-        return calibrate.embedding_discrepancies(self._features(baseline, range(len(images))), found)
+        return self._kind.discrepancies(self._answers_to(baseline, range(len(images))), found)
 
-    def _all(self, side: SideHandle) -> Rows:
+    def _all(self, side: SideHandle) -> list[Any]:
         self._run(side, self._sampled, SIDE_BATCH)
-        return self._features(side, range(len(self._sampled)))
+        return self._answers_to(side, range(len(self._sampled)))
 
     def _run(self, side: SideHandle, images: Images, batch: int) -> float:
-        """Seconds from the word to encode to the word that all features are there."""
+        """Seconds from the word to answer to the word that all answers are there."""
         side.call("load", images=images)
         begin = time.perf_counter()
-        answer = side.call("encode", batch=batch)
+        answer = side.call("answer", batch=batch)
         seconds = time.perf_counter() - begin
-        if answer["features"] != len(images):
-            problem = f"asked for features of {len(images)} images, got {answer['features']}"
+        if answer["answers"] != len(images):
+            problem = f"asked for answers to {len(images)} images, got {answer['answers']}"
             raise SideFailure(side.side, Failure(message=problem))
         return seconds
 
-    def _features(self, side: SideHandle, chosen: Sequence[int]) -> Rows:
-        return side.call("outputs", chosen=list(chosen))["features"]
+    def _answers_to(self, side: SideHandle, chosen: Sequence[int]) -> list[Any]:
+        return side.call("outputs", chosen=list(chosen))["answers"]
 
     def _images(self, count: int, resolutions: Sequence[tuple[int, int]]) -> Images:
         """uint8 [H, W, 3] each; resolutions take turns."""

@@ -12,7 +12,7 @@ import pytest
 from fastkernels import registry
 from fastkernels.registry.schema import ImageSamples, ImageWorkload
 from fastkernels.runner import model as model_module
-from fastkernels.runner.embedding_answers import AUDITED_IMAGES, EmbeddingAnswers
+from fastkernels.runner.image_answers import AUDITED_IMAGES, EMBEDDING, ImageAnswers
 from fastkernels.runner.model import ModelTrial
 
 SAMPLES = ImageSamples(images=12, resolutions=((16, 16), (16, 24)))
@@ -55,17 +55,17 @@ class FakeSide:
         self.images = images
         return {}
 
-    def encode(self, batch: int) -> dict[str, Any]:
+    def answer(self, batch: int) -> dict[str, Any]:
         self.trial.now += self.seconds * -(-len(self.images) // batch)
         self.features = [feature(image) for image in self.images]
         if self.wrong or (self.lies and len(self.images) != SAMPLES.images):
             self.features = self.features[1:] + self.features[:1]
         if self.nan:
             self.features[0][0] = float("nan")
-        return {"features": len(self.features) - self.missing}
+        return {"answers": len(self.features) - self.missing}
 
     def outputs(self, chosen: list[int]) -> dict[str, Any]:
-        return {"features": [self.features[i] for i in chosen]}
+        return {"answers": [self.features[i] for i in chosen]}
 
     def stats(self) -> dict[str, Any]:
         return {"engine": {}, "passed_over": {}}
@@ -101,7 +101,7 @@ def run(sides: FakeSides, monkeypatch: pytest.MonkeyPatch) -> Any:
         model="m",
         config="tiny",
         size="tiny",
-        answers=EmbeddingAnswers(SAMPLES, rng),
+        answers=ImageAnswers(EMBEDDING, SAMPLES, rng),
         workloads=WORKLOADS,
         candidates=SimpleNamespace(files={"L1/layer_norm": "x.py"}, shadowed=lambda: ()),  # type: ignore[arg-type]
         sides=sides,  # type: ignore[arg-type]
@@ -131,8 +131,8 @@ def test_images_cross_before_the_clock_starts(monkeypatch):
     sides = FakeSides(seconds=0.2)
     run(sides, monkeypatch)
     for side in ("baseline", "candidate"):
-        calls = [do for name, do in sides.log if name == side and do in ("load", "encode")]
-        assert calls == ["load", "encode"] * (len(calls) // 2)
+        calls = [do for name, do in sides.log if name == side and do in ("load", "answer")]
+        assert calls == ["load", "answer"] * (len(calls) // 2)
 
 
 def test_a_wrong_candidate_is_invalid(monkeypatch):
@@ -161,7 +161,7 @@ def test_missing_features_are_a_failure(monkeypatch):
 
 
 def test_images_differ_and_have_the_asked_sizes():
-    answers = EmbeddingAnswers(SAMPLES, random.Random(2))
+    answers = ImageAnswers(EMBEDDING, SAMPLES, random.Random(2))
     first, second = answers.inputs(WORKLOADS[0]), answers.inputs(WORKLOADS[0])
     assert [image.shape for image in first[:3]] == [(16, 16, 3), (8, 24, 3), (16, 16, 3)]
     assert all(image.dtype == np.uint8 for image in first)

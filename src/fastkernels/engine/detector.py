@@ -1,0 +1,60 @@
+"""`Detector`: images to labelled boxes, by a model whose head needs no suppression of boxes.
+
+detector = Detector("yolov10", config="tiny", seed=1)       a registered configuration: random weights
+found = detector.detect([image_HWC, ...])                   Detections of each image
+
+The choice of boxes runs on the device, inside the graph of the pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fastkernels.engine.batching import Batching, Pixels
+from fastkernels.engine.image_model import ImageModel
+
+MIN_SCORE, MOST = 0.25, 100
+
+
+class Detections(NamedTuple):
+    """Of one image, K = MOST places, falling scores; free places have label -1 and zeros else."""
+
+    boxes_K4: Tensor  # left, top, right, bottom in pixels; float32
+    scores_K: Tensor  # float32, above MIN_SCORE
+    labels_K: Tensor  # int64
+
+
+class Detector(ImageModel):
+    """A model that maps images to boxes; those of one size share launches."""
+
+    answer = "detections"
+
+    def detect(self, images: Sequence[Tensor]) -> list[Detections]:
+        """Of each image, uint8 [H, W, 3] with sides that the coarsest cell, 32 pixels, divides. They lie on
+        the device and may still be under way. Raises RequestError for the first image that was refused."""
+        return [Detections(*parts) for parts in self.run(images)]
+
+    def listed(self, answer: Sequence[Tensor]) -> list[list[float]]:
+        """Rows (left, top, right, bottom, score, label) of the places that are taken."""
+        boxes, scores, labels = (part.tolist() for part in answer)
+        return [[*box, score, label] for box, score, label in zip(boxes, scores, labels) if label >= 0]
+
+    def _batching(self) -> Batching:
+        return Pixels(self.model.multiple, self.model.num_channels, self.dtype, self.device)
+
+    def _forward(self, *args: Any) -> list[Tensor]:
+        boxes_BK4, scores_BK, labels_BK = (x[:, :MOST] for x in self.model.select(*self.model(*args)))
+        is_kept_BK = scores_BK > MIN_SCORE
+        missing = MOST - scores_BK.shape[1]
+        boxes_BK4 = torch.where(is_kept_BK[..., None], boxes_BK4, 0)
+        scores_BK = torch.where(is_kept_BK, scores_BK, 0)
+        labels_BK = torch.where(is_kept_BK, labels_BK, -1)
+        if missing:
+            pad = torch.nn.functional.pad
+            boxes_BK4 = pad(boxes_BK4, (0, 0, 0, missing))
+            scores_BK, labels_BK = pad(scores_BK, (0, missing)), pad(labels_BK, (0, missing), value=-1)
+        return [boxes_BK4, scores_BK, labels_BK]

@@ -1,0 +1,103 @@
+"""`ImageModel`: what the public faces of models share that answer an image in one stateless pass."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fastkernels.engine import memory
+from fastkernels.engine.batch_stage import BatchStage
+from fastkernels.engine.batching import Batching
+from fastkernels.engine.call_graphs import CallGraphs
+from fastkernels.engine.machine import device_of, dtype_of
+from fastkernels.engine.program import Call, Engine, Program
+from fastkernels.loader.overlay import Overlay
+from fastkernels.loader.weights import find, load_model, weights_bytes
+from fastkernels.nn.context import use_step
+from fastkernels.records import Size
+
+
+class ImageModel:
+    """A loaded model behind one BatchStage; `model`, `dtype`, `device`, `overlay`, `config`, `size` and
+    `seed` as in LLM. max_batch: images of one launch.
+
+    Raises UsageError and its kin for what cannot be loaded, MachineError for what does not fit this machine.
+    """
+
+    answer: ClassVar[str]  # the kind that the face serves
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | dict[str, Any],
+        *,
+        dtype: str | torch.dtype = "auto",
+        device: str | torch.device = "auto",
+        overlay: Overlay | None = None,
+        config: str | None = None,
+        size: Size | None = None,
+        seed: int = 0,
+        max_batch: int = 64,
+        enforce_eager: bool = False,
+    ) -> None:
+        self.device = device_of(device)
+        if self.device.index is not None:
+            torch.cuda.set_device(self.device)
+        self.source = find(model, config, size or ("full" if self.device.type == "cuda" else "tiny"))
+        self.source.require((self.answer,), type(self).__name__)
+        self.dtype = self.source.dtype(self.device) if dtype == "auto" else dtype_of(dtype)
+        self.overlay = overlay or Overlay.over_baseline()
+        memory.require_weights_fit(weights_bytes(self.source, self.dtype), self.device)
+        self.model: Any = load_model(self.source, self.overlay, self.device, self.dtype, seed)
+        self.graphs = CallGraphs(self._compute, self.device, enforce_eager)
+        self.stage = BatchStage(self.graphs, self._batching(), max_batch)
+        self.engine = Engine({"model": self.stage})
+
+    def run(self, images: Sequence[Tensor]) -> list[Any]:
+        """The answer to each image, in order, perhaps still under way on the device. Raises RequestError for
+        the first image that was refused."""
+        answers = self.engine.run(_answer(image) for image in images)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
+
+    @contextlib.contextmanager
+    def eager(self) -> Iterator[None]:
+        """Without CUDA graphs for the body: hooks on modules see every call."""
+        before, self.graphs.disabled = self.graphs.disabled, "eager()"
+        try:
+            yield
+        finally:
+            self.graphs.disabled = before
+
+    def stats(self) -> dict[str, Any]:
+        """Counters since the start: launches, graphs, eager launches by reason."""
+        return {**self.graphs.stats(), "images": sum(self.stage.batch_sizes)}
+
+    # ---- what a face defines
+
+    def listed(self, answer: Any) -> list[Any]:
+        """An answer of `run` as JSON values."""
+        raise NotImplementedError
+
+    def _batching(self) -> Batching:
+        """How images become one launch."""
+        raise NotImplementedError
+
+    def _forward(self, *args: Any) -> Any:
+        """The pass itself: it must not read its tensors on the host."""
+        return self.model(*args)
+
+    def _compute(self, *args: Any) -> Any:
+        with use_step(None):  # attention plans made for one layer serve all
+            return self._forward(*args)
+
+
+def _answer(image: Tensor) -> Program:
+    """The program of an image: one need."""
+    return (yield Call("model", image))

@@ -1,0 +1,65 @@
+"""Self-attention of the positions of a feature map, its projections 1 x 1 convolutions.
+
+    ConvAttention    y = proj(attend(q, k, v) + pe(v)),  (q, k, v) = qkv(x)
+    PSA              y = conv(concat(a, d + ffn(d))),  d = b + attention(b),  (a, b) = halves of conv(x)
+
+B images, Y, X rows and columns, C channels, H heads of value size V = C / H and key size K = V / 2. The
+channels of qkv are q (K), k (K), v (V) of the first head, then of the next. All positions of an image
+attend to all, scores scaled by 1 / sqrt(K); pe is depthwise 3 x 3. qkv, pe, proj and ffn's second
+convolution have no activation, the others SiLU; norms folded. Softmax in at least float32; rounded to the
+dtype of x after each convolution, attention and sum.
+Mirrors ultralytics.nn.modules.block.Attention and PSA after fusing.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..L1.dense_attention import DenseAttention
+from .conv_norm_act import ConvNormAct
+
+HEAD_SIZE = 64  # of values, in heads of PSA
+
+
+class ConvAttention(nn.Module):
+    def __init__(self, channels: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads, self.value_size = num_heads, channels // num_heads
+        self.key_size = self.value_size // 2
+        self.qkv = ConvNormAct(channels, channels + 2 * num_heads * self.key_size, activation="none")
+        self.proj = ConvNormAct(channels, channels, activation="none")
+        self.pe = ConvNormAct(channels, channels, 3, groups=channels, activation="none")
+        self.attend = DenseAttention(self.key_size**-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, Y, X, C] -> [B, Y, X, C]"""
+        batch, rows, columns, _ = x.shape
+        positions, value_size = rows * columns, self.value_size
+        qkv_THQ = self.qkv(x).view(batch * positions, self.num_heads, -1)
+        # Attention has one head size. The keys of a head lie behind its queries, so both are read as one
+        # vector as long as a value; zeros behind the keys take that part out of the product.
+        query_THV, value_THV = qkv_THQ.split(value_size, dim=-1)
+        key_THV = F.pad(query_THV[..., self.key_size :], (0, value_size - self.key_size))
+        starts_B1 = torch.arange(batch + 1, dtype=torch.int32, device=x.device) * positions
+        o_THV = self.attend(query_THV, key_THV, value_THV, starts_B1, positions)
+        values = value_THV.reshape(x.shape)
+        return self.proj(o_THV.view(x.shape) + self.pe(values))
+
+
+class PSA(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        half = channels // 2
+        self.cv1 = ConvNormAct(channels, 2 * half)
+        self.cv2 = ConvNormAct(2 * half, channels)
+        self.attn = ConvAttention(half, half // HEAD_SIZE)
+        self.ffn = nn.Sequential(ConvNormAct(half, 2 * half), ConvNormAct(2 * half, half, activation="none"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, Y, X, C] -> [B, Y, X, C]"""
+        a, b = self.cv1(x).chunk(2, dim=-1)
+        b = b + self.attn(b.contiguous())
+        b = b + self.ffn(b)
+        return self.cv2(torch.cat((a, b), dim=-1))

@@ -1,0 +1,103 @@
+"""Blocks of a cross-stage partial network: a part of the channels goes through layers, and all meet again.
+
+    C2f       y = conv(concat(a, b, m_1(b), m_2(m_1(b)), ...)),  (a, b) = halves of conv(x)
+    SCDown    y = dw(conv(x))
+    SPPF      y = conv(concat(h, pool(h), pool(pool(h)), pool(pool(pool(h))))),  h = conv(x)
+
+B images, Y, X rows and columns, C channels, O outputs. conv are 1 x 1 with SiLU, dw is depthwise 3 x 3 with
+stride 2 and no activation, pool is 5 x 5. A Bottleneck is two 3 x 3 convolutions. A CIB is depthwise 3 x 3,
+1 x 1 to twice the channels, depthwise 7 x 7, 1 x 1 back, depthwise 3 x 3; the 7 x 7 filters hold a parallel
+3 x 3 convolution too. Both may add their input. All but dw with SiLU, norms folded. Rounded to the dtype of
+x after each convolution, its activation and each sum.
+Mirrors ultralytics.nn.modules.block.Bottleneck, C2f, CIB, C2fCIB, SCDown and SPPF after fusing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..L1.pool import MaxPool2d
+from .conv_norm_act import ConvNormAct
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, channels: int, shortcut: bool) -> None:
+        super().__init__()
+        self.shortcut = shortcut
+        self.cv1 = ConvNormAct(channels, channels, 3)
+        self.cv2 = ConvNormAct(channels, channels, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, Y, X, C] -> [B, Y, X, C]"""
+        y = self.cv2(self.cv1(x))
+        return x + y if self.shortcut else y
+
+
+class CIB(nn.Module):
+    def __init__(self, channels: int, shortcut: bool) -> None:
+        super().__init__()
+        self.shortcut = shortcut
+        wide = 2 * channels
+        self.cv1 = nn.Sequential(
+            ConvNormAct(channels, channels, 3, groups=channels),
+            ConvNormAct(channels, wide),
+            ConvNormAct(wide, wide, 7, groups=wide),
+            ConvNormAct(wide, channels),
+            ConvNormAct(channels, channels, 3, groups=channels),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, Y, X, C] -> [B, Y, X, C]"""
+        y = self.cv1(x)
+        return x + y if self.shortcut else y
+
+
+class C2f(nn.Module):
+    def __init__(
+        self, in_channels: int, out_channels: int, depth: int, shortcut: bool, inverted: bool = False
+    ) -> None:
+        """inverted: its layers are CIBs."""
+        super().__init__()
+        half = out_channels // 2
+        layer = CIB if inverted else Bottleneck
+        self.cv1 = ConvNormAct(in_channels, 2 * half)
+        self.cv2 = ConvNormAct((2 + depth) * half, out_channels)
+        self.m = nn.ModuleList(layer(half, shortcut) for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, Y, X, C] -> [B, Y, X, O]"""
+        halves = self.cv1(x)
+        parts = [halves]
+        last = halves.chunk(2, dim=-1)[1].contiguous()
+        for layer in self.m:
+            last = layer(last)
+            parts.append(last)
+        return self.cv2(torch.cat(parts, dim=-1))
+
+
+class SCDown(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.cv1 = ConvNormAct(in_channels, out_channels)
+        self.cv2 = ConvNormAct(out_channels, out_channels, 3, 2, groups=out_channels, activation="none")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, Y, X, C] -> [B, ceil(Y / 2), ceil(X / 2), O]"""
+        return self.cv2(self.cv1(x))
+
+
+class SPPF(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        hidden = in_channels // 2
+        self.cv1 = ConvNormAct(in_channels, hidden)
+        self.cv2 = ConvNormAct(4 * hidden, out_channels)
+        self.pool = MaxPool2d(5, 1, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, Y, X, C] -> [B, Y, X, O]"""
+        parts = [self.cv1(x)]
+        for _ in range(3):
+            parts.append(self.pool(parts[-1]))
+        return self.cv2(torch.cat(parts, dim=-1))

@@ -1,0 +1,185 @@
+"""The kernels of convolutional nets: every implementation on this machine against PyTorch in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fastkernels import kernels
+from fastkernels.kernels import registered
+from fastkernels.kernels.conv2d.shapes import is_slice
+from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
+
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+each = pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def close(actual: Tensor, wanted: Tensor, sums: int = 1) -> None:
+    """Within a rounding of the dtype and of float32 sums of that many products."""
+    assert actual.is_contiguous()
+    eps = torch.finfo(actual.dtype).eps + sums**0.5 * torch.finfo(torch.float32).eps
+    torch.testing.assert_close(actual.double(), wanted, rtol=0, atol=4 * eps * wanted.abs().max().item())
+
+
+# (channels, filters, places, stride, padding, groups)
+CONVOLUTIONS = {
+    "stem": (3, 16, 3, 2, 1, 1),
+    "3x3": (16, 24, 3, 1, 1, 1),
+    "1x1": (24, 40, 1, 1, 0, 1),
+    "1x1-stride-2": (24, 40, 1, 2, 0, 1),
+    "depthwise": (24, 24, 3, 1, 1, 24),
+    "depthwise-stride-2": (160, 160, 3, 2, 1, 160),
+    "depthwise-7x7": (40, 40, 7, 1, 3, 40),
+    "no-padding": (8, 8, 3, 1, 0, 8),
+    "groups": (12, 18, 5, 3, 1, 3),
+    "multiplier": (6, 12, 3, 1, 1, 6),
+}
+
+
+def convolution(name: str, dtype: torch.dtype) -> tuple[tuple, Tensor]:
+    """Arguments and result; rows and columns differ, and neither is a multiple of the stride."""
+    channels, filters, places, stride, padding, groups = CONVOLUTIONS[name]
+    x = drawn(2, 9, 14, channels, dtype=dtype)
+    weight = drawn(filters, places, places, channels // groups, dtype=dtype, seed=1)
+    bias = drawn(filters, dtype=dtype, seed=2)
+    x_BCYX, weight_OIUV = (t.double().permute(0, 3, 1, 2) for t in (x, weight))
+    wanted = F.conv2d(x_BCYX, weight_OIUV, bias.double(), stride, padding, 1, groups).permute(0, 2, 3, 1)
+    return (x, weight, bias, stride, padding, groups), wanted
+
+
+@each_dtype
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("impl", [REFERENCE, TORCH, "gemm", TRITON])
+def test_conv2d(impl: str, name: str, dtype: torch.dtype):
+    serves = {"gemm": ("1x1",), "triton": ("depthwise", "depthwise-stride-2", "depthwise-7x7", "no-padding")}
+    args, wanted = convolution(name, dtype)
+    reason = registered["conv2d"].why_not(impl, args)
+    assert (reason is None) == (name in serves.get(impl, CONVOLUTIONS)), reason
+    if reason is not None:
+        return
+    close(kernels.conv2d(*args, impl=impl), wanted, sums=args[1][0].numel())
+    without = kernels.conv2d(args[0], args[1], None, *args[3:], impl=impl)
+    close(without, wanted - args[2].double(), sums=args[1][0].numel())
+
+
+@pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
+def test_a_slice_of_channels_is_read_where_it_lies(impl: str):
+    (x, *rest), wanted = convolution("depthwise", torch.float32)
+    wide = torch.cat((torch.full_like(x, torch.nan), x), -1)
+    part = wide.chunk(2, -1)[1]
+    assert is_slice(part)
+    assert not is_slice(x.transpose(1, 2))
+    close(kernels.conv2d(part, *rest, impl=impl), wanted, sums=9)
+
+
+def test_filters_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="18 filters of 4 channels in 2 groups do not fit 12 channels"):
+        kernels.conv2d(drawn(1, 4, 4, 12), drawn(18, 3, 3, 4), None, 1, 1, 2)
+
+
+@each_dtype
+@pytest.mark.parametrize("name", ["silu", "none"])
+@each
+def test_bias_activation(impl: str, name: str, dtype: torch.dtype):
+    x, bias = drawn(2, 5, 7, 24, dtype=dtype), drawn(24, dtype=dtype, seed=1)
+    total = x.double() + bias.double()
+    wanted = F.silu(total) if name == "silu" else total
+    close(kernels.bias_activation(x, bias, name, impl=impl), wanted, sums=4)
+    close(kernels.bias_activation(x[..., 3:20], bias[3:20], name, impl=impl), wanted[..., 3:20], sums=4)
+
+
+def test_an_unknown_activation_is_refused():
+    with pytest.raises(ValueError, match="'relu'"):
+        kernels.bias_activation(drawn(2, 3), drawn(3), "relu")  # type: ignore[arg-type]
+
+
+@each_dtype
+@pytest.mark.parametrize("window", [(5, 1, 2), (3, 2, 1), (2, 2, 0)], ids=str)
+@each
+def test_max_pool2d(impl: str, window: tuple[int, int, int], dtype: torch.dtype):
+    """Negative values at the edges: places outside the map are no zeros."""
+    x = drawn(2, 9, 6, 40, dtype=dtype) - 5
+    wanted = F.max_pool2d(x.double().permute(0, 3, 1, 2), *window).permute(0, 2, 3, 1)
+    found = kernels.max_pool2d(x, *window, impl=impl)
+    assert torch.equal(found.double(), wanted)
+    assert found.is_contiguous()
+
+
+def test_windows_without_a_value_are_refused():
+    with pytest.raises(ValueError, match="padding of 2"):
+        kernels.max_pool2d(drawn(1, 4, 4, 8), 3, 1, 2)
+
+
+@each_dtype
+@each
+def test_upsample_concat(impl: str, dtype: torch.dtype):
+    x, skip = drawn(3, 2, 5, 24, dtype=dtype), drawn(3, 4, 10, 200, dtype=dtype, seed=1)
+    found = kernels.upsample_concat(x, skip, impl=impl)
+    wide = F.interpolate(x.permute(0, 3, 1, 2).float(), scale_factor=2, mode="nearest").permute(0, 2, 3, 1)
+    assert torch.equal(found, torch.cat((wide.to(dtype), skip), -1))
+    assert found.is_contiguous()
+
+
+def test_maps_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="not twice as large"):
+        kernels.upsample_concat(drawn(1, 2, 5, 8), drawn(1, 5, 10, 8))
+
+
+@each_dtype
+@each
+def test_box_decode(impl: str, dtype: torch.dtype):
+    logits = drawn(2, 3, 5, 64, dtype=dtype) * 4
+    found = kernels.box_decode(logits, 16, impl=impl)
+    assert (found.dtype, found.shape) == (torch.float32, (2, 15, 4))
+    for image in range(2):
+        for cell in range(15):
+            sides = logits[image, cell // 5, cell % 5].double().view(4, 16)
+            left, top, right, bottom = (sides.softmax(-1) * torch.arange(16)).sum(-1).tolist()
+            x, y = cell % 5 + 0.5, cell // 5 + 0.5
+            wanted = torch.tensor([x - left, y - top, x + right, y + bottom]) * 16
+            torch.testing.assert_close(found[image, cell], wanted, rtol=0, atol=1e-3)
+
+
+@each
+def test_one_hot_bins_give_their_index(impl: str):
+    logits = torch.full((1, 1, 16, 4, 16), -1e4)
+    for bin_ in range(16):
+        logits[0, 0, bin_, :, bin_] = 1e4
+    boxes = kernels.box_decode(logits.view(1, 1, 16, 64), 8, impl=impl)
+    cells = torch.arange(16) + 0.5
+    assert torch.equal(boxes[0, :, 0], (cells - torch.arange(16)) * 8)
+    assert torch.equal(boxes[0, :, 3], (0.5 + torch.arange(16)) * 8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("impl", [REFERENCE, TORCH])
+def test_top_detections_with_ties(impl: str, dtype: torch.dtype):
+    """Few different logits, both zeros among them: order decides almost everywhere."""
+    logits = (drawn(3, 60, 5) * 1.5).round().to(dtype)
+    logits[logits == 0] *= drawn(3, 60, 5, seed=3)[logits == 0].sign().to(dtype)
+    assert ((logits == 0) & logits.signbit()).any()
+    boxes = drawn(3, 60, 4, seed=2)
+    found, scores, labels = kernels.top_detections(boxes, logits, 20, impl=impl)
+    for image in range(3):
+        values = logits[image].tolist()
+        cells = sorted(range(60), key=lambda n: -max(values[n]))[:20]
+        pairs = sorted(((n, c) for n in cells for c in range(5)), key=lambda pair: -values[pair[0]][pair[1]])[
+            :20
+        ]
+        assert labels[image].tolist() == [c for _, c in pairs]
+        assert torch.equal(found[image], boxes[image, [n for n, _ in pairs]])
+        wanted = torch.tensor([values[n][c] for n, c in pairs]).sigmoid()
+        torch.testing.assert_close(scores[image], wanted)
+
+
+@pytest.mark.parametrize("impl", [REFERENCE, TORCH])
+def test_fewer_cells_than_detections(impl: str):
+    found, scores, labels = kernels.top_detections(drawn(2, 7, 4), drawn(2, 7, 3, seed=1), 300, impl=impl)
+    assert (found.shape, scores.shape, labels.shape) == ((2, 7, 4), (2, 7), (2, 7))
+    assert (scores.diff() <= 0).all()
