@@ -18,7 +18,7 @@ SAMPLING = ("-T8-V256-f32", "-T8-V256-top_k-top_p", "greedy", "same-position", "
 
 # What the audit found and the cases still have to mend: without the last norm's epsilon the model fails, but
 # with a margin of 3.7 to 4.
-# Modules with a layer norm in them refuse right sums of rows of one value (by 1.0 and 1.1 times in two of them).
+# Modules with a layer norm in them refuse right sums of rows of one value (in two of them by 1.0 and 1.1).
 # One position in five attends a little otherwise, deep in a backbone: wrong, but by a margin of 3 only. The
 # larger map of the first case has the margin.
 FOUND = {
