@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from fastkernels.cli import options
+
 
 @click.command(epilog="Example: fk audit --target rms_norm")
 @click.option(
@@ -15,18 +17,13 @@ import click
     metavar="PATTERN",
     help="Task, alias or glob, with `:variant` if wanted. Default: every task.",
 )
-@click.option("--level", type=click.IntRange(1, 4), help="Only tasks of this level.")
-@click.option("--architecture", metavar="A", help="Only tasks and cases of this architecture.")
-@click.option(
-    "--case",
-    "case_glob",
-    metavar="GLOB",
-    help="Only these cases; without a wildcard, ids that contain the text.",
-)
-@click.option("--size", type=click.Choice(["tiny", "full"]), help="Default: full on CUDA, tiny on CPU.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Default: cuda where there is one.")
+@options.level
+@options.architecture
+@options.case
+@options.size
+@options.device
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs.")
-@click.option("--json", "json_path", metavar="PATH", help="Write the report as JSON; `-` is stdout.")
+@options.report_json
 def command(json_path: str | None, **arguments: Any) -> None:
     """Audit tasks: would the judge accept a wrong kernel, or refuse a right one?
 

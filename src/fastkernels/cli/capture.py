@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from fastkernels.cli import options
 from fastkernels.errors import UsageError
 
 _POSITIVE = click.IntRange(min=1)
@@ -25,8 +26,8 @@ _POSITIVE = click.IntRange(min=1)
 @click.option(
     "--requests", type=_POSITIVE, default=32, show_default=True, help="Most requests of the workload."
 )
-@click.option("--size", type=click.Choice(["tiny", "full"]), help="Default: full on CUDA, tiny on CPU.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Default: cuda where there is one.")
+@options.size
+@options.device
 @click.option("--dtype", help="Default: the model's on CUDA, float32 on a CPU.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of random weights and random ids.")
 @click.option(

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from fastkernels.cli import options
+
 
 @click.command(epilog="Example: fk eval --model llama --size tiny --candidates examples/candidates/faster")
 @click.option(
@@ -21,7 +23,7 @@ import click
     type=click.Choice(["smoke", "default", "full"]),
     help="Which architectures and workloads. Default: default.",
 )
-@click.option("--size", type=click.Choice(["tiny", "full"]), help="Default: full on CUDA, tiny on CPU.")
+@options.size
 @click.option(
     "--workload", "workloads", multiple=True, metavar="NAME", help="Only these workloads of the suite."
 )
@@ -35,13 +37,13 @@ import click
 @click.option(
     "--self-test", is_flag=True, help="Judge the baseline against itself: 1.00 within the printed noise."
 )
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Default: cuda where there is one.")
+@options.device
 @click.option(
     "--rounds", type=click.IntRange(min=2), help="Alternating rounds of each workload. Default by size."
 )
 @click.option("--eager", is_flag=True, help="Without CUDA graphs, on both sides.")
 @click.option("--seed", type=int, help="Seed of prompts and weights. Default: fresh, stored in the report.")
-@click.option("--json", "json_path", metavar="PATH", help="Write the report as JSON; `-` is stdout.")
+@options.report_json
 def command(json_path: str | None, **arguments: Any) -> None:
     """Judge candidates inside whole models: correctness, speed, coverage, MacroEval."""
     from fastkernels.cli.progress import telling

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from fastkernels.cli import options
+
 
 @click.command(epilog="Example: fk gate my/candidate --base origin/main --junit gate.xml --markdown gate.md")
 @click.argument("head", metavar="HEAD")
@@ -40,16 +42,11 @@ import click
     metavar="PATTERN",
     help="Task, alias or glob. Default: every task that a candidate replaces; all for revisions.",
 )
-@click.option("--level", type=click.IntRange(1, 4), help="Only tasks of this level.")
-@click.option("--architecture", metavar="A", help="Only tasks and cases of this architecture.")
-@click.option(
-    "--case",
-    "case_glob",
-    metavar="GLOB",
-    help="Only these cases; without a wildcard, ids that contain the text.",
-)
-@click.option("--size", type=click.Choice(["tiny", "full"]), help="Default: full on CUDA, tiny on CPU.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Default: cuda where there is one.")
+@options.level
+@options.architecture
+@options.case
+@options.size
+@options.device
 @click.option(
     "--budget",
     "budget_s",
@@ -57,7 +54,7 @@ import click
     metavar="SECONDS",
     help="Most time for sampling one timed case, in each look. Default: 1.",
 )
-@click.option("--json", "json_path", metavar="PATH", help="Write the report as JSON; `-` is stdout.")
+@options.report_json
 @click.option("--junit", "junit_path", metavar="PATH", help="Write JUnit XML.")
 @click.option("--markdown", "markdown_path", metavar="PATH", help="Write a comment for a pull request.")
 def command(

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from fastkernels.cli import options
+
 
 @click.command(epilog="Example: fk kernels --target rms_norm --candidates examples/candidates")
 @click.option(
@@ -15,15 +17,10 @@ import click
     metavar="PATTERN",
     help="Task, alias or glob, with `:variant` if wanted. Default: every task that a candidate replaces.",
 )
-@click.option("--level", type=click.IntRange(1, 4), help="Only tasks of this level.")
-@click.option("--architecture", metavar="A", help="Only tasks and cases of this architecture.")
-@click.option(
-    "--case",
-    "case_glob",
-    metavar="GLOB",
-    help="Only these cases; without a wildcard, ids that contain the text.",
-)
-@click.option("--size", type=click.Choice(["tiny", "full"]), help="Default: full on CUDA, tiny on CPU.")
+@options.level
+@options.architecture
+@options.case
+@options.size
 @click.option(
     "--golden",
     metavar="DIR",
@@ -36,7 +33,7 @@ import click
     metavar="DIR",
     help="A candidate's folder, a folder of candidates, or a stack `top:below`. Default: tasks/candidate.",
 )
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Default: cuda where there is one.")
+@options.device
 @click.option(
     "--contract", type=click.Choice(["graph", "eager", "host"]), help="Default: graph on CUDA, host on CPU."
 )
@@ -74,7 +71,7 @@ import click
     help="`authored`: only candidates that spend half their device time in kernels of their own.",
 )
 @click.option("--seed", type=int, help="Seed of the inputs. Default: fresh and secret, stored in the report.")
-@click.option("--json", "json_path", metavar="PATH", help="Write the report as JSON; `-` is stdout.")
+@options.report_json
 def command(json_path: str | None, **arguments: Any) -> None:
     """Judge candidate kernels against the baseline: right in every call, and how fast."""
     from fastkernels.cli.progress import counting

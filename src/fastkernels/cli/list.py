@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from fastkernels.cli import options
 from fastkernels.cli.output import emit_json, heading, json_option, table
 from fastkernels.errors import NotFoundError
 
@@ -18,7 +19,7 @@ KINDS = ("tasks", "architectures", "workloads", "candidates")
 )
 @click.argument("kind", default="tasks", metavar=f"[{'|'.join(KINDS)}]")
 @click.argument("pattern", required=False, metavar="[PATTERN]")
-@click.option("--level", type=click.IntRange(1, 4), help="Only tasks of this level.")
+@options.level
 @click.option("--architecture", metavar="A", help="Only tasks that this architecture uses.")
 @click.option("--category", metavar="C", help="Only architectures of this category.")
 @click.option("--map", "as_map", is_flag=True, help="Architectures with the tasks that each is made of.")

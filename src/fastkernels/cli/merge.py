@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import click
 
+from fastkernels.cli import options
+
 
 @click.command(epilog="Example: fk merge level1.json level2.json --json llama.json")
 @click.argument("results", nargs=-1, required=True, metavar="RESULT...")
-@click.option("--json", "json_path", metavar="PATH", help="Write the report as JSON; `-` is stdout.")
+@options.report_json
 def command(results: tuple[str, ...], json_path: str | None) -> None:
     """Join reports of `fk kernels` that asked the same of different cases, on the same kind of machine."""
     import sys

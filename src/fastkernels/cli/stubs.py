@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from fastkernels.cli import options
+
 
 @click.command(epilog="Example: fk stubs --target rms_norm --output my_candidates/first")
 @click.option(
@@ -15,7 +17,7 @@ import click
     metavar="PATTERN",
     help="Task: id, name, alias or glob. Default: all.",
 )
-@click.option("--level", type=click.IntRange(1, 4), help="Only tasks of this level.")
+@options.level
 @click.option("--architecture", metavar="A", help="Only tasks that this architecture uses.")
 @click.option(
     "--output",

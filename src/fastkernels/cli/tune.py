@@ -7,12 +7,14 @@ from typing import Any
 
 import click
 
+from fastkernels.cli import options
+
 
 @click.command(epilog="Example: fk tune --architecture llama")
 @click.option("--target", "targets", multiple=True, metavar="PATTERN", help="Only these tasks.")
-@click.option("--architecture", metavar="A", help="Only tasks and cases of this architecture.")
-@click.option("--size", type=click.Choice(["tiny", "full"]), help="Default: full on CUDA, tiny on CPU.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Default: cuda where there is one.")
+@options.architecture
+@options.size
+@options.device
 @click.option(
     "--budget",
     "budget_s",
