@@ -1,4 +1,4 @@
-"""`ImageModel`: what the public faces of models share that answer an image in one stateless pass."""
+"""`ImageModel`: what the public faces share of models whose requests are images, to look at or to generate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from fastkernels.engine import memory
 from fastkernels.engine.batch_stage import BatchStage
@@ -24,12 +23,13 @@ from fastkernels.records import Size
 
 class ImageModel:
     """A loaded model behind one BatchStage; `model`, `dtype`, `device`, `overlay`, `config`, `size` and
-    `seed` as in LLM. max_batch: images of one launch.
+    `seed` as in LLM. max_batch: images of one launch (default: the face's).
 
     Raises UsageError and its kin for what cannot be loaded, MachineError for what does not fit this machine.
     """
 
     answer: ClassVar[str]  # the kind that the face serves
+    usual_batch: ClassVar[int] = 64
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ImageModel:
         config: str | None = None,
         size: Size | None = None,
         seed: int = 0,
-        max_batch: int = 64,
+        max_batch: int | None = None,
         enforce_eager: bool = False,
     ) -> None:
         self.device = device_of(device)
@@ -54,13 +54,13 @@ class ImageModel:
         memory.require_weights_fit(weights_bytes(self.source, self.dtype), self.device)
         self.model: Any = load_model(self.source, self.overlay, self.device, self.dtype, seed)
         self.graphs = CallGraphs(self._compute, self.device, enforce_eager)
-        self.stage = BatchStage(self.graphs, self._batching(), max_batch)
+        self.stage = BatchStage(self.graphs, self._batching(), max_batch or self.usual_batch)
         self.engine = Engine({"model": self.stage})
 
-    def run(self, images: Sequence[Tensor]) -> list[Any]:
-        """The answer to each image, in order, perhaps still under way on the device. Raises RequestError for
-        the first image that was refused."""
-        answers = self.engine.run(_answer(image) for image in images)
+    def run(self, requests: Sequence[Any]) -> list[Any]:
+        """The answer to each request, in order, perhaps still under way on the device. Raises RequestError
+        for the first that was refused."""
+        answers = self.engine.run(self._program(request) for request in requests)
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
@@ -86,8 +86,12 @@ class ImageModel:
         raise NotImplementedError
 
     def _batching(self) -> Batching:
-        """How images become one launch."""
+        """How requests become one launch."""
         raise NotImplementedError
+
+    def _program(self, request: Any) -> Program:
+        """What a request needs: one pass over its image."""
+        return (yield Call("model", request))
 
     def _forward(self, *args: Any) -> Any:
         """The pass itself: it must not read its tensors on the host."""
@@ -96,8 +100,3 @@ class ImageModel:
     def _compute(self, *args: Any) -> Any:
         with use_step(None):  # attention plans made for one layer serve all
             return self._forward(*args)
-
-
-def _answer(image: Tensor) -> Program:
-    """The program of an image: one need."""
-    return (yield Call("model", image))

@@ -8,25 +8,17 @@ A prompt is what the model's text encoders make of it: features of its tokens an
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fastkernels.engine import flow_matching, latents, memory
-from fastkernels.engine.batch_stage import BatchStage
-from fastkernels.engine.call_graphs import CallGraphs
-from fastkernels.engine.machine import device_of, dtype_of
-from fastkernels.engine.program import Call, Engine, Program
+from fastkernels.engine import flow_matching, latents
+from fastkernels.engine.batching import Batching, Stacked
+from fastkernels.engine.image_model import ImageModel
+from fastkernels.engine.program import Call, Program
 from fastkernels.errors import RequestError
-from fastkernels.loader.overlay import Overlay
-from fastkernels.loader.weights import find, load_model, weights_bytes
-from fastkernels.nn.context import use_step
-from fastkernels.records import Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,69 +34,31 @@ class ImageRequest:
     seed: int = 0
 
 
-class ImagePipeline:
-    """A text-to-image model; `model`, `dtype`, `device`, `overlay`, `config`, `size` and `seed` as in LLM.
-    max_batch: images of one launch; they share size, prompt length and steps.
+class ImagePipeline(ImageModel):
+    """A text-to-image model; images of a launch share size, prompt length and steps."""
 
-    Raises UsageError and its kin for what cannot be loaded, MachineError for what does not fit this machine.
-    """
-
-    def __init__(
-        self,
-        model: str | os.PathLike[str] | dict[str, Any],
-        *,
-        dtype: str | torch.dtype = "auto",
-        device: str | torch.device = "auto",
-        overlay: Overlay | None = None,
-        config: str | None = None,
-        size: Size | None = None,
-        seed: int = 0,
-        max_batch: int = 8,
-        enforce_eager: bool = False,
-    ) -> None:
-        self.device = device_of(device)
-        if self.device.index is not None:
-            torch.cuda.set_device(self.device)
-        self.source = find(model, config, size or ("full" if self.device.type == "cuda" else "tiny"))
-        self.source.require(("image",), "ImagePipeline")
-        self.dtype = self.source.dtype(self.device) if dtype == "auto" else dtype_of(dtype)
-        self.overlay = overlay or Overlay.over_baseline()
-        memory.require_weights_fit(weights_bytes(self.source, self.dtype), self.device)
-        self.model: Any = load_model(self.source, self.overlay, self.device, self.dtype, seed)
-        self.graphs = CallGraphs(self._step, self.device, enforce_eager)
-        self.stage = BatchStage(self.graphs, max_batch=max_batch)
-        self.engine = Engine({"denoise": self.stage})
+    answer = "image"
+    usual_batch = 8
 
     def generate(self, requests: Sequence[ImageRequest]) -> list[Tensor]:
         """Latents of each image as tokens [L, C] on the model's device, in the order of the requests. They
         may still be under way on the device. Raises RequestError for the first that cannot be served."""
-        found = self.engine.run(self._denoise(request) for request in requests)
-        for one in found:
-            if isinstance(one, Exception):
-                raise one
-        return found
+        return self.run(requests)
 
-    @contextlib.contextmanager
-    def eager(self) -> Iterator[None]:
-        """Without CUDA graphs for the body: hooks on modules see every call."""
-        before, self.graphs.disabled = self.graphs.disabled, "eager()"
-        try:
-            yield
-        finally:
-            self.graphs.disabled = before
+    def listed(self, answer: Tensor) -> list[list[float]]:
+        return answer.float().tolist()
 
-    def stats(self) -> dict[str, Any]:
-        """Counters since the start: launches, graphs, eager launches by reason."""
-        return {**self.graphs.stats(), "images": sum(self.stage.batch_sizes)}
+    def _batching(self) -> Batching:
+        return Stacked()
 
-    def _denoise(self, request: ImageRequest) -> Program:
+    def _program(self, request: ImageRequest) -> Program:
         """The program of an image: one need, as many steps as it asks for."""
         self._require_served(request)
         rows, columns = (side // latents.TOKEN_PIXELS for side in (request.height, request.width))
         noise_LC = latents.noise(self.model.in_channels, rows, columns, request.seed, self.dtype)
         levels = flow_matching.noise_levels(request.steps, rows * columns)
         done = yield Call(
-            "denoise",
+            "model",
             [self._sent(noise_LC), torch.zeros((), dtype=torch.int64, device=self.device)],
             self._sent(request.text.to(self.dtype)),
             self._sent(request.pooled.to(self.dtype)),
@@ -115,7 +69,7 @@ class ImagePipeline:
         )
         return done[0]
 
-    def _step(
+    def _forward(
         self,
         state: list[Tensor],
         text_BSJ: Tensor,
@@ -132,8 +86,7 @@ class ImagePipeline:
         rows, columns = grid
         img_ids = latents.grid_ids(rows, columns, self.device)
         txt_ids = torch.zeros(text_BSJ.shape[1], 3, dtype=torch.int64, device=self.device)
-        with use_step(None):  # attention plans made for one layer serve all
-            velocity_BLC = self.model(x_BLC, text_BSJ, pooled_BP, timestep_B, scale_B, img_ids, txt_ids)
+        velocity_BLC = self.model(x_BLC, text_BSJ, pooled_BP, timestep_B, scale_B, img_ids, txt_ids)
         return [flow_matching.euler_step(x_BLC, velocity_BLC, level_B, next_level_B), done_B + 1]
 
     def _require_served(self, request: ImageRequest) -> None:

@@ -36,7 +36,7 @@ class GenerationSide(ModelSide):
         return {"images": len(self._latents)}
 
     def outputs(self, index: int) -> dict[str, Any]:
-        return {"latents": self._latents[index].float().cpu().tolist()}
+        return {"latents": self.pipeline.listed(self._latents[index])}
 
     def eager(self) -> AbstractContextManager[None]:
         return self.pipeline.eager()

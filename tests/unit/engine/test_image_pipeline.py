@@ -65,7 +65,7 @@ def test_noise_prompt_guidance_and_steps_all_count():
 
 def test_graphs_replay_every_step_of_later_loops_with_their_own_inputs():
     plain, replayed = pipeline(), pipeline()
-    replayed.stage.function = replayed.graphs = EagerGraphs(replayed._step)
+    replayed.stage.function = replayed.graphs = EagerGraphs(replayed._compute)
     for seeds in ((0, 1), (2, 3), (4, 5)):
         requests = [request(seed) for seed in seeds]
         for one, wanted in zip(replayed.generate(requests), plain.generate(requests), strict=True):

@@ -65,7 +65,7 @@ def chained(side: KernelSide, arenas: list[Arena]):
         inbox = Arena.like(specs, "cpu", plan)
         inbox.write(drawn(case, plan=plan))
         side._contracts["graph"] = Graph(Replaying(), poison=lambda result: result.fill_(torch.nan))
-        side.open(layers, case, {})
+        side.open(layers, case, {}, again=False)
         side.build()
         side.attach(inbox.ticket, [os.dup(inbox.descriptors[0])])
         side.first()

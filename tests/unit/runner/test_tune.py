@@ -1,5 +1,6 @@
 """From rows to a device's table."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,19 @@ from fastkernels import registry
 from fastkernels.errors import UsageError
 from fastkernels.judge.summary import summarize
 from fastkernels.measure.environment import environment
-from fastkernels.records import KernelReport, KernelRow
+from fastkernels.records import Case, KernelReport, KernelRow
 from fastkernels.registry.schema import Choice
 from fastkernels.runner import tune
 
 CASES = [case for case in registry.cases("rms_norm", "tiny") if case.timed]
-BY_SIZE = {case.inputs["x_TD"].shape[0]: case for case in CASES if "residual_TD" not in case.inputs}
+
+
+def rows_of(case: Case) -> int:
+    """Rows to normalize, whatever the dimensions before the last are."""
+    return math.prod(case.inputs["x_TD"].shape[:-1])
+
+
+BY_SIZE = {rows_of(case): case for case in CASES if "residual_TD" not in case.inputs}
 
 
 def row(size: int, name: str, us: float | None, **changes) -> KernelRow:
@@ -40,7 +48,7 @@ def two_sizes() -> tuple[int, int]:
 def test_sizes_are_what_the_policy_is_asked_for() -> None:
     for case in CASES:
         kernel = "add_rms_norm" if "residual_TD" in case.inputs else "rms_norm"
-        assert tune.sizes(case) == {kernel: case.inputs["x_TD"].shape[0]}
+        assert tune.sizes(case) == {kernel: rows_of(case)}
 
 
 def test_the_fastest_of_each_size_with_one_entry_for_neighbours() -> None:
