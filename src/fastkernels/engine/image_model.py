@@ -1,4 +1,4 @@
-"""`ImageModel`: what the public faces share of models whose requests are images, to look at or to generate."""
+"""`ImageModel`: what the public faces share of models whose requests are images, to see or to generate."""
 
 from __future__ import annotations
 
