@@ -7,10 +7,13 @@ moved.
 
 from __future__ import annotations
 
+import contextlib
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import chain
 
 import torch
 
@@ -21,8 +24,9 @@ _TERA = 1e12
 _MIB = 1 << 20
 _CPU_FOOTPRINTS = (_MIB // 2, 8 * _MIB, 128 * _MIB)  # about: a core's own cache, the shared cache, memory
 _CUDA_FOOTPRINT = 1 << 30
-_CPU_GEMM, _CUDA_GEMM = 1024, 8192
-_REPEATS = 5  # the best of these: a ceiling, not a typical rate
+_CPU_GEMM, _CUDA_GEMM = 384, 8192
+_CPU_PIECE = _MIB // 8
+_REPEATS = {"cpu": 50, "cuda": 5}  # the best of these: a ceiling, not a typical rate
 
 
 @dataclass(frozen=True)
@@ -74,23 +78,44 @@ def ceilings(device: str) -> Ceilings:
 
 
 def measure(device: str) -> Ceilings:
-    """Measure this machine, with the threads that this process may use. Matrix products follow on first
-    demand."""
-    footprints = _CPU_FOOTPRINTS if device == "cpu" else (_CUDA_FOOTPRINT,)
+    """Measure this machine. Matrix products follow on first demand.
+
+    A CPU is measured with one thread, for each that this process may use: threads that wait for each other
+    give a thousandth of the rate where other work takes turns with them.
+    """
+    if device == "cpu":
+        name, cache_bytes = "this CPU", 0
+        copy = tuple((size, torch.get_num_threads() * _cpu_copy_rate(size)) for size in _CPU_FOOTPRINTS)
+    else:
+        name = torch.cuda.get_device_name()
+        cache_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+        copy = ((_CUDA_FOOTPRINT, _cuda_copy_rate(_CUDA_FOOTPRINT)),)
     return Ceilings(
-        device="this CPU" if device == "cpu" else torch.cuda.get_device_name(),
-        copy=tuple((size, _copy_rate(device, size)) for size in footprints),
+        device=name,
+        copy=copy,
         read=None,
-        cache_bytes=0 if device == "cpu" else torch.cuda.get_device_properties(0).L2_cache_size,
+        cache_bytes=cache_bytes,
         measured_here=True,
         gemm=lambda dtype: _gemm_rate(device, dtype),
     )
 
 
-def _copy_rate(device: str, footprint: int) -> float:
-    source = torch.ones(footprint // 2, dtype=torch.uint8, device=device)
+def _cpu_copy_rate(footprint: int) -> float:
+    """Of one thread that walks over the footprint in pieces; the median piece, because a scheduler takes the
+    core away in the middle of few of them."""
+    source = torch.ones(footprint // 2, dtype=torch.uint8)
     target = torch.empty_like(source)
-    return footprint / _best_s(device, lambda: target.copy_(source))
+    pieces = list(zip(target.split(_CPU_PIECE), source.split(_CPU_PIECE)))
+    with _one_thread():
+        walks = max(2, _REPEATS["cpu"] // len(pieces))  # the first one finds the memory
+        times = [[_seconds("cpu", partial(to.copy_, of)) for to, of in pieces] for _ in range(walks)]
+    return 2 * len(source[:_CPU_PIECE]) / statistics.median(chain.from_iterable(times[1:]))
+
+
+def _cuda_copy_rate(footprint: int) -> float:
+    source = torch.ones(footprint // 2, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return footprint / _best_s("cuda", lambda: target.copy_(source))
 
 
 @lru_cache
@@ -100,17 +125,31 @@ def _gemm_rate(device: str, dtype: str) -> float | None:
         return None
     n = _CPU_GEMM if device == "cpu" else _CUDA_GEMM
     a, b = (torch.randn(n, n, device=device).to(kind) for _ in range(2))
-    return 2 * n**3 / _best_s(device, lambda: a @ b)
+    if device != "cpu":
+        return 2 * n**3 / _best_s(device, lambda: a @ b)
+    threads = torch.get_num_threads()
+    with _one_thread():
+        return threads * 2 * n**3 / _best_s(device, lambda: a @ b)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _best_s(device: str, call: Callable[[], object]) -> float:
-    """The shortest of a few calls, after two for warming up."""
+    """The shortest of many calls, after two for warming up."""
+    return min([_seconds(device, call) for _ in range(2 + _REPEATS[device])][2:])
 
-    def once() -> float:
-        begin = time.perf_counter()
-        call()
-        if device != "cpu":
-            torch.cuda.synchronize()
-        return time.perf_counter() - begin
 
-    return min([once() for _ in range(2 + _REPEATS)][2:])
+def _seconds(device: str, call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    call()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin
