@@ -9,14 +9,15 @@ from torch import nn
 
 
 def others():
-    """Process ids of the harness's other workers."""
+    """Process ids of this harness's other workers; those of a second run on the machine are left alone."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal() and int(folder.name) != os.getpid():
             try:
                 command = (folder / "cmdline").read_bytes()
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-            if b"fastkernels.runner.worker" in command:
+            if b"fastkernels.runner.worker" in command and parent == os.getppid():
                 yield int(folder.name)
 
 
