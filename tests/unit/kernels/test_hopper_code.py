@@ -18,6 +18,7 @@ from fastkernels.kernels.gla import triton as gla
 from fastkernels.kernels.glu import triton as glu
 from fastkernels.kernels.launch import warps
 from fastkernels.kernels.layer_norm import triton as layer_norm
+from fastkernels.kernels.linear import triton as linear
 from fastkernels.kernels.policy import interpreting
 from fastkernels.kernels.resize_grid import triton as resize_grid
 from fastkernels.kernels.rms_norm import triton as rms_norm
@@ -85,6 +86,24 @@ def test_softmax():
     check(
         ptx(softmax._softmax_stream, logits, {"inner": 1, "D": 128256, "BLOCK": softmax.STREAM_BLOCK}, 8192)
     )
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
+def test_linear(rows):
+    """Weights are on their way before the kernel waits for the one before it."""
+    inputs, outputs = 4096, 6144
+    tile = linear.tile_of(rows, inputs, outputs)
+    constants = {
+        "inner": 1, "T": rows, "K": inputs, "N": outputs, "ROWS": rows, "OUTPUTS": tile.outputs,
+        "INPUTS": tile.inputs, "OVERLAPS": True, "bias": None,
+    }  # fmt: skip
+    options = {"num_warps": tile.warps, "launch_pdl": True}
+    code = ptx(linear._walk, BF16_ROWS, constants, 0, options)
+    before, _, after = code.partition("griddepcontrol.wait")
+    elements_of_a_load = 8 * 32 * tile.warps
+    assert before.count("ld.global.v4.b32") == tile.outputs * tile.inputs // elements_of_a_load
+    assert set(re.findall(r"(?:ld|st)\.global[\w.:]*", after)) == {"ld.global.v4.b32", "st.global.b16"}
+    assert ".local" not in code
 
 
 @pytest.mark.parametrize("integer", [torch.int64, torch.int32])

@@ -8,7 +8,16 @@ from pathlib import Path
 
 ROW_WISE = [
     f"test_{kernel}.py"
-    for kernel in ("rms_norm", "layer_norm", "gated_rms_norm", "glu", "activation", "softmax", "rope")
+    for kernel in (
+        "rms_norm",
+        "layer_norm",
+        "gated_rms_norm",
+        "glu",
+        "activation",
+        "softmax",
+        "rope",
+        "linear",
+    )
 ]
 OTHERS = [
     "test_kv_cache.py",

@@ -22,6 +22,7 @@ _linear = Kernel(
         # One function, named by who computes: PyTorch hands CUDA tensors to cuBLAS, others to oneDNN or MKL.
         Implementation("cublas", f"{__name__}.torch", devices=("cuda",)),
         Implementation("torch", f"{__name__}.torch", devices=("cpu",)),
+        Implementation("triton", f"{__name__}.triton"),
     ),
     rows=lambda x_TK, *_: x_TK.numel() // x_TK.shape[-1],
 )
