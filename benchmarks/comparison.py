@@ -1,7 +1,7 @@
-"""What programs share that hold our engine against another: each side alone in a process, whole runs timed.
+"""What programs share that hold our engine against another: each side in a process, whole runs timed.
 
-    found = in_a_process(__file__, ["--side", "vllm"], packages)    one side after the other: each has all memory
-    finish(result_file, found)                                      what the process does last
+found = in_a_process(__file__, ["--side", "vllm"], packages)    one side after the other: each has all memory
+finish(result_file, found)                                      what the process does last
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Our engine and an architecture's reference library on one machine: the same shapes and dtype, random weights.
+"""Our engine and an architecture's reference library on one machine: equal shapes and dtype, random weights.
 
     python benchmarks/vs_reference.py mixtral --out benchmarks/h200/mixtral_vs_reference.json
     python benchmarks/vs_reference.py mixtral --reference vllm --reference-path ~/site-vllm

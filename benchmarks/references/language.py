@@ -51,9 +51,7 @@ class Ours:
     def generate(self, prompts: Any, length: int) -> list[Any]:
         from fastkernels import SamplingParams
 
-        return self.llm.generate(
-            prompts, SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True)
-        )
+        return self.llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True))
 
     def prepare(self, workload: TokenWorkload, setting: str) -> Callable[[], int]:
         return tokens_made(self, workload)

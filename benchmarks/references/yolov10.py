@@ -17,11 +17,9 @@ from fastkernels.registry.schema import ImageWorkload
 from references.base import Comparison, Machine, one_batch
 from references.images import Ours, images, on_device
 
-COMPILED = {"compiled": "default", "compiled-graphs": "reduce-overhead"}
-
 
 class Ultralytics:
-    settings: ClassVar = ("default", *COMPILED)
+    settings: ClassVar = ("default", "compiled")
 
     def __init__(self, machine: Machine) -> None:
         import torch
@@ -47,8 +45,8 @@ class Ultralytics:
 
         torch.compiler.reset()
         model = self._model
-        if setting != "default":
-            model = torch.compile(model, mode=COMPILED[setting])
+        if setting == "compiled":
+            model = torch.compile(model, mode="reduce-overhead")
         batch = images(workload)
 
         @torch.inference_mode()
