@@ -41,7 +41,7 @@ def _prompt(workload: GenerationWorkload, machine: Machine) -> tuple[Any, Any]:
 
 
 class Ours:
-    settings: ClassVar = ("engine",)
+    settings: ClassVar[tuple[str, ...]] = ("engine",)
 
     def __init__(self, machine: Machine) -> None:
         from fastkernels import __version__
@@ -66,7 +66,7 @@ class Ours:
 class Diffusers:
     """Compiled block by block, which is as fast as the whole at once and much sooner ready."""
 
-    settings: ClassVar = ("default", "compiled", "compiled-cudnn")
+    settings: ClassVar[tuple[str, ...]] = ("default", "compiled", "compiled-cudnn")
 
     def __init__(self, machine: Machine) -> None:
         import diffusers

@@ -16,7 +16,7 @@ THROUGHPUT = 256  # requests: its step takes as long for 32 rows as for one
 
 
 class FlashLinearAttention:
-    settings: ClassVar = ("default",)
+    settings: ClassVar[tuple[str, ...]] = ("default",)
 
     def __init__(self, machine: Machine) -> None:
         if machine.device == "cpu":

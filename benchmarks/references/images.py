@@ -22,7 +22,7 @@ def images(workload: ImageWorkload) -> list[Any]:
 
 
 class Ours:
-    settings: ClassVar = ("engine",)
+    settings: ClassVar[tuple[str, ...]] = ("engine",)
 
     def __init__(self, machine: Machine) -> None:
         from fastkernels import __version__

@@ -39,7 +39,7 @@ def prompts(workload: TokenWorkload, vocabulary: int) -> Prompts:
 class Ours:
     """Through the public LLM: greedy, exact lengths, no prefix cache."""
 
-    settings: ClassVar = ("engine",)
+    settings: ClassVar[tuple[str, ...]] = ("engine",)
 
     def __init__(self, machine: Machine, **options: Any) -> None:
         from fastkernels import LLM, __version__

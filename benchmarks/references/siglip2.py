@@ -17,7 +17,7 @@ from references.transformers_lm import filled
 
 
 class Transformers:
-    settings: ClassVar = ("default", "compiled", "compiled-whole")
+    settings: ClassVar[tuple[str, ...]] = ("default", "compiled", "compiled-whole")
 
     def __init__(self, machine: Machine) -> None:
         import torch

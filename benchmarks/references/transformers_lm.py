@@ -18,7 +18,7 @@ from references.language import Ours, prompts, workloads
 
 
 class Transformers:
-    settings: ClassVar = ("default", "static", "static-grouped")
+    settings: ClassVar[tuple[str, ...]] = ("default", "static", "static-grouped")
 
     def __init__(self, machine: Machine) -> None:
         import transformers
@@ -31,6 +31,9 @@ class Transformers:
         self._switch = self._model._optimize_model_for_decode
 
     def prepare(self, workload: TokenWorkload, setting: str) -> Callable[[], int]:
+        import torch
+
+        torch.compiler.reset()
         options = {} if setting == "default" else {"cache_implementation": "static"}
         grouped = setting == "static-grouped"
         self._model._optimize_model_for_decode = contextlib.nullcontext if grouped else self._switch
@@ -57,7 +60,6 @@ def generation(
     ids_BT = torch.tensor(prompts(workload, vocabulary), device=device)
     fixed = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
 
-    @torch.inference_mode()
     def run() -> int:
         out_BT = model.generate(
             ids_BT,

@@ -17,7 +17,7 @@ MAX_MODEL_LEN = 4096
 
 
 class Vllm:
-    settings: ClassVar = ("engine",)
+    settings: ClassVar[tuple[str, ...]] = ("engine",)
 
     def __init__(self, machine: Machine) -> None:
         import vllm

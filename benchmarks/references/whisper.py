@@ -66,7 +66,7 @@ class Ours(language.Ours):
 
 
 class Transformers:
-    settings: ClassVar = ("default", "static")
+    settings: ClassVar[tuple[str, ...]] = ("default", "static")
 
     def __init__(self, machine: Machine) -> None:
         import transformers
@@ -94,7 +94,6 @@ class Transformers:
         ids_BT = torch.tensor([self._prompt] * workload.requests, device=device)
         options = {} if setting == "default" else {"cache_implementation": "static"}
 
-        @torch.inference_mode()
         def run() -> int:
             # Past its own wrapper, whose rules cut, repeat and retry.
             out_BT = GenerationMixin.generate(

@@ -19,7 +19,7 @@ from references.images import Ours, images, on_device
 
 
 class Ultralytics:
-    settings: ClassVar = ("default", "compiled")
+    settings: ClassVar[tuple[str, ...]] = ("default", "compiled")
 
     def __init__(self, machine: Machine) -> None:
         import torch
