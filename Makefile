@@ -1,9 +1,11 @@
 # make demo   judge the example candidates alone and inside a whole model
 # make test   the whole CPU test-suite
 # make check  what CI runs: lint, types, tests
+# EXTRAS=dev,reference in a fresh checkout adds the libraries that some parity tests compare with, and skip without
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+EXTRAS ?= dev
 FK := $(BIN)/fk
 
 .PHONY: demo test check lint types cases docs clean
@@ -39,5 +41,5 @@ clean:
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "FastKernels needs Python >= 3.10")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $@

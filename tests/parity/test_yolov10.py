@@ -164,10 +164,13 @@ def test_names_of_the_modules_own_files_and_the_other_head():
 @pytest.mark.parametrize(
     ("left_out", "says"),
     [
-        ("model.model.3.bn.running_var", r"model\.model\.3\.bn only: bn\.running_var missing"),
+        (
+            "model.model.3.bn.running_var",
+            r"1 missing, 0 .*\n  missing     model\.model\.3\.bn\.running_var, expected \[32\]$",
+        ),
         (
             "model.model.22.m.0.cv1.2.conv1",
-            r"one of two convolutions only of model\.model\.22\.m\.0\.cv1",
+            r"2 missing(?s:.*)model\.model\.22\.m\.0\.cv1\.2\.conv1\.conv\.weight, which is added to",
         ),
         ("model.model.16.cv2", r"model\.model\.16\.cv2\.conv\.weight"),
     ],
@@ -176,6 +179,30 @@ def test_a_checkpoint_that_is_not_whole(left_out: str, says: str):
     rest = [(name, tensor) for name, tensor in checkpoint().items() if not name.startswith(left_out)]
     with pytest.raises(WeightsError, match=says):
         load_weights(YOLOv10(TINY), rest)
+
+
+def test_everything_that_does_not_fit_is_named_at_once():
+    """Of an unfolded checkpoint, by the names that it has or should have."""
+    broken = dict(checkpoint())
+    small = "model.model.22.m.0.cv1.2.conv1.conv.weight"
+    del broken["model.model.3.bn.running_var"], broken["model.model.5.cv1.bn.weight"]
+    broken["model.model.1.bn.bias"] = torch.zeros(17)
+    broken["model.model.0.conv.weight"] = torch.zeros(9, 3, 3, 3)
+    broken[small] = torch.zeros(*broken[small].shape[:2], 2, 2)
+    broken["model.model.99.cv1.conv.weight"] = torch.zeros(3, 3, 1, 1)
+    with pytest.raises(WeightsError) as raised:
+        load_weights(YOLOv10(TINY), broken.items())
+    head, *lines = str(raised.value).splitlines()
+    assert head.endswith("2 missing, 1 unexpected, 3 misshapen")
+    assert [" ".join(line.split()) for line in lines] == [
+        "misshapen model.model.0.conv.weight [9, 3, 3, 3], expected [8, 3, 3, 3]",
+        "misshapen model.model.1.bn.bias [17], expected [16]",
+        f"misshapen {small} {list(broken[small].shape)} cannot be added to "
+        f"{small.replace('conv1', 'conv')} {list(checkpoint()[small.replace('conv1', 'conv')].shape)}",
+        "missing model.model.3.bn.running_var, expected [32]",
+        "missing model.model.5.cv1.bn.weight, expected [64]",
+        "unexpected model.model.99.cv1.conv.weight [3, 3, 1, 1]",
+    ]
 
 
 def test_statistics_are_folded_before_they_are_rounded():

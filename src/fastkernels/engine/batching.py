@@ -12,6 +12,7 @@ from collections.abc import Hashable, Sequence
 from itertools import accumulate, groupby
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,9 +53,10 @@ class Packed:
 
     def key(self, args: tuple[Any, ...]) -> Hashable:
         image, height, width = _image(args, self.num_channels)
-        if not height or not width or height % self.patch_size or width % self.patch_size:
+        if height % self.patch_size or width % self.patch_size:
             raise RequestError(
-                f"an image of {height} x {width} pixels is no whole number of patches of {self.patch_size}"
+                f"an image of {height} x {width} pixels is no whole number of patches of {self.patch_size}: "
+                "resize or crop it"
             )
         return image.device
 
@@ -86,9 +88,10 @@ class Pixels:
 
     def key(self, args: tuple[Any, ...]) -> Hashable:
         image, height, width = _image(args, self.num_channels)
-        if not height or not width or height % self.multiple or width % self.multiple:
+        if height % self.multiple or width % self.multiple:
             raise RequestError(
-                f"an image of {height} x {width} pixels: sides must be multiples of {self.multiple}"
+                f"an image of {height} x {width} pixels: sides must be multiples of {self.multiple}. "
+                "Resize or pad it"
             )
         return key_of(image)
 
@@ -100,16 +103,45 @@ class Pixels:
 class Clips:
     """Mono audio [N] as the float32 [B, num_samples] of a launch, zeros behind shorter clips."""
 
-    def __init__(self, num_samples: int, device: torch.device) -> None:
-        self.num_samples, self.device = num_samples, device
+    def __init__(self, num_samples: int, sampling_rate: int, device: torch.device) -> None:
+        self.num_samples, self.sampling_rate, self.device = num_samples, sampling_rate, device
+
+    def clip(self, given: Any) -> Tensor:
+        """A caller's audio, samples or (samples, samples a second), as a tensor that `key` takes.
+        RequestError for what is no audio of this model."""
+        samples = given
+        if isinstance(given, tuple) and len(given) == 2:
+            samples, rate = given
+            if rate != self.sampling_rate:
+                raise RequestError(
+                    f"audio of {rate!r:.20} samples a second: the model takes {self.sampling_rate}. "
+                    "Resample it"
+                )
+        audio = samples
+        if isinstance(samples, np.ndarray) and samples.dtype.kind in "fiu":
+            audio = torch.from_numpy(np.array(samples))  # a copy: it may be read-only or run backwards
+        self.key((audio,))
+        if not audio.is_cuda and not audio.isfinite().all():  # on CUDA the host would wait for the answer
+            raise RequestError("audio holds values that are not finite")
+        return audio
 
     def key(self, args: tuple[Any, ...]) -> Hashable:
         (audio,) = args
-        if not isinstance(audio, Tensor) or audio.dtype != torch.float32 or audio.dim() != 1:
-            raise RequestError("audio must be a float32 tensor [samples] of one channel")
-        if not 0 < len(audio) <= self.num_samples:
+        if not isinstance(audio, Tensor):
+            raise RequestError(f"audio must be a float32 tensor or array [samples], not {_described(audio)}")
+        if audio.dtype != torch.float32:
+            dtype = str(audio.dtype).removeprefix("torch.")
+            raise RequestError(f"audio is {dtype}: the model takes float32 between -1 and 1")
+        if audio.dim() != 1:
             raise RequestError(
-                f"audio of {len(audio)} samples: the model takes 1 to {self.num_samples}. Cut it into clips"
+                f"audio of shape {list(audio.shape)}: the model takes [samples] of one channel. Average them"
+            )
+        if not len(audio):
+            raise RequestError("audio is empty: 0 samples")
+        if len(audio) > self.num_samples:
+            raise RequestError(
+                f"audio of {len(audio)} samples, {len(audio) / self.sampling_rate:.1f} s: the model takes up "
+                f"to {self.num_samples}. Cut it into clips"
             )
         return audio.device
 
@@ -124,11 +156,23 @@ def _image(args: tuple[Any, ...], num_channels: int) -> tuple[Tensor, int, int]:
     """The image, its height and width; a RequestError refuses what is none."""
     (image,) = args
     if not isinstance(image, Tensor) or image.dtype != torch.uint8 or image.dim() != 3:
-        raise RequestError("an image must be a uint8 tensor [height, width, channels]")
+        raise RequestError(
+            f"an image must be a uint8 tensor [height, width, channels], not {_described(image)}"
+        )
     height, width, channels = image.shape
+    if not height or not width:
+        raise RequestError(f"an image of {height} x {width} pixels is empty")
     if channels != num_channels:
-        raise RequestError(f"an image has {channels} channels, the model takes {num_channels}")
+        raise RequestError(
+            f"an image has {channels} channels, the model takes {num_channels}. Convert it (grey, alpha)"
+        )
     return image, height, width
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:

@@ -15,6 +15,7 @@ from fastkernels.engine.batching import Batching
 from fastkernels.engine.call_graphs import CallGraphs
 from fastkernels.engine.machine import device_of, dtype_of
 from fastkernels.engine.program import Call, Engine, Program
+from fastkernels.errors import RequestError
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import find, load_model, weights_bytes
 from fastkernels.nn.context import use_step
@@ -59,9 +60,11 @@ class ImageModel:
 
     def run(self, requests: Sequence[Any]) -> list[Any]:
         """The answer to each request, in order, perhaps still under way on the device. Raises RequestError
-        for the first that was refused."""
+        for the first that was refused, with its place."""
         answers = self.engine.run(self._program(request) for request in requests)
-        for answer in answers:
+        for place, answer in enumerate(answers):
+            if isinstance(answer, RequestError):
+                raise RequestError(f"request {place}: {answer}") from answer
             if isinstance(answer, Exception):
                 raise answer
         return answers

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fastkernels.engine.batching import Clips
@@ -81,10 +80,7 @@ class Intake:
             raise RequestError(
                 "this model needs audio: {'prompt_token_ids': ..., 'multi_modal_data': {'audio': samples}}"
             )
-        samples = given["audio"]
-        audio = torch.from_numpy(samples) if isinstance(samples, np.ndarray) else samples
-        self.clips.key((audio,))
-        return audio
+        return self.clips.clip(given["audio"])
 
     def audios(self, prompts: list[Prompt]) -> list[Tensor | None]:
         """The clip of each prompt; a RequestError names the first that is wrong."""

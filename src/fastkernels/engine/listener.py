@@ -22,11 +22,12 @@ MAX_BATCH = 16
 
 
 class Listener:
-    """`model` has `encode(audio float32 [B, N]) -> [B, S, D]`, and `encoder.num_samples`, its N."""
+    """`model` has `encode(audio float32 [B, N]) -> [B, S, D]`, and `encoder.num_samples`, its N, of which
+    `encoder.sampling_rate` are a second."""
 
     def __init__(self, model: Any, device: torch.device, enforce_eager: bool) -> None:
         self._model, self._device = model, device
-        self.clips = Clips(model.encoder.num_samples, device)
+        self.clips = Clips(model.encoder.num_samples, model.encoder.sampling_rate, device)
         self.graphs = CallGraphs(self._encode, device, enforce_eager)
 
     def stage(self, ledger: Ledger) -> BatchStage:

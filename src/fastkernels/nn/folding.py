@@ -10,6 +10,7 @@ smaller filters lie in the middle of the larger. In at least float32; only the p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -17,12 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fastkernels.errors import WeightsError
+from fastkernels.nn.misfits import Misfits
 
 _GAIN, _SHIFT, _MEAN, _VARIANCE = (f"bn.{n}" for n in ("weight", "bias", "running_mean", "running_var"))
-_NORM = {_GAIN, _SHIFT, _MEAN, _VARIANCE}
+_NORM = (_GAIN, _SHIFT, _MEAN, _VARIANCE)
 _COUNTER = "bn.num_batches_tracked"  # of training
 _WEIGHT, _BIAS = "conv.weight", "conv.bias"
+_PARTS = (_WEIGHT, *_NORM)
 
 
 @dataclass(frozen=True)
@@ -33,37 +35,40 @@ class Folding:
     eps: float
     sums: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
-    def fold(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """The tensors of a checkpoint without its norms. WeightsError for norms that are not whole."""
-        return self._summed(self._folded(weights))
+    def fold(self, weights: Iterable[tuple[str, Tensor]], misfits: Misfits) -> Iterator[tuple[str, Tensor]]:
+        """The tensors of a checkpoint without its norms. What cannot be folded is added to `misfits`; in its
+        place come tensors that are right in shape, as far as it is known, so that nothing is told twice."""
+        return self._summed(self._folded(weights, misfits), misfits)
 
-    def _folded(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    def _folded(
+        self, weights: Iterable[tuple[str, Tensor]], misfits: Misfits
+    ) -> Iterator[tuple[str, Tensor]]:
         waiting: dict[str, dict[str, Tensor]] = {}
         for name, tensor in weights:
             prefix, kind = _split(name)
             if kind == _COUNTER:
                 continue
-            if kind not in _NORM | {_WEIGHT}:
+            if kind not in _PARTS:
                 yield name, tensor
                 continue
             parts = waiting.setdefault(prefix, {})
             if kind in parts:
-                raise WeightsError(f"The checkpoint holds {name} twice")
+                misfits.unexpected.append(f"unexpected  {name} given twice")
+                continue
             parts[kind] = tensor
-            if parts.keys() == _NORM | {_WEIGHT}:
-                del waiting[prefix]
-                weight, bias = _fold(parts, self.eps)
-                yield prefix + _WEIGHT, weight
-                yield prefix + _BIAS, bias
+            if len(parts) == len(_PARTS):
+                yield from _fold(prefix, waiting.pop(prefix), self.eps, misfits)
         for prefix, parts in waiting.items():
-            if parts.keys() != {_WEIGHT}:  # a convolution alone was folded before
-                absent = ", ".join(sorted((_NORM | {_WEIGHT}) - parts.keys()))
-                raise WeightsError(f"The checkpoint holds a part of {prefix}bn only: {absent} missing")
-            yield prefix + _WEIGHT, parts[_WEIGHT]
+            if parts.keys() == {_WEIGHT}:  # a convolution alone was folded before
+                yield prefix + _WEIGHT, parts[_WEIGHT]
+            else:
+                yield from _fold(prefix, parts, self.eps, misfits)
 
-    def _summed(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    def _summed(
+        self, weights: Iterable[tuple[str, Tensor]], misfits: Misfits
+    ) -> Iterator[tuple[str, Tensor]]:
         ends = {end: (result, i) for result, pair in self.sums.items() for i, end in enumerate(pair)}
-        waiting: dict[str, dict[int, Tensor]] = {}
+        waiting: dict[str, dict[int, tuple[str, Tensor]]] = {}
         for name, tensor in weights:
             convolution, _, kind = name.rpartition(".")
             end = next((end for end in ends if convolution.endswith(f".{end}")), None)
@@ -73,12 +78,16 @@ class Folding:
             result, i = ends[end]
             target = f"{convolution.removesuffix(end)}{result}.{kind}"
             pair = waiting.setdefault(target, {})
-            pair[i] = tensor
+            pair[i] = name, tensor
             if len(pair) == 2:
                 del waiting[target]
-                yield target, _sum(pair[0], pair[1])
-        if waiting:
-            raise WeightsError(f"The checkpoint holds one of two convolutions only of {min(waiting)}")
+                yield target, _sum(*pair[0], *pair[1], misfits)
+        for target, ((i, (name, tensor)),) in ((target, pair.items()) for target, pair in waiting.items()):
+            convolution, _, kind = name.rpartition(".")
+            result = ends[next(end for end in ends if convolution.endswith(f".{end}"))][0]
+            absent = convolution.removesuffix(self.sums[result][i]) + self.sums[result][1 - i]
+            misfits.missing.append(f"missing     {absent}.{kind}, which is added to {name}")
+            yield target, tensor
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -87,18 +96,43 @@ def _split(name: str) -> tuple[str, str]:
     return "".join(f"{part}." for part in parts[:-2]), ".".join(parts[-2:])
 
 
-def _fold(parts: Mapping[str, Tensor], eps: float) -> tuple[Tensor, Tensor]:
-    dtype = torch.promote_types(parts[_WEIGHT].dtype, torch.float32)
-    weight, gain, shift, mean, variance = (
-        parts[k].to(dtype) for k in (_WEIGHT, _GAIN, _SHIFT, _MEAN, _VARIANCE)
-    )
+def _fold(
+    prefix: str, parts: Mapping[str, Tensor], eps: float, misfits: Misfits
+) -> Iterator[tuple[str, Tensor]]:
+    """The folded filters and bias; where a part is missing or has another length than most, the filters as
+    they are and a bias of zeros."""
+    lengths = Counter(len(part) for part in parts.values() if part.dim())
+    (rows, _), *_ = lengths.most_common(1) or [(0, 0)]
+    absent = [kind for kind in _NORM if kind not in parts]
+    wrong = [kind for kind in _NORM if kind in parts and list(parts[kind].shape) != [rows]]
+    for kind in absent:
+        misfits.lacks(prefix + kind, [rows])
+    for kind in wrong:
+        misfits.has_wrong_shape(prefix + kind, parts[kind].shape, [rows])
+    filters = parts.get(_WEIGHT)
+    if absent or wrong or filters is None or filters.dim() != 4 or len(filters) != rows:
+        if filters is not None:
+            yield prefix + _WEIGHT, filters
+        yield prefix + _BIAS, torch.zeros(rows)
+        return
+    dtype = torch.promote_types(filters.dtype, torch.float32)
+    weight, gain, shift, mean, variance = (parts[k].to(dtype) for k in _PARTS)
     factor = gain / torch.sqrt(variance + eps)
-    return weight * factor.view(-1, 1, 1, 1), shift - mean * factor
+    yield prefix + _WEIGHT, weight * factor.view(-1, 1, 1, 1)
+    yield prefix + _BIAS, shift - mean * factor
 
 
-def _sum(larger: Tensor, smaller: Tensor) -> Tensor:
+def _sum(large_name: str, larger: Tensor, small_name: str, smaller: Tensor, misfits: Misfits) -> Tensor:
     """Biases added; filters too, the smaller ones with zeros around them."""
+    gaps = [large - small for large, small in zip(larger.shape[2:], smaller.shape[2:])]
+    fit = larger.dim() == smaller.dim() and larger.shape[:2] == smaller.shape[:2]
+    if not fit or any(gap < 0 or gap % 2 for gap in gaps):
+        misfits.misshapen.append(
+            f"misshapen   {small_name} {list(smaller.shape)} cannot be added to "
+            f"{large_name} {list(larger.shape)}"
+        )
+        return larger
     if larger.dim() == 1:
         return larger + smaller
-    rows, columns = ((large - small) // 2 for large, small in zip(larger.shape[2:], smaller.shape[2:]))
+    rows, columns = (gap // 2 for gap in gaps)
     return larger + F.pad(smaller, (columns, columns, rows, rows))

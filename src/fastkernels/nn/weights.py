@@ -30,8 +30,8 @@ from torch import Tensor, nn
 from fastkernels.errors import WeightsError
 from fastkernels.nn.filters import as_stored
 from fastkernels.nn.folding import Folding
+from fastkernels.nn.misfits import MAX_REPORTED, Misfits
 
-MAX_REPORTED = 20
 ZEROS = "zeros"  # in the place of a checkpoint tensor's name
 # Other element types are packed or quantised formats: cast to floats they would be wrong weights.
 _PLAIN_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -152,28 +152,29 @@ def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Non
     places, unnamed = destinations(model)
     parameters = dict(model.named_parameters())
     missing = {source: name for name, place in places.items() for source in place.sources}
-    unexpected, misshapen = [], []
-    for name, tensor in weight_map.folding.fold(weights) if weight_map.folding else weights:
+    misfits = Misfits()
+    for name, tensor in weight_map.folding.fold(weights, misfits) if weight_map.folding else weights:
         place = places.get(name) or _whole(weight_map.respelled(name), parameters, weight_map)
         if place is None:
             if not weight_map.ignores(name):
-                unexpected.append(f"unexpected  {name} {list(tensor.shape)}")
+                misfits.unexpected.append(f"unexpected  {name} {list(tensor.shape)}")
             continue
         if None in [missing.pop(source, None) for source in place.sources]:
-            unexpected.append(f"unexpected  {name} given twice")
+            misfits.unexpected.append(f"unexpected  {name} given twice")
         elif list(tensor.shape) != place.shape:
-            misshapen.append(f"misshapen   {name} {list(tensor.shape)}, expected {place.shape}")
+            misfits.has_wrong_shape(name, tensor.shape, place.shape)
         elif tensor.dtype not in _PLAIN_DTYPES:
-            misshapen.append(f"misshapen   {name} holds {tensor.dtype}: quantised weights cannot be loaded")
+            misfits.misshapen.append(
+                f"misshapen   {name} holds {tensor.dtype}: quantised weights cannot be loaded"
+            )
         else:
             place.fill(tensor)
     for rows in () if unnamed else _zero_rows(model):
         rows.zero_()
-    lacking = dict.fromkeys(missing.values())
-    absent = [f"missing     {name}, expected {places[name].shape}" for name in lacking]
-    absent += [f"missing     any checkpoint tensor for parameter {name}" for name in unnamed]
-    if absent or unexpected or misshapen:
-        raise WeightsError(_report(type(model).__name__, absent, unexpected, misshapen))
+    for name in dict.fromkeys(missing.values()):
+        misfits.lacks(name, places[name].shape)
+    misfits.missing += [f"missing     any checkpoint tensor for parameter {name}" for name in unnamed]
+    misfits.check(type(model).__name__)
 
 
 def export_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -218,16 +219,6 @@ def _map_of(model: nn.Module) -> WeightMap:
 def _rows(parameter: Tensor) -> Tensor:
     """[rows, inputs] of a matrix or a stack of matrices; a vector is its own rows."""
     return parameter.detach().flatten(0, -2) if parameter.dim() > 2 else parameter.detach()
-
-
-def _report(model: str, absent: list[str], unexpected: list[str], misshapen: list[str]) -> str:
-    counts = f"{len(absent)} missing, {len(unexpected)} unexpected, {len(misshapen)} misshapen"
-    # Turns, so that many of one kind do not hide another.
-    turns = chain.from_iterable(zip_longest(absent, unexpected, misshapen))
-    shown = sorted(islice((line for line in turns if line), MAX_REPORTED), key=lambda line: line.split()[0])
-    left = len(absent) + len(unexpected) + len(misshapen) - len(shown)
-    more = [f"and {left} more"] if left else []
-    return "\n  ".join([f"The weights do not fit {model}: {counts}", *shown, *more])
 
 
 def _match(pattern: str, name: str) -> list[str] | None:

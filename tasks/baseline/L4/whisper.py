@@ -43,6 +43,7 @@ class WhisperEncoder(nn.Module):
         num_mel_bins = reader.integer("num_mel_bins")
         self.num_states = states
         self.num_samples = states * FRAMES_PER_STATE * HOP_LENGTH
+        self.sampling_rate = SAMPLING_RATE
         self.log_mel = LogMel(num_mel_bins, SAMPLING_RATE, hop_length=HOP_LENGTH)
         self.stem = AudioStem(num_mel_bins, hidden_size, states)
         layer = layer_arguments(reader, "encoder")

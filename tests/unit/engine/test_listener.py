@@ -29,6 +29,10 @@ def prompt(seed: int) -> dict[str, object]:
     return {"prompt_token_ids": [*PROMPT, *range(seed % 5)], "multi_modal_data": {"audio": clip(seed)}}
 
 
+def listened(audio: object) -> dict[str, object]:
+    return {"prompt_token_ids": PROMPT, "multi_modal_data": {"audio": audio}}
+
+
 def params(seed: int) -> SamplingParams:
     return SamplingParams(temperature=0.0, max_tokens=3 + 4 * (seed % 6), ignore_eos=True, logprobs=1)
 
@@ -128,6 +132,31 @@ def test_audio_is_padded_with_silence():
     assert ids[0] == ids[1] == ids[2]
 
 
+def test_arrays_of_any_strides_and_with_their_rate(recwarn):
+    llm = engine()
+    samples = clip(4).numpy()
+    read_only = np.frombuffer(samples.tobytes(), np.float32)
+    kinds = [samples, samples[::-1].copy()[::-1], read_only, (samples, 16000), (clip(4), 16_000.0)]
+    greedy = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+    outputs = llm.generate([listened(audio) for audio in kinds], greedy)
+    assert len({tuple(output.outputs[0].token_ids) for output in outputs}) == 1
+    assert not recwarn.list
+
+
+def test_a_refused_clip_leaves_running_requests_alone(alone):
+    llm = engine(max_num_seqs=3)
+    for seed in range(3):
+        llm.add_request(prompt(seed), params(seed), request_id=str(seed))
+    llm.step()
+    for audio in (torch.zeros(0), torch.zeros(SAMPLES + 1), torch.zeros(2, 9), (torch.zeros(9), 8000)):
+        with pytest.raises(RequestError):
+            llm.add_request(listened(audio), params(0))
+    found = {}
+    while llm.has_unfinished_requests():
+        found |= {output.request_id: told(output) for output in llm.step()}
+    same([found[str(seed)] for seed in range(3)], alone[:3])
+
+
 def test_states_do_not_pile_up(monkeypatch):
     """The encoder waits for rows; a finished request holds no states."""
     monkeypatch.setattr(listener, "MAX_BATCH", 4)
@@ -161,7 +190,15 @@ def test_a_finished_request_holds_no_states():
         ({"prompt_token_ids": PROMPT, "multi_modal_data": {"audio": torch.zeros(SAMPLES + 1)}}, "Cut it"),
         ({"prompt_token_ids": PROMPT, "multi_modal_data": {"audio": torch.zeros(0)}}, "0 samples"),
         ({"prompt_token_ids": PROMPT, "multi_modal_data": {"audio": torch.zeros(2, 9)}}, "one channel"),
-        ({"prompt_token_ids": PROMPT, "multi_modal_data": {"audio": np.zeros(9, np.int16)}}, "float32"),
+        (listened(np.zeros(9, np.int16)), "int16: the model takes float32"),
+        (listened(np.zeros(9)), "float64: the model takes float32"),
+        (listened(np.zeros((9, 2), np.float32)), r"\[9, 2\].* one channel"),
+        (listened(np.array(["a"])), r"float32 tensor or array \[samples\], not numpy.ndarray"),
+        (listened("clip.wav"), "not str"),
+        (listened(None), "not NoneType"),
+        (listened((torch.zeros(9), 44100)), "44100 samples a second: the model takes 16000. Resample"),
+        (listened(torch.tensor([0.1, float("nan")])), "not finite"),
+        (listened(torch.tensor([0.1, float("inf")])), "not finite"),
     ],
 )
 def test_what_is_refused(given: object, says: str):

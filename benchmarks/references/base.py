@@ -1,0 +1,85 @@
+"""A comparison with a reference library: its workloads, and what each side must be able to do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from fastkernels import registry
+from fastkernels.records import Size
+from fastkernels.registry.schema import Workload
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a side runs, and which configuration: both sides get the same."""
+
+    architecture: str
+    size: Size
+    device: str
+
+    @property
+    def config(self) -> dict[str, Any]:
+        entry = registry.architecture(self.architecture)
+        return dict(entry.configs[entry.default_config[self.size]].config)
+
+    @property
+    def dtype(self) -> str:
+        """float32 on a CPU, as our engine chooses there."""
+        entry = registry.architecture(self.architecture)
+        return "float32" if self.device == "cpu" else entry.configs[entry.default_config[self.size]].dtype
+
+    @contextlib.contextmanager
+    def creating(self) -> Iterator[None]:
+        """Parameters of the body are created where they run and in their dtype: tens of gigabytes never lie
+        on the host."""
+        import torch
+
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(getattr(torch, self.dtype))
+        try:
+            with torch.device(self.device):
+                yield
+        finally:
+            torch.set_default_dtype(before)
+
+    def wait(self) -> None:
+        if self.device == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+
+
+class Side(Protocol):
+    """One engine with its weights."""
+
+    version: str
+    settings: ClassVar[tuple[str, ...]]  # ways to run it, the one that a user gets first
+
+    def prepare(self, workload: Any, setting: str) -> Callable[[], int]:
+        """The workload as a call that does all of it, and returns how many items (tokens, images) it made.
+        The same number on both sides; work may still be under way on the device."""
+        ...
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """bars: by workload, the least ratio to the reference's fastest setting that the project asks for;
+    default_bars: to its first setting, which a user gets."""
+
+    architecture: str
+    reference: str
+    ours: Callable[[Machine], Side]
+    theirs: Callable[[Machine], Side]
+    workloads: Callable[[Size], Mapping[str, Any]]
+    bars: Mapping[str, float] = field(default_factory=dict)
+    default_bars: Mapping[str, float] = field(default_factory=dict)
+
+
+def one_batch(architecture: str, size: Size) -> dict[str, Workload]:
+    """The workloads of `fk eval`, each cut to one batch: a run is repeated here, not prolonged."""
+    chosen = registry.architecture(architecture).workloads
+    known = {workload.name: workload for workload in registry.workloads(size=size)}
+    return {name: known[name].model_copy(update={"requests": known[name].batch}) for name in chosen}

@@ -1,0 +1,69 @@
+"""GLA in flash-linear-attention, with transformers' `generate`: it has no compiled setting of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import ClassVar
+
+from fastkernels.records import Size
+from fastkernels.registry.schema import TokenWorkload
+from references import language
+from references.base import Comparison, Machine
+from references.transformers_lm import generation
+
+THROUGHPUT = 256  # requests: its step takes as long for 32 rows as for one
+
+
+class FlashLinearAttention:
+    settings: ClassVar[tuple[str, ...]] = ("default",)
+
+    def __init__(self, machine: Machine) -> None:
+        if machine.device == "cpu":
+            _interpret()
+        import fla
+        from fla.models.gla import GLAConfig, GLAForCausalLM
+
+        from fastkernels.nn.random_weights import random_weights
+
+        fields = machine.config
+        config = GLAConfig(**{k: v for k, v in fields.items() if k not in ("architectures", "model_type")})
+        with machine.creating():
+            model = GLAForCausalLM(config)
+        random_weights(model, seed=0)
+        self._model = model.eval().requires_grad_(False)
+        self._device, self._vocabulary = machine.device, config.vocab_size
+        self.version = fla.__version__
+
+    def prepare(self, workload: TokenWorkload, setting: str) -> Callable[[], int]:
+        return generation(self._model, workload, self._vocabulary, self._device, {})
+
+
+def _interpret() -> None:
+    """Its Triton kernels in the interpreter; measuring their choices would need a GPU."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    from triton.runtime.autotuner import Autotuner
+
+    tune = Autotuner.run
+
+    def first(self, *args, **kwargs):
+        self.configs = self.configs[:1]
+        return tune(self, *args, **kwargs)
+
+    Autotuner.run = first
+
+
+def _workloads(size: Size) -> dict[str, TokenWorkload]:
+    return language.workloads(size, throughput=THROUGHPUT)
+
+
+COMPARISONS = [
+    Comparison(
+        "gla",
+        "flash-linear-attention",
+        language.Ours,
+        FlashLinearAttention,
+        _workloads,
+        bars={"single-request": 10.0, "batch": 4.0, "prefill": 1.0},
+    )
+]

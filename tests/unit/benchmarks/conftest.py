@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+
+
+@pytest.fixture
+def vs_reference(monkeypatch) -> ModuleType:
+    """The program as a module; its folder is on the path while the test runs."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("vs_reference")
+
+
+@pytest.fixture
+def vs_vllm(monkeypatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("vs_vllm")

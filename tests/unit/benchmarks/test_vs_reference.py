@@ -1,0 +1,127 @@
+"""benchmarks/vs_reference.py: what a ratio means, what a failed setting leaves, and one real run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from fastkernels import registry
+from tests.unit.benchmarks.conftest import BENCHMARKS
+
+
+def row(workload: str, setting: str, seconds: float, items: int = 8, **more: Any) -> dict[str, Any]:
+    return {"workload": workload, "setting": setting, "seconds": seconds, "items": items, **more}
+
+
+def report(vs_reference, ours: list[dict], theirs: list[dict], size: str = "full") -> dict[str, Any]:
+    comparison = vs_reference.Comparison(
+        "siglip2", "transformers", None, None, None, bars={"a": 1.5, "b": 1.5}, default_bars={"a": 3.0}
+    )
+    sides = {
+        name: {"version": "1", "start_s": 0.0, "rows": rows}
+        for name, rows in (("fastkernels", ours), ("transformers", theirs))
+    }
+    return vs_reference.made(comparison, vs_reference.Machine("siglip2", size, "cpu"), sides)
+
+
+def test_a_ratio_is_to_the_fastest_setting(vs_reference):
+    ours = [row("a", "engine", 1.0), row("b", "engine", 2.0)]
+    theirs = [
+        row("a", "default", 2.0),
+        row("b", "default", 8.0),
+        row("a", "compiled", 1.25),
+        {"workload": "b", "setting": "compiled", "failed": "RuntimeError: no"},
+    ]
+    found = report(vs_reference, ours, theirs)
+    assert found["ratios"] == {"a": 1.25, "b": 4.0}
+    assert found["by_setting"][0] == {"setting": "default", "a": 2.0, "b": 4.0}
+    assert [text.partition(":")[0] for text in found["missed"]] == ["a", "a"]
+    assert "fastest setting, 1.5" in found["missed"][0]
+    assert "first setting, 3.0" in found["missed"][1]
+    assert [line["failed"] for line in found["workloads"] if line["failed"]] == ["RuntimeError: no"]
+    assert report(vs_reference, ours, theirs, size="tiny")["missed"] == []
+
+
+def test_sides_that_made_different_things_are_not_compared(vs_reference):
+    with pytest.raises(AssertionError, match="7 items are not our 8"):
+        report(vs_reference, [row("a", "engine", 1.0)], [row("a", "default", 1.0, items=7)])
+
+
+@dataclass
+class Fake:
+    """Its second setting fails."""
+
+    settings: ClassVar = ("default", "compiled")
+    version: str = "1"
+
+    def prepare(self, workload: int, setting: str):
+        if setting == "compiled":
+            raise RuntimeError("graph\nbreak")
+        return lambda: workload
+
+
+def test_a_setting_that_fails_is_reported_and_a_side_that_fails_is_not_hidden(vs_reference, monkeypatch):
+    machine = vs_reference.Machine("siglip2", "tiny", "cpu")
+    found = vs_reference.one_side(lambda _: Fake(), machine, {"a": 3})
+    assert [one.get("failed") for one in found["rows"]] == [None, "RuntimeError: graph break"]
+    assert found["rows"][0]["items"] == 3
+    monkeypatch.setattr(Fake, "settings", ("compiled",))
+    with pytest.raises(RuntimeError, match="break"):
+        vs_reference.one_side(lambda _: Fake(), machine, {"a": 3})
+
+
+def test_warm_ups_are_not_counted_and_a_budget_ends_runs(vs_reference, monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr("comparison.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    calls: list[int] = []
+    _, figures = vs_reference.timed(lambda: calls.append(1), warm_ups=2, runs=4)
+    assert (len(calls), figures["all_seconds"], figures["first_s"]) == (6, [1, 1, 1, 1], 1)
+    calls.clear()
+    vs_reference.timed(lambda: calls.append(1), warm_ups=2, runs=4, budget_s=1.0)
+    assert len(calls) == 2  # one of each
+
+
+def test_every_registered_architecture_has_a_reference(vs_reference):
+    assert vs_reference.architectures() == sorted(entry.id for entry in registry.architectures())
+    for name in vs_reference.architectures():
+        for comparison in vs_reference.comparisons(name).values():
+            for size in ("tiny", "full"):
+                workloads = comparison.workloads(size)
+                assert comparison.bars.keys() <= workloads.keys(), name
+                assert comparison.default_bars.keys() <= workloads.keys(), name
+
+
+def test_vs_vllm_counts_tokens_of_its_runs(vs_vllm, monkeypatch):
+    monkeypatch.setattr(vs_vllm, "WORKLOADS", {"single-request": (2, 3, 5)})
+
+    def generate(prompts: list[list[int]], length: int) -> list[Any]:
+        return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=prompt[:length])]) for prompt in prompts]
+
+    long = vs_vllm._run(generate, lambda count, length: [[0] * 9] * count, "single-request")
+    assert long["output_tokens_per_s"] == pytest.approx(10 / long["seconds"])
+    with pytest.raises(AssertionError, match="6 tokens, not 10"):
+        vs_vllm._run(generate, lambda count, length: [[0] * length] * count, "single-request")
+
+
+@pytest.mark.slow
+def test_a_run_on_the_cpu(tmp_path):
+    out = tmp_path / "report.json"
+    command = [sys.executable, str(BENCHMARKS / "vs_reference.py"), "siglip2", "--size", "tiny"]
+    command += ["--device", "cpu", "--workloads", "batch-8", "--settings", "default", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "not a GPU result" in done.stdout
+    found = json.loads(out.read_text())
+    assert found["kind"] == "vs_reference"
+    assert found["ratios"].keys() == {"batch-8"}
+    assert {line["side"]: line["items"] for line in found["workloads"]} == {
+        "fastkernels": 8,
+        "transformers": 8,
+    }
+    assert found["environment"]["device_type"] == "cpu"
