@@ -1,4 +1,4 @@
-"""The kernels of text-to-image models: every implementation on this machine against the formulas in float64."""
+"""Kernels of text-to-image models: every implementation on this machine against the formulas in float64."""
 
 import math
 
