@@ -55,7 +55,7 @@ class Change:
     tensors: Callable[[Draw], Mapping[str, Tensor]] | None = None  # in place of some of the call's tensors
     around: Callable[[nn.Module], AbstractContextManager[object]] | None = None  # while the module runs
     outputs: Callable[[Draw, Outputs], Outputs] | None = None  # in place of some of the outputs
-    longer: int = 0  # rows reach this many tokens beyond the longest that the host knows of
+    raised: tuple[str, ...] = ()  # bounds of lengths, which the host must know one higher
     implementation: str | None = None  # None: the baseline's choice
     part_of: str | None = None  # the task of the part in which the mistake is; None: the case's own
     unused_part: str | None = None  # the task of the part that has this parameter, if forward never calls it
@@ -139,20 +139,21 @@ class Subject:
     ) -> Outputs:
         own = {name: tensor.clone() if name in self.mutable else tensor for name, tensor in tensors.items()}
         module = self._module(dtype or self.dtype)
-        call = bind(module, self._longer(change.longer), own)
-        if call.step is not None and change.longer:
-            step = dataclasses.replace(call.step, max_seq_len=call.step.max_seq_len + change.longer)
-            call = dataclasses.replace(call, step=step)
+        call = bind(module, self._raised(change.raised), own)
+        if call.step is not None:
+            bounds = {
+                name: getattr(call.step, name) + 1 for name in change.raised if hasattr(call.step, name)
+            }
+            call = dataclasses.replace(call, step=dataclasses.replace(call.step, **bounds))
         forced = kernels.use(change.implementation) if change.implementation else contextlib.nullcontext()
         with forced, change.around(module) if change.around else contextlib.nullcontext():
             return {name: output.detach() for name, output in call.invoke().items()}
 
-    def _longer(self, tokens: int) -> Case:
-        """The case with its host's bounds of sequence lengths raised."""
+    def _raised(self, bounds: tuple[str, ...]) -> Case:
+        """The case with these of its arguments one higher."""
         inputs = self.case.inputs
-        bounds = [name for name in ("max_seq_len", "max_seqlen") if name in inputs]
-        known = {name: inputs[name] + tokens for name in bounds}  # type: ignore[operator]
-        return self.case.model_copy(update={"inputs": {**inputs, **known}}) if tokens else self.case
+        raised = {name: inputs[name] + 1 for name in bounds if name in inputs}  # type: ignore[operator]
+        return self.case.model_copy(update={"inputs": {**inputs, **raised}}) if raised else self.case
 
     def _module(self, dtype: torch.dtype) -> nn.Module:
         if dtype not in self._modules:

@@ -18,6 +18,11 @@ from fastkernels.audit.mutants.calls import Call, unused_part
 from fastkernels.audit.subject import Change, Draw, NotApplicable, Subject
 from fastkernels.records import TensorSpec
 
+# What hosts are told of the longest row: a mistake in a tensor must not also be a call that the contract forbids.
+# Told of 4 queries and given a row of 5, a kernel may well read no starts: all rows have 4.
+_QUERY_BOUNDS = ("max_query_len",)
+_KEY_BOUNDS = ("max_seq_len", "max_seqlen")
+
 Tensors = Mapping[str, Tensor]
 
 
@@ -107,7 +112,10 @@ def _stale_padding(subject: Subject, draw: Draw, name: str) -> Change | NotAppli
     if bool((draw.inputs[name] >= room).all()):
         return NotApplicable("mutant", what, "every row fills its block table")
     return Change(
-        "mutant", what, tensors=lambda draw: {name: (draw.inputs[name] + 1).clamp(max=room)}, longer=1
+        "mutant",
+        what,
+        tensors=lambda draw: {name: (draw.inputs[name] + 1).clamp(max=room)},
+        raised=_KEY_BOUNDS,
     )
 
 
@@ -125,7 +133,7 @@ def _moved_start(draw: Draw, name: str) -> Change | NotApplicable:
         starts[at] -= 1
         return {name: starts}
 
-    return Change("mutant", what, tensors=moved, longer=1)
+    return Change("mutant", what, tensors=moved, raised=(*_QUERY_BOUNDS, *_KEY_BOUNDS))
 
 
 def _other_rows_blocks(name: str, spec: TensorSpec) -> Change | NotApplicable:
