@@ -78,14 +78,6 @@ class NotApplicable:
 RIGHT = Change("mutant", "none", around=lambda module: contextlib.nullcontext())
 
 
-def unaudited(case: Case) -> str | None:
-    """Why nothing can be said of a case yet, or None."""
-    specs = trial_specs(case, build_module(Overlay.over_baseline(), case, "meta"))
-    if any(spec.draw == "state" for spec in specs.values()):
-        return "it keeps recurrent states, which no mutant knows yet"
-    return None
-
-
 @dataclass
 class Subject:
     entry: TaskEntry
@@ -100,13 +92,14 @@ class Subject:
         self.specs = trial_specs(self.case, self.module)
         self.mutable = mutable_names(self.entry.mutates, self.specs)
         self.caches = [name for name, spec in self.specs.items() if spec.draw == "cache"]
+        self.states = [name for name, spec in self.specs.items() if spec.draw == "state"]
         self.oracle = Oracle(self.case, overlay, self.device)
         self._modules[self.dtype] = self.module
 
     @property
     def changeable(self) -> dict[str, TensorSpec]:
-        """What may matter: rows say where states lie, and there are none (`unaudited`)."""
-        return {name: spec for name, spec in self.specs.items() if spec.draw != "step.rows"}
+        """What may matter: a step's rows say where states lie, and without any they say nothing."""
+        return {name: spec for name, spec in self.specs.items() if self.states or name != "step.rows"}
 
     @property
     def dtype(self) -> torch.dtype:

@@ -114,7 +114,7 @@ def _of_sums(values: Tensor, seed: int) -> Tensor:
 
 
 def _of_equal_sums(values: Tensor, seed: int) -> Tensor:
-    """The same with steps of -1/2 and 1/2 that change where the sum has doubled; rows of equal values only."""
+    """The same in rows of equal values: steps of -1/2 or 1/2, another one where the sum has doubled."""
     if not values.dim():
         return torch.zeros_like(values)
     counts = torch.arange(1, values.shape[-1] + 1, device=values.device, dtype=torch.float64)

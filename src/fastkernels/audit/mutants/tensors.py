@@ -14,12 +14,13 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from fastkernels.audit.mutants import states
 from fastkernels.audit.mutants.calls import Call, unused_part
 from fastkernels.audit.subject import Change, Draw, NotApplicable, Subject
 from fastkernels.records import TensorSpec
 
-# What hosts are told of the longest row: a mistake in a tensor must not also be a call that the contract forbids.
-# Told of 4 queries and given a row of 5, a kernel may well read no starts: all rows have 4.
+# What hosts are told of the longest row. A mistake in a tensor must not be a call that the contract forbids:
+# told of 4 queries a row at most and given 8 rows and 32 queries, a kernel need not read the starts.
 _QUERY_BOUNDS = ("max_query_len",)
 _KEY_BOUNDS = ("max_seq_len", "max_seqlen")
 
@@ -29,6 +30,9 @@ Tensors = Mapping[str, Tensor]
 def mutants(subject: Subject, draw: Draw, calls: Mapping[str, Call]) -> list[Change | NotApplicable]:
     found: list[Change | NotApplicable] = []
     for name, spec in subject.changeable.items():
+        if name in subject.states:
+            found += states.mutants(subject, name)
+            continue
         found.append(_stale(name, draw, _unused(subject, calls, name)))
         if name.startswith("param."):
             found += _parameter(name, spec)
@@ -39,6 +43,8 @@ def mutants(subject: Subject, draw: Draw, calls: Mapping[str, Call]) -> list[Cha
             found += [_skipped(name, 0), _off_by_one(name, lambda x, high=spec.high: (x + 1) % int(high))]
         elif spec.draw == "uniform":
             found += [_skipped(name, 0), _skipped(name, 1)]
+        elif spec.draw in states.ROWS:
+            found.append(_next_rows(subject, name))
         elif spec.draw.startswith("step."):
             found += _layout(subject, draw, name, spec)
         elif name not in subject.mutable:
@@ -96,6 +102,12 @@ def _layout(subject: Subject, draw: Draw, name: str, spec: TensorSpec) -> list[C
     if field == "query_starts":
         return [_moved_start(draw, name)]
     return [_other_rows_blocks(name, spec)]
+
+
+def _next_rows(subject: Subject, name: str) -> Change:
+    """States of the next row of the pool; the null row stays out."""
+    last = states.pool_rows(subject) - 1
+    return _off_by_one(name, lambda x: x % last + 1)
 
 
 def _slots(subject: Subject) -> int:
