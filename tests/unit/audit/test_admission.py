@@ -10,6 +10,7 @@ from fastkernels.audit import admission
 from fastkernels.audit.admission import admit, audit_case
 from fastkernels.judge import compare
 from fastkernels.kernels import base as kernels
+from fastkernels.loader import inputs
 from fastkernels.records import AuditCheck, AuditRow, Case
 from tests.unit.audit.conftest import case_of
 
@@ -68,6 +69,26 @@ def test_a_reference_that_is_not_deterministic_is_found(monkeypatch: pytest.Monk
     monkeypatch.setattr(kernel, "reference", lambda x: right(x) * (1 + 1e-7 * torch.rand(())))
     row = audit(case_of("L1/softmax", "tiny-T3-V997-f32"))
     assert "deterministic" in bad(row)
+
+
+def test_cases_in_which_no_state_is_ever_read_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = case_of("L1/gla", "recurrent-gla-tiny-decode-8x200-f32")
+    assert audit(case).admitted
+    monkeypatch.setattr(inputs, "_settle_states", lambda pool, case, seed, is_kept: pool.zero_())
+    task = admit(case.task, [audit(case)])
+    assert [name for name in task.problems if "arg.state of the call before" in name]
+
+
+def test_a_rule_that_does_not_look_at_states_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = case_of("L1/gla", "recurrent-gla-tiny-decode-8x200-f32")
+    compare_all = compare.compare
+
+    def without_states(candidate, baseline, oracle, *more):  # type: ignore[no-untyped-def]
+        return compare_all(candidate, baseline, {"out.0": oracle["out.0"]}, *more)
+
+    monkeypatch.setattr(compare, "compare", without_states)
+    found = bad(audit(case))
+    assert {"empty as arg.state", "last row not written, arg.state"} <= found.keys()
 
 
 def test_what_one_case_leaves_open_another_has_to_show() -> None:

@@ -76,7 +76,9 @@ def _taken_for(subject: Subject, name: str, what: str, which_B: Tensor, values: 
         pool[rows] = values(draw, rows)
         return {name: pool}
 
-    return Change("mutant", f"{name} {what}", tensors=tensors)
+    # What a request has kept is an input of the call: it must change some output, in this case or another.
+    kind = "input" if what == "of the call before" else "mutant"
+    return Change(kind, f"{name} {what}", tensors=tensors)
 
 
 def _nobodys(subject: Subject, draw: Draw, name: str, rows: Tensor) -> Tensor:

@@ -118,6 +118,8 @@ def _slots(subject: Subject) -> int:
 def _stale_padding(subject: Subject, draw: Draw, name: str) -> Change | NotApplicable:
     """Rows one entry longer, where the table has room: the entry behind a row's end is read."""
     what = f"{name} one longer: stale padding"
+    if not subject.caches:
+        return NotApplicable("mutant", what, "no paged cache")
     pool = next(spec for key, spec in subject.specs.items() if key in subject.caches)
     table = next(spec for spec in subject.specs.values() if spec.draw == "step.block_tables")
     room = table.shape[1] * pool.shape[1]
