@@ -121,7 +121,7 @@ def test_an_empty_body_leaves_poison_or_what_was_there(task: str) -> None:
     case = "llama-tiny-T5-JK2x16-f32" if task == "L1/kv_cache" else "llama-tiny-T5-V256-D64-f32"
     subject = subject_of(case_of(task, case))
     draw = subject.draw("normal", 0)
-    for change in candidates(subject, draw.right):
+    for change in candidates(subject, draw):
         if isinstance(change, Change) and change.name.startswith("empty as "):
             name = change.name.removeprefix("empty as ")
             found = subject.run(draw, change)[name]
