@@ -11,7 +11,7 @@ from fastkernels.audit.admission import admit, audit_case
 from fastkernels.judge import compare
 from fastkernels.kernels import base as kernels
 from fastkernels.loader import inputs
-from fastkernels.records import AuditCheck, AuditRow, Case
+from fastkernels.records import AuditCheck, AuditRow, Case, TensorSpec
 from tests.unit.audit.conftest import case_of
 
 NORM = "llama-tiny-T5-D64-residual-f32"
@@ -77,6 +77,19 @@ def test_cases_in_which_no_state_is_ever_read_are_found(monkeypatch: pytest.Monk
     monkeypatch.setattr(inputs, "_settle_states", lambda pool, case, seed, is_kept: pool.zero_())
     task = admit(case.task, [audit(case)])
     assert [name for name in task.problems if "arg.state of the call before" in name]
+
+
+def test_a_state_in_the_dtype_of_a_model_fails_in_that_dtype_too() -> None:
+    case = case_of("L1/gla", "recurrent-gla-tiny-decode-8x200-f32")
+    given = {
+        name: spec.model_copy(update={"dtype": "bfloat16"})
+        if isinstance(spec, TensorSpec) and spec.dtype == "float32" and name != "state"
+        else spec
+        for name, spec in case.inputs.items()
+    }
+    row = audit(case.model_copy(update={"dtype": "bfloat16", "inputs": given}))
+    (check,) = [check for check in row.checks if check.name == "arg.state kept in bfloat16"]
+    assert check.good
 
 
 def test_a_rule_that_does_not_look_at_states_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
