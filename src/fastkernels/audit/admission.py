@@ -137,7 +137,7 @@ class _Audit:
 
     def _gather(self, draw: Draw) -> None:
         subject = self.subject
-        for found in (*trivial.candidates(subject, draw.right), *mutants.mutants(subject, draw)):
+        for found in (*trivial.candidates(subject, draw), *mutants.mutants(subject, draw)):
             if isinstance(found, NotApplicable):
                 self.checks.append(
                     AuditCheck(kind=found.kind, name=found.name, good=None, reason=found.reason)

@@ -14,7 +14,6 @@ import torch
 
 from fastkernels import registry
 from fastkernels.audit.admission import admit, audit_case
-from fastkernels.audit.subject import unaudited as unaudited_because
 from fastkernels.errors import MachineError, NotFoundError, UsageError
 from fastkernels.measure.environment import environment, require_device
 from fastkernels.records import AuditReport, AuditRow, AuditTask, Case, Record, Size
@@ -74,9 +73,6 @@ def run_audit(
     try:
         for done, (entry, case) in enumerate(found):
             progress(Progress(done, len(found), f"{case.task} {case.id}"))
-            if reason := unaudited_because(case):
-                unaudited.append(f"{case.task} {case.id}: {reason}")
-                continue
             try:
                 rows.append(audit_case(entry, case, request.device, request.seed))
             except (MachineError, torch.OutOfMemoryError) as error:

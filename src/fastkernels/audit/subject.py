@@ -55,7 +55,7 @@ class Change:
     tensors: Callable[[Draw], Mapping[str, Tensor]] | None = None  # in place of some of the call's tensors
     around: Callable[[nn.Module], AbstractContextManager[object]] | None = None  # while the module runs
     outputs: Callable[[Draw, Outputs], Outputs] | None = None  # in place of some of the outputs
-    longer: int = 0  # rows reach this many tokens beyond the longest that the host knows of
+    raised: tuple[str, ...] = ()  # bounds of lengths, which the host must know one higher
     implementation: str | None = None  # None: the baseline's choice
     part_of: str | None = None  # the task of the part in which the mistake is; None: the case's own
     unused_part: str | None = None  # the task of the part that has this parameter, if forward never calls it
@@ -78,14 +78,6 @@ class NotApplicable:
 RIGHT = Change("mutant", "none", around=lambda module: contextlib.nullcontext())
 
 
-def unaudited(case: Case) -> str | None:
-    """Why nothing can be said of a case yet, or None."""
-    specs = trial_specs(case, build_module(Overlay.over_baseline(), case, "meta"))
-    if any(spec.draw == "state" for spec in specs.values()):
-        return "it keeps recurrent states, which no mutant knows yet"
-    return None
-
-
 @dataclass
 class Subject:
     entry: TaskEntry
@@ -100,13 +92,14 @@ class Subject:
         self.specs = trial_specs(self.case, self.module)
         self.mutable = mutable_names(self.entry.mutates, self.specs)
         self.caches = [name for name, spec in self.specs.items() if spec.draw == "cache"]
+        self.states = [name for name, spec in self.specs.items() if spec.draw == "state"]
         self.oracle = Oracle(self.case, overlay, self.device)
         self._modules[self.dtype] = self.module
 
     @property
     def changeable(self) -> dict[str, TensorSpec]:
-        """What may matter: rows say where states lie, and there are none (`unaudited`)."""
-        return {name: spec for name, spec in self.specs.items() if spec.draw != "step.rows"}
+        """What may matter: a step's rows say where states lie, and without any they say nothing."""
+        return {name: spec for name, spec in self.specs.items() if self.states or name != "step.rows"}
 
     @property
     def dtype(self) -> torch.dtype:
@@ -139,20 +132,21 @@ class Subject:
     ) -> Outputs:
         own = {name: tensor.clone() if name in self.mutable else tensor for name, tensor in tensors.items()}
         module = self._module(dtype or self.dtype)
-        call = bind(module, self._longer(change.longer), own)
-        if call.step is not None and change.longer:
-            step = dataclasses.replace(call.step, max_seq_len=call.step.max_seq_len + change.longer)
-            call = dataclasses.replace(call, step=step)
+        call = bind(module, self._raised(change.raised), own)
+        if call.step is not None:
+            bounds = {
+                name: getattr(call.step, name) + 1 for name in change.raised if hasattr(call.step, name)
+            }
+            call = dataclasses.replace(call, step=dataclasses.replace(call.step, **bounds))
         forced = kernels.use(change.implementation) if change.implementation else contextlib.nullcontext()
         with forced, change.around(module) if change.around else contextlib.nullcontext():
             return {name: output.detach() for name, output in call.invoke().items()}
 
-    def _longer(self, tokens: int) -> Case:
-        """The case with its host's bounds of sequence lengths raised."""
+    def _raised(self, bounds: tuple[str, ...]) -> Case:
+        """The case with these of its arguments one higher."""
         inputs = self.case.inputs
-        bounds = [name for name in ("max_seq_len", "max_seqlen") if name in inputs]
-        known = {name: inputs[name] + tokens for name in bounds}  # type: ignore[operator]
-        return self.case.model_copy(update={"inputs": {**inputs, **known}}) if tokens else self.case
+        raised = {name: inputs[name] + 1 for name in bounds if name in inputs}  # type: ignore[operator]
+        return self.case.model_copy(update={"inputs": {**inputs, **raised}}) if raised else self.case
 
     def _module(self, dtype: torch.dtype) -> nn.Module:
         if dtype not in self._modules:

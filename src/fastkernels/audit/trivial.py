@@ -4,7 +4,8 @@ zeros · ones · constant    one value everywhere; constant: the right output's 
 noise                      drawn with the mean and deviation of the right output
 input                      an argument, cut or repeated to the output's size
 previous                   what the call before returned, on other inputs
-empty                      nothing is written: what the harness poisoned, or a mutated argument as it was
+empty                      nothing is written: what the harness poisoned, or a mutated argument as it was; a
+                           call that need not write to it is no place for this
 """
 
 from __future__ import annotations
@@ -14,23 +15,24 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from fastkernels.audit.subject import Change, Draw, NotApplicable, Outputs, Subject
+from fastkernels.audit.subject import Change, Draw, NotApplicable, Subject
 
 _NOISE_SEED = 20
 _POISON = 0xFF  # every byte: NaN in all floating-point formats, -1 in integers
 
 
-def candidates(subject: Subject, right: Outputs) -> list[Change | NotApplicable]:
-    """All of them for a case whose outputs look like `right`."""
-    return [change for name in right for change in _for_output(subject, name, right[name])]
+def candidates(subject: Subject, draw: Draw) -> list[Change | NotApplicable]:
+    """All of them. `draw` is any draw of the case: outputs are known by their looks only."""
+    return [change for name in draw.right for change in _for_output(subject, draw, name)]
 
 
-def _for_output(subject: Subject, name: str, example: Tensor) -> list[Change | NotApplicable]:
+def _for_output(subject: Subject, draw: Draw, name: str) -> list[Change | NotApplicable]:
+    example = draw.right[name]
     found: list[Change | NotApplicable] = [
         _spoiled("zeros", name, lambda draw, x: torch.zeros_like(x)),
         _spoiled("ones", name, lambda draw, x: torch.ones_like(x)),
         _spoiled("previous", name, lambda draw, x: draw.previous[name]),
-        _spoiled("empty", name, lambda draw, x: draw.inputs[name] if name in draw.inputs else _poison(x)),
+        _empty(draw, name),
     ]
     if example.numel() > 1:
         found.append(_spoiled("constant", name, lambda draw, x: torch.full_like(x, x.double().mean().item())))
@@ -53,6 +55,15 @@ def _for_output(subject: Subject, name: str, example: Tensor) -> list[Change | N
         copied = _copied(argument)
         found.append(_spoiled(f"input {argument.removeprefix('arg.')}", name, copied))
     return found
+
+
+def _empty(draw: Draw, name: str) -> Change | NotApplicable:
+    if name not in draw.inputs:
+        return _spoiled("empty", name, lambda draw, x: _poison(x))
+    if torch.equal(draw.inputs[name], draw.right[name]):
+        # Keys and values of a source are written when its request begins, and here none does.
+        return NotApplicable("trivial", f"empty as {name}", "the call writes nothing to it")
+    return _spoiled("empty", name, lambda draw, x: draw.inputs[name])
 
 
 def _spoiled(what: str, name: str, make: Callable[[Draw, Tensor], Tensor]) -> Change:

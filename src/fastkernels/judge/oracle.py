@@ -2,7 +2,7 @@
 
     oracle = Oracle(case, overlay, device)
     truth = oracle(tensors)         # the trial's tensors in their own dtypes; outputs by name, in float64
-    plain = oracle.plain(tensors)   # the same modules and kernels in the case's own dtype
+    plain = oracle.plain(tensors)   # the same modules and kernels in the dtypes of the trial
 
 Where float64 copies of the trial do not fit into the free memory the oracle runs in float32 and says so
 (`oracle.note`); where the case itself is float32 or wider, that is an error, because it would compare a dtype
@@ -38,17 +38,21 @@ class Oracle:
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The outputs and mutated arguments for these tensors, which stay as they are."""
-        return self._run(tensors, self._dtype(tensors))
+        dtype = self._dtype(tensors)
+        return self._run(tensors, dtype, widened=dtype)
 
     def plain(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What plain arithmetic in the case's dtype makes of them: so wrong may a right kernel be."""
+        """What plain arithmetic in the case's dtype makes of them: so wrong may a right kernel be. States
+        stay in float32: a right kernel does not round them to the dtype of a model."""
         return self._run(tensors, getattr(torch, self._case.dtype))
 
-    def _run(self, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    def _run(
+        self, tensors: Mapping[str, Tensor], dtype: torch.dtype, widened: torch.dtype | None = None
+    ) -> dict[str, Tensor]:
         module = self._module(dtype)
         copies = {
             # bind copies parameters into the module, which widens them: no second wide copy is needed.
-            name: tensor if name.startswith("param.") else _widen(tensor, dtype, self._device)
+            name: tensor if name.startswith("param.") else _copy(tensor, widened, self._device)
             for name, tensor in tensors.items()
         }
         with torch.no_grad(), kernels.use("reference"):
@@ -90,9 +94,9 @@ def free_bytes(device: torch.device) -> int:
     return int(facts["MemAvailable"].split()[0]) * 1024
 
 
-def _widen(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A copy in the oracle's dtype; integers and masks keep theirs. Never the caller's memory: a task may
-    mutate it."""
-    if tensor.is_floating_point():
+def _copy(tensor: Tensor, dtype: torch.dtype | None, device: torch.device) -> Tensor:
+    """A copy in `dtype` (None: its own); integers and masks keep theirs. Never the caller's memory: a task
+    may mutate it."""
+    if dtype is not None and tensor.is_floating_point():
         return tensor.detach().to(device=device, dtype=dtype, copy=True)
     return tensor.detach().to(device=device, copy=True)

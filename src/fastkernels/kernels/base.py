@@ -36,7 +36,8 @@ class Kernel:
     """One operation. Arguments are positional; `schema` is a torch operator schema without the name.
 
     The first argument is a tensor; its device decides. `fake` makes outputs of the right shape and dtype
-    without computing. `rows` is the size by which a device's table may choose.
+    without computing. `rows` is the size by which a device's table may choose. `adds_rows`: it adds up the
+    values of a row, or their squares, as they are (a norm).
     """
 
     name: str
@@ -45,6 +46,7 @@ class Kernel:
     fake: Callable[..., Any]
     implementations: tuple[Implementation, ...] = ()  # declared order: best guess first
     rows: Callable[..., int] | None = None
+    adds_rows: bool = False
     _by_name: dict[str, Implementation] = field(init=False, repr=False)
     _choices: dict[str, list[Choice]] = field(init=False, repr=False, default_factory=dict)
     _on_cpu: Callable[..., Any] | None = field(init=False, repr=False, default=None)

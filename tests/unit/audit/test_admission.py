@@ -10,7 +10,8 @@ from fastkernels.audit import admission
 from fastkernels.audit.admission import admit, audit_case
 from fastkernels.judge import compare
 from fastkernels.kernels import base as kernels
-from fastkernels.records import AuditCheck, AuditRow, Case
+from fastkernels.loader import inputs
+from fastkernels.records import AuditCheck, AuditRow, Case, TensorSpec
 from tests.unit.audit.conftest import case_of
 
 NORM = "llama-tiny-T5-D64-residual-f32"
@@ -68,6 +69,39 @@ def test_a_reference_that_is_not_deterministic_is_found(monkeypatch: pytest.Monk
     monkeypatch.setattr(kernel, "reference", lambda x: right(x) * (1 + 1e-7 * torch.rand(())))
     row = audit(case_of("L1/softmax", "tiny-T3-V997-f32"))
     assert "deterministic" in bad(row)
+
+
+def test_cases_in_which_no_state_is_ever_read_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = case_of("L1/gla", "recurrent-gla-tiny-decode-8x200-f32")
+    assert audit(case).admitted
+    monkeypatch.setattr(inputs, "_settle_states", lambda pool, case, seed, is_kept: pool.zero_())
+    task = admit(case.task, [audit(case)])
+    assert [name for name in task.problems if "arg.state of the call before" in name]
+
+
+def test_a_state_in_the_dtype_of_a_model_fails_in_that_dtype_too() -> None:
+    case = case_of("L1/gla", "recurrent-gla-tiny-decode-8x200-f32")
+    given = {
+        name: spec.model_copy(update={"dtype": "bfloat16"})
+        if isinstance(spec, TensorSpec) and spec.dtype == "float32" and name != "state"
+        else spec
+        for name, spec in case.inputs.items()
+    }
+    row = audit(case.model_copy(update={"dtype": "bfloat16", "inputs": given}))
+    (check,) = [check for check in row.checks if check.name == "arg.state kept in bfloat16"]
+    assert check.good
+
+
+def test_a_rule_that_does_not_look_at_states_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = case_of("L1/gla", "recurrent-gla-tiny-decode-8x200-f32")
+    compare_all = compare.compare
+
+    def without_states(candidate, baseline, oracle, *more):  # type: ignore[no-untyped-def]
+        return compare_all(candidate, baseline, {"out.0": oracle["out.0"]}, *more)
+
+    monkeypatch.setattr(compare, "compare", without_states)
+    found = bad(audit(case))
+    assert {"empty as arg.state", "last row not written, arg.state"} <= found.keys()
 
 
 def test_what_one_case_leaves_open_another_has_to_show() -> None:

@@ -86,6 +86,24 @@ def test_stale_rows_of_a_mutated_argument_are_those_that_the_call_should_write()
     assert torch.equal(spoiled.flatten(0, -2)[row], draw.inputs["arg.k_cache"].flatten(0, -2)[row])
 
 
+def test_a_moved_start_is_a_call_that_the_contract_allows() -> None:
+    """Told of at most 4 queries a row, a kernel may take 32 of 8 rows for 4 each and read no starts."""
+    subject, draw, found = setting("L1/cross_attention", "whisper-tiny-prefill-8x4-f32")
+    change = found["arg.query_starts off by one"]
+    assert isinstance(change, Change)
+    moved = (subject.run(draw, change)["out.0"] != draw.right["out.0"]).flatten(1).any(1)
+    assert moved.nonzero().flatten().tolist() == [3]
+
+
+def test_only_parts_that_repeat_stand_for_each_other() -> None:
+    _, _, block = setting("L3/vision_block", "siglip2-tiny-encode-1x6x6-f32")
+    assert {"layer_norm1.eps skipped", "layer_norm2.eps skipped"} <= block.keys()
+    _, _, model = setting("L4/llama", "llama-tiny-decode-1x100-f32")
+    assert [name for name in model if name.endswith("input_layernorm.eps skipped")] == [
+        "layers.2.input_layernorm.eps skipped"
+    ]
+
+
 def test_lengths_stay_inside_the_block_tables() -> None:
     _, draw, found = setting("L2/paged_attention", "llama-tiny-decode-8x200-f32")
     change = found["step.seq_lens one longer: stale padding"]
@@ -103,8 +121,55 @@ def test_an_empty_body_leaves_poison_or_what_was_there(task: str) -> None:
     case = "llama-tiny-T5-JK2x16-f32" if task == "L1/kv_cache" else "llama-tiny-T5-V256-D64-f32"
     subject = subject_of(case_of(task, case))
     draw = subject.draw("normal", 0)
-    for change in candidates(subject, draw.right):
+    for change in candidates(subject, draw):
         if isinstance(change, Change) and change.name.startswith("empty as "):
             name = change.name.removeprefix("empty as ")
             found = subject.run(draw, change)[name]
             assert torch.equal(found, draw.inputs[name]) if name in draw.inputs else found.isnan().all()
+
+
+STATES = {
+    "arg.state of the call before": "read",
+    "arg.state skipped": "read",
+    "arg.state of another request": "read",
+    "arg.state not zero at the start": "begun",
+    "arg.state kept in bfloat16": "all",
+}
+
+
+def test_states_that_a_case_has_not_are_said() -> None:
+    _, _, begun = setting("L1/gla", "chunk-gla-tiny-prefill-1x64-f32")
+    _, _, read = setting("L1/gla", "recurrent-gla-tiny-decode-8x200-f32")
+    name = "arg.state skipped"
+    assert begun[name] == NotApplicable("mutant", name, "no request goes on")
+    name = "arg.state not zero at the start"
+    assert read[name] == NotApplicable("mutant", name, "no request begins")
+    assert read.keys() >= STATES.keys() - {name}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_states_are_wrong_where_their_names_say_and_nobody_elses_change(name: str) -> None:
+    # Rows of 1, 7 and 29 tokens; the last one goes on.
+    case = "chunk-gla-tiny-prefill-odd-f32"
+    if name == "arg.state of another request":
+        case = "recurrent-gla-tiny-decode-5-odd-f32"
+    subject, draw, found = setting("L1/gla", case)
+    change = found[name]
+    assert isinstance(change, Change)
+    spoiled = subject.run(draw, change)
+    rows = draw.inputs["arg.rows"]
+    batch = subject.case.batch
+    assert batch is not None
+    begins = torch.tensor([query == seq for query, seq in zip(batch.query_lens, batch.seq_lens)])
+    expected = {"read": rows[~begins], "begun": rows[begins], "all": rows}[STATES[name]]
+    differs = (spoiled["arg.state"] != draw.right["arg.state"]).flatten(1).any(1).nonzero().flatten()
+    assert differs.tolist() == sorted(expected.tolist())
+
+
+def test_a_skipped_state_is_a_recurrence_that_begins_anew() -> None:
+    subject, draw, found = setting("L1/gla", "recurrent-gla-tiny-decode-8x200-f32")
+    change = found["arg.state skipped"]
+    assert isinstance(change, Change)
+    key, value, rows = (draw.inputs[f"arg.{name}"] for name in ("key", "value", "rows"))
+    spoiled = subject.run(draw, change)["arg.state"][rows]
+    torch.testing.assert_close(spoiled, key[..., None] * value[..., None, :])

@@ -92,20 +92,73 @@ def test_equal_values_are_rounded_alike():
     assert moved(1.7 + torch.rand(1, 4096, generator=torch.Generator().manual_seed(1))) < eps / 10
 
 
-def test_a_single_operation_may_add_up_in_any_order():
-    """Equal values without their mean are what the sum was rounded by. That they move together hides it."""
+def one_after_another(x):
+    """The sums of rows as a loop adds them up in float32; PyTorch's cumsum on a CPU does it in float64."""
+    total = torch.zeros_like(x[:, :1])
+    for element in x.split(1, dim=1):
+        total = total + element
+    return total
+
+
+@pytest.mark.parametrize("task", ["L1/rms_norm", "L3/decoder_layer"])
+@pytest.mark.parametrize("width", [64, 1152])
+def test_equal_values_may_be_added_up_in_any_order_where_a_norm_is(task, width):
+    """Equal values without their mean are what the sum was rounded by: the same way until it doubles."""
 
     def centred(tensors):
         x = tensors["arg.x"].double()
-        return {"out.0": 1 + 1e3 * (x - x.mean(-1, keepdim=True))}
+        return {"out.0": 1 + (x - x.mean(-1, keepdim=True))}
+
+    for value in (1.7, 0.3, -2.9):
+        inputs = {"arg.x": torch.full((1, width), value)}
+        truth = centred(inputs)
+        moved = conditioning(centred, centred, inputs, truth, case_of(task), seed=1)["out.0"].whole
+        x = inputs["arg.x"]
+        naive = (one_after_another(x) / width - x).abs().max()
+        assert 0 < naive < compare.K * moved < width / 2 * torch.finfo(torch.float32).eps * abs(value)
+
+
+def test_without_a_norm_equal_values_move_together():
+    def centred(tensors):
+        x = tensors["arg.x"].double()
+        return {"out.0": 1 + (x - x.mean(-1, keepdim=True))}
+
+    inputs = {"arg.x": torch.full((1, 64), 1.7)}
+    case = case_of("L3/decoder_layer").model_copy(update={"task": "L2/gated_mlp"})
+    assert conditioning(centred, centred, inputs, centred(inputs), case, seed=1)["out.0"].whole < 1e-14
+
+
+def test_rows_of_different_values_in_a_module_move_as_values_only():
+    """A walk along them would double what is allowed, and a missing epsilon be lost in it."""
+
+    def centred(tensors):
+        x = tensors["arg.x"].double()
+        return {"out.0": 1 + (x - x.mean(-1, keepdim=True))}
+
+    inputs = {"arg.x": torch.randn(2, 64, generator=torch.Generator().manual_seed(3))}
 
     def moved(task):
-        inputs = {"arg.x": torch.full((1, 64), 1.7)}
-        return conditioning(centred, centred, inputs, centred(inputs), case_of(task), seed=1)["out.0"].whole
+        case = case_of("L3/decoder_layer").model_copy(update={"task": task})
+        return conditioning(centred, centred, inputs, centred(inputs), case, seed=1)["out.0"]
 
-    one_after_another = torch.full((64,), 1.7).cumsum(0)[-1] / 64 - 1.7
-    assert abs(float(one_after_another)) * 1e3 < 2 * moved("L1/rms_norm") < 1e-2
-    assert moved("L3/decoder_layer") < 1e-9
+    assert moved("L3/decoder_layer") == moved("L2/gated_mlp")
+
+
+def test_a_lucky_run_of_plain_arithmetic_is_not_the_only_one():
+    """Exact on these inputs, wrong by a hundredth one rounding away."""
+    case = case_of("L3/decoder_layer")
+    inputs = {"arg.x": torch.full((1, 8), 1.5)}
+
+    def oracle(tensors):
+        return {"out.0": tensors["arg.x"].double()}
+
+    def plain(tensors):
+        x = tensors["arg.x"]
+        assert x.dtype == torch.float32
+        return {"out.0": x if torch.equal(x, inputs["arg.x"]) else x * 1.01}
+
+    found = conditioning(oracle, plain, inputs, oracle(inputs), case, seed=1)["out.0"]
+    assert found.whole == pytest.approx(0.01, rel=1e-3)
 
 
 def test_plain_arithmetic_in_the_same_dtype_is_right():

@@ -175,3 +175,13 @@ def test_float32_cases_have_no_float32_oracle(monkeypatch):
 
 def test_free_memory_is_plausible():
     assert 1 << 20 < oracle.free_bytes(torch.device("cpu")) < 1 << 50
+
+
+def test_plain_arithmetic_keeps_states_as_they_are():
+    """Rounded to a model's dtype, they would excuse candidates that keep them so."""
+    tensors = tensors_of(LINEAR_ATTENTION)
+    plain = Oracle(LINEAR_ATTENTION, BASELINE, "cpu").plain(tensors)
+    assert {name: value.dtype for name, value in plain.items()} == {
+        "out.0": torch.bfloat16,
+        "state.0.state": torch.float32,
+    }

@@ -38,8 +38,13 @@ def mutants(subject: Subject, calls: Mapping[str, Call]) -> list[Change | NotApp
 
 def _parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """Every part by name, the last of those that repeat."""
-    found = {re.sub(r"\d+", "*", name): (name, part) for name, part in module.named_modules()}
+    found = {_alike_names(name): (name, part) for name, part in module.named_modules()}
     return [*found.values()]
+
+
+def _alike_names(name: str) -> str:
+    """One name for parts that repeat: `layers.1` and `layers.2`. `norm1` and `norm2` are two parts."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
 
 
 # ---------------------------------------------------------------- attributes and buffers
@@ -82,7 +87,7 @@ def _with_attribute(part: str, name: str, value: Any) -> Around:
 def _buffers(module: nn.Module) -> Iterator[Change]:
     own = {id(value) for value in parameters(module).values()}
     tables = {
-        re.sub(r"\d+", "*", name): (name, value)
+        _alike_names(name): (name, value)
         for name, value in module.named_buffers()
         if id(value) not in own and value.ndim > 1
     }

@@ -14,9 +14,15 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from fastkernels.audit.mutants import states
 from fastkernels.audit.mutants.calls import Call, unused_part
 from fastkernels.audit.subject import Change, Draw, NotApplicable, Subject
 from fastkernels.records import TensorSpec
+
+# What hosts are told of the longest row. A mistake in a tensor must not be a call that the contract forbids:
+# told of 4 queries a row at most and given 8 rows and 32 queries, a kernel need not read the starts.
+_QUERY_BOUNDS = ("max_query_len",)
+_KEY_BOUNDS = ("max_seq_len", "max_seqlen")
 
 Tensors = Mapping[str, Tensor]
 
@@ -24,6 +30,9 @@ Tensors = Mapping[str, Tensor]
 def mutants(subject: Subject, draw: Draw, calls: Mapping[str, Call]) -> list[Change | NotApplicable]:
     found: list[Change | NotApplicable] = []
     for name, spec in subject.changeable.items():
+        if name in subject.states:
+            found += states.mutants(subject, name)
+            continue
         found.append(_stale(name, draw, _unused(subject, calls, name)))
         if name.startswith("param."):
             found += _parameter(name, spec)
@@ -34,6 +43,8 @@ def mutants(subject: Subject, draw: Draw, calls: Mapping[str, Call]) -> list[Cha
             found += [_skipped(name, 0), _off_by_one(name, lambda x, high=spec.high: (x + 1) % int(high))]
         elif spec.draw == "uniform":
             found += [_skipped(name, 0), _skipped(name, 1)]
+        elif spec.draw in states.ROWS:
+            found.append(_next_rows(subject, name))
         elif spec.draw.startswith("step."):
             found += _layout(subject, draw, name, spec)
         elif name not in subject.mutable:
@@ -93,6 +104,12 @@ def _layout(subject: Subject, draw: Draw, name: str, spec: TensorSpec) -> list[C
     return [_other_rows_blocks(name, spec)]
 
 
+def _next_rows(subject: Subject, name: str) -> Change:
+    """States of the next row of the pool; the null row stays out."""
+    last = states.pool_rows(subject) - 1
+    return _off_by_one(name, lambda x: x % last + 1)
+
+
 def _slots(subject: Subject) -> int:
     pool = next(spec for name, spec in subject.specs.items() if name in subject.caches)
     return pool.shape[0] * pool.shape[1]
@@ -101,13 +118,18 @@ def _slots(subject: Subject) -> int:
 def _stale_padding(subject: Subject, draw: Draw, name: str) -> Change | NotApplicable:
     """Rows one entry longer, where the table has room: the entry behind a row's end is read."""
     what = f"{name} one longer: stale padding"
+    if not subject.caches:
+        return NotApplicable("mutant", what, "no paged cache")
     pool = next(spec for key, spec in subject.specs.items() if key in subject.caches)
     table = next(spec for spec in subject.specs.values() if spec.draw == "step.block_tables")
     room = table.shape[1] * pool.shape[1]
     if bool((draw.inputs[name] >= room).all()):
         return NotApplicable("mutant", what, "every row fills its block table")
     return Change(
-        "mutant", what, tensors=lambda draw: {name: (draw.inputs[name] + 1).clamp(max=room)}, longer=1
+        "mutant",
+        what,
+        tensors=lambda draw: {name: (draw.inputs[name] + 1).clamp(max=room)},
+        raised=_KEY_BOUNDS,
     )
 
 
@@ -125,7 +147,7 @@ def _moved_start(draw: Draw, name: str) -> Change | NotApplicable:
         starts[at] -= 1
         return {name: starts}
 
-    return Change("mutant", what, tensors=moved, longer=1)
+    return Change("mutant", what, tensors=moved, raised=(*_QUERY_BOUNDS, *_KEY_BOUNDS))
 
 
 def _other_rows_blocks(name: str, spec: TensorSpec) -> Change | NotApplicable:

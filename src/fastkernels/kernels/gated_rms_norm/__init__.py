@@ -23,6 +23,7 @@ _gated_rms_norm = Kernel(
         Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
     ),
     rows=lambda x_TD, *_: x_TD.numel() // x_TD.shape[-1],
+    adds_rows=True,
 )
 
 

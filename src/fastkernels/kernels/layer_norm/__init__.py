@@ -23,6 +23,7 @@ _layer_norm = Kernel(
         Implementation("inductor", f"{__name__}.inductor"),
     ),
     rows=lambda x_TD, *_: x_TD.numel() // x_TD.shape[-1],
+    adds_rows=True,
 )
 
 

@@ -24,6 +24,7 @@ _modulated_layer_norm = Kernel(
         Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
     ),
     rows=lambda x_BLD, *_: x_BLD.shape[0] * x_BLD.shape[1],
+    adds_rows=True,
 )
 
 

@@ -30,6 +30,7 @@ _rms_norm = Kernel(
     fake=lambda x_TD, weight_D, eps: x_TD.new_empty(x_TD.shape),
     implementations=_IMPLEMENTATIONS,
     rows=lambda x_TD, *_: x_TD.numel() // x_TD.shape[-1],
+    adds_rows=True,
 )
 
 _add_rms_norm = Kernel(
@@ -39,6 +40,7 @@ _add_rms_norm = Kernel(
     fake=lambda x_TD, residual_TD, weight_D, eps: (x_TD.new_empty(x_TD.shape), x_TD.new_empty(x_TD.shape)),
     implementations=_IMPLEMENTATIONS,
     rows=lambda x_TD, *_: x_TD.numel() // x_TD.shape[-1],
+    adds_rows=True,
 )
 
 
