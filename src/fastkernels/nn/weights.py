@@ -12,9 +12,9 @@
 rows first, the tensors that it consists of with their numbers of rows; a stack of matrices [E, N, K] counts
 as E N rows; rows that no checkpoint has because they are zero are called ZEROS. A split checkpoint tensor
 lists likewise the parameters that its rows go to. `spellings` are other names for whole parameters, packed
-or not: checkpoints that packed them already, or that call them otherwise. Norms that the model has no
-parameters for are folded first (folding.py), and filters of convolutions lie channels last (filters.py). A
-model carries its map as the attribute `weight_map`.
+or not: checkpoints that packed them already, or that call them otherwise. `prefix` is what the names begin
+with and some files leave out. Norms that the model has no parameters for are folded first (folding.py), and
+filters of convolutions lie channels last (filters.py). A model carries its map as the attribute `weight_map`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PLAIN_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 @dataclass(frozen=True)
 class WeightMap:
     """names, spellings: checkpoint tensor -> parameter; packed: parameter -> {checkpoint tensor: rows};
-    split: checkpoint tensor -> {parameter: rows}."""
+    split: checkpoint tensor -> {parameter: rows}; prefix: of checkpoint names, or of none in a file."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     packed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -48,6 +48,7 @@ class WeightMap:
     spellings: Mapping[str, str] = field(default_factory=dict)
     split: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     folding: Folding | None = None
+    prefix: str = ""
 
     def ignores(self, name: str) -> bool:
         return any(_match(pattern, name) is not None for pattern in self.ignored)
@@ -154,7 +155,8 @@ def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Non
     missing = {source: name for name, place in places.items() for source in place.sources}
     unexpected, misshapen = [], []
     for name, tensor in weight_map.folding.fold(weights) if weight_map.folding else weights:
-        place = places.get(name) or _whole(weight_map.respelled(name), parameters, weight_map)
+        place = places.get(name) or places.get(weight_map.prefix + name)
+        place = place or _whole(weight_map.respelled(name), parameters, weight_map)
         if place is None:
             if not weight_map.ignores(name):
                 unexpected.append(f"unexpected  {name} {list(tensor.shape)}")
