@@ -1,15 +1,16 @@
-"""Calls of the kernels that diffusion transformers add, with their answers by independent formulas in
-float64.
+"""Calls of the kernels that text-to-image models add, with their answers by independent formulas in float64.
 
-B requests · L, S tokens of each · D width · H heads · K head dim
+B requests · L, S tokens of each · D width · H heads · K head dim · Y, X rows and columns · C channels
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tests.pointwise_cases import Arguments, KernelCase, randn
@@ -100,4 +101,57 @@ def sinusoidal_cases() -> list[KernelCase]:
         KernelCase("sinusoidal", "none", values(), answer),
         KernelCase("sinusoidal", "small", values(0.0, 0.25, 1.0), answer),
         KernelCase("sinusoidal", "odd", lambda dt: (torch.tensor([3.0, 7.0], dtype=dt), 10, 100.0), answer),
+    ]
+
+
+def group_norm_cases(shapes: list[tuple[int, int, int, int, int]]) -> list[KernelCase]:
+    """Shapes (B, Y, X, C, groups), with an activation and without."""
+
+    def answer(
+        x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float, activation: str
+    ) -> tuple[Tensor, ...]:
+        if not x.numel():
+            return (x.double(),)
+        x_BCYX, weight, bias = x.double().permute(0, 3, 1, 2), weight.double(), bias.double()
+        n = F.group_norm(x_BCYX.contiguous(), groups, weight, bias, eps).permute(0, 2, 3, 1)
+        return (F.silu(n) if activation == "silu" else n,)
+
+    def make(
+        b: int, y: int, x: int, c: int, groups: int, activation: str, mean: float = 0.0
+    ) -> Callable[[torch.dtype], Arguments]:
+        return lambda dt: (
+            randn(b, y, x, c, dtype=dt) + mean,
+            randn(c, dtype=dt, seed=1) + 2,
+            randn(c, dtype=dt, seed=2),
+            groups,
+            1e-6,
+            activation,
+        )
+
+    def case(name: str, *shape: Any, **how: float) -> KernelCase:
+        return KernelCase("group_norm", name, make(*shape, **how), answer)
+
+    return [
+        *(
+            case(f"{'x'.join(map(str, shape))}-{activation}", *shape, activation)
+            for shape in shapes
+            for activation in ("none", "silu")
+        ),
+        case("large-mean", 2, 9, 40, 24, 4, "none", mean=64.0),
+    ]
+
+
+def upsample_cases(shapes: list[tuple[int, int, int, int]]) -> list[KernelCase]:
+    """Shapes (B, Y, X, C)."""
+
+    def answer(x: Tensor) -> tuple[Tensor, ...]:
+        _, y, w, _ = x.shape
+        rows, columns = (
+            torch.tensor([i // 2 for i in range(2 * side)], dtype=torch.int64) for side in (y, w)
+        )
+        return (x.double()[:, rows][:, :, columns],)
+
+    return [
+        KernelCase("upsample", "x".join(map(str, s)), lambda dt, s=s: (randn(*s, dtype=dt),), answer)
+        for s in shapes
     ]

@@ -148,7 +148,7 @@ class Provenance(Record):
 
     architecture: str
     config: str
-    phase: Literal["prefill", "decode", "mixed", "encode", "denoise", "held-out"]
+    phase: Literal["prefill", "decode", "mixed", "encode", "denoise", "images", "held-out"]
 
 
 class Case(Record):

@@ -42,6 +42,9 @@ CASES = [
     *diffusion.modulated_layer_norm_cases([(1, 4608, 3072), (4, 512, 3072), (3, 7, 80), (2, 0, 64)]),
     *diffusion.rope_pairs_cases([(1, 4608, 24, 128), (4, 37, 24, 128), (2, 7, 3, 40), (1, 0, 2, 16)]),
     *diffusion.sinusoidal_cases(),
+    *diffusion.group_norm_cases([(1, 128, 128, 512, 32), (2, 256, 256, 128, 32), (3, 7, 5, 24, 8),
+                                 (0, 4, 4, 8, 2)]),
+    *diffusion.upsample_cases([(1, 128, 128, 512), (3, 7, 5, 24), (0, 4, 4, 8)]),
 ]  # fmt: skip
 IMPLEMENTATIONS = sorted(
     {(k, i.name) for k in registered for i in registered[k].implementations if i.name != "reference"}

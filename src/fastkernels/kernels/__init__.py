@@ -18,6 +18,7 @@ from fastkernels.kernels.embedding import embedding
 from fastkernels.kernels.gated_rms_norm import gated_rms_norm
 from fastkernels.kernels.gla import chunk_gla, recurrent_gla
 from fastkernels.kernels.glu import glu
+from fastkernels.kernels.group_norm import group_norm
 from fastkernels.kernels.grouped_linear import grouped_linear
 from fastkernels.kernels.kv_cache import store_kv
 from fastkernels.kernels.layer_norm import layer_norm
@@ -37,6 +38,7 @@ from fastkernels.kernels.sinusoidal import sinusoidal
 from fastkernels.kernels.softmax import softmax
 from fastkernels.kernels.top_detections import top_detections
 from fastkernels.kernels.topk_softmax import topk_softmax
+from fastkernels.kernels.upsample import upsample
 from fastkernels.kernels.upsample_concat import upsample_concat
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "embedding",
     "gated_rms_norm",
     "glu",
+    "group_norm",
     "grouped_linear",
     "layer_norm",
     "linear",
@@ -84,6 +87,7 @@ __all__ = [
     "store_kv",
     "top_detections",
     "topk_softmax",
+    "upsample",
     "upsample_concat",
     "use",
 ]

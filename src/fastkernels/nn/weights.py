@@ -50,6 +50,34 @@ class WeightMap:
     folding: Folding | None = None
     prefix: str = ""
 
+    def under(self, theirs: str, ours: str = "") -> WeightMap:
+        """The map of a part: `theirs` before all names of the checkpoint, `ours` before all parameters."""
+        return WeightMap(
+            {theirs + name: ours + to for name, to in self.names.items()},
+            {
+                ours + to: {name if name == ZEROS else theirs + name: rows for name, rows in parts.items()}
+                for to, parts in self.packed.items()
+            },
+            tuple(theirs + name for name in self.ignored),
+            {theirs + name: ours + to for name, to in self.spellings.items()},
+            {
+                theirs + name: {ours + to: rows for to, rows in parts.items()}
+                for name, parts in self.split.items()
+            },
+            self.folding,
+        )
+
+    def __or__(self, other: WeightMap) -> WeightMap:
+        """The map of a model of two parts, of which one may fold norms."""
+        return WeightMap(
+            {**self.names, **other.names},
+            {**self.packed, **other.packed},
+            (*self.ignored, *other.ignored),
+            {**self.spellings, **other.spellings},
+            {**self.split, **other.split},
+            self.folding or other.folding,
+        )
+
     def ignores(self, name: str) -> bool:
         return any(_match(pattern, name) is not None for pattern in self.ignored)
 

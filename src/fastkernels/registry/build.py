@@ -33,7 +33,7 @@ _OF_ROWS = {"step.seq_lens", "step.rows"}
 # Arguments that say how the step's tokens fall into rows or images: the batch tells such uses apart too.
 _OF_PACKING = {"step.query_starts", "step.grids", "step.begun"}
 _DTYPES: dict[str, DType] = {name: name for name in get_args(DType)}
-Phase = Literal["prefill", "decode", "mixed", "encode", "denoise", "held-out"]
+Phase = Literal["prefill", "decode", "mixed", "encode", "denoise", "images", "held-out"]
 _SHORT: dict[DType, str] = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
 
 
@@ -99,7 +99,8 @@ class _Builder:
             )
             # In serving the head reads one position of each row, so decode steps cover its shapes.
             with_head = batch.num_decodes == len(batch.seq_lens)
-            calls = model.step(batch, with_head, entry.clips)
+            of_what = "clips" if entry.clips else "latents" if entry.latents else "tokens"
+            calls = model.step(batch, with_head, of_what)
             self._fold([call for call in calls if call.task.level in entry.levels], source)
 
     def add(self, entry: TaskEntry, case: Case) -> None:
@@ -178,7 +179,7 @@ def _phase(batch: Batch, entry: BatchEntry, batch_set: BatchSet) -> Phase:
     if batch_set.held_out:
         return "held-out"
     if entry.clips or batch.images:
-        return "encode"
+        return "images" if entry.latents else "encode"
     if batch.grids:
         return "denoise" if batch.text else "encode"
     if batch.num_decodes == 0:
@@ -291,5 +292,11 @@ def _bound(bound: float | str, init: dict[str, Any]) -> float:
 def _cut(init: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
     """The init arguments of a model case, with the configuration's cut applied."""
     return {
-        name: {**value, **config.cut} if value == config.config else value for name, value in init.items()
+        name: _merged(value, config.cut) if value == config.config else value for name, value in init.items()
     }
+
+
+def _merged(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A configuration with changes to some keys, also of its sections."""
+    sections = {key: config[key] for key, change in changes.items() if isinstance(change, dict)}
+    return {**config, **changes, **{key: _merged(old, changes[key]) for key, old in sections.items()}}

@@ -86,12 +86,14 @@ class TaskEntry(Record):
 class BatchEntry(Record):
     """One step of a served model, as `(count, query_len, seq_len)` runs, and how its tokens choose experts;
     of images, `(count, rows, columns)` of patches, each behind `text` tokens of its prompt, or one
-    `(count, height, width)` in pixels. clips: the rows are audio clips with all encoder states."""
+    `(count, height, width)` in pixels. clips: the rows are audio clips with all encoder states. latents: the
+    images are latents to decode, and not in pixels."""
 
     rows: tuple[tuple[int, int, int], ...] = ()
     grids: tuple[tuple[int, int, int], ...] = ()
     text: int = 0
     clips: bool = False
+    latents: bool = False
     images: tuple[int, int, int] | None = None
     routing: Skew = "uniform"
     levels: tuple[Literal[1, 2, 3, 4], ...] = (1, 2, 3, 4)  # levels that take cases from this step
@@ -115,7 +117,7 @@ class ModelConfig(Record):
     checkpoint: str | None = None
     config: Config
     walk: tuple[Name, ...] = ()  # batch sets
-    cut: Config = {}  # changes for L4 cases, so that the float64 oracle fits: fewer layers
+    cut: Config = {}  # changes for L4 cases, so that the float64 oracle fits: fewer layers, parts left out
     cut_name: Name | None = None  # stands for the configuration in the ids of those cases
 
 
@@ -188,7 +190,7 @@ class DetectionCorrectness(Record):
 
 
 class ImageCorrectness(Record):
-    """d = 1 - cosine of an image's latents, both less the baseline's mean of each channel."""
+    """d = 1 - cosine of an image's pixels, both less the baseline's mean of each colour."""
 
     kind: Literal["image"]
     ruin: Literal["other-prompt"]  # the image of another sample of the same size
@@ -217,7 +219,8 @@ class Architecture(Record):
     task: TaskId  # L4/llama
     checkpoint: str  # the scored Hugging Face id
     model_types: tuple[str, ...]  # config.json `model_type`s that this task serves
-    hf_architectures: tuple[str, ...]  # config.json `architectures`
+    hf_architectures: tuple[str, ...]  # config.json `architectures`, model_index.json `_class_name`
+    components: tuple[Name, ...] = ()  # folders of such a pipeline with its parts, as its configuration has them
     reference: dict[Literal["parity", "speed"], str]
     license: str = ""
     order: PositiveInt | None = None  # of addition: the first to make a call owns its case; None: the last

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from fastkernels.nn.context import Step, use_step
 from fastkernels.records import Batch
 from fastkernels.registry.schema import TaskEntry
 
+RowKind = Literal["tokens", "clips", "latents"]
 Load = Callable[[str], ModuleType]  # "L1.rms_norm" -> the module
 
 
@@ -54,19 +55,20 @@ class Walk:
             if type(module) in self._classes:
                 module.register_forward_pre_hook(self._note, with_kwargs=True)
 
-    def step(self, batch: Batch, with_head: bool, of_clips: bool = False) -> list[TaskCall]:
+    def step(self, batch: Batch, with_head: bool, of_what: RowKind = "tokens") -> list[TaskCall]:
         """The calls of one step, in order; with the head: logits, their softmax and sampling of every row.
-        of_clips: the rows are audio clips for the model's encoder."""
+        of_what: the rows are audio clips for the model's encoder, or the images latents for its decoder."""
         self._calls = []
         if batch.grids:
             run = _denoise if batch.text else _encode_images
             run(self.model, batch, self._dtype)
             return self._calls
-        if of_clips:
+        if of_what == "clips":
             _encode_clips(self.model, batch)
             return self._calls
         if batch.images:
-            _detect(self.model, batch.images, self._dtype)
+            run = _decode if of_what == "latents" else _detect
+            run(self.model, batch.images, self._dtype)
             return self._calls
         tokens, rows = batch.num_tokens, len(batch.seq_lens)
         blocks = 1 + sum(-(-seq_len // batch.block_size) for seq_len in batch.seq_lens)
@@ -127,6 +129,12 @@ def _detect(model: Any, images: tuple[int, int, int], dtype: torch.dtype) -> Non
     with torch.device("meta"), use_step(None):
         boxes_BN4, logits_BNC = model(torch.empty(*images, model.num_channels, dtype=dtype))
         model.select(boxes_BN4, logits_BNC)
+
+
+def _decode(model: Any, latents: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """From latents of images of one size to their pixels."""
+    with torch.device("meta"), use_step(None):
+        model.decode(torch.empty(*latents, model.latent_channels, dtype=dtype))
 
 
 def _sample(model: Any, hidden_BD: Tensor) -> None:

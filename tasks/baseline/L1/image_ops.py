@@ -3,12 +3,14 @@
     ResizeGrid        y[t] = sum_mn u_m v_n table[m, n]
                       u_m ~ max(0, 1 - |m + 1/2 - c| / max(s, 1)), sum_m u_m = 1
     UpsampleConcat    y[b, r, c] = concat(x[b, r // 2, c // 2], skip[b, r, c])
+    Upsample          y[b, r, c] = x[b, r // 2, c // 2]
 
 ResizeGrid: a grid of features resampled to the grids of packed images, bilinear with antialiasing. For the
 token t at row r of an image of h rows: s = M / h, c = s (r + 1/2); v_n likewise along its columns. M, N
 rows and columns of the table, B images, T tokens in all, D features; image b has spatial_shapes[b] rows and
 columns and lies row by row behind image b - 1. Weights and sums in at least float32; y has the dtype of the
 table. UpsampleConcat: a map at twice its rows and columns, nearest, with another's channels behind; exact.
+Upsample: the same without another.
 Mirrors torch.nn.functional.interpolate (mode="bilinear", antialias=True, align_corners=False) as
 transformers.models.siglip2.modeling_siglip2.Siglip2VisionEmbeddings.resize_positional_embeddings calls it
 for each image; torch.nn.Upsample(scale_factor=2) with torch.cat.
@@ -31,3 +33,9 @@ class UpsampleConcat(nn.Module):
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
         """x [B, Y, X, C], skip [B, 2 Y, 2 X, D] -> [B, 2 Y, 2 X, C + D]"""
         return kernels.upsample_concat(x, skip)
+
+
+class Upsample(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, Y, X, C] -> [B, 2 Y, 2 X, C]"""
+        return kernels.upsample(x)

@@ -1,14 +1,17 @@
 """Self-attention of the positions of a feature map, its projections 1 x 1 convolutions.
 
-    ConvAttention    y = proj(attend(q, k, v) + pe(v)),  (q, k, v) = qkv(x)
-    PSA              y = conv(concat(a, d + ffn(d))),  d = b + attention(b),  (a, b) = halves of conv(x)
+    ConvAttention        y = proj(attend(q, k, v) + pe(v)),  (q, k, v) = qkv(x)
+    PSA                  y = conv(concat(a, d + ffn(d))),  d = b + attention(b),  (a, b) = halves of conv(x)
+    ResidualAttention    y = x + out(attend(q, k, v)),  (q, k, v) = qkv(group_norm(x))
 
 B images, Y, X rows and columns, C channels, H heads of value size V = C / H and key size K = V / 2. The
 channels of qkv are q (K), k (K), v (V) of the first head, then of the next. All positions of an image
 attend to all, scores scaled by 1 / sqrt(K); pe is depthwise 3 x 3. qkv, pe, proj and ffn's second
-convolution have no activation, the others SiLU; norms folded. Softmax in at least float32; rounded to the
-dtype of x after each convolution, attention and sum.
-Mirrors ultralytics.nn.modules.block.Attention and PSA after fusing.
+convolution have no activation, the others SiLU; norms folded. ResidualAttention has one head of size C for
+queries, keys and values, and linear layers of all positions: what 1 x 1 convolutions are, channels last.
+Softmax in at least float32; rounded to the dtype of x after each norm, convolution, attention and sum.
+Mirrors ultralytics.nn.modules.block.Attention and PSA after fusing, and
+diffusers.models.attention_processor.Attention as the middle of an autoencoder has it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..L1.dense_attention import DenseAttention
+from ..L1.group_norm import GroupNorm
+from ..L1.linear import Linear
 from .conv_norm_act import ConvNormAct
 
 HEAD_SIZE = 64  # of values, in heads of PSA
@@ -63,3 +68,22 @@ class PSA(nn.Module):
         b = b + self.attn(b.contiguous())
         b = b + self.ffn(b)
         return self.cv2(torch.cat((a, b), dim=-1))
+
+
+class ResidualAttention(nn.Module):
+    def __init__(self, channels: int, num_groups: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.group_norm = GroupNorm(num_groups, channels, eps)
+        self.to_qkv = Linear(channels, 3 * channels, bias=True)
+        self.attend = DenseAttention(channels**-0.5)
+        self.to_out = Linear(channels, channels, bias=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, Y, X, C] -> [B, Y, X, C]"""
+        batch, rows, columns, channels = x.shape
+        positions = rows * columns
+        qkv_T3C = self.to_qkv(self.group_norm(x)).view(batch * positions, 3, channels)
+        q_T1C, k_T1C, v_T1C = qkv_T3C.split(1, dim=1)
+        starts_B1 = torch.arange(batch + 1, dtype=torch.int32, device=x.device) * positions
+        o_T1C = self.attend(q_T1C, k_T1C, v_T1C, starts_B1, positions)
+        return x + self.to_out(o_T1C.view(x.shape))

@@ -1,24 +1,30 @@
-"""FLUX.1 transformer: the velocity of an image's latents, given their noise level and a prompt.
+"""FLUX.1: the velocity of an image's latents, given their noise level and a prompt; latents to an image.
 
     x = embed(latents),  y = embed(prompt);  (y, x) = double_i(x, y) for each i
     z = [y | x];  z = single_i(z) for each i;  v = adaptive_norm(z_image) W^T + b
+    image = clamp(decoder(latents / scaling + shift) / 2 + 1/2, 0, 1)
 
 B requests, L tokens of an image (2 x 2 latents each), S of its prompt, C channels, J and P features of the
-prompt's encoders, D hidden, K head size. Parameters and activations have the dtype of the module; timestep,
-guidance and the table of rotations are float32. `config` is the configuration of the transformer as diffusers
-writes it.
-Mirrors diffusers.models.transformers.transformer_flux.FluxTransformer2DModel, except that timestep and
-guidance come as they are embedded: times 1000, and rounded as the caller wants it.
+prompt's encoders, D hidden, K head size; Y, X rows and columns of latents, 8 pixels apart. Parameters and
+activations have the dtype of the module; timestep, guidance, the table of rotations and images are float32.
+`config` has a section for each part, as diffusers writes it into the folder of that name: `transformer` and
+`vae`. Without `vae` there is no decoder; the configuration of a transformer alone stands for its section.
+Mirrors diffusers.FluxPipeline: `forward` is
+diffusers.models.transformers.transformer_flux.FluxTransformer2DModel, except that timestep and guidance come
+as they are embedded (times 1000, and rounded as the caller wants it), `decode` the decoder of
+diffusers.AutoencoderKL with what is done before and after it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.vae_config import decoder_arguments, decoder_weights
 from fastkernels.nn.weights import WeightMap
 
 from ..L1.diffusion_rope import FluxPosEmbed
@@ -26,14 +32,17 @@ from ..L1.linear import Linear
 from ..L2.adaptive_norm import AdaLayerNormContinuous
 from ..L2.timestep_embedding import CombinedTimestepGuidanceTextProjEmbeddings
 from ..L3.diffusion_block import FluxSingleTransformerBlock, FluxTransformerBlock
+from ..L3.vae_decoder import Decoder
 
 MLP_RATIO, ROPE_THETA, EPS = 4, 10000.0, 1e-6  # not in the configuration
+LATENTS_OF_A_TOKEN = 4  # 2 x 2 neighbours
 
 
-class FluxTransformer2DModel(nn.Module):
+class FluxPipeline(nn.Module):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
-        reader = ConfigReader(config)
+        transformer, vae = sections(config)
+        reader = ConfigReader(transformer, "transformer." if transformer is not config else "")
         block = block_arguments(reader)
         hidden_size = block["hidden_size"]
         self.in_channels = reader.integer("in_channels")
@@ -55,7 +64,19 @@ class FluxTransformer2DModel(nn.Module):
         )
         self.norm_out = AdaLayerNormContinuous(hidden_size, EPS)
         self.proj_out = Linear(hidden_size, self.out_channels, bias=True)
-        self.weight_map = weight_map(hidden_size)
+
+        self.weight_map = weight_map(hidden_size).under(reader.prefix)
+
+        self.latent_channels = self.in_channels // LATENTS_OF_A_TOKEN
+        self.vae: Decoder | None = None
+        if vae is not None:
+            vae_reader = ConfigReader(vae, "vae.")
+            arguments = decoder_arguments(vae_reader)
+            require_tokens(vae_reader, arguments["latent_channels"], self.in_channels)
+            self.vae = Decoder(**arguments)
+            self.latents_scale = vae_reader.number("scaling_factor")
+            self.latents_shift = vae_reader.number("shift_factor", default=0.0)
+            self.weight_map |= decoder_weights(arguments["block_out_channels"][-1]).under("vae.", "vae.")
 
     def forward(
         self,
@@ -80,6 +101,31 @@ class FluxTransformer2DModel(nn.Module):
         for block in self.single_transformer_blocks:
             joined_BTD = block(joined_BTD, temb_BD, cos_sin_TK)
         return self.proj_out(self.norm_out(joined_BTD[:, text_len:], temb_BD))
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """latents [B, Y, X, C / 4] -> RGB float32 [B, 3, 8 Y, 8 X] within 0 .. 1; a model with a `vae`"""
+        assert self.vae is not None, "the configuration has no section vae"
+        wide = torch.promote_types(latents.dtype, torch.float32)
+        z = (latents.to(wide) / self.latents_scale + self.latents_shift).to(latents.dtype)
+        y_BYXP = self.vae(z).to(wide)
+        return (y_BYXP / 2 + 0.5).clamp(0, 1).permute(0, 3, 1, 2).contiguous()
+
+
+def sections(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+    """The configurations of the transformer and of the autoencoder (None: there is none)."""
+    if "transformer" not in config:
+        return config, None
+    return config["transformer"], config.get("vae")
+
+
+def require_tokens(vae: ConfigReader, latent_channels: int, in_channels: int) -> None:
+    """UsageError unless the autoencoder's latents are those of the transformer's tokens."""
+    if LATENTS_OF_A_TOKEN * latent_channels != in_channels:
+        raise vae.error(
+            "latent_channels",
+            f"{latent_channels}: a token is {LATENTS_OF_A_TOKEN} latents, so the transformer's in_channels, "
+            f"{in_channels}, ask for {in_channels / LATENTS_OF_A_TOKEN:g}",
+        )
 
 
 def block_arguments(config: ConfigReader) -> dict[str, Any]:

@@ -8,7 +8,13 @@ from torch import nn
 
 from fastkernels import kernels
 from fastkernels.errors import KernelError
-from tests.diffusion_cases import modulated_layer_norm_cases, rope_pairs_cases, sinusoidal_cases
+from tests.diffusion_cases import (
+    group_norm_cases,
+    modulated_layer_norm_cases,
+    rope_pairs_cases,
+    sinusoidal_cases,
+    upsample_cases,
+)
 from tests.gla_case import make
 from tests.mamba_cases import conv, scan
 from tests.pointwise_cases import (
@@ -117,7 +123,8 @@ CASES = [
     *softmax_cases([(3, 16)]), *embedding_cases(), *linear_cases([(3, 16, 8)]),
     *layer_norm_cases([(3, 16)]), *gated_rms_norm_cases([(3, 16)]), *activation_cases([(3, 16)]),
     *rope_cases([(3, 4, 2, 16, 16)]), *modulated_layer_norm_cases([(2, 3, 16)]),
-    *rope_pairs_cases([(2, 3, 2, 8)]), *sinusoidal_cases(),
+    *rope_pairs_cases([(2, 3, 2, 8)]), *sinusoidal_cases(), *group_norm_cases([(2, 3, 4, 8, 2)]),
+    *upsample_cases([(2, 3, 4, 8)]),
 ]  # fmt: skip
 
 

@@ -1,0 +1,45 @@
+"""Residual block of a convolutional decoder, and the step to twice the resolution.
+
+    default     y = s(x) + conv2(silu(group_norm2(conv1(silu(group_norm1(x))))))
+    upsample    y[r, c] = conv(u)[r, c],  u[r, c] = x[r // 2, c // 2]
+
+B images, Y, X rows and columns, C input and O output channels. All convolutions are 3 x 3 with padding and
+bias; s is x itself, or a 1 x 1 convolution with bias where O is not C. Rounded to the dtype of x after each
+activation, convolution and sum.
+Mirrors diffusers.models.resnet.ResnetBlock2D without a time embedding, and
+diffusers.models.upsampling.Upsample2D with a convolution.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from ..L1.conv import Conv2d
+from ..L1.group_norm import GroupNorm
+from ..L1.image_ops import Upsample
+
+
+class ResnetBlock2D(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int, num_groups: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.norm1 = GroupNorm(num_groups, in_channels, eps, "silu")
+        self.conv1 = Conv2d(in_channels, out_channels, 3, padding=1)
+        self.norm2 = GroupNorm(num_groups, out_channels, eps, "silu")
+        self.conv2 = Conv2d(out_channels, out_channels, 3, padding=1)
+        self.conv_shortcut = Conv2d(in_channels, out_channels, 1) if in_channels != out_channels else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, Y, X, C] -> [B, Y, X, O]"""
+        h = self.conv2(self.norm2(self.conv1(self.norm1(x))))
+        return h + (x if self.conv_shortcut is None else self.conv_shortcut(x))
+
+
+class Upsample2D(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.upsample = Upsample()
+        self.conv = Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, Y, X, C] -> [B, 2 Y, 2 X, C]"""
+        return self.conv(self.upsample(x))
