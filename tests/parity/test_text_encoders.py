@@ -21,7 +21,9 @@ from transformers.models.t5.modeling_t5 import T5Attention, T5LayerNorm
 
 from fastkernels import kernels
 from fastkernels.errors import UsageError, WeightsError
+from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.random_weights import random_weights
+from fastkernels.nn.text_config import clip_arguments, clip_weights, t5_arguments, t5_weights
 from fastkernels.nn.weights import export_weights, load_weights
 
 # atol and rtol of the architecture's fact sheet.
@@ -55,7 +57,10 @@ T5 = {
     "layer_norm_epsilon": 1e-6,
 }
 CONFIGS: dict[str, dict[str, Any]] = {"clip": CLIP, "t5": T5}
-OURS = {"clip": CLIPTextModel, "t5": T5EncoderModel}
+OURS = {
+    "clip": (CLIPTextModel, clip_arguments, clip_weights),
+    "t5": (T5EncoderModel, t5_arguments, t5_weights),
+}
 PREFIX = "text_model."  # the hub's file has it, the model's own state dict does not
 BATCHES = [(1, 77), (3, 16), (2, 1)]
 each = pytest.mark.parametrize("kind", OURS)
@@ -65,10 +70,14 @@ both = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def made(kind: str, dtype: torch.dtype = torch.float32, **changes: Any) -> nn.Module:
     previous = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
+    cls, arguments_of, weights_of = OURS[kind]
     try:
-        return OURS[kind](CONFIGS[kind] | changes)
+        arguments = arguments_of(ConfigReader(CONFIGS[kind] | changes))
+        model = cls(**arguments)
     finally:
         torch.set_default_dtype(previous)
+    model.weight_map = weights_of(arguments)
+    return model
 
 
 @lru_cache
@@ -156,7 +165,7 @@ def test_buckets_are_those_of_the_rounded_logarithm(buckets: int, distance: int)
 
 
 def test_clip_pools_at_the_first_end_of_sequence():
-    """Rule of configurations that name the id; where it is missing transformers takes the first token."""
+    """Where the configuration names the id; a prompt without it is pooled at its first token."""
     ids_BS = prompts((4, 12))
     ids_BS[1, 3] = ids_BS[2, 0] = 57
     ids_BS[1, 9] = 57
@@ -254,7 +263,7 @@ def test_parameter_counts():
         ("t5", T5, 23_968),
     ):
         with torch.device("meta"):
-            model = OURS[kind](config)
+            model = made(kind, **config)
         assert sum(parameter.numel() for parameter in model.parameters()) == count
 
 

@@ -220,7 +220,9 @@ class Architecture(Record):
     checkpoint: str  # the scored Hugging Face id
     model_types: tuple[str, ...]  # config.json `model_type`s that this task serves
     hf_architectures: tuple[str, ...]  # config.json `architectures`, model_index.json `_class_name`
-    components: tuple[Name, ...] = ()  # folders of such a pipeline with its parts, as its configuration has them
+    components: tuple[
+        Name, ...
+    ] = ()  # folders of such a pipeline with its parts, as its configuration has them
     reference: dict[Literal["parity", "speed"], str]
     license: str = ""
     order: PositiveInt | None = None  # of addition: the first to make a call owns its case; None: the last
