@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -22,8 +22,8 @@ from fastkernels.records import Size
 
 
 class ImageModel:
-    """A loaded model behind one BatchStage; `model`, `dtype`, `device`, `overlay`, `config`, `size` and
-    `seed` as in LLM. max_batch: images of one launch (default: the face's).
+    """A loaded model behind BatchStages, of which "model" is the first; `model`, `dtype`, `device`,
+    `overlay`, `config`, `size` and `seed` as in LLM. max_batch: images of one launch (default: the face's).
 
     Raises UsageError and its kin for what cannot be loaded, MachineError for what does not fit this machine.
     """
@@ -53,9 +53,19 @@ class ImageModel:
         self.overlay = overlay or Overlay.over_baseline()
         memory.require_weights_fit(weights_bytes(self.source, self.dtype), self.device)
         self.model: Any = load_model(self.source, self.overlay, self.device, self.dtype, seed)
+        most = max_batch or self.usual_batch
         self.graphs = CallGraphs(self._compute, self.device, enforce_eager)
-        self.stage = BatchStage(self.graphs, self._batching(), max_batch or self.usual_batch)
-        self.engine = Engine({"model": self.stage})
+        self.stage = BatchStage(self.graphs, self._batching(), most)
+        further = self._further_stages()
+        self.further_graphs = {
+            name: CallGraphs(_in_a_step(function), self.device, enforce_eager)
+            for name, (function, _) in further.items()
+        }
+        stages = {
+            name: BatchStage(self.further_graphs[name], max_batch=min(most, largest))
+            for name, (_, largest) in further.items()
+        }
+        self.engine = Engine({"model": self.stage, **stages})
 
     def run(self, requests: Sequence[Any]) -> list[Any]:
         """The answer to each request, in order, perhaps still under way on the device. Raises RequestError
@@ -69,15 +79,21 @@ class ImageModel:
     @contextlib.contextmanager
     def eager(self) -> Iterator[None]:
         """Without CUDA graphs for the body: hooks on modules see every call."""
-        before, self.graphs.disabled = self.graphs.disabled, "eager()"
+        every = [self.graphs, *self.further_graphs.values()]
+        before = [graphs.disabled for graphs in every]
+        for graphs in every:
+            graphs.disabled = "eager()"
         try:
             yield
         finally:
-            self.graphs.disabled = before
+            for graphs, reason in zip(every, before):
+                graphs.disabled = reason
 
     def stats(self) -> dict[str, Any]:
-        """Counters since the start: launches, graphs, eager launches by reason."""
-        return {**self.graphs.stats(), "images": sum(self.stage.batch_sizes)}
+        """Counters since the start: launches, graphs, eager launches by reason; those of further stages below
+        their names."""
+        further = {name: graphs.stats() for name, graphs in self.further_graphs.items()}
+        return {**self.graphs.stats(), "images": sum(self.stage.batch_sizes), **further}
 
     # ---- what a face defines
 
@@ -89,6 +105,10 @@ class ImageModel:
         """How requests become one launch."""
         raise NotImplementedError
 
+    def _further_stages(self) -> dict[str, tuple[Callable[..., Any], int]]:
+        """Beside `model`: what a stage computes, and the most calls that it may launch as one."""
+        return {}
+
     def _program(self, request: Any) -> Program:
         """What a request needs: one pass over its image."""
         return (yield Call("model", request))
@@ -98,5 +118,12 @@ class ImageModel:
         return self.model(*args)
 
     def _compute(self, *args: Any) -> Any:
+        return _in_a_step(self._forward)(*args)
+
+
+def _in_a_step(function: Callable[..., Any]) -> Callable[..., Any]:
+    def compute(*args: Any) -> Any:
         with use_step(None):  # attention plans made for one layer serve all
-            return self._forward(*args)
+            return function(*args)
+
+    return compute

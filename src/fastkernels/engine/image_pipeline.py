@@ -1,15 +1,16 @@
-"""`ImagePipeline`: encoded prompts to the latents of images, by a transformer that denoises step by step.
+"""`ImagePipeline`: encoded prompts to images, by a transformer that denoises step by step, and a decoder.
 
 pipeline = ImagePipeline("flux", config="tiny", seed=1)     a registered configuration: random weights
-latents = pipeline.generate([ImageRequest(text_SJ, pooled_P, height=1024, width=1024, seed=7)])
+images = pipeline.generate([ImageRequest(text_SJ, pooled_P, height=1024, width=1024, seed=7)])
 
 A prompt is what the model's text encoders make of it: features of its tokens and pooled ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,10 +21,13 @@ from fastkernels.engine.image_model import ImageModel
 from fastkernels.engine.program import Call, Program
 from fastkernels.errors import RequestError
 
+DECODED_AT_ONCE = 4  # images of 1024 x 1024 pixels: a map of 256 channels has 2^30 values, 2 GiB
+
 
 @dataclass(frozen=True, slots=True)
 class ImageRequest:
-    """text [S, J] and pooled [P]: features of the prompt. height and width in pixels, multiples of 16."""
+    """text [S, J] and pooled [P]: features of the prompt. height and width in pixels, multiples of 16.
+    output: `image`, or `latent` before it is decoded; None: an image where the model has a decoder."""
 
     text: Tensor
     pooled: Tensor
@@ -32,6 +36,7 @@ class ImageRequest:
     steps: int = 28
     guidance: float = 3.5
     seed: int = 0
+    output: Literal["image", "latent"] | None = None
 
 
 class ImagePipeline(ImageModel):
@@ -41,18 +46,26 @@ class ImagePipeline(ImageModel):
     usual_batch = 8
 
     def generate(self, requests: Sequence[ImageRequest]) -> list[Tensor]:
-        """Latents of each image as tokens [L, C] on the model's device, in the order of the requests. They
-        may still be under way on the device. Raises RequestError for the first that cannot be served."""
+        """Of each request, in order and on the model's device: RGB float32 [3, height, width] within 0 .. 1,
+        or latents as tokens [L, C]. They may still be under way. Raises RequestError for the first that
+        cannot be served."""
         return self.run(requests)
 
-    def listed(self, answer: Tensor) -> list[list[float]]:
+    def listed(self, answer: Tensor) -> list[Any]:
         return answer.float().tolist()
+
+    def decode(self, latents_LC: Tensor, height: int, width: int) -> Tensor:
+        """The image [3, height, width] of latents that `generate` gave. RequestError without a decoder."""
+        self._require_decoder()
+        rows, columns = height // latents.TOKEN_PIXELS, width // latents.TOKEN_PIXELS
+        (image,) = self.engine.run([_decoded(latents_LC, rows, columns)])
+        return image
 
     def _batching(self) -> Batching:
         return Stacked()
 
     def _program(self, request: ImageRequest) -> Program:
-        """The program of an image: one need, as many steps as it asks for."""
+        """The program of an image: as many steps as it asks for, then its decoder."""
         self._require_served(request)
         rows, columns = (side // latents.TOKEN_PIXELS for side in (request.height, request.width))
         noise_LC = latents.noise(self.model.in_channels, rows, columns, request.seed, self.dtype)
@@ -67,7 +80,12 @@ class ImagePipeline(ImageModel):
             (rows, columns),
             loop=request.steps,
         )
-        return done[0]
+        if request.output == "latent" or self.model.vae is None:
+            return done[0]
+        return (yield from _decoded(done[0], rows, columns))
+
+    def _further_stages(self) -> dict[str, tuple[Callable[..., Any], int]]:
+        return {} if self.model.vae is None else {"vae": (self._decode, DECODED_AT_ONCE)}
 
     def _forward(
         self,
@@ -89,6 +107,10 @@ class ImagePipeline(ImageModel):
         velocity_BLC = self.model(x_BLC, text_BSJ, pooled_BP, timestep_B, scale_B, img_ids, txt_ids)
         return [flow_matching.euler_step(x_BLC, velocity_BLC, level_B, next_level_B), done_B + 1]
 
+    def _decode(self, x_BLC: Tensor, grid: list[int]) -> Tensor:
+        """Images of a batch of latents."""
+        return self.model.decode(latents.unpack(x_BLC, *grid))
+
     def _require_served(self, request: ImageRequest) -> None:
         sides, pixels = (request.height, request.width), latents.TOKEN_PIXELS
         if min(sides) < pixels or any(side % pixels for side in sides):
@@ -97,14 +119,30 @@ class ImagePipeline(ImageModel):
             )
         if request.steps < 1:
             raise RequestError(f"{request.steps} steps: at least one is needed")
+        if request.output not in (None, "image", "latent"):
+            raise RequestError(f"output {request.output!r}: there are 'image' and 'latent'")
+        if request.output == "image":
+            self._require_decoder()
         text_features, pooled_features = self.model.text_features, self.model.pooled_features
         if request.text.dim() != 2 or not len(request.text) or request.text.shape[1] != text_features:
             raise RequestError(f"text {list(request.text.shape)}: expected [tokens, {text_features}]")
         if tuple(request.pooled.shape) != (pooled_features,):
             raise RequestError(f"pooled {list(request.pooled.shape)}: expected [{pooled_features}]")
 
+    def _require_decoder(self) -> None:
+        if self.model.vae is None:
+            raise RequestError(
+                f"{self.source.name} has no decoder, because there is no vae beside its transformer: it "
+                "answers with latents. Ask for output='latent', or load the whole folder of the pipeline"
+            )
+
     def _sent(self, tensor: Tensor) -> Tensor:
         """On the device; from pinned memory, so that the host goes on."""
         if self.device.type == "cuda" and not tensor.is_cuda:
             tensor = tensor.pin_memory()
         return tensor.to(self.device, non_blocking=True)
+
+
+def _decoded(latents_LC: Tensor, rows: int, columns: int) -> Program:
+    """The image of finished latents, rows * columns tokens."""
+    return (yield Call("vae", latents_LC, (rows, columns)))

@@ -19,10 +19,11 @@ def pack(latents_CYX: Tensor) -> Tensor:
     return tiles.permute(1, 3, 0, 2, 4).flatten(2).flatten(0, 1)
 
 
-def unpack(tokens_LC: Tensor, rows: int, columns: int) -> Tensor:
-    """[rows * columns, 4 C] -> [C, 2 rows, 2 columns]: the inverse of `pack`."""
-    tiles = tokens_LC.unflatten(1, (-1, PATCH, PATCH)).unflatten(0, (rows, columns))  # [y, x, C, dy, dx]
-    return tiles.permute(2, 0, 3, 1, 4).flatten(3).flatten(1, 2)
+def unpack(tokens_BLC: Tensor, rows: int, columns: int) -> Tensor:
+    """[B, rows * columns, 4 C] -> [B, 2 rows, 2 columns, C]: the inverse of `pack`, of a batch and channels
+    last."""
+    tiles = tokens_BLC.unflatten(2, (-1, PATCH, PATCH)).unflatten(1, (rows, columns))  # [B, y, x, C, dy, dx]
+    return tiles.permute(0, 1, 4, 2, 5, 3).flatten(3, 4).flatten(1, 2)
 
 
 def grid_ids(rows: int, columns: int, device: torch.device) -> Tensor:

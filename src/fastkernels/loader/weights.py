@@ -3,13 +3,13 @@
     find(model)          -> ModelSource   a folder, a Hub id, an architecture id, or a configuration
     load_model(source)   -> nn.Module     with the checkpoint's weights; without a folder seeded random ones
 
-A folder holds `config.json` and `model.safetensors`, or shards with `model.safetensors.index.json`; one of
-diffusers calls them `diffusion_pytorch_model.safetensors`.
+A folder holds `config.json` and weights (checkpoint.py), or the `model_index.json` of a diffusers pipeline
+and such a folder for each of its parts. Their names stand before those of the tensors, and are the sections
+of the configuration.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels import registry
-from fastkernels.errors import FileFormatError, NotFoundError, UsageError
+from fastkernels.errors import NotFoundError, UsageError
+from fastkernels.loader.checkpoint import read_json, read_tensors, tensor_files
 from fastkernels.loader.materialize import prepare
 from fastkernels.loader.overlay import Overlay
 from fastkernels.nn.random_weights import random_weights
@@ -28,8 +29,7 @@ from fastkernels.nn.weights import load_weights
 from fastkernels.records import Size
 from fastkernels.registry.schema import Architecture
 
-_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_DIFFUSION_INDEX = "diffusion_pytorch_model.safetensors.index.json"
+_PIPELINE = "model_index.json"
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
@@ -65,11 +65,22 @@ class ModelSource:
             )
 
     @property
+    def parts(self) -> dict[str, Path]:
+        """The folders with weights, by what stands before the names of their tensors."""
+        if self.folder is None:
+            return {}
+        if not (self.folder / _PIPELINE).is_file():
+            return {"": self.folder}
+        return {
+            f"{part}.": self.folder / part for part in self.architecture.components if part in self.config
+        }
+
+    @property
     def stop_ids(self) -> tuple[int, ...]:
         """End-of-sequence ids: generation_config.json where there is one, else config.json."""
         found = self.config.get("eos_token_id")
         if self.folder is not None and (self.folder / "generation_config.json").is_file():
-            found = _read_json(self.folder / "generation_config.json").get("eos_token_id", found)
+            found = read_json(self.folder / "generation_config.json").get("eos_token_id", found)
         ids = found if isinstance(found, list) else [] if found is None else [found]
         return tuple(int(i) for i in ids)
 
@@ -108,10 +119,30 @@ def _from_registry(entry: Architecture, config: str | None, size: Size) -> Model
 
 
 def _from_folder(name: str, folder: Path) -> ModelSource:
+    if (folder / _PIPELINE).is_file():
+        return _from_pipeline(name, folder)
     if not (folder / "config.json").is_file():
         raise UsageError(f"{folder} holds no config.json: expected a Hugging Face folder")
     config = registry.read_config(folder)
     return ModelSource(name, registry.architecture_for(config), config, folder)
+
+
+def _from_pipeline(name: str, folder: Path) -> ModelSource:
+    """The parts that the model needs and that the index names; [null, null] stands for one that was not
+    saved."""
+    index = read_json(folder / _PIPELINE)
+    architecture = registry.architecture_for(index)
+    config = {key: index[key] for key in ("_class_name",) if key in index}
+    for part in architecture.components:
+        if not any(index.get(part) or ()):
+            continue
+        if not (folder / part / "config.json").is_file():
+            raise UsageError(
+                f"{folder}: {_PIPELINE} names the part {part}, but there is no {part}/config.json. "
+                "Copy it from the repository, or give the folder of one part"
+            )
+        config[part] = registry.read_config(folder / part)
+    return ModelSource(name, architecture, config, folder)
 
 
 def download(repository: str) -> Path:
@@ -128,7 +159,13 @@ def download(repository: str) -> Path:
     )
 
     try:
-        return Path(snapshot_download(repository, allow_patterns=_HUB_FILES))
+        # A pipeline's repository has more than its parts: the same weights again in one file.
+        folder = Path(snapshot_download(repository, allow_patterns=[_PIPELINE]))
+        wanted = _HUB_FILES
+        if (folder / _PIPELINE).is_file():
+            parts = registry.architecture_for(read_json(folder / _PIPELINE)).components
+            wanted = [_PIPELINE, *(f"{part}/{pattern}" for part in parts for pattern in _HUB_FILES)]
+        return Path(snapshot_download(repository, allow_patterns=wanted))
     except GatedRepoError as error:
         raise UsageError(
             f"{repository} is gated: accept its licence on huggingface.co and set HF_TOKEN"
@@ -171,73 +208,18 @@ def load_model(
     source: ModelSource, overlay: Overlay, device: torch.device, dtype: torch.dtype, seed: int
 ) -> nn.Module:
     """Build and fill the model. WeightsError, FileFormatError and UsageError say what does not fit."""
-    files = tensor_files(source.folder) if source.folder is not None else None
+    files = {prefix: tensor_files(folder) for prefix, folder in source.parts.items()}
     model = build(source, overlay, device, dtype)
-    if files is None:
+    if source.folder is None:
         random_weights(model, seed)
     else:
-        load_weights(model, read_tensors(files))
+        load_weights(model, _tensors(files))
     prepare(model)
     return model
 
 
-def tensor_files(folder: Path) -> dict[Path, list[str] | None]:
-    """The safetensors files of a folder, each with the tensors that the index expects in it (None: whatever
-    it holds)."""
-    index, single = folder / _INDEX, folder / _SINGLE
-    if not index.is_file():
-        index = folder / _DIFFUSION_INDEX
-    if index.is_file():
-        placed = _read_json(index).get("weight_map")
-        if not isinstance(placed, dict) or not placed:
-            raise FileFormatError(index, "weight_map", "expected tensor names and their files")
-        files: dict[Path, list[str] | None] = {}
-        for name, file in placed.items():
-            files.setdefault(folder / str(file), []).append(name)  # pyright: ignore[reportOptionalMemberAccess]
-        for path, names in files.items():
-            if not path.is_file():
-                raise FileFormatError(
-                    index, f"tensor {names[0] if names else ''}", f"the file {path.name} is missing"
-                )
-        return files
-    if single.is_file():
-        return {single: None}
-    found = sorted(folder.glob("*.safetensors"))
-    if len(found) == 1:
-        return {found[0]: None}
-    other = " (PyTorch .bin files are not read: convert them)" if list(folder.glob("*.bin")) else ""
-    raise UsageError(f"{folder} holds no {_SINGLE} and no {_INDEX}{other}")
-
-
-def read_tensors(files: dict[Path, list[str] | None]) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor, memory-mapped, one at a time. A FileFormatError names the file and the tensor."""
-    from safetensors import SafetensorError, safe_open
-
-    for path, expected in files.items():
-        try:
-            opened = safe_open(path, framework="pt")
-        except (SafetensorError, OSError) as error:
-            raise FileFormatError(path, "header", f"not a readable safetensors file: {error}") from error
-        with opened as file:
-            names = list(file.keys())
-            if absent := set(expected or ()) - set(names):
-                raise FileFormatError(
-                    path, f"tensor {min(absent)}", "the index places it here, but it is not there"
-                )
-            for name in names:
-                try:
-                    tensor = file.get_tensor(name)
-                except (SafetensorError, RuntimeError, ValueError) as error:
-                    raise FileFormatError(path, f"tensor {name}", str(error)) from error
-                yield name, tensor
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        line = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise FileFormatError(path, line, str(error)) from None
-    if not isinstance(content, dict):
-        raise FileFormatError(path, "", "expected a JSON object")
-    return content
+def _tensors(files: dict[str, dict[Path, list[str] | None]]) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of all parts, under its name in the whole model."""
+    for prefix, found in files.items():
+        for name, tensor in read_tensors(found):
+            yield prefix + name, tensor

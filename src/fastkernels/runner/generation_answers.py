@@ -1,7 +1,7 @@
 """Models that answer a prompt with an image: batches one after another, compared by centred cosine.
 
 An image's seed gives its noise and its prompt; the seeds reach a side just before the clock starts. Latents
-are what is timed and compared: no decoder stands between them and the model under test.
+are what is timed; the images that are compared are decoded by their side after the clock has stopped.
 """
 
 from __future__ import annotations
@@ -12,24 +12,27 @@ from collections.abc import Callable, Sequence
 from itertools import cycle, islice
 from typing import Any
 
+import numpy as np
+
 from fastkernels.records import Failure
 from fastkernels.registry.schema import GenerationSamples, GenerationWorkload
 from fastkernels.runner.answers import Comparison
+from fastkernels.runner.arrays import unpacked
 from fastkernels.runner.sides import SideFailure, SideHandle, Sides
 from fastkernels.score import calibrate
 
-NOISE_POINTWISE = ("modulated_layer_norm", "rms_norm", "rope_pairs", "activation")
+NOISE_POINTWISE = ("modulated_layer_norm", "rms_norm", "rope_pairs", "activation", "group_norm")
 NOISE_ATTENTION = ("dense_attention",)
 AUDITED_IMAGES = 2  # of each timed run, generated again by the baseline if the run is audited
 WARM_UP_BATCHES = 2  # the second captures the graphs that the timed ones replay
 SIDE_BATCH = 8  # images of one launch where a workload does not say
 SEED_BITS = 53  # integers that JSON carries whole
 Wanted = dict[str, Any]  # an image's seed, height, width, prompt_len and steps
-Latents = list[list[float]]  # [tokens][channels]
+Pixels = np.ndarray  # [pixels, 3]; of a model without a decoder latents [tokens, channels]
 
 
 class GenerationAnswers:
-    """d = 1 - cosine of an image's latents, both less the baseline's mean of each channel."""
+    """d = 1 - cosine of an image's pixels, both less the baseline's mean of each colour."""
 
     def __init__(self, samples: GenerationSamples, rng: random.Random) -> None:
         self._samples, self._rng = samples, rng
@@ -49,16 +52,16 @@ class GenerationAnswers:
 
     def timed(
         self, side: SideHandle, inputs: list[Wanted], workload: GenerationWorkload
-    ) -> tuple[float, dict[int, Latents]]:
-        """Latents of a few images, chosen after the run."""
+    ) -> tuple[float, dict[int, Pixels]]:
+        """A few images, chosen after the run."""
         seconds = self._run(side, inputs, workload.batch)
         chosen = sorted(self._rng.sample(range(len(inputs)), min(AUDITED_IMAGES, len(inputs))))
-        return seconds, {i: _latents(side, i) for i in chosen}
+        return seconds, {i: _pixels(side, i) for i in chosen}
 
     def amount(self, workload: GenerationWorkload) -> float:
         return workload.requests if workload.kind == "throughput" else workload.requests / workload.batch
 
-    def audit(self, baseline: SideHandle, inputs: list[Wanted], answers: dict[int, Latents]) -> list[float]:
+    def audit(self, baseline: SideHandle, inputs: list[Wanted], answers: dict[int, Pixels]) -> list[float]:
         """The baseline generates images of the timed run again, in other company."""
         expected = self._all(baseline, [inputs[i] for i in answers])
         return list(map(calibrate.image_discrepancy, expected, answers.values()))
@@ -69,9 +72,9 @@ class GenerationAnswers:
 
     def compare(self, sides: Sides, report: Callable[[str], None]) -> Comparison:
         self._sampled = self._of_samples(self._samples.images)
-        report("latents, baseline")
+        report("images, baseline")
         self._expected = self._all(sides.use("baseline"), self._sampled)
-        report("latents, candidate")
+        report("images, candidate")
         found = self._all(sides.use("candidate"), self._sampled)
         # Resolutions take turns: so far ahead lies another image of the same size.
         turn = len(self._samples.resolutions)
@@ -84,9 +87,9 @@ class GenerationAnswers:
     def again(self, side: SideHandle) -> list[float]:
         return list(map(calibrate.image_discrepancy, self._expected, self._all(side, self._sampled)))
 
-    def _all(self, side: SideHandle, images: list[Wanted]) -> list[Latents]:
+    def _all(self, side: SideHandle, images: list[Wanted]) -> list[Pixels]:
         self._run(side, images, SIDE_BATCH)
-        return [_latents(side, i) for i in range(len(images))]
+        return [_pixels(side, i) for i in range(len(images))]
 
     def _run(self, side: SideHandle, images: list[Wanted], batch: int) -> float:
         """Seconds from the word to generate to the word that all latents are there."""
@@ -122,6 +125,10 @@ class GenerationAnswers:
         ]
 
 
-def _latents(side: SideHandle, index: int) -> Latents:
+def _pixels(side: SideHandle, index: int) -> Pixels:
     """Of one image of the last run: all of them would be one long message."""
-    return side.call("outputs", index=index)["latents"]
+    answer = side.call("outputs", index=index)["image"]
+    try:
+        return unpacked(answer)
+    except ValueError as error:
+        raise SideFailure(side.side, Failure(message=f"image {index}: {error}")) from error

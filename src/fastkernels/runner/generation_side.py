@@ -1,5 +1,5 @@
-"""One side of a trial of a text-to-image model. `generate` only says how many images there are: the judge
-times it with its own clock and asks afterwards for those that it wants to see."""
+"""One side of a trial of a text-to-image model. `generate` ends with latents and only says how many there
+are: the judge times it with its own clock and asks afterwards for the images that it wants to see."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.engine.image_pipeline import ImagePipeline, ImageRequest
+from fastkernels.runner.arrays import packed
 from fastkernels.runner.model_side import ModelSide
 
 
@@ -18,7 +19,8 @@ class GenerationSide(ModelSide):
     def __init__(self, layers: Sequence[str], model: str, noise: Sequence[str] = (), **engine: Any) -> None:
         super().__init__(layers, noise)
         self.pipeline = ImagePipeline(model, overlay=self.overlay, **engine)
-        self.model, self.device = self.pipeline.model, self.pipeline.device
+        self.model: Any = self.pipeline.model
+        self.device = self.pipeline.device
         self._requests: list[ImageRequest] = []
         self._latents: list[Tensor] = []
 
@@ -28,7 +30,7 @@ class GenerationSide(ModelSide):
         return {}
 
     def generate(self, batch: int) -> dict[str, Any]:
-        """Batches one after another, each waited for; the latents stay here until `outputs`."""
+        """Batches one after another, each waited for; their latents stay here until `outputs`."""
         self._latents = []
         for start in range(0, len(self._requests), batch):
             self._latents += self.pipeline.generate(self._requests[start : start + batch])
@@ -36,14 +38,23 @@ class GenerationSide(ModelSide):
         return {"images": len(self._latents)}
 
     def outputs(self, index: int) -> dict[str, Any]:
-        return {"latents": self.pipeline.listed(self._latents[index])}
+        """One image as [pixels, 3]; where the model has no decoder its latents [tokens, channels]."""
+        latents_LC, request = self._latents[index], self._requests[index]
+        if self.model.vae is None:
+            values = latents_LC.float()
+        else:
+            values = self.pipeline.decode(latents_LC, request.height, request.width).flatten(1).T
+        return {"image": packed(values.cpu().numpy())}
 
     def eager(self) -> AbstractContextManager[None]:
         return self.pipeline.eager()
 
     def run_once(self, images: list[dict[str, Any]]) -> None:
+        """To the images: modules of the decoder are reached too."""
         self.load(images)
         self.generate(len(images))
+        for index in range(len(images)):
+            self.outputs(index)
 
     def engine_stats(self) -> dict[str, Any]:
         return self.pipeline.stats()
@@ -53,4 +64,4 @@ class GenerationSide(ModelSide):
         generator = torch.Generator().manual_seed(seed)
         text_SJ = torch.randn(prompt_len, self.pipeline.model.text_features, generator=generator)
         pooled_P = torch.randn(self.pipeline.model.pooled_features, generator=generator)
-        return ImageRequest(text_SJ, pooled_P, height, width, steps, seed=seed)
+        return ImageRequest(text_SJ, pooled_P, height, width, steps, seed=seed, output="latent")

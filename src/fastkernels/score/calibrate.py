@@ -18,6 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fastkernels.measure.stats import geomean, paired_ratios
 from fastkernels.records import Failure, ModelResult, Size, Swap, WorkloadResult
@@ -121,9 +122,9 @@ def _overlaps(a_N4: np.ndarray, b_M4: np.ndarray) -> np.ndarray:
     return np.divide(shared_NM, union_NM, out=np.zeros_like(shared_NM), where=union_NM > 0)
 
 
-def image_discrepancy(reference: Sequence[Sequence[float]], image: Sequence[Sequence[float]]) -> float:
-    """1 - cosine of an image and its reference, [tokens][channels] each, both less the mean of each channel
-    of the reference, within [0, 1].
+def image_discrepancy(reference: ArrayLike, image: ArrayLike) -> float:
+    """1 - cosine of an image and its reference, [pixels, channels] each (latents: [tokens, channels]), both
+    less the mean of each channel of the reference, within [0, 1].
 
     Images without structure are alike before the mean is taken off. What is not finite, has another shape or
     no direction, is 1.

@@ -1,5 +1,5 @@
-"""Prompts to latents through one denoising stage: company, loops, graphs with a replay that computes eagerly,
-refusals."""
+"""Prompts to latents through one denoising stage, and to images through a second one: company, loops, graphs
+with a replay that computes eagerly, refusals."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fastkernels import registry
+from fastkernels.engine import latents
 from fastkernels.engine.encoder import Encoder
 from fastkernels.engine.image_pipeline import ImagePipeline, ImageRequest
 from fastkernels.errors import RequestError, UsageError
@@ -23,7 +25,17 @@ def pipeline(**options: Any) -> ImagePipeline:
 def request(seed: int, height: int = 64, width: int = 64, steps: int = 3, tokens: int = 5) -> ImageRequest:
     generator = torch.Generator().manual_seed(seed)
     text_SJ, pooled_P = (torch.randn(*shape, generator=generator) for shape in ((tokens, 32), (24,)))
-    return ImageRequest(text_SJ, pooled_P, height, width, steps, seed=seed)
+    return ImageRequest(text_SJ, pooled_P, height, width, steps, seed=seed, output="latent")
+
+
+def image_request(seed: int, *size: int) -> ImageRequest:
+    return replace(request(seed, *size), output=None)
+
+
+def without_decoder() -> ImagePipeline:
+    """As the folder of a transformer alone gives it."""
+    transformer = registry.architecture("flux").configs["tiny"].config["transformer"]
+    return ImagePipeline({"_class_name": "FluxTransformer2DModel", **transformer}, device="cpu")
 
 
 def close(found: Tensor, wanted: Tensor) -> None:
@@ -84,6 +96,7 @@ def test_graphs_replay_every_step_of_later_loops_with_their_own_inputs():
         ({"text": torch.zeros(5, 31)}, r"expected \[tokens, 32\]"),
         ({"text": torch.zeros(0, 32)}, r"expected \[tokens, 32\]"),
         ({"pooled": torch.zeros(23)}, r"expected \[24\]"),
+        ({"output": "pil"}, "output 'pil'"),
     ],
 )
 def test_refused_requests_do_no_harm(change: dict[str, Any], says: str):
@@ -99,3 +112,67 @@ def test_each_face_serves_its_kind_of_answer():
         ImagePipeline("siglip2", size="tiny")
     with pytest.raises(UsageError, match="flux:tiny answers with image: Encoder serves"):
         Encoder("flux", size="tiny")
+
+
+# ---------------------------------------------------------------- from latents to images
+
+
+def test_images_are_their_latents_decoded():
+    one = pipeline()
+    found = one.generate([image_request(0), image_request(1, 48, 80)])
+    assert [image.shape for image in found] == [(3, 64, 64), (3, 48, 80)]
+    for image in found:
+        assert image.dtype == torch.float32
+        assert image.min() >= 0
+        assert image.max() <= 1
+        assert image.std() > 0.1, "an image without structure"
+    tokens = one.generate([request(0), request(1, 48, 80)])
+    for image, x_LC, (height, width) in zip(found, tokens, ((64, 64), (48, 80)), strict=True):
+        close(image, one.decode(x_LC, height, width))
+        map_BYXC = latents.unpack(x_LC[None], height // 16, width // 16)
+        close(image, one.model.decode(map_BYXC)[0])
+
+
+def test_images_of_one_size_share_launches_of_both_stages():
+    requests = [image_request(0), request(1), image_request(2), image_request(3, 48, 80)]
+    together, alone = pipeline(), pipeline(max_batch=1)
+    found, single = together.generate(requests), alone.generate(requests)
+    sizes = {name: stage.batch_sizes for name, stage in together.engine.stages.items()}
+    assert sizes == {"model": [3, 1], "vae": [2, 1]}
+    assert found[1].shape == (16, 16), "latents were asked for"
+    for one, other in zip(found, single, strict=True):
+        close(one, other)
+    assert (found[0] - found[2]).abs().max() > 0.5, "images must differ"
+
+
+def test_a_launch_of_the_decoder_is_small():
+    one = pipeline()
+    one.generate([image_request(seed, 16, 16) for seed in range(7)])
+    assert one.engine.stages["vae"].batch_sizes == [4, 3]
+    assert one.stage.batch_sizes == [7]
+
+
+def test_the_decoder_has_graphs_of_its_own():
+    plain, replayed = pipeline(), pipeline()
+    graphs = replayed.further_graphs["vae"] = EagerGraphs(replayed.further_graphs["vae"].function)
+    replayed.engine.stages["vae"].function = graphs
+    for seeds in ((0, 1), (2, 3), (4, 5)):
+        requests = [image_request(seed) for seed in seeds]
+        for one, wanted in zip(replayed.generate(requests), plain.generate(requests), strict=True):
+            close(one, wanted)
+    stats = replayed.stats()["vae"]
+    assert (stats["graphs"], stats["calls"], stats["graph_replays"]) == (1, 3, 2)
+    with replayed.eager():
+        replayed.generate(requests)
+    assert replayed.stats()["vae"]["eager_calls"] == {"first call of its shapes": 1, "eager()": 1}
+
+
+def test_a_transformer_alone_answers_with_latents():
+    one = without_decoder()
+    (found,) = one.generate([image_request(0)])
+    assert found.shape == (16, 16)
+    assert list(one.engine.stages) == ["model"]
+    with pytest.raises(RequestError, match=r"no vae beside its transformer.*load the whole folder"):
+        one.generate([replace(request(0), output="image")])
+    with pytest.raises(RequestError, match="no vae beside its transformer"):
+        one.decode(found, 64, 64)

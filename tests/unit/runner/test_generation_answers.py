@@ -12,6 +12,7 @@ import pytest
 from fastkernels import registry
 from fastkernels.registry.schema import GenerationSamples, GenerationWorkload
 from fastkernels.runner import model as model_module
+from fastkernels.runner.arrays import packed
 from fastkernels.runner.generation_answers import AUDITED_IMAGES, GenerationAnswers
 from fastkernels.runner.model import ModelTrial
 
@@ -31,10 +32,9 @@ ONE = GenerationWorkload(
 )
 
 
-def latents(seed: int, height: int, width: int, prompt_len: int, steps: int) -> list[list[float]]:
-    """A large common part of each channel, as real latents may have, and the image's own."""
-    shape = (height // 16 * width // 16, 8)
-    return (100 + np.random.default_rng(seed).normal(size=shape)).tolist()
+def pixels(seed: int, height: int, width: int, prompt_len: int, steps: int) -> np.ndarray:
+    """A large common part of each colour, as real images may have, and the image's own."""
+    return 100 + np.random.default_rng(seed).normal(size=(height * width, 3))
 
 
 class FakeSide:
@@ -42,9 +42,9 @@ class FakeSide:
     neighbour's. lies: the same in timed runs only."""
 
     def __init__(self, trial: "FakeSides", side: str, seconds: float, wrong: bool = False, lies: bool = False,
-                 missing: int = 0, nan: bool = False) -> None:  # fmt: skip
+                 missing: int = 0, nan: bool = False, torn: bool = False) -> None:  # fmt: skip
         self.trial, self.side, self.seconds = trial, side, seconds
-        self.wrong, self.lies, self.missing, self.nan = wrong, lies, missing, nan
+        self.wrong, self.lies, self.missing, self.nan, self.torn = wrong, lies, missing, nan, torn
 
     def call(self, do: str, **arguments: Any) -> dict[str, Any]:
         self.trial.log.append((self.side, do))
@@ -63,15 +63,16 @@ class FakeSide:
 
     def generate(self, batch: int) -> dict[str, Any]:
         self.trial.now += self.seconds * -(-len(self.images) // batch)
-        self.made = [latents(**image) for image in self.images]
+        self.made = [pixels(**image) for image in self.images]
         if self.wrong or (self.lies and len(self.images) != SAMPLES.images):
-            self.made = [latents(**{**image, "seed": image["seed"] + 1}) for image in self.images]
+            self.made = [pixels(**{**image, "seed": image["seed"] + 1}) for image in self.images]
         if self.nan:
-            self.made[0][0][0] = float("nan")
+            self.made[0][0, 0] = float("nan")
         return {"images": len(self.made) - self.missing}
 
     def outputs(self, index: int) -> dict[str, Any]:
-        return {"latents": self.made[index]}
+        image = packed(self.made[index])
+        return {"image": {**image, "shape": [7, 3]} if self.torn else image}
 
     def stats(self) -> dict[str, Any]:
         return {"engine": {}, "passed_over": {}}
@@ -153,7 +154,13 @@ def test_being_right_only_while_compared_does_not_help(monkeypatch):
     assert max(result.d[: SAMPLES.images]) < 1e-6 < 0.5 < max(result.d[SAMPLES.images :])
 
 
-def test_latents_that_are_not_numbers_count_as_unrelated(monkeypatch):
+def test_what_is_no_array_is_a_failure(monkeypatch):
+    result = run(FakeSides(seconds=0.1, torn=True), monkeypatch)
+    assert result.failure is not None
+    assert ": no packed array: cannot reshape" in result.failure.message
+
+
+def test_pixels_that_are_not_numbers_count_as_unrelated(monkeypatch):
     result = run(FakeSides(seconds=0.1, nan=True), monkeypatch)
     assert result.d[0] == 1.0
     assert max(result.d[1 : SAMPLES.images]) < 1e-6
