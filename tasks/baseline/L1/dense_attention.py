@@ -2,7 +2,7 @@
 
     o[h, i] = sum_j softmax_j(scale q[h, i] . k[h, j] + bias[h, i, j]) v[h, j]        j in the row of i
 
-B rows, T tokens in all, H heads, K head size, S tokens of a row at most. Rows lie one behind the other;
+B rows, T tokens in all, H heads, K head size, S places of a row. Rows lie one behind the other;
 cu_seqlens says where each begins. The bias, if there is one, goes by the places of query and key in their
 row. The pooled variant has one query for each row. Softmax and sums in at least float32; o has the dtype of
 the query.
@@ -32,8 +32,8 @@ class DenseAttention(nn.Module):
         max_seqlen: int,
         bias_HSS: Tensor | None = None,
     ) -> Tensor:
-        """query, key and value [T, H, K], cu_seqlens int32 [B+1] from 0 to T, bias [H, S, S], S >= max_seqlen
-        -> [T, H, K]"""
+        """query, key and value [T, H, K], cu_seqlens int32 [B+1] from 0 to T, bias [H, S, S], S at least
+        that of the longest row -> [T, H, K]"""
         starts, extent = (cu_seqlens, cu_seqlens), (max_seqlen, max_seqlen)
         return kernels.dense_attention(
             query_THK, key_THK, value_THK, *starts, self.scale, *extent, self.causal, bias_HSS

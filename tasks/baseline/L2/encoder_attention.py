@@ -42,8 +42,8 @@ class EncoderAttention(nn.Module):
         max_seqlen: int,
         attention_bias: Tensor | None = None,
     ) -> Tensor:
-        """hidden_states [T, D], cu_seqlens int32 [B+1], attention_bias [H, S, S] with S >= max_seqlen ->
-        [T, D]"""
+        """hidden_states [T, D], cu_seqlens int32 [B+1], attention_bias [H, S, S], S at least that of the
+        longest row -> [T, D]"""
         qkv_T3HK = self.qkv_proj(hidden_states).unflatten(-1, (3, self.num_heads, self.head_size))
         q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
         o_THK = self.attn(q_THK, k_THK, v_THK, cu_seqlens, max_seqlen, attention_bias)

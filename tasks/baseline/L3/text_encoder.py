@@ -36,7 +36,7 @@ class CLIPTextModel(nn.Module):
         end_id: int | None,
     ) -> None:
         super().__init__()
-        self.vocab_size, self.max_length, self.end_id = vocab_size, max_length, end_id
+        self.end_id = end_id
         self.embed_tokens = VocabParallelEmbedding(vocab_size, hidden_size)
         self.embed_positions = Embedding(max_length, hidden_size)
         layer = (hidden_size, intermediate_size, num_heads, activation, layer_norm_eps)
@@ -75,7 +75,6 @@ class T5EncoderModel(nn.Module):
         max_distance: int,
     ) -> None:
         super().__init__()
-        self.vocab_size = vocab_size
         self.embed_tokens = VocabParallelEmbedding(vocab_size, hidden_size)
         self.position_bias = RelativePositionBias(num_buckets, num_heads, max_distance)
         layer = (hidden_size, intermediate_size, num_heads, head_size, activation, eps)

@@ -91,6 +91,8 @@ class FluxPipeline(nn.Module):
             require_features(readers[0], "hidden_size", self.pooled_features, "pooled_projection_dim")
             require_features(readers[1], "d_model", self.text_features, "joint_attention_dim")
             self.text_encoder, self.text_encoder_2 = CLIPTextModel(**clip), T5EncoderModel(**t5)
+            self.clip_vocab, self.clip_length = clip["vocab_size"], clip["max_length"]
+            self.t5_vocab = t5["vocab_size"]
             self.weight_map |= clip_weights(clip).under("text_encoder.", "text_encoder.")
             self.weight_map |= t5_weights(t5).under("text_encoder_2.", "text_encoder_2.")
 

@@ -52,13 +52,8 @@ def dense_attention(
     .. query_starts_B1[b + 1] - 1 and keys likewise; int32, from 0 to T and to S. A row with queries has
     keys. scale: factor of the scores, usually K ** -0.5. max_query_len, max_key_len: of the longest row (or
     upper bounds), known to the host. causal: rows have as many queries as keys. bias: finite, in the dtype of
-    the query, its last dimension contiguous, Q >= max_query_len and S >= max_key_len. Raises KernelError when
-    `impl` cannot serve the call, ValueError for a bias that is too small.
+    the query, at least as long as the longest row, its last dimension contiguous. Raises KernelError when
+    `impl` cannot serve the call.
     """
-    if bias_HQS is not None:
-        heads, queries, keys = bias_HQS.shape
-        if heads != q_THK.shape[1] or queries < max_query_len or keys < max_key_len:
-            needed = [q_THK.shape[1], max_query_len, max_key_len]
-            raise ValueError(f"a bias {list(bias_HQS.shape)} for heads, queries and keys {needed}")
     starts, extent = (query_starts_B1, key_starts_B1), (max_query_len, max_key_len)
     return _dense_attention(q_THK, k_SHK, v_SHK, *starts, scale, *extent, causal, bias_HQS, impl=impl)
