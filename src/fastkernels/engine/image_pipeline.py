@@ -1,4 +1,4 @@
-"""`ImagePipeline`: prompts to images, by text encoders, a transformer that denoises step by step and a decoder.
+"""`ImagePipeline`: prompts to images by text encoders, a transformer that denoises in steps and a decoder.
 
 pipeline = ImagePipeline("flux", config="tiny", seed=1)     a registered configuration: random weights
 images = pipeline.generate([ImageRequest(t5_ids, clip_ids, height=1024, width=1024, seed=7)])

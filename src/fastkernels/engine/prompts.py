@@ -34,27 +34,20 @@ class Prompts:
         if not isinstance(text, Tensor) or not isinstance(pooled, Tensor):
             raise RequestError("a prompt is a str, or two tensors of features or of token ids")
         model = self.model
-        if is_ids(text):
-            self._require_ids(text, "T5", model.t5_vocab, MOST_TOKENS)
-        elif text.dim() != 2 or not len(text) or text.shape[1] != model.text_features:
-            raise RequestError(f"text {list(text.shape)}: expected [tokens, {model.text_features}]")
-        if is_ids(pooled):
-            self._require_ids(pooled, "CLIP", model.clip_vocab, model.clip_length)
-        elif tuple(pooled.shape) != (model.pooled_features,):
-            raise RequestError(f"pooled {list(pooled.shape)}: expected [{model.pooled_features}]")
-        return text, pooled
-
-    def _require_ids(self, ids_S: Tensor, whose: str, vocab_size: int, most: int) -> None:
-        if self.model.text_encoder is None:
+        if model.text_encoder is None and (is_ids(text) or is_ids(pooled)):
             raise RequestError(
                 f"{self.name} has no text encoders, because there are none beside its transformer: give the "
                 "prompt's features, or load the whole folder of the pipeline"
             )
-        if ids_S.dim() != 1 or not 1 <= len(ids_S) <= most:
-            raise RequestError(f"ids {list(ids_S.shape)} for {whose}: expected 1 to {most} of one prompt")
-        low, high = (int(bound) for bound in ids_S.aminmax())
-        if low < 0 or high >= vocab_size:
-            raise RequestError(f"id {low if low < 0 else high} for {whose}: its vocabulary has {vocab_size}")
+        if is_ids(text):
+            _require_ids(text, "T5", model.t5_vocab, MOST_TOKENS)
+        elif text.dim() != 2 or not len(text) or text.shape[1] != model.text_features:
+            raise RequestError(f"text {list(text.shape)}: expected [tokens, {model.text_features}]")
+        if is_ids(pooled):
+            _require_ids(pooled, "CLIP", model.clip_vocab, model.clip_length)
+        elif tuple(pooled.shape) != (model.pooled_features,):
+            raise RequestError(f"pooled {list(pooled.shape)}: expected [{model.pooled_features}]")
+        return text, pooled
 
     def _ids(self, encoder: str, text: str) -> Tensor:
         """int64 [S], padded to the length that the encoder was trained with. For CLIP a longer text is cut,
@@ -72,8 +65,8 @@ class Prompts:
             folder = None if self.folder is None else self.folder / _FOLDERS[encoder]
             if self.model.text_encoder is None or folder is None or not folder.is_dir():
                 raise RequestError(
-                    f"a prompt in words needs text encoders, tokenizer and tokenizer_2, and {self.name} lacks "
-                    "some of them: give token ids or features"
+                    "a prompt in words needs text encoders, tokenizer and tokenizer_2; "
+                    f"{self.name} lacks some of them: give token ids or features"
                 )
             from transformers import AutoTokenizer
 
@@ -83,3 +76,11 @@ class Prompts:
 
 def is_ids(side: Tensor) -> bool:
     return not side.is_floating_point()
+
+
+def _require_ids(ids_S: Tensor, whose: str, vocab_size: int, most: int) -> None:
+    if ids_S.dim() != 1 or not 1 <= len(ids_S) <= most:
+        raise RequestError(f"ids {list(ids_S.shape)} for {whose}: expected 1 to {most} of one prompt")
+    low, high = (int(bound) for bound in ids_S.aminmax())
+    if low < 0 or high >= vocab_size:
+        raise RequestError(f"id {low if low < 0 else high} for {whose}: its vocabulary has {vocab_size}")

@@ -68,8 +68,8 @@ class T5Block(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_bias: Tensor, cu_seqlens: Tensor, max_seqlen: int
     ) -> Tensor:
-        """hidden_states [T, D], attention_bias [H, S, S], S at least that of the longest row, cu_seqlens int32
-        [B+1] -> [T, D]"""
+        """hidden_states [T, D], attention_bias [H, S, S], S at least that of the longest row, cu_seqlens
+        int32 [B+1] -> [T, D]"""
         normed_TD = self.self_attn_layer_norm(hidden_states)
         a_TD = _cut(hidden_states + self.self_attn(normed_TD, cu_seqlens, max_seqlen, attention_bias))
         return _cut(a_TD + self.mlp(self.final_layer_norm(a_TD)))
