@@ -113,7 +113,7 @@ def _stale_padding(subject: Subject, draw: Draw, name: str) -> Change | NotAppli
 
 
 def _moved_start(subject: Subject, draw: Draw, name: str) -> Change | NotApplicable:
-    """The last query of a row goes to the row behind it, which may then be longer than any was; not longer than
+    """The last query of a row goes to the row behind it, which may then be longer than any was, but not than
     a bias of the scores."""
     what = f"{name} off by one"
     lens_B = draw.inputs[name].diff()
