@@ -1,5 +1,5 @@
 """FLUX.1's published equations in float64, from a checkpoint under diffusers' names: one request at a time,
-one head at a time. Nothing of the package is used.
+one head at a time, one group of channels at a time; maps have channels first. Nothing of the package is used.
 """
 
 from __future__ import annotations
@@ -136,3 +136,55 @@ def _silu(x: Tensor) -> Tensor:
 
 def _gelu_tanh(x: Tensor) -> Tensor:
     return x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+# ---------------------------------------------------------------- from latents to an image
+
+
+def image(w: Weights, groups: int, latents: Tensor, scaling: float, shift: float) -> Tensor:
+    """latents [C, Y, X] -> [3, 8 Y, 8 X] within 0 .. 1; the names are those of the autoencoder's file."""
+    h = _conv(w, "decoder.conv_in", latents / scaling + shift)
+    h = _resnet(w, "decoder.mid_block.resnets.0", h, groups)
+    h = _attend_to_all(w, "decoder.mid_block.attentions.0", h, groups)
+    h = _resnet(w, "decoder.mid_block.resnets.1", h, groups)
+    for i in range(4):
+        name, j = f"decoder.up_blocks.{i}", 0
+        while f"{name}.resnets.{j}.conv1.weight" in w:
+            h, j = _resnet(w, f"{name}.resnets.{j}", h, groups), j + 1
+        if i < 3:
+            h = torch.stack((h, h), -1).flatten(-2)  # each column twice, then each row
+            h = torch.stack((h, h), -2).flatten(-3, -2)
+            h = _conv(w, f"{name}.upsamplers.0.conv", h)
+    y = _conv(w, "decoder.conv_out", _silu(_group_norm(w, "decoder.conv_norm_out", h, groups)))
+    return torch.clamp(y / 2 + 0.5, 0, 1)
+
+
+def _resnet(w: Weights, name: str, x: Tensor, groups: int) -> Tensor:
+    h = _conv(w, f"{name}.conv1", _silu(_group_norm(w, f"{name}.norm1", x, groups)))
+    h = _conv(w, f"{name}.conv2", _silu(_group_norm(w, f"{name}.norm2", h, groups)))
+    return h + (_conv(w, f"{name}.conv_shortcut", x) if f"{name}.conv_shortcut.weight" in w else x)
+
+
+def _attend_to_all(w: Weights, name: str, x: Tensor, groups: int) -> Tensor:
+    n = _group_norm(w, f"{name}.group_norm", x, groups).flatten(1).T
+    q, k, v = (_affine(w, f"{name}.to_{part}", n) for part in "qkv")
+    o = torch.softmax(q @ k.T / math.sqrt(q.shape[-1]), dim=-1) @ v
+    return x + _affine(w, f"{name}.to_out.0", o).T.view(x.shape)
+
+
+def _group_norm(w: Weights, name: str, x: Tensor, groups: int) -> Tensor:
+    parts = []
+    for part in x.chunk(groups):
+        variance, mean = torch.var_mean(part, correction=0)
+        parts.append((part - mean) / torch.sqrt(variance + 1e-6))
+    gain, shift = (w[f"{name}.{kind}"].double()[:, None, None] for kind in ("weight", "bias"))
+    return torch.cat(parts) * gain + shift
+
+
+def _conv(w: Weights, name: str, x: Tensor) -> Tensor:
+    """Every output pixel is a product of the filters and its neighbourhood, zeros beyond the edges."""
+    filters = w[f"{name}.weight"].double()
+    side = filters.shape[-1]
+    around = torch.nn.functional.unfold(x[None], side, padding=side // 2)[0]
+    flat = filters.flatten(1) @ around + w[f"{name}.bias"].double()[:, None]
+    return flat.view(-1, *x.shape[1:])

@@ -337,3 +337,10 @@ def test_a_denoising_step_does_the_published_arithmetic():
         double, single = (flops[f"{name}x3072-bf16"] for name in (
             f"double-flux-dev-T1-{image}", f"single-flux-dev-T1-{joined}"))  # fmt: skip
         assert 19 * double + 38 * single == pytest.approx(total, rel=5e-3)
+
+
+def test_a_decoder_does_the_published_arithmetic():
+    """10.5 TFLOP from latents to 1024 x 1024 pixels."""
+    (decoder,) = registry.cases("L3/vae_decoder", "full", glob="flux-dev-B1-128x128x16-bf16")
+    flops = work(decoder, Overlay.over_baseline()).flops["bfloat16"]
+    assert flops == pytest.approx(10.5e12, rel=2e-2)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.errors import WeightsError
-from fastkernels.nn.weights import WeightMap, export_weights, load_weights
+from fastkernels.nn.weights import ZEROS, Source, WeightMap, export_weights, load_weights
 
 
 class Block(nn.Module):
@@ -241,3 +241,15 @@ def test_parts_of_a_split_tensor_may_come_by_themselves():
         load_weights(Split(), parts[:1])
     with pytest.raises(WeightsError, match=r"in_proj\.weight given twice"):
         load_weights(Split(), [*parts, ("in_proj.weight", whole)])
+
+
+def test_maps_of_parts_join_under_their_names():
+    one = WeightMap({"w.*": "a.*"}, {"b.weight": {"q": 2, ZEROS: 1}}, ignored=("old.*",))
+    both = one.under("left.", "l.") | Split().weight_map.under("right.")
+    assert both.sources("l.a.x", 5) == [Source("left.w.x", 5)]
+    assert both.sources("l.b.weight", 3) == [Source("left.q", 2), Source(ZEROS, 1)]
+    assert both.sources("kv.weight", 4) == [Source("right.in_proj.weight", 4, first=2)]
+    assert both.respelled("right.q_proj.weight") == "q.weight"
+    assert both.ignores("left.old.bias")
+    assert not both.ignores("right.old.bias")
+    assert both.sources("a.x", 5) == []

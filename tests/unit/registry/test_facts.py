@@ -164,7 +164,7 @@ def test_contexts_lie_within_the_models_positions() -> None:
         if case.batch and not case.batch.grids and case.provenance.architecture != "registry":
             architecture = registry.architecture(case.provenance.architecture)
             config = architecture.configs[case.provenance.config.removesuffix("-2layers")].config
-            is_map = architecture.correctness.kind == "detections"  # it has any number of positions
+            is_map = architecture.correctness.kind in ("detections", "image")  # any number of positions
             is_clips = set(case.batch.seq_lens) == {config.get("max_source_positions")}
             assert is_map or is_clips or max(case.batch.seq_lens) <= config[architecture.positions]
 

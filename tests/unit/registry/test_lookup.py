@@ -34,7 +34,14 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
         (["L1/rms_n*"], ["L1/rms_norm"]),
         (
             ["*_norm", "llama_mlp", "rms_norm"],
-            ["L1/rms_norm", "L1/layer_norm", "L1/gated_rms_norm", "L2/gated_mlp", "L2/adaptive_norm"],
+            [
+                "L1/rms_norm",
+                "L1/layer_norm",
+                "L1/group_norm",
+                "L1/gated_rms_norm",
+                "L2/gated_mlp",
+                "L2/adaptive_norm",
+            ],
         ),
         (
             ["L1/*attention", "L2/*attention"],
