@@ -10,16 +10,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
 from fastkernels import registry
 from fastkernels.engine.image_pipeline import ImagePipeline, ImageRequest
 from fastkernels.errors import RequestError, UsageError
 from fastkernels.nn.weights import export_weights
+from tests.tiny_tokenizers import save_tokenizers
 
 CONFIG = registry.architecture("flux").configs["tiny"].config
-WORDS = ["a", "cat", "on", "the", "mat"]
 
 
 def pipeline(**options: Any) -> ImagePipeline:
@@ -128,26 +126,6 @@ def test_encoders_must_fit_the_transformer(section: str, change: dict[str, int] 
 # ---------------------------------------------------------------- folders
 
 
-def save_tokenizer(folder: Path, length: int, is_clip: bool) -> None:
-    """Words to ids; CLIP's puts a begin and an end around them and pads with the end, T5's only ends."""
-    vocabulary = {word: 10 + i for i, word in enumerate(WORDS)} | {
-        "<pad>": 0,
-        "</s>": 1,
-        "<b>": 98,
-        "<e>": 99,
-    }
-    made = Tokenizer(models.WordLevel(vocabulary, unk_token="</s>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    around = "<b> $A <e>" if is_clip else "$A </s>"
-    made.post_processor = processors.TemplateProcessing(
-        single=around, special_tokens=[(name, vocabulary[name]) for name in ("<b>", "<e>", "</s>")]
-    )
-    pad = "<e>" if is_clip else "<pad>"
-    PreTrainedTokenizerFast(tokenizer_object=made, pad_token=pad, model_max_length=length).save_pretrained(
-        folder
-    )
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pipeline as diffusers saves it."""
@@ -163,8 +141,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_file(own, root / part / "model.safetensors")
         index[part] = ["library", "Class"]
     (root / "model_index.json").write_text(json.dumps(index))
-    save_tokenizer(root / "tokenizer", 77, is_clip=True)
-    save_tokenizer(root / "tokenizer_2", 512, is_clip=False)
+    save_tokenizers(root)
     return root
 
 
