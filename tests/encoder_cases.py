@@ -27,6 +27,8 @@ class DenseCase:
     scale: float
     max_query_len: int
     max_key_len: int
+    causal: bool
+    bias_HQS: Tensor | None
     answer_THK: Tensor
 
     @property
@@ -40,7 +42,8 @@ class DenseCase:
             flat = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
             return flat.to(device).as_strided(x.shape, x.stride(), x.storage_offset())
 
-        names = ("q_THK", "k_SHK", "v_SHK", "query_starts_B1", "key_starts_B1")
+        names = ["q_THK", "k_SHK", "v_SHK", "query_starts_B1", "key_starts_B1"]
+        names += ["bias_HQS"] if self.bias_HQS is not None else []
         return replace(self, **{name: move(getattr(self, name)) for name in names})
 
     def error(self, o_THK: Tensor) -> float:
@@ -65,8 +68,11 @@ def dense_case(
     head_dim: int = 16,
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
+    causal: bool = False,
+    biased: bool = False,
 ) -> DenseCase:
-    """q, k and v are parts of packed projections, their neighbours NaN."""
+    """q, k and v are parts of packed projections, their neighbours NaN; so is what lies in a bias behind the
+    longest row."""
     generator = torch.Generator().manual_seed(seed)
 
     def packed(tokens: int, factor: float) -> Tensor:
@@ -76,15 +82,25 @@ def dense_case(
 
     q, k, v = packed(sum(query_lens), 2), packed(sum(key_lens), 1), packed(sum(key_lens), 1)
     scale = head_dim**-0.5
+    longest, bias = (max(query_lens), max(key_lens)), None
+    if biased:
+        whole = torch.full((num_heads, longest[0] + 2, longest[1] + 5), torch.nan, dtype=dtype)
+        bias = whole[:, : longest[0], : longest[1]]
+        bias.copy_(3 * torch.randn(bias.shape, generator=generator))
     starts = [torch.tensor([0, *accumulate(lens)], dtype=torch.int32) for lens in (query_lens, key_lens)]
     answer = torch.zeros(q.shape, dtype=torch.float64)
     for row, (query_len, key_len) in enumerate(zip(query_lens, key_lens, strict=True)):
-        keys = slice(int(starts[1][row]), int(starts[1][row]) + key_len)
-        for i in range(int(starts[0][row]), int(starts[0][row]) + query_len):
+        first_query, first_key = (int(starts[part][row]) for part in (0, 1))
+        for i in range(query_len):
+            seen = i + 1 if causal else key_len
+            keys = slice(first_key, first_key + seen)
             for head in range(num_heads):
-                weights = (k[keys, head].double() @ q[i, head].double() * scale).exp()
-                answer[i, head] = weights @ v[keys, head].double() / weights.sum()
-    return DenseCase(q, k, v, *starts, scale, max(query_lens), max(key_lens), answer)
+                scores = k[keys, head].double() @ q[first_query + i, head].double() * scale
+                if bias is not None:
+                    scores += bias[head, i, :seen].double()
+                weights = scores.exp()
+                answer[first_query + i, head] = weights @ v[keys, head].double() / weights.sum()
+    return DenseCase(q, k, v, *starts, scale, *longest, causal, bias, answer)
 
 
 def resized(table_MND: Tensor, sizes: list[tuple[int, int]]) -> Tensor:

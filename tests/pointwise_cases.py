@@ -220,8 +220,9 @@ def activation_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
             return (-torch.logaddexp(torch.zeros((), dtype=torch.float64), -x) / divisor,)
         if name == "gelu":
             return (x / 2 * torch.erfc(-x / math.sqrt(2)) / divisor,)
-        if name == "silu":
-            return (x / (1 + torch.exp(-x)) / divisor,)
+        if name in ("silu", "quick_gelu"):
+            steepness = 1.702 if name == "quick_gelu" else 1.0
+            return (x / (1 + torch.exp(-steepness * x)) / divisor,)
         return (x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / divisor,)
 
     def make(
@@ -233,7 +234,7 @@ def activation_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
     def case(label: str, arguments: Callable[[torch.dtype], Arguments]) -> KernelCase:
         return KernelCase("activation", label, arguments, answer)
 
-    kinds = ("gelu", "gelu_tanh", "log_sigmoid", "silu")
+    kinds = ("gelu", "gelu_tanh", "log_sigmoid", "quick_gelu", "silu")
     return [
         *(case(f"{a}-T{t}-F{f}", make(t, f, a)) for t, f in shapes for a in kinds),
         *(case(f"{a}-steep", make(3, 32, a, 3.0)) for a in kinds),

@@ -35,6 +35,19 @@ def test_dense_attention_against_the_formula(impl, rows, head_dim, dtype):
     case.check(kernels.dense_attention(*case.args, impl=impl))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    "kind", [{"causal": True}, {"biased": True}, {"causal": True, "biased": True}], ids=str
+)
+@pytest.mark.parametrize("rows", ["equal", "ragged"])
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_causal_and_biased_attention_against_the_formula(impl, rows, kind, dtype):
+    case = dense_case(*ROWS[rows], num_heads=2, head_dim=64, dtype=dtype, **kind).on("cuda")
+    if reason := registered["dense_attention"].why_not(impl, case.args):
+        pytest.skip(reason)
+    case.check(kernels.dense_attention(*case.args, impl=impl))
+
+
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 def test_a_captured_attention_serves_other_lengths_of_the_same_extent(impl):
     """Lengths are read on the device. What reads them on the host refuses (test below)."""

@@ -1,15 +1,14 @@
-"""`ImagePipeline`: encoded prompts to images, by a transformer that denoises step by step, and a decoder.
+"""`ImagePipeline`: prompts to images by text encoders, a transformer that denoises in steps and a decoder.
 
 pipeline = ImagePipeline("flux", config="tiny", seed=1)     a registered configuration: random weights
-images = pipeline.generate([ImageRequest(text_SJ, pooled_P, height=1024, width=1024, seed=7)])
-
-A prompt is what the model's text encoders make of it: features of its tokens and pooled ones.
+images = pipeline.generate([ImageRequest(t5_ids, clip_ids, height=1024, width=1024, seed=7)])
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -19,18 +18,22 @@ from fastkernels.engine import flow_matching, latents
 from fastkernels.engine.batching import Batching, Stacked
 from fastkernels.engine.image_model import ImageModel
 from fastkernels.engine.program import Call, Program
+from fastkernels.engine.prompts import Prompts, is_ids
 from fastkernels.errors import RequestError
 
+ENCODED_AT_ONCE = 8  # prompts of 512 tokens
 DECODED_AT_ONCE = 4  # images of 1024 x 1024 pixels: a map of 256 channels has 2^30 values, 2 GiB
 
 
 @dataclass(frozen=True, slots=True)
 class ImageRequest:
-    """text [S, J] and pooled [P]: features of the prompt. height and width in pixels, multiples of 16.
-    output: `image`, or `latent` before it is decoded; None: an image where the model has a decoder."""
+    """text and pooled: the prompt as token ids int64 [S] for T5 and [S'] for CLIP, or as the features [S, J]
+    and [P] that they make of it; or the prompt itself and None, where the model has tokenizers. height and
+    width in pixels, multiples of 16. output: `image`, or `latent` before it is decoded; None: an image where
+    the model has a decoder."""
 
-    text: Tensor
-    pooled: Tensor
+    text: Tensor | str
+    pooled: Tensor | None
     height: int
     width: int
     steps: int = 28
@@ -44,6 +47,10 @@ class ImagePipeline(ImageModel):
 
     answer = "image"
     usual_batch = 8
+
+    @cached_property
+    def prompts(self) -> Prompts:
+        return Prompts(self.model, self.source.name, self.source.folder)
 
     def generate(self, requests: Sequence[ImageRequest]) -> list[Tensor]:
         """Of each request, in order and on the model's device: RGB float32 [3, height, width] within 0 .. 1,
@@ -65,16 +72,17 @@ class ImagePipeline(ImageModel):
         return Stacked()
 
     def _program(self, request: ImageRequest) -> Program:
-        """The program of an image: as many steps as it asks for, then its decoder."""
+        """The program of an image: its prompt's features, as many steps as it asks for, then its decoder."""
         self._require_served(request)
+        text_SJ, pooled_P = yield from self._encoded(*self.prompts.checked(request.text, request.pooled))
         rows, columns = (side // latents.TOKEN_PIXELS for side in (request.height, request.width))
         noise_LC = latents.noise(self.model.in_channels, rows, columns, request.seed, self.dtype)
         levels = flow_matching.noise_levels(request.steps, rows * columns)
         done = yield Call(
             "model",
             [self._sent(noise_LC), torch.zeros((), dtype=torch.int64, device=self.device)],
-            self._sent(request.text.to(self.dtype)),
-            self._sent(request.pooled.to(self.dtype)),
+            text_SJ,
+            pooled_P,
             self._sent(levels),
             self._sent(torch.tensor(request.guidance, dtype=torch.float32)),
             (rows, columns),
@@ -84,8 +92,27 @@ class ImagePipeline(ImageModel):
             return done[0]
         return (yield from _decoded(done[0], rows, columns))
 
+    def _encoded(self, text: Tensor, pooled: Tensor) -> Program:
+        """Features [S, J] and [P] on the device; what comes as ids goes through its encoder."""
+        sides = {"t5": text, "clip": pooled}
+        ids = {stage: side for stage, side in sides.items() if is_ids(side)}
+        made = yield [Call(stage, self._sent(side.long())) for stage, side in ids.items()]
+        features = dict(zip(ids, made))
+        return [
+            features[stage] if stage in ids else self._sent(side.to(self.dtype))
+            for stage, side in sides.items()
+        ]
+
     def _further_stages(self) -> dict[str, tuple[Callable[..., Any], int]]:
-        return {} if self.model.vae is None else {"vae": (self._decode, DECODED_AT_ONCE)}
+        model, stages = self.model, {}
+        if model.text_encoder is not None:
+            stages |= {
+                "t5": (model.text_encoder_2, ENCODED_AT_ONCE),
+                "clip": (model.text_encoder, ENCODED_AT_ONCE),
+            }
+        if model.vae is not None:
+            stages["vae"] = (self._decode, DECODED_AT_ONCE)
+        return stages
 
     def _forward(
         self,
@@ -123,11 +150,6 @@ class ImagePipeline(ImageModel):
             raise RequestError(f"output {request.output!r}: there are 'image' and 'latent'")
         if request.output == "image":
             self._require_decoder()
-        text_features, pooled_features = self.model.text_features, self.model.pooled_features
-        if request.text.dim() != 2 or not len(request.text) or request.text.shape[1] != text_features:
-            raise RequestError(f"text {list(request.text.shape)}: expected [tokens, {text_features}]")
-        if tuple(request.pooled.shape) != (pooled_features,):
-            raise RequestError(f"pooled {list(request.pooled.shape)}: expected [{pooled_features}]")
 
     def _require_decoder(self) -> None:
         if self.model.vae is None:

@@ -14,17 +14,26 @@ import triton.language as tl
 SQRT_HALF = tl.constexpr(0.7071067811865476)
 TWO_SQRT_2_OVER_PI = tl.constexpr(1.5957691216057308)
 CUBIC = tl.constexpr(0.044715)
+QUICK = tl.constexpr(1.702)
 
 
 @triton.jit
 def activated(x, NAME: tl.constexpr):
-    tl.static_assert((NAME == "silu") | (NAME == "gelu") | (NAME == "gelu_tanh") | (NAME == "log_sigmoid"))
+    tl.static_assert(
+        (NAME == "silu")
+        | (NAME == "gelu")
+        | (NAME == "gelu_tanh")
+        | (NAME == "log_sigmoid")
+        | (NAME == "quick_gelu")
+    )
     if NAME == "silu":
         y = x * tl.sigmoid(x)
     elif NAME == "gelu":
         y = 0.5 * x * (1.0 + tl.erf(x * SQRT_HALF))
     elif NAME == "gelu_tanh":
         y = x * tl.sigmoid((x + x * x * x * CUBIC) * TWO_SQRT_2_OVER_PI)
+    elif NAME == "quick_gelu":
+        y = x * tl.sigmoid(x * QUICK)
     else:
         e = tl.exp(-tl.abs(x))
         v = 1.0 + e

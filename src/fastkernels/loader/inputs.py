@@ -40,6 +40,7 @@ _LIMITS = {
     "cache": distributions.ATTENTION,
     "state": distributions.ATTENTION,
     "kept": distributions.ATTENTION,
+    "by_place": distributions.ATTENTION,
     "log_decay": distributions.ORDINARY,
 }
 # What a kernel must not read (unused blocks, the end of a last block, states of nobody) is larger than what

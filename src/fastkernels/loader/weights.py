@@ -30,6 +30,7 @@ from fastkernels.records import Size
 from fastkernels.registry.schema import Architecture
 
 _PIPELINE = "model_index.json"
+_TOKENIZERS = "tokenizer*"  # folders of a pipeline, one for each text encoder
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
@@ -164,6 +165,7 @@ def download(repository: str) -> Path:
         wanted = _HUB_FILES
         if (folder / _PIPELINE).is_file():
             parts = registry.architecture_for(read_json(folder / _PIPELINE)).components
+            parts = (*parts, _TOKENIZERS)
             wanted = [_PIPELINE, *(f"{part}/{pattern}" for part in parts for pattern in _HUB_FILES)]
         return Path(snapshot_download(repository, allow_patterns=wanted))
     except GatedRepoError as error:

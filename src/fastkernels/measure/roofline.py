@@ -238,14 +238,17 @@ class _Watch:
         scale: float,
         max_query_len: int,
         max_key_len: int,
+        causal: bool,
+        bias: Tensor | None,
     ) -> None:
-        """Every query of a row sees all its keys; with one query a row, that is every key once. A module that
-        makes its rows itself, all of one length, has no batch to say so."""
+        """Every query of a row sees all its keys, or those up to itself; with one query a row, that is every
+        key once. A module that makes its rows itself, all of one length, has no batch to say so."""
         count = len(query_starts) - 1
         if len(q) == count * max_query_len and len(k) == count * max_key_len:
-            pairs = len(q) * max_key_len
+            rows = [(max_query_len, max_key_len)] * count
         else:
-            pairs = sum(min(query, max_query_len) * seq for query, seq in self._rows())
+            rows = [(min(query, max_query_len), seq) for query, seq in self._rows()]
+        pairs = sum(visible_pairs(*row, 0) if causal else prod(row) for row in rows)
         self._add(q, 4 * q.shape[-1] * q.shape[-2] * pairs)
 
     def _cross(self, q: Tensor, k: Tensor, v: Tensor, starts: Tensor, rows: Tensor, *rest: Any) -> None:

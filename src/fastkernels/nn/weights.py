@@ -12,9 +12,10 @@
 rows first, the tensors that it consists of with their numbers of rows; a stack of matrices [E, N, K] counts
 as E N rows; rows that no checkpoint has because they are zero are called ZEROS. A split checkpoint tensor
 lists likewise the parameters that its rows go to. `spellings` are other names for whole parameters, packed
-or not: checkpoints that packed them already, or that call them otherwise. Norms that the model has no
-parameters for are folded first (folding.py), and filters of convolutions lie channels last (filters.py). A
-model carries its map as the attribute `weight_map`.
+or not: checkpoints that packed them already, or that call them otherwise. `prefixes` are beginnings of names
+and what some checkpoints write in their place. Norms that the model has no parameters for are folded first
+(folding.py), and filters of convolutions lie channels last (filters.py). A model carries its map as the
+attribute `weight_map`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _PLAIN_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 @dataclass(frozen=True)
 class WeightMap:
     """names, spellings: checkpoint tensor -> parameter; packed: parameter -> {checkpoint tensor: rows};
-    split: checkpoint tensor -> {parameter: rows}."""
+    split: checkpoint tensor -> {parameter: rows}; prefixes: how names begin -> how else they may."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     packed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class WeightMap:
     spellings: Mapping[str, str] = field(default_factory=dict)
     split: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     folding: Folding | None = None
+    prefixes: Mapping[str, str] = field(default_factory=dict)
 
     def under(self, theirs: str, ours: str = "") -> WeightMap:
         """The map of a part: `theirs` before all names of the checkpoint, `ours` before all parameters."""
@@ -64,6 +66,7 @@ class WeightMap:
                 for name, parts in self.split.items()
             },
             self.folding,
+            {theirs + prefix: theirs + other for prefix, other in self.prefixes.items()},
         )
 
     def __or__(self, other: WeightMap) -> WeightMap:
@@ -75,7 +78,15 @@ class WeightMap:
             {**self.spellings, **other.spellings},
             {**self.split, **other.split},
             self.folding or other.folding,
+            {**self.prefixes, **other.prefixes},
         )
+
+    def spelled(self, name: str) -> Iterator[str]:
+        """A checkpoint tensor's name as the map has it: itself, or with the beginning that the map knows."""
+        yield name
+        for prefix, other in self.prefixes.items():
+            if name.startswith(other):
+                yield prefix + name.removeprefix(other)
 
     def ignores(self, name: str) -> bool:
         return any(_match(pattern, name) is not None for pattern in self.ignored)
@@ -182,7 +193,8 @@ def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Non
     missing = {source: name for name, place in places.items() for source in place.sources}
     misfits = Misfits()
     for name, tensor in weight_map.folding.fold(weights, misfits) if weight_map.folding else weights:
-        place = places.get(name) or _whole(weight_map.respelled(name), parameters, weight_map)
+        place = next((places[found] for found in weight_map.spelled(name) if found in places), None)
+        place = place or _whole(weight_map.respelled(name), parameters, weight_map)
         if place is None:
             if not weight_map.ignores(name):
                 misfits.unexpected.append(f"unexpected  {name} {list(tensor.shape)}")

@@ -100,7 +100,10 @@ class _Builder:
             # In serving the head reads one position of each row, so decode steps cover its shapes.
             with_head = batch.num_decodes == len(batch.seq_lens)
             of_what = "clips" if entry.clips else "latents" if entry.latents else "tokens"
-            calls = model.step(batch, with_head, of_what)
+            if entry.prompts:
+                calls = model.encode_prompts(batch, entry.prompts)
+            else:
+                calls = model.step(batch, with_head, of_what)
             self._fold([call for call in calls if call.task.level in entry.levels], source)
 
     def add(self, entry: TaskEntry, case: Case) -> None:
@@ -178,7 +181,7 @@ def _batches(config: ModelConfig) -> Iterator[tuple[str, BatchEntry, BatchSet]]:
 def _phase(batch: Batch, entry: BatchEntry, batch_set: BatchSet) -> Phase:
     if batch_set.held_out:
         return "held-out"
-    if entry.clips or batch.images:
+    if entry.clips or entry.prompts or batch.images:
         return "images" if entry.latents else "encode"
     if batch.grids:
         return "denoise" if batch.text else "encode"

@@ -87,13 +87,15 @@ class BatchEntry(Record):
     """One step of a served model, as `(count, query_len, seq_len)` runs, and how its tokens choose experts;
     of images, `(count, rows, columns)` of patches, each behind `text` tokens of its prompt, or one
     `(count, height, width)` in pixels. clips: the rows are audio clips with all encoder states. latents: the
-    images are latents to decode, and not in pixels."""
+    images are latents to decode, and not in pixels. prompts: the rows are prompts for this part of the
+    model."""
 
     rows: tuple[tuple[int, int, int], ...] = ()
     grids: tuple[tuple[int, int, int], ...] = ()
     text: int = 0
     clips: bool = False
     latents: bool = False
+    prompts: str = ""
     images: tuple[int, int, int] | None = None
     routing: Skew = "uniform"
     levels: tuple[Literal[1, 2, 3, 4], ...] = (1, 2, 3, 4)  # levels that take cases from this step

@@ -83,6 +83,14 @@ class Walk:
                 _sample(self.model, hidden[:rows])
         return self._calls
 
+    def encode_prompts(self, batch: Batch, part: str) -> list[TaskCall]:
+        """The calls of a pass of one of the model's text encoders over prompts of one length."""
+        self._calls = []
+        (length,) = set(batch.seq_lens)
+        with torch.device("meta"), use_step(None):
+            getattr(self.model, part)(torch.empty(len(batch.seq_lens), length, dtype=torch.int64))
+        return self._calls
+
     def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         bound = inspect.signature(module.forward).bind(*args, **kwargs)
         task, variant = self._classes[type(module)]

@@ -21,7 +21,9 @@ from fastkernels.runner.arrays import unpacked
 from fastkernels.runner.sides import SideFailure, SideHandle, Sides
 from fastkernels.score import calibrate
 
-NOISE_POINTWISE = ("modulated_layer_norm", "rms_norm", "rope_pairs", "activation", "group_norm")
+NOISE_POINTWISE = (
+    "modulated_layer_norm", "layer_norm", "rms_norm", "rope_pairs", "activation", "glu", "group_norm",
+)  # fmt: skip
 NOISE_ATTENTION = ("dense_attention",)
 AUDITED_IMAGES = 2  # of each timed run, generated again by the baseline if the run is audited
 WARM_UP_BATCHES = 2  # the second captures the graphs that the timed ones replay

@@ -60,8 +60,13 @@ class GenerationSide(ModelSide):
         return self.pipeline.stats()
 
     def _request(self, seed: int, height: int, width: int, prompt_len: int, steps: int) -> ImageRequest:
-        """A prompt is random features from the image's seed, drawn here: they are large, the seed is not."""
-        generator = torch.Generator().manual_seed(seed)
-        text_SJ = torch.randn(prompt_len, self.pipeline.model.text_features, generator=generator)
-        pooled_P = torch.randn(self.pipeline.model.pooled_features, generator=generator)
-        return ImageRequest(text_SJ, pooled_P, height, width, steps, seed=seed, output="latent")
+        """A prompt is random ids from the image's seed; of a model without text encoders random features,
+        drawn here: they are large, the seed is not."""
+        model, generator = self.model, torch.Generator().manual_seed(seed)
+        if model.text_encoder is None:
+            text = torch.randn(prompt_len, model.text_features, generator=generator)
+            pooled = torch.randn(model.pooled_features, generator=generator)
+        else:
+            text = torch.randint(model.t5_vocab, (prompt_len,), generator=generator)
+            pooled = torch.randint(model.clip_vocab, (model.clip_length,), generator=generator)
+        return ImageRequest(text, pooled, height, width, steps, seed=seed, output="latent")

@@ -1,10 +1,11 @@
-"""Bidirectional attention of packed rows: every query of a row sees every key of the row.
+"""Attention of packed rows: every query of a row sees every key of the row, or, causal, those up to itself.
 
-    o[i] = sum_j softmax_j(scale q[i] . k[j]) v[j]        j in the row of i
+    o[h, i] = sum_j softmax_j(scale q[h, i] . k[h, j] + bias[h, i, j]) v[h, j]        j in the row of i
 
-B rows, T tokens in all, H heads, K head size. Rows lie one behind the other; cu_seqlens says where each
-begins. The pooled variant has one query for each row. Softmax and sums in at least float32; o has the dtype
-of the query.
+B rows, T tokens in all, H heads, K head size, S places of a row. Rows lie one behind the other;
+cu_seqlens says where each begins. The bias, if there is one, goes by the places of query and key in their
+row. The pooled variant has one query for each row. Softmax and sums in at least float32; o has the dtype of
+the query.
 Mirrors vllm.model_executor.layers.attention.mm_encoder_attention.MMEncoderAttention (and
 flash_attn.flash_attn_varlen_func with causal=False).
 """
@@ -18,17 +19,24 @@ from fastkernels import kernels
 
 
 class DenseAttention(nn.Module):
-    def __init__(self, scale: float) -> None:
+    def __init__(self, scale: float, causal: bool = False) -> None:
         super().__init__()
-        self.scale = scale
+        self.scale, self.causal = scale, causal
 
     def forward(
-        self, query_THK: Tensor, key_THK: Tensor, value_THK: Tensor, cu_seqlens: Tensor, max_seqlen: int
+        self,
+        query_THK: Tensor,
+        key_THK: Tensor,
+        value_THK: Tensor,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+        bias_HSS: Tensor | None = None,
     ) -> Tensor:
-        """query, key and value [T, H, K], cu_seqlens int32 [B+1] from 0 to T -> [T, H, K]"""
-        starts = (cu_seqlens, cu_seqlens)
+        """query, key and value [T, H, K], cu_seqlens int32 [B+1] from 0 to T, bias [H, S, S], S at least
+        that of the longest row -> [T, H, K]"""
+        starts, extent = (cu_seqlens, cu_seqlens), (max_seqlen, max_seqlen)
         return kernels.dense_attention(
-            query_THK, key_THK, value_THK, *starts, self.scale, max_seqlen, max_seqlen
+            query_THK, key_THK, value_THK, *starts, self.scale, *extent, self.causal, bias_HSS
         )
 
 

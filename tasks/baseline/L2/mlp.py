@@ -2,28 +2,29 @@
 
     y = act(x W1^T + b1) W2^T + b2
 
-T tokens, D hidden, F intermediate; W1 [F, D], W2 [D, F]. activation: gelu, gelu_tanh. Rounded to the dtype of
-x after each product and after the activation.
-Mirrors transformers.models.siglip2.modeling_siglip2.Siglip2MLP (vLLM: siglip2.Siglip2MLP; timm: layers.Mlp).
+T tokens, D hidden, F intermediate; W1 [F, D], W2 [D, F]. activation: gelu, gelu_tanh, quick_gelu. Rounded to
+the dtype of x after each product and after the activation.
+Mirrors transformers.models.siglip2.modeling_siglip2.Siglip2MLP (vLLM: siglip2.Siglip2MLP, clip.CLIPMLP; timm:
+layers.Mlp).
 """
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ..L1.activation import GELU
+from ..L1.activation import GELU, QuickGELU
 from .parallel_linear import ColumnParallelLinear, RowParallelLinear
 
-APPROXIMATE = {"gelu": "none", "gelu_tanh": "tanh"}
+ACTIVATIONS = {"gelu": GELU, "gelu_tanh": lambda: GELU("tanh"), "quick_gelu": QuickGELU}
 
 
 class MLP(nn.Module):
     def __init__(self, hidden_size: int, intermediate_size: int, activation: str, bias: bool = True) -> None:
         super().__init__()
-        if activation not in APPROXIMATE:
-            raise ValueError(f"activation must be one of {', '.join(APPROXIMATE)}, not {activation!r}")
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}")
         self.fc1 = ColumnParallelLinear(hidden_size, intermediate_size, bias)
-        self.activation_fn = GELU(APPROXIMATE[activation])
+        self.activation_fn = ACTIVATIONS[activation]()
         self.fc2 = RowParallelLinear(intermediate_size, hidden_size, bias)
 
     def forward(self, hidden_states: Tensor) -> Tensor:

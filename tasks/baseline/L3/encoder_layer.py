@@ -1,10 +1,14 @@
-"""One pre-norm layer of a speech encoder over packed clips.
+"""One pre-norm layer of an encoder over packed rows, of audio clips or of prompts.
 
-    a = x + attention(layer_norm(x; w1, b1))
-    y = a + mlp(layer_norm(a; w2, b2))            float16: cut to +-(65504 - 1000), before it overflows
+    a = x + attention(norm(x; w1, b1))
+    y = a + mlp(norm(a; w2, b2))
 
-T tokens of B clips, D hidden. Rounded to the dtype of x after each sum.
-Mirrors vllm.model_executor.models.whisper.WhisperEncoderLayer.
+T tokens of B rows of up to S tokens, D hidden, H heads, K head size. The default has layer norms and an MLP,
+and is causal where that is asked for; t5 has RMS norms, a gated MLP and no biases, but a bias of its scores,
+which are not scaled. Rounded to the dtype of x after each sum. In float16 y (of t5 a too) is cut to
++-(65504 - 1000), before it overflows.
+Mirrors vllm.model_executor.models.whisper.WhisperEncoderLayer (also transformers' CLIPEncoderLayer, less the
+cut) and, as encoder, transformers.models.t5.modeling_t5.T5Block.
 """
 
 from __future__ import annotations
@@ -13,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from ..L1.layer_norm import LayerNorm
+from ..L1.rms_norm import RMSNorm
 from ..L2.encoder_attention import EncoderAttention
+from ..L2.gated_mlp import GatedMLP
 from ..L2.mlp import MLP
 
 # transformers' margin, so that the next layer's sums stay finite.
@@ -22,17 +28,52 @@ LARGEST_HALF = torch.finfo(torch.float16).max - 1000
 
 class EncoderLayer(nn.Module):
     def __init__(
-        self, hidden_size: int, intermediate_size: int, num_heads: int, activation: str = "gelu"
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        num_heads: int,
+        activation: str = "gelu",
+        layer_norm_eps: float = 1e-5,
+        causal: bool = False,
     ) -> None:
         super().__init__()
-        self.self_attn_layer_norm = LayerNorm(hidden_size)
-        self.self_attn = EncoderAttention(hidden_size, num_heads)
-        self.final_layer_norm = LayerNorm(hidden_size)
+        self.self_attn_layer_norm = LayerNorm(hidden_size, layer_norm_eps)
+        self.self_attn = EncoderAttention(hidden_size, num_heads, causal=causal)
+        self.final_layer_norm = LayerNorm(hidden_size, layer_norm_eps)
         self.mlp = MLP(hidden_size, intermediate_size, activation)
 
     def forward(self, hidden_states: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
         """hidden_states [T, D], cu_seqlens int32 [B+1] -> [T, D]"""
         normed_TD = self.self_attn_layer_norm(hidden_states)
         a_TD = hidden_states + self.self_attn(normed_TD, cu_seqlens, max_seqlen)
-        y_TD = a_TD + self.mlp(self.final_layer_norm(a_TD))
-        return y_TD.clamp(-LARGEST_HALF, LARGEST_HALF) if y_TD.dtype == torch.float16 else y_TD
+        return _cut(a_TD + self.mlp(self.final_layer_norm(a_TD)))
+
+
+class T5Block(nn.Module):
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        num_heads: int,
+        head_size: int,
+        activation: str = "gelu_tanh",
+        eps: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        self.self_attn_layer_norm = RMSNorm(hidden_size, eps)
+        self.self_attn = EncoderAttention(hidden_size, num_heads, bias=False, head_size=head_size, scale=1.0)
+        self.final_layer_norm = RMSNorm(hidden_size, eps)
+        self.mlp = GatedMLP(hidden_size, intermediate_size, activation)
+
+    def forward(
+        self, hidden_states: Tensor, attention_bias: Tensor, cu_seqlens: Tensor, max_seqlen: int
+    ) -> Tensor:
+        """hidden_states [T, D], attention_bias [H, S, S], S at least that of the longest row, cu_seqlens
+        int32 [B+1] -> [T, D]"""
+        normed_TD = self.self_attn_layer_norm(hidden_states)
+        a_TD = _cut(hidden_states + self.self_attn(normed_TD, cu_seqlens, max_seqlen, attention_bias))
+        return _cut(a_TD + self.mlp(self.final_layer_norm(a_TD)))
+
+
+def _cut(x_TD: Tensor) -> Tensor:
+    return x_TD.clamp(-LARGEST_HALF, LARGEST_HALF) if x_TD.dtype == torch.float16 else x_TD

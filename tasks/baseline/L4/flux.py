@@ -1,5 +1,7 @@
-"""FLUX.1: the velocity of an image's latents, given their noise level and a prompt; latents to an image.
+"""FLUX.1: a prompt to features, the velocity of an image's latents given their noise level and the prompt,
+latents to an image.
 
+    prompt = t5(ids),  pooled = clip(ids)
     x = embed(latents),  y = embed(prompt);  (y, x) = double_i(x, y) for each i
     z = [y | x];  z = single_i(z) for each i;  v = adaptive_norm(z_image) W^T + b
     image = clamp(decoder(latents / scaling + shift) / 2 + 1/2, 0, 1)
@@ -7,12 +9,14 @@
 B requests, L tokens of an image (2 x 2 latents each), S of its prompt, C channels, J and P features of the
 prompt's encoders, D hidden, K head size; Y, X rows and columns of latents, 8 pixels apart. Parameters and
 activations have the dtype of the module; timestep, guidance, the table of rotations and images are float32.
-`config` has a section for each part, as diffusers writes it into the folder of that name: `transformer` and
-`vae`. Without `vae` there is no decoder; the configuration of a transformer alone stands for its section.
+`config` has a section for each part, as diffusers writes it into the folder of that name: `transformer`,
+`vae`, `text_encoder` (CLIP) and `text_encoder_2` (T5). Without `vae` there is no decoder, without the text
+encoders prompts are features; the configuration of a transformer alone stands for its section.
 Mirrors diffusers.FluxPipeline: `forward` is
 diffusers.models.transformers.transformer_flux.FluxTransformer2DModel, except that timestep and guidance come
 as they are embedded (times 1000, and rounded as the caller wants it), `decode` the decoder of
-diffusers.AutoencoderKL with what is done before and after it.
+diffusers.AutoencoderKL with what is done before and after it; `text_encoder` and `text_encoder_2` are called
+by themselves.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.text_config import clip_arguments, clip_weights, t5_arguments, t5_weights
 from fastkernels.nn.vae_config import decoder_arguments, decoder_weights
 from fastkernels.nn.weights import WeightMap
 
@@ -32,6 +37,7 @@ from ..L1.linear import Linear
 from ..L2.adaptive_norm import AdaLayerNormContinuous
 from ..L2.timestep_embedding import CombinedTimestepGuidanceTextProjEmbeddings
 from ..L3.diffusion_block import FluxSingleTransformerBlock, FluxTransformerBlock
+from ..L3.text_encoder import CLIPTextModel, T5EncoderModel
 from ..L3.vae_decoder import Decoder
 
 MLP_RATIO, ROPE_THETA, EPS = 4, 10000.0, 1e-6  # not in the configuration
@@ -78,6 +84,18 @@ class FluxPipeline(nn.Module):
             self.latents_shift = vae_reader.number("shift_factor", default=0.0)
             self.weight_map |= decoder_weights(arguments["block_out_channels"][-1]).under("vae.", "vae.")
 
+        self.text_encoder: CLIPTextModel | None = None
+        self.text_encoder_2: T5EncoderModel | None = None
+        if (readers := text_readers(config)) is not None:
+            clip, t5 = clip_arguments(readers[0]), t5_arguments(readers[1])
+            require_features(readers[0], "hidden_size", self.pooled_features, "pooled_projection_dim")
+            require_features(readers[1], "d_model", self.text_features, "joint_attention_dim")
+            self.text_encoder, self.text_encoder_2 = CLIPTextModel(**clip), T5EncoderModel(**t5)
+            self.clip_vocab, self.clip_length = clip["vocab_size"], clip["max_length"]
+            self.t5_vocab = t5["vocab_size"]
+            self.weight_map |= clip_weights(clip).under("text_encoder.", "text_encoder.")
+            self.weight_map |= t5_weights(t5).under("text_encoder_2.", "text_encoder_2.")
+
     def forward(
         self,
         hidden_states: Tensor,
@@ -116,6 +134,23 @@ def sections(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str,
     if "transformer" not in config:
         return config, None
     return config["transformer"], config.get("vae")
+
+
+def text_readers(config: Mapping[str, Any]) -> tuple[ConfigReader, ConfigReader] | None:
+    """Of the sections of CLIP and T5; None where there are none. A UsageError where one lacks the other."""
+    reader = ConfigReader(config)
+    names = ("text_encoder", "text_encoder_2")
+    there = [name for name in names if "transformer" in config and reader.has(name)]
+    if len(there) == 1:
+        (lacking,) = set(names) - set(there)
+        raise reader.error(lacking, f"is missing, but {there[0]} is there: a prompt needs both or neither")
+    return (reader.section(names[0]), reader.section(names[1])) if there else None
+
+
+def require_features(encoder: ConfigReader, key: str, needed: int, wanted_by: str) -> None:
+    """UsageError unless a text encoder gives as many features as the transformer takes."""
+    if (found := encoder.integer(key)) != needed:
+        raise encoder.error(key, f"{found}, but the transformer's {wanted_by} is {needed}")
 
 
 def require_tokens(vae: ConfigReader, latent_channels: int, in_channels: int) -> None:

@@ -41,7 +41,7 @@ def test_reference_is_exact_in_float64(case):
 def test_large_values_stay_finite(impl):
     """exp overflows float32 at 89: the logarithm of a sigmoid is then x itself, or 0."""
     x = torch.tensor([[-1e4, -200.0, 0.0, 200.0]])
-    for name in ("gelu", "gelu_tanh", "silu"):
+    for name in ("gelu", "gelu_tanh", "quick_gelu", "silu"):
         y = kernels.activation(x, name, impl=impl)
         torch.testing.assert_close(y, torch.tensor([[0.0, 0.0, 0.0, 200.0]]))
     y = kernels.activation(x, "log_sigmoid", impl=impl)
@@ -49,5 +49,5 @@ def test_large_values_stay_finite(impl):
 
 
 def test_unknown_activation():
-    with pytest.raises(ValueError, match="gelu, gelu_tanh, log_sigmoid, silu"):
+    with pytest.raises(ValueError, match="gelu, gelu_tanh, log_sigmoid, quick_gelu, silu"):
         kernels.activation(torch.ones(1, 4), "relu")  # pyright: ignore

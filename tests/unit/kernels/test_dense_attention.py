@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fastkernels import kernels
+from fastkernels.errors import KernelError
 from fastkernels.kernels.dense_attention import reference
 from fastkernels.kernels.plans import plan_scope
 from tests.encoder_cases import dense_case
@@ -23,6 +24,13 @@ ROWS = {
     "tiles": ([129, 64, 1], [129, 64, 1]),
 }
 each = pytest.mark.parametrize("rows", ROWS.values(), ids=list(ROWS))
+SELF_ROWS = [name for name, (queries, keys) in ROWS.items() if queries == keys]
+# What a decoder's causal mask, a bias by distance, and both at once ask for.
+KINDS = {
+    "causal": {"causal": True},
+    "biased": {"biased": True},
+    "causal-biased": {"causal": True, "biased": True},
+}
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -40,6 +48,39 @@ def test_head_dimensions_that_are_no_power_of_two(impl, head_dim):
     case.check(kernels.dense_attention(*case.args, impl=impl))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", SELF_ROWS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
+def test_causal_and_biased_rows(impl, kind, name, dtype):
+    case = dense_case(*ROWS[name], dtype=dtype, **KINDS[kind])
+    if impl == "torch" and len(KINDS[kind]) == 2:
+        with pytest.raises(KernelError, match="not both"):
+            kernels.dense_attention(*case.args, impl=impl)
+        return
+    case.check(kernels.dense_attention(*case.args, impl=impl))
+
+
+@pytest.mark.parametrize("name", ["cross", "pooled", "pooled-equal", "some-without-queries"])
+@pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
+def test_a_bias_of_queries_and_other_keys(impl, name):
+    case = dense_case(*ROWS[name], biased=True)
+    case.check(kernels.dense_attention(*case.args, impl=impl))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reference_of_causal_and_biased_rows_is_exact_in_float64(kind):
+    case = dense_case([5, 70, 1], [5, 70, 1], dtype=torch.float64, **KINDS[kind])
+    case.check(kernels.dense_attention(*case.args, impl="reference"))
+
+
+@pytest.mark.parametrize("impl", ["cudnn", "flash_attn", "aten_flash"])
+def test_libraries_refuse_a_bias(impl):
+    unsupported = pytest.importorskip(f"fastkernels.kernels.dense_attention.{impl}").unsupported
+    case = dense_case([7], [7], dtype=torch.bfloat16, biased=True)
+    assert unsupported("dense_attention", *case.args) == "serves no bias"
+
+
 @each
 def test_reference_is_exact_in_float64(rows):
     case = dense_case(*rows, dtype=torch.float64)
@@ -49,9 +90,9 @@ def test_reference_is_exact_in_float64(rows):
 @pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
 def test_bounds_of_the_lengths_may_be_larger(impl):
     """A replayed graph knows only the longest row that it serves."""
-    case = dense_case([5, 9], [5, 9])
-    *tensors, scale, _, _ = case.args
-    case.check(kernels.dense_attention(*tensors, scale, 64, 64, impl=impl))
+    for kind in ({"causal": True}, {"biased": True}):
+        case = dense_case([5, 9], [5, 9], **kind)
+        case.check(kernels.dense_attention(*case.args[:6], 64, 64, *case.args[8:], impl=impl))
 
 
 def test_lengths_are_read_once_in_a_scope():
@@ -64,5 +105,6 @@ def test_lengths_are_read_once_in_a_scope():
 
 def test_reference_in_tiles_of_queries(monkeypatch):
     monkeypatch.setattr(reference, "MAX_ELEMENTS", 3 * 70 * 4)
-    case = dense_case([70, 5], [70, 5])
-    case.check(kernels.dense_attention(*case.args, impl="reference"))
+    for kind in ({}, *KINDS.values()):
+        case = dense_case([70, 5], [70, 5], **kind)
+        case.check(kernels.dense_attention(*case.args, impl="reference"))

@@ -122,7 +122,7 @@ def test_layer_norm(dim, rows):
     check(ptx(layer_norm._normalise_rows, {**BF16_ROWS, "eps": "fp32"}, constants, rows * width))
 
 
-@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "log_sigmoid"])
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "log_sigmoid", "quick_gelu"])
 def test_activation(name):
     types = {**BF16_ROWS, "factor": "fp32"}
     constants = {"inner": 1, "F": 4304, "NAME": name, "ROWS": 2, "WIDTH": 1024}
@@ -136,13 +136,15 @@ def test_resize_grid():
     assert ".local" not in code
 
 
+@pytest.mark.parametrize(("causal", "biased"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("head_dim", [64, 72, 128])
-def test_dense_attention_uses_the_tensor_cores(head_dim):
+def test_dense_attention_uses_the_tensor_cores(head_dim, causal, biased):
     dims = max(16, triton.next_power_of_2(head_dim))
     queries, keys, _, stages = dense_attention.SHAPES[2, dims]
-    types = {**dict.fromkeys(("query", "key", "value", "out"), "*bf16"), "scale": "fp32",
+    types = {**dict.fromkeys(("query", "key", "value", "bias", "out"), "*bf16"), "scale": "fp32",
              **dict.fromkeys(("query_starts", "key_starts"), "*i32")}  # fmt: skip
-    constants = {"H": 16, "K": head_dim, "M": queries, "TILE": keys, "DIMS": dims, "STAGES": stages}
+    constants = {"H": 16, "K": head_dim, "M": queries, "TILE": keys, "DIMS": dims, "STAGES": stages,
+                 "CAUSAL": causal, "BIAS": biased}  # fmt: skip
     code = ptx(dense_attention._attend, types, constants, 8 * 512)
     assert "wgmma.mma_async" in code
     assert ".local" not in code

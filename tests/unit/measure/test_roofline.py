@@ -234,6 +234,22 @@ def test_dense_attention_counts_pairs_within_a_row_and_pooling_counts_keys():
         assert counted.written_bytes == rows * H * K * BF16
 
 
+@pytest.mark.parametrize("rows", [((2, 5, 5), (1, 9, 9)), ((3, 7, 7),)], ids=["ragged", "equal"])
+def test_causal_attention_counts_what_a_query_sees_and_reads_its_bias(rows):
+    batch = Batch(rows=rows)
+    tokens, longest = batch.num_tokens, max(batch.seq_lens)
+    names = ("query_THK", "key_THK", "value_THK")
+    inputs = {
+        **{name: tensor(tokens, H, K) for name in names},
+        "cu_seqlens": tensor(len(batch.seq_lens) + 1, dtype="int32", draw="step.query_starts"),
+        "max_seqlen": longest,
+        "bias_HSS": tensor(H, longest, longest),
+    }
+    counted = count("L1/dense_attention", {"scale": 1.0, "causal": True}, inputs, batch=batch)
+    assert counted.flops["bfloat16"] == 4 * H * K * sum(n * (n + 1) // 2 for n in batch.seq_lens)
+    assert counted.read_bytes == (3 * tokens * H * K + H * longest**2) * BF16 + 4 * (len(batch.seq_lens) + 1)
+
+
 @pytest.mark.parametrize("window", [0, 1, 3, 8, 100])
 @pytest.mark.parametrize(("query_len", "seq_len"), [(1, 1), (1, 9), (5, 5), (5, 12), (12, 12)])
 def test_visible_pairs_and_keys_against_the_mask(query_len, seq_len, window):

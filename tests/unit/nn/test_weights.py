@@ -94,6 +94,22 @@ def test_declared_leftovers_are_ignored_and_others_are_not():
         load_weights(Model(), [*checkpoint().items(), ("layers.1.rope.extra.inv_freq", torch.ones(2))])
 
 
+@pytest.mark.parametrize("part", ["", "part."])
+def test_names_may_begin_otherwise(part: str):
+    model, tensors = Model(), checkpoint()
+    model.weight_map = (model.weight_map.under("net.") | WeightMap(prefixes={"net.": ""})).under(part)
+    usual = {f"{part}net.{name}": tensor for name, tensor in tensors.items()}
+    for given in (usual, {f"{part}{name}": tensor for name, tensor in tensors.items()}):
+        for parameter in model.parameters():
+            parameter.data.zero_()
+        load_weights(model, given.items())
+        assert all(torch.equal(tensor, usual[name]) for name, tensor in export_weights(model))
+    with pytest.raises(WeightsError, match=rf"{part}tok\.weight given twice"):
+        load_weights(model, [*usual.items(), (f"{part}tok.weight", tensors["tok.weight"])])
+    with pytest.raises(WeightsError, match=r"unexpected  other\.tok\.weight"):
+        load_weights(model, [*usual.items(), ("other.tok.weight", tensors["tok.weight"])])
+
+
 def test_all_problems_are_reported_at_once():
     tensors = checkpoint()
     del tensors["layers.0.k.weight"], tensors["tok.weight"]

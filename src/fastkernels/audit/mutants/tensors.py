@@ -8,6 +8,7 @@ swapped     two arguments of one shape and dtype
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from itertools import combinations
 
@@ -100,7 +101,7 @@ def _layout(subject: Subject, draw: Draw, name: str, spec: TensorSpec) -> list[C
     if field == "seq_lens":
         return [_off_by_one(name, lambda x: x - 1), _stale_padding(subject, draw, name)]
     if field == "query_starts":
-        return [_moved_start(draw, name)]
+        return [_moved_start(subject, draw, name)]
     return [_other_rows_blocks(name, spec)]
 
 
@@ -133,13 +134,16 @@ def _stale_padding(subject: Subject, draw: Draw, name: str) -> Change | NotAppli
     )
 
 
-def _moved_start(draw: Draw, name: str) -> Change | NotApplicable:
-    """The last query of a row goes to the row behind it, which may then be longer than any was."""
+def _moved_start(subject: Subject, draw: Draw, name: str) -> Change | NotApplicable:
+    """The last query of a row goes to the row behind it, which may then be longer than any was, but not than
+    a bias of the scores."""
     what = f"{name} off by one"
-    starts_B1 = draw.inputs[name]
-    movable = ((starts_B1.diff()[:-1]) > 1).nonzero()
+    lens_B = draw.inputs[name].diff()
+    places = [spec.shape[-1] for spec in subject.specs.values() if spec.draw == "by_place"]
+    has_room_B = lens_B[1:] < min(places, default=math.inf)
+    movable = ((lens_B[:-1] > 1) & has_room_B).nonzero()
     if not len(movable):
-        return NotApplicable("mutant", what, "no row with two queries has a row behind it")
+        return NotApplicable("mutant", what, "no row with two queries has a row behind it that can grow")
     at = int(movable[0]) + 1
 
     def moved(draw: Draw) -> Tensors:

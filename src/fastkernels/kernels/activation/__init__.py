@@ -4,6 +4,7 @@
 
     gelu(x) = x/2 (1 + erf(x / sqrt 2))      gelu_tanh(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
     log_sigmoid(x) = log(1 / (1 + exp(-x)))  silu(x) = x / (1 + exp(-x))
+    quick_gelu(x) = x / (1 + exp(-1.702 x))
 
 T tokens · F features. In float32 (float64 stays float64), rounded once to the dtype of x. The log-sigmoid is
 never positive, and accurate where it is close to zero; with its divisor it is the log-space gate of linear
@@ -19,7 +20,7 @@ from torch import Tensor
 from fastkernels.kernels.activation import reference
 from fastkernels.kernels.base import Implementation, Kernel
 
-Name = Literal["gelu", "gelu_tanh", "log_sigmoid", "silu"]
+Name = Literal["gelu", "gelu_tanh", "log_sigmoid", "quick_gelu", "silu"]
 
 _activation = Kernel(
     "activation",

@@ -20,11 +20,21 @@ def _log_sigmoid(x: Tensor) -> Tensor:
     return x.clamp(max=0) - torch.log1p(torch.exp(-x.abs()))
 
 
+def _quick_gelu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
 def _silu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(x)
 
 
-ACTIVATIONS = {"gelu": _gelu, "gelu_tanh": _gelu_tanh, "log_sigmoid": _log_sigmoid, "silu": _silu}
+ACTIVATIONS = {
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "log_sigmoid": _log_sigmoid,
+    "quick_gelu": _quick_gelu,
+    "silu": _silu,
+}
 
 
 def activation(x_TF: Tensor, name: str, divisor: float) -> Tensor:

@@ -5,13 +5,22 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+def _quick_gelu(x: Tensor) -> Tensor:
+    """PyTorch has no operator for it, so 16-bit elements are widened here."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return torch.sigmoid(1.702 * wide).mul_(wide).to(x.dtype)
+
 
 _OPERATORS = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "log_sigmoid": F.logsigmoid,
+    "quick_gelu": _quick_gelu,
     "silu": F.silu,
 }
 

@@ -1,10 +1,11 @@
-"""Bidirectional attention of packed rows: every query of a row sees every key of the row.
+"""Attention of packed rows: every query of a row sees every key of the row, or those up to itself.
 
-    o[i] = softmax(scale * q[i] K^T) V        over the keys of i's row
+    o[h, i] = softmax(scale * q[h, i] K[h]^T + bias[h, i]) V[h]        over the keys of i's row
 
 T query tokens · S key tokens · B rows · H heads · K head dim. Rows are packed one behind the other, queries
-and keys each by their own starts: self-attention gives the same starts twice, pooling one query a row.
-Softmax and sums in at least float32, rounded to the dtype of the query.
+and keys each by their own starts: self-attention gives the same starts twice, pooling one query a row. A bias
+is added to the scores by the places of query and key in their row, alike for all rows. Causal: query i of a
+row sees its keys 0 .. i. Softmax and sums in at least float32, rounded to the dtype of the query.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from fastkernels.kernels.dense_attention import reference
 _dense_attention = Kernel(
     "dense_attention",
     "(Tensor query, Tensor key, Tensor value, Tensor query_starts, Tensor key_starts, float scale, "
-    "SymInt max_query_len, SymInt max_key_len) -> Tensor",
+    "SymInt max_query_len, SymInt max_key_len, bool causal, Tensor? bias) -> Tensor",
     reference.dense_attention,
     fake=lambda q_THK, *_: q_THK.new_empty(q_THK.shape),
     implementations=(
@@ -40,6 +41,8 @@ def dense_attention(
     scale: float,
     max_query_len: int,
     max_key_len: int,
+    causal: bool = False,
+    bias_HQS: Tensor | None = None,
     *,
     impl: str | None = None,
 ) -> Tensor:
@@ -48,7 +51,9 @@ def dense_attention(
     The last dimension of q, k and v is contiguous; all have one dtype. Row b owns queries query_starts_B1[b]
     .. query_starts_B1[b + 1] - 1 and keys likewise; int32, from 0 to T and to S. A row with queries has
     keys. scale: factor of the scores, usually K ** -0.5. max_query_len, max_key_len: of the longest row (or
-    upper bounds), known to the host. Raises KernelError when `impl` cannot serve the call.
+    upper bounds), known to the host. causal: rows have as many queries as keys. bias: finite, in the dtype of
+    the query, at least as long as the longest row, its last dimension contiguous. Raises KernelError when
+    `impl` cannot serve the call.
     """
-    starts = (query_starts_B1, key_starts_B1)
-    return _dense_attention(q_THK, k_SHK, v_SHK, *starts, scale, max_query_len, max_key_len, impl=impl)
+    starts, extent = (query_starts_B1, key_starts_B1), (max_query_len, max_key_len)
+    return _dense_attention(q_THK, k_SHK, v_SHK, *starts, scale, *extent, causal, bias_HQS, impl=impl)

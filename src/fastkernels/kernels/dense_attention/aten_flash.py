@@ -8,10 +8,10 @@ from torch import Tensor
 from fastkernels.kernels.dense_attention import limits
 
 
-def unsupported(kernel: str, q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, *_: object) -> str | None:
-    if torch.cuda.get_device_capability(q_THK.device) < (8, 0):
-        return "needs compute capability 8.0"
-    return limits.flash(q_THK, k_SHK, v_SHK)
+def unsupported(kernel: str, q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, *rest: object) -> str | None:
+    if reason := limits.flash(q_THK, k_SHK, v_SHK, bias=rest[-1]):
+        return reason
+    return "needs compute capability 8.0" if torch.cuda.get_device_capability(q_THK.device) < (8, 0) else None
 
 
 def dense_attention(
@@ -23,6 +23,8 @@ def dense_attention(
     scale: float,
     max_query_len: int,
     max_key_len: int,
+    causal: bool,
+    bias_HQS: Tensor | None,
 ) -> Tensor:
     # Not public, but what PyTorch's own SDPA calls; the GPU tests hold it to the formula.
     output, *_ = torch.ops.aten._flash_attention_forward(
@@ -34,7 +36,7 @@ def dense_attention(
         max_query_len,
         max_key_len,
         0.0,  # dropout
-        False,  # causal
+        causal,
         False,  # debug mask
         scale=scale,
     )

@@ -23,7 +23,11 @@ def unsupported(
     scale: float,
     max_query_len: int,
     max_key_len: int,
+    causal: bool,
+    bias_HQS: Tensor | None,
 ) -> str | None:
+    if bias_HQS is not None:
+        return "serves no bias"
     if (head_dim := q_THK.shape[-1]) > MAX_HEAD_DIM or head_dim % 8:
         return f"serves head dimensions up to {MAX_HEAD_DIM} that 8 divides, not {head_dim}"
     if not len(q_THK) or not are_equal(q_THK, k_SHK, query_starts_B1, max_query_len, max_key_len):
@@ -42,9 +46,11 @@ def dense_attention(
     scale: float,
     max_query_len: int,
     max_key_len: int,
+    causal: bool,
+    bias_HQS: Tensor | None,
 ) -> Tensor:
     rows = len(query_starts_B1) - 1
     q, k, v = (batched(x, rows) for x in (q_THK, k_SHK, v_SHK))
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        o_BHLK = F.scaled_dot_product_attention(q, k, v, scale=scale)
+        o_BHLK = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
     return o_BHLK.transpose(1, 2).reshape(q_THK.shape)

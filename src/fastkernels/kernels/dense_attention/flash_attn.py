@@ -8,8 +8,8 @@ from torch import Tensor
 from fastkernels.kernels.dense_attention import limits
 
 
-def unsupported(kernel: str, q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, *_: object) -> str | None:
-    return limits.flash(q_THK, k_SHK, v_SHK)
+def unsupported(kernel: str, q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, *rest: object) -> str | None:
+    return limits.flash(q_THK, k_SHK, v_SHK, bias=rest[-1])
 
 
 def dense_attention(
@@ -21,6 +21,8 @@ def dense_attention(
     scale: float,
     max_query_len: int,
     max_key_len: int,
+    causal: bool,
+    bias_HQS: Tensor | None,
 ) -> Tensor:
     return flash_attn_varlen_func(
         q_THK,
@@ -31,5 +33,5 @@ def dense_attention(
         max_seqlen_q=max_query_len,
         max_seqlen_k=max_key_len,
         softmax_scale=scale,
-        causal=False,
+        causal=causal,
     )

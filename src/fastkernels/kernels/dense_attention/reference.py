@@ -20,6 +20,8 @@ def dense_attention(
     scale: float,
     max_query_len: int,
     max_key_len: int,
+    causal: bool,
+    bias_HQS: Tensor | None,
 ) -> Tensor:
     dtype = torch.promote_types(q_THK.dtype, torch.float32)
     query_lens, key_lens = lengths(query_starts_B1, key_starts_B1)
@@ -28,8 +30,15 @@ def dense_attention(
         query_lens, key_lens, key_lens, query_lens))))  # fmt: skip
     for q, k, v, o in rows:
         k_HKL, v_HLK = k.to(dtype).permute(1, 2, 0), v.to(dtype).transpose(0, 1)
-        step = max(1, MAX_ELEMENTS // max(1, k_HKL.shape[0] * k_HKL.shape[2]))
-        for q_tile, o_tile in zip(q.split(step), o.split(step)):
-            scores_HQL = q_tile.to(dtype).transpose(0, 1) @ k_HKL * scale
-            o_tile.copy_((scores_HQL.softmax(-1) @ v_HLK).transpose(0, 1))
+        num_keys = k_HKL.shape[2]
+        step = max(1, MAX_ELEMENTS // max(1, k_HKL.shape[0] * num_keys))
+        for start in range(0, len(q), step):
+            tile = slice(start, min(start + step, len(q)))
+            scores_HQL = q[tile].to(dtype).transpose(0, 1) @ k_HKL * scale
+            if bias_HQS is not None:
+                scores_HQL += bias_HQS[:, tile, :num_keys]
+            if causal:
+                later_QL = torch.ones_like(scores_HQL[0], dtype=torch.bool).triu(start + 1)
+                scores_HQL.masked_fill_(later_QL, -torch.inf)
+            o[tile] = (scores_HQL.softmax(-1) @ v_HLK).transpose(0, 1)
     return o_THK

@@ -21,11 +21,15 @@ def unsupported(
     scale: float,
     max_query_len: int,
     max_key_len: int,
+    causal: bool,
+    bias_HQS: Tensor | None,
 ) -> str | None:
+    if causal and bias_HQS is not None:
+        return "serves a causal mask or a bias, not both"
     equal = are_equal(q_THK, k_SHK, query_starts_B1, max_query_len, max_key_len)
     if not equal and capturing(q_THK):
         return "reads lengths on the host: a CUDA graph would keep them"
-    return checks.not_alike(q_THK, k_SHK, v_SHK)
+    return checks.not_alike(q_THK, k_SHK, v_SHK, *(() if bias_HQS is None else (bias_HQS,)))
 
 
 def dense_attention(
@@ -37,10 +41,13 @@ def dense_attention(
     scale: float,
     max_query_len: int,
     max_key_len: int,
+    causal: bool,
+    bias_HQS: Tensor | None,
 ) -> Tensor:
     rows = len(query_starts_B1) - 1
     if rows and are_equal(q_THK, k_SHK, query_starts_B1, max_query_len, max_key_len):
-        return _attend(q_THK, k_SHK, v_SHK, rows, scale).reshape(q_THK.shape)
+        o_BLHK = _attend(q_THK, k_SHK, v_SHK, rows, scale, causal, bias_HQS)
+        return o_BLHK.reshape(q_THK.shape).contiguous()
     o_THK = torch.empty(q_THK.shape, dtype=q_THK.dtype, device=q_THK.device)
     query_lens, key_lens = lengths(query_starts_B1, key_starts_B1)
     parts = zip(
@@ -48,11 +55,21 @@ def dense_attention(
     )
     for q, k, v, o in parts:
         if len(q):
-            o.copy_(_attend(q, k, v, 1, scale)[0])
+            o.copy_(_attend(q, k, v, 1, scale, causal, bias_HQS)[0])
     return o_THK
 
 
-def _attend(q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, rows: int, scale: float) -> Tensor:
+def _attend(
+    q_THK: Tensor,
+    k_SHK: Tensor,
+    v_SHK: Tensor,
+    rows: int,
+    scale: float,
+    causal: bool,
+    bias_HQS: Tensor | None,
+) -> Tensor:
     """[B, T / B, H, K] of rows of one length."""
     q, k, v = (batched(x, rows) for x in (q_THK, k_SHK, v_SHK))
-    return F.scaled_dot_product_attention(q, k, v, scale=scale).transpose(1, 2)
+    mask_HQS = None if bias_HQS is None else bias_HQS[:, : q.shape[2], : k.shape[2]]
+    o_BHLK = F.scaled_dot_product_attention(q, k, v, mask_HQS, is_causal=causal, scale=scale)
+    return o_BHLK.transpose(1, 2)

@@ -1,8 +1,8 @@
 """dense_attention in Triton: a program for each tile of a row's queries and head.
 
-    s = scale log2(e) q k^T,  m = max_j s_j,  o = sum_j 2^(s_j - m) v_j / sum_j 2^(s_j - m)
+    s = log2(e) (scale q k^T + bias),  m = max_j s_j,  o = sum_j 2^(s_j - m) v_j / sum_j 2^(s_j - m)
 
-online over key tiles.
+online over key tiles; a causal tile of queries stops at its own last key.
 
 The tiles of packed rows are found on the device: row b starts at tile query_starts[b] // M + b, so
 T // M + B programs suffice whatever the lengths are, and those that find no queries return.
@@ -38,19 +38,20 @@ SHAPES = {
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
-def unsupported(kernel: str, q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, *_: object) -> str | None:
-    if not q_THK.stride(-1) == k_SHK.stride(-1) == v_SHK.stride(-1) == 1:
+def unsupported(kernel: str, q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, *rest: object) -> str | None:
+    tensors = [x for x in (q_THK, k_SHK, v_SHK, rest[-1]) if isinstance(x, Tensor)]
+    if any(x.stride(-1) != 1 for x in tensors):
         return "needs a contiguous last dimension"
     if (head_dim := q_THK.shape[-1]) > 256:
         return f"serves head dimensions up to 256, not {head_dim}"
-    return checks.not_float32_compute(q_THK, k_SHK, v_SHK)
+    return checks.not_float32_compute(*tensors)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _attend(query, key, value, query_starts, key_starts, out, scale, num_rows,
-            q_stride_t, q_stride_h, k_stride_s, k_stride_h, v_stride_s, v_stride_h,
+def _attend(query, key, value, query_starts, key_starts, bias, out, scale, num_rows,
+            q_stride_t, q_stride_h, k_stride_s, k_stride_h, v_stride_s, v_stride_h, b_stride_h, b_stride_q,
             H: tl.constexpr, K: tl.constexpr, M: tl.constexpr, TILE: tl.constexpr, DIMS: tl.constexpr,
-            STAGES: tl.constexpr):  # fmt: skip
+            STAGES: tl.constexpr, CAUSAL: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
     # Heads vary fastest, so programs that run together read one row's keys.
     head, tile = tl.program_id(0), tl.program_id(1)
     row = row_of_tile(query_starts, num_rows, tile, M)
@@ -69,17 +70,28 @@ def _attend(query, key, value, query_starts, key_starts, out, scale, num_rows,
     k_head = key + first_key.to(tl.int64) * k_stride_s + head * k_stride_h
     v_head = value + first_key.to(tl.int64) * v_stride_s + head * v_stride_h
 
+    b_head = bias + head.to(tl.int64) * b_stride_h
+    # Queries of a causal tile see nothing behind its last one.
+    end = tl.minimum(key_len, first_query + M) if CAUSAL else key_len
+
     to_log2 = scale * LOG2_E
     top = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     acc = tl.zeros([M, DIMS], tl.float32)
-    for start in tl.range(0, key_len, TILE, num_stages=STAGES):
+    for start in tl.range(0, end, TILE, num_stages=STAGES):
         here = start + j < key_len
         held = here[:, None] & (d < K)[None, :]
         at = (start + j).to(tl.int64)[:, None]
         k = tl.load(k_head + at * k_stride_s + d[None, :], mask=held, other=0.0)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * to_log2
-        scores = tl.where(here[None, :], scores, float("-inf"))
+        if BIAS:
+            there = (i < query_len)[:, None] & here[None, :]
+            at_bias = i.to(tl.int64)[:, None] * b_stride_q + (start + j)[None, :]
+            scores += tl.load(b_head + at_bias, mask=there, other=0.0).to(tl.float32) * LOG2_E
+        seen = here[None, :]
+        if CAUSAL:
+            seen = seen & ((start + j)[None, :] <= i[:, None])
+        scores = tl.where(seen, scores, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, 1))
         weights = tl.exp2(scores - new_top[:, None])
         shrink = tl.exp2(top - new_top)
@@ -101,6 +113,8 @@ def dense_attention(
     scale: float,
     max_query_len: int,
     max_key_len: int,
+    causal: bool,
+    bias_HQS: Tensor | None,
 ) -> Tensor:
     num_tokens, num_heads, head_dim = q_THK.shape
     out = torch.empty(q_THK.shape, dtype=q_THK.dtype, device=q_THK.device)
@@ -110,10 +124,13 @@ def dense_attention(
     dims = max(16, triton.next_power_of_2(head_dim))
     most, keys, warps, stages = SHAPES[q_THK.element_size(), dims]
     queries = min(most, max(16, triton.next_power_of_2(max_query_len)))
+    # Without a bias its place is taken by a tensor that is never read.
+    bias = q_THK if bias_HQS is None else bias_HQS
     _attend[(num_heads, num_tokens // queries + rows)](
-        q_THK, k_SHK, v_SHK, query_starts_B1, key_starts_B1, out, scale, rows,
-        *q_THK.stride()[:2], *k_SHK.stride()[:2], *v_SHK.stride()[:2],
+        q_THK, k_SHK, v_SHK, query_starts_B1, key_starts_B1, bias, out, scale, rows,
+        *q_THK.stride()[:2], *k_SHK.stride()[:2], *v_SHK.stride()[:2], *bias.stride()[:2],
         H=num_heads, K=head_dim, M=queries, TILE=keys, DIMS=dims, STAGES=stages,
+        CAUSAL=causal, BIAS=bias_HQS is not None,
         num_warps=warps if queries == most else 4,
     )  # fmt: skip
     return out
