@@ -152,6 +152,8 @@ def test_the_candidates_of_a_report(tmp_path: Path, mine: str) -> None:
 def test_what_passed_in_a_report_and_is_gone_is_missing(tmp_path: Path, mine: str) -> None:
     path = report(tmp_path, candidates=[FASTER], targets=[])
     data = json.loads(Path(path).read_text())
+    there = {case.id for case in registry.cases("L1/rms_norm", "tiny")}  # the report may be older than some
+    data["rows"] = [row for row in data["rows"] if row["case"] in there]
     row = next(row for row in data["rows"] if row["candidate"] == "faster" and row["verdict"] == "PASSED")
     known = registry.cases("L1/glu", "tiny")[0].id
     data["rows"] += [

@@ -1,0 +1,66 @@
+"""What crosses borders: records that are read from files, sent between processes or stored in reports.
+
+All are frozen pydantic models without torch, so that listing and scoring stay light. Units are in the names.
+"""
+
+from __future__ import annotations
+
+from fastkernels.records.admission import AuditCheck, AuditReport, AuditRow, AuditTask
+from fastkernels.records.base import (
+    RANDOM_IDS,
+    UNSTABLE_HALF_WIDTH,
+    Contract,
+    DType,
+    Record,
+    Size,
+    Skew,
+    TokenPhase,
+)
+from fastkernels.records.capture import Capture, CapturedTokens
+from fastkernels.records.case import Batch, Case, Golden, Provenance, Routing, TensorSpec
+from fastkernels.records.environment import Environment
+from fastkernels.records.gate import GateLimits, GateReport, GateRow, GateSummary, GateVerdict, Look
+from fastkernels.records.kernels import Failure, KernelReport, KernelRow, KernelSummary
+from fastkernels.records.models import EvalReport, MacroEval, ModelResult, Swap, WorkloadResult
+
+Report = KernelReport | EvalReport | GateReport | AuditReport
+
+__all__ = [
+    "RANDOM_IDS",
+    "UNSTABLE_HALF_WIDTH",
+    "AuditCheck",
+    "AuditReport",
+    "AuditRow",
+    "AuditTask",
+    "Batch",
+    "Capture",
+    "CapturedTokens",
+    "Case",
+    "Contract",
+    "DType",
+    "Environment",
+    "EvalReport",
+    "Failure",
+    "GateLimits",
+    "GateReport",
+    "GateRow",
+    "GateSummary",
+    "GateVerdict",
+    "Golden",
+    "KernelReport",
+    "KernelRow",
+    "KernelSummary",
+    "Look",
+    "MacroEval",
+    "ModelResult",
+    "Provenance",
+    "Record",
+    "Report",
+    "Routing",
+    "Size",
+    "Skew",
+    "Swap",
+    "TensorSpec",
+    "TokenPhase",
+    "WorkloadResult",
+]

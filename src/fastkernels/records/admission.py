@@ -1,0 +1,62 @@
+"""Checks, rows and report of `fk audit`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from fastkernels.records.base import Record
+from fastkernels.records.environment import Environment
+
+
+class AuditCheck(Record):
+    """One candidate whose verdict is known beforehand, on one case. `good`: None where it does not apply."""
+
+    kind: Literal["reference", "trivial", "input", "mutant", "golden"]
+    name: str
+    good: bool | None
+    verdict: str = ""  # of the distribution with the largest error ratio
+    error_ratio: float | None = None  # error / allowed error, largest of all draws; None: not measurable
+    distribution: str = ""
+    reason: str = ""  # why it does not apply, or what is wrong
+    elsewhere: bool = False  # it does not apply here, so another case of the task has to show it
+
+
+class AuditRow(Record):
+    """One case. `margin`: smallest error ratio of what must fail / largest of what must pass."""
+
+    task: str
+    variant: str
+    case: str
+    rule: str
+    admitted: bool
+    margin: float | None  # None: nothing to divide (an exact rule, goldens without error)
+    closest: str = ""  # what must fail and has the smallest error ratio
+    closest_ratio: float | None = None
+    golden: str = ""  # what must pass and has the largest error ratio
+    golden_ratio: float | None = None
+    draws: int  # calls that were judged
+    checks: tuple[AuditCheck, ...]
+
+
+class AuditTask(Record):
+    """Admitted: all its audited cases are, and every input and parameter is seen to matter in one of them."""
+
+    task: str
+    admitted: bool
+    problems: tuple[str, ...] = ()
+
+
+class AuditReport(Record):
+    kind: Literal["audit"] = "audit"
+    schema_version: int = Field(1, alias="schema")
+    environment: Environment
+    request: dict[str, Any]
+    tasks: tuple[AuditTask, ...]
+    rows: tuple[AuditRow, ...]
+    unaudited: tuple[str, ...] = ()  # cases that this machine cannot hold, and why
+    wall_s: float
+    complete: bool = True  # False: interrupted, rows so far
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)

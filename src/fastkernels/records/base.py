@@ -1,0 +1,20 @@
+"""What all records share: frozen, and strict about names; the words of a few fields."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+DType = Literal["float64", "float32", "bfloat16", "float16", "int64", "int32", "bool"]
+Size = Literal["tiny", "full"]
+Contract = Literal["graph", "eager", "host"]
+Skew = Literal["uniform", "zipf"]
+TokenPhase = Literal["prefill", "decode"]
+
+RANDOM_IDS = "random ids"  # prompts of a capture without a file of text
+UNSTABLE_HALF_WIDTH = 0.05  # an interval wider than 5 % to one side: no number is claimed
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")

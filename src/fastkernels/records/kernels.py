@@ -1,0 +1,84 @@
+"""Tier 1: rows, summary and report of `fk kernels`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from fastkernels.records.base import Contract, Record
+from fastkernels.records.environment import Environment
+
+
+class Failure(Record):
+    """What a user needs to mend a candidate: the message, the place, and what it printed."""
+
+    message: str
+    file: str | None = None
+    line: int | None = None
+    output: str = ""
+
+
+class KernelRow(Record):
+    """One trial: a candidate (or implementation, or the baseline) on one case, against the baseline."""
+
+    task: str
+    variant: str
+    case: str
+    candidate: str  # name of the candidate, `impl:triton`, or `self-test`
+    verdict: str  # `PASSED`, `WRONG(value)`, ... see judge/verdict.py
+    failure: Failure | None = None
+    contract: Contract
+    calls: int = 1
+    speedup: float | None = None  # median of paired ratios baseline / candidate; only with PASSED
+    speedup_ci: tuple[float, float] | None = None
+    baseline_us: float | None = None  # medians
+    candidate_us: float | None = None
+    baseline_p20_p80_us: tuple[float, float] | None = None
+    candidate_p20_p80_us: tuple[float, float] | None = None
+    baseline_impl: str | None = None  # which implementations the baseline ran, `rms_norm=triton`
+    noise_pct: float | None = None  # |A/A - 1| of two baseline processes beside this trial, upper bound
+    significant: bool | None = None  # the win or loss exceeds noise and interval
+    samples: int = 0
+    dropped: int = 0
+    sm_clock_mhz: int | None = None
+    error_ratio: float | None = None  # worst candidate error / allowed error; <= 1 passes
+    baseline_error: float | None = None  # rel_l2 of the baseline against the float64 oracle, worst output
+    candidate_error: float | None = None
+    roofline_pct: float | None = None  # floor time from bytes and flops / candidate time
+    capture: Literal["yes", "no", "n/a"] = "n/a"
+    links: int = 1  # calls of the captured chain; durations are of one of them
+    compile: Literal["ok", "graph break", "recompiles", "error", "n/a"] = "n/a"
+    compile_detail: str | None = None
+    origins: dict[str, float] | None = None  # share of device time: authored, vendor, torch, inductor, nccl
+    timed: bool = True
+    iterations_checked: int = 0
+
+    @property
+    def authored(self) -> float:
+        """Share of device time in kernels that the candidate itself defines; 0 where nobody looked."""
+        return (self.origins or {}).get("authored", 0.0)
+
+
+class KernelSummary(Record):
+    rows: int
+    passed: int
+    failed: int
+    unstable: int
+    geomean_speedup: float | None  # over timed PASSED rows, weighted by calls
+    wall_s: float
+    measuring_share: float  # of wall_s, spent in trials and not in starting processes
+
+
+class KernelReport(Record):
+    kind: Literal["kernels"] = "kernels"
+    schema_version: int = Field(1, alias="schema")
+    environment: Environment
+    request: dict[str, Any]  # the command's arguments after all defaults
+    rows: tuple[KernelRow, ...]
+    shadowed: tuple[str, ...] = ()  # candidate files that no longer reach the tasks above them
+    notes: tuple[str, ...] = ()  # what could not be measured as asked, and why
+    summary: KernelSummary
+    complete: bool = True  # False: interrupted, rows so far
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
