@@ -27,6 +27,7 @@ from fastkernels.loader.batches import Layout, case_pool_blocks, layout, pool_ro
 from fastkernels.loader.materialize import parameters
 from fastkernels.nn.cache import cache_groups, has_source, paged_owners, state_owners
 from fastkernels.nn.filters import is_filters
+from fastkernels.nn.random_weights import UNSCALED_FAN_IN, is_unscaled
 from fastkernels.records import Case, DType, TensorSpec
 
 DISTRIBUTIONS = distributions.DISTRIBUTIONS
@@ -138,8 +139,8 @@ def draw_links(
         elif spec.draw == "router":
             routing.fill_gate(value, generator)
         elif name.startswith("param."):
-            gain, fan_in = (_FILTER_GAIN, spec.row) if spec.row else (1, spec.shape[-1])
-            value.normal_(0, gain * fan_in**-0.5, generator=generator)
+            gain = _FILTER_GAIN if is_filters(value[0]) else 1
+            value.normal_(0, gain * (spec.row or spec.shape[-1]) ** -0.5, generator=generator)
         elif spec.draw in _LIMITS:
             rows = value if spec.row is None else value.view(-1, spec.row)
             distributions.fill(rows, distribution, generator, _LIMITS[spec.draw])
@@ -216,11 +217,13 @@ def _settle_states(pool: Tensor, case: Case, seed: int, is_kept: bool) -> None:
 
 
 def _parameter_spec(name: str, value: Tensor) -> TensorSpec:
-    """Matrices of scale 1/sqrt(fan in), filters of more, gains 0.5 .. 1.5, biases -0.5 .. 0.5: each changes
-    some output."""
+    """Matrices of scale 1/sqrt(fan in), filters of more, smaller where random_weights makes them so, gains
+    0.5 .. 1.5, biases -0.5 .. 0.5: each changes some output."""
     shape, dtype = tuple(value.shape), _DTYPE_NAMES[value.dtype]
     if value.dim() > 1:
         fan_in = value[0].numel() if is_filters(value) else None
+        if is_unscaled(name):
+            fan_in = UNSCALED_FAN_IN * shape[-1]
         return TensorSpec(shape=shape, dtype=dtype, draw="normal", row=fan_in)
     low = -0.5 if name.endswith("bias") else 0.5
     return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=low + 1)

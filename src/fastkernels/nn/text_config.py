@@ -84,7 +84,9 @@ def t5_weights(arguments: dict[str, Any]) -> WeightMap:
     }
     rows, inner = arguments["num_heads"] * arguments["head_size"], arguments["intermediate_size"]
     packed = {
-        f"{ours}.self_attn.qkv_proj.linear.weight": {f"{attention}.{part}.weight": rows for part in "qkv"},
+        f"{ours}.self_attn.unscaled_qkv_proj.linear.weight": {
+            f"{attention}.{part}.weight": rows for part in "qkv"
+        },
         f"{ours}.mlp.gate_up_proj.linear.weight": {f"{mlp}.wi_{part}.weight": inner for part in (0, 1)},
     }
     # The same table as `shared`, in files that hold it twice.

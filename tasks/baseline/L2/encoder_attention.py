@@ -4,9 +4,8 @@
     y = attention(q, k, v; bias) Wo^T + bo
 
 T tokens, D hidden, H heads, K head size (D / H unless it is given), B rows of up to S tokens. Scores are
-scaled by 1/sqrt(K) unless another scale is given. A token sees all tokens of its row, or, causal, those up to
-itself; a bias of the scores goes by the places of two tokens in their row. Rounded to the dtype of x after
-each line.
+scaled by 1/sqrt(K), or not at all. A token sees all tokens of its row, or, causal, those up to itself; a bias
+of the scores goes by the places of two tokens in their row. Rounded to the dtype of x after each line.
 Mirrors vllm.model_executor.models.siglip2.Siglip2Attention (also transformers' Siglip2Attention,
 CLIPAttention and, as encoder, T5Attention; timm's layers.Attention).
 """
@@ -26,13 +25,16 @@ class EncoderAttention(nn.Module):
         num_heads: int,
         bias: bool = True,
         head_size: int | None = None,
-        scale: float | None = None,
+        scaled: bool = True,
         causal: bool = False,
     ) -> None:
         super().__init__()
         self.num_heads, self.head_size = num_heads, head_size or hidden_size // num_heads
-        self.qkv_proj = QKVParallelLinear(hidden_size, self.head_size, num_heads, num_heads, bias)
-        self.attn = DenseAttention(self.head_size**-0.5 if scale is None else scale, causal)
+        # By the name random weights of scores that are not scaled are smaller (nn/random_weights.py).
+        self.projection = "qkv_proj" if scaled else "unscaled_qkv_proj"
+        qkv_proj = QKVParallelLinear(hidden_size, self.head_size, num_heads, num_heads, bias)
+        self.add_module(self.projection, qkv_proj)
+        self.attn = DenseAttention(self.head_size**-0.5 if scaled else 1.0, causal)
         self.out_proj = RowParallelLinear(num_heads * self.head_size, hidden_size, bias)
 
     def forward(
@@ -44,7 +46,8 @@ class EncoderAttention(nn.Module):
     ) -> Tensor:
         """hidden_states [T, D], cu_seqlens int32 [B+1], attention_bias [H, S, S], S at least that of the
         longest row -> [T, D]"""
-        qkv_T3HK = self.qkv_proj(hidden_states).unflatten(-1, (3, self.num_heads, self.head_size))
+        qkv_TP = self.get_submodule(self.projection)(hidden_states)
+        qkv_T3HK = qkv_TP.unflatten(-1, (3, self.num_heads, self.head_size))
         q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
         o_THK = self.attn(q_THK, k_THK, v_THK, cu_seqlens, max_seqlen, attention_bias)
         return self.out_proj(o_THK.flatten(1))

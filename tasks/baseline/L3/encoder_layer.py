@@ -61,7 +61,7 @@ class T5Block(nn.Module):
     ) -> None:
         super().__init__()
         self.self_attn_layer_norm = RMSNorm(hidden_size, eps)
-        self.self_attn = EncoderAttention(hidden_size, num_heads, bias=False, head_size=head_size, scale=1.0)
+        self.self_attn = EncoderAttention(hidden_size, num_heads, False, head_size, scaled=False)
         self.final_layer_norm = RMSNorm(hidden_size, eps)
         self.mlp = GatedMLP(hidden_size, intermediate_size, activation)
 
@@ -71,7 +71,8 @@ class T5Block(nn.Module):
         """hidden_states [T, D], attention_bias [H, S, S], S at least that of the longest row, cu_seqlens
         int32 [B+1] -> [T, D]"""
         normed_TD = self.self_attn_layer_norm(hidden_states)
-        a_TD = _cut(hidden_states + self.self_attn(normed_TD, cu_seqlens, max_seqlen, attention_bias))
+        attended_TD = self.self_attn(normed_TD, cu_seqlens, max_seqlen, attention_bias)
+        a_TD = _cut(hidden_states + attended_TD)
         return _cut(a_TD + self.mlp(self.final_layer_norm(a_TD)))
 
 

@@ -118,6 +118,16 @@ def test_scales_of_parameters():
     assert draw(specs_of(linear), linear, 1, "extreme")["param.weight"].std().mul(20).sub(1).abs() < 0.05
 
 
+def test_queries_and_keys_of_scores_that_are_not_scaled_are_small():
+    inputs = {"hidden_states": {"shape": (5, 64), "dtype": "float32"}}
+    for scaled, name, fan_in in ((True, "qkv_proj", 64), (False, "unscaled_qkv_proj", 8 * 64)):
+        init = {"hidden_size": 64, "num_heads": 4, "bias": False, "scaled": scaled}
+        made = case("L2/encoder_attention", init, inputs)
+        specs = trial_specs(made, build_module(BASELINE, made, "meta"))
+        weight = draw(specs, made, seed=0)[f"param.{name}.linear.weight"]
+        assert weight.std().item() == pytest.approx(fan_in**-0.5, rel=0.03)
+
+
 def test_what_must_not_be_read_is_large():
     """Entries that hold tokens have scale 1; unused blocks, the null block and ends of blocks more."""
     drawn = draw(specs_of(STORE), STORE, seed=5)

@@ -55,6 +55,14 @@ def test_stacks_of_experts_are_matrices_of_their_own_fan_in():
     assert model.conv.weight.std().item() == pytest.approx(144**-0.5, rel=0.05)
 
 
+def test_queries_and_keys_of_scores_that_are_not_scaled_are_small():
+    model = nn.Module()
+    model.attn = nn.Module()
+    model.attn.unscaled_qkv_proj = nn.Linear(400, 300, bias=False)
+    random_weights(model, 0)
+    assert model.attn.unscaled_qkv_proj.weight.std().item() == pytest.approx(3200**-0.5, rel=0.02)
+
+
 def test_filters_keep_a_variance_and_shut_out_the_mean():
     """Of convolutions, channels last; a depthwise filter has one channel and is as it falls."""
     model = nn.Module()
