@@ -28,8 +28,8 @@ BIAS_STD = 0.1
 # would look alike.
 FILTER_GAIN = 2.6
 # Scores that are not divided by the root of the head size, 8 of 64 features, come from weights that training
-# keeps small. With ordinary random ones the softmax picks single keys: in bfloat16 24 layers of T5 were off by
-# 0.89 of their answer's size, with these by 0.025.
+# keeps small. With ordinary random ones the softmax picks single keys: in bfloat16 24 layers of T5 were off
+# by 0.89 of their answer's size, with these by 0.025.
 UNSCALED_FAN_IN = 8
 _CHUNK = 1 << 24  # elements hashed at a time: 64 MiB of int32 for each temporary
 _LEVELS = 1 << 16
