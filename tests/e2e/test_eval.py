@@ -113,7 +113,8 @@ DETECTIONS = (
 
 
 def test_a_detector_against_itself(tmp_path):
-    done, report = evaluate(tmp_path, *DETECTIONS, "--self-test")
+    # The ruin point is the difference of a few drawn images: 0.03 to 0.12 over five seeds.
+    done, report = evaluate(tmp_path, *DETECTIONS, "--self-test", "--seed", "1300548875961785923")
     assert_good(done, report)
     model = report["models"][0]
     assert model["valid"]
