@@ -31,6 +31,7 @@ class Encoder(ImageModel):
         return torch.stack(features)
 
     def listed(self, answer: Tensor) -> list[float]:
+        """A feature as JSON values."""
         return answer.float().tolist()
 
     def _batching(self) -> Batching:

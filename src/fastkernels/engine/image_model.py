@@ -11,7 +11,7 @@ import torch
 
 from fastkernels.engine import memory
 from fastkernels.engine.batch_stage import BatchStage
-from fastkernels.engine.batching import Batching
+from fastkernels.engine.batching import Batching, Stacked
 from fastkernels.engine.call_graphs import CallGraphs
 from fastkernels.engine.machine import device_of, dtype_of
 from fastkernels.engine.program import Call, Engine, Program
@@ -98,15 +98,11 @@ class ImageModel:
         further = {name: graphs.stats() for name, graphs in self.further_graphs.items()}
         return {**self.graphs.stats(), "images": sum(self.stage.batch_sizes), **further}
 
-    # ---- what a face defines
-
-    def listed(self, answer: Any) -> list[Any]:
-        """An answer of `run` as JSON values."""
-        raise NotImplementedError
+    # ---- what a face may define
 
     def _batching(self) -> Batching:
         """How requests become one launch."""
-        raise NotImplementedError
+        return Stacked()
 
     def _further_stages(self) -> dict[str, tuple[Callable[..., Any], int]]:
         """Beside `model`: what a stage computes, and the most calls that it may launch as one."""

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from fastkernels.engine import flow_matching, latents
-from fastkernels.engine.batching import Batching, Stacked
 from fastkernels.engine.image_model import ImageModel
 from fastkernels.engine.program import Call, Program
 from fastkernels.engine.prompts import Prompts, is_ids
@@ -58,18 +57,12 @@ class ImagePipeline(ImageModel):
         cannot be served."""
         return self.run(requests)
 
-    def listed(self, answer: Tensor) -> list[Any]:
-        return answer.float().tolist()
-
     def decode(self, latents_LC: Tensor, height: int, width: int) -> Tensor:
         """The image [3, height, width] of latents that `generate` gave. RequestError without a decoder."""
         self._require_decoder()
         rows, columns = height // latents.TOKEN_PIXELS, width // latents.TOKEN_PIXELS
         (image,) = self.engine.run([_decoded(latents_LC, rows, columns)])
         return image
-
-    def _batching(self) -> Batching:
-        return Stacked()
 
     def _program(self, request: ImageRequest) -> Program:
         """The program of an image: its prompt's features, as many steps as it asks for, then its decoder."""

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from fastkernels.engine.detector import Detector
 from fastkernels.engine.encoder import Encoder
-from fastkernels.engine.image_model import ImageModel
 from fastkernels.runner.model_side import ModelSide
 
-FACES: dict[str, type[ImageModel]] = {face.answer: face for face in (Encoder, Detector)}
+FACES: dict[str, type[Encoder | Detector]] = {face.answer: face for face in (Encoder, Detector)}
 
 
 class ImageSide(ModelSide):
