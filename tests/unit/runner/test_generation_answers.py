@@ -1,8 +1,6 @@
 """A trial of a text-to-image model on two simulated sides: amounts, audit, discrepancies, and bad answers."""
 
-import contextlib
 import random
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +13,7 @@ from fastkernels.runner import model as model_module
 from fastkernels.runner.arrays import packed
 from fastkernels.runner.generation_answers import AUDITED_IMAGES, GenerationAnswers
 from fastkernels.runner.model import ModelTrial
+from tests.unit.runner.fake_sides import FakeSides
 
 SAMPLES = GenerationSamples(images=6, resolutions=((32, 32), (32, 64)), prompt_len=4, steps=2)
 MANY = GenerationWorkload(
@@ -41,7 +40,7 @@ class FakeSide:
     """Answers like a GenerationSide; each batch takes `seconds` on the fake clock. wrong: an image is its
     neighbour's. lies: the same in timed runs only."""
 
-    def __init__(self, trial: "FakeSides", side: str, seconds: float, wrong: bool = False, lies: bool = False,
+    def __init__(self, trial: FakeSides, side: str, seconds: float, wrong: bool = False, lies: bool = False,
                  missing: int = 0, nan: bool = False, torn: bool = False) -> None:  # fmt: skip
         self.trial, self.side, self.seconds = trial, side, seconds
         self.wrong, self.lies, self.missing, self.nan, self.torn = wrong, lies, missing, nan, torn
@@ -78,28 +77,6 @@ class FakeSide:
         return {"engine": {}, "passed_over": {}}
 
 
-class FakeSides:
-    isolation = ()
-
-    def __init__(self, **candidate: Any) -> None:
-        self.now, self.log = 0.0, []
-        self.sides = {
-            "baseline": FakeSide(self, "baseline", 0.4),
-            "candidate": FakeSide(self, "candidate", **candidate),
-        }
-        self.changes: list[dict[str, Any]] = []
-
-    def use(self, side: str) -> FakeSide:
-        return self.sides[side]
-
-    @contextlib.contextmanager
-    def fresh(self, **change: Any) -> Iterator[FakeSide]:
-        self.changes.append(change)
-        yield FakeSide(self, "noise", 0.4)
-
-    def close(self) -> None: ...
-
-
 def run(sides: FakeSides, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(model_module.time, "perf_counter", lambda: sides.now)
     rng = random.Random(1)
@@ -120,7 +97,7 @@ def run(sides: FakeSides, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_faster_and_right_candidate(monkeypatch):
-    sides = FakeSides(seconds=0.2)
+    sides = FakeSides(FakeSide, seconds=0.2)
     result = run(sides, monkeypatch)
     assert result.valid
     assert result.correctness == 1.0
@@ -135,7 +112,7 @@ def test_a_faster_and_right_candidate(monkeypatch):
 
 
 def test_images_are_loaded_before_the_clock_starts(monkeypatch):
-    sides = FakeSides(seconds=0.2)
+    sides = FakeSides(FakeSide, seconds=0.2)
     run(sides, monkeypatch)
     for side in ("baseline", "candidate"):
         calls = [do for name, do in sides.log if name == side and do in ("load", "generate")]
@@ -143,32 +120,32 @@ def test_images_are_loaded_before_the_clock_starts(monkeypatch):
 
 
 def test_a_wrong_candidate_is_invalid(monkeypatch):
-    result = run(FakeSides(seconds=0.1, wrong=True), monkeypatch)
+    result = run(FakeSides(FakeSide, seconds=0.1, wrong=True), monkeypatch)
     assert not result.valid
     assert result.correctness < 0.3
 
 
 def test_being_right_only_while_compared_does_not_help(monkeypatch):
-    result = run(FakeSides(seconds=0.1, lies=True), monkeypatch)
+    result = run(FakeSides(FakeSide, seconds=0.1, lies=True), monkeypatch)
     assert not result.valid
     assert max(result.d[: SAMPLES.images]) < 1e-6 < 0.5 < max(result.d[SAMPLES.images :])
 
 
 def test_what_is_no_array_is_a_failure(monkeypatch):
-    result = run(FakeSides(seconds=0.1, torn=True), monkeypatch)
+    result = run(FakeSides(FakeSide, seconds=0.1, torn=True), monkeypatch)
     assert result.failure is not None
     assert ": no packed array: cannot reshape" in result.failure.message
 
 
 def test_pixels_that_are_not_numbers_count_as_unrelated(monkeypatch):
-    result = run(FakeSides(seconds=0.1, nan=True), monkeypatch)
+    result = run(FakeSides(FakeSide, seconds=0.1, nan=True), monkeypatch)
     assert result.d[0] == 1.0
     assert max(result.d[1 : SAMPLES.images]) < 1e-6
     assert result.correctness < 1
 
 
 def test_missing_images_are_a_failure(monkeypatch):
-    result = run(FakeSides(seconds=0.1, missing=1), monkeypatch)
+    result = run(FakeSides(FakeSide, seconds=0.1, missing=1), monkeypatch)
     assert result.failure is not None
     assert "got 7" in result.failure.message
 

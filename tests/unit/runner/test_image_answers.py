@@ -1,8 +1,6 @@
 """A trial of an image encoder on two simulated sides: amounts, audit, discrepancies, and bad answers."""
 
-import contextlib
 import random
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +12,7 @@ from fastkernels.registry.schema import ImageSamples, ImageWorkload
 from fastkernels.runner import model as model_module
 from fastkernels.runner.image_answers import AUDITED_IMAGES, EMBEDDING, ImageAnswers
 from fastkernels.runner.model import ModelTrial
+from tests.unit.runner.fake_sides import FakeSides
 
 SAMPLES = ImageSamples(images=12, resolutions=((16, 16), (16, 24)))
 WORKLOADS = [
@@ -35,7 +34,7 @@ class FakeSide:
     """Answers like an ImageSide; each batch takes `seconds` on the fake clock. wrong: features of samples are
     those of the neighbour. lies: the same in timed runs only."""
 
-    def __init__(self, trial: "FakeSides", side: str, seconds: float, wrong: bool = False, lies: bool = False,
+    def __init__(self, trial: FakeSides, side: str, seconds: float, wrong: bool = False, lies: bool = False,
                  missing: int = 0, nan: bool = False) -> None:  # fmt: skip
         self.trial, self.side, self.seconds = trial, side, seconds
         self.wrong, self.lies, self.missing, self.nan = wrong, lies, missing, nan
@@ -71,28 +70,6 @@ class FakeSide:
         return {"engine": {}, "passed_over": {}}
 
 
-class FakeSides:
-    isolation = ()
-
-    def __init__(self, **candidate: Any) -> None:
-        self.now, self.log = 0.0, []
-        self.sides = {
-            "baseline": FakeSide(self, "baseline", 0.4),
-            "candidate": FakeSide(self, "candidate", **candidate),
-        }
-        self.changes: list[dict[str, Any]] = []
-
-    def use(self, side: str) -> FakeSide:
-        return self.sides[side]
-
-    @contextlib.contextmanager
-    def fresh(self, **change: Any) -> Iterator[FakeSide]:
-        self.changes.append(change)
-        yield FakeSide(self, "noise", 0.4)
-
-    def close(self) -> None: ...
-
-
 def run(sides: FakeSides, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(model_module.time, "perf_counter", lambda: sides.now)
     rng = random.Random(1)
@@ -113,7 +90,7 @@ def run(sides: FakeSides, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_faster_and_right_candidate(monkeypatch):
-    sides = FakeSides(seconds=0.2)
+    sides = FakeSides(FakeSide, seconds=0.2)
     result = run(sides, monkeypatch)
     assert result.valid
     assert result.correctness == 1.0
@@ -128,7 +105,7 @@ def test_a_faster_and_right_candidate(monkeypatch):
 
 
 def test_images_cross_before_the_clock_starts(monkeypatch):
-    sides = FakeSides(seconds=0.2)
+    sides = FakeSides(FakeSide, seconds=0.2)
     run(sides, monkeypatch)
     for side in ("baseline", "candidate"):
         calls = [do for name, do in sides.log if name == side and do in ("load", "answer")]
@@ -136,26 +113,26 @@ def test_images_cross_before_the_clock_starts(monkeypatch):
 
 
 def test_a_wrong_candidate_is_invalid(monkeypatch):
-    result = run(FakeSides(seconds=0.1, wrong=True), monkeypatch)
+    result = run(FakeSides(FakeSide, seconds=0.1, wrong=True), monkeypatch)
     assert not result.valid
     assert result.correctness < 0.3
 
 
 def test_being_right_only_while_compared_does_not_help(monkeypatch):
-    result = run(FakeSides(seconds=0.1, lies=True), monkeypatch)
+    result = run(FakeSides(FakeSide, seconds=0.1, lies=True), monkeypatch)
     assert not result.valid
     assert max(result.d[: SAMPLES.images]) < 1e-6 < 0.5 < max(result.d[SAMPLES.images :])
 
 
 def test_features_that_are_not_numbers_count_as_unrelated(monkeypatch):
-    result = run(FakeSides(seconds=0.1, nan=True), monkeypatch)
+    result = run(FakeSides(FakeSide, seconds=0.1, nan=True), monkeypatch)
     assert result.d[0] == 1.0
     assert max(result.d[1 : SAMPLES.images]) < 1e-6
     assert result.correctness < 1
 
 
 def test_missing_features_are_a_failure(monkeypatch):
-    result = run(FakeSides(seconds=0.1, missing=1), monkeypatch)
+    result = run(FakeSides(FakeSide, seconds=0.1, missing=1), monkeypatch)
     assert result.failure is not None
     assert "got 31" in result.failure.message
 

@@ -1,8 +1,6 @@
 """A whole-model trial on two simulated engines: order, clock, audit, account, and failures of either side."""
 
-import contextlib
 import random
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +14,7 @@ from fastkernels.runner import model as model_module
 from fastkernels.runner.model import ModelTrial, amdahl
 from fastkernels.runner.sides import SideFailure
 from fastkernels.runner.token_answers import TokenAnswers
+from tests.unit.runner.fake_sides import FakeSides
 
 VOCABULARY = 50
 WORKLOADS = [
@@ -33,7 +32,7 @@ class FakeSide:
     unforced.
     """
 
-    def __init__(self, trial: "FakeSides", side: str, seconds: float, wrong: int = 0, lies: int = 0) -> None:
+    def __init__(self, trial: "TokenSides", side: str, seconds: float, wrong: int = 0, lies: int = 0) -> None:
         self.trial, self.side, self.seconds, self.wrong, self.lies = trial, side, seconds, wrong, lies
         self.short = 0
 
@@ -72,31 +71,13 @@ class FakeSide:
         }
 
 
-class FakeSides:
-    isolation = ()
-
+class TokenSides(FakeSides):
     def __init__(self, **candidate: Any) -> None:
-        self.now, self.log = 0.0, []
+        super().__init__(FakeSide, **candidate)
         self.sites = {"L1/rms_norm": ["layers.0.norm", "layers.1.norm"]}
-        self.sides = {
-            "baseline": FakeSide(self, "baseline", 0.4),
-            "candidate": FakeSide(self, "candidate", **candidate),
-        }
-        self.changes: list[dict[str, Any]] = []
-
-    def use(self, side: str) -> FakeSide:
-        return self.sides[side]
-
-    @contextlib.contextmanager
-    def fresh(self, **change: Any) -> Iterator[FakeSide]:
-        self.changes.append(change)
-        yield FakeSide(self, "noise", 0.4)
-
-    def close(self) -> None:
-        self.log.append(("all", "close"))
 
 
-def run(sides: FakeSides, monkeypatch: pytest.MonkeyPatch, self_test: bool = False) -> Any:
+def run(sides: TokenSides, monkeypatch: pytest.MonkeyPatch, self_test: bool = False) -> Any:
     monkeypatch.setattr(model_module.time, "perf_counter", lambda: sides.now)
     candidates = None if self_test else SimpleNamespace(files={"L1/rms_norm": "x.py"}, shadowed=lambda: ())
     rng = random.Random(1)
@@ -118,7 +99,7 @@ def run(sides: FakeSides, monkeypatch: pytest.MonkeyPatch, self_test: bool = Fal
 
 
 def test_a_faster_and_right_candidate(monkeypatch):
-    sides = FakeSides(seconds=0.2)
+    sides = TokenSides(seconds=0.2)
     result = run(sides, monkeypatch)
     assert result.valid
     assert result.correctness == 1.0
@@ -130,7 +111,7 @@ def test_a_faster_and_right_candidate(monkeypatch):
 
 
 def test_the_sides_alternate_and_swap_their_order(monkeypatch):
-    sides = FakeSides(seconds=0.2)
+    sides = TokenSides(seconds=0.2)
     run(sides, monkeypatch)
     begin = sides.log.index(("baseline", "generate"))
     timed = [side for side, do in sides.log[begin:] if do == "generate"][:10]
@@ -139,10 +120,10 @@ def test_the_sides_alternate_and_swap_their_order(monkeypatch):
 
 
 def test_rounds_go_on_until_the_ratio_is_known(monkeypatch):
-    sides = FakeSides(seconds=0.2)
+    sides = TokenSides(seconds=0.2)
     steady = run(sides, monkeypatch)
     assert [len(w.baseline) for w in steady.workloads] == [4, 6]
-    noisy = FakeSides(seconds=0.2)
+    noisy = TokenSides(seconds=0.2)
     wild = random.Random(3)
     candidate = noisy.sides["candidate"]
     honest = candidate.generate
@@ -159,20 +140,20 @@ def test_rounds_go_on_until_the_ratio_is_known(monkeypatch):
 
 
 def test_a_wrong_candidate_is_invalid_and_has_no_speedup(monkeypatch):
-    result = run(FakeSides(seconds=0.1, wrong=1, lies=1), monkeypatch)
+    result = run(TokenSides(seconds=0.1, wrong=1, lies=1), monkeypatch)
     assert not result.valid
     assert result.speedup is None
     assert result.correctness < 0.1
 
 
 def test_being_right_only_while_compared_does_not_help(monkeypatch):
-    result = run(FakeSides(seconds=0.1, lies=1), monkeypatch)
+    result = run(TokenSides(seconds=0.1, lies=1), monkeypatch)
     assert not result.valid
     assert max(result.d) == 1.0
 
 
 def test_too_few_tokens_are_a_failure(monkeypatch):
-    sides = FakeSides(seconds=0.1)
+    sides = TokenSides(seconds=0.1)
     sides.sides["candidate"].short = 1
     result = run(sides, monkeypatch)
     assert not result.valid
@@ -180,7 +161,7 @@ def test_too_few_tokens_are_a_failure(monkeypatch):
 
 
 def test_a_candidate_that_reaches_no_site_earns_no_coverage(monkeypatch):
-    sides = FakeSides(seconds=0.2)
+    sides = TokenSides(seconds=0.2)
     sides.sites = {}
     result = run(sides, monkeypatch)
     assert not result.valid
@@ -189,7 +170,7 @@ def test_a_candidate_that_reaches_no_site_earns_no_coverage(monkeypatch):
 
 
 def test_a_failing_candidate_is_a_value_and_a_failing_baseline_an_exception(monkeypatch):
-    sides = FakeSides(seconds=0.2)
+    sides = TokenSides(seconds=0.2)
 
     def fails(side: str) -> Any:
         def forced(**_: Any) -> Any:
@@ -206,7 +187,7 @@ def test_a_failing_candidate_is_a_value_and_a_failing_baseline_an_exception(monk
 
 
 def test_a_self_test_needs_no_sites(monkeypatch):
-    sides = FakeSides(seconds=0.4)
+    sides = TokenSides(seconds=0.4)
     sides.sites = {}
     result = run(sides, monkeypatch, self_test=True)
     assert result.valid
