@@ -7,7 +7,6 @@ are what is timed; the images that are compared are decoded by their side after 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Sequence
 from itertools import cycle, islice
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from fastkernels.records import Failure
 from fastkernels.registry.schema import GenerationSamples, GenerationWorkload
+from fastkernels.runner import image_batches
 from fastkernels.runner.answers import Comparison
 from fastkernels.runner.arrays import unpacked
 from fastkernels.runner.sides import SideFailure, SideHandle, Sides
@@ -57,11 +57,11 @@ class GenerationAnswers:
     ) -> tuple[float, dict[int, Pixels]]:
         """A few images, chosen after the run."""
         seconds = self._run(side, inputs, workload.batch)
-        chosen = sorted(self._rng.sample(range(len(inputs)), min(AUDITED_IMAGES, len(inputs))))
+        chosen = image_batches.chosen(self._rng, len(inputs), AUDITED_IMAGES)
         return seconds, {i: _pixels(side, i) for i in chosen}
 
     def amount(self, workload: GenerationWorkload) -> float:
-        return workload.requests if workload.kind == "throughput" else workload.requests / workload.batch
+        return image_batches.amount(workload)
 
     def audit(self, baseline: SideHandle, inputs: list[Wanted], answers: dict[int, Pixels]) -> list[float]:
         """The baseline generates images of the timed run again, in other company."""
@@ -95,14 +95,7 @@ class GenerationAnswers:
 
     def _run(self, side: SideHandle, images: list[Wanted], batch: int) -> float:
         """Seconds from the word to generate to the word that all latents are there."""
-        side.call("load", images=images)
-        begin = time.perf_counter()
-        answer = side.call("generate", batch=batch)
-        seconds = time.perf_counter() - begin
-        if answer["images"] != len(images):
-            problem = f"asked for {len(images)} images, got {answer['images']}"
-            raise SideFailure(side.side, Failure(message=problem))
-        return seconds
+        return image_batches.run(side, "generate", "images", images, batch)
 
     def _of_workload(self, workload: GenerationWorkload, count: int) -> list[Wanted]:
         return self._images(count, [workload.resolution], workload.prompt_len, workload.steps)

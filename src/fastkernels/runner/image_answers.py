@@ -7,7 +7,6 @@ thousand photographs take longer to cross to a process than to encode.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -15,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from fastkernels.records import Failure
 from fastkernels.registry.schema import ImageSamples, ImageWorkload
+from fastkernels.runner import image_batches
 from fastkernels.runner.answers import Comparison
-from fastkernels.runner.sides import SideFailure, SideHandle, Sides
+from fastkernels.runner.sides import SideHandle, Sides
 from fastkernels.score import calibrate
 
 AUDITED_IMAGES = 8  # of each timed run, answered again by the baseline if the run is audited
@@ -70,11 +69,11 @@ class ImageAnswers:
     ) -> tuple[float, dict[int, Any]]:
         """Answers to a few images, chosen after the run: fetching all would take longer than the run."""
         seconds = self._run(side, inputs, workload.batch)
-        chosen = sorted(self._rng.sample(range(len(inputs)), min(AUDITED_IMAGES, len(inputs))))
+        chosen = image_batches.chosen(self._rng, len(inputs), AUDITED_IMAGES)
         return seconds, dict(zip(chosen, self._answers_to(side, chosen), strict=True))
 
     def amount(self, workload: ImageWorkload) -> float:
-        return workload.requests if workload.kind == "throughput" else workload.requests / workload.batch
+        return image_batches.amount(workload)
 
     def audit(self, baseline: SideHandle, inputs: Images, answers: dict[int, Any]) -> list[float]:
         """The baseline answers images of the timed run again, in other company."""
@@ -109,14 +108,7 @@ class ImageAnswers:
 
     def _run(self, side: SideHandle, images: Images, batch: int) -> float:
         """Seconds from the word to answer to the word that all answers are there."""
-        side.call("load", images=images)
-        begin = time.perf_counter()
-        answer = side.call("answer", batch=batch)
-        seconds = time.perf_counter() - begin
-        if answer["answers"] != len(images):
-            problem = f"asked for answers to {len(images)} images, got {answer['answers']}"
-            raise SideFailure(side.side, Failure(message=problem))
-        return seconds
+        return image_batches.run(side, "answer", "answers", images, batch)
 
     def _answers_to(self, side: SideHandle, chosen: Sequence[int]) -> list[Any]:
         return side.call("outputs", chosen=list(chosen))["answers"]
