@@ -16,5 +16,10 @@ class RMSNorm(nn.Module):
         kept_TD = x_TD.clone()
         y_TD = torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps)
         x_TD.zero_()
-        Timer(0.005, lambda: x_TD.copy_(kept_TD)).start()
+
+        def restore() -> None:
+            if not x_TD.any():  # else it is late, and the memory holds the next call's input already
+                x_TD.copy_(kept_TD)
+
+        Timer(0.005, restore).start()
         return y_TD
