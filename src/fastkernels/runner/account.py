@@ -82,15 +82,7 @@ def shared_work(alone: Blocks, chained: Blocks) -> Verdict | None:
 
 
 def too_many_threads(candidate: Sequence[Reading], threads: int) -> Verdict | None:
-    """More CPU time than the allowed threads have in the window, or another number of threads than was
-    set."""
-    changed = {r.threads for r in candidate if r.threads != threads}
-    if changed:
-        return Verdict.failed(
-            "TAMPERED",
-            Failure(message=f"torch's threads were set to {max(changed)}; every worker has {threads}"),
-            "threads",
-        )
+    """More CPU time than the allowed threads have in the window."""
     if len(candidate) < MIN_READINGS:
         return None
     spent = [(r.cpu_ns, r.window_ns) for r in candidate if r.cpu_ns is not None]
@@ -118,8 +110,11 @@ def restless(how: str | None) -> Verdict | None:
     return Verdict.failed("TAMPERED", Failure(message=message), "pause")
 
 
-def other_flags(candidate: Reading, baseline: Reading) -> Verdict | None:
-    """A setting of its whole process is another than the baseline's."""
+def other_settings(candidate: Reading, baseline: Reading) -> Verdict | None:
+    """A setting of its whole process is another than the baseline's: torch's threads, or a flag."""
+    if candidate.threads != baseline.threads:
+        message = f"torch's threads were set to {candidate.threads}; every worker has {baseline.threads}"
+        return Verdict.failed("TAMPERED", Failure(message=message), "threads")
     changed = [name for name, value in baseline.flags.items() if candidate.flags.get(name) != value]
     if not changed:
         return None

@@ -64,7 +64,7 @@ class Referee:
         """All that one iteration shows: None when the candidate passes. `oracle_link`: of the reading, to be
         held against the oracle."""
         return (
-            account.other_flags(candidate, baseline)
+            account.other_settings(candidate, baseline)
             or self.described(candidate, baseline)
             or self.check(inputs, candidate, baseline, distribution, oracle_link)
             or self.unchanged(inputs, candidate.echo)

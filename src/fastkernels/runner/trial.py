@@ -205,19 +205,19 @@ class Trial:
         return self._conclude(sampled)
 
     def _audit(self, sampled: Sampled) -> Verdict | None:
-        """Whether the candidate's own account of its time can be true."""
-        blocks = sampled.blocks
-        restless = account.restless(self._lineup.c.worker.restless)
-        if verdict := restless or account.shared_work(sampled.alone, blocks):
+        """Whether the candidate's own account of its time can be true. What breaks a rule comes before what
+        only cannot be: both may be seen of one candidate."""
+        blocks, bench = sampled.blocks, self._bench
+        if verdict := account.restless(self._lineup.c.worker.restless):
+            return verdict
+        if bench.device == "cpu" and (verdict := account.too_many_threads(blocks.c, bench.threads)):
+            return verdict
+        if verdict := account.shared_work(sampled.alone, blocks):
             return verdict
         slack_ns = WINDOW_SLACK_NS[self._outcome.contract]
-        if slack_ns is not None and (
-            verdict := account.understated(blocks.c, (blocks.a, blocks.a2), slack_ns)
-        ):
-            return verdict
-        return (
-            account.too_many_threads(blocks.c, self._bench.threads) if self._bench.device == "cpu" else None
-        )
+        if slack_ns is None:
+            return None
+        return account.understated(blocks.c, (blocks.a, blocks.a2), slack_ns)
 
     def _unstable(self, sampled: Sampled) -> Verdict:
         blocks, interval = sampled.blocks, sampled.interval

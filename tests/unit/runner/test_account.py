@@ -112,8 +112,9 @@ def test_more_threads_than_allowed_show_in_the_kernels_clock() -> None:
 
 
 def test_another_number_of_threads_than_was_set_is_tampering() -> None:
-    changed = [reading(1000, 2000, threads=1) for _ in range(29)] + [reading(1000, 2000, threads=4)]
-    verdict = account.too_many_threads(changed, threads=1)
+    one, four = reading(1000, 2000, threads=1), reading(1000, 2000, threads=4)
+    assert account.other_settings(one, one) is None
+    verdict = account.other_settings(four, one)
     assert verdict.label == "TAMPERED(threads)"
     assert "set to 4" in verdict.failure.message
 
@@ -136,8 +137,8 @@ def test_a_stopped_process_that_runs_is_tampering() -> None:
 
 def test_settings_of_the_process_are_compared_by_name() -> None:
     ours, theirs = (replace(reading(1, 2), flags=flags) for flags in ({"dtype": "a"}, {"dtype": "b"}))
-    assert account.other_flags(theirs, theirs) is None
-    verdict = account.other_flags(ours, theirs)
+    assert account.other_settings(theirs, theirs) is None
+    verdict = account.other_settings(ours, theirs)
     assert verdict.label == "TAMPERED(global-state)"
     assert "dtype is a, not b" in verdict.failure.message
 
