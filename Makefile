@@ -12,7 +12,7 @@ FK := $(BIN)/fk
 
 # One of the examples is wrong on purpose (exit 1); a busy machine gives unstable ratios and says so (exit 3).
 demo: $(VENV)/.installed
-	$(FK) kernels --target rms_norm --candidates examples/candidates ; case $$? in 0|1|3) ;; *) exit 1 ;; esac
+	$(FK) kernels --target rms_norm --architecture llama --candidates examples/candidates ; case $$? in 0|1|3) ;; *) exit 1 ;; esac
 	$(FK) eval --model llama --size tiny --candidates examples/candidates/faster || test $$? -eq 3
 	$(FK) eval --model llama --size tiny --candidates examples/candidates/slower || test $$? -eq 3
 
