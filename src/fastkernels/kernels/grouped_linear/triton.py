@@ -63,7 +63,7 @@ def _multiply(x, weight, order, starts, slot_weights, y, row_tiles, x_stride, w_
               TOGETHER: tl.constexpr):  # fmt: skip
     # Programs that run together take TOGETHER row tiles and then the next columns.
     program = tl.program_id(0)
-    column_tiles: tl.constexpr = tl.cdiv(N, TILE_N)
+    column_tiles: tl.constexpr = (N + TILE_N - 1) // TILE_N
     first_row_tile = program // (TOGETHER * column_tiles) * TOGETHER
     width = tl.minimum(row_tiles - first_row_tile, TOGETHER)
     inside = program % (TOGETHER * column_tiles)

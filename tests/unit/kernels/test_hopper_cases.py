@@ -1,0 +1,90 @@
+"""Every Triton kernel compiles for Hopper at the shapes of real models, without a GPU: the full-size cases run
+on meta tensors, and what they would launch is compiled instead.
+"""
+
+from collections import Counter
+
+import pytest
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from fastkernels import registry
+from fastkernels.kernels.base import observe, registered
+from fastkernels.kernels.policy import interpreting
+from fastkernels.loader.inputs import trial_specs
+from fastkernels.loader.materialize import bind, build_module
+from fastkernels.loader.overlay import Overlay
+from fastkernels.measure.roofline import meta_tensors
+
+pytestmark = pytest.mark.skipif(interpreting(), reason="the interpreter compiles nothing")
+
+SHARED_BYTES = 227 * 1024  # that one block of a Hopper GPU can have
+PROCESSORS = 132
+# Specialisations of each kernel that are compiled: one or two seconds each for attention.
+MOST = 3
+
+
+class Hopper:
+    """A driver that knows its target and can run nothing."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+@pytest.fixture
+def compiled(tmp_path, monkeypatch) -> dict[str, int]:
+    """The largest shared memory of each kernel in bytes, filled by launches; they raise what its compilation
+    raises."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(driver, "_active", Hopper())
+    compile_or_launch, seen, shared = JITFunction.run, Counter(), {}
+
+    def run(kernel, *args, grid, warmup, **options):
+        name = f"{kernel.fn.__module__}.{kernel.fn.__name__}"
+        constants = (name, *sorted((key, str(value)) for key, value in options.items()))
+        if constants in seen or seen[name] >= MOST:
+            return
+        seen.update([name, constants])
+        made = compile_or_launch(kernel, *args, grid=grid, warmup=True, **options)
+        shared[name] = max(shared.get(name, 0), made.metadata.shared)
+
+    monkeypatch.setattr(JITFunction, "run", run)
+    return shared
+
+
+def on_a_hopper(module, monkeypatch) -> None:
+    """The implementation believes that its tensors lie on one."""
+    for name, fact in (("multiprocessors", PROCESSORS), ("overlapping", True)):
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, lambda device, fact=fact: fact)
+
+
+def test_every_triton_kernel_compiles_at_the_shapes_of_real_models(compiled, monkeypatch) -> None:
+    ours = {name: i for name, k in registered.items() if (i := k.implementation("triton"))}
+    for implementation in ours.values():
+        on_a_hopper(implementation.loaded, monkeypatch)
+    launched = set()
+
+    def launch(name, args) -> None:
+        if name in ours and not ours[name].why_not(name, args, "cuda"):
+            launched.add(name)
+            getattr(ours[name].loaded, name)(*args)
+
+    baseline = Overlay.over_baseline()
+    for task in (*registry.find_tasks(level=1), *registry.find_tasks(level=2)):
+        for case in registry.cases(task, size="full"):
+            module = build_module(baseline, case, "meta")
+            call = bind(module, case, meta_tensors(trial_specs(case, module)))
+            with observe(launch), torch.inference_mode():
+                call.invoke()
+    assert set(ours) == launched
+    assert len(compiled) > 30
+    assert max(compiled.values()) <= SHARED_BYTES
