@@ -1,5 +1,6 @@
-"""Every Triton kernel compiles for Hopper at the shapes of real models, without a GPU: the full-size cases run
-on meta tensors, and what they would launch is compiled instead.
+"""Every Triton kernel compiles for Hopper at the shapes of real models, without a GPU.
+
+The full-size cases run on meta tensors, and what they would launch is compiled instead.
 """
 
 from collections import Counter
