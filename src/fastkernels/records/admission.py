@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
-
-from fastkernels.records.base import Record
+from fastkernels.records.base import Document, Record
 from fastkernels.records.environment import Environment
 
 
@@ -48,9 +46,8 @@ class AuditTask(Record):
     problems: tuple[str, ...] = ()
 
 
-class AuditReport(Record):
+class AuditReport(Document):
     kind: Literal["audit"] = "audit"
-    schema_version: int = Field(1, alias="schema")
     environment: Environment
     request: dict[str, Any]
     tasks: tuple[AuditTask, ...]
@@ -58,5 +55,3 @@ class AuditReport(Record):
     unaudited: tuple[str, ...] = ()  # cases that this machine cannot hold, and why
     wall_s: float
     complete: bool = True  # False: interrupted, rows so far
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)

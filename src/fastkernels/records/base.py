@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 DType = Literal["float64", "float32", "bfloat16", "float16", "int64", "int32", "bool"]
 Size = Literal["tiny", "full"]
@@ -18,3 +18,12 @@ UNSTABLE_HALF_WIDTH = 0.05  # an interval wider than 5 % to one side: no number 
 
 class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Document(Record):
+    """A record that lies in a file of its own and says there what it is."""
+
+    kind: str
+    schema_version: int = Field(1, alias="schema")
+
+    model_config = ConfigDict(populate_by_name=True)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
-
-from fastkernels.records.base import RANDOM_IDS, DType, Record, TokenPhase
+from fastkernels.records.base import RANDOM_IDS, Document, DType, Record, TokenPhase
 from fastkernels.records.environment import Environment
 
 
@@ -18,11 +16,10 @@ class CapturedTokens(Record):
     hidden: int  # of these, with hidden states
 
 
-class Capture(Record):
+class Capture(Document):
     """Where golden values come from: `provenance.json` of a golden folder."""
 
     kind: Literal["capture"] = "capture"
-    schema_version: int = Field(1, alias="schema")
     model: str  # as it was asked for
     architecture: str
     weights: Literal["random", "checkpoint"]
@@ -40,8 +37,6 @@ class Capture(Record):
     tokens: dict[TokenPhase, CapturedTokens]
     digest: str  # SHA-256 of golden.safetensors
     environment: Environment
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     @property
     def summary(self) -> str:

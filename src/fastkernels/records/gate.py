@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import model_validator
 
-from fastkernels.records.base import Contract, Record
+from fastkernels.records.base import Contract, Document, Record
 from fastkernels.records.environment import Environment
 from fastkernels.records.kernels import Failure
 
@@ -67,9 +67,8 @@ class GateSummary(Record):
     wall_s: float
 
 
-class GateReport(Record):
+class GateReport(Document):
     kind: Literal["gate"] = "gate"
-    schema_version: int = Field(1, alias="schema")
     environment: Environment
     request: dict[str, Any]
     head: str  # what was compared, as a user would say it
@@ -80,5 +79,3 @@ class GateReport(Record):
     outcome: Literal["passed", "failed", "unclear"]
     summary: GateSummary
     complete: bool = True  # False: interrupted, rows so far
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)

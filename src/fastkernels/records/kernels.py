@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
-
-from fastkernels.records.base import Contract, Record
+from fastkernels.records.base import Contract, Document, Record
 from fastkernels.records.environment import Environment
 
 
@@ -70,9 +68,8 @@ class KernelSummary(Record):
     measuring_share: float  # of wall_s, spent in trials and not in starting processes
 
 
-class KernelReport(Record):
+class KernelReport(Document):
     kind: Literal["kernels"] = "kernels"
-    schema_version: int = Field(1, alias="schema")
     environment: Environment
     request: dict[str, Any]  # the command's arguments after all defaults
     rows: tuple[KernelRow, ...]
@@ -80,5 +77,3 @@ class KernelReport(Record):
     notes: tuple[str, ...] = ()  # what could not be measured as asked, and why
     summary: KernelSummary
     complete: bool = True  # False: interrupted, rows so far
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
-
-from fastkernels.records.base import UNSTABLE_HALF_WIDTH, Record, Size
+from fastkernels.records.base import UNSTABLE_HALF_WIDTH, Document, Record, Size
 from fastkernels.records.environment import Environment
 from fastkernels.records.kernels import Failure
 
@@ -88,14 +86,11 @@ class MacroEval(Record):
     by_category: dict[str, dict[str, float]]
 
 
-class EvalReport(Record):
+class EvalReport(Document):
     kind: Literal["eval"] = "eval"
-    schema_version: int = Field(1, alias="schema")
     environment: Environment
     request: dict[str, Any]
     candidates: tuple[str, ...]
     models: tuple[ModelResult, ...]
     macroeval: MacroEval | None  # None: interrupted before any model finished
     complete: bool = True
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)

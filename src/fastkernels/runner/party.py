@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from torch import Tensor
 
 from fastkernels.judge.metadata import Description
@@ -47,8 +47,6 @@ class Timeouts:
 
 class _Answer(Record):
     """What a worker says; anything else is a crashed worker."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class _Built(_Answer):
