@@ -7,8 +7,6 @@ import re
 import pytest
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from fastkernels.kernels.activation import triton as activation
 from fastkernels.kernels.causal_conv1d import triton as causal_conv1d
@@ -25,26 +23,16 @@ from fastkernels.kernels.rms_norm import triton as rms_norm
 from fastkernels.kernels.rope import triton as rope
 from fastkernels.kernels.selective_scan import triton as selective_scan
 from fastkernels.kernels.softmax import triton as softmax
+from tests.unit.kernels.hopper import compiled
 
-pytestmark = pytest.mark.skipif(interpreting(), reason="the interpreter compiles nothing")
-
-HOPPER = GPUTarget("cuda", 90, 32)
+pytestmark = [
+    pytest.mark.skipif(interpreting(), reason="the interpreter compiles nothing"),
+    pytest.mark.usefixtures("own_cache"),
+]
 
 
 def ptx(kernel, types: dict[str, str], constants: dict, elements: int, options: dict | None = None) -> str:
-    """The kernel's PTX for aligned pointers and strides that are multiples of 16, as a launch would
-    specialise it.
-    """
-    signature, constant_at, attributes = {}, {}, {}
-    for index, name in enumerate(kernel.arg_names):
-        if name in constants:
-            signature[name], constant_at[(index,)] = "constexpr", constants[name]
-            continue
-        signature[name] = types.get(name, "i32")
-        if signature[name].startswith("*") or "stride" in name:
-            attributes[(index,)] = [["tt.divisibility", 16]]
-    source = ASTSource(kernel, signature, constant_at, attributes)
-    return triton.compile(source, target=HOPPER, options=options or warps(elements)).asm["ptx"]
+    return compiled(kernel, types, constants, options or warps(elements)).asm["ptx"]
 
 
 def check(code: str, scalar: str = "") -> None:
@@ -54,11 +42,6 @@ def check(code: str, scalar: str = "") -> None:
     accesses = set(re.findall(r"(?:ld|st)\.global[\w.:]*", code))
     assert accesses - {f"ld.global.{scalar}"} == {"ld.global.v4.b32", "st.global.v4.b32"}
     assert ".local" not in code
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
 
 BF16_NAMES = ("x", "residual", "weight", "bias", "y", "total", "q", "k", "q_out", "k_out")

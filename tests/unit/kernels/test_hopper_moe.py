@@ -6,17 +6,16 @@ import re
 from importlib import import_module
 
 import pytest
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from fastkernels.kernels.launch import warps
 from fastkernels.kernels.policy import interpreting
+from tests.unit.kernels import hopper
 
-pytestmark = pytest.mark.skipif(interpreting(), reason="the interpreter compiles nothing")
+pytestmark = [
+    pytest.mark.skipif(interpreting(), reason="the interpreter compiles nothing"),
+    pytest.mark.usefixtures("own_cache"),
+]
 
-HOPPER = GPUTarget("cuda", 90, 32)
-MOST_SHARED = 227 * 1024  # bytes that a block of an H100 or H200 may have
 # The kernels' functions hide their folders in the package's namespace.
 grouped, permute, routing = (
     import_module(f"fastkernels.kernels.{name}.triton")
@@ -24,24 +23,9 @@ grouped, permute, routing = (
 )
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-
-
 def compiled(kernel, types: dict[str, str], constants: dict, options: dict):
-    """The kernel for aligned pointers and strides that are multiples of 16."""
-    signature, constant_at, attributes = {}, {}, {}
-    for index, name in enumerate(kernel.arg_names):
-        if name in constants:
-            signature[name], constant_at[(index,)] = "constexpr", constants[name]
-            continue
-        signature[name] = types.get(name, "i32")
-        if signature[name].startswith("*") or "stride" in name:
-            attributes[(index,)] = [["tt.divisibility", 16]]
-    made = triton.compile(
-        ASTSource(kernel, signature, constant_at, attributes), target=HOPPER, options=options
-    )
+    """The kernel, which spills nothing."""
+    made = hopper.compiled(kernel, types, constants, options)
     assert ".local" not in made.asm["ptx"]
     return made
 
@@ -64,7 +48,7 @@ def test_grouped_linear(tile, sharing, outputs, inputs, weighted, kind):
         grouped._multiply, types, constants, {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
     )
     code = made.asm["ptx"]
-    assert made.metadata.shared <= MOST_SHARED
+    assert made.metadata.shared <= hopper.MOST_SHARED
     assert "cp.async.cg.shared.global" in code, "the weight is loaded ahead, 16 bytes a thread"
     if kind == "bf16":
         assert re.search("wgmma.mma_async" if tile.m >= 64 else "mma.sync", code)
