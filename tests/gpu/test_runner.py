@@ -7,6 +7,7 @@ import statistics
 import pytest
 import torch
 
+from fastkernels.measure import unused
 from fastkernels.measure.contracts import CudaDevice, Eager, Graph
 from fastkernels.runner.shared import Arena, Want
 
@@ -50,6 +51,22 @@ def test_a_copy_takes_as_long_as_its_bytes_need(device: CudaDevice, contract: st
             samples.append(timing.ns)
     bytes_per_s = 2 * source.numel() / (statistics.median(samples) / 1e9)
     assert 0.1e12 < bytes_per_s < 20e12
+
+
+def test_memory_of_dropped_chains_goes_back(device: CudaDevice) -> None:
+    """A chain's graphs keep what their calls take, 512 MiB here; dropped ones must not add up beside it."""
+    x = torch.ones(64 << 20, dtype=torch.float32, device="cuda")
+    unused.give_back()
+    free_before, _ = torch.cuda.mem_get_info()
+    graph = Graph(device, poison=lambda result: None)
+    for _ in range(8):
+        graph.release()
+        unused.give_back(256 << 20)
+        graph.capture([lambda: (x + 1).sum() + (x - 1).sum()])
+    free_after, _ = torch.cuda.mem_get_info()
+    assert free_before - free_after < 2 << 30
+    graph.release()
+    unused.give_back()
 
 
 def test_the_flush_makes_the_cache_cold(device: CudaDevice) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from fastkernels.measure import cold
+from fastkernels.measure import cold, unused
 from fastkernels.measure.contracts import Contract, CudaDevice, Eager, Graph, Host
 from fastkernels.measure.cuda import Driver
 from fastkernels.runner.results import address as address_of
@@ -28,7 +28,7 @@ class WorkerDevice(Protocol):
     def contracts(self) -> dict[str, Contract]: ...
     def overhead_ns(self) -> int: ...
     def poison_free_memory(self, sizes: Iterable[int]) -> None: ...
-    def release(self) -> None: ...
+    def release(self, beyond_bytes: int = 0) -> None: ...
 
 
 class Cpu:
@@ -58,7 +58,7 @@ class Cpu:
     def poison_free_memory(self, sizes: Iterable[int]) -> None:
         cold.poison_free_memory(sizes, self.name, self.fill)
 
-    def release(self) -> None:
+    def release(self, beyond_bytes: int = 0) -> None:
         """Memory goes back by itself."""
 
 
@@ -71,7 +71,7 @@ class Cuda:
         self.driver = Driver()
         self._device = CudaDevice(self.driver)
         self._stream = self._device.stream
-        self._empty = torch.cuda.empty_cache
+        self._give_back = unused.give_back
 
     def copy(self, target: int, source: int, size: int) -> None:
         self.driver.copy(target, source, size, self._stream)
@@ -95,8 +95,8 @@ class Cuda:
     def poison_free_memory(self, sizes: Iterable[int]) -> None:
         cold.poison_free_memory(sizes, self.name, self.fill)
 
-    def release(self) -> None:
-        self._empty()
+    def release(self, beyond_bytes: int = 0) -> None:
+        self._give_back(beyond_bytes)
 
     def _poison(self, result: Any) -> None:
         for member in members(result):

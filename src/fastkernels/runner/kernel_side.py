@@ -24,6 +24,7 @@ from fastkernels.loader.materialize import build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.contracts import Contract, Graph, Timing
+from fastkernels.measure.unused import MUCH_BYTES
 from fastkernels.records import Case
 from fastkernels.runner import flags, forcing
 from fastkernels.runner.compiling import Tracer
@@ -118,7 +119,8 @@ class KernelSide:
         error: one link is there then, as before."""
         graph = self._graph()
         graph.release()
-        self._links = []
+        self._links = self._active = []  # a result that is held keeps the memory of its graph
+        self._device.release(MUCH_BYTES)
         ballast = torch.empty(
             self._ballast.randrange(1, MOST_BALLAST_BYTES), dtype=torch.uint8, device=self._device.name
         )

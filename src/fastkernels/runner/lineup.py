@@ -13,6 +13,7 @@ import torch
 
 from fastkernels.judge.verdict import Verdict
 from fastkernels.loader.inputs import draw_links
+from fastkernels.measure import unused
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.contracts import FIRST_SPIN_CYCLES, longer
 from fastkernels.records import Case, Failure, TensorSpec
@@ -112,6 +113,7 @@ class Lineup:
         """New links at other places in memory, with new parameters, on all sides."""
         self.refill("normal")
         self._deliver()
+        unused.give_back(unused.MUCH_BYTES)
         for party in (self.a, self.a2, self.c):
             try:
                 answer = party.capture(self.plan)
@@ -190,7 +192,7 @@ class Lineup:
         if self._inbox is not None:
             self._inbox.close()
         if self._bench.device == "cuda":
-            torch.cuda.empty_cache()  # the workers need what the judge's own pool holds
+            unused.give_back()
 
     def _draw(self, distribution: str, parameters: bool) -> dict[str, torch.Tensor]:
         specs = {n: spec for n, spec in self._specs.items() if parameters or not n.startswith(_PARAMETER)}

@@ -32,7 +32,7 @@ from fastkernels.records import Case, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner import account
 from fastkernels.runner.bench import Bench, Outcome
-from fastkernels.runner.blocks import durations_ns
+from fastkernels.runner.blocks import Blocks, durations_ns
 from fastkernels.runner.lineup import Lineup
 from fastkernels.runner.party import Party, Reading
 from fastkernels.runner.referee import Referee
@@ -198,20 +198,24 @@ class Trial:
         sampled = Sampling(self._bench, self._lineup, self._referee, self._outcome).run()
         if isinstance(sampled, Verdict):
             return sampled
-        if verdict := self._audit(sampled):
+        if verdict := self._broken_rule(sampled.blocks):
             return verdict
+        # A machine too busy to tell the ratio is too busy to accuse anybody by his times; neither wins.
         if sampled.decision == "unstable":
             return self._unstable(sampled)
-        return self._conclude(sampled)
+        return self._untrue(sampled) or self._conclude(sampled)
 
-    def _audit(self, sampled: Sampled) -> Verdict | None:
-        """Whether the candidate's own account of its time can be true. What breaks a rule comes before what
-        only cannot be: both may be seen of one candidate."""
-        blocks, bench = sampled.blocks, self._bench
+    def _broken_rule(self, blocks: Blocks) -> Verdict | None:
+        """Told before what only cannot be: both may be seen of one candidate."""
         if verdict := account.restless(self._lineup.c.worker.restless):
             return verdict
-        if bench.device == "cpu" and (verdict := account.too_many_threads(blocks.c, bench.threads)):
-            return verdict
+        if self._bench.device != "cpu":
+            return None
+        return account.too_many_threads(blocks.c, self._bench.threads)
+
+    def _untrue(self, sampled: Sampled) -> Verdict | None:
+        """Whether the candidate's own account of its time can be true."""
+        blocks = sampled.blocks
         if verdict := account.shared_work(sampled.alone, blocks):
             return verdict
         slack_ns = WINDOW_SLACK_NS[self._outcome.contract]
