@@ -327,11 +327,19 @@ def softmax_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
         x[0, 7], x[1, 3], x[2] = torch.nan, torch.inf, -torch.inf
         return (x,)
 
+    def wide(dt: torch.dtype) -> Arguments:
+        """Rows that are cut into parts, some of them masked as a whole."""
+        x = randn(6, 17001, dtype=dt, scale=3.0)
+        x[0, 9000:] = x[1, :16999] = -torch.inf
+        x[2, 7], x[3, 16999], x[4] = torch.nan, torch.inf, -torch.inf
+        return (x,)
+
     return [
         *(KernelCase("softmax", f"T{t}-D{d}", make(t, d, 3.0), answer) for t, d in shapes),
         KernelCase("softmax", "large-values", make(3, 40, 1e3), answer),
         KernelCase("softmax", "masked", masked, answer),
         KernelCase("softmax", "not-finite", not_finite, answer),
+        KernelCase("softmax", "wide", wide, answer),
         KernelCase("softmax", "columns", lambda dt: (randn(5, 96, dtype=dt)[:, 8:71],), answer),
         KernelCase("softmax", "three-dimensions", lambda dt: (randn(2, 3, 33, dtype=dt),), answer),
     ]

@@ -36,12 +36,14 @@ def ptx(kernel, types: dict[str, str], constants: dict, elements: int, options: 
 
 
 def check(code: str, scalar: str = "") -> None:
-    """Every access to global memory moves 16 bytes a thread, but for scalar loads of the given type; no local
-    memory.
-    """
-    accesses = set(re.findall(r"(?:ld|st)\.global[\w.:]*", code))
-    assert accesses - {f"ld.global.{scalar}"} == {"ld.global.v4.b32", "st.global.v4.b32"}
+    """Every access to global memory moves 16 bytes a thread, but for scalar loads of the given type."""
+    assert accesses(code) - {f"ld.global.{scalar}"} == {"ld.global.v4.b32", "st.global.v4.b32"}
+
+
+def accesses(code: str) -> set[str]:
+    """Kinds of access to global memory, where there are none to local memory."""
     assert ".local" not in code
+    return set(re.findall(r"(?:ld|st)\.global[\w.:]*", code))
 
 
 BF16_NAMES = ("x", "residual", "weight", "bias", "y", "total", "q", "k", "q_out", "k_out")
@@ -69,6 +71,15 @@ def test_softmax():
     check(
         ptx(softmax._softmax_stream, logits, {"inner": 1, "D": 128256, "BLOCK": softmax.STREAM_BLOCK}, 8192)
     )
+
+
+def test_softmax_in_parts():
+    """Rows move 16 bytes a thread; what is known of each part is one number."""
+    few = {"inner": 1, "D": 128256, "BLOCK": 1024}
+    partial = {"x": "*fp32", "highest": "*fp32", "total": "*fp32"}
+    assert accesses(ptx(softmax._part_of_row, partial, few, 1024)) == {"ld.global.v4.b32", "st.global.b32"}
+    code = ptx(softmax._softmax_part, {**partial, "y": "*fp32"}, {**few, "SLOTS": 128}, 1024)
+    assert accesses(code) - {"ld.global.b32"} == {"ld.global.v4.b32", "st.global.v4.b32"}
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 8])

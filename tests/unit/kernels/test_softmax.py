@@ -1,9 +1,12 @@
 """softmax: every implementation on this machine against the formula in float64."""
 
+import importlib
+
 import pytest
 import torch
 
 from fastkernels import kernels
+from fastkernels.kernels import policy
 from tests.pointwise_cases import check, softmax_cases
 from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
 
@@ -34,3 +37,12 @@ def test_a_long_masked_beginning(impl, width):
     y = kernels.softmax(x, impl=impl)
     assert torch.equal(y[:, -2:], torch.full((2, 2), 0.5))
     assert not y[:, :-2].any()
+
+
+@pytest.mark.skipif(not policy.interpreting(), reason="Triton runs on this machine only when interpreted")
+@pytest.mark.parametrize("case", [case for case in CASES if case.name in ("wide", "T2-D17001")], ids=str)
+def test_triton_in_parts(case, monkeypatch):
+    """The interpreter has one processor, which a row keeps busy; a GPU has more than these rows."""
+    module = importlib.import_module("fastkernels.kernels.softmax.triton")
+    monkeypatch.setattr(module, "multiprocessors", lambda device: 132)
+    check(case, torch.float32, "triton")
