@@ -60,11 +60,12 @@ class Loop:
         self.keep(result)
         return end - begin
 
-    def typical(self, module) -> float:
-        durations = [self.once(module) for _ in range(WARM_UPS + CALLS)][WARM_UPS:]
+    def typical(self, *modules) -> list[float]:
+        """In turns: what else the machine does meets all of them."""
+        durations = [[self.once(module) for module in modules] for _ in range(WARM_UPS + CALLS)][WARM_UPS:]
         from statistics import median
 
-        return median(durations)
+        return [median(of_one) for of_one in zip(*durations)]
 
 
 def judge(folder: Path) -> dict:
@@ -82,10 +83,9 @@ def judge(folder: Path) -> dict:
         candidate = ready(imported(folder), weight_D)
     except Exception as error:
         return {"passed": True, "speedup": None, "skipped": str(error)}
-    baseline_ns = loop.typical(baseline)
     loop.once(candidate)
     passed = close(loop.out_TD, torch.load(cache))
-    candidate_ns = loop.typical(candidate)
+    baseline_ns, candidate_ns = loop.typical(baseline, candidate)
     return {"passed": passed, "speedup": baseline_ns / max(candidate_ns, 1)}
 
 

@@ -21,6 +21,7 @@ from fastkernels.kernels.policy import interpreting
 from fastkernels.kernels.resize_grid import triton as resize_grid
 from fastkernels.kernels.rms_norm import triton as rms_norm
 from fastkernels.kernels.rope import triton as rope
+from fastkernels.kernels.sample import narrowing
 from fastkernels.kernels.selective_scan import triton as selective_scan
 from fastkernels.kernels.softmax import triton as softmax
 from tests.unit.kernels.hopper import compiled
@@ -80,6 +81,17 @@ def test_softmax_in_parts():
     assert accesses(ptx(softmax._part_of_row, partial, few, 1024)) == {"ld.global.v4.b32", "st.global.b32"}
     code = ptx(softmax._softmax_part, {**partial, "y": "*fp32"}, {**few, "SLOTS": 128}, 1024)
     assert accesses(code) - {"ld.global.b32"} == {"ld.global.v4.b32", "st.global.v4.b32"}
+
+
+def test_allowed_ids():
+    """Each pass over a row keeps its sums in registers."""
+    types = {
+        "logits": "*fp32", "temperature": "*fp32", "top_k": "*i32", "top_p": "*fp32", "last_logit": "*fp32",
+        "last_id": "*i64",
+    }  # fmt: skip
+    constants = {"V": 128256, "TOP_K": True, "TOP_P": True, "BLOCK": narrowing.BLOCK}
+    code = ptx(narrowing._last_allowed, types, constants, 0, {"num_warps": narrowing.WARPS})
+    assert "ld.global.v4.b32" in accesses(code)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 8])

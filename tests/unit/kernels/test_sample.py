@@ -9,10 +9,12 @@ import torch
 from fastkernels import kernels
 from fastkernels.kernels.policy import interpreting
 from fastkernels.kernels.sample.philox import exponential_noise, philox
-from fastkernels.kernels.sample.threshold import threshold
 from tests.unit.kernels.implementations import REFERENCE, TRITON
 
 ALL = [REFERENCE, TRITON]
+narrowing, sort = (
+    importlib.import_module(f"fastkernels.kernels.sample.{name}") for name in ("narrowing", "threshold")
+)
 
 
 def draws(logits_V, temperature, count, impl, top_k=None, top_p=None, seed=0, row_size=500):
@@ -198,22 +200,64 @@ def test_ids_stay_in_the_vocabulary(impl):
     assert ids.max() < 10
 
 
-def test_thresholds():
+IN_TRITON = pytest.mark.skipif(not interpreting(), reason="runs in test_interpreted.py")
+
+
+@pytest.mark.parametrize(
+    "threshold",
+    [
+        pytest.param(sort.threshold, id="sort"),
+        pytest.param(narrowing.threshold, id="triton", marks=IN_TRITON),
+    ],
+)
+def test_thresholds(threshold):
     logits = torch.tensor([[2.0, 5.0, 5.0, 1.0, 5.0]])
     heat = torch.ones(1)
 
-    def last(top_k=None, top_p=None):
+    def ids(top_k=None, top_p=None):
         k = None if top_k is None else torch.tensor([top_k], dtype=torch.int32)
         p = None if top_p is None else torch.tensor([top_p])
-        found = threshold(logits, heat, k, p)
-        return found.logit_B.item(), found.id_B.item()
+        return allowed(logits, threshold(logits, heat, k, p)).nonzero()[:, 1].tolist()
 
     # The order of ids: 1, 2, 4, 0, 3; ties at the k-th place are cut by id.
-    assert [last(top_k=k) for k in (1, 2, 3, 4, 0, 9)] == [(5, 1), (5, 2), (5, 4), (2, 0), (1, 3), (1, 3)]
+    first = [[1], [1, 2], [1, 2, 4], [0, 1, 2, 4], [0, 1, 2, 3, 4]]
+    assert [ids(top_k=k) for k in (1, 2, 3, 4, 0, 9)] == [*first, first[-1]]
     # Each 5 has 0.324: one, two, three of them.
-    assert [last(top_p=p) for p in (1e-6, 0.3, 0.4, 0.9, 1.0)] == [(5, 1), (5, 1), (5, 2), (5, 4), (1, 3)]
+    assert [ids(top_p=p) for p in (1e-6, 0.3, 0.4, 0.9, 1.0)] == [[1], *first[:3], first[-1]]
     # top_p counts the mass of what top_k left: of two, each has a half.
-    assert last(top_k=2, top_p=0.45) == (5, 1)
+    assert ids(top_k=2, top_p=0.45) == [1]
+
+
+@IN_TRITON
+@pytest.mark.parametrize("kind", ["random", "ties", "masked", "flat"])
+@pytest.mark.parametrize("vocabulary", [1, 3, 1000, 5003])
+def test_triton_allows_what_a_sort_allows(vocabulary, kind):
+    """The sort's sums are in float64; where a float32 sum decides otherwise, next to no weight does."""
+    generator, rows = torch.Generator().manual_seed(vocabulary), 8
+    logits = {
+        "random": torch.randn(rows, vocabulary, generator=generator) * 3,
+        "ties": (torch.randn(rows, vocabulary, generator=generator) * 3).round(),
+        "masked": torch.randn(rows, vocabulary, generator=generator).masked_fill(
+            torch.rand(rows, vocabulary, generator=generator) < 0.5, -torch.inf
+        ),
+        "flat": torch.zeros(rows, vocabulary),
+    }[kind]
+    logits[:, 0] = 0.0
+    heat = torch.linspace(0.0, 2.0, rows)
+    top_k = torch.randint(0, vocabulary + 3, (rows,), dtype=torch.int32, generator=generator)
+    top_p = torch.tensor([0.0, 1.0, 0.99951, *torch.rand(rows - 3, generator=generator).tolist()])
+    probabilities = (logits / torch.where(heat > 0, heat, 1.0)[:, None]).double().softmax(1)
+    for k, p in ((top_k, None), (None, top_p), (top_k, top_p)):
+        exact = sort.threshold(logits.double(), heat.double(), k, None if p is None else p.double())
+        difference = allowed(logits, exact) ^ allowed(logits, narrowing.threshold(logits, heat, k, p))
+        if p is None:
+            assert not difference.any()
+        assert (probabilities * difference).sum(1).max() < 2e-6
+
+
+def allowed(logits, last):
+    behind = torch.arange(logits.shape[1]) > last.id_B[:, None]
+    return (logits > last.logit_B[:, None]) | ((logits == last.logit_B[:, None]) & ~behind)
 
 
 def test_reference_in_chunks(monkeypatch):

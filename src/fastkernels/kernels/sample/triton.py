@@ -4,7 +4,7 @@ row.
 Within a tile the largest l[v] - log E[v], l = logits / temperature, is found as the smallest E[v] exp(m -
 l[v]) with m = max l: one exponential in place of a logarithm for each id. Rows at temperature 0 skip the
 noise, so a greedy batch reads its logits at memory speed. Each Philox block serves four neighbouring ids.
-top_k and top_p come as a threshold from one torch sort, before the first kernel.
+top_k and top_p come as a threshold (narrowing.py), before the first kernel.
 """
 
 # Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fastkernels.kernels.launch import multiprocessors
-from fastkernels.kernels.sample.threshold import threshold
+from fastkernels.kernels.sample.narrowing import threshold
 
 TILE = 2048  # 16 logits for each of 128 threads
 SMALLEST_TILE = 1024
