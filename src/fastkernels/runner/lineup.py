@@ -89,6 +89,7 @@ class Lineup:
         into `eager`, and the row says so.
         """
         outcome, self.plan = self._outcome, self._chain
+        uncaptured = outcome.baseline_kernels
         self.refill("normal")
         self._deliver()
         try:
@@ -105,6 +106,10 @@ class Lineup:
         outcome.capture = "yes" if answer.captured else "no"
         if answer.captured:
             outcome.baseline_kernels, outcome.links = answers[0].kernels, self.plan.links
+            # A library that plans on the host cannot be captured: this baseline may not be the fastest there is.
+            for kernel, name in outcome.baseline_kernels.items():
+                if name != (eager := uncaptured.get(kernel, name)):
+                    self._note(f"captured, the baseline's {kernel} is {name}; uncaptured it is {eager}")
         else:
             self._eager(f"the candidate cannot be captured: {answer.detail}")
         return None
@@ -201,7 +206,10 @@ class Lineup:
 
     def _eager(self, why: str) -> None:
         self._outcome.contract, self.plan = "eager", ChainPlan()
-        self._outcome.notes += (f"{self._case.task} {self._case.id}: {why}",)
+        self._note(why)
+
+    def _note(self, what: str) -> None:
+        self._outcome.notes += (f"{self._case.task} {self._case.id}: {what}",)
 
     def _blamed(self, trouble: Trouble) -> Verdict:
         self._outcome.died = isinstance(trouble.problem, WorkerDied)
