@@ -106,7 +106,7 @@ class Lineup:
         outcome.capture = "yes" if answer.captured else "no"
         if answer.captured:
             outcome.baseline_kernels, outcome.links = answers[0].kernels, self.plan.links
-            # A library that plans on the host cannot be captured: this baseline may not be the fastest there is.
+            # A library that plans on the host cannot be captured: the baseline may not be the fastest.
             for kernel, name in outcome.baseline_kernels.items():
                 if name != (eager := uncaptured.get(kernel, name)):
                     self._note(f"captured, the baseline's {kernel} is {name}; uncaptured it is {eager}")
