@@ -21,7 +21,14 @@ _INTERPRET = (
     "x = torch.ones(2, 8); y = kernels.glu(x, 'silu', impl='triton'); "
     "torch.testing.assert_close(y, kernels.glu(x, 'silu', impl='reference'))"
 )
-_SEPARATE = "from fastkernels.runner.isolation import ALWAYS, enter; print(*ALWAYS, *enter(True, None))"
+_SEPARATE = """
+from fastkernels.runner.isolation import ALWAYS
+from fastkernels.runner.pool import Worker
+with Worker("probe", threads=1, namespaces=True) as worker:
+    worker.start("builtins:object")
+    print(*ALWAYS, *worker.isolation)
+"""
+_BUILT_FLASHINFER = "https://flashinfer.ai/whl/cu130"
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,19 @@ def _packages() -> Iterator[Check]:
         works = importlib.util.find_spec(package) is not None
         fix = "" if works else f"pip install 'fastkernels[{extra}]'"
         yield Check(package, works, f"implements {', '.join(dict.fromkeys(kernels))}", fix)
+    if importlib.util.find_spec("flashinfer") is not None:
+        yield _built_flashinfer()
+
+
+def _built_flashinfer() -> Check:
+    if importlib.util.find_spec("flashinfer_jit_cache") is not None:
+        return Check("flashinfer kernels", True, "built ahead")
+    detail = (
+        "compiled on first use: 60 to 180 s for each variant of attention, in a candidate's process again"
+    )
+    return Check(
+        "flashinfer kernels", False, detail, f"pip install flashinfer-jit-cache -i {_BUILT_FLASHINFER}"
+    )
 
 
 def _profiler() -> Check:

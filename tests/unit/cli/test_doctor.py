@@ -29,6 +29,8 @@ def test_what_does_not_work_says_how_to_get_it(found: dict) -> None:
     assert checks["triton interpreter"]["works"]
     for name, check in checks.items():
         assert check["works"] or check["fix"] or name == "triton", check
+    # Whatever this machine allows, the probe itself must have run.
+    assert checks["isolation"]["detail"].startswith("workers are separated by processes, environment, home")
     if not checks["flashinfer"]["works"]:
         assert checks["flashinfer"]["fix"] == "pip install 'fastkernels[gpu]'"
 
@@ -61,3 +63,16 @@ def test_a_state_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, 
     assert "FK_STATE_DIR" in check.fix
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://user:secret@host")
     assert "secret" not in diagnosis._history().detail
+
+
+@pytest.mark.parametrize(("built", "works"), [(True, True), (False, False)])
+def test_flashinfer_that_compiles_is_told_from_one_that_is_built(
+    monkeypatch, built: bool, works: bool
+) -> None:
+    here = {"flashinfer", "flashinfer_jit_cache"} if built else {"flashinfer"}
+    monkeypatch.setattr(
+        diagnosis.importlib.util, "find_spec", lambda name: object() if name in here else None
+    )
+    (check,) = (check for check in diagnosis._packages() if check.name == "flashinfer kernels")
+    assert check.works is works
+    assert works or "flashinfer-jit-cache" in check.fix
