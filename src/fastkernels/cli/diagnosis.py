@@ -28,7 +28,7 @@ with Worker("probe", threads=1, namespaces=True) as worker:
     worker.start("builtins:object")
     print(*ALWAYS, *worker.isolation)
 """
-_BUILT_FLASHINFER = "https://flashinfer.ai/whl/cu130"
+_BUILT_FLASHINFER = "pip install flashinfer-jit-cache --index-url https://flashinfer.ai/whl/cu130"
 
 
 @dataclass(frozen=True)
@@ -117,12 +117,8 @@ def _packages() -> Iterator[Check]:
 def _built_flashinfer() -> Check:
     if importlib.util.find_spec("flashinfer_jit_cache") is not None:
         return Check("flashinfer kernels", True, "built ahead")
-    detail = (
-        "compiled on first use: 60 to 180 s for each variant of attention, in a candidate's process again"
-    )
-    return Check(
-        "flashinfer kernels", False, detail, f"pip install flashinfer-jit-cache -i {_BUILT_FLASHINFER}"
-    )
+    detail = "compiled on first use: 60 to 180 s for each variant of attention"
+    return Check("flashinfer kernels", False, detail, _BUILT_FLASHINFER)
 
 
 def _profiler() -> Check:
