@@ -73,7 +73,9 @@ def _narrowed(row, V, low, high, target, top, sharpness, last_key, last_id,
         for start in range(0, V, BLOCK):
             logit, key, _, allowed = _block(row, start, V, last_key, last_id, BLOCK)
             weight = _weight(logit, top, sharpness, WEIGHTED)
-            above1, above2, above3 = allowed & (key >= one), allowed & (key >= two), allowed & (key >= three)
+            above1 = allowed & (key >= one.to(tl.int32))
+            above2 = allowed & (key >= two.to(tl.int32))
+            above3 = allowed & (key >= three.to(tl.int32))
             n1 += above1.to(tl.float32)
             n2 += above2.to(tl.float32)
             n3 += above3.to(tl.float32)
