@@ -1,19 +1,25 @@
-"""What a line-up notes while it captures its parties."""
+"""What a line-up makes of its parties' captures."""
 
 import random
+import threading
+from typing import Any
 
 import pytest
 
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.runner.bench import Bench, Outcome
+from fastkernels.runner.blame import Trouble
 from fastkernels.runner.lineup import Lineup
 from fastkernels.runner.party import Captured
+from fastkernels.runner.pool import WorkerDied
 from tests.unit.runner.conftest import small_case, specs_of
+
+TOGETHER = threading.Barrier(3, timeout=20)  # breaks unless all capture at once
 
 
 class Side:
-    """Runs `eager` when it is called and `captured` in a chain; None: it cannot be captured."""
+    """Runs kernel `eager` when it is called and `captured` in a chain; None: no capture; or it `dies`."""
 
     def __init__(self, eager: str, captured: str | None) -> None:
         self.kernels, self._captured = {"attend": eager}, captured
@@ -26,8 +32,21 @@ class Side:
     def unload(self) -> None: ...
 
     def capture(self, plan: ChainPlan) -> Captured:
+        TOGETHER.wait()
+        if self._captured == "dies":
+            raise Trouble("capture", WorkerDied("CRASHED", "gone", ""))
         kernels = {"attend": self._captured or ""}
         return Captured(captured=self._captured is not None, detail="no", kernels=kernels, outputs=[])
+
+
+def lined_up(baseline, candidate) -> tuple[Lineup, Outcome]:
+    """With sides that are (eager, captured)."""
+    case, outcome = small_case("L1/rms_norm"), Outcome(None, "graph")  # pyright: ignore[reportArgumentType]
+    bench = Bench("cpu", "graph", 1.0, 1, random.Random(0), Overlay.over_baseline())
+    parties: Any = (Side(*baseline), Side(*candidate), Side(*baseline))
+    lineup = Lineup(bench, case, specs_of(case), set(), parties, (), {}, outcome, ChainPlan(2))
+    assert lineup.open() is None
+    return lineup, outcome
 
 
 @pytest.mark.parametrize(
@@ -40,13 +59,23 @@ class Side:
     ],
 )
 def test_what_is_captured(baseline, candidate, contract, notes) -> None:
-    case, outcome = small_case("L1/rms_norm"), Outcome(None, "graph")  # pyright: ignore[reportArgumentType]
-    bench = Bench("cpu", "graph", 1.0, 1, random.Random(0), Overlay.over_baseline())
-    a, c, a2 = Side(*baseline), Side(*candidate), Side(*baseline)
-    lineup = Lineup(bench, case, specs_of(case), set(), (a, c, a2), (), {}, outcome, ChainPlan(2))  # pyright: ignore
-    assert lineup.open() is None
+    lineup, outcome = lined_up(baseline, candidate)
     assert lineup.capture() is None
     lineup.close()
     assert outcome.contract == contract
     assert [note.partition(": ")[2] for note in outcome.notes] == notes
     assert outcome.links == (2 if contract == "graph" else 1)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "verdict"),
+    [("dies", "dies", "INVALID_BASELINE"), ("a", "dies", "CRASHED"), ("dies", "a", "INVALID_BASELINE")],
+)
+@pytest.mark.parametrize("step", ["capture", "renew"])
+def test_who_dies_while_all_capture(baseline, candidate, verdict, step) -> None:
+    lineup, outcome = lined_up(("a", baseline), ("a", candidate))
+    found = getattr(lineup, step)()
+    lineup.close()
+    assert found.label == verdict
+    assert "gone" in found.failure.message
+    assert outcome.died is (verdict == "CRASHED")
