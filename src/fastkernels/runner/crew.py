@@ -199,6 +199,7 @@ class Crew:
             namespaces=namespaces,
             memory_bytes=limit,
             source=source,
+            pinned=self._device == "cpu",
         )
 
     def _start(self, worker: Worker) -> dict:

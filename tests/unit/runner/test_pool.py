@@ -76,6 +76,18 @@ def test_namespaces_leave_the_loopback_alone(worker: Worker) -> None:
     assert worker.call("network") == {"interfaces": ["lo"]}
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs an affinity that can be set")
+def test_pinned_workers_share_their_cores() -> None:
+    mine = sorted(os.sched_getaffinity(0))
+    with Worker("a", threads=1, pinned=True) as a, Worker("b", threads=1, pinned=True) as b:
+        for worker in (a, b):
+            worker.start(SIDE)
+            assert worker.standing().cores == {mine[-1]}
+    with Worker("all", threads=len(mine), pinned=True) as worker:
+        worker.start(SIDE)
+        assert worker.standing().cores == set(mine)
+
+
 def test_descriptors_travel(worker: Worker, tmp_path: Path) -> None:
     (tmp_path / "shared").write_text("from the judge")
     descriptor = os.open(tmp_path / "shared", os.O_RDONLY)
