@@ -43,7 +43,7 @@ Wrong = Literal[
 MACHINE_FAULTS = frozenset({"UNSTABLE", "INVALID_BASELINE"})
 
 
-# One pair of baseline processes may differ by less than the next: of 123 self-tests on an H200 one was 0.36 %
+# One pair of baseline processes may differ by less than the next: of 122 self-tests on an H200 one was 0.36 %
 # slow beside a pair that differed by 0.13 %. Sampling stops at an interval of this half width as well.
 LEAST_NOISE = 0.005
 

@@ -110,10 +110,15 @@ def _softmax_part(x, y, highest, total, inner, outer_stride, inner_stride, D: tl
     tl.store(y + row * D + column, result.to(y.dtype.element_ty), mask=column < D)
 
 
-def _in_parts(x: Rows, y_TD: Tensor, dim: int) -> None:
-    """Few wide rows."""
-    wanted = 2 * multiprocessors(y_TD.device)
-    block = next((size for size in PARTS if x.count * ceil_div(dim, size) >= wanted), PARTS[-1])
+def _wide(x: Rows, y_TD: Tensor, dim: int) -> None:
+    busy = 2 * multiprocessors(y_TD.device)
+    if x.count >= busy:
+        _softmax_stream[(x.count,)](
+            x.tensor, y_TD, x.inner, x.outer_stride, x.inner_stride,
+            D=dim, BLOCK=STREAM_BLOCK, **warps(STREAM_BLOCK),
+        )  # fmt: skip
+        return
+    block = next((size for size in PARTS if x.count * ceil_div(dim, size) >= busy), PARTS[-1])
     parts = ceil_div(dim, block)
     highest, total = y_TD.new_empty((2, x.count, parts), dtype=torch.float32)
     _part_of_row[(parts, x.count)](
@@ -130,14 +135,8 @@ def softmax(x_TD: Tensor) -> Tensor:
     if y_TD.numel() == 0:
         return y_TD
     x, dim = rows_of(x_TD), x_TD.shape[-1]
-    if dim > WIDEST_IN_REGISTERS and x.count < 2 * multiprocessors(y_TD.device):
-        _in_parts(x, y_TD, dim)
-        return y_TD
     if dim > WIDEST_IN_REGISTERS:
-        _softmax_stream[(x.count,)](
-            x.tensor, y_TD, x.inner, x.outer_stride, x.inner_stride,
-            D=dim, BLOCK=STREAM_BLOCK, **warps(STREAM_BLOCK),
-        )  # fmt: skip
+        _wide(x, y_TD, dim)
         return y_TD
     width = power_of_two(dim)
     rows = rows_in_a_tile(x.count, width, x_TD)
