@@ -41,11 +41,13 @@ def command(
     empty_family: Literal["half", "drop"],
     json_path: str | None,
 ) -> None:
-    """Recompute MacroEval from reports of `fk eval`. Several reports are scored together, as one."""
+    """Recompute MacroEval from reports of `fk eval`. Several reports are scored together, as one: of other
+    models, or of other workloads of one model on equal machines."""
     import sys
 
     from fastkernels.report import json, table
-    from fastkernels.score.macroeval import merge, rescore
+    from fastkernels.score.macroeval import rescore
+    from fastkernels.score.merge import merge
 
     report = merge([json.load_eval(path) for path in results])
     scored = rescore(report, f=f, lambda_=lambda_, empty_family=empty_family)

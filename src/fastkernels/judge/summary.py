@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from fastkernels.errors import UsageError
 from fastkernels.judge.verdict import MACHINE_FAULTS
 from fastkernels.measure import stats
+from fastkernels.measure.parts import require_one_machine, require_same
 from fastkernels.records import KernelReport, KernelRow, KernelSummary
 
-# What parts of one report have in common; their cases, seeds and hours are their own.
-_ONE_MACHINE = ("device", "torch", "triton", "cuda", "driver", "libraries", "fastkernels", "git_revision")
+# What parts of one report have in common; their cases and seeds are their own.
 _ONE_QUESTION = ("device", "contract", "size", "self_test", "providers", "golden")
 
 
@@ -41,8 +40,8 @@ def merge(reports: Sequence[KernelReport]) -> KernelReport:
     """
     first = reports[0]
     for other in reports[1:]:
-        _same(first.environment.model_dump(), other.environment.model_dump(), _ONE_MACHINE, "environment")
-        _same(first.request, other.request, _ONE_QUESTION, "request")
+        require_one_machine(first.environment, other.environment)
+        require_same(first.request, other.request, _ONE_QUESTION, "request")
     rows = [row for report in reports for row in report.rows]
     counts = Counter((row.candidate, row.task, row.variant, row.case) for row in rows)
     twice = [key for key, count in counts.items() if count > 1]
@@ -63,10 +62,3 @@ def merge(reports: Sequence[KernelReport]) -> KernelReport:
             "complete": all(report.complete for report in reports),
         }
     )
-
-
-def _same(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str], what: str) -> None:
-    pairs = [(name, one.get(name), other.get(name)) for name in names]
-    differing = [f"{name} {mine} and {theirs}" for name, mine, theirs in pairs if mine != theirs]
-    if differing:
-        raise UsageError(f"Parts of one report have one {what}, and these differ: {'; '.join(differing)}")

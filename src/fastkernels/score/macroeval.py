@@ -18,7 +18,6 @@ from typing import Literal
 
 import numpy as np
 
-from fastkernels.errors import UsageError
 from fastkernels.measure.stats import CONFIDENCE, SEED, geomean
 from fastkernels.records import EvalReport, MacroEval, ModelResult
 from fastkernels.score import calibrate
@@ -119,30 +118,6 @@ def rescore(
     models = tuple(_again(model, self_test, f, lambda_) for model in report.models)
     scored = macroeval(models, lambda_, empty_family, self_test=self_test) if models else None
     return report.model_copy(update={"models": models, "macroeval": scored})
-
-
-def merge(reports: Sequence[EvalReport]) -> EvalReport:
-    """Several reports as one: all their models. UsageError where they do not belong together.
-
-    They must come from the same device, all with candidates or all self-tests, and no model may occur twice.
-    """
-    first = reports[0]
-    for other in reports[1:]:
-        if other.environment.device != first.environment.device:
-            raise UsageError(
-                f"Reports of different devices: {first.environment.device}, {other.environment.device}"
-            )
-        if bool(other.candidates) != bool(first.candidates):
-            raise UsageError("A self-test and a report with candidates cannot be scored together")
-    models = [model for report in reports for model in report.models]
-    names = [f"{model.model} ({model.config}, {model.size})" for model in models]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UsageError(f"In more than one report: {', '.join(twice)}")
-    return first.model_copy(update={
-        "models": tuple(models),
-        "candidates": tuple(dict.fromkeys(name for report in reports for name in report.candidates)),
-        "complete": all(report.complete for report in reports),
-    })  # fmt: skip
 
 
 def _again(model: ModelResult, self_test: bool, f: float | None, lambda_: float) -> ModelResult:

@@ -4,10 +4,9 @@ import math
 
 import pytest
 
-from fastkernels.errors import UsageError
 from fastkernels.records import Failure, Swap
 from fastkernels.score import calibrate, macroeval
-from fastkernels.score.macroeval import Scored, aggregate, merge, rescore
+from fastkernels.score.macroeval import Scored, aggregate, rescore
 
 from .conftest import latency, result, throughput
 
@@ -135,19 +134,3 @@ def test_a_swap_that_replaced_nothing_earns_no_coverage(report):
 
 def test_an_interrupted_report_without_models(report):
     assert rescore(report.model_copy(update={"models": ()})).macroeval is None
-
-
-def test_reports_of_several_models_are_one(report):
-    one, two = (report.model_copy(update={"models": (model,)}) for model in report.models)
-    assert rescore(merge([one, two])) == report
-    assert merge([one]) == one
-
-
-def test_reports_that_do_not_belong_together(report):
-    with pytest.raises(UsageError, match=r"more than one report: llama \(tiny, tiny\)"):
-        merge([report, report])
-    with pytest.raises(UsageError, match="self-test"):
-        merge([report, report.model_copy(update={"candidates": ()})])
-    other = report.environment.model_copy(update={"device": "NVIDIA H200"})
-    with pytest.raises(UsageError, match="NVIDIA H200"):
-        merge([report, report.model_copy(update={"environment": other})])
