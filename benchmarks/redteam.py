@@ -1,16 +1,15 @@
 """Every candidate of tests/candidates on this machine, and every honest implementation of our kernels.
 
-    python benchmarks/redteam.py --out benchmarks/h200/redteam.json
+    python benchmarks/redteam.py --alternates kernels_llama.json --out benchmarks/h200/redteam.json
 
-Candidates are judged on the device that they are written for; `--providers` rows are the honest alternates,
-and must pass wherever they are supported. Needs CUDA.
+Candidates are judged on the device that they are written for. The honest alternates are the rows of
+`fk kernels --providers` reports of the same machine, and must pass wherever they are supported. Needs CUDA.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -27,21 +26,19 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument(
-        "--alternates",
-        nargs="*",
-        default=["rms_norm", "glu", "rope"],
-        help="tasks whose implementations are run",
+        "--alternates", type=Path, nargs="+", required=True, help="reports of fk kernels --providers"
     )
     arguments = parser.parse_args()
+    alternates = [row for path in arguments.alternates for row in _alternates(path)]
     with tempfile.TemporaryDirectory() as folder:
         reports = [r for device, names in OF_DEVICE.items() for r in judge(Path(folder), names, device)]
-        alternates = _alternates(Path(folder) / "alternates.json", arguments.alternates)
     found = summary(reports, alternates)
     arguments.out.write_text(json.dumps(found, indent=1) + "\n")
     print({key: value for key, value in found.items() if key not in ("rows", "environment")})
 
 
-def summary(reports: list[dict], alternates: dict) -> dict[str, Any]:
+def summary(reports: list[dict], alternates: list[dict]) -> dict[str, Any]:
+    """Of the candidates' reports, and of the rows of alternates."""
     rows = [
         {
             "candidate": row["candidate"],
@@ -54,7 +51,7 @@ def summary(reports: list[dict], alternates: dict) -> dict[str, Any]:
         for report in reports
         for row in report["rows"]
     ]
-    honest = [row for row in alternates["rows"] if row["verdict"] not in ("UNSUPPORTED", "UNSTABLE")]
+    honest = [row for row in alternates if row["verdict"] not in ("UNSUPPORTED", "UNSTABLE")]
     condemned = [row for row in honest if row["verdict"] != "PASSED"]
     return {
         "kind": "red-team",
@@ -68,15 +65,15 @@ def summary(reports: list[dict], alternates: dict) -> dict[str, Any]:
             f"{row['candidate']} {row['task']} {row['case']}: {row['verdict']} {row['failure']}"
             for row in condemned
         ],
-        "environment": alternates["environment"],
+        "environment": next(r["environment"] for r in reports if r["environment"]["device_type"] == "cuda"),
     }
 
 
-def _alternates(path: Path, tasks: list[str]) -> dict:
-    targets = [argument for task in tasks for argument in ("--target", task)]
-    command = [sys.executable, "-m", "fastkernels", "kernels", "--providers", *targets]
-    subprocess.run([*command, "--json", str(path)], stdout=subprocess.DEVNULL, check=False)
-    return json.loads(path.read_text())
+def _alternates(path: Path) -> list[dict]:
+    report = json.loads(path.read_text())
+    if not report["request"]["providers"]:
+        raise SystemExit(f"{path} is no report of fk kernels --providers")
+    return report["rows"]
 
 
 if __name__ == "__main__":
