@@ -1,4 +1,4 @@
-"""benchmarks/vs_reference.py: what a ratio means, what a failed setting leaves, and one real run."""
+"""benchmarks/vs_reference.py: what a ratio means, what a failed setting leaves, and runs of tiny models."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -13,6 +14,8 @@ import pytest
 
 from fastkernels import registry
 from tests.unit.benchmarks.conftest import BENCHMARKS
+
+IN_A_PROCESS = {"gla"}  # its library runs in Triton's interpreter, which the whole process is then given to
 
 
 def row(workload: str, setting: str, seconds: float, items: int = 8, **more: Any) -> dict[str, Any]:
@@ -97,6 +100,29 @@ def test_every_registered_architecture_has_a_reference(vs_reference):
                 assert comparison.default_bars.keys() <= workloads.keys(), name
 
 
+@pytest.mark.filterwarnings("ignore")  # of the libraries, which are not ours
+@pytest.mark.parametrize("name", sorted({entry.id for entry in registry.architectures()} - IN_A_PROCESS))
+def test_both_sides_begin(vs_reference, name: str):
+    """The first workload in the first setting, of the reference that is taken where none is named."""
+    reference, comparison = next(iter(vs_reference.comparisons(name).items()))
+    machine = vs_reference.Machine(name, "tiny", "cpu")
+    workload, shape = next(iter(comparison.workloads("tiny").items()))
+
+    def side(make: Any) -> dict[str, Any]:
+        return vs_reference.one_side(make, machine, {workload: shape}, make.settings[0])
+
+    sides = {vs_reference.OURS: side(comparison.ours)}
+    try:
+        sides[reference] = side(comparison.theirs)
+    except ModuleNotFoundError as error:
+        library = str(error.name).partition(".")[0]
+        if find_spec(library) is not None:  # it is there, and has not what we import
+            raise
+        pytest.skip(f"{library} is not installed")
+    found = vs_reference.made(comparison, machine, sides)
+    assert found["ratios"].keys() == {workload}, found["workloads"]
+
+
 def test_vs_vllm_counts_tokens_of_its_runs(vs_vllm, monkeypatch):
     monkeypatch.setattr(vs_vllm, "WORKLOADS", {"single-request": (2, 3, 5)})
 
@@ -110,18 +136,22 @@ def test_vs_vllm_counts_tokens_of_its_runs(vs_vllm, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_on_the_cpu(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "workload", "reference", "items"),
+    [("siglip2", "batch-8", "transformers", 8), ("gla", "single-request", "flash-linear-attention", 16)],
+)
+def test_a_run_on_the_cpu(tmp_path, name: str, workload: str, reference: str, items: int):
+    if name == "gla" and find_spec("fla") is None:
+        pytest.skip("fla is not installed")
     out = tmp_path / "report.json"
-    command = [sys.executable, str(BENCHMARKS / "vs_reference.py"), "siglip2", "--size", "tiny"]
-    command += ["--device", "cpu", "--workloads", "batch-8", "--settings", "default", "--out", str(out)]
+    command = [sys.executable, str(BENCHMARKS / "vs_reference.py"), name, "--size", "tiny"]
+    command += ["--device", "cpu", "--workloads", workload, "--settings", "default", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "not a GPU result" in done.stdout
     found = json.loads(out.read_text())
     assert found["kind"] == "vs_reference"
-    assert found["ratios"].keys() == {"batch-8"}
-    assert {line["side"]: line["items"] for line in found["workloads"]} == {
-        "fastkernels": 8,
-        "transformers": 8,
-    }
+    assert found["ratios"].keys() == {workload}
+    made = {line["side"]: line["items"] for line in found["workloads"]}
+    assert made == {"fastkernels": items, reference: items}
     assert found["environment"]["device_type"] == "cpu"
