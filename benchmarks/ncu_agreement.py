@@ -4,7 +4,7 @@
 
 graph_us is the baseline's median in `fk kernels --self-test`: a chain of calls, cold L2, divided by their
 number. ncu_us is the sum of `gpu__time_duration` over the kernels of one call in a process of its own, with
-caches flushed and clocks left alone. `--call` is this program's own: one call between the profiler's marks.
+caches flushed and clocks left alone. `--calls` is this program's own: all calls, under the profiler.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastkernels.records import Case
+    from fastkernels.registry.schema import TaskEntry
 
 CASES = {
     "L1/rms_norm": ["llama-8b-T8-D4096-bf16", "llama-8b-T512-D4096-bf16", "llama-8b-T8192-D4096-bf16"],
@@ -30,8 +33,9 @@ CASES = {
 }
 NCU = ["ncu", "--clock-control", "none", "--profile-from-start", "off", "--csv"]
 NCU += ["--metrics", "gpu__time_duration.sum"]
-CALLS = 5  # profiled in one process; the median counts
+CALLS = 5  # of each case; the median counts
 SEED = 20
+SEPARATOR, SEPARATOR_CYCLES = "spin_kernel", 1000  # torch.cuda._sleep: profiled behind each case's calls
 
 
 def main() -> None:
@@ -39,10 +43,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--call", nargs=2, metavar=("TASK", "CASE"), help=argparse.SUPPRESS)
+    parser.add_argument("--calls", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.call:
-        _call(*arguments.call)
+    if arguments.calls:
+        _calls()
         return
     report = _report()
     text = json.dumps(report, indent=1) + "\n"
@@ -51,71 +55,99 @@ def main() -> None:
         arguments.out.write_text(text)
 
 
+def _cases() -> list[tuple[TaskEntry, Case]]:
+    from fastkernels import registry
+
+    return [
+        (registry.task(task), case)
+        for task, names in CASES.items()
+        for case in registry.cases(task, "full")
+        if case.id in names
+    ]
+
+
 def _report() -> dict[str, Any]:
     from fastkernels.measure.environment import environment
 
+    graph, profiled = _graph_us(), _ncu_us()
     rows = []
-    for task, cases in CASES.items():
-        for case in cases:
-            graph_us, ncu_us = _graph_us(task, case), _ncu_us(task, case)
-            limit_us = max(0.05 * ncu_us, 0.5 if ncu_us < 5 else 0.0)
-            agrees = abs(graph_us - ncu_us) <= limit_us
-            rows.append(
-                {"kernel": f"{task} {case}", "graph_us": graph_us, "ncu_us": ncu_us, "agrees": agrees}
-            )
-            print(rows[-1], file=sys.stderr, flush=True)
+    for entry, case in _cases():
+        graph_us, ncu_us = graph[entry.id, case.id], profiled[entry.id, case.id]
+        limit_us = max(0.05 * ncu_us, 0.5 if ncu_us < 5 else 0.0)
+        agrees = abs(graph_us - ncu_us) <= limit_us
+        rows.append(
+            {"kernel": f"{entry.id} {case.id}", "graph_us": graph_us, "ncu_us": ncu_us, "agrees": agrees}
+        )
     return {"kind": "ncu-agreement", "rows": rows, "environment": environment("cuda").model_dump()}
 
 
-def _graph_us(task: str, case: str) -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "report.json"
-        command = [sys.executable, "-m", "fastkernels", "kernels", "--self-test", "--target", task]
-        subprocess.run([*command, "--case", case, "--json", str(path)], stdout=subprocess.DEVNULL, check=True)
-        rows = json.loads(path.read_text())["rows"]
-    (row,) = (row for row in rows if row["case"] == case)
-    return row["baseline_us"]
+def _graph_us() -> dict[tuple[str, str], float]:
+    from fastkernels.runner.kernels import run_kernels
+    from fastkernels.runner.plan import SELF_TEST, Job, KernelsRequest, Work
+
+    request = KernelsRequest(self_test=True, device="cuda", size="full")
+    job = Job(SELF_TEST, works=[Work(entry, case) for entry, case in _cases()])
+    report = run_kernels(request, jobs=[job])
+    failed = [f"{row.task} {row.case}: {row.verdict} {row.failure}" for row in report.rows if not row.speedup]
+    if failed:
+        raise SystemExit("\n".join(failed))
+    return {(row.task, row.case): row.baseline_us for row in report.rows if row.baseline_us is not None}
 
 
-def _ncu_us(task: str, case: str) -> float:
-    command = [*NCU, sys.executable, __file__, "--call", task, case]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+def _ncu_us() -> dict[tuple[str, str], float]:
+    done = subprocess.run(
+        [*NCU, sys.executable, __file__, "--calls"], capture_output=True, text=True, check=False
+    )
     lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
-    if not lines:
-        raise SystemExit(f"ncu profiled nothing of {task} {case}:\n{done.stdout}\n{done.stderr}")
+    found = [durations_us for durations_us in split(lines) if durations_us]
+    if done.returncode or len(found) != len(_cases()):
+        raise SystemExit(f"ncu profiled {len(found)} of {len(_cases())} cases:\n{done.stdout}\n{done.stderr}")
+    return {(entry.id, case.id): of_one_call(durations) for (entry, case), durations in zip(_cases(), found)}
+
+
+def split(lines: list[str]) -> list[list[float]]:
+    """Durations of the kernels of each case, in us and in order, from ncu's CSV."""
     scale = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3}
-    calls: dict[str, float] = {}
+    cases: list[list[float]] = [[]]
     for record in csv.DictReader(io.StringIO("\n".join(lines))):
-        if record["Metric Name"] == "gpu__time_duration.sum":
-            spent_us = float(record["Metric Value"].replace(",", "")) * scale[record["Metric Unit"]]
-            calls[record["ID"]] = spent_us
-    kernels = len(calls) // CALLS  # of one call
-    durations = [calls[key] for key in sorted(calls, key=int)]
+        if record["Metric Name"] != "gpu__time_duration.sum":
+            continue
+        if SEPARATOR in record["Kernel Name"]:
+            cases.append([])
+            continue
+        cases[-1].append(float(record["Metric Value"].replace(",", "")) * scale[record["Metric Unit"]])
+    return cases
+
+
+def of_one_call(durations_us: list[float]) -> float:
+    """The median call of CALLS equal ones."""
+    kernels = len(durations_us) // CALLS
     return statistics.median(
-        sum(durations[first : first + kernels]) for first in range(0, kernels * CALLS, kernels)
+        sum(durations_us[first : first + kernels]) for first in range(0, kernels * CALLS, kernels)
     )
 
 
-def _call(task: str, case_id: str) -> None:
+def _calls() -> None:
     import torch
 
-    from fastkernels import registry
     from fastkernels.loader.inputs import draw, trial_specs
     from fastkernels.loader.materialize import bind, build_module
     from fastkernels.loader.overlay import Overlay
 
-    (case,) = (case for case in registry.cases(task, "full") if case.id == case_id)
-    module = build_module(Overlay.over_baseline(), case, "cuda")
-    call = bind(module, case, draw(trial_specs(case, module), case, SEED, device="cuda"))
-    with torch.inference_mode(), call.ambient():
-        for _ in range(3):
-            call.run()
-        torch.cuda.synchronize()
-        torch.cuda.cudart().cudaProfilerStart()
-        for _ in range(CALLS):
-            call.run()
-        torch.cuda.synchronize()
-        torch.cuda.cudart().cudaProfilerStop()
+    overlay = Overlay.over_baseline()
+    for _, case in _cases():
+        module = build_module(overlay, case, "cuda")
+        call = bind(module, case, draw(trial_specs(case, module), case, SEED, device="cuda"))
+        with torch.inference_mode(), call.ambient():
+            for _ in range(3):
+                call.run()
+            torch.cuda.synchronize()
+            torch.cuda.cudart().cudaProfilerStart()
+            for _ in range(CALLS):
+                call.run()
+            torch.cuda._sleep(SEPARATOR_CYCLES)
+            torch.cuda.synchronize()
+            torch.cuda.cudart().cudaProfilerStop()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ way; `steps` are the engine's own counters of the timed run.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -39,18 +38,23 @@ def main() -> None:
     begin = time.perf_counter()
     machine = Machine(arguments.architecture, arguments.size, "cuda")
     ours = Ours(machine, max_model_len=arguments.max_model_len)
-    found = {"start_s": time.perf_counter() - begin, "runs": {}}
+    start_s = time.perf_counter() - begin
+    runs, kernels = [], []
     for text in arguments.runs:
-        found["runs"][text] = _profiled(ours, text, machine)
-        print(text, json.dumps({k: v for k, v in found["runs"][text].items() if k != "kernels"}), flush=True)
-        for kernel in found["runs"][text]["kernels"]:
-            print(f"  {kernel['share_pct']:5.1f} % {kernel['calls']:7} x {kernel['mean_us']:9.2f} us  "
-                  f"{kernel['name']}", flush=True)  # fmt: skip
-    report = {"kind": "profile", "architecture": arguments.architecture, **found}
+        figures, found = _profiled(ours, text, machine)
+        runs.append({"run": text, **figures})
+        kernels += [{"run": text, **kernel} for kernel in found]
+        print(runs[-1], flush=True)
+        for one in found:
+            line = f"{one['share_pct']:5.1f} % {one['calls']:7} x {one['mean_us']:9.2f} us  {one['name']}"
+            print(line, flush=True)
+    report = {"kind": "profile", "architecture": arguments.architecture, "start_s": start_s}
+    report |= {"runs": runs, "kernels": kernels}
     write({**report, "environment": environment("cuda").model_dump()}, arguments.out)
 
 
-def _profiled(ours: Ours, text: str, machine: Machine) -> dict[str, Any]:
+def _profiled(ours: Ours, text: str, machine: Machine) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Figures of a run, and its kernels."""
     from torch.profiler import ProfilerActivity, profile
 
     requests, lengths = text.split("x")
@@ -70,16 +74,13 @@ def _profiled(ours: Ours, text: str, machine: Machine) -> dict[str, Any]:
         for event in seen.events() or []
         if str(event.device_type).endswith("CUDA")
     ]
-    return {
-        "seconds": seconds,
-        "output_tokens_per_s": tokens / seconds,
-        "steps": {key: stats[key] for key in ("steps", "graph_replays", "eager_steps", "preemptions")},
-        **_summary(spans),
-    }
+    busy, kernels = _summary(spans)
+    counted = {key: stats[key] for key in ("steps", "graph_replays", "eager_steps", "preemptions")}
+    return {"seconds": seconds, "output_tokens_per_s": tokens / seconds, **counted, **busy}, kernels
 
 
-def _summary(spans: list[tuple[str, float, float]]) -> dict[str, Any]:
-    """Times in microseconds come in."""
+def _summary(spans: list[tuple[str, float, float]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Seconds in all, and the kernels by their share, of spans in microseconds."""
     spans.sort(key=lambda span: span[1])
     idle, busy_until, by_name = 0.0, spans[0][1], defaultdict(list)
     for name, start, end in spans:
@@ -96,12 +97,8 @@ def _summary(spans: list[tuple[str, float, float]]) -> dict[str, Any]:
         }
         for name, durations in sorted(by_name.items(), key=lambda item: -sum(item[1]))[:MOST_KERNELS]
     ]
-    return {
-        "profiled_s": (busy_until - spans[0][1]) / 1e6,
-        "busy_s": total / 1e6,
-        "idle_s": idle / 1e6,
-        "kernels": kernels,
-    }
+    found_s = {"profiled_s": busy_until - spans[0][1], "busy_s": total, "idle_s": idle}
+    return {name: us / 1e6 for name, us in found_s.items()}, kernels
 
 
 if __name__ == "__main__":

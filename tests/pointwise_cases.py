@@ -382,10 +382,16 @@ def linear_cases(shapes: list[tuple[int, int, int]]) -> list[KernelCase]:
         x, weight, bias = make(5, 48, 7, True)(dt)
         return x[:, 8:40], weight[:, :32], bias
 
+    def two_strides(dt: torch.dtype) -> Arguments:
+        """Rows that no single stride reaches, as the last tokens of padded sequences."""
+        _, weight, bias = make(1, 32, 7, True)(dt)
+        return randn(2, 5, 96, dtype=dt)[:, 2:, 8:40], weight, bias
+
     return [
         *(KernelCase("linear", f"T{t}-K{k}-N{n}", make(t, k, n, False), answer) for t, k, n in shapes),
         *(KernelCase("linear", f"T{t}-K{k}-N{n}-bias", make(t, k, n, True), answer) for t, k, n in shapes),
         KernelCase("linear", "columns", columns, answer),
+        KernelCase("linear", "two-strides", two_strides, answer),
     ]
 
 

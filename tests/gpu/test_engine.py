@@ -10,6 +10,7 @@ import torch
 
 from fastkernels import LLM, SamplingParams
 from fastkernels.errors import MachineError
+from tests.row_cases import MAX_LEN, SIZES, check_decode_step
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
@@ -190,3 +191,12 @@ def test_states_advance_in_graphs_as_on_the_cpu(model, engine):
     assert texts(llm) == expected, "rows were taken before"
     assert llm.stats()["graph_replays"] > 0
     assert set(llm.stats()["eager_steps"]) == {"step with prefill rows"}
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize(
+    ("count", "padded", "bound"), [(1, 1, 2048), (5, 8, MAX_LEN), (500, 512, MAX_LEN)], ids=str
+)
+def test_the_ends_of_a_decode_step_are_kernels_that_do_what_index_operations_do(sizes, count, padded, bound):
+    for seed in range(4):
+        check_decode_step("cuda", sizes, count, padded, bound, seed)

@@ -4,46 +4,28 @@
     S sampled rows · P rows of a decode step with its padding · A admitted rows · U uploaded ids
 
 The host sends one packet (packing.py); index operations on the device turn it into input ids, positions,
-slots and the `Step`. The same code runs eagerly on CPU and CUDA and inside decode graphs. Padding is row 0
-with start -1: no cached tokens, slots in the null block, samples into row 0.
+slots and the `Step`. Where Triton runs, a decode step's are one kernel, and so is the way back
+(row_kernels.py): between two kernels of a graph the device rests about a microsecond. Padding is row 0 with
+start -1: no cached tokens, slots in the null block, samples into row 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fastkernels.engine.inputs import Inputs, Parameters, SamplingInputs
 from fastkernels.engine.packing import Extent, Sections
 from fastkernels.engine.shaping import Shape
+from fastkernels.kernels.policy import interpreting
 from fastkernels.nn.context import Step
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """A step on the device. last_S: the token whose hidden state is sampled from; None: every token."""
-
-    input_ids_T: Tensor
-    positions_T: Tensor
-    step: Step
-    last_S: Tensor | None
-    rows_S: Tensor
-    targets_S: Tensor  # position that the sampled id goes to
-    shape: Shape | None
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingInputs:
-    temperature_S: Tensor
-    top_k_S: Tensor
-    top_p_S: Tensor
-    seeds_S: Tensor
-    positions_S: Tensor
-    rows_S: Tensor
-    tokens_RL: Tensor  # ids of all rows, up to the longest row's
-    shape: Shape | None  # None: the model's own logits
+def in_triton(device: torch.device) -> bool:
+    """Whether the two ends of a decode step are Triton kernels here: on CUDA, and in the interpreter."""
+    return device.type == "cuda" or interpreting()
 
 
 class DeviceRows:
@@ -126,6 +108,13 @@ class DeviceRows:
 
     def decode_inputs(self, sections: Sections, max_seq_len: int) -> Inputs:
         """Apply a packet of `pack_decode`: no shape depends on anything but the padded number of rows."""
+        if not in_triton(self.device):
+            return self.decode_inputs_in_torch(sections, max_seq_len)
+        from fastkernels.engine import row_kernels  # not every system has Triton
+
+        return row_kernels.decode_inputs(self, sections, max_seq_len)
+
+    def decode_inputs_in_torch(self, sections: Sections, max_seq_len: int) -> Inputs:
         self._update_tables(sections)
         rows_P, starts_P = sections["rows"].long(), sections["starts"]
         positions_P = starts_P.clamp(min=0).long()
@@ -153,11 +142,14 @@ class DeviceRows:
 
     def sampling(self, inputs: Inputs) -> SamplingInputs:
         rows_S = inputs.rows_S
+        own = inputs.parameters or Parameters(
+            self.temperature_R[rows_S], self.top_k_R[rows_S], self.top_p_R[rows_S], self.seeds_R[rows_S]
+        )
         return SamplingInputs(
-            self.temperature_R[rows_S],
-            self.top_k_R[rows_S],
-            self.top_p_R[rows_S],
-            self.seeds_R[rows_S],
+            own.temperature_S,
+            own.top_k_S,
+            own.top_p_S,
+            own.seeds_S,
             inputs.targets_S,
             rows_S,
             self.tokens_RL[:, : inputs.step.max_seq_len],
@@ -166,6 +158,13 @@ class DeviceRows:
 
     def write_back(self, inputs: Inputs, ids_S: Tensor) -> None:
         """Put sampled ids where the next step reads them; forced rows keep the id that they were given."""
+        if not in_triton(self.device):
+            return self.write_back_in_torch(inputs, ids_S)
+        from fastkernels.engine import row_kernels
+
+        return row_kernels.write_back(self, inputs, ids_S)
+
+    def write_back_in_torch(self, inputs: Inputs, ids_S: Tensor) -> None:
         rows_S, targets_S = inputs.rows_S, inputs.targets_S
         kept_S = torch.where(self.frozen_R[rows_S], self.tokens_RL[rows_S, targets_S], ids_S.int())
         self.tokens_RL[rows_S, targets_S] = kept_S

@@ -154,6 +154,13 @@ def allow(baseline: Errors, dtype: torch.dtype) -> Errors:
     )
 
 
+def _one_rounding(output: Tensor) -> Errors:
+    """What a row may lose to one rounding: it may be one large number, of which the baseline happened to lose
+    nothing. In a whole of several rows such luck averages out."""
+    lost = floor(output.dtype)
+    return Errors(whole=lost if len(_rows(output)) == 1 else 0.0, row=lost)
+
+
 def compare(
     candidate: Mapping[str, Tensor],
     baseline: Mapping[str, Tensor],
@@ -162,7 +169,8 @@ def compare(
     logits: Mapping[str, Tensor] | None = None,
 ) -> Comparison:
     """The full gate over all outputs (same names on all sides). Shapes and dtypes are taken as checked
-    (rules.py). `conditioning` (judge/conditioning.py): how far the oracle itself moves on these inputs.
+    (rules.py). `conditioning` (judge/conditioning.py): how far the oracle moves on these inputs, m; then
+    k max(e(b), m) is allowed, and k max(e(b), u, m) of a row.
 
     Verdicts: PASSED, WRONG(value), WRONG(nonfinite), INVALID_BASELINE. Integer outputs must be equal to the
     oracle's; those that were chosen by `logits` may differ where these tie (judge/selection.py).
@@ -185,7 +193,9 @@ def compare(
                 ),
                 tuple(judged),
             )
-        moved = theirs_errors.worst(conditioning[name]) if conditioning else theirs_errors
+        moved = theirs_errors
+        if conditioning:
+            moved = moved.worst(conditioning[name]).worst(_one_rounding(theirs))
         judged.append(OutputErrors(name, errors(ours, truth), theirs_errors, allow(moved, theirs.dtype)))
     outputs = tuple(judged)
     bad = [o for o in outputs if o.ratio > 1]

@@ -97,11 +97,14 @@ class Choice:
         if not self._resolved and self._reason is None:
             assert self._implementation is not None  # an unknown name has a reason
             module = self._implementation.loaded
-            self._function = getattr(module, self._kernel)
             self._check = getattr(module, "unsupported", None)
+            # A library that declines every call of one of its kernels does not define it.
+            self._function = getattr(module, self._kernel, None)
             self._resolved = True
         reason = self._reason or (self._check(self._kernel, *args) if self._check else None)
         if reason is None:
+            if self._function is None:
+                raise AttributeError(f"{self.name} neither defines nor declines {self._kernel}")
             return self._function
         skipped[self._kernel, self.name, reason] += 1
         return None

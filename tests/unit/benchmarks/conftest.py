@@ -20,3 +20,9 @@ def vs_reference(monkeypatch) -> ModuleType:
 def vs_vllm(monkeypatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module("vs_vllm")
+
+
+@pytest.fixture
+def run_all(monkeypatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("run_all")

@@ -101,6 +101,17 @@ def test_by_name_refuses_with_the_reason(probe):
             probe(ONE, ONE, impl=impl)
 
 
+def test_a_library_need_not_define_what_it_declines(probe, table, monkeypatch):
+    """FlashInfer's module declines every call of add_rms_norm, which it has no function for."""
+    library = sys.modules[probe.implementation("even").module]
+    monkeypatch.delattr(library, probe.name)
+    table[probe.name] = [Entry("even"), Entry("fast")]
+    assert mark(probe, ONE) == 10
+    assert base.skipped == {(probe.name, "even", "odd"): 1}
+    with pytest.raises(AttributeError, match=f"even neither defines nor declines {probe.name}"):
+        probe(TWO, TWO)
+
+
 def test_by_table_and_size(probe, table):
     table[probe.name] = [Entry("even", max_rows=2), Entry("fast")]
     assert mark(probe, TWO) == 20

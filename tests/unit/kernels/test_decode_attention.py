@@ -1,13 +1,16 @@
 """decode_attention: every implementation here against the formula in float64, over poisoned caches."""
 
 import importlib
+import re
 
 import pytest
 import torch
 
 from fastkernels import kernels
+from fastkernels.kernels import counters
 from fastkernels.kernels.policy import interpreting
 from tests.attention_case import attention_case
+from tests.unit.kernels.hopper import compiled
 from tests.unit.kernels.implementations import REFERENCE, TORCH, TRITON
 
 ALL = [REFERENCE, TORCH, TRITON]
@@ -52,22 +55,106 @@ def test_reference_is_exact_in_float64(name):
     case.check(kernels.decode_attention(*case.decode_args, impl="reference"))
 
 
-@pytest.mark.parametrize("window", [None, 70])
-def test_triton_split_rows(window, monkeypatch):
-    """As many splits as on a GPU: rows shorter than a split, rows with empty splits, rows without keys."""
+@pytest.fixture
+def many_splits(monkeypatch):
+    """The Triton module as on a GPU with 64 multiprocessors, and tiles of 16 keys."""
     if not interpreting():
         pytest.skip("runs in test_interpreted.py")
     module = importlib.import_module("fastkernels.kernels.decode_attention.triton")
     monkeypatch.setattr(module, "multiprocessors", lambda device: 64)
     monkeypatch.setattr(module, "LARGEST_TILE", 16)
+    monkeypatch.setattr(counters, "_of_stream", {})
+    return module
+
+
+def untouched_or_zero() -> bool:
+    """Every launch has left its counters as it found them."""
+    return all(not zeros.any() for zeros in counters._of_stream.values())
+
+
+@pytest.mark.parametrize("window", [None, 70])
+def test_triton_split_rows(window, many_splits):
+    """As many splits as on a GPU: rows shorter than a split, rows with empty splits, rows without keys."""
     case = attention_case([1] * 4, [1, 250, 0, 33], window=window)
-    splits, smallest = module.split_shape(4, 2, window + 16 if window else 250, 16, 64)
+    splits, smallest = many_splits.split_shape(4, 2, window + 16 if window else 250, 16, 64)
     assert splits >= 5
     assert smallest == 16
     case.check(kernels.decode_attention(*case.decode_args, impl="triton"))
     # The host knows an upper bound only.
     longer = (*case.decode_args[:-1], 1000)
     case.check(kernels.decode_attention(*longer, impl="triton"))
+    assert untouched_or_zero()
+
+
+@pytest.mark.parametrize("slots", [1, 64])
+@pytest.mark.parametrize("window", [None, 50])
+@pytest.mark.parametrize("heads", [(4, 2), (6, 2)])
+def test_triton_combines_in_the_launch(heads, window, slots, many_splits, monkeypatch):
+    """Rows with 1, 2, many and no splits in use in one call; then other lengths with the same counters."""
+    group = 2 if heads == (4, 2) else 4  # a power of two
+    monkeypatch.setattr(many_splits, "COMBINED", slots * group * 16)
+    for seed, lengths in enumerate([[9, 20, 150, 0, 16, 17], [160, 0, 3, 40, 33, 16], [0] * 6]):
+        case = attention_case([1] * 6, lengths, heads=heads, window=window, seed=seed)
+        *args, _ = case.decode_args
+        case.check(kernels.decode_attention(*args, 160, impl="triton"))
+        assert list(counters._of_stream) == [(case.query_THK.device, 0)]
+        assert untouched_or_zero()
+
+
+def test_triton_writes_short_rows_directly(many_splits, monkeypatch):
+    """Where one split is in use neither counter nor partial result is touched: garbage there harms nobody."""
+    garbage = torch.full((32,), 7, dtype=torch.int32)
+    monkeypatch.setattr(many_splits, "zeroed", lambda count, device: garbage)
+    case = attention_case([1] * 4, [9, 16, 0, 1])
+    *args, _ = case.decode_args
+    case.check(kernels.decode_attention(*args, 300, impl="triton"))
+    assert (garbage == 7).all()
+
+
+def test_split_shape():
+    """The grid by upper bounds, on 132 multiprocessors, with 8 key/value heads and tiles of 64 keys."""
+    shape = importlib.import_module("fastkernels.kernels.decode_attention.triton").split_shape
+    assert shape(1, 8, 2048, 64, 132) == (32, 64)
+    assert shape(8, 8, 8192, 64, 132) == (8, 64)
+    assert shape(32, 8, 2048, 64, 132) == (4, 512)
+    assert [shape(rows, 8, 2048, 64, 132)[0] for rows in (128, 256, 512)] == [2, 1, 1]
+    assert shape(512, 8, 131072, 64, 132) == (64, 512)
+    for rows in (1, 2, 4, 8, 16, 24, 32, 66, 128, 512, 4096):
+        for keys in (1, 64, 500, 2048, 8192):
+            splits, smallest = shape(rows, 8, keys, 64, 132)
+            assert 1 <= splits <= max(1, -(-keys // smallest))
+            assert rows * 8 * splits <= max(16 * 132, 8 * rows * -(-keys // 2048))
+
+
+@pytest.mark.skipif(interpreting(), reason="the interpreter compiles nothing")
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("splits", [1, 4, 64])
+def test_code_for_hopper(splits):
+    """Nothing in local memory; the count is one thread's, released and acquired, between two barriers."""
+    module = importlib.import_module("fastkernels.kernels.decode_attention.triton")
+    types = {
+        **dict.fromkeys(("query", "k_cache", "v_cache", "out"), "*bf16"), "scale": "fp32",
+        **dict.fromkeys(("split_out", "split_lse"), "*fp32"),
+        **dict.fromkeys(("counters", "seq_lens", "block_tables"), "*i32"),
+    }  # fmt: skip
+    constants = {"G": 4, "K": 128, "P": 16, "WINDOW": 0, "MIN_SPLIT": 64, "TILE": 64, "HEADS": 16, "GROUP": 4,
+                 "DIMS": 128, "SLOTS": min(splits, 16), "STAGES": module.STAGES}  # fmt: skip
+    if splits == 1:
+        constants |= dict.fromkeys(("split_out", "split_lse", "counters"))
+    made = compiled(module._attend, types, constants, {"num_warps": module.WARPS})
+    code = made.asm["ptx"]
+    assert ".local" not in code
+    assert module.RESIDENT * (made.metadata.shared + 1024) <= 228 * 1024
+    atomics = re.findall(r"atom[\w.:]*", code)
+    if splits == 1:
+        assert not atomics
+        return
+    assert atomics == ["atom.global.gpu.acq_rel.add.u32"]
+    before, _, after = code.partition(atomics[0])
+    assert before.rindex("bar.sync") > before.rindex("st.global")
+    assert "ld.global.cg" not in before
+    assert after.index("bar.sync") < after.index("ld.global.cg")
+    assert set(re.findall(r"ld\.global[\w.:]*", after)) == {"ld.global.cg.b32", "ld.global.cg.v4.b32"}
 
 
 @pytest.mark.parametrize("impl", ALL)

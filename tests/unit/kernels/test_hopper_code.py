@@ -24,7 +24,7 @@ from fastkernels.kernels.rope import triton as rope
 from fastkernels.kernels.sample import narrowing
 from fastkernels.kernels.selective_scan import triton as selective_scan
 from fastkernels.kernels.softmax import triton as softmax
-from tests.unit.kernels.hopper import compiled
+from tests.unit.kernels.hopper import MOST_SHARED, compiled
 
 pytestmark = [
     pytest.mark.skipif(interpreting(), reason="the interpreter compiles nothing"),
@@ -94,22 +94,36 @@ def test_allowed_ids():
     assert "ld.global.v4.b32" in accesses(code)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 4, 8])
-def test_linear(rows):
-    """Weights are on their way before the kernel waits for the one before it."""
-    inputs, outputs = 4096, 6144
-    tile = linear.tile_of(rows, inputs, outputs)
+@pytest.mark.parametrize("outputs", [6144, 28672])
+@pytest.mark.parametrize("rows", [1, 16, 32])
+def test_linear(rows, outputs):
+    """Weights are on their way to L2 before the kernel waits for the one before it, go to shared memory by 16
+    bytes a thread, several tiles ahead, and to the tensor cores."""
+    inputs = 4096
+    tile = linear.tile_of(rows, inputs, outputs, 132)
     constants = {
-        "inner": 1, "T": rows, "K": inputs, "N": outputs, "ROWS": rows, "OUTPUTS": tile.outputs,
-        "INPUTS": tile.inputs, "OVERLAPS": True, "bias": None,
+        "K": inputs, "N": outputs, "ROWS": max(16, rows), "OUTPUTS": tile.outputs, "INPUTS": tile.inputs,
+        "SPLITS": tile.splits, "STAGES": tile.stages, "EVEN": inputs % (tile.inputs * tile.splits) == 0,
+        "OVERLAPS": True, "AHEAD": tile.ahead, "PIECES": 32 * tile.warps // tile.outputs, "bias": None,
+        **({} if tile.splits > 1 else {"partial": None}),
     }  # fmt: skip
+    types = {**BF16_ROWS, "partial": "*fp32", "counters": "*i32"}
     options = {"num_warps": tile.warps, "launch_pdl": True}
-    code = ptx(linear._walk, BF16_ROWS, constants, 0, options)
-    before, _, after = code.partition("griddepcontrol.wait")
-    elements_of_a_load = 8 * 32 * tile.warps
-    assert before.count("ld.global.v4.b32") == tile.outputs * tile.inputs // elements_of_a_load
-    assert set(re.findall(r"(?:ld|st)\.global[\w.:]*", after)) == {"ld.global.v4.b32", "st.global.b16"}
-    assert ".local" not in code
+    made = compiled(linear._multiply, types, constants, options)
+    before, _, after = made.asm["ptx"].partition("griddepcontrol.wait")
+    assert "cp.async.bulk.prefetch.L2" in before
+    assert not re.search(r"cp\.async\.c[ag]|(?:ld|st)\.global", before)
+    assert "cp.async.cg.shared.global" in after
+    assert "wgmma.mma_async" in after if tile.outputs >= 64 else "mma.sync" in after
+    assert ".local" not in after
+    assert 2 * made.metadata.shared <= MOST_SHARED
+    if tile.splits > 1:
+        # Stores, the barrier, the count, the barrier that hands it out, loads past L1.
+        found = re.findall(r"st\.global\.v4|bar\.sync|atom\.global\.gpu\.acq_rel|ld\.global\.cg\.v4", after)
+        count = found.index("atom.global.gpu.acq_rel")
+        assert found[count - 2 : count + 3] == [
+            "st.global.v4", "bar.sync", "atom.global.gpu.acq_rel", "bar.sync", "ld.global.cg.v4"
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize("integer", [torch.int64, torch.int32])

@@ -5,12 +5,20 @@ import torch
 
 from fastkernels import kernels
 from fastkernels.errors import KernelError
-from tests.pointwise_cases import check, linear_cases
+from fastkernels.kernels import counters
+from fastkernels.kernels.linear import triton as linear_triton
+from tests.pointwise_cases import check, linear_cases, worst_row_error
 from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
 
 CASES = linear_cases([(1, 64, 96), (7, 33, 5), (0, 8, 4), (20, 300, 17)])
-# More inputs than one tile has, and an end that fills none; rows that are no power of two.
-FEW_ROWS = linear_cases([(1, 4096, 3), (1, 4100, 5), (3, 1500, 9), (8, 700, 6), (0, 8, 4)])
+# Every kind of tile, tiles that end beyond the outputs or the inputs, rows that are no power of two.
+FEW_ROWS = linear_cases(
+    [(1, 4096, 3), (1, 4100, 5), (2, 512, 64), (7, 1500, 33), (8, 700, 6), (16, 640, 70), (17, 300, 64),
+     (32, 1030, 130), (0, 8, 4)]
+)  # fmt: skip
+SPLIT = linear_cases([(1, 4096, 65), (8, 2100, 40), (16, 2048, 70), (32, 1100, 129)])
+SPLIT_ARGUMENTS = next(case for case in linear_cases([(7, 1030, 130)]) if case.name.endswith("bias"))
+TRITON_DTYPE = next(dtype for dtype in DTYPES if dtype.itemsize == 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -20,20 +28,64 @@ def test_against_the_formula(case, impl, dtype):
     check(case, dtype, impl)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.fixture
+def many_processors(monkeypatch):
+    """As many as a GPU has, so that inputs are split."""
+    monkeypatch.setattr(linear_triton, "multiprocessors", lambda device: 132)
+
+
 @pytest.mark.parametrize("case", FEW_ROWS, ids=str)
 @pytest.mark.parametrize("impl", [TRITON])
-def test_few_rows_against_the_formula(case, impl, dtype):
-    check(case, dtype, impl)
+def test_few_rows_against_the_formula(case, impl):
+    check(case, TRITON_DTYPE, impl)
+
+
+@pytest.mark.parametrize("case", SPLIT, ids=str)
+@pytest.mark.parametrize("impl", [TRITON])
+def test_split_inputs_against_the_formula(case, impl, many_processors, monkeypatch):
+    """Every call finds the counters at 0 and leaves them so, and repeats its answer bitwise."""
+    monkeypatch.setattr(counters, "_of_stream", {})
+    check(case, TRITON_DTYPE, impl)
+    args = case.make(TRITON_DTYPE)
+    first, again = kernels.linear(*args, impl=impl), kernels.linear(*args, impl=impl)
+    assert torch.equal(first, again)
+    (used,) = counters._of_stream.values()
+    assert not used.any()
+
+
+@pytest.mark.parametrize("splits", [1, 2, 3, 8])
+@pytest.mark.parametrize("tile", [linear_triton.NARROW, linear_triton.MIDDLE, linear_triton.WIDE])
+@pytest.mark.parametrize("impl", [TRITON])
+def test_every_split_of_every_tile(impl, tile, splits):
+    """Also splits that have no inputs: 8 of 1,030 in tiles of 256."""
+    x, weight, bias = SPLIT_ARGUMENTS.make(TRITON_DTYPE)
+    exact = SPLIT_ARGUMENTS.answer(x, weight, bias)[0]
+    y = linear_triton.launch(x, weight, bias, tile._replace(splits=splits))
+    assert worst_row_error(y, exact) <= torch.finfo(TRITON_DTYPE).eps
+
+
+def test_tiles_fill_the_processors_with_the_fewest_splits():
+    def programs(rows, inputs, outputs):
+        tile = linear_triton.tile_of(rows, inputs, outputs, 132)
+        return -(-outputs // tile.outputs), tile.splits
+
+    assert programs(8, 4096, 4096) == (128, 1)
+    assert programs(16, 4096, 4096) == (64, 2)
+    assert programs(32, 4096, 4096) == (32, 4)
+    assert programs(32, 4096, 6144) == (48, 3)
+    assert programs(32, 4096, 28672) == (224, 1)
+    assert programs(1, 128, 64) == (2, 1)
 
 
 @pytest.mark.parametrize("impl", [TRITON])
 def test_what_is_not_served_says_why(impl):
-    x, weight = torch.ones(9, 4), torch.ones(5, 4)
-    with pytest.raises(KernelError, match="serves up to 8 rows, not 9"):
+    x, weight = torch.ones(33, 4).half(), torch.ones(5, 4).half()
+    with pytest.raises(KernelError, match="serves up to 32 rows, not 33"):
         kernels.linear(x, weight, impl=impl)
     with pytest.raises(KernelError, match="contiguous last dimension"):
-        kernels.linear(x[:1], torch.ones(4, 5).T, impl=impl)
+        kernels.linear(x[:1], torch.ones(4, 5).half().T, impl=impl)
+    with pytest.raises(KernelError, match="serves float16 and bfloat16, not float32"):
+        kernels.linear(x[:1].float(), weight.float(), impl=impl)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -91,10 +91,16 @@ def test_one_link_that_does_the_work_of_all_is_found() -> None:
         (9.0, 5.0, 22.0, 20.0),  # four times as fast, with more code to fetch
         (40.0, 44.0, 44.0, 45.0),
         (6.0, 3.0, 3.2, 1.9),  # slower
+        (43.6, 40.4, 6.2, 5.5),  # many kernels, as seen of a plain reference on an H200
+        (15.8, 12.1, 2.9, 1.9),
     ],
 )
 def test_honest_calls_lose_their_chain_as_the_baseline_does(ours, ours_chained, theirs, theirs_chained):
     assert account.shared_work(blocks(ours, theirs), blocks(ours_chained, theirs_chained, count=30)) is None
+
+
+def test_slow_calls_that_share_their_work_are_seen_too() -> None:
+    assert account.shared_work(blocks(60, 8), blocks(10, 8, count=30)).status == "IMPLAUSIBLE"
 
 
 def test_two_calls_alone_tell_nothing() -> None:

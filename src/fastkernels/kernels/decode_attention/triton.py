@@ -1,11 +1,15 @@
-"""decode_attention as two Triton kernels: split-KV attention, then the weighted sum of the splits.
+"""decode_attention as one Triton kernel: split-KV attention, whose last program of a row combines the splits.
 
 One program holds the G query heads that share a key/value head and walks a part of the row's keys, so each
 key is read once. Every row is cut by its own length, on the device: the grid depends on upper bounds only,
 and a captured CUDA graph stays right when lengths change. Programs without keys return at once.
 
     m = max_j s_j,  l = sum_j 2^(s_j - m),  o = sum_j 2^(s_j - m) v_j / l        scores s in units of log 2
-    split results combine by weights l 2^(m - max m); the first kernel stores o and m + log2 l
+    row: o = sum_i 2^(e_i - max e) o_i / sum_i 2^(e_i - max e)        of split i: o_i and e_i = m + log2 l
+
+A row with one split in use is written directly. Otherwise each split leaves o_i and e_i (float32) and counts
+itself; whoever counts last sees all of them, adds them up in the order of the splits, so that the result does
+not depend on who that was, and sets the counter back to 0 for the next launch.
 """
 
 # Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
@@ -18,15 +22,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fastkernels.kernels.counters import zeroed
 from fastkernels.kernels.kv_cache import limits
 from fastkernels.kernels.launch import multiprocessors
 
-TILE_BYTES = 16384  # of K, and of V, in one step of the loop: three programs fit on an SM, 96 KiB in flight
+TILE_BYTES = 16384  # of K, and of V, in one step of the loop: four programs fit on an SM, 128 KiB in flight
 LARGEST_TILE = 128
 STAGES = 3
 WARPS = 4
+COMBINED = 8192  # elements of partial results in one step of the combination: 64 registers a thread at most
 MAX_SPLITS = 64
-WAVES = 8  # programs wanted for each multiprocessor: 3 resident, and a last wave that wastes little
+RESIDENT = 4  # programs that fit on a multiprocessor: 125 registers a thread, 38 KiB of shared memory (sm_90)
+LAUNCHED = 16  # programs of a launch for each multiprocessor where splits only even out rows
+LONGEST_SPLIT = 2048  # keys that one program walks, tile after tile: what may be left to it at the end
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -35,36 +43,69 @@ def unsupported(kernel: str, q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, *_
 
 
 @triton.jit
-def _split_bounds(seq_len, split, SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr, WINDOW: tl.constexpr,
-                  TILE: tl.constexpr):  # fmt: skip
+def _split_bounds(seq_len, split, splits, MIN_SPLIT: tl.constexpr, WINDOW: tl.constexpr, TILE: tl.constexpr):
     """First visible key, keys [begin, end) of a split (none if begin >= end), number of splits in use."""
     first = tl.maximum(seq_len - WINDOW, 0) if WINDOW > 0 else 0
     start = first // TILE * TILE
     # Whole tiles, at least MIN_SPLIT keys: a short row needs no combination, a long one uses all splits.
-    size = tl.cdiv(tl.cdiv(seq_len - start, SPLITS), TILE) * TILE
+    size = tl.cdiv(tl.cdiv(seq_len - start, splits), TILE) * TILE
     size = tl.maximum(size, MIN_SPLIT)
     begin = start + split * size
     return first, begin, tl.minimum(begin + size, seq_len), tl.cdiv(seq_len - start, size)
 
 
+@triton.jit
+def _combine(out, split_out, split_lse, used,
+             G: tl.constexpr, K: tl.constexpr, GROUP: tl.constexpr, DIMS: tl.constexpr,
+             SLOTS: tl.constexpr):  # fmt: skip
+    """out[G, K] from split_out[used, G, K] and split_lse[used, G], SLOTS splits at a time."""
+    s, g, d = tl.arange(0, SLOTS), tl.arange(0, GROUP), tl.arange(0, DIMS)
+    out_mask = (g < G)[:, None] & (d < K)[None, :]
+    # Finite, so that heads that are only padding have weights 0 and not NaN.
+    top = tl.full([GROUP], -1e30, tl.float32)
+    total = tl.zeros([GROUP], tl.float32)
+    acc = tl.zeros([GROUP, DIMS], tl.float32)
+    for at in tl.range(0, used, SLOTS, num_stages=1):
+        slot = (at + s)[:, None] * G + g[None, :]
+        there = (at + s < used)[:, None] & (g < G)[None, :]
+        # From the second-level cache, where other multiprocessors wrote them; no first level is coherent.
+        lse = tl.load(split_lse + slot, mask=there, other=float("-inf"), cache_modifier=".cg")
+        parts = tl.load(
+            split_out + slot[:, :, None] * K + d[None, None, :],
+            mask=there[:, :, None] & (d < K)[None, None, :], other=0.0, cache_modifier=".cg",
+        )  # fmt: skip
+        new_top = tl.maximum(top, tl.max(lse, 0))
+        weights = tl.exp2(lse - new_top[None, :])
+        shrink = tl.exp2(top - new_top)
+        total = total * shrink + tl.sum(weights, 0)
+        acc = acc * shrink[:, None] + tl.sum(parts * weights[:, :, None], 0)
+        top = new_top
+    total = tl.where(total > 0, total, 1.0)  # padding
+    o = (acc / total[:, None]).to(out.dtype.element_ty)
+    tl.store(out + g[:, None] * K + d[None, :], o, mask=out_mask)
+
+
 @triton.jit(do_not_specialize=["table_stride_b"])
-def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, split_lse, scale,
+def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, split_lse, counters, scale,
             q_stride_b, q_stride_h, k_stride_n, k_stride_p, k_stride_j, v_stride_n, v_stride_p, v_stride_j,
             table_stride_b,
-            H: tl.constexpr, G: tl.constexpr, K: tl.constexpr, P: tl.constexpr, WINDOW: tl.constexpr,
-            SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr, TILE: tl.constexpr, HEADS: tl.constexpr,
-            DIMS: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
-    # Heads of one token are neighbours in memory: programs that run together read neighbouring lines.
-    kv_head, split, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+            G: tl.constexpr, K: tl.constexpr, P: tl.constexpr, WINDOW: tl.constexpr,
+            MIN_SPLIT: tl.constexpr, TILE: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr,
+            DIMS: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+    # Heads of one token are neighbours in memory: programs that run together read neighbouring lines. First
+    # splits of all rows come first: programs that find no keys then hold up nobody.
+    kv_head, row, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     seq_len = tl.load(seq_lens + row)
-    first, begin, end, _ = _split_bounds(seq_len, split, SPLITS, MIN_SPLIT, WINDOW, TILE)
+    first, begin, end, used = _split_bounds(seq_len, split, tl.num_programs(2), MIN_SPLIT, WINDOW, TILE)
     g, d, j = tl.arange(0, HEADS), tl.arange(0, DIMS), tl.arange(0, TILE)
     head = kv_head * G + g
     out_mask = (g < G)[:, None] & (d < K)[None, :]
+    group = row * tl.num_programs(0) + kv_head
+    out += group * G * K
+    here = g[:, None] * K + d[None, :]
     if begin >= end:
-        if SPLITS == 1:
-            empty = tl.zeros([HEADS, DIMS], out.dtype.element_ty)
-            tl.store(out + (row * H + head)[:, None] * K + d[None, :], empty, mask=out_mask)
+        if split == 0:
+            tl.store(out + here, tl.zeros([HEADS, DIMS], out.dtype.element_ty), mask=out_mask)
         return
 
     q = tl.load(query + row * q_stride_b + head[:, None] * q_stride_h + d[None, :], mask=out_mask, other=0.0)
@@ -93,48 +134,39 @@ def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, spl
         top = new_top
 
     acc = acc / total[:, None]
-    if SPLITS == 1:
-        tl.store(
-            out + (row * H + head)[:, None] * K + d[None, :], acc.to(out.dtype.element_ty), mask=out_mask
-        )
+    if split_out is None or used == 1:
+        tl.store(out + here, acc.to(out.dtype.element_ty), mask=out_mask)
     else:
-        slot = (row * H + head) * SPLITS + split
-        tl.store(split_out + slot[:, None] * K + d[None, :], acc, mask=out_mask)
-        tl.store(split_lse + slot, top + tl.log2(total), mask=g < G)
-
-
-@triton.jit
-def _combine(seq_lens, out, split_out, split_lse,
-             H: tl.constexpr, K: tl.constexpr, WINDOW: tl.constexpr, SPLITS: tl.constexpr,
-             MIN_SPLIT: tl.constexpr, TILE: tl.constexpr, SLOTS: tl.constexpr,
-             DIMS: tl.constexpr):  # fmt: skip
-    head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    _, _, _, used = _split_bounds(tl.load(seq_lens + row), 0, SPLITS, MIN_SPLIT, WINDOW, TILE)
-    s, d = tl.arange(0, SLOTS), tl.arange(0, DIMS)
-    slot = (row * H + head) * SPLITS + s
-    lse = tl.load(split_lse + slot, mask=s < used, other=float("-inf"))
-    # A row without keys has no top; any finite one leaves its weights 0.
-    top = tl.maximum(tl.max(lse, 0), -1e30)
-    weights = tl.exp2(lse - top)
-    parts = tl.load(
-        split_out + slot[:, None] * K + d[None, :], mask=(s < used)[:, None] & (d < K)[None, :], other=0.0
-    )
-    total = tl.sum(weights, 0)
-    o = tl.sum(parts * weights[:, None], 0) / tl.where(total > 0, total, 1.0)
-    tl.store(out + (row * H + head) * K + d, o.to(out.dtype.element_ty), mask=d < K)
+        slots = group * tl.num_programs(2)
+        split_out += slots * G * K
+        split_lse += slots * G
+        tl.store(split_out + split * G * K + here, acc, mask=out_mask)
+        tl.store(split_lse + split * G + g, top + tl.log2(total), mask=g < G)
+        # All threads store, thread 0 counts. The barrier orders the stores of all before that atomic, whose
+        # release is cumulative: it publishes them with its own. The last to count reads from a chain of
+        # atomics on one counter, so it acquires what every split before it published. Triton hands the count
+        # to the other threads over a barrier behind the atomic: their loads come after the acquire.
+        tl.debug_barrier()
+        before = tl.atomic_add(counters + group, 1, sem="acq_rel", scope="gpu")
+        if before == used - 1:
+            # Nobody of this launch counts here again; the next launch begins behind the end of this one.
+            tl.store(counters + group, 0)
+            _combine(out, split_out, split_lse, used, G, K, GROUP, DIMS, SLOTS)
 
 
 def split_shape(rows: int, num_kv_heads: int, max_keys: int, tile: int, num_sms: int) -> tuple[int, int]:
     """(splits of a row at most, keys of a split at least) for a device of `num_sms` multiprocessors.
 
-    Few rows: as many splits as give every multiprocessor work, down to one tile each. Many rows: splits only
-    even out rows of different lengths, and each costs a partial result, so they are long.
+    Few rows: one wave of resident programs, down to one tile each. Rows that occupy every multiprocessor by
+    themselves: splits only even out rows of different lengths, and a split without keys costs the launch of a
+    program, so they are long, and fewer the more rows there are; but none has more than LONGEST_SPLIT keys.
     """
     programs = rows * num_kv_heads
-    smallest = tile * (1 if programs < num_sms else 4 if programs < 4 * num_sms else 8)
-    wanted = triton.cdiv(WAVES * num_sms, programs)
-    if programs >= num_sms:
-        wanted = max(wanted, 8)
+    if programs < num_sms:
+        smallest, wanted = tile, RESIDENT * num_sms // programs
+    else:
+        smallest = 8 * tile
+        wanted = max(LAUNCHED * num_sms // programs, triton.cdiv(max_keys, LONGEST_SPLIT))
     return max(1, min(wanted, MAX_SPLITS, triton.cdiv(max_keys, smallest))), smallest
 
 
@@ -157,26 +189,18 @@ def decode_attention(
     tile = min(LARGEST_TILE, TILE_BYTES // (dims * k_cache.element_size()))
     longest = min(max_seq_len, window + tile) if window else max_seq_len
     splits, min_split = split_shape(batch, num_kv_heads, longest, tile, multiprocessors(q_BHK.device))
-    split_out = split_lse = out
+    split_out = split_lse = counters = None
     if splits > 1:
-        split_out = torch.empty((batch, num_heads, splits, head_dim), dtype=torch.float32, device=out.device)
-        split_lse = torch.empty((batch, num_heads, splits), dtype=torch.float32, device=out.device)
-    shape = {
-        "H": num_heads,
-        "K": head_dim,
-        "WINDOW": window,
-        "SPLITS": splits,
-        "MIN_SPLIT": min_split,
-        "TILE": tile,
-        "DIMS": dims,
-    }
-    _attend[(num_kv_heads, splits, batch)](
-        q_BHK, k_cache, v_cache, seq_lens_B, block_tables_BN, out, split_out, split_lse, scale,
+        parts = (batch, num_kv_heads, splits, group)
+        split_out = torch.empty((*parts, head_dim), dtype=torch.float32, device=out.device)
+        split_lse = torch.empty(parts, dtype=torch.float32, device=out.device)
+        counters = zeroed(batch * num_kv_heads, out.device)
+    heads = triton.next_power_of_2(group)
+    slots = min(triton.next_power_of_2(splits), max(1, COMBINED // (heads * dims)))
+    _attend[(num_kv_heads, batch, splits)](
+        q_BHK, k_cache, v_cache, seq_lens_B, block_tables_BN, out, split_out, split_lse, counters, scale,
         *q_BHK.stride()[:2], *k_cache.stride()[:3], *v_cache.stride()[:3], block_tables_BN.stride(0),
-        G=group, P=block_size, HEADS=max(16, triton.next_power_of_2(group)), STAGES=STAGES, num_warps=WARPS,
-        **shape,
+        G=group, K=head_dim, P=block_size, WINDOW=window, MIN_SPLIT=min_split, TILE=tile,
+        HEADS=max(16, heads), GROUP=heads, DIMS=dims, SLOTS=slots, STAGES=STAGES, num_warps=WARPS,
     )  # fmt: skip
-    if splits > 1:
-        slots = triton.next_power_of_2(splits)
-        _combine[(num_heads, batch)](seq_lens_B, out, split_out, split_lse, SLOTS=slots, num_warps=4, **shape)
     return out

@@ -1,0 +1,202 @@
+"""Times of `linear` in Triton by tile, beside torch.nn.functional.linear, at the shapes of a decode step.
+
+    TB/s = bytes of the weight / time of a call
+
+A captured CUDA graph calls once with each of several weights, together several times the L2 cache, so that
+every weight comes from memory; the time of a call is the median over replays / calls. A tile is timed only if
+its answer is within 1e-2 of float32 and repeats bitwise. First a coarse grid of tiles, then variations of the
+best of them. `--between` puts an elementwise kernel before every call, of PyTorch and of ours alike, as other
+kernels lie between the linears of a model: without it our calls overlap with each other, which flatters them.
+
+python benchmarks/sweeps/linear.py --seconds 540 --out sweep.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fastkernels.kernels.launch import ceil_div, multiprocessors
+from fastkernels.kernels.linear import triton as ours
+from fastkernels.kernels.linear.triton import Tile
+
+SHAPES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096))  # outputs, inputs
+ROWS = (1, 8, 16, 32)
+COLD_BYTES = 300e6  # of weights in a graph: five times the 60 MB of L2
+FEWEST_CALLS = 2  # weights beyond COLD_BYTES are cold by themselves
+REPLAYS = 25
+LIMIT = 1e-2  # relative to the norm of the answer
+SHARED_BYTES = 227 * 1024  # of a processor
+COARSE = ((16, 256), (32, 128), (32, 256), (64, 64), (64, 128), (64, 256), (128, 64), (128, 128))
+SPLITS = (1, 2, 3, 4, 6, 8)
+PROGRAMS = (0.75, 4.0)  # of the processors: fewer leave memory idle, more have no need of splits
+BEST, PRINTED = 3, 4
+COARSE_SHARE = 0.75  # of the time
+
+
+class Timed(NamedTuple):
+    us: float
+    name: str
+    tile: Tile | None
+
+
+def stages_that_fit(outputs: int, inputs: int, rows: int) -> set[int]:
+    """The most with which two programs fit on a processor, and the most of one, to a depth of 8."""
+    stage = 2 * inputs * (outputs + max(16, rows))
+    spare = outputs < 64  # Triton keeps stages - 1 tiles where it does not multiply by wgmma
+    return {min(8, limit // stage + spare) for limit in (SHARED_BYTES // 2, SHARED_BYTES)} - {0, 1}
+
+
+def coarse(rows: int, inputs: int, outputs: int, processors: int) -> Iterator[Tile]:
+    """The table's tile, then the grid in an order that favours no part of it where time runs out."""
+    yield ours.tile_of(rows, inputs, outputs, processors)
+    tiles = list(grid(rows, outputs, processors))
+    yield from random.Random(0).sample(tiles, len(tiles))
+
+
+def grid(rows: int, outputs: int, processors: int) -> Iterator[Tile]:
+    for height, width in COARSE:
+        for splits in SPLITS:
+            programs = ceil_div(outputs, height) * splits
+            few, many = (share * processors for share in PROGRAMS)
+            if programs < few or (splits > 1 and programs > many):
+                continue
+            for stages in sorted(stages_that_fit(height, width, rows), reverse=True):
+                yield Tile(height, width, splits, stages, warps=4, ahead=4)
+
+
+def variations(tile: Tile) -> Iterator[Tile]:
+    yield from (tile._replace(ahead=ahead) for ahead in (0, 2, 8))
+    yield tile._replace(warps=8)
+    yield tile._replace(stages=tile.stages - 1)
+
+
+def graph_time_us(call: Callable[[Tensor], Tensor], weights: list[Tensor], between: Callable | None) -> float:
+    """Median over replays of a graph, in microseconds a call."""
+
+    def all_calls() -> None:
+        for weight in weights:
+            if between is not None:
+                between()
+            call(weight)
+
+    all_calls()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        all_calls()
+    times = []
+    for _ in range(REPLAYS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1e3 / len(weights))
+    return statistics.median(times[2:])
+
+
+def refused(call: Callable[[Tensor], Tensor], weight: Tensor, expected: Tensor) -> str | None:
+    """Why a tile is not timed, or None."""
+    try:
+        first, again = call(weight), call(weight)
+        torch.cuda.synchronize()
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception as error:
+        if any(word in str(error) for word in ("illegal", "misaligned", "unspecified launch")):
+            raise  # the device is lost, and every later time with it
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:100]
+    error = ((first.float() - expected).norm() / expected.norm()).item()
+    if not error <= LIMIT:
+        return f"wrong by {error:.2g}"
+    return None if torch.equal(first, again) else "does not repeat bitwise"
+
+
+def sweep(rows: int, weights: list[Tensor], seconds: float, with_between: bool) -> tuple[list[Timed], dict]:
+    """Times in rising order, PyTorch's among them, and what was refused."""
+    outputs, inputs = weights[0].shape
+    begun = time.monotonic()
+    x = torch.randn(rows, inputs, device="cuda", dtype=weights[0].dtype)
+    between = (lambda: x.mul_(1.0)) if with_between else None
+    expected = x.float() @ weights[0].float().T
+    library = graph_time_us(lambda weight: torch.nn.functional.linear(x, weight), weights, between)
+    timed, tried, reasons = [Timed(library, "torch", None)], set(), {}
+
+    def attempt(tiles: Iterator[Tile], until: float) -> None:
+        for tile in tiles:
+            if time.monotonic() - begun > until:
+                return
+            if tile in tried or tile.stages < 2:
+                continue
+            tried.add(tile)
+            call = lambda weight, tile=tile: ours.launch(x, weight, None, tile)
+            if reason := refused(call, weights[0], expected):
+                reasons[str(tuple(tile))] = reason
+            else:
+                timed.append(Timed(graph_time_us(call, weights, between), "triton", tile))
+
+    attempt(coarse(rows, inputs, outputs, multiprocessors(x.device)), COARSE_SHARE * seconds)
+    for _, tile in sorted((t.us, t.tile) for t in timed if t.tile)[:BEST]:
+        attempt(variations(tile), seconds)
+    return sorted(timed, key=lambda t: t.us), reasons
+
+
+def show(rows: int, outputs: int, inputs: int, timed: list[Timed], reasons: dict, chosen: Tile) -> None:
+    print(f"\nrows {rows} N {outputs} K {inputs}: {len(timed) - 1} tiles timed, {len(reasons)} refused")
+    mine = [t for t in timed if t.tile]
+    now = [t for t in mine if t.tile == chosen and t not in mine[:PRINTED]]
+    for t in [t for t in timed if not t.tile] + mine[:PRINTED] + now:
+        mark = " <- the table's" if t.tile == chosen else ""
+        print(f"  {t.us:8.2f} us {2e-6 * outputs * inputs / t.us:5.2f} TB/s  {t.tile or t.name}{mark}")
+    for tile, reason in list(reasons.items())[:2]:
+        print(f"  refused {tile}: {reason}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
+    parser.add_argument(
+        "--shapes", nargs="+", default=[f"{n}x{k}" for n, k in SHAPES], help="outputs x inputs"
+    )
+    parser.add_argument("--seconds", type=float, default=540, help="for all, shared out evenly")
+    parser.add_argument("--between", action="store_true", help="an elementwise kernel before every call")
+    parser.add_argument("--out", type=Path, help="JSON of every time")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("needs a CUDA device")
+    begun, found = time.monotonic(), []
+    shapes = [tuple(map(int, shape.split("x"))) for shape in arguments.shapes]
+    problems = [(shape, rows) for shape in shapes for rows in arguments.rows]
+    processors, weights = multiprocessors(torch.device("cuda", torch.cuda.current_device())), []
+    for done, ((outputs, inputs), rows) in enumerate(problems):
+        if not weights or weights[0].shape != (outputs, inputs):
+            calls = max(FEWEST_CALLS, ceil_div(int(COLD_BYTES), 2 * outputs * inputs))
+            weights.clear()  # their memory is needed
+            weights += [
+                torch.randn(outputs, inputs, device="cuda", dtype=torch.bfloat16) * inputs**-0.5
+                for _ in range(calls)
+            ]
+        left = arguments.seconds - (time.monotonic() - begun)
+        timed, reasons = sweep(rows, weights, left / (len(problems) - done), arguments.between)
+        show(rows, outputs, inputs, timed, reasons, ours.tile_of(rows, inputs, outputs, processors))
+        times = [{"us": t.us, "name": t.name, "tile": t.tile and t.tile._asdict()} for t in timed]
+        found.append({"rows": rows, "outputs": outputs, "inputs": inputs, "times": times, "refused": reasons})
+        if arguments.out:
+            facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+            arguments.out.write_text(json.dumps({**facts, "between": arguments.between, "found": found}))
+
+
+if __name__ == "__main__":
+    main()

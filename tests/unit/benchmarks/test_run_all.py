@@ -1,0 +1,55 @@
+"""The parts of a long question: of other cases each, and together all of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from fastkernels import registry
+from fastkernels.registry.schema import TokenWorkload
+from fastkernels.runner.plan import KernelsRequest, plan
+
+
+def given(part, flag: str) -> tuple[str, ...]:
+    words = part.command
+    return tuple(words[i + 1] for i, word in enumerate(words[:-1]) if word == flag)
+
+
+def planned(part, mode: str) -> list[tuple[str, str, str | None]]:
+    (architecture,), levels = given(part, "--architecture"), given(part, "--level")
+    request = KernelsRequest(
+        targets=given(part, "--target"),
+        level=int(levels[0]) if levels else None,
+        architecture=architecture,
+        size="full",
+        device="cpu",
+        **{mode: True},
+    )
+    return [
+        (work.entry.id, work.case.id, work.case.variant)
+        for job in plan(request.resolved())
+        for work in job.works
+    ]
+
+
+@pytest.mark.parametrize(("job", "mode"), [("self_test_llama", "self_test"), ("kernels_llama", "providers")])
+def test_kernels_are_cut_into_all_cases(run_all, job: str, mode: str) -> None:
+    found = Counter(row for part in run_all.JOBS[job] for row in planned(part, mode))
+    levels = (1, 2, 3, 4) if mode == "self_test" else (1,)
+    entries = [entry for level in levels for entry in registry.find_tasks((), level, "llama")]
+    every = {(e.id, c.id, c.variant) for e in entries for c in registry.cases(e, "full", "llama")}
+    assert set(found) == every
+    if mode == "self_test":
+        assert set(found.values()) == {1}
+
+
+def test_an_evaluation_is_cut_into_all_workloads(run_all) -> None:
+    found = [name for part in run_all.JOBS["eval_llama_self_test"] for name in given(part, "--workload")]
+    known = {w.name for w in registry.workloads(size="full") if isinstance(w, TokenWorkload)}
+    assert sorted(found) == sorted(known & set(registry.suite("default").workloads["full"]))
+
+
+def test_no_two_parts_write_one_file(run_all) -> None:
+    names = [part.name for parts in run_all.JOBS.values() for part in parts]
+    assert len(set(names) | set(run_all.JOBS)) == len(names) + len(run_all.JOBS)
