@@ -1,13 +1,13 @@
-"""The reports of a GPU machine, several at a time: one job on each GPU, from one queue, longest first.
+"""The reports of a GPU machine, several at a time: one part on each GPU, from one queue, longest first.
 
     python benchmarks/run_all.py OUT                          everything below, on all GPUs that are visible
-    python benchmarks/run_all.py OUT --jobs self-test eval    some of it
+    python benchmarks/run_all.py OUT --jobs self_test_llama   some of it
     python benchmarks/run_all.py OUT --list
 
-A job writes OUT/<its name>.json and .log. A long question is cut into jobs of other cases or workloads; when
-all have ended, the parts of each are joined into OUT/<the whole>.json by `fk merge` and `fk score`. A job
-that outlasts its limit is interrupted as by Ctrl-C: its report is marked incomplete, and so is the whole.
-Durations need a GPU of their own and cores that are not all busy: give no GPU twice.
+A part writes OUT/<its name>.json and .log. A long question is cut into parts of other cases or workloads;
+when all have ended they are joined into OUT/<the job>.json. A part that outlasts its limit is interrupted as
+by Ctrl-C: its report is marked incomplete, and so is the whole. Durations need a GPU of their own and cores
+that are not all busy: give no GPU twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-FK = [sys.executable, "-m", "fastkernels"]
+FK = ("-m", "fastkernels")
 HERE = Path(__file__).parent
 # What an interrupted run may take to end its workers and write its report.
 ENDING_S = 90
@@ -30,53 +30,98 @@ ENDING_S = 90
 
 @dataclass(frozen=True)
 class Part:
-    """One job. `seconds`: on one H200, or a guess where it never ran; its limit is twice that."""
+    """`command` of python, which writes its report where the last flag says. `seconds`: on one H200, or a
+    guess where it never ran; its limit is twice that."""
 
     name: str
     seconds: int
     command: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Job:
+    """Parts, and the command of python that joins their reports; None where there is one part, the job's."""
+
+    parts: tuple[Part, ...]
+    join: tuple[str, ...] | None = None
+    out: str = "--json"
+
+
 def _kernels(mode: str, name: str, seconds: int, *filters: str) -> Part:
-    return Part(name, seconds, ("kernels", f"--{mode}", *filters))
+    return Part(name, seconds, (*FK, "kernels", f"--{mode}", *filters, "--json"))
 
 
 def _l1(*tasks: str) -> tuple[str, ...]:
     return ("--architecture", "llama", *(word for task in tasks for word in ("--target", f"L1/{task}")))
 
 
+def _level(architecture: str, level: int, seconds: int) -> Part:
+    filters = ("--architecture", architecture, "--level", str(level))
+    return _kernels("self-test", f"self_test_{architecture}_level_{level}", seconds, *filters)
+
+
 def _eval(name: str, seconds: int, *workloads: str) -> Part:
     chosen = (word for workload in workloads for word in ("--workload", workload))
     flags = ("--model", "llama", "--size", "full", "--self-test", "--rounds", "2")
-    return Part(name, seconds, ("eval", *flags, *chosen))
+    return Part(name, seconds, (*FK, "eval", *flags, *chosen, "--json"))
+
+
+def _program(name: str, seconds: int, *flags: str) -> Job:
+    return Job((Part(name, seconds, (str(HERE / f"{name}.py"), *flags, "--out")),))
 
 
 POINTWISE = ("rms_norm", "glu", "rope", "embedding", "kv_cache")
 ATTENTION = ("prefill_attention", "decode_attention")
 # Seconds as seen on 2026-11-22 with FlashInfer's kernels built before (scripts/build_flashinfer.py).
-JOBS: dict[str, tuple[Part, ...]] = {
-    "self_test_llama": (
-        _kernels("self-test", "self_test_llama_linear", 110, *_l1("linear")),
-        _kernels("self-test", "self_test_llama_pointwise", 140, *_l1(*POINTWISE)),
-        _kernels("self-test", "self_test_llama_attention", 270, *_l1(*ATTENTION, "softmax", "sampling")),
-        _kernels("self-test", "self_test_llama_level_2", 240, "--architecture", "llama", "--level", "2"),
-        _kernels("self-test", "self_test_llama_level_3", 120, "--architecture", "llama", "--level", "3"),
-        _kernels("self-test", "self_test_llama_level_4", 100, "--architecture", "llama", "--level", "4"),
+LLAMA_L1 = (
+    _kernels("self-test", "self_test_llama_linear", 110, *_l1("linear")),
+    _kernels("self-test", "self_test_llama_pointwise", 140, *_l1(*POINTWISE)),
+    _kernels("self-test", "self_test_llama_attention", 270, *_l1(*ATTENTION, "softmax", "sampling")),
+)
+LLAMA = {level: _level("llama", level, seconds) for level, seconds in ((2, 240), (3, 120), (4, 100))}
+# Of the others nothing was timed yet: 1.6 s for each case.
+OTHERS = {
+    "flux": (450, 300),
+    "gla": (240, 140),
+    "jamba": (350, 170),
+    "mixtral": (220, 100),
+    "siglip2": (150, 110),
+    "whisper": (280, 180),
+    "yolov10": (290, 340),
+}
+JOBS: dict[str, Job] = {
+    "self_test_llama": Job((*LLAMA_L1, *LLAMA.values()), (*FK, "merge")),
+    "kernels_llama": Job(
+        (
+            _kernels("providers", "kernels_llama_linear", 190, *_l1("linear")),
+            _kernels("providers", "kernels_llama_pointwise", 450, *_l1(*POINTWISE)),
+            _kernels("providers", "kernels_llama_prefill", 300, *_l1("prefill_attention")),
+            _kernels("providers", "kernels_llama_decode", 350, *_l1("decode_attention")),
+            _kernels("providers", "kernels_llama_softmax", 120, *_l1("softmax")),
+            _kernels("providers", "kernels_llama_sampling", 500, *_l1("sampling")),
+        ),
+        (*FK, "merge"),
     ),
-    "kernels_llama": (
-        _kernels("providers", "kernels_llama_linear", 190, *_l1("linear")),
-        _kernels("providers", "kernels_llama_pointwise", 450, *_l1(*POINTWISE)),
-        _kernels("providers", "kernels_llama_prefill", 300, *_l1("prefill_attention")),
-        _kernels("providers", "kernels_llama_decode", 350, *_l1("decode_attention")),
-        _kernels("providers", "kernels_llama_softmax", 120, *_l1("softmax")),
-        _kernels("providers", "kernels_llama_sampling", 500, *_l1("sampling")),
+    "eval_llama_self_test": Job(
+        (
+            _eval("eval_llama_prefill_heavy", 400, "prefill-heavy"),
+            _eval("eval_llama_balanced", 300, "balanced"),
+            _eval("eval_llama_decode_heavy", 500, "decode-heavy"),
+            _eval("eval_llama_latency", 95, "single-request", "fixed-batch-32"),
+        ),
+        (*FK, "score"),
     ),
-    "eval_llama_self_test": (
-        _eval("eval_llama_prefill_heavy", 400, "prefill-heavy"),
-        _eval("eval_llama_balanced", 300, "balanced"),
-        _eval("eval_llama_decode_heavy", 500, "decode-heavy"),
-        _eval("eval_llama_latency", 95, "single-request", "fixed-batch-32"),
+    "self_test": Job(
+        (
+            *LLAMA_L1,
+            LLAMA[2],
+            *(_level(name, level, s) for name, both in OTHERS.items() for level, s in zip((1, 2), both)),
+        ),
+        (str(HERE / "self_test.py"),),
+        "--out",
     ),
+    "ncu_agreement": _program("ncu_agreement", 90),
+    "gate_trials": _program("gate_trials", 1500, "--times", "20"),
 }
 
 
@@ -89,7 +134,8 @@ def main() -> None:
     parser.add_argument("--gpus", help="as CUDA_VISIBLE_DEVICES; default: all")
     parser.add_argument("--list", action="store_true", help="say what would run")
     arguments = parser.parse_args()
-    parts = [part for job in arguments.jobs for part in JOBS[job]]
+    # A part that two jobs share runs once.
+    parts = list({part.name: part for job in arguments.jobs for part in JOBS[job].parts}.values())
     parts.sort(key=lambda part: -part.seconds)
     if arguments.list:
         print(*(f"{part.seconds:5} s  {' '.join(part.command)}" for part in parts), sep="\n")
@@ -124,7 +170,7 @@ def _gpus() -> list[str]:
 
 def _run(part: Part, gpu: str, out: Path) -> None:
     begin = time.monotonic()
-    command = [*FK, *part.command, "--json", str(out / f"{part.name}.json")]
+    command = [sys.executable, *part.command, str(out / f"{part.name}.json")]
     with (out / f"{part.name}.log").open("w") as log:
         process = subprocess.Popen(
             command,
@@ -145,17 +191,19 @@ def _run(part: Part, gpu: str, out: Path) -> None:
     print(f"{part.name}: exit {how}, {time.monotonic() - begin:.0f} s on GPU {gpu}", flush=True)
 
 
-def _join(job: str, out: Path) -> None:
-    paths = [out / f"{part.name}.json" for part in JOBS[job]]
+def _join(name: str, out: Path) -> None:
+    job, whole = JOBS[name], out / f"{name}.json"
+    paths = [out / f"{part.name}.json" for part in job.parts]
     if missing := [path.name for path in paths if not path.is_file()]:
-        print(f"{job}: not joined, {', '.join(missing)} missing")
+        print(f"{name}: not joined, {', '.join(missing)} missing")
         return
-    verb = "score" if job.startswith("eval") else "merge"
-    whole = out / f"{job}.json"
-    done = subprocess.run(
-        [*FK, verb, *map(str, paths), "--json", str(whole)], capture_output=True, text=True, check=False
-    )
-    print(f"{job}: {whole}" if whole.is_file() else f"{job}: {done.stderr}")
+    if job.join is not None:
+        command = [sys.executable, *job.join, *map(str, paths), job.out, str(whole)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if not whole.is_file():
+            print(f"{name}: not joined\n{done.stderr}")
+            return
+    print(f"{name}: {whole}")
 
 
 if __name__ == "__main__":

@@ -33,9 +33,17 @@ def planned(part, mode: str) -> list[tuple[str, str, str | None]]:
     ]
 
 
+def test_the_self_test_of_all_architectures_is_all_of_two_levels(run_all) -> None:
+    found = Counter(row for part in run_all.JOBS["self_test"].parts for row in planned(part, "self_test"))
+    entries = [entry for level in (1, 2) for entry in registry.find_tasks((), level)]
+    timed = {(e.id, c.id, c.variant) for e in entries for c in registry.cases(e, "full") if c.timed}
+    assert timed <= set(found)
+    assert set(found.values()) == {1}
+
+
 @pytest.mark.parametrize(("job", "mode"), [("self_test_llama", "self_test"), ("kernels_llama", "providers")])
 def test_kernels_are_cut_into_all_cases(run_all, job: str, mode: str) -> None:
-    found = Counter(row for part in run_all.JOBS[job] for row in planned(part, mode))
+    found = Counter(row for part in run_all.JOBS[job].parts for row in planned(part, mode))
     levels = (1, 2, 3, 4) if mode == "self_test" else (1,)
     entries = [entry for level in levels for entry in registry.find_tasks((), level, "llama")]
     every = {(e.id, c.id, c.variant) for e in entries for c in registry.cases(e, "full", "llama")}
@@ -45,11 +53,15 @@ def test_kernels_are_cut_into_all_cases(run_all, job: str, mode: str) -> None:
 
 
 def test_an_evaluation_is_cut_into_all_workloads(run_all) -> None:
-    found = [name for part in run_all.JOBS["eval_llama_self_test"] for name in given(part, "--workload")]
+    found = [
+        name for part in run_all.JOBS["eval_llama_self_test"].parts for name in given(part, "--workload")
+    ]
     known = {w.name for w in registry.workloads(size="full") if isinstance(w, TokenWorkload)}
     assert sorted(found) == sorted(known & set(registry.suite("default").workloads["full"]))
 
 
 def test_no_two_parts_write_one_file(run_all) -> None:
-    names = [part.name for parts in run_all.JOBS.values() for part in parts]
-    assert len(set(names) | set(run_all.JOBS)) == len(names) + len(run_all.JOBS)
+    parts = {part for job in run_all.JOBS.values() for part in job.parts}
+    assert len({part.name for part in parts}) == len(parts)
+    whole = {name for name, job in run_all.JOBS.items() if job.join is not None}
+    assert not whole & {part.name for part in parts}

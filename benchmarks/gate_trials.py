@@ -1,0 +1,86 @@
+"""How often `fk gate` catches a regression of 5 %, and passes identical code.
+
+    python benchmarks/gate_trials.py --out benchmarks/h200/gate_trials.json --times 20
+
+Each trial is a whole gate: fresh processes, a head's folder against its base's. Both hold the baseline's
+gated unit; the slow head computes 5 % of the rows once more, which on a GPU is 5 % of the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from comparison import write
+
+TARGET, CASE = "L1/glu", "llama-8b-T8192-N28672-bf16"
+AGAIN_PCT = 5
+SAME = '''"""The baseline's."""
+
+from fastkernels.baseline.L1.glu import SiluAndMul as Baseline
+
+
+class SiluAndMul(Baseline):
+    pass
+'''
+SLOWER = f'''"""The baseline's, and {AGAIN_PCT} % of its rows once more."""
+
+from torch import Tensor
+
+from fastkernels.baseline.L1.glu import SiluAndMul as Baseline
+
+
+class SiluAndMul(Baseline):
+    def forward(self, x: Tensor) -> Tensor:
+        super().forward(x[: -(-x.shape[0] * {AGAIN_PCT} // 100)])
+        return super().forward(x)
+'''
+WANTED = {"same": "passed", "slower": "failed"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--times", type=int, default=20, help="trials of each head (default: %(default)s)")
+    parser.add_argument("--case", default=CASE, help="of L1/glu (default: %(default)s)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    from fastkernels.measure.environment import environment
+
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in {"base": SAME, "same": SAME, "slower": SLOWER}.items():
+            file = Path(folder) / name / f"{TARGET}.py"
+            file.parent.mkdir(parents=True)
+            file.write_text(text)
+        for trial in range(arguments.times):
+            for head in WANTED:
+                rows.append({"trial": trial, **_gate(Path(folder), head, arguments.case, arguments.device)})
+                print(rows[-1], flush=True)
+    right = {
+        head: sum(row["outcome"] == WANTED[head] for row in rows if row["head"] == head) for head in WANTED
+    }
+    report = {"kind": "gate-trials", "times": arguments.times, "case": f"{TARGET} {arguments.case}"}
+    report |= {"identical_passed": right["same"], "regressions_caught": right["slower"], "rows": rows}
+    write({**report, "environment": environment(arguments.device).model_dump()}, arguments.out)
+
+
+def _gate(folder: Path, head: str, case: str, device: Any) -> dict[str, Any]:
+    from fastkernels.gate.gate import GateRequest, run_gate
+
+    request = GateRequest(
+        head=str(folder / head), base=str(folder / "base"), targets=(TARGET,), case_glob=case, device=device
+    )
+    report = run_gate(request).report
+    (row,) = (row for row in report.rows if row.case == case)
+    speedups = [round(look.speedup, 4) for look in row.looks if look.speedup is not None]
+    told = {"outcome": report.outcome, "verdict": row.verdict, "reason": row.reason}
+    return {"head": head, **told, "speedups": speedups, "wall_s": round(report.summary.wall_s, 1)}
+
+
+if __name__ == "__main__":
+    main()
