@@ -181,10 +181,15 @@ def test_log_mel_is_the_extractors(kind: str, seconds: int, implementation: str)
 
 @pytest.mark.parametrize("seconds", [1, 30, 40])
 def test_log_mel_in_float32(seconds: int):
-    """What is served; the extractor pads a clip to 30 s or cuts it there."""
-    audio_N = noise(samples=16000 * seconds)
-    features = extractor(128, 30)(audio_N.numpy(), sampling_rate=16000, return_tensors="pt").input_features
-    close(LogMel(128)(padded(audio_N)), features)
+    """What is served; the extractor pads a clip to 30 s or cuts it there. Its own float32 features are up to
+    1.4e-5 away from its float64 path (on an EPYC): ours are held to that path, and to twice its distance.
+    """
+    audio_N, front = noise(samples=16000 * seconds), extractor(128, 30)
+    exact = torch.from_numpy(front._np_extract_fbank_features(padded(audio_N).double().numpy(), "cpu"))
+    theirs = front(audio_N.numpy(), sampling_rate=16000, return_tensors="pt").input_features
+    theirs_off, ours_off = ((found - exact).abs().max() for found in (theirs, LogMel(128)(padded(audio_N))))
+    assert theirs_off < 2 * TOLERANCE
+    assert ours_off <= max(TOLERANCE, 2 * theirs_off)
 
 
 def test_log_mel_of_silence_and_of_clips_side_by_side():

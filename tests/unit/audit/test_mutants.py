@@ -91,7 +91,8 @@ def test_a_moved_start_is_a_call_that_the_contract_allows() -> None:
     subject, draw, found = setting("L1/cross_attention", "whisper-tiny-prefill-8x4-f32")
     change = found["arg.query_starts off by one"]
     assert isinstance(change, Change)
-    moved = (subject.run(draw, change)["out.0"] != draw.right["out.0"]).flatten(1).any(1)
+    # Beyond rounding: on some processors another batch is summed in another order.
+    moved = (subject.run(draw, change)["out.0"] - draw.right["out.0"]).abs().flatten(1).amax(1) > 1e-4
     assert moved.nonzero().flatten().tolist() == [3]
 
 
