@@ -83,8 +83,11 @@ def main() -> None:
     if not torch.cuda.is_available():
         parser.error("needs CUDA")
     rows = [line for shape in shapes for line in _of_shape(*shape, [c for c in CONFIGS if c.name in wanted])]
-    report = {"kind": "decode-attention-sweep", "device": torch.cuda.get_device_name(), "rows": rows}
     if arguments.out:
+        from fastkernels.measure.environment import environment
+
+        report = {"kind": "decode-attention-sweep", "rows": rows}
+        report["environment"] = environment("cuda").model_dump()
         arguments.out.write_text(json.dumps(report, indent=1) + "\n")
 
 

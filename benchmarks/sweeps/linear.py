@@ -28,6 +28,7 @@ from torch import Tensor
 from fastkernels.kernels.launch import ceil_div, multiprocessors
 from fastkernels.kernels.linear import triton as ours
 from fastkernels.kernels.linear.triton import Tile
+from fastkernels.measure.environment import environment
 
 SHAPES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096))  # outputs, inputs
 ROWS = (1, 8, 16, 32)
@@ -191,11 +192,12 @@ def main() -> None:
         left = arguments.seconds - (time.monotonic() - begun)
         timed, reasons = sweep(rows, weights, left / (len(problems) - done), arguments.between)
         show(rows, outputs, inputs, timed, reasons, ours.tile_of(rows, inputs, outputs, processors))
-        times = [{"us": t.us, "name": t.name, "tile": t.tile and t.tile._asdict()} for t in timed]
-        found.append({"rows": rows, "outputs": outputs, "inputs": inputs, "times": times, "refused": reasons})
-        if arguments.out:
-            facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-            arguments.out.write_text(json.dumps({**facts, "between": arguments.between, "found": found}))
+        shape = {"rows": rows, "outputs": outputs, "inputs": inputs}
+        found += [{**shape, "us": t.us, "name": t.name, "tile": t.tile and tuple(t.tile)} for t in timed]
+        if arguments.out:  # what is known so far
+            report = {"kind": "linear-sweep", "between": arguments.between, "rows": found}
+            report["environment"] = environment("cuda").model_dump()
+            arguments.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
