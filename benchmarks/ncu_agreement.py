@@ -2,9 +2,12 @@
 
     python benchmarks/ncu_agreement.py --out benchmarks/h200/ncu_agreement.json
 
-graph_us is the baseline's median in `fk kernels --self-test`: a chain of calls, cold L2, divided by their
-number. ncu_us is the sum of `gpu__time_duration` over the kernels of one call in a process of its own, with
-caches flushed and clocks left alone. `--calls` is this program's own: all calls, under the profiler.
+Medians of the baseline in `fk kernels --self-test`: graph_us of one captured call, from a cold L2, as Nsight
+Compute profiles it; chain_us of the chain of such calls that `fk` reports, divided by their number. The clock
+is held to Nsight's by the first. A chain reads less for short calls, whose code is warm in it, and more for
+those that write much, since what lies in the L2 at the end of one must leave it in the next. ncu_us is the
+sum of `gpu__time_duration` over the kernels of one call in a process of its own, with caches flushed and
+clocks left alone. `--calls` is this program's own: all calls, under the profiler.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 if TYPE_CHECKING:
     from fastkernels.records import Case
@@ -67,17 +71,21 @@ def _cases() -> list[tuple[TaskEntry, Case]]:
 
 
 def _report() -> dict[str, Any]:
+    from fastkernels.measure.chain import ChainPlan
     from fastkernels.measure.environment import environment
 
-    graph, profiled = _graph_us(), _ncu_us()
+    chained, profiled = _graph_us(), _ncu_us()
+    # Of single short calls no ratio is known to 5 %; their medians are all that is asked for.
+    single = patch("fastkernels.runner.trial.chain_plan", lambda **_: ChainPlan())
+    with single, patch("fastkernels.measure.stats.UNSTABLE_HALF_WIDTH", 1.0):
+        graph = _graph_us()
     rows = []
     for entry, case in _cases():
         graph_us, ncu_us = graph[entry.id, case.id], profiled[entry.id, case.id]
         limit_us = max(0.05 * ncu_us, 0.5 if ncu_us < 5 else 0.0)
         agrees = abs(graph_us - ncu_us) <= limit_us
-        rows.append(
-            {"kernel": f"{entry.id} {case.id}", "graph_us": graph_us, "ncu_us": ncu_us, "agrees": agrees}
-        )
+        read = {"graph_us": graph_us, "chain_us": chained[entry.id, case.id], "ncu_us": ncu_us}
+        rows.append({"kernel": f"{entry.id} {case.id}", **read, "agrees": agrees})
     return {"kind": "ncu-agreement", "rows": rows, "environment": environment("cuda").model_dump()}
 
 
