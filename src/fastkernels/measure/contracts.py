@@ -168,7 +168,8 @@ class Graph(Eager):
 
     `keep` gets the results of all calls that were launched, in order. Enqueueing its copies, hundreds for a
     chain, is hidden behind the spin as well: the judge holds the windows of all sides against each other, and
-    a process on a busier core took 0.2 to 0.5 ms longer for them on an H200.
+    the host's speed should not be in them (answers of honest processes took 0.2 to 0.5 ms longer than their
+    twins' on an H200 beside other work).
     """
 
     name = "graph"
