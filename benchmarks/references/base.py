@@ -45,6 +45,15 @@ class Machine:
         finally:
             torch.set_default_dtype(before)
 
+    def filled(self, make: Callable[[], Any]) -> Any:
+        """The model that `make` creates, here and in our dtype, with our random weights."""
+        from fastkernels.nn.random_weights import random_weights
+
+        with self.creating():
+            model = make()
+        random_weights(model, seed=0)
+        return model.eval().requires_grad_(False)
+
     def wait(self) -> None:
         if self.device == "cuda":
             import torch

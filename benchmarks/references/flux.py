@@ -95,24 +95,16 @@ class Diffusers:
         self._machine = machine
         self._pipeline = diffusers.FluxPipeline(
             scheduler=diffusers.FlowMatchEulerDiscreteScheduler(**SCHEDULE),
-            vae=self._part(diffusers.AutoencoderKL, **AUTOENCODER, **parts["vae"]),
+            vae=machine.filled(partial(diffusers.AutoencoderKL, **AUTOENCODER, **parts["vae"])),
             text_encoder=filled(transformers.CLIPTextModel._from_config, machine, clip),
             tokenizer=None,
             text_encoder_2=filled(transformers.T5EncoderModel._from_config, machine, t5),
             tokenizer_2=None,
-            transformer=self._part(diffusers.FluxTransformer2DModel, **parts["transformer"]),
+            transformer=machine.filled(partial(diffusers.FluxTransformer2DModel, **parts["transformer"])),
         )
         self._pipeline.set_progress_bar_config(disable=True)
         self.version = f"{diffusers.__version__}, transformers {transformers.__version__}"
         self._is_compiled = False
-
-    def _part(self, make: Callable[..., Any], **config: Any) -> Any:
-        from fastkernels.nn.random_weights import random_weights
-
-        with self._machine.creating():
-            part = make(**config)
-        random_weights(part, seed=0)
-        return part.eval().requires_grad_(False)
 
     def prepare(self, workload: GenerationWorkload, setting: str) -> Callable[[], int]:
         import torch

@@ -24,14 +24,9 @@ class FlashLinearAttention:
         import fla
         from fla.models.gla import GLAConfig, GLAForCausalLM
 
-        from fastkernels.nn.random_weights import random_weights
-
         fields = machine.config
         config = GLAConfig(**{k: v for k, v in fields.items() if k not in ("architectures", "model_type")})
-        with machine.creating():
-            model = GLAForCausalLM(config)
-        random_weights(model, seed=0)
-        self._model = model.eval().requires_grad_(False)
+        self._model = machine.filled(lambda: GLAForCausalLM(config))
         self._device, self._vocabulary = machine.device, config.vocab_size
         self.version = fla.__version__
 

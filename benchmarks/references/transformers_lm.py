@@ -44,12 +44,8 @@ def filled(make: Callable[..., Any], machine: Machine, config: Any) -> Any:
     """A model of transformers with our random weights."""
     import torch
 
-    from fastkernels.nn.random_weights import random_weights
-
-    with machine.creating():
-        model = make(config, dtype=getattr(torch, machine.dtype), attn_implementation="sdpa")
-    random_weights(model, seed=0)
-    return model.eval().requires_grad_(False)
+    dtype = getattr(torch, machine.dtype)
+    return machine.filled(lambda: make(config, dtype=dtype, attn_implementation="sdpa"))
 
 
 def generation(

@@ -6,6 +6,7 @@ T tokens · S sampled rows · R rows · L positions of a row
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -13,8 +14,7 @@ from fastkernels.engine.shaping import Shape
 from fastkernels.nn.context import Step
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(NamedTuple):
     """Sampling parameters of the sampled rows."""
 
     temperature_S: Tensor

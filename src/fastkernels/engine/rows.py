@@ -146,10 +146,7 @@ class DeviceRows:
             self.temperature_R[rows_S], self.top_k_R[rows_S], self.top_p_R[rows_S], self.seeds_R[rows_S]
         )
         return SamplingInputs(
-            own.temperature_S,
-            own.top_k_S,
-            own.top_p_S,
-            own.seeds_S,
+            *own,
             inputs.targets_S,
             rows_S,
             self.tokens_RL[:, : inputs.step.max_seq_len],

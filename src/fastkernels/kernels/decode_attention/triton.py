@@ -22,6 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fastkernels.kernels.arrival import is_last
 from fastkernels.kernels.counters import zeroed
 from fastkernels.kernels.kv_cache import limits
 from fastkernels.kernels.launch import multiprocessors
@@ -68,7 +69,6 @@ def _combine(out, split_out, split_lse, used,
     for at in tl.range(0, used, SLOTS, num_stages=1):
         slot = (at + s)[:, None] * G + g[None, :]
         there = (at + s < used)[:, None] & (g < G)[None, :]
-        # From the second-level cache, where other multiprocessors wrote them; no first level is coherent.
         lse = tl.load(split_lse + slot, mask=there, other=float("-inf"), cache_modifier=".cg")
         parts = tl.load(
             split_out + slot[:, :, None] * K + d[None, None, :],
@@ -142,15 +142,7 @@ def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, spl
         split_lse += slots * G
         tl.store(split_out + split * G * K + here, acc, mask=out_mask)
         tl.store(split_lse + split * G + g, top + tl.log2(total), mask=g < G)
-        # All threads store, thread 0 counts. The barrier orders the stores of all before that atomic, whose
-        # release is cumulative: it publishes them with its own. The last to count reads from a chain of
-        # atomics on one counter, so it acquires what every split before it published. Triton hands the count
-        # to the other threads over a barrier behind the atomic: their loads come after the acquire.
-        tl.debug_barrier()
-        before = tl.atomic_add(counters + group, 1, sem="acq_rel", scope="gpu")
-        if before == used - 1:
-            # Nobody of this launch counts here again; the next launch begins behind the end of this one.
-            tl.store(counters + group, 0)
+        if is_last(counters + group, used):
             _combine(out, split_out, split_lse, used, G, K, GROUP, DIMS, SLOTS)
 
 

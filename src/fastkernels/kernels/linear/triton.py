@@ -27,6 +27,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from fastkernels.kernels import checks
+from fastkernels.kernels.arrival import is_last
 from fastkernels.kernels.counters import zeroed
 from fastkernels.kernels.launch import ceil_div, multiprocessors, overlapping, power_of_two, rows_of
 
@@ -136,15 +137,7 @@ def _multiply(x, weight, bias, y, partial, counters, T, K, N, steps, inner, oute
         size: tl.constexpr = OUTPUTS * ROWS
         part_at = partial + tile * SPLITS * size + tl.arange(0, OUTPUTS)[:, None] * ROWS + t[None, :]
         tl.store(part_at + split * size, sum_NT)  # padded rows are 0
-        # One thread counts for the program. The barrier orders every thread's stores before its atomic, whose
-        # release (at the scope of the GPU) is cumulative: it publishes them too. Whoever counts SPLITS - 1
-        # before it has acquired them all; Triton hands the count to the other threads through a barrier, so
-        # their loads follow. Those go to L2: no line of another program's can be stale in L1.
-        tl.debug_barrier()
-        before = tl.atomic_add(counters + tile, 1, sem="acq_rel", scope="gpu")
-        if before == SPLITS - 1:
-            # Nobody counts here again before this kernel has ended: the next call, a replay also, finds 0.
-            tl.store(counters + tile, 0)
+        if is_last(counters + tile, SPLITS):
             total_NT = tl.zeros([OUTPUTS, ROWS], tl.float32)
             for s in tl.static_range(SPLITS):
                 total_NT += tl.load(part_at + s * size, cache_modifier=".cg")
