@@ -1,4 +1,5 @@
-"""The reports of a GPU machine, several at a time: one part on each GPU, from one queue, longest first.
+"""The reports of a GPU machine, several at a time: one part on each GPU, from one queue, in the order of the
+jobs and, of a job, longest first.
 
     python benchmarks/run_all.py OUT                          everything below, on all GPUs that are visible
     python benchmarks/run_all.py OUT --jobs self_test_llama   some of it
@@ -66,8 +67,8 @@ def _eval(name: str, seconds: int, *workloads: str) -> Part:
     return Part(name, seconds, (*FK, "eval", *flags, *chosen, "--json"))
 
 
-def _program(name: str, seconds: int, *flags: str) -> Job:
-    return Job((Part(name, seconds, (str(HERE / f"{name}.py"), *flags, "--out")),))
+def _program(name: str, seconds: int, *flags: str, program: str = "") -> Job:
+    return Job((Part(name, seconds, (str(HERE / f"{program or name}.py"), *flags, "--out")),))
 
 
 POINTWISE = ("rms_norm", "glu", "rope", "embedding", "kv_cache")
@@ -88,6 +89,16 @@ OTHERS = {
     "siglip2": (150, 110),
     "whisper": (280, 180),
     "yolov10": (290, 340),
+}
+# Guesses: a model of 100 GB takes a minute to fill, a compiled setting one or two for each workload.
+VS_REFERENCE = {
+    "gla": 120,
+    "siglip2": 300,
+    "yolov10": 300,
+    "whisper": 250,
+    "mixtral": 350,
+    "jamba": 450,
+    "flux": 700,
 }
 JOBS: dict[str, Job] = {
     "self_test_llama": Job((*LLAMA_L1, *LLAMA.values()), (*FK, "merge")),
@@ -121,6 +132,10 @@ JOBS: dict[str, Job] = {
         "--out",
     ),
     "ncu_agreement": _program("ncu_agreement", 90),
+    **{
+        f"{name}_vs_reference": _program(f"{name}_vs_reference", seconds, name, program="vs_reference")
+        for name, seconds in VS_REFERENCE.items()
+    },
     "gate_trials": _program("gate_trials", 1500, "--times", "20"),
 }
 
@@ -135,8 +150,8 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="say what would run")
     arguments = parser.parse_args()
     # A part that two jobs share runs once.
-    parts = list({part.name: part for job in arguments.jobs for part in JOBS[job].parts}.values())
-    parts.sort(key=lambda part: -part.seconds)
+    wanted = (part for job in arguments.jobs for part in sorted(JOBS[job].parts, key=lambda p: -p.seconds))
+    parts = list({part.name: part for part in wanted}.values())
     if arguments.list:
         print(*(f"{part.seconds:5} s  {' '.join(part.command)}" for part in parts), sep="\n")
         return

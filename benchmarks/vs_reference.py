@@ -27,7 +27,7 @@ from references import architectures, comparisons
 from references.base import Comparison, Machine, Side
 
 WARM_UPS, RUNS = 3, 20  # a second call is captured by some engines, a third one replayed
-BUDGET_S = {"full": 12.0, "tiny": 0.5}  # of a workload's warm-ups, and of its runs
+BUDGET_S = {"full": 6.0, "tiny": 0.5}  # of a workload's warm-ups, and of its runs
 OURS = "fastkernels"
 
 
