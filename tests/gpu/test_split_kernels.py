@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fastkernels import kernels
+from fastkernels.kernels import counters
 from tests.attention_case import attention_case
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
@@ -36,6 +37,7 @@ def an_attention(seed: int) -> Callable[[], Tensor]:
 def test_graphs_replay_beside_each_other(make) -> None:
     calls = [make(seed) for seed in range(2)]
     expected = [call() for call in calls]
+    counters.prepare()
     streams, graphs, outputs = [torch.cuda.Stream() for _ in calls], [], []
     for call, stream in zip(calls, streams):
         torch.cuda.synchronize()

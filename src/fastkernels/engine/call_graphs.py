@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fastkernels.engine.batching import key_of
+from fastkernels.kernels import counters
 
 # Each holds its inputs and results; their intermediates share one pool.
 MAX_GRAPHS = 64
@@ -96,6 +97,7 @@ class CallGraphs:
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             self.function(*static)  # compiles kernels for these shapes
+        counters.prepare()
         torch.cuda.current_stream().wait_stream(self._stream)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()

@@ -18,6 +18,7 @@ from torch import Tensor
 from fastkernels.engine.packing import pack_decode, padding
 from fastkernels.engine.plan import Plan
 from fastkernels.engine.sampler import Choice, Variant
+from fastkernels.kernels import counters
 
 if TYPE_CHECKING:
     from fastkernels.engine.runner import ModelRunner
@@ -108,6 +109,7 @@ class DecodeGraphs:
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             runner.compute_decode(static, packet.sections, context, variant)  # compiles kernels, fills caches
+        counters.prepare()
         torch.cuda.current_stream().wait_stream(self._stream)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()

@@ -39,6 +39,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from fastkernels.kernels import counters
 from fastkernels.measure.cold import L2Flush
 from fastkernels.measure.cuda import Driver
 
@@ -263,6 +264,7 @@ class CudaDevice:
             for call in calls:
                 for _ in range(WARM_UPS):
                     call()
+        counters.prepare()
         torch.cuda.synchronize()
         pool = torch.cuda.graph_pool_handle()
         gc.disable()  # memory that is freed while a call is captured would spoil the capture
