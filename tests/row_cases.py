@@ -36,8 +36,8 @@ def device_rows(num_rows: int, sizes: list[int], device: str, seed: int) -> Devi
 
 
 def decode_plan(num_rows: int, count: int, sizes: list[int], bound: int, seed: int) -> Plan:
-    """`count` of the rows at positions below `bound`, with room for what they sample. Two thirds of them get a
-    block, most at their position, some at another place of the table, in any order."""
+    """`count` of the rows at positions below `bound`, with room for what they sample. Two thirds of them get
+    a block, most at their position, some at another place of the table, in any order."""
     rng = np.random.default_rng(seed)
     rows_B = rng.permutation(np.arange(1, num_rows))[:count]
     starts_B = rng.integers(1, bound - 1, count)
