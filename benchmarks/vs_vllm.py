@@ -27,7 +27,6 @@ from references.base import Machine
 from references.language import Ours, Prompts, count
 from references.vllm_lm import MAX_MODEL_LEN, Vllm
 
-from fastkernels.runner.token_answers import warm_up_len
 
 WORKLOADS = {
     "prefill-heavy": (1000, 1024, 512),
@@ -120,9 +119,7 @@ def _one_side(side: str, names: list[str]) -> dict[str, Any]:
 
 def _run(generate: Generate, prompts: Callable[[int, int], Prompts], name: str) -> dict[str, Any]:
     requests, input_len, output_len = WORKLOADS[name]
-    runs, warm_ups = (LATENCY_RUNS, LATENCY_WARM_UPS) if name in LATENCY else (1, 0)
-    if name not in LATENCY:  # whatever is captured or compiled at the first sight of so many rows
-        generate(prompts(requests, input_len), warm_up_len(output_len))
+    runs, warm_ups = (LATENCY_RUNS, LATENCY_WARM_UPS) if name in LATENCY else (1, 1)
     batches = [prompts(requests, input_len) for _ in range(warm_ups + runs)]
     made, figures = timed(lambda: count(generate(batches.pop(), output_len)), warm_ups=warm_ups, runs=runs)
     assert made == requests * output_len, f"{name}: {made} tokens, not {requests * output_len}"

@@ -21,11 +21,11 @@ def workload(name: str, requests: int, input_len: int, output_len: int, size: Si
     )
 
 
-def workloads(size: Size, throughput: int = 32) -> dict[str, TokenWorkload]:
+def workloads(size: Size, throughput: int = 32, prefill: int = 2048) -> dict[str, TokenWorkload]:
     """One request, several of them together, and prompts alone; short enough for a library without an
-    engine. throughput: requests of the second one."""
+    engine. throughput: requests of the second one; prefill: tokens of each prompt of the third."""
     if size == "full":
-        shapes = {"single-request": (1, 128, 128), "batch": (throughput, 128, 32), "prefill": (8, 2048, 1)}
+        shapes = {"single-request": (1, 128, 128), "batch": (throughput, 128, 32), "prefill": (8, prefill, 1)}
     else:
         shapes = {"single-request": (1, 32, 16), "batch": (4, 32, 16), "prefill": (4, 48, 1)}
     return {name: workload(name, *shape, size) for name, shape in shapes.items()}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ from fastkernels.errors import UsageError
 from fastkernels.loader.candidates import discover
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.environment import environment
-from fastkernels.runner.token_answers import warm_up_len
 
 WARM_UP = (8, 16, 8)  # requests, tokens in and out: what is compiled and captured lazily
 PERCENTILES = (10, 25, 50, 75, 90, 99)
@@ -78,11 +77,10 @@ def load(engine: EngineOptions) -> tuple[LLM, float]:
 
 
 def throughput(llm: LLM, run: TokenRun, seed: int = 0, tell: Tell = lambda text: None) -> dict[str, Any]:
-    """All requests at once, after a warm-up of fewer tokens."""
+    """All requests at once, after as many others."""
     _fits(llm, run)
     tell("warm-up")
-    warm_up = replace(run, output_len=warm_up_len(run.output_len))
-    _generate(llm, warm_up, random.Random(seed))
+    _generate(llm, run, random.Random(seed))
     tell(f"{run.requests} requests of {run.input_len} + {run.output_len} tokens")
     seconds = _generate(llm, run, random.Random(seed + 1))
     total = run.requests * (run.input_len + run.output_len)

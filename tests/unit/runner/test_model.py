@@ -157,8 +157,8 @@ def test_too_few_tokens_are_a_failure(monkeypatch):
     sides.sides["candidate"].short = 1
     result = run(sides, monkeypatch)
     assert not result.valid
-    # The warm-up sees it: all requests, a fifth of their tokens.
-    assert "asked for 4 x 2 tokens" in result.failure.message
+    # The warm-up sees it.
+    assert "asked for 4 x 6 tokens" in result.failure.message
 
 
 def test_a_candidate_that_reaches_no_site_earns_no_coverage(monkeypatch):
