@@ -27,7 +27,6 @@ from references.base import Machine
 from references.language import Ours, Prompts, count
 from references.vllm_lm import MAX_MODEL_LEN, Vllm
 
-
 WORKLOADS = {
     "prefill-heavy": (1000, 1024, 512),
     "balanced": (1000, 512, 512),

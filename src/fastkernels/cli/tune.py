@@ -35,6 +35,7 @@ from fastkernels.cli import options
 )
 def command(report_path: str | None, out: Path | None, **arguments: Any) -> None:
     """Measure all implementations of the kernels here, and write which one is used up to which size."""
+    from fastkernels import registry
     from fastkernels.cli.progress import counting
     from fastkernels.kernels.policy import slug
     from fastkernels.layout import data_dir, shown
@@ -45,6 +46,9 @@ def command(report_path: str | None, out: Path | None, **arguments: Any) -> None
 
     if report_path is not None:
         report = json.load_kernels(report_path)
+        asked = {e.id for e in registry.find_tasks(arguments["targets"], None, arguments["architecture"])}
+        rows = tuple(row for row in report.rows if row.task in asked)
+        report = report.model_copy(update={"rows": rows})
     else:
         flags = dict.fromkeys(("level", "case_glob", "contract", "timeout_s", "seed"))
         request = KernelsRequest.parse(
@@ -58,5 +62,5 @@ def command(report_path: str | None, out: Path | None, **arguments: Any) -> None
     tune.write(table, path, report)
     for kernel, choices in table.items():
         told = (c.use + ("" if c.max_rows is None else f" up to {c.max_rows}") for c in choices)
-        click.echo(f"{kernel}: {', '.join(told)}")
+        click.echo(f"{kernel}: {', '.join(told) or 'undecided, not all were timed under one contract'}")
     click.echo(f"written to {shown(str(path))}")

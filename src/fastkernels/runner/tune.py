@@ -7,6 +7,10 @@
 Cases of one kernel are grouped by its size (rows, tokens or requests, as the kernel counts them). At a size
 an implementation's cost is the geometric mean of its times over the cases, weighted by their calls; it must
 serve all of them. The one that was used before stays unless another is faster by more than noise.
+
+A case decides only if all implementations that serve it were timed under one contract: FlashInfer's, say,
+cannot be captured, and a captured kernel's time is no reason to prefer it where nothing is captured. A kernel
+without such a case is undecided and gets no entry: its declared order holds.
 """
 
 from __future__ import annotations
@@ -37,27 +41,32 @@ Table = dict[str, list[Choice]]
 
 
 def tune(report: KernelReport) -> Table:
-    """The table of the report's device. UsageError for a report without implementations to compare."""
+    """The table of the report's device, without choices for a kernel that is undecided. UsageError for a
+    report without implementations to compare."""
     measured: dict[str, dict[int, list[tuple[int, Times]]]] = defaultdict(lambda: defaultdict(list))
     before: dict[str, str] = {}
     cases = {(task, case.id): case for task in {r.task for r in report.rows} for case in registry.cases(task)}
+    undecided: set[str] = set()
     for key, rows in _by_case(report.rows).items():
         if key not in cases:
             continue
-        times = {
-            r.candidate.removeprefix(_PREFIX): r.candidate_us for r in rows if r.candidate_us is not None
-        }
+        times = _comparable(rows)
         chosen = dict(pair.split("=") for pair in (rows[0].baseline_impl or "").split())
         for kernel, size in sizes(cases[key]).items():
+            if kernel not in chosen:
+                continue
             here = {name: us for name, us in times.items() if name in kernels.registered[kernel].names}
-            if kernel in chosen and here:
+            if not here:
+                undecided.add(kernel)
+            else:
                 before.setdefault(kernel, chosen[kernel])
                 measured[kernel][size].append((rows[0].calls, here))
-    if not measured:
+    if not measured and not undecided:
         raise UsageError(
             "The report compares no implementations; make one with: fk kernels --providers --json PATH"
         )
-    return {kernel: _entries(by_size, before[kernel]) for kernel, by_size in sorted(measured.items())}
+    table = {kernel: _entries(by_size, before[kernel]) for kernel, by_size in measured.items()}
+    return dict(sorted(({kernel: [] for kernel in undecided} | table).items()))
 
 
 def sizes(case: Case) -> dict[str, int]:
@@ -84,6 +93,8 @@ def write(table: Table, path: Path, report: KernelReport) -> None:
         "implementations:",
     ]
     for kernel, choices in table.items():
+        if not choices:
+            continue
         told = (c.use if c.max_rows is None else f"{{use: {c.use}, max_rows: {c.max_rows}}}" for c in choices)
         lines.append(f"  {kernel}: [{', '.join(told)}]")
     old = path.read_text(encoding="utf-8") if path.is_file() else f"name: {environment.device}\n"
@@ -99,9 +110,16 @@ def _without_table(text: str) -> str:
 def _by_case(rows: Sequence[KernelRow]) -> Mapping[tuple[str, str], list[KernelRow]]:
     found: dict[tuple[str, str], list[KernelRow]] = defaultdict(list)
     for row in rows:
-        if row.candidate.startswith(_PREFIX) and row.timed and row.verdict == "PASSED":
+        if row.candidate.startswith(_PREFIX) and row.timed and row.verdict in ("PASSED", "UNSTABLE"):
             found[row.task, row.case].append(row)
     return found
+
+
+def _comparable(rows: Sequence[KernelRow]) -> Times:
+    """The times of a case that all were taken under one contract; none where one of them was not."""
+    if len({row.contract for row in rows}) > 1 or any(row.candidate_us is None for row in rows):
+        return {}
+    return {row.candidate.removeprefix(_PREFIX): row.candidate_us for row in rows if row.candidate_us}
 
 
 def _entries(by_size: Mapping[int, list[tuple[int, Times]]], before: str) -> list[Choice]:

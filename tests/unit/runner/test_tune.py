@@ -94,6 +94,22 @@ def test_what_cannot_serve_or_is_wrong_is_not_chosen() -> None:
     assert found == {"rms_norm": [Choice(use="torch")]}
 
 
+@pytest.mark.parametrize(
+    "other",
+    [{"contract": "eager", "candidate_us": 5.0}, {"verdict": "UNSTABLE", "candidate_us": None}],
+    ids=["contract", "unstable"],
+)
+def test_a_case_decides_if_all_were_timed_under_one_contract(other, tmp_path) -> None:
+    small, large = two_sizes()
+    incomparable = row(small, "torch", 10.0), row(small, "reference", 5.0, **other)
+    assert tune.tune(report(*incomparable)) == {"rms_norm": []}
+    decided = row(large, "torch", 10.0), row(large, "reference", 5.0)
+    assert tune.tune(report(*incomparable, *decided)) == {"rms_norm": [Choice(use="reference")]}
+    path = tmp_path / "device.yaml"
+    tune.write({"rms_norm": [], "glu": [Choice(use="torch")]}, path, report(*decided))
+    assert yaml.safe_load(path.read_text())["implementations"] == {"glu": ["torch"]}
+
+
 def test_a_report_without_implementations_is_refused() -> None:
     with pytest.raises(UsageError, match="--providers"):
         tune.tune(report(row(two_sizes()[0], "torch", 1.0, candidate="mine")))

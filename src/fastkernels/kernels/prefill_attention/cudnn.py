@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fastkernels.kernels.kv_cache import limits
-from fastkernels.kernels.plans import planned
+from fastkernels.kernels.plans import capturing, planned
 
 MAX_HEAD_DIM = 128
 
@@ -40,7 +40,7 @@ def unsupported(
         return "has no sliding window"
     if torch.cuda.get_device_capability(q_THK.device) < (8, 0):
         return "needs compute capability 8.0"
-    return limits.half(q_THK, k_cache, v_cache) or limits.reads_lengths_on_the_host(q_THK)
+    return limits.half(q_THK, k_cache, v_cache)
 
 
 def _slots(block_tables_BN: Tensor, seq_len: int, block_size: int) -> Tensor:
@@ -63,8 +63,13 @@ def prefill_attention(
     max_seq_len: int,
 ) -> Tensor:
     rows, (_, block_size, num_kv_heads, head_dim) = len(seq_lens_B), k_cache.shape
-    slots = planned("cudnn", (block_tables_BN,), (max_seq_len, block_size),
-                    lambda: _slots(block_tables_BN, max_seq_len, block_size))  # fmt: skip
+
+    def found() -> Tensor:
+        return _slots(block_tables_BN, max_seq_len, block_size)
+
+    # In a graph they are found anew: it may be replayed with other tables.
+    static = (max_seq_len, block_size)
+    slots = found() if capturing(q_THK) else planned("cudnn", (block_tables_BN,), static, found)
 
     def dense(cache: Tensor) -> Tensor:
         kept = cache.view(-1, num_kv_heads, head_dim).index_select(0, slots)
