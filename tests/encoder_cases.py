@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 # What rounding may cost (relative L2 of a token): probabilities and outputs in 16 bits, sums in float32.
@@ -116,3 +117,29 @@ def resized(table_MND: Tensor, sizes: list[tuple[int, int]]) -> Tensor:
         return torch.nn.functional.interpolate(table, (height, width), **options)[0].flatten(1).T
 
     return torch.cat([one(*size) for size in sizes])
+
+
+LINEAR_ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "silu")
+
+
+def linear_activation_case(
+    rows: tuple[int, ...], inputs: int, outputs: int, name: str, dtype: torch.dtype, bias: bool = True
+) -> tuple[tuple[Tensor, Tensor, Tensor | None], Tensor, float]:
+    """x, weight and bias; act(x W^T + b) in float64; the error that an element may have: the product rounded
+    once, the slope of an activation (at most 1.2), the activation rounded once."""
+    generator = torch.Generator().manual_seed(len(name) + inputs)
+    x, weight, b = (
+        torch.randn(shape, generator=generator, dtype=torch.float64).mul(scale).to(dtype)
+        for shape, scale in (((*rows, inputs), 1.0), ((outputs, inputs), inputs**-0.5), ((outputs,), 1.0))
+    )
+    z = x.double() @ weight.double().T + (b.double() if bias else 0)
+    answer = {
+        "gelu": lambda: F.gelu(z),
+        "gelu_tanh": lambda: F.gelu(z, approximate="tanh"),
+        "quick_gelu": lambda: z * torch.sigmoid(1.702 * z),
+        "silu": lambda: F.silu(z),
+    }[name]()
+    epsilon = torch.finfo(dtype).eps
+    sums = inputs * torch.finfo(torch.float32).eps
+    limit = (1.2 * (epsilon / 2 + sums) + epsilon / 2) * float(z.abs().max())
+    return (x, weight, b if bias else None), answer, limit

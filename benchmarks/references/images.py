@@ -44,8 +44,10 @@ class Ours:
         return lambda: len(self._model.run(batch))
 
 
-def on_device(batch_NHWC: Any, device: str, dtype: Any) -> Any:
-    """As our engine sends images: from pinned memory, and converted there."""
-    if device == "cuda":
-        batch_NHWC = batch_NHWC.pin_memory()
-    return batch_NHWC.to(device, non_blocking=True).to(dtype)
+def on_device(batch: list[Any], device: str, dtype: Any) -> Any:
+    """[B, H, W, C], sent as our engine sends images, and converted there."""
+    import torch
+
+    from fastkernels.engine.batching import sent_together
+
+    return sent_together(batch, torch.device(device)).to(dtype)

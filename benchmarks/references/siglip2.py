@@ -44,7 +44,7 @@ class Transformers:
 
         @torch.inference_mode()
         def run() -> int:
-            pixels = on_device(torch.stack(batch), self._device, self._dtype).div_(127.5).sub_(1)
+            pixels = on_device(batch, self._device, self._dtype).div_(127.5).sub_(1)
             parts = pixels.unflatten(2, (width, size)).unflatten(1, (height, size)).transpose(2, 3)
             patches_BNP = parts.reshape(len(batch), height * width, -1)
             out = model(pixel_values=patches_BNP, pixel_attention_mask=None, spatial_shapes=shapes_B2)

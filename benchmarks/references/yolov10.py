@@ -51,7 +51,7 @@ class Ultralytics:
 
         @torch.inference_mode()
         def run() -> int:
-            pixels_BHWC = on_device(torch.stack(batch), self._device, self._dtype).div_(255)
+            pixels_BHWC = on_device(batch, self._device, self._dtype).div_(255)
             found = model(pixels_BHWC.permute(0, 3, 1, 2))
             boxes_BK6 = found[0] if isinstance(found, tuple) else found
             assert boxes_BK6.dim() == 3, boxes_BK6.shape

@@ -9,7 +9,7 @@ from fastkernels import kernels
 from fastkernels.engine.encoder import Encoder
 from fastkernels.errors import KernelError
 from fastkernels.kernels import registered
-from tests.encoder_cases import dense_case, resized
+from tests.encoder_cases import LINEAR_ACTIVATIONS, dense_case, linear_activation_case, resized
 from tests.pointwise_cases import worst_row_error
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
@@ -81,6 +81,21 @@ def test_resize_grid_against_torch(impl, dtype):
     out = kernels.resize_grid(table.cuda(), torch.tensor(sizes).cuda(), tokens, impl=impl)
     limit = 2 * 16 * torch.finfo(torch.float32).eps + (torch.finfo(dtype).eps if dtype.itemsize == 2 else 0)
     assert worst_row_error(out, resized(table, sizes)) <= limit
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", LINEAR_ACTIVATIONS)
+@pytest.mark.parametrize("rows", [(1,), (2, 300)], ids=str)
+@pytest.mark.parametrize("impl", registered["linear_activation"].names)
+def test_linear_activation_against_the_formula(impl, rows, name, bias, dtype):
+    given, wanted, limit = linear_activation_case(rows, 1152, 4304, name, dtype, bias)
+    args = [None if part is None else part.cuda() for part in given]
+    if reason := registered["linear_activation"].why_not(impl, [*args, name]):
+        pytest.skip(reason)
+    found = kernels.linear_activation(*args, name, impl=impl)
+    assert found.is_contiguous()
+    assert (found.cpu().double() - wanted).abs().max() < limit
 
 
 def images(sizes: list[tuple[int, int]], seed: int) -> list[torch.Tensor]:

@@ -63,17 +63,17 @@ class Packed:
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         images = [image for (image,) in calls]
         runs = [list(run) for _, run in groupby(images, key=lambda image: image.shape)]
-        pixels_TP = torch.cat([self._patches(torch.stack(run)) for run in runs])
+        pixels_TP = torch.cat([self._patches(run) for run in runs])
         shapes = [[side // self.patch_size for side in image.shape[:2]] for image in images]
         lengths = [height * width for height, width in shapes]
         starts_B1 = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
         spans = (sent(torch.tensor(shapes), self.device), sent(starts_B1, self.device))
         return [pixels_TP, *spans, max(lengths)]
 
-    def _patches(self, images_NHWC: Tensor) -> Tensor:
+    def _patches(self, images: Sequence[Tensor]) -> Tensor:
         """[N * patches, P]"""
         size = self.patch_size
-        pixels = sent(images_NHWC, self.device).to(self.dtype).div_(127.5).sub_(1)
+        pixels = sent_together(images, self.device).to(self.dtype).div_(127.5).sub_(1)
         parts_NYPXQC = pixels.unflatten(2, (-1, size)).unflatten(1, (-1, size))
         return parts_NYPXQC.transpose(2, 3).reshape(-1, size * size * self.num_channels)
 
@@ -96,8 +96,8 @@ class Pixels:
         return key_of(image)
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        images_BHWC = torch.stack([image for (image,) in calls])
-        return [sent(images_BHWC, self.device).to(self.dtype).div_(255)]
+        images_BHWC = sent_together([image for (image,) in calls], self.device)
+        return [images_BHWC.to(self.dtype).div_(255)]
 
 
 class Clips:
@@ -180,6 +180,15 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and not tensor.is_cuda:
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
+
+
+def sent_together(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Tensors of one shape, stacked on the device; on the host they are copied once, into pinned memory."""
+    first = tensors[0]
+    if device.type != "cuda" or first.is_cuda:
+        return torch.stack(list(tensors)).to(device)
+    pinned = torch.empty((len(tensors), *first.shape), dtype=first.dtype, pin_memory=True)
+    return torch.stack(list(tensors), out=pinned).to(device, non_blocking=True)
 
 
 def key_of(value: Any) -> Hashable:

@@ -23,6 +23,7 @@ from fastkernels.kernels.grouped_linear import grouped_linear
 from fastkernels.kernels.kv_cache import store_kv
 from fastkernels.kernels.layer_norm import layer_norm
 from fastkernels.kernels.linear import linear
+from fastkernels.kernels.linear_activation import linear_activation
 from fastkernels.kernels.log_mel import log_mel, mel_filters
 from fastkernels.kernels.max_pool2d import max_pool2d
 from fastkernels.kernels.modulated_layer_norm import modulated_layer_norm
@@ -63,6 +64,7 @@ __all__ = [
     "grouped_linear",
     "layer_norm",
     "linear",
+    "linear_activation",
     "log_mel",
     "max_pool2d",
     "mel_filters",

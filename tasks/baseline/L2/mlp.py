@@ -3,7 +3,8 @@
     y = act(x W1^T + b1) W2^T + b2
 
 T tokens, D hidden, F intermediate; W1 [F, D], W2 [D, F]. activation: gelu, gelu_tanh, quick_gelu. Rounded to
-the dtype of x after each product and after the activation.
+the dtype of x after the activation, after the second product and, where fc1 and the activation are not one
+kernel, after the first.
 Mirrors transformers.models.siglip2.modeling_siglip2.Siglip2MLP (vLLM: siglip2.Siglip2MLP, clip.CLIPMLP; timm:
 layers.Mlp).
 """
@@ -11,6 +12,9 @@ layers.Mlp).
 from __future__ import annotations
 
 from torch import Tensor, nn
+
+from fastkernels import kernels
+from fastkernels.nn.fusion import of_the_baseline
 
 from ..L1.activation import GELU, QuickGELU
 from .parallel_linear import ColumnParallelLinear, RowParallelLinear
@@ -26,7 +30,14 @@ class MLP(nn.Module):
         self.fc1 = ColumnParallelLinear(hidden_size, intermediate_size, bias)
         self.activation_fn = ACTIVATIONS[activation]()
         self.fc2 = RowParallelLinear(intermediate_size, hidden_size, bias)
+        self.activation = activation
+        self.fuses = of_the_baseline(self.fc1, self.activation_fn)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """[T, D] -> [T, D]"""
+        if self.fuses and not hidden_states.is_meta:
+            first = self.fc1.linear
+            return self.fc2(
+                kernels.linear_activation(hidden_states, first.weight, first.bias, self.activation)
+            )
         return self.fc2(self.activation_fn(self.fc1(hidden_states)))

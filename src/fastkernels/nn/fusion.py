@@ -1,0 +1,30 @@
+"""Whether a module may compute several of its parts as one kernel.
+
+    self.fuses = of_the_baseline(self.fc1, self.activation_fn)      when it is made
+    if self.fuses and not x.is_meta: ...                            in forward
+
+A fused kernel takes the weights of the parts and calls none of them, so a candidate in the place of a part
+would never run. And where nothing is computed, on the meta device, the parts are called: who walks a model to
+find its calls sees each of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+from torch import nn
+
+from fastkernels.layout import data_dir
+
+
+def of_the_baseline(*parts: nn.Module) -> bool:
+    """Whether the classes of `parts` and of everything in them come from files of the baseline."""
+    return all(_is_ours(type(module)) for part in parts for module in part.modules())
+
+
+@lru_cache
+def _is_ours(cls: type[nn.Module]) -> bool:
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return file is not None and Path(file).resolve().is_relative_to(data_dir("baseline").resolve())

@@ -1,0 +1,28 @@
+"""linear_activation: every implementation on this machine against the formula in float64."""
+
+import pytest
+import torch
+
+from fastkernels import kernels
+from fastkernels.errors import KernelError
+from tests.encoder_cases import LINEAR_ACTIVATIONS, linear_activation_case
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", LINEAR_ACTIVATIONS)
+@pytest.mark.parametrize("impl", ["reference", "parts"])
+def test_against_the_formula(impl, name, bias, dtype):
+    args, wanted, limit = linear_activation_case((2, 5), 24, 40, name, dtype, bias)
+    found = kernels.linear_activation(*args, name, impl=impl)
+    assert found.dtype == dtype
+    assert found.shape == (2, 5, 40)
+    assert (found.double() - wanted).abs().max() < limit
+
+
+def test_bad_calls():
+    args, *_ = linear_activation_case((3,), 8, 16, "gelu", torch.float32, True)
+    with pytest.raises(ValueError, match="gelu_tanh"):
+        kernels.linear_activation(*args, "relu")  # pyright: ignore
+    with pytest.raises(KernelError, match="cuda"):
+        kernels.linear_activation(*args, "gelu_tanh", impl="cublaslt")

@@ -1,0 +1,78 @@
+"""Parts become one kernel only where they are the baseline's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fastkernels import kernels
+from fastkernels.loader.overlay import Overlay
+
+CANDIDATES = {
+    "L1/linear.py": """
+import torch
+from fastkernels.baseline.L1.linear import Linear as Baseline
+
+class Linear(Baseline):
+    def forward(self, x):
+        return torch.zeros_like(super().forward(x))
+""",
+    "L1/activation.py": """
+from torch import nn
+
+class GELU(nn.Module):
+    def __init__(self, approximate="none"):
+        super().__init__()
+
+    def forward(self, x):
+        return x * 0
+""",
+    "L2/parallel_linear.py": """
+from fastkernels.baseline.L2.parallel_linear import ColumnParallelLinear as Baseline
+
+class ColumnParallelLinear(Baseline):
+    def forward(self, x):
+        return super().forward(x) * 0
+""",
+}
+
+
+def mlp(overlay: Overlay) -> torch.nn.Module:
+    module = overlay.load("L2.mlp").MLP(8, 24, "gelu_tanh")
+    generator = torch.Generator().manual_seed(0)
+    for parameter in module.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator) / parameter.shape[-1] ** 0.5
+    return module
+
+
+def test_the_fused_kernel_is_what_the_parts_compute(monkeypatch) -> None:
+    module, x = mlp(Overlay.over_baseline()), torch.randn(5, 8)
+    called = []
+    fused = kernels.linear_activation
+    monkeypatch.setattr(kernels, "linear_activation", lambda *args: called.append(1) or fused(*args))
+    y = module(x)
+    assert called
+    module.fuses = False
+    torch.testing.assert_close(y, module(x))
+    assert len(called) == 1
+
+
+@pytest.mark.parametrize("file", CANDIDATES)
+def test_a_candidate_in_the_place_of_a_part_runs(file: str, tmp_path: Path) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.write_text(CANDIDATES[file])
+    module, plain = mlp(Overlay.over_baseline([tmp_path])), mlp(Overlay.over_baseline())
+    x = torch.randn(5, 8)
+    assert not torch.allclose(module(x), plain(x))
+
+
+def test_who_walks_a_model_sees_every_part() -> None:
+    module = mlp(Overlay.over_baseline()).to("meta")
+    seen = []
+    for name, part in module.named_modules():
+        part.register_forward_hook(lambda *_, name=name: seen.append(name))
+    module(torch.empty(5, 8, device="meta"))
+    assert {"fc1.linear", "activation_fn", "fc2.linear"} <= set(seen)
