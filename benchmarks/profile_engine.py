@@ -1,24 +1,32 @@
 """Where the device time of our engine goes: kernels by their share, and the time between them.
 
     python benchmarks/profile_engine.py llama --runs 1x128/128 32x128/64 256x1024/32 --out profile.json
+    python benchmarks/profile_engine.py siglip2 --runs single-image default-res
 
-A run is `requests x prompt / output` tokens, greedy, random weights: once to capture graphs, once timed
-without the profiler, once under it. `idle_s` is wall time in which no kernel of the profiled run was under
-way; `steps` are the engine's own counters of the timed run.
+A run of a language model is `requests x prompt / output` tokens, greedy; of any model it is a workload of
+vs_reference.py by its name. Random weights; three times to compile and to capture graphs, once timed without
+the profiler, once under it. `idle_s` is wall time in which no kernel of the profiled run was under way.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comparison import write
-from references.base import Machine
+from references import comparisons
+from references.base import Machine, Side
 from references.language import Ours, workload
 
+if TYPE_CHECKING:
+    from fastkernels.registry.schema import TokenWorkload
+
+WARM_UPS = 3
 NAME_LENGTH = 90
 MOST_KERNELS = 25
 
@@ -28,8 +36,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("architecture")
-    parser.add_argument("--runs", nargs="+", default=["1x128/64", "32x128/64"])
-    parser.add_argument("--max-model-len", type=int, default=4096)
+    parser.add_argument("--runs", nargs="+", required=True)
+    parser.add_argument("--max-model-len", type=int, help="of a language model")
     parser.add_argument("--size", choices=["tiny", "full"], default="full")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -37,11 +45,18 @@ def main() -> None:
 
     begin = time.perf_counter()
     machine = Machine(arguments.architecture, arguments.size, "cuda")
-    ours = Ours(machine, max_model_len=arguments.max_model_len)
+    comparison = next(iter(comparisons(arguments.architecture).values()))
+    workloads = comparison.workloads(arguments.size)
+    for text in arguments.runs:
+        if text not in workloads and not _parsed(text):
+            parser.error(f"no run {text}: give requests x prompt / output, or one of {', '.join(workloads)}")
+    limited = partial(Ours, max_model_len=arguments.max_model_len)
+    make = limited if comparison.ours is Ours and arguments.max_model_len else comparison.ours
+    ours = make(machine)
     start_s = time.perf_counter() - begin
     runs, kernels = [], []
     for text in arguments.runs:
-        figures, found = _profiled(ours, text, machine)
+        figures, found = _profiled(ours, workloads.get(text) or _parsed(text), machine)
         runs.append({"run": text, **figures})
         kernels += [{"run": text, **kernel} for kernel in found]
         print(runs[-1], flush=True)
@@ -53,19 +68,27 @@ def main() -> None:
     write({**report, "environment": environment("cuda").model_dump()}, arguments.out)
 
 
-def _profiled(ours: Ours, text: str, machine: Machine) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _parsed(text: str) -> TokenWorkload | None:
+    """The workload of `1x128/64`; None of other text."""
+    found = re.fullmatch(r"(\d+)x(\d+)/(\d+)", text)
+    if found is None:
+        return None
+    requests, prompt, output = map(int, found.groups())
+    return workload(text, requests, prompt, output, "full")
+
+
+def _profiled(ours: Side, given: Any, machine: Machine) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Figures of a run, and its kernels."""
     from torch.profiler import ProfilerActivity, profile
 
-    requests, lengths = text.split("x")
-    prompt, output = map(int, lengths.split("/"))
-    run = ours.prepare(workload("profiled", int(requests), prompt, output, "full"), "engine")
-    run()
-    ours.llm.runner.forget_counts()
-    begin = time.perf_counter()
-    tokens = run()
+    run = ours.prepare(given, "engine")
+    for _ in range(WARM_UPS):
+        run()
     machine.wait()
-    seconds, stats = time.perf_counter() - begin, ours.llm.stats()
+    begin = time.perf_counter()
+    items = run()
+    machine.wait()
+    seconds = time.perf_counter() - begin
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         run()
         machine.wait()
@@ -75,8 +98,7 @@ def _profiled(ours: Ours, text: str, machine: Machine) -> tuple[dict[str, Any], 
         if str(event.device_type).endswith("CUDA")
     ]
     busy, kernels = _summary(spans)
-    counted = {key: stats[key] for key in ("steps", "graph_replays", "eager_steps", "preemptions")}
-    return {"seconds": seconds, "output_tokens_per_s": tokens / seconds, **counted, **busy}, kernels
+    return {"seconds": seconds, "items_per_s": items / seconds, **busy}, kernels
 
 
 def _summary(spans: list[tuple[str, float, float]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
