@@ -25,6 +25,7 @@ from pathlib import Path
 
 FK = ("-m", "fastkernels")
 HERE = Path(__file__).parent
+VLLM_PATH = "~/site-vllm"  # where vLLM's packages are looked for first
 # What an interrupted run may take to end its workers and write its report.
 ENDING_S = 90
 
@@ -67,6 +68,12 @@ def _eval(name: str, seconds: int, *workloads: str) -> Part:
     return Part(name, seconds, (*FK, "eval", *flags, *chosen, "--json"))
 
 
+def _vs_vllm(workloads: str, seconds: int) -> Part:
+    name = "vs_vllm_llama_" + workloads.replace("-", "_").replace(",", "_")
+    flags = ("--vllm-path", VLLM_PATH, "--workloads", workloads)
+    return Part(name, seconds, (str(HERE / "vs_vllm.py"), *flags, "--out"))
+
+
 def _program(name: str, seconds: int, *flags: str, program: str = "") -> Job:
     return Job((Part(name, seconds, (str(HERE / f"{program or name}.py"), *flags, "--out")),))
 
@@ -99,6 +106,13 @@ VS_REFERENCE = {
     "mixtral": 350,
     "jamba": 450,
     "flux": 700,
+}
+# Each after a run as long, on both sides, with 100 s to start them.
+VS_VLLM = {
+    "decode-heavy": 480,
+    "prefill-heavy": 380,
+    "balanced": 290,
+    "single-request,fixed-batch-32": 130,
 }
 JOBS: dict[str, Job] = {
     "self_test_llama": Job((*LLAMA_L1, *LLAMA.values()), (*FK, "merge")),
@@ -136,6 +150,11 @@ JOBS: dict[str, Job] = {
         f"{name}_vs_reference": _program(f"{name}_vs_reference", seconds, name, program="vs_reference")
         for name, seconds in VS_REFERENCE.items()
     },
+    "vs_vllm_llama": Job(
+        tuple(_vs_vllm(name, seconds) for name, seconds in VS_VLLM.items()),
+        (str(HERE / "vs_vllm.py"), "--join"),
+        "--out",
+    ),
     "gate_trials": _program("gate_trials", 1500, "--times", "20"),
 }
 

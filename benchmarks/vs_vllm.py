@@ -1,11 +1,12 @@
 """Our engine and vLLM on one machine, one after the other: the same prompts and lengths, random weights.
 
     python benchmarks/vs_vllm.py --out benchmarks/h200/vs_vllm_llama.json [--vllm-path ~/site-vllm]
+    python benchmarks/vs_vllm.py --workloads balanced --out a.json
+    python benchmarks/vs_vllm.py --join a.json b.json --out whole.json        parts with other workloads each
 
 Each engine runs in a process of its own, through its public `LLM`: bf16, greedy, exact output lengths, no
-prefix cache, 0.9 of the memory. Throughput is one run of all requests, after one with a fifth of the tokens;
-latency the median of 5 runs after 1.
-A ratio above 1 is ours.
+prefix cache, 0.9 of the memory. Throughput is one run of all requests after one of as many others; latency
+the median of 5 runs after 1. A ratio above 1 is ours.
 
 `--vllm-path` is the folder with vLLM's packages, where it is not installed beside ours. `--side` is this
 program's own.
@@ -14,6 +15,7 @@ program's own.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import statistics
 import sys
@@ -50,9 +52,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--vllm-path", type=Path)
     parser.add_argument("--sides", default="fastkernels,vllm", help="one of them alone gives no ratios")
+    parser.add_argument("--join", type=Path, nargs="+", help="reports of other workloads each, as one")
     parser.add_argument("--side", choices=["fastkernels", "vllm"], help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.join:
+        write(joined([json.loads(path.read_text()) for path in arguments.join]), arguments.out)
+        return
     names = arguments.workloads.split(",")
     if unknown := [name for name in names if name not in WORKLOADS]:
         parser.error(f"no workload {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
@@ -88,6 +94,20 @@ def _report(sides: dict[str, dict], names: list[str]) -> dict[str, Any]:
     return report
 
 
+def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """One report of several: start times of the first, the idle time of the one that has it."""
+    names = [name for part in parts for name in part["workloads"]]
+    if len(set(names)) < len(names):
+        sys.exit(f"a workload is in several parts: {', '.join(names)}")
+    if len({json.dumps(part["engines"], sort_keys=True) for part in parts}) > 1:
+        sys.exit("the parts are of different engines or versions")
+    whole = dict(parts[0])
+    for key in ("ratios", "workloads"):
+        whole[key] = {name: found for part in parts for name, found in part[key].items()}
+    idle = (part["idle_us_batch1"] for part in parts)
+    return {**whole, "idle_us_batch1": next((us for us in idle if us is not None), None)}
+
+
 def _environment() -> dict[str, Any]:
     from fastkernels.measure.environment import environment
 
@@ -111,7 +131,7 @@ def _one_side(side: str, names: list[str]) -> dict[str, Any]:
     engine.generate(prompts(8, 64), 16)
     found = {name: _run(engine.generate, prompts, name) for name in names}
     result = {"start_s": start_s, "workloads": found, "version": engine.version}
-    if side == "fastkernels":
+    if side == "fastkernels" and "single-request" in names:
         result["idle_us_batch1"] = _gap_us(lambda: engine.generate(prompts(1, 128), STEPS_WATCHED))
     return result
 
