@@ -21,5 +21,5 @@ def unsupported(kernel: str, x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | N
 
 
 def linear_activation(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor, name: str) -> Tensor:
-    y_TN = torch._addmm_activation(bias_N, x_TK.flatten(0, -2), weight_NK.t(), use_gelu=True)
+    y_TN = torch.ops.aten._addmm_activation(bias_N, x_TK.flatten(0, -2), weight_NK.t(), use_gelu=True)
     return y_TN.view(*x_TK.shape[:-1], weight_NK.shape[0])
