@@ -20,8 +20,11 @@ SIZES = {
     "packed": [(4, 4), (3, 20), (1, 1), (5, 3), (17, 1), (4, 4)],
 }
 # A program a token: slow in Triton's interpreter.
-INTERPRETED = {"smaller", "lines", "packed"}
+INTERPRETED = ("smaller", "lines", "packed")
 each = pytest.mark.parametrize("name", SIZES)
+SERVED = [pytest.param(*impl.values, name, id=f"{impl.id}-{name}", marks=impl.marks)
+          for impl in (REFERENCE, TORCH, TRITON)
+          for name in (INTERPRETED if impl is TRITON else SIZES)]  # fmt: skip
 
 
 def arguments(name: str, dtype: torch.dtype, side: int = 16) -> tuple[torch.Tensor, torch.Tensor, int]:
@@ -31,11 +34,8 @@ def arguments(name: str, dtype: torch.dtype, side: int = 16) -> tuple[torch.Tens
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@each
-@pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
-def test_against_torch(name, impl, dtype):
-    if impl == "triton" and name not in INTERPRETED:
-        name = "smaller"
+@pytest.mark.parametrize(("impl", "name"), SERVED)
+def test_against_torch(impl, name, dtype):
     table, sizes, tokens = arguments(name, dtype)
     out = kernels.resize_grid(table, sizes, tokens, impl=impl)
     assert out.shape == (tokens, 24)

@@ -230,7 +230,7 @@ def test_thresholds(threshold):
 
 @IN_TRITON
 @pytest.mark.parametrize("kind", ["random", "ties", "masked", "flat"])
-@pytest.mark.parametrize("vocabulary", [1, 3, 1000, 5003])
+@pytest.mark.parametrize("vocabulary", [1, 3, 5003])
 def test_triton_allows_what_a_sort_allows(vocabulary, kind):
     """The sort's sums are in float64; where a float32 sum decides otherwise, next to no weight does."""
     generator, rows = torch.Generator().manual_seed(vocabulary), 8
