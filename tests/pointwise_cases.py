@@ -210,6 +210,31 @@ def layer_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
     ]
 
 
+def add_layer_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
+    (alone, *_) = layer_norm_cases([(1, 64)])
+
+    def answer(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, ...]:
+        total = (x.double() + residual.double()).to(x.dtype)
+        return *alone.answer(total, weight, bias, eps), total.double()
+
+    def make(t: int, d: int) -> Callable[[torch.dtype], Arguments]:
+        # A residual stream is larger than what a layer adds to it: the rounding of the sum is then visible.
+        return lambda dt: (
+            randn(t, d, dtype=dt),
+            randn(t, d, dtype=dt, seed=3, scale=30),
+            randn(d, dtype=dt, seed=1) + 1,
+            randn(d, dtype=dt, seed=2),
+            1e-5,
+        )
+
+    def columns(dt: torch.dtype) -> Arguments:
+        x, residual, weight, bias, eps = make(6, 96)(dt)
+        return x[:, 8:72], residual[:, 16:80], weight[:64], bias[:64], eps
+
+    cases = [KernelCase("add_layer_norm", f"T{t}-D{d}", make(t, d), answer) for t, d in shapes]
+    return [*cases, KernelCase("add_layer_norm", "columns", columns, answer)]
+
+
 # activation -------------------------------------------------------------------------------------------------
 
 

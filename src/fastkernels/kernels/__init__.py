@@ -21,7 +21,7 @@ from fastkernels.kernels.glu import glu
 from fastkernels.kernels.group_norm import group_norm
 from fastkernels.kernels.grouped_linear import grouped_linear
 from fastkernels.kernels.kv_cache import store_kv
-from fastkernels.kernels.layer_norm import layer_norm
+from fastkernels.kernels.layer_norm import add_layer_norm, layer_norm
 from fastkernels.kernels.linear import linear
 from fastkernels.kernels.linear_activation import linear_activation
 from fastkernels.kernels.log_mel import log_mel, mel_filters
@@ -46,6 +46,7 @@ __all__ = [
     "Implementation",
     "Kernel",
     "activation",
+    "add_layer_norm",
     "add_rms_norm",
     "bias_activation",
     "box_decode",

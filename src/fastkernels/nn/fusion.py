@@ -13,15 +13,26 @@ from __future__ import annotations
 import sys
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from fastkernels import kernels
 from fastkernels.layout import data_dir
 
 
 def of_the_baseline(*parts: nn.Module) -> bool:
     """Whether the classes of `parts` and of everything in them come from files of the baseline."""
     return all(_is_ours(type(module)) for part in parts for module in part.modules())
+
+
+def add_and_norm(x_TD: Tensor, residual_TD: Tensor, norm: Any, fuses: bool) -> tuple[Tensor, Tensor]:
+    """(norm(x + residual), x + residual); norm: an L1 LayerNorm, or what has its place where `fuses` is not
+    set."""
+    if fuses and not x_TD.is_meta:
+        return kernels.add_layer_norm(x_TD, residual_TD, norm.weight, norm.bias, norm.eps)
+    sum_TD = x_TD + residual_TD
+    return norm(sum_TD), sum_TD
 
 
 @lru_cache

@@ -22,7 +22,8 @@ from fastkernels.runner.sides import SideFailure, SideHandle, Sides
 from fastkernels.score import calibrate
 
 NOISE_POINTWISE = (
-    "modulated_layer_norm", "layer_norm", "rms_norm", "rope_pairs", "activation", "glu", "group_norm",
+    "modulated_layer_norm", "layer_norm", "add_layer_norm", "rms_norm", "rope_pairs", "activation", "glu",
+    "group_norm",
 )  # fmt: skip
 NOISE_ATTENTION = ("dense_attention",)
 AUDITED_IMAGES = 2  # of each timed run, generated again by the baseline if the run is audited

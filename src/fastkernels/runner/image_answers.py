@@ -39,7 +39,8 @@ class Kind:
 
 # PyTorch's own arithmetic in the pointwise kernels; in what multiplies matrices.
 EMBEDDING = Kind(
-    calibrate.embedding_discrepancies, (("layer_norm", "activation", "resize_grid"), ("dense_attention",))
+    calibrate.embedding_discrepancies,
+    (("layer_norm", "add_layer_norm", "activation", "resize_grid"), ("dense_attention",)),
 )
 DETECTIONS = Kind(
     calibrate.detection_discrepancies, (("bias_activation", "box_decode"), ("conv2d", "dense_attention"))

@@ -22,7 +22,7 @@ Clips = list[np.ndarray]
 class SpeechAnswers(TokenAnswers):
     """Inputs are clips; they cross to a side before the clock starts. All have the same prompt."""
 
-    noise_kernels = ("layer_norm", "activation")
+    noise_kernels = ("layer_norm", "add_layer_norm", "activation")
 
     def __init__(
         self,

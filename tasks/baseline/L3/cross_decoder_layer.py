@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from fastkernels.nn.fusion import add_and_norm, of_the_baseline
+
 from ..L1.layer_norm import LayerNorm
 from ..L2.decoder_attention import DecoderCrossAttention, DecoderSelfAttention
 from ..L2.mlp import MLP
@@ -34,9 +36,12 @@ class CrossDecoderLayer(nn.Module):
         self.encoder_attn = DecoderCrossAttention(hidden_size, num_heads, max_source_positions)
         self.final_layer_norm = LayerNorm(hidden_size)
         self.mlp = MLP(hidden_size, intermediate_size, activation)
+        self.fuses = of_the_baseline(self.encoder_attn_layer_norm, self.final_layer_norm)
 
     def forward(self, hidden_states: Tensor, encoder_states: Tensor | None = None) -> Tensor:
         """hidden_states [T, D], encoder_states [A*S, D] of the requests that begin (None: none) -> [T, D]"""
-        a_TD = hidden_states + self.self_attn(self.self_attn_layer_norm(hidden_states))
-        c_TD = a_TD + self.encoder_attn(self.encoder_attn_layer_norm(a_TD), encoder_states)
-        return c_TD + self.mlp(self.final_layer_norm(c_TD))
+        attended_TD = self.self_attn(self.self_attn_layer_norm(hidden_states))
+        normed_TD, a_TD = add_and_norm(attended_TD, hidden_states, self.encoder_attn_layer_norm, self.fuses)
+        heard_TD = self.encoder_attn(normed_TD, encoder_states)
+        normed_TD, c_TD = add_and_norm(heard_TD, a_TD, self.final_layer_norm, self.fuses)
+        return c_TD + self.mlp(normed_TD)

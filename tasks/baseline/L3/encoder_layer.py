@@ -16,6 +16,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from fastkernels.nn.fusion import add_and_norm, of_the_baseline
+
 from ..L1.layer_norm import LayerNorm
 from ..L1.rms_norm import RMSNorm
 from ..L2.encoder_attention import EncoderAttention
@@ -41,12 +43,13 @@ class EncoderLayer(nn.Module):
         self.self_attn = EncoderAttention(hidden_size, num_heads, causal=causal)
         self.final_layer_norm = LayerNorm(hidden_size, layer_norm_eps)
         self.mlp = MLP(hidden_size, intermediate_size, activation)
+        self.fuses = of_the_baseline(self.final_layer_norm)
 
     def forward(self, hidden_states: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
         """hidden_states [T, D], cu_seqlens int32 [B+1] -> [T, D]"""
-        normed_TD = self.self_attn_layer_norm(hidden_states)
-        a_TD = hidden_states + self.self_attn(normed_TD, cu_seqlens, max_seqlen)
-        return _cut(a_TD + self.mlp(self.final_layer_norm(a_TD)))
+        attended_TD = self.self_attn(self.self_attn_layer_norm(hidden_states), cu_seqlens, max_seqlen)
+        normed_TD, a_TD = add_and_norm(attended_TD, hidden_states, self.final_layer_norm, self.fuses)
+        return _cut(a_TD + self.mlp(normed_TD))
 
 
 class T5Block(nn.Module):

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from fastkernels.nn.fusion import add_and_norm, of_the_baseline
+
 from ..L1.layer_norm import LayerNorm
 from ..L2.encoder_attention import EncoderAttention
 from ..L2.mlp import MLP
@@ -26,8 +28,10 @@ class VisionBlock(nn.Module):
         self.self_attn = EncoderAttention(hidden_size, num_heads)
         self.layer_norm2 = LayerNorm(hidden_size, layer_norm_eps)
         self.mlp = MLP(hidden_size, intermediate_size, activation)
+        self.fuses = of_the_baseline(self.layer_norm2)
 
     def forward(self, hidden_states: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
         """hidden_states [T, D], cu_seqlens int32 [B+1] -> [T, D]"""
-        a_TD = hidden_states + self.self_attn(self.layer_norm1(hidden_states), cu_seqlens, max_seqlen)
-        return a_TD + self.mlp(self.layer_norm2(a_TD))
+        attended_TD = self.self_attn(self.layer_norm1(hidden_states), cu_seqlens, max_seqlen)
+        normed_TD, a_TD = add_and_norm(attended_TD, hidden_states, self.layer_norm2, self.fuses)
+        return a_TD + self.mlp(normed_TD)

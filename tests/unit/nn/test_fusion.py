@@ -1,4 +1,4 @@
-"""Parts become one kernel only where they are the baseline's own."""
+"""Parts become one kernel only where they are the baseline's own: in MLP and in layers with layer norms."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ class ColumnParallelLinear(Baseline):
 
 
 def mlp(overlay: Overlay) -> torch.nn.Module:
-    module = overlay.load("L2.mlp").MLP(8, 24, "gelu_tanh")
+    return filled(overlay.load("L2.mlp").MLP(8, 24, "gelu_tanh"))
+
+
+def filled(module: torch.nn.Module) -> torch.nn.Module:
     generator = torch.Generator().manual_seed(0)
     for parameter in module.parameters():
         parameter.data = torch.randn(parameter.shape, generator=generator) / parameter.shape[-1] ** 0.5
@@ -67,6 +70,41 @@ def test_a_candidate_in_the_place_of_a_part_runs(file: str, tmp_path: Path) -> N
     module, plain = mlp(Overlay.over_baseline([tmp_path])), mlp(Overlay.over_baseline())
     x = torch.randn(5, 8)
     assert not torch.allclose(module(x), plain(x))
+
+
+LAYERS = {
+    "L3.vision_block": ("VisionBlock", (8, 24, 2, "gelu_tanh", 1e-6)),
+    "L3.encoder_layer": ("EncoderLayer", (8, 24, 2)),
+}
+NORM = """
+from fastkernels.baseline.L1.layer_norm import LayerNorm as Baseline
+
+class LayerNorm(Baseline):
+    def forward(self, x_TD):
+        return super().forward(x_TD) * 0
+"""
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_sum_and_its_norm(name: str, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "L1").mkdir()
+    (tmp_path / "L1" / "layer_norm.py").write_text(NORM)
+    cls, arguments = LAYERS[name]
+    called = []
+    fused = kernels.add_layer_norm
+    monkeypatch.setattr(kernels, "add_layer_norm", lambda *args: called.append(1) or fused(*args))
+
+    def made(overlay: Overlay) -> torch.nn.Module:
+        return filled(getattr(overlay.load(name), cls)(*arguments))
+
+    ours, theirs = made(Overlay.over_baseline()), made(Overlay.over_baseline([tmp_path]))
+    args = torch.randn(5, 8), torch.tensor([0, 2, 5], dtype=torch.int32), 3
+    y = ours(*args)
+    assert len(called) == 1
+    ours.fuses = False
+    torch.testing.assert_close(y, ours(*args))
+    assert not torch.allclose(y, theirs(*args))
+    assert len(called) == 1
 
 
 def test_who_walks_a_model_sees_every_part() -> None:

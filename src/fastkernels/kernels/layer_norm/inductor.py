@@ -1,4 +1,4 @@
-"""layer_norm as torch compiles the reference."""
+"""layer_norm and add_layer_norm as torch compiles the reference."""
 
 from __future__ import annotations
 
@@ -6,3 +6,4 @@ from fastkernels.kernels.compiled import compiled
 from fastkernels.kernels.layer_norm import reference
 
 layer_norm = compiled(reference.layer_norm)
+add_layer_norm = compiled(reference.add_layer_norm)

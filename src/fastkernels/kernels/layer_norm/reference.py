@@ -1,4 +1,4 @@
-"""layer_norm in plain PyTorch."""
+"""layer_norm and add_layer_norm in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -12,3 +12,10 @@ def layer_norm(x_TD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float) -> Te
     centred = x - x.mean(-1, keepdim=True)
     scale_T1 = torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
     return (centred * scale_T1 * weight_D.to(dtype) + bias_D.to(dtype)).to(x_TD.dtype)
+
+
+def add_layer_norm(
+    x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    sum_TD = x_TD + residual_TD
+    return layer_norm(sum_TD, weight_D, bias_D, eps), sum_TD

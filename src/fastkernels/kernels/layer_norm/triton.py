@@ -1,4 +1,4 @@
-"""layer_norm in Triton: a program normalises one wide row, or several narrow ones, read once.
+"""layer_norm and add_layer_norm in Triton: a program normalises a wide row or several narrow ones, read once.
 
 T rows · D row width. Mean and variance are two reductions over registers: the one-pass formula
 mean(x^2) - mean(x)^2 would lose the variance of rows with a large mean.
@@ -20,43 +20,74 @@ from fastkernels.kernels.launch import ceil_div, power_of_two, rows_in_a_tile, r
 WIDEST = 16384
 
 
-def unsupported(kernel: str, x_TD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float) -> str | None:
+def unsupported(kernel: str, x_TD: Tensor, *rest: Tensor | float) -> str | None:
     if x_TD.shape[-1] > WIDEST:
         return f"serves rows of up to {WIDEST} elements, not {x_TD.shape[-1]}"
-    return checks.not_float32_compute(x_TD, weight_D, bias_D)
+    return checks.not_float32_compute(x_TD, *(t for t in rest if isinstance(t, Tensor)))
 
 
 @triton.jit(do_not_specialize=["count"])
-def _normalise_rows(x, weight, bias, y, count, eps, inner, outer_stride, inner_stride,
-                    D: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
+def _normalise_rows(x, residual, weight, bias, y, total, count, eps,
+                    x_inner, x_outer_stride, x_inner_stride, r_inner, r_outer_stride, r_inner_stride,
+                    D: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
     here = (column < D)[None, :]
     mask = (row < count)[:, None] & here
-    start = (row // inner) * outer_stride + (row % inner) * inner_stride
+    x_start = (row // x_inner) * x_outer_stride + (row % x_inner) * x_inner_stride
+    out = row[:, None] * D + column[None, :]
 
     # Their latency hides behind the reductions.
     w = tl.load(tl.broadcast_to((weight + column)[None, :], [ROWS, WIDTH]), mask=mask, other=0.0)
     b = tl.load(tl.broadcast_to((bias + column)[None, :], [ROWS, WIDTH]), mask=mask, other=0.0)
-    value = tl.load(x + start[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
+    value = tl.load(x + x_start[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
+    if ADD:
+        r_start = (row // r_inner) * r_outer_stride + (row % r_inner) * r_inner_stride
+        value += tl.load(residual + r_start[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
+        rounded = value.to(total.dtype.element_ty)
+        tl.store(total + out, rounded, mask=mask)
+        value = rounded.to(tl.float32)
     mean = tl.sum(value, axis=1) * (1.0 / D)
     centred = tl.where(here, value - mean[:, None], 0.0)
     # Correctly rounded: a row has one root, whose error is the error of every element of the row.
     root = tl.sqrt_rn(tl.sum(centred * centred, axis=1) * (1.0 / D) + eps)
     scale = tl.div_rn(tl.full([ROWS], 1.0, tl.float32), root)
     result = centred * scale[:, None] * w.to(tl.float32) + b.to(tl.float32)
-    tl.store(y + row[:, None] * D + column[None, :], result.to(y.dtype.element_ty), mask=mask)
+    tl.store(y + out, result.to(y.dtype.element_ty), mask=mask)
 
 
 def layer_norm(x_TD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float) -> Tensor:
     y_TD = x_TD.new_empty(x_TD.shape)
-    if y_TD.numel() == 0:
-        return y_TD
-    x, dim = rows_of(x_TD), x_TD.shape[-1]
+    _launch(x_TD, None, weight_D, bias_D, eps, y_TD, None)
+    return y_TD
+
+
+def add_layer_norm(
+    x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    y_TD, sum_TD = x_TD.new_empty(x_TD.shape), x_TD.new_empty(x_TD.shape)
+    _launch(x_TD, residual_TD, weight_D, bias_D, eps, y_TD, sum_TD)
+    return y_TD, sum_TD
+
+
+def _launch(
+    x_TD: Tensor,
+    residual_TD: Tensor | None,
+    weight_D: Tensor,
+    bias_D: Tensor,
+    eps: float,
+    y_TD: Tensor,
+    sum_TD: Tensor | None,
+) -> None:
+    if x_TD.numel() == 0:
+        return
+    x, r = rows_of(x_TD), rows_of(x_TD if residual_TD is None else residual_TD)
+    dim = x_TD.shape[-1]
     width = power_of_two(dim)
     rows = rows_in_a_tile(x.count, width, x_TD)
     _normalise_rows[(ceil_div(x.count, rows),)](
-        x.tensor, weight_D.contiguous(), bias_D.contiguous(), y_TD, x.count, eps,
-        x.inner, x.outer_stride, x.inner_stride, D=dim, ROWS=rows, WIDTH=width, **warps(rows * width),
+        x.tensor, r.tensor, weight_D.contiguous(), bias_D.contiguous(), y_TD,
+        y_TD if sum_TD is None else sum_TD, x.count, eps,
+        x.inner, x.outer_stride, x.inner_stride, r.inner, r.outer_stride, r.inner_stride,
+        D=dim, ADD=residual_TD is not None, ROWS=rows, WIDTH=width, **warps(rows * width),
     )  # fmt: skip
-    return y_TD
