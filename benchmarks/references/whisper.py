@@ -1,15 +1,15 @@
 """Whisper in transformers: `generate` behind the decoder's prompt, exact lengths, no rules of decoding on
 either side; with a cache that grows, and with a static one, where it compiles the decode step.
 
-Its encoder is compared alone too. Our front end is inside our times; its own works on the host and is left
-out of its times, which is kind to it.
+Its encoder is compared alone too, from log-mel features to states on both sides. With clips, our front end is
+inside our times; its own works on the host and is left out of its times, which is kind to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fastkernels import registry
 from fastkernels.records import Size
@@ -25,7 +25,7 @@ CLIPS, ENCODED = 32, 16  # of the larger workloads
 
 @dataclass(frozen=True)
 class Encoding:
-    """Clips to states, nothing else."""
+    """Log-mel features to states, nothing else."""
 
     requests: int
 
@@ -45,24 +45,48 @@ def _prompt(machine: Machine) -> list[int]:
     return list(correctness.prompt[machine.size])
 
 
+def _features(workload: SpeechWorkload | Encoding, machine: Machine) -> Any:
+    """[B, M, 2 S] on the device, in the model's dtype."""
+    import torch
+
+    config = machine.config
+    shape = (workload.requests, config["num_mel_bins"], 2 * config["max_source_positions"])
+    features = torch.randn(shape, generator=torch.Generator().manual_seed(SEED))
+    return features.to(machine.device, getattr(torch, machine.dtype))
+
+
 class Ours(language.Ours):
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine, max_num_seqs=CLIPS)
-        self._prompt, self._device = _prompt(machine), machine.device
+        self._prompt, self._machine, self._device = _prompt(machine), machine, machine.device
 
     def prepare(self, workload: SpeechWorkload | Encoding, setting: str) -> Callable[[], int]:
         import torch
 
-        generator = torch.Generator().manual_seed(SEED)
         if isinstance(workload, Encoding):
-            assert self.llm.listener is not None
-            encode, samples = self.llm.listener.graphs, self.llm.listener.clips.num_samples
-            audio_BN = torch.randn(workload.requests, samples, generator=generator).to(self._device)
-            return torch.inference_mode()(lambda: len(encode(audio_BN)))
+            return self._encoding(workload)
+        generator = torch.Generator().manual_seed(SEED)
         samples = round(workload.seconds * SAMPLING_RATE)
         clips = torch.randn(workload.requests, samples, generator=generator) * 0.2
         prompts = [{"prompt_token_ids": self._prompt, "multi_modal_data": {"audio": clip}} for clip in clips]
         return lambda: language.count(self.generate(prompts, workload.output_len))
+
+    def _encoding(self, workload: Encoding) -> Callable[[], int]:
+        """The encoder in graphs of calls, as the engine has it behind its front end."""
+        import torch
+
+        from fastkernels.engine.call_graphs import CallGraphs
+        from fastkernels.nn.context import use_step
+
+        encoder = self.llm.model.encoder
+
+        def states(features_BMF: Any) -> Any:
+            with use_step(None):
+                return encoder.states(features_BMF)
+
+        encode = CallGraphs(states, torch.device(self._device))
+        features_BMF = _features(workload, self._machine)
+        return torch.inference_mode()(lambda: len(encode(features_BMF)))
 
 
 class Transformers:
@@ -82,10 +106,7 @@ class Transformers:
         from transformers import GenerationMixin
 
         torch.compiler.reset()
-        config, device = self._model.config, self._machine.device
-        shape = (workload.requests, config.num_mel_bins, 2 * config.max_source_positions)
-        features = torch.randn(shape, generator=torch.Generator().manual_seed(SEED))
-        features = features.to(device, getattr(torch, self._machine.dtype))
+        device, features = self._machine.device, _features(workload, self._machine)
         if isinstance(workload, Encoding):
             encoder = self._model.model.encoder
             if setting == "static":  # its shapes are static already: it is compiled

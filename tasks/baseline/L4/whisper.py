@@ -52,10 +52,13 @@ class WhisperEncoder(nn.Module):
 
     def forward(self, audio: Tensor) -> Tensor:
         """float32 [B, N], values -1 .. 1 at 16 kHz, zeros behind a shorter clip -> [B, S, D]"""
-        clips = audio.shape[0]
-        features_BMF = self.log_mel(audio).to(self.layer_norm.weight.dtype)
-        hidden_TD = self.stem(features_BMF)
-        starts_B1 = torch.arange(clips + 1, dtype=torch.int32, device=audio.device) * self.num_states
+        return self.states(self.log_mel(audio).to(self.layer_norm.weight.dtype))
+
+    def states(self, features: Tensor) -> Tensor:
+        """log-mel features [B, M, F], in the weights' dtype -> [B, S, D]"""
+        clips = features.shape[0]
+        hidden_TD = self.stem(features)
+        starts_B1 = torch.arange(clips + 1, dtype=torch.int32, device=features.device) * self.num_states
         for layer in self.layers:
             hidden_TD = layer(hidden_TD, starts_B1, self.num_states)
         return self.layer_norm(hidden_TD).unflatten(0, (clips, self.num_states))
