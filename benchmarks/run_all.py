@@ -80,8 +80,8 @@ def _program(name: str, seconds: int, *flags: str, program: str = "") -> Job:
 
 POINTWISE = ("rms_norm", "glu", "rope", "embedding", "kv_cache")
 ATTENTION = ("prefill_attention", "decode_attention")
-# Seconds as seen on four H200s on 2026-11-22 with FlashInfer's kernels built before; of the evaluations, with a
-# warm-up of a fifth of the tokens, and what the whole one takes added.
+# As seen on four H200s on 2026-11-22, FlashInfer's kernels built before (scripts/build_flashinfer.py),
+# in seconds; of the evaluations as seen with a shorter warm-up, and what a whole run takes added.
 LLAMA_L1 = (
     _kernels("self-test", "self_test_llama_linear", 92, *_l1("linear")),
     _kernels("self-test", "self_test_llama_pointwise", 167, *_l1(*POINTWISE)),
