@@ -81,8 +81,10 @@ def test_some_calls_find_their_inputs_elsewhere(side: KernelSide, arenas) -> Non
     for fresh in (False, False, True, True):
         iterate(side, fresh=fresh)
         places.append(side._links[0]._staging.tensors["arg.x_TD"].data_ptr())
-    assert places[0] == places[1]
-    assert len({*places[1:]}) == 3
+    first, same, other, another = places
+    assert first == same
+    # The last may lie again where the call before the one before it did, whose memory is free by then.
+    assert same != other != another
 
 
 def test_mutated_arguments_are_results(side: KernelSide, arenas) -> None:
