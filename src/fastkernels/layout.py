@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -14,6 +15,12 @@ def data_dir(name: str) -> Path:
     """The folder `registry` or `baseline`: inside an installed wheel, else in the checkout."""
     packaged = _PACKAGE / "_data" / name
     return packaged if packaged.is_dir() else _CHECKOUT / _IN_CHECKOUT[name]
+
+
+def file_of(cls: type) -> Path | None:
+    """The file of the module that defines a class; None where it was not read from one."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return Path(file) if file else None
 
 
 def default_state_dir() -> Path:

@@ -69,6 +69,16 @@ def planned(name: str, tensors: Sequence[Tensor], static: Hashable, make: Callab
     return plan
 
 
+def planned_on_device(
+    name: str, tensors: Sequence[Tensor], static: Hashable, make: Callable[[], Plan]
+) -> Plan:
+    """`planned`, for what device operations make of the tensors: in a CUDA graph made anew by every replay,
+    unless a frozen scope holds it."""
+    if capturing(tensors[0]) and not is_planned(name, tensors, static):
+        return make()
+    return planned(name, tensors, static, make)
+
+
 def is_planned(name: str, tensors: Sequence[Tensor], static: Hashable) -> bool:
     """Whether a frozen scope holds this plan: the only kind that a CUDA graph may bake in."""
     return _current is not None and _current.frozen and _key(name, tensors, static) in _current.plans

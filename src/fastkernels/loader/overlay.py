@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from fastkernels.layout import data_dir
+from fastkernels.layout import data_dir, file_of
 
 _PREFIX = "fastkernels_overlay_"
 _BELOW = "__below"  # `L1.rms_norm__below` is `L1.rms_norm` of the next layer that has one
@@ -64,11 +64,11 @@ class Overlay:
         """The layer that a task (its topmost file) or a class (the file that defines it) comes from."""
         if isinstance(of, str):
             return next((layer for layer in self.layers if _source(layer, _dotted(of))), None)
-        return self._layer_of(_file_of(of))
+        return self._layer_of(file_of(of))
 
     def task(self, cls: type) -> str | None:
         """`L1/rms_norm` for a class that a file of this overlay defines."""
-        file = _file_of(cls)
+        file = file_of(cls)
         layer = self._layer_of(file)
         return file.relative_to(layer).with_suffix("").as_posix() if file and layer else None
 
@@ -100,11 +100,6 @@ def _source(layer: Path, dotted: str) -> Path | None:
         if file.is_file():
             return file
     return None
-
-
-def _file_of(cls: type) -> Path | None:
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return Path(file) if file else None
 
 
 class _Loader(importlib.machinery.SourceFileLoader):

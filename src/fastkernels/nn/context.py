@@ -70,13 +70,13 @@ def prefill_starts(query_starts_B1: Tensor, num_decodes: int) -> Tensor:
     One tensor for all layers of a forward, because attention libraries plan their work by the tensors that
     they get.
     """
-    name, tensors = "context.prefill_starts", (query_starts_B1,)
+
+    def make() -> Tensor:
+        return query_starts_B1[num_decodes:] - num_decodes
+
     if torch.compiler.is_compiling():
-        return query_starts_B1[num_decodes:] - num_decodes
-    if plans.capturing(query_starts_B1) and not plans.is_planned(name, tensors, num_decodes):
-        # A captured graph must compute it anew in every replay.
-        return query_starts_B1[num_decodes:] - num_decodes
-    return plans.planned(name, tensors, num_decodes, lambda: query_starts_B1[num_decodes:] - num_decodes)
+        return make()
+    return plans.planned_on_device("context.prefill_starts", (query_starts_B1,), num_decodes, make)
 
 
 def by_phase(
@@ -109,9 +109,6 @@ def state_slots(begun_A: Tensor, num_entries: int) -> Tensor:
         entries = torch.arange(num_entries, device=begun_A.device)
         return (begun_A[:, None] * num_entries + entries).flatten()
 
-    name, tensors = "context.state_slots", (begun_A,)
     if torch.compiler.is_compiling():
         return make()
-    if plans.capturing(begun_A) and not plans.is_planned(name, tensors, num_entries):
-        return make()
-    return plans.planned(name, tensors, num_entries, make)
+    return plans.planned_on_device("context.state_slots", (begun_A,), num_entries, make)

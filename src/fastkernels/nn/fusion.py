@@ -10,15 +10,13 @@ find its calls sees each of them.
 
 from __future__ import annotations
 
-import sys
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from fastkernels import kernels
-from fastkernels.layout import data_dir
+from fastkernels.layout import data_dir, file_of
 
 
 def of_the_baseline(*parts: nn.Module) -> bool:
@@ -37,5 +35,5 @@ def add_and_norm(x_TD: Tensor, residual_TD: Tensor, norm: Any, fuses: bool) -> t
 
 @lru_cache
 def _is_ours(cls: type[nn.Module]) -> bool:
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return file is not None and Path(file).resolve().is_relative_to(data_dir("baseline").resolve())
+    file = file_of(cls)
+    return file is not None and file.resolve().is_relative_to(data_dir("baseline").resolve())

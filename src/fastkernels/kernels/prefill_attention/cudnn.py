@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fastkernels.kernels.kv_cache import limits
-from fastkernels.kernels.plans import capturing, planned
+from fastkernels.kernels.plans import planned_on_device
 
 MAX_HEAD_DIM = 128
 
@@ -63,13 +63,8 @@ def prefill_attention(
     max_seq_len: int,
 ) -> Tensor:
     rows, (_, block_size, num_kv_heads, head_dim) = len(seq_lens_B), k_cache.shape
-
-    def found() -> Tensor:
-        return _slots(block_tables_BN, max_seq_len, block_size)
-
-    # In a graph they are found anew: it may be replayed with other tables.
-    static = (max_seq_len, block_size)
-    slots = found() if capturing(q_THK) else planned("cudnn", (block_tables_BN,), static, found)
+    slots = planned_on_device("cudnn", (block_tables_BN,), (max_seq_len, block_size),
+                              lambda: _slots(block_tables_BN, max_seq_len, block_size))  # fmt: skip
 
     def dense(cache: Tensor) -> Tensor:
         kept = cache.view(-1, num_kv_heads, head_dim).index_select(0, slots)

@@ -13,17 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fastkernels.kernels import checks
-from fastkernels.kernels.launch import ceil_div, power_of_two, rows_in_a_tile, rows_of, warps
+from fastkernels.kernels.norms import add_residual, launch, unsupported
 
-# The widest row that 512 threads hold in registers without spilling: 32 values of x, weight and sum each.
-WIDEST = 16384
-
-
-def unsupported(kernel: str, x_TD: Tensor, *rest: Tensor | float) -> str | None:
-    if x_TD.shape[-1] > WIDEST:
-        return f"serves rows of up to {WIDEST} elements, not {x_TD.shape[-1]}"
-    return checks.not_float32_compute(x_TD, *(t for t in rest if isinstance(t, Tensor)))
+__all__ = ["add_rms_norm", "rms_norm", "unsupported"]
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -44,10 +36,7 @@ def _normalise_rows(x, residual, weight, y, total, count, eps,
     value = tl.load(x + x_start[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
     if ADD:
         r_start = (row // r_inner) * r_outer_stride + (row % r_inner) * r_inner_stride
-        value += tl.load(residual + r_start[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
-        rounded = value.to(total.dtype.element_ty)
-        tl.store(total + out, rounded, mask=mask)
-        value = rounded.to(tl.float32)
+        value = add_residual(value, residual + r_start[:, None] + column[None, :], total + out, mask)
 
     # Correctly rounded: a row has one root, whose error is the error of every element of the row.
     root = tl.sqrt_rn(tl.sum(value * value, axis=1) * (1.0 / D) + eps)
@@ -58,33 +47,8 @@ def _normalise_rows(x, residual, weight, y, total, count, eps,
 
 
 def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-    y_TD = x_TD.new_empty(x_TD.shape)
-    _launch(x_TD, None, weight_D.contiguous(), eps, y_TD, None)
-    return y_TD
+    return launch(_normalise_rows, x_TD, None, [weight_D], eps)
 
 
 def add_rms_norm(x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    y_TD, sum_TD = x_TD.new_empty(x_TD.shape), x_TD.new_empty(x_TD.shape)
-    _launch(x_TD, residual_TD, weight_D.contiguous(), eps, y_TD, sum_TD)
-    return y_TD, sum_TD
-
-
-def _launch(
-    x_TD: Tensor,
-    residual_TD: Tensor | None,
-    weight_D: Tensor,
-    eps: float,
-    y_TD: Tensor,
-    sum_TD: Tensor | None,
-) -> None:
-    if x_TD.numel() == 0:
-        return
-    x, r = rows_of(x_TD), rows_of(x_TD if residual_TD is None else residual_TD)
-    dim = x_TD.shape[-1]
-    width = power_of_two(dim)
-    rows = rows_in_a_tile(x.count, width, x_TD)
-    _normalise_rows[(ceil_div(x.count, rows),)](
-        x.tensor, r.tensor, weight_D, y_TD, y_TD if sum_TD is None else sum_TD, x.count, eps,
-        x.inner, x.outer_stride, x.inner_stride, r.inner, r.outer_stride, r.inner_stride,
-        D=dim, ADD=residual_TD is not None, ROWS=rows, WIDTH=width, **warps(rows * width),
-    )  # fmt: skip
+    return launch(_normalise_rows, x_TD, residual_TD, [weight_D], eps)
