@@ -61,6 +61,7 @@ def test_greedy_text_is_that_of_the_cpu(config):
     ],
     ids=["chunked", "preempted", "three-rows", "eager"],
 )
+@pytest.mark.usefixtures("nobody_grows")
 def test_greedy_text_does_not_depend_on_the_schedule(engine):
     llm = make(**engine)
     assert texts(llm) == texts(make("cpu"))
@@ -139,6 +140,7 @@ SHAPES = (
 @pytest.mark.parametrize(
     "engine", [{}, {"num_kv_cache_blocks": 60, "block_size": 4}], ids=["roomy", "preempted"]
 )
+@pytest.mark.usefixtures("nobody_grows")
 def test_penalties_in_graphs_give_the_text_of_the_cpu(engine):
     params = [
         SamplingParams(temperature=0.0, max_tokens=48, ignore_eos=True, **SHAPES[i % 4])

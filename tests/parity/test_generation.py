@@ -80,6 +80,7 @@ def assert_nothing_is_held(llm: LLM) -> None:
     ],
     ids=["batched", "chunked", "preempted", "three-rows", "block-of-one"],
 )
+@pytest.mark.usefixtures("nobody_grows")
 def test_greedy_text_is_that_of_transformers(folder, engine):
     llm = LLM(folder("llama3"), device="cpu", **engine)
     assert generate(llm, prompts()) == expected("llama3", 64)
@@ -121,6 +122,7 @@ def test_stop_token_ends_a_request_and_only_that_one(folder):
     [{}, {"num_kv_cache_blocks": 40, "block_size": 4, "max_num_batched_tokens": 24}],
     ids=["roomy", "preempted"],
 )
+@pytest.mark.usefixtures("nobody_grows")
 def test_forced_decoding_agrees_with_itself_and_records_log_probabilities(folder, engine):
     llm = LLM(folder("llama3"), device="cpu", **engine)
     texts = expected("llama3", 64)
@@ -209,6 +211,7 @@ def shaped_text(name: str, prompt: list[int], params: SamplingParams, stops: tup
     [{}, {"num_kv_cache_blocks": 40, "block_size": 4, "max_num_batched_tokens": 24}],
     ids=["roomy", "preempted"],
 )
+@pytest.mark.usefixtures("nobody_grows")
 def test_penalties_and_min_tokens_give_the_text_of_their_definition(folder, engine):
     """Each row has its own; rows that ask for nothing keep their text."""
     llm = LLM(folder("llama3"), device="cpu", **engine)

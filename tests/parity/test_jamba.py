@@ -263,6 +263,7 @@ def folder(tmp_path_factory):
     ],
     ids=["batched", "chunked", "preempted", "three-rows", "alone"],
 )
+@pytest.mark.usefixtures("nobody_grows")
 def test_greedy_text_is_that_of_transformers(folder, engine: dict[str, int]):
     """One model with both kinds of caches; preemptions come from a lack of blocks."""
     llm = LLM(folder, device="cpu", **engine)

@@ -1,7 +1,7 @@
-"""Which waiting requests get a row: as many as budget and blocks allow for their *current* length.
+"""Which waiting requests get a row: as many as budget and blocks allow, by what running rows will hold.
 
-The first in the queue goes first, or nobody does. Blocks that running rows still need for their prompts are
-promised to them, and a few stay free, so that rows can grow before one is preempted.
+The first in the queue goes first, or nobody does. A request that fits now enters only if all rows still fit
+when they have grown to where they are expected to end (forecast.py): what is given up is computed again.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import math
 import numpy as np
 
 from fastkernels.engine.cache import Ints
+from fastkernels.engine.forecast import Demand
 from fastkernels.engine.ledger import Ledger
 from fastkernels.engine.plan import Admission
 from fastkernels.engine.prefix import Found
 from fastkernels.engine.requests import Request
 
-# Share of the blocks that admission leaves free.
+# Share of the blocks that admission leaves free: rows end later than expected, too.
 WATERMARK = 0.01
 
 
@@ -29,7 +30,9 @@ class Admissions:
         """Beside the rows of a step, which compute `counts` tokens: who enters, and how many of `budget`
         tokens each computes. The new rows are among `running`; their blocks are not taken yet."""
         ledger, groups = self.ledger, self.cache.groups
-        free, promised = self._room(rows, counts)
+        need = self.cache.need(rows, ledger.scheduled_R[rows] + counts)
+        free = [free - n for free, n in zip(self.cache.num_free, need)]
+        demands = [self._demand(g) for g in range(len(groups))]
         admitted, new_counts = [], []
         while ledger.waiting and budget > 0 and ledger.free_rows and self._is_complete(ledger.waiting[0]):
             request = ledger.waiting[0]
@@ -40,55 +43,43 @@ class Admissions:
             count = min(length - start, budget, *(r * g.block_size for r, g in zip(room, groups)))
             if count <= 0:
                 break
-            later = [
-                int(self._later(g, np.array([length]), np.array([start + count]))[0])
-                for g in range(len(groups))
-            ]
-            room = [r - g.blocks_for(start + count) + g.blocks_for(start) for r, g in zip(room, groups)]
-            spare = (r - p - n for r, p, n in zip(room, promised, later))
-            enough = all(s >= math.ceil(WATERMARK * group.num_blocks) for s, group in zip(spare, groups))
-            if not enough and (len(ledger.running) or admitted):
+            left = float(ledger.lengths.expected(request.limit - length, request.runs_to_its_limit))
+            grown = [d.plus(length - start, left, revived) for d, revived in zip(demands, found.revived)]
+            is_alone = not len(ledger.running) and not admitted
+            if not is_alone and not all(d.fits(self._usable(d.group.num_blocks)) for d in grown):
                 break
             ledger.waiting.popleft()
             admitted.append(self._enter(request, found))
             new_counts.append(count)
             budget -= count
-            free = room
-            promised = [p + n for p, n in zip(promised, later)]
+            free = [r - g.blocks_for(start + count) + g.blocks_for(start) for r, g in zip(room, groups)]
+            demands = grown
         new_rows = np.array([a.row for a in admitted], np.int64)
         ledger.running = np.concatenate([ledger.running, new_rows])
         return admitted, np.array(new_counts, np.int64)
 
-    def _room(self, rows: Ints, counts: Ints) -> tuple[list[int], list[int]]:
-        """Of each group: blocks that the step leaves free, and those promised to rows in the middle of their
-        prompts, beyond this step's."""
-        ledger = self.ledger
-        now = ledger.scheduled_R.copy()
-        now[rows] += counts
-        need = self.cache.need(rows, now[rows])
-        running = ledger.running
-        promised = [
-            int(self._later(g, ledger.total_R[running], now[running]).sum())
-            for g in range(len(self.cache.groups))
-        ]
-        return [free - n for free, n in zip(self.cache.num_free, need)], promised
+    def _demand(self, g: int) -> Demand:
+        """Of the running rows, in one group; blocks that rows found in the prefix cache are nobody's own."""
+        ledger, group, running = self.ledger, self.cache.groups[g], self.ledger.running
+        total, found = ledger.total_R[running], ledger.found_R[running]
+        left = ledger.lengths.expected(ledger.limit_R[running] - total, ledger.certain_R[running])
+        alone = int((group.held_R[running] - found // group.block_size).sum())
+        others = 0 if group.window else max(0, group.num_blocks - 1 - group.num_free - alone)
+        return Demand(group, (total - found).astype(np.float64), left, others)
 
-    def _later(self, group: int, total: Ints, scheduled: Ints) -> Ints:
-        """Blocks that rows of `total` positions need beyond `scheduled`; none that a window frees."""
-        size = self.cache.groups[group].block_size
-        if self.cache.groups[group].window is not None:
-            return np.zeros_like(total)
-        return np.maximum(-(-total // size) - -(-scheduled // size), 0)
+    def _usable(self, blocks: int) -> int:
+        return blocks - 1 - math.ceil(WATERMARK * blocks)  # block 0 is null
 
     def _is_complete(self, request: Request) -> bool:
         """A request preempted with a sample in flight waits for that id: only the device knows it yet."""
         return request.inflight == 0
 
     def _enter(self, request: Request, found: Found) -> Admission:
-        row = self.ledger.enter(request)
+        ledger = self.ledger
+        row = ledger.enter(request)
         if self.prefixes is not None:
             self.prefixes.attach(row, found)
-            self.ledger.scheduled_R[row] = found.tokens
+            ledger.scheduled_R[row] = ledger.found_R[row] = found.tokens
             self.prefixes.num_asked += len(request.prompt) + len(request.output)
             self.prefixes.num_found += found.tokens
         if request.num_cached is None:

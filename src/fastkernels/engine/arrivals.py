@@ -87,6 +87,8 @@ class Arrivals:
 
     def _finish(self, request: Request, stop_token: int | None) -> None:
         request.stop_token, request.source = stop_token, None
+        if not request.runs_to_its_limit:
+            self.ledger.lengths.learn(len(request.output), request.max_tokens)
         has_stop_string = False
         if request.transcript is not None:
             request.transcript.close(request.text_ids)

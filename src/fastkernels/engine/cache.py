@@ -58,10 +58,16 @@ class BlockGroup:
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
+    @property
+    def window_blocks(self) -> int:
+        """The most blocks that a row holds behind a window if it advances in small chunks."""
+        assert self.window is not None
+        return self.blocks_for(self.window) + 2
+
     def most_held(self, tokens: int) -> int:
         """The most blocks that a row of `tokens` positions holds at once if it advances in small chunks."""
         whole = self.blocks_for(tokens)
-        return whole if self.window is None else min(whole, self.blocks_for(self.window) + 2)
+        return whole if self.window is None else min(whole, self.window_blocks)
 
     def need(self, rows: Ints, upto: Ints) -> Ints:
         """Blocks that each row lacks for positions < upto."""

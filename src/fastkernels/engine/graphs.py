@@ -35,12 +35,12 @@ class Captured:
 
 
 def graph_sizes(max_rows: int) -> list[int]:
-    """1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128 ... max_rows: at most a third of the rows are padding."""
-    sizes = {1, 2, 4, max_rows}
-    power = 8
-    while power < max_rows:
-        sizes |= {power, power + power // 2} if power > 8 else {power}
-        power *= 2
+    """1, 2, 4, by eights to 128, by sixteens to 256, by steps of 32 to 512 ... max_rows: above 64 less than a
+    ninth of the rows is padding, which is computed as they are."""
+    sizes, step = {1, 2, 4, max_rows}, 8
+    while step <= max_rows:
+        sizes |= {count * step for count in range(1, 17)}
+        step *= 2
     return sorted(size for size in sizes if size <= max_rows)
 
 

@@ -6,6 +6,7 @@
     scheduled  positions whose forward pass has been launched
     known      positions whose ids the host knows
     limit      positions of the longest continuation; the last one is sampled but never computed
+    found      positions that were in the prefix cache when the row was taken
 
 State is NumPy arrays over rows; Python touches single rows only when a request enters or leaves one.
 """
@@ -17,6 +18,7 @@ from collections import deque
 import numpy as np
 
 from fastkernels.engine.cache import BlockCache
+from fastkernels.engine.forecast import Lengths
 from fastkernels.engine.prefix import Prefixes
 from fastkernels.engine.requests import Request
 
@@ -29,9 +31,10 @@ class Ledger:
         self.cache, self.prefixes = cache, prefixes
         size = max_rows + 1  # row 0 is null: padding lives there
         self.total_R, self.scheduled_R, self.limit_R = (np.zeros(size, np.int64) for _ in range(3))
-        self.known_R = np.zeros(size, np.int64)
+        self.known_R, self.found_R = np.zeros(size, np.int64), np.zeros(size, np.int64)
         self.serial_R = np.full(size, -1, np.int64)  # whose row it is; -1 nobody's
         self.watched_R = np.zeros(size, bool)
+        self.certain_R = np.zeros(size, bool)  # nothing ends it before its limit
         self.tokens_RL = np.zeros((size, max_len), np.int32)
         self.stops_RS = np.full((size, 1), -1, np.int64)
         self.running = np.zeros(0, np.int64)  # rows, oldest admission first
@@ -39,6 +42,7 @@ class Ledger:
         self.away: dict[int, Request] = {}  # waiting with a sample in flight, by serial
         self.free_rows = list(range(max_rows, 0, -1))
         self.num_preemptions = 0
+        self.lengths = Lengths()
         self._occupants: list[Request | None] = [None] * size
 
     @property
@@ -59,9 +63,9 @@ class Ledger:
         row = self.free_rows.pop()
         known = self._known_length(request)
         self.total_R[row] = self.known_R[row] = known
-        self.scheduled_R[row], self.limit_R[row] = 0, request.limit
+        self.scheduled_R[row], self.limit_R[row], self.found_R[row] = 0, request.limit, 0
         self.serial_R[row], self._occupants[row] = request.serial, request
-        self.watched_R[row] = request.is_watched
+        self.watched_R[row], self.certain_R[row] = request.is_watched, request.runs_to_its_limit
         self.tokens_RL[row, : len(request.prompt)] = request.prompt
         self.tokens_RL[row, len(request.prompt) : known] = request.output
         if len(request.stop_ids) > self.stops_RS.shape[1]:

@@ -86,6 +86,11 @@ class Request:
         return None if self.transcript is None else self.transcript.stop
 
     @property
+    def runs_to_its_limit(self) -> bool:
+        """Whether no token and no text can end it early."""
+        return not self.stop_ids and not self.sampling.stop
+
+    @property
     def is_watched(self) -> bool:
         """Whether the host looks at every token: log-probabilities, stop strings or a reader."""
         params = self.sampling

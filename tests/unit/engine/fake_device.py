@@ -23,6 +23,7 @@ from fastkernels.engine.prefix import Prefixes, SharedGroup
 from fastkernels.engine.requests import Request
 from fastkernels.engine.scheduler import Scheduler
 from fastkernels.engine.transcript import Transcript
+from tests.forecasts import NobodyGrows
 
 VOCABULARY = 97
 
@@ -212,6 +213,8 @@ def draw_trial(seed: int, parts: Parts) -> Trial:
     )
     scheduler.ledger.__class__ = parts.ledger
     scheduler.admissions.__class__ = parts.admissions
+    if seed % 8:
+        scheduler.ledger.lengths = NobodyGrows()
     windows = [group.window for group in groups]
     common = rng.integers(0, VOCABULARY, 20).tolist()
     requests: list[Request] = []

@@ -77,6 +77,7 @@ def same(found, wanted) -> None:
     ],
     ids=["together", "few rows", "prompts in chunks", "preempted"],
 )
+@pytest.mark.usefixtures("nobody_grows")
 def test_requests_together_equal_each_alone(options: dict[str, int], alone):
     llm = engine(**options)
     same(answers(llm, range(12)), alone)

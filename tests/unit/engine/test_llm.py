@@ -166,6 +166,7 @@ def test_text_in_and_out(talker):
 
 
 @pytest.mark.parametrize("blocks", [None, 20], ids=["roomy", "preempted"])
+@pytest.mark.usefixtures("nobody_grows")
 def test_stop_string_ends_one_request_and_is_cut(blocks):
     talker = make(tokenizer=tokenizer(), num_kv_cache_blocks=blocks, block_size=4)
     params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)

@@ -51,6 +51,7 @@ def test_requests_added_between_steps_have_the_text_of_a_lone_run(llm):
 
 @pytest.mark.parametrize("blocks", [None, 14], ids=["roomy", "preempted"])
 @pytest.mark.parametrize("stop", [None, "w4", "w1 w"], ids=str)
+@pytest.mark.usefixtures("nobody_grows")
 def test_pieces_of_a_stream_make_up_the_whole(blocks, stop):
     llm = make(tokenizer=tokenizer(), num_kv_cache_blocks=blocks, block_size=4)
     params = SamplingParams(temperature=1.0, seed=4, max_tokens=40, ignore_eos=True, stop=stop, logprobs=1)
@@ -153,6 +154,7 @@ def state_of(llm: LLM, serial: int) -> str:
 
 
 @pytest.mark.parametrize("prefixes", [False, True])
+@pytest.mark.usefixtures("nobody_grows")
 def test_abort_in_every_state_frees_everything_and_harms_nobody(prefixes):
     """After ever more steps, abort one of five requests that crowd three rows and few blocks."""
     prompts = [[3, 4, 5], [8] * 9, [12], [15, 16], [17] * 5]

@@ -81,20 +81,59 @@ def test_stop_token_drops_the_extra_step():
     assert arrivals.finished() == []
 
 
-def test_admission_is_by_current_length_not_by_limit():
-    scheduler = make(num_blocks=9)  # 32 positions
-    for serial in range(3):
+def test_who_surely_grows_to_the_limit_gets_room_for_it():
+    scheduler = make(num_blocks=17)  # 64 positions, of which one block stays free
+    for serial in range(4):
         scheduler.add(request(serial, 8, max_tokens=20))
-    assert len(scheduler.plan().admitted) == 3
-
-
-def test_admission_leaves_the_watermark_free():
-    scheduler = make(num_blocks=7)  # 24 positions, of which one block stays free
-    for serial in range(3):
-        scheduler.add(request(serial, 8, max_tokens=4))
     assert len(scheduler.plan().admitted) == 2
 
 
+def test_rows_that_end_before_others_make_room_for_them():
+    scheduler = make(num_blocks=17)
+    scheduler.add(request(0, 8, max_tokens=20))
+    scheduler.add(request(1, 8, max_tokens=2))
+    scheduler.add(request(2, 8, max_tokens=20))
+    assert len(scheduler.plan().admitted) == 3
+
+
+def test_requests_that_stop_early_are_expected_to_do_so_again():
+    admitted = []
+    for share in (0.1, 0.9):
+        scheduler = make(num_blocks=17)
+        for _ in range(500):
+            scheduler.ledger.lengths.learn(used=round(share * 100), allowed=100)
+        assert scheduler.ledger.lengths.share == pytest.approx(share, abs=0.01)
+        for serial in range(4):
+            scheduler.add(request(serial, 8, max_tokens=20, stop_ids=(7,)))
+        admitted.append(len(scheduler.plan().admitted))
+    assert admitted == [4, 2]
+
+
+def test_an_end_is_learnt_from_only_where_there_could_have_been_another():
+    scheduler = make()
+    arrivals = Arrivals(scheduler.ledger)
+    for stop_ids in ((), (7,)):
+        before = scheduler.ledger.lengths.share
+        scheduler.add(request(len(stop_ids), 3, max_tokens=1, stop_ids=stop_ids))
+        plan = scheduler.plan()
+        arrivals.retire(plan, reply(plan))
+        assert (scheduler.ledger.lengths.share > before) == bool(stop_ids)
+
+
+def test_a_request_alone_enters_however_long_it_may_grow():
+    scheduler = make(num_blocks=5)
+    scheduler.add(request(0, 8, max_tokens=40))
+    assert len(scheduler.plan().admitted) == 1
+
+
+def test_admission_leaves_the_watermark_free():
+    scheduler = make(num_blocks=9)  # 32 positions, of which one block stays free
+    for serial in range(3):
+        scheduler.add(request(serial, 8, max_tokens=2))
+    assert len(scheduler.plan().admitted) == 2
+
+
+@pytest.mark.usefixtures("nobody_grows")
 def test_youngest_is_preempted_and_comes_back_with_its_output():
     scheduler = make(num_blocks=5, max_rows=2)  # 16 positions
     arrivals = Arrivals(scheduler.ledger)

@@ -81,6 +81,7 @@ def soak(llm: LLM, jobs: list[Job], rng: np.random.Generator) -> tuple[dict[int,
 
 
 @pytest.mark.parametrize(("config", "blocks", "preemptions"), [("tiny", 56, 10), ("tiny-mistral", 24, 1)])
+@pytest.mark.usefixtures("nobody_grows")
 def test_soak(config, blocks, preemptions):
     jobs = draw_jobs(np.random.default_rng(7))
     expected = lone_runs(jobs, config)

@@ -101,6 +101,7 @@ def run(seed: int) -> tuple[dict[int, list[int]], dict[int, list[int]], int]:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.usefixtures("nobody_grows")
 def test_ids_are_those_of_lone_runs(seed):
     found, expected, preemptions = run(seed)
     assert found == expected
