@@ -25,7 +25,7 @@ from pathlib import Path
 
 FK = ("-m", "fastkernels")
 HERE = Path(__file__).parent
-VLLM_PATH = "~/site-vllm"  # where vLLM's packages are looked for first
+VLLM = ("--vllm-path", "~/site-vllm")  # where vLLM's packages are looked for first
 # What an interrupted run may take to end its workers and write its report.
 ENDING_S = 90
 
@@ -70,7 +70,7 @@ def _eval(name: str, seconds: int, *workloads: str) -> Part:
 
 def _vs_vllm(workloads: str, seconds: int) -> Part:
     name = "vs_vllm_llama_" + workloads.replace("-", "_").replace(",", "_")
-    flags = ("--vllm-path", VLLM_PATH, "--workloads", workloads)
+    flags = (*VLLM, "--workloads", workloads)
     return Part(name, seconds, (str(HERE / "vs_vllm.py"), *flags, "--out"))
 
 
@@ -108,12 +108,12 @@ VS_REFERENCE = {
     "jamba": 450,
     "flux": 700,
 }
-# Each after a run as long, on both sides, with 100 s to start them.
+# Each after a run as long, on both sides, with 195 s to start them.
 VS_VLLM = {
-    "decode-heavy": 480,
-    "prefill-heavy": 380,
-    "balanced": 290,
-    "single-request,fixed-batch-32": 130,
+    "decode-heavy": 530,
+    "prefill-heavy": 460,
+    "balanced": 360,
+    "single-request,fixed-batch-32": 235,
 }
 JOBS: dict[str, Job] = {
     "self_test_llama": Job((*LLAMA_L1, *LLAMA.values()), (*FK, "merge")),
@@ -156,6 +156,10 @@ JOBS: dict[str, Job] = {
         (str(HERE / "vs_vllm.py"), "--join"),
         "--out",
     ),
+    "mixtral_vs_vllm": _program(
+        "mixtral_vs_vllm", 400, "mixtral", "--reference", "vllm", *VLLM, program="vs_reference"
+    ),
+    "agreement_llama": _program("agreement_llama", 120, "llama", program="agreement"),
     "gate_trials": _program("gate_trials", 1500, "--times", "20"),
 }
 

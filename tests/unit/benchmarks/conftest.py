@@ -26,3 +26,9 @@ def vs_vllm(monkeypatch) -> ModuleType:
 def run_all(monkeypatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module("run_all")
+
+
+@pytest.fixture
+def agreement(monkeypatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("agreement")
