@@ -36,12 +36,12 @@ def apart(model: nn.Module) -> Iterator[None]:
     """The modules of `model` call their parts one by one in the body."""
     fusing = [module for module in model.modules() if vars(module).get("fuses") is True]
     for module in fusing:
-        module.fuses = False
+        vars(module)["fuses"] = False
     try:
         yield
     finally:
         for module in fusing:
-            module.fuses = True
+            vars(module)["fuses"] = True
 
 
 def add_and_norm(x_TD: Tensor, residual_TD: Tensor, norm: Any, fuses: bool) -> tuple[Tensor, Tensor]:
