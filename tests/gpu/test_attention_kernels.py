@@ -9,6 +9,7 @@ from fastkernels import kernels
 from fastkernels.errors import KernelError
 from fastkernels.kernels import registered
 from fastkernels.kernels.plans import plan_scope
+from tests import rope_store_case
 from tests.attention_case import AttentionCase, attention_case
 
 pytestmark = [
@@ -286,6 +287,38 @@ def test_store_kv(impl):
             flat = cache.flatten(0, 1)
             assert torch.equal(flat[slots], stored)
             assert flat.isnan().flatten(1).all(1).sum() == len(flat) - num_tokens
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("impl", registered["rope_store_kv"].names)
+def test_rope_store_kv(impl, dtype):
+    """A decode step, a prefill, half of the dimensions, odd sizes: captured, then replayed to other slots."""
+    shapes = ((1, 32, 8, 128, 128), (32, 32, 8, 128, 128), (300, 32, 8, 128, 64), (33, 6, 3, 40, 20))
+    for shape in shapes:
+        args = rope_store_case.make(shape, dtype, "cuda", block_size=16)
+        out = []
+        graph = captured(lambda: out.append(kernels.rope_store_kv(*args, impl=impl)))  # noqa: B023
+        args[7].copy_(args[7].flip(0))
+        for cache in args[5:7]:
+            cache.fill_(torch.nan)
+        wanted = rope_store_case.expected(args, None if impl == "parts" else impl)
+        graph.replay()
+        rope_store_case.same((out[-1], *args[5:7]), wanted)
+
+
+def test_rope_store_kv_into_the_end_of_a_large_cache():
+    """Offsets of 64 bits: caches of more than 2^31 elements."""
+    args = list(rope_store_case.make((20_000, 8, 2, 128, 128), torch.bfloat16, "cuda", block_size=16))
+    blocks = 2**31 // (16 * 2 * 128) + 2
+    if torch.cuda.mem_get_info()[0] < 1.3 * 2 * 2 * 2**31:
+        pytest.skip("needs 11 GB of device memory")
+    args[5:7] = (torch.zeros(blocks, 16, 2, 128, dtype=torch.bfloat16, device="cuda") for _ in "kv")
+    args[7] += 16 * (blocks - 1 - int(args[7].max()) // 16)
+    wanted = kernels.rope(*args[:3], args[4], impl="triton")
+    query = kernels.rope_store_kv(*args, impl="triton")
+    found = (cache.flatten(0, 1)[args[7]] for cache in args[5:7])
+    rope_store_case.same((query, *found), (*wanted, args[3]))
+    assert args[5][-1].any()
 
 
 def test_store_kv_under_inductor():

@@ -33,6 +33,7 @@ from fastkernels.kernels.resize_grid import resize_grid
 from fastkernels.kernels.rms_norm import add_rms_norm, rms_norm
 from fastkernels.kernels.rope import rope, rotary_table
 from fastkernels.kernels.rope_pairs import rope_pairs
+from fastkernels.kernels.rope_store_kv import rope_store_kv
 from fastkernels.kernels.sample import sample
 from fastkernels.kernels.selective_scan import selective_scan, selective_state_update
 from fastkernels.kernels.sinusoidal import sinusoidal
@@ -80,6 +81,7 @@ __all__ = [
     "rms_norm",
     "rope",
     "rope_pairs",
+    "rope_store_kv",
     "rotary_table",
     "sample",
     "selective_scan",

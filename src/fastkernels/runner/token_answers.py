@@ -13,7 +13,7 @@ from fastkernels.runner.answers import Comparison
 from fastkernels.runner.sides import Side, SideFailure, SideHandle, Sides
 from fastkernels.score import calibrate
 
-NOISE_KERNELS = ("rms_norm", "add_rms_norm", "glu", "rope")
+NOISE_KERNELS = ("rms_norm", "add_rms_norm", "glu", "rope", "rope_store_kv")
 NOISE_CHUNK: dict[Size, int] = {"tiny": 48, "full": 1024}
 TOP_LOGPROBS = 20  # positions keep this many for the KL bound
 AUDITED_REQUESTS = 8  # of each workload's timed output, replayed by the baseline

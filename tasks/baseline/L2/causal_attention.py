@@ -6,7 +6,7 @@
     y = attention(q, k, v) Wo^T
 
 T tokens, D hidden, H query heads, J kv heads, K head size; scale 1/sqrt(K). Rounded to the dtype of x after
-each line.
+each line. Rotating and storing are one kernel where both are the baseline's own; it rounds as they do.
 Mirrors vllm.model_executor.models.llama.LlamaAttention, qwen2.Qwen2Attention (qkv_bias),
 qwen3.Qwen3Attention (qk_norm_eps) and the attention of jamba.JambaAttentionDecoderLayer (no rope).
 """
@@ -16,6 +16,10 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
+
+from fastkernels import kernels
+from fastkernels.nn.context import step
+from fastkernels.nn.fusion import itself_of_the_baseline, of_the_baseline
 
 from ..L1.rms_norm import RMSNorm
 from ..L1.rope import RotaryEmbedding
@@ -47,6 +51,12 @@ class CausalAttention(nn.Module):
         )
         self.attn = PagedAttention(num_heads, head_size, head_size**-0.5, num_kv_heads, window)
         self.o_proj = RowParallelLinear(num_heads * head_size, hidden_size)
+        # What attends in self.attn is called either way.
+        self.fuses = (
+            self.rotary_emb is not None
+            and itself_of_the_baseline(self.attn)
+            and of_the_baseline(self.rotary_emb, self.attn.store)
+        )
 
     def forward(self, positions: Tensor, hidden_states: Tensor) -> Tensor:
         """positions [T], hidden_states [T, D] -> [T, D]"""
@@ -54,6 +64,17 @@ class CausalAttention(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             q = self.q_norm(q.view(-1, self.num_heads, self.head_size)).flatten(1)
             k = self.k_norm(k.view(-1, self.num_kv_heads, self.head_size)).flatten(1)
+        if self.fuses and not hidden_states.is_meta:
+            return self.o_proj(self.attn.attend(self._rotate_and_store(positions, q, k, v)))
         if self.rotary_emb is not None:
             q, k = self.rotary_emb(positions, q, k)
         return self.o_proj(self.attn(q, k, v))
+
+    def _rotate_and_store(self, positions: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The rotated query [T, H, K]; rotated keys, and values, are in the caches of self.attn then."""
+        assert self.rotary_emb is not None
+        q_THK, k_TJK, v_TJK = (x.view(x.shape[0], -1, self.head_size) for x in (q, k, v))
+        pools = self.attn.k_cache, self.attn.v_cache
+        slots_T = step().slots_GT[self.attn.group]
+        table_PR = self.rotary_emb.cos_sin_PR
+        return kernels.rope_store_kv(positions, q_THK, k_TJK, v_TJK, table_PR, *pools, slots_T)

@@ -36,15 +36,19 @@ class PagedAttention(CacheOwner):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """query [T, H*K], key and value [T, J*K] (rows may be strided) -> [T, H*K]. Writes the caches."""
-        now = step()
-        num_tokens, num_decodes = query.shape[0], now.num_decodes
-        k_cache, v_cache = self.k_cache, self.v_cache
-        tables_BM = now.block_tables_GBN[self.group]
+        num_tokens = query.shape[0]
         q_THK = query.view(num_tokens, self.num_heads, self.head_size)
         k_TJK = key.view(num_tokens, self.num_kv_heads, self.head_size)
         v_TJK = value.view(num_tokens, self.num_kv_heads, self.head_size)
-        self.store(k_TJK, v_TJK, k_cache, v_cache, now.slots_GT[self.group])
+        self.store(k_TJK, v_TJK, self.k_cache, self.v_cache, step().slots_GT[self.group])
+        return self.attend(q_THK)
 
+    def attend(self, q_THK: Tensor) -> Tensor:
+        """-> [T, H*K], over caches that hold the keys and values of the step's tokens already."""
+        now = step()
+        num_decodes = now.num_decodes
+        k_cache, v_cache = self.k_cache, self.v_cache
+        tables_BM = now.block_tables_GBN[self.group]
         if now.max_query_len == 0:
             o_THK = self.decode(q_THK, k_cache, v_cache, now.seq_lens_B, tables_BM, now.max_seq_len)
         elif num_decodes == 0:

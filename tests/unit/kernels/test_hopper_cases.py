@@ -16,6 +16,7 @@ from fastkernels.loader.inputs import trial_specs
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.roofline import meta_tensors
+from tests import rope_store_case
 from tests.unit.kernels.hopper import HOPPER, MOST_SHARED
 
 pytestmark = [
@@ -89,6 +90,8 @@ def test_every_triton_kernel_compiles_at_the_shapes_of_real_models(compiled, mon
     for width in (1152, 1280):  # parts that become one kernel stay parts on meta tensors
         x_TD, w_D = (torch.empty(*s, width, dtype=torch.bfloat16, device="meta") for s in ((1500,), ()))
         launch("add_layer_norm", (x_TD, x_TD, w_D, w_D, 1e-5))
+    for shape in ((32, 32, 8, 128, 128), (32, 32, 8, 128, 64)):
+        launch("rope_store_kv", rope_store_case.make(shape, torch.bfloat16, "meta", block_size=16))
     assert set(ours) == launched
     assert len(compiled) > 30
     assert max(compiled.values()) <= MOST_SHARED

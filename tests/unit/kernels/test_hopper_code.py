@@ -21,6 +21,7 @@ from fastkernels.kernels.policy import interpreting
 from fastkernels.kernels.resize_grid import triton as resize_grid
 from fastkernels.kernels.rms_norm import triton as rms_norm
 from fastkernels.kernels.rope import triton as rope
+from fastkernels.kernels.rope_store_kv import triton as rope_store_kv
 from fastkernels.kernels.sample import narrowing
 from fastkernels.kernels.selective_scan import triton as selective_scan
 from fastkernels.kernels.softmax import triton as softmax
@@ -132,6 +133,15 @@ def test_rope(integer):
     types = {**BF16_ROWS, "cos_sin": "*fp32", "positions": f"*i{bits}"}
     constants = {"position_stride": 1, "H": 32, "J": 8, "K": 128, "R": 128, "HEADS": 8, "HALF": 64, "REST": 0}
     check(ptx(rope._rope, types, constants, 1024), scalar=f"b{bits}")
+
+
+def test_rope_store_kv():
+    """Into the cache, too, 16 bytes a thread."""
+    types = {**dict.fromkeys(("q", "k", "v", "q_out", "k_cache", "v_cache"), "*bf16"), "cos_sin": "*bf16",
+             "positions": "*i64", "slots": "*i64"}  # fmt: skip
+    constants = {"position_stride": 1, "slot_stride": 1, "H": 32, "J": 8, "K": 128, "R": 128, "P": 16,
+                 "HEADS": 8, "HALF": 64, "REST": 0, "WIDTH": 128}  # fmt: skip
+    check(ptx(rope_store_kv._rope_store, types, constants, 1024), scalar="b64")
 
 
 @pytest.mark.parametrize(("dim", "rows"), [(1152, 1), (4096, 1), (128, 8)])

@@ -21,6 +21,7 @@ ROW_WISE = [
 ]
 OTHERS = [
     "test_kv_cache.py",
+    "test_rope_store_kv.py",
     "test_prefill_attention.py",
     "test_decode_attention.py",
     "test_dense_attention.py",

@@ -1,4 +1,5 @@
-"""Parts become one kernel only where they are the baseline's own: in MLP and in layers with layer norms."""
+"""Parts become one kernel only where they are the baseline's own: in MLP, in layers with layer norms, and in
+attention that rotates and stores."""
 
 from __future__ import annotations
 
@@ -9,6 +10,10 @@ import torch
 
 from fastkernels import kernels
 from fastkernels.loader.overlay import Overlay
+from fastkernels.nn.cache import allocate
+from fastkernels.nn.context import use_step
+from fastkernels.nn.fusion import apart
+from tests.helpers import make_positions, make_step
 
 CANDIDATES = {
     "L1/linear.py": """
@@ -114,3 +119,99 @@ def test_who_walks_a_model_sees_every_part() -> None:
         part.register_forward_hook(lambda *_, name=name: seen.append(name))
     module(torch.empty(5, 8, device="meta"))
     assert {"fc1.linear", "activation_fn", "fc2.linear"} <= set(seen)
+
+
+ATTENTION = {
+    "L1/rope.py": """
+from fastkernels.baseline.L1.rope import RotaryEmbedding as Baseline
+
+class RotaryEmbedding(Baseline):
+    def forward(self, positions, query, key):
+        return query * 0, key
+""",
+    "L1/kv_cache.py": """
+from torch import nn
+
+class StoreKV(nn.Module):
+    def forward(self, key, value, k_cache, v_cache, slots):
+        v_cache.view(-1, *v_cache.shape[2:])[slots] = value * 0
+""",
+    "L2/paged_attention.py": """
+from fastkernels.baseline.L2.paged_attention import PagedAttention as Baseline
+
+class PagedAttention(Baseline):
+    def forward(self, query, key, value):
+        return super().forward(query, key, value) * 0
+""",
+    "L1/prefill_attention.py": """
+from fastkernels.baseline.L1.prefill_attention import PrefillAttention as Baseline
+
+class PrefillAttention(Baseline):
+    def forward(self, *args):
+        return super().forward(*args) * 0
+""",
+}
+BATCH = [1, 1, 6, 4], [9, 2, 6, 11]
+
+
+def attention(overlay: Overlay, rotary: bool = True, **options) -> torch.nn.Module:
+    """Grouped heads, a partial rotation, norms of heads unless told otherwise."""
+    rope = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5} if rotary else None
+    return filled(
+        overlay.load("L2.causal_attention").CausalAttention(
+            16, 4, 2, 8, 64, rope, **{"qk_norm_eps": 1e-6, **options}
+        )
+    )
+
+
+def attended(module: torch.nn.Module) -> tuple[torch.Tensor, ...]:
+    """The output and both caches after one step."""
+    pools = allocate(module, 40, 4, torch.float32, "cpu")
+    hidden = torch.randn(sum(BATCH[0]), 16, generator=torch.Generator().manual_seed(1))
+    with use_step(make_step(*BATCH, 4, 40, torch.Generator().manual_seed(0))), torch.inference_mode():
+        return module(make_positions(*BATCH), hidden), *pools.values()
+
+
+@pytest.fixture
+def fused_calls(monkeypatch) -> list[int]:
+    called, fused = [], kernels.rope_store_kv
+    monkeypatch.setattr(kernels, "rope_store_kv", lambda *args: called.append(1) or fused(*args))
+    return called
+
+
+@pytest.mark.parametrize("options", [{}, {"qk_norm_eps": None, "qkv_bias": True, "window": 5}])
+def test_rotating_and_storing(options: dict, fused_calls: list[int]) -> None:
+    module = attention(Overlay.over_baseline(), **options)
+    found = attended(module)
+    assert len(fused_calls) == 1
+    with apart(module):
+        assert not module.fuses
+        wanted = attended(module)
+    assert module.fuses
+    assert len(fused_calls) == 1
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("file", ATTENTION)
+def test_a_candidate_in_attention_runs(file: str, tmp_path: Path, fused_calls: list[int]) -> None:
+    """What attends is no part of the kernel: beside a candidate for it, rotating and storing stay one."""
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.write_text(ATTENTION[file])
+    theirs = attended(attention(Overlay.over_baseline([tmp_path])))
+    assert len(fused_calls) == (file == "L1/prefill_attention.py")
+    ours = attended(attention(Overlay.over_baseline()))
+    assert not torch.allclose(ours[0], theirs[0])
+
+
+def test_attention_without_rotation_stores_by_itself(fused_calls: list[int]) -> None:
+    module = attention(Overlay.over_baseline(), rotary=False)
+    attended(module)
+    assert not fused_calls
+
+
+def test_apart_leaves_other_attributes_of_the_name_alone() -> None:
+    module = torch.nn.Linear(2, 2)
+    module.fuses = 3
+    with apart(module):
+        assert module.fuses == 3

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from fastkernels.audit.subject import Change, Draw, Subject
+from fastkernels.nn.fusion import apart
 
 
 class Call(NamedTuple):
@@ -22,7 +23,7 @@ def watched(subject: Subject, draw: Draw) -> dict[str, Call]:
 
     @contextlib.contextmanager
     def watching(module: nn.Module) -> Iterator[None]:
-        with contextlib.ExitStack() as hooks:
+        with apart(module), contextlib.ExitStack() as hooks:
             for name, part in module.named_modules():
                 handle = part.register_forward_hook(_noting(calls, name))
                 hooks.callback(handle.remove)

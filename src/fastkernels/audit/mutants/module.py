@@ -23,6 +23,7 @@ from fastkernels.audit.mutants.calls import Call, task_of
 from fastkernels.audit.mutants.outputs import WRONG_SCALE
 from fastkernels.audit.subject import Change, NotApplicable, Subject
 from fastkernels.loader.materialize import parameters
+from fastkernels.nn.fusion import apart
 
 Around = Callable[[nn.Module], contextlib.AbstractContextManager[object]]
 
@@ -128,7 +129,7 @@ def _without_argument(part: str, index: int) -> Around:
         def hook(owner: nn.Module, arguments: Any) -> Any:
             return (*arguments[:index], torch.zeros_like(arguments[index]), *arguments[index + 1 :])
 
-        return _hooked(module.get_submodule(part).register_forward_pre_hook(hook))
+        return _hooked(module, module.get_submodule(part).register_forward_pre_hook(hook))
 
     return changed
 
@@ -138,7 +139,7 @@ def _left_out(part: str) -> Around:
         def hook(owner: nn.Module, arguments: Any, result: Any) -> Any:
             return _in_place_of(arguments, result)
 
-        return _hooked(module.get_submodule(part).register_forward_hook(hook))
+        return _hooked(module, module.get_submodule(part).register_forward_hook(hook))
 
     return changed
 
@@ -161,8 +162,9 @@ def _alike(one: Tensor, other: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _hooked(handle: Any) -> Iterator[None]:
+def _hooked(module: nn.Module, handle: Any) -> Iterator[None]:
     try:
-        yield
+        with apart(module):
+            yield
     finally:
         handle.remove()

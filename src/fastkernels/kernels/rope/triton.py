@@ -8,6 +8,8 @@ T tokens · H query heads · J key heads · K head dim · R rotated dims
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -24,10 +26,27 @@ def unsupported(
     return checks.not_float32_compute(cos_sin_PR) or checks.not_float32_compute(q_THK, k_TJK)
 
 
+class Tiles(NamedTuple):
+    """What one program takes: `heads` heads of a token, their halves and what is not rotated in powers of
+    two."""
+
+    heads: int
+    half: int
+    rest: int
+
+    @classmethod
+    def of(cls, q_heads: int, k_heads: int, head_dim: int, rotated: int) -> Tiles:
+        half = power_of_two(rotated // 2)
+        rest = power_of_two(head_dim - rotated) if head_dim > rotated else 0
+        # No more heads than the keys have (or the queries, if fewer), so that no tile is mostly masked.
+        heads = min(power_of_two(min(q_heads, k_heads)), max(1, TILE_ELEMENTS // (2 * half)))
+        return cls(heads, half, rest)
+
+
 @triton.jit
-def _rotate_heads(x, out, cos_sin, head, heads,
-                  K: tl.constexpr, R: tl.constexpr, stride_h,
-                  HEADS: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr):  # fmt: skip
+def rotate_heads(x, out, cos_sin, head, heads,
+                 K: tl.constexpr, R: tl.constexpr, stride_h, out_stride_h,
+                 HEADS: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr):  # fmt: skip
     h = head + tl.arange(0, HEADS)
     d = tl.arange(0, HALF)
     mask = (h < heads)[:, None] & (d < R // 2)[None, :]
@@ -36,7 +55,7 @@ def _rotate_heads(x, out, cos_sin, head, heads,
     cos = tl.load(table, mask=mask, other=0.0).to(tl.float32)
     sin = tl.load(table + R // 2, mask=mask, other=0.0).to(tl.float32)
     read = x + h[:, None] * stride_h + d[None, :]
-    write = out + h[:, None] * K + d[None, :]
+    write = out + h[:, None] * out_stride_h + d[None, :]
     first = tl.load(read, mask=mask, other=0.0).to(tl.float32)
     second = tl.load(read + R // 2, mask=mask, other=0.0).to(tl.float32)
     tl.store(write, (first * cos - second * sin).to(out.dtype.element_ty), mask=mask)
@@ -45,7 +64,7 @@ def _rotate_heads(x, out, cos_sin, head, heads,
         r = R + tl.arange(0, REST)
         keep = (h < heads)[:, None] & (r < K)[None, :]
         value = tl.load(x + h[:, None] * stride_h + r[None, :], mask=keep)
-        tl.store(out + h[:, None] * K + r[None, :], value, mask=keep)
+        tl.store(out + h[:, None] * out_stride_h + r[None, :], value, mask=keep)
 
 
 @triton.jit
@@ -59,11 +78,11 @@ def _rope(positions, q, k, cos_sin, q_out, k_out,
     tile = tl.program_id(0) % TILES
     row = cos_sin + tl.load(positions + t * position_stride).to(tl.int64) * table_stride
     if tile < Q_TILES:
-        _rotate_heads(q + t * q_stride_t, q_out + t * (H * K), row, tile * HEADS, H,
-                      K, R, q_stride_h, HEADS, HALF, REST)  # fmt: skip
+        rotate_heads(q + t * q_stride_t, q_out + t * (H * K), row, tile * HEADS, H,
+                     K, R, q_stride_h, K, HEADS, HALF, REST)  # fmt: skip
     else:
-        _rotate_heads(k + t * k_stride_t, k_out + t * (J * K), row, (tile - Q_TILES) * HEADS, J,
-                      K, R, k_stride_h, HEADS, HALF, REST)  # fmt: skip
+        rotate_heads(k + t * k_stride_t, k_out + t * (J * K), row, (tile - Q_TILES) * HEADS, J,
+                     K, R, k_stride_h, K, HEADS, HALF, REST)  # fmt: skip
 
 
 def rope(positions_T: Tensor, q_THK: Tensor, k_TJK: Tensor, cos_sin_PR: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,15 +91,12 @@ def rope(positions_T: Tensor, q_THK: Tensor, k_TJK: Tensor, cos_sin_PR: Tensor) 
     q_out, k_out = q_THK.new_empty(q_THK.shape), k_TJK.new_empty(k_TJK.shape)
     if tokens == 0:
         return q_out, k_out
-    half = power_of_two(rotated // 2)
-    rest = power_of_two(head_dim - rotated) if head_dim > rotated else 0
-    # No more heads than the keys have (or the queries, if fewer), so that no tile is mostly masked.
-    heads = min(power_of_two(min(q_heads, k_heads)), max(1, TILE_ELEMENTS // (2 * half)))
-    tiles = ceil_div(q_heads, heads) + ceil_div(k_heads, heads)
+    tile = Tiles.of(q_heads, k_heads, head_dim, rotated)
+    tiles = ceil_div(q_heads, tile.heads) + ceil_div(k_heads, tile.heads)
     _rope[(tokens * tiles,)](
         positions_T, q_THK, k_TJK, cos_sin_PR, q_out, k_out,
         positions_T.stride(0), *q_THK.stride()[:2], *k_TJK.stride()[:2], cos_sin_PR.stride(0),
-        H=q_heads, J=k_heads, K=head_dim, R=rotated, HEADS=heads, HALF=half, REST=rest,
-        **warps(2 * heads * half),
+        H=q_heads, J=k_heads, K=head_dim, R=rotated,
+        HEADS=tile.heads, HALF=tile.half, REST=tile.rest, **warps(2 * tile.heads * tile.half),
     )  # fmt: skip
     return q_out, k_out
