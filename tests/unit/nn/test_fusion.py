@@ -1,4 +1,4 @@
-"""Parts become one kernel only where they are the baseline's own: in MLP, GatedMLP, layers with layer norms."""
+"""Parts become one kernel only where they are the baseline's own: in MLPs and in layers with layer norms."""
 
 from __future__ import annotations
 
