@@ -274,25 +274,31 @@ def activation_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
 # glu --------------------------------------------------------------------------------------------------------
 
 
+GATES = ("silu", "gelu", "gelu_tanh")
+
+
+def _gated(x: Tensor, activation: str) -> Tensor:
+    half = x.shape[-1] // 2
+    gate, up = x[..., :half].double(), x[..., half:].double()
+    if activation == "silu":
+        active = gate / (1 + torch.exp(-gate))
+    elif activation == "gelu":
+        active = gate / 2 * torch.erfc(-gate / math.sqrt(2))
+    else:
+        active = gate / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
+    return active * up
+
+
 def glu_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
     def answer(x: Tensor, activation: str) -> tuple[Tensor, ...]:
-        half = x.shape[-1] // 2
-        gate, up = x[..., :half].double(), x[..., half:].double()
-        if activation == "silu":
-            active = gate / (1 + torch.exp(-gate))
-        elif activation == "gelu":
-            active = gate / 2 * torch.erfc(-gate / math.sqrt(2))
-        else:
-            active = gate / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
-        return (active * up,)
+        return (_gated(x, activation),)
 
     def make(t: int, f: int, activation: str, scale: float = 1.0) -> Callable[[torch.dtype], Arguments]:
         return lambda dt: (randn(t, 2 * f, dtype=dt, scale=scale), activation)
 
-    kinds = ("silu", "gelu", "gelu_tanh")
     return [
-        *(KernelCase("glu", f"{a}-T{t}-F{f}", make(t, f, a), answer) for t, f in shapes for a in kinds),
-        *(KernelCase("glu", f"{a}-steep", make(3, 32, a, 3.0), answer) for a in kinds),
+        *(KernelCase("glu", f"{a}-T{t}-F{f}", make(t, f, a), answer) for t, f in shapes for a in GATES),
+        *(KernelCase("glu", f"{a}-steep", make(3, 32, a, 3.0), answer) for a in GATES),
         KernelCase("glu", "columns", lambda dt: (randn(5, 96, dtype=dt)[:, 8:72], "silu"), answer),
         KernelCase("glu", "three-dimensions", lambda dt: (randn(2, 3, 40, dtype=dt), "silu"), answer),
     ]
@@ -417,6 +423,30 @@ def linear_cases(shapes: list[tuple[int, int, int]]) -> list[KernelCase]:
         *(KernelCase("linear", f"T{t}-K{k}-N{n}-bias", make(t, k, n, True), answer) for t, k, n in shapes),
         KernelCase("linear", "columns", columns, answer),
         KernelCase("linear", "two-strides", two_strides, answer),
+    ]
+
+
+def linear_glu_cases(shapes: list[tuple[int, int, int]]) -> list[KernelCase]:
+    """Shapes (T, D, F)."""
+
+    def answer(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> tuple[Tensor, ...]:
+        product = torch.einsum("...d,nd->...n", x.double(), weight.double())
+        return (_gated(product if bias is None else product + bias.double(), activation),)
+
+    def of_linear(case: KernelCase, activation: str) -> KernelCase:
+        return KernelCase(
+            "linear_glu", f"{activation}-{case.name}", lambda dt: (*case.make(dt), activation), answer
+        )
+
+    def two_strides(dt: torch.dtype) -> Arguments:
+        bias = randn(10, dtype=dt, seed=2)
+        weight = randn(10, 48, dtype=dt, seed=1, scale=32**-0.5)[:, 8:40]
+        return randn(2, 5, 96, dtype=dt)[:, 3:, 8:40], weight, bias, "silu"
+
+    cases = linear_cases([(t, d, 2 * f) for t, d, f in shapes])[: 2 * len(shapes)]  # without and with a bias
+    return [
+        *(of_linear(case, activation) for case in cases for activation in GATES),
+        KernelCase("linear_glu", "two-strides", two_strides, answer),
     ]
 
 

@@ -1,12 +1,14 @@
-"""Times of `linear` in Triton by tile, beside torch.nn.functional.linear, at the shapes of a decode step.
+"""Times of `linear` by tile, of `triton` and, for few rows, `gemv`, beside torch.nn.functional.linear, at the
+shapes of a decode step.
 
     TB/s = bytes of the weight / time of a call
 
 A captured CUDA graph calls once with each of several weights, together several times the L2 cache, so that
 every weight comes from memory; the time of a call is the median over replays / calls. A tile is timed only if
-its answer is within 1e-2 of float32 and repeats bitwise. First a coarse grid of tiles, then variations of the
-best of them. `--between` puts an elementwise kernel before every call, of PyTorch and of ours alike, as other
-kernels lie between the linears of a model: without it our calls overlap with each other, which flatters them.
+its answer is within 1e-2 of float32 and repeats bitwise. First the tiles of `gemv`, then a coarse grid of
+`triton`'s, then variations of the best of those. `--between` puts an elementwise kernel before every call, of
+PyTorch and of ours alike, as other kernels lie between the linears of a model: without it our calls overlap
+with each other, which flatters them.
 
 python benchmarks/sweeps/linear.py --seconds 540 --out sweep.json
 """
@@ -24,14 +26,17 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
+from fastkernels.kernels import gemv
 from fastkernels.kernels.launch import ceil_div, multiprocessors
+from fastkernels.kernels.linear import gemv as linear_gemv
 from fastkernels.kernels.linear import triton as ours
 from fastkernels.kernels.linear.triton import Tile
 from fastkernels.measure.environment import environment
 
 SHAPES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096))  # outputs, inputs
-ROWS = (1, 8, 16, 32)
+ROWS = (1, 2, 4, 8, 16, 32)
 COLD_BYTES = 300e6  # of weights in a graph: five times the 60 MB of L2
 FEWEST_CALLS = 2  # weights beyond COLD_BYTES are cold by themselves
 REPLAYS = 25
@@ -39,6 +44,8 @@ LIMIT = 1e-2  # relative to the norm of the answer
 SHARED_BYTES = 227 * 1024  # of a processor
 COARSE = ((16, 256), (32, 128), (32, 256), (64, 64), (64, 128), (64, 256), (128, 64), (128, 128))
 SPLITS = (1, 2, 3, 4, 6, 8)
+GEMV = [gemv.Tile(n, k, w) for n in (2, 4, 8) for k in (512, 1024, 2048, 4096) for w in (1, 2, 4, 8)]
+ELEMENTS_OF_A_THREAD = (16, 128)  # fewer leave too little on its way, more do not fit in registers
 PROGRAMS = (0.75, 4.0)  # of the processors: fewer leave memory idle, more have no need of splits
 BEST, PRINTED = 3, 4
 COARSE_SHARE = 0.75  # of the time
@@ -47,7 +54,7 @@ COARSE_SHARE = 0.75  # of the time
 class Timed(NamedTuple):
     us: float
     name: str
-    tile: Tile | None
+    tile: Tile | gemv.Tile | None
 
 
 def stages_that_fit(outputs: int, inputs: int, rows: int) -> set[int]:
@@ -73,6 +80,13 @@ def grid(rows: int, outputs: int, processors: int) -> Iterator[Tile]:
                 continue
             for stages in sorted(stages_that_fit(height, width, rows), reverse=True):
                 yield Tile(height, width, splits, stages, warps=4, ahead=4)
+
+
+def gemv_tiles(rows: int) -> Iterator[gemv.Tile]:
+    least, most = ELEMENTS_OF_A_THREAD
+    for tile in GEMV if rows <= gemv.MOST_ROWS else ():
+        if least <= tile.outputs * tile.inputs // (32 * tile.warps) <= most:
+            yield tile
 
 
 def variations(tile: Tile) -> Iterator[Tile]:
@@ -133,32 +147,35 @@ def sweep(rows: int, weights: list[Tensor], seconds: float, with_between: bool) 
     library = graph_time_us(lambda weight: torch.nn.functional.linear(x, weight), weights, between)
     timed, tried, reasons = [Timed(library, "torch", None)], set(), {}
 
-    def attempt(tiles: Iterator[Tile], until: float) -> None:
+    def attempt(name: str, launch: Callable, tiles: Iterator[Tile | gemv.Tile], until: float) -> None:
         for tile in tiles:
             if time.monotonic() - begun > until:
                 return
-            if tile in tried or tile.stages < 2:
+            if tile in tried or (isinstance(tile, Tile) and tile.stages < 2):
                 continue
             tried.add(tile)
-            call = lambda weight, tile=tile: ours.launch(x, weight, None, tile)
+            call = lambda weight, tile=tile: launch(x, weight, None, tile)
             if reason := refused(call, weights[0], expected):
                 reasons[str(tuple(tile))] = reason
             else:
-                timed.append(Timed(graph_time_us(call, weights, between), "triton", tile))
+                timed.append(Timed(graph_time_us(call, weights, between), name, tile))
 
-    attempt(coarse(rows, inputs, outputs, multiprocessors(x.device)), COARSE_SHARE * seconds)
-    for _, tile in sorted((t.us, t.tile) for t in timed if t.tile)[:BEST]:
-        attempt(variations(tile), seconds)
+    tiles = coarse(rows, inputs, outputs, multiprocessors(x.device))
+    attempt("gemv", linear_gemv.launch, gemv_tiles(rows), COARSE_SHARE * seconds)
+    attempt("triton", ours.launch, tiles, COARSE_SHARE * seconds)
+    for _, tile in sorted((t.us, t.tile) for t in timed if isinstance(t.tile, Tile))[:BEST]:
+        attempt("triton", ours.launch, variations(tile), seconds)
     return sorted(timed, key=lambda t: t.us), reasons
 
 
-def show(rows: int, outputs: int, inputs: int, timed: list[Timed], reasons: dict, chosen: Tile) -> None:
+def show(rows: int, outputs: int, inputs: int, timed: list[Timed], reasons: dict, processors: int) -> None:
+    chosen = (ours.tile_of(rows, inputs, outputs, processors), gemv.tile_of(rows, inputs, outputs))
     print(f"\nrows {rows} N {outputs} K {inputs}: {len(timed) - 1} tiles timed, {len(reasons)} refused")
     mine = [t for t in timed if t.tile]
-    now = [t for t in mine if t.tile == chosen and t not in mine[:PRINTED]]
+    now = [t for t in mine if t.tile in chosen and t not in mine[:PRINTED]]
     for t in [t for t in timed if not t.tile] + mine[:PRINTED] + now:
-        mark = " <- the table's" if t.tile == chosen else ""
-        print(f"  {t.us:8.2f} us {2e-6 * outputs * inputs / t.us:5.2f} TB/s  {t.tile or t.name}{mark}")
+        mark = " <- the table's" if t.tile in chosen else ""
+        print(f"  {t.us:8.2f} us {2e-6 * outputs * inputs / t.us:5.2f} TB/s  {t.name} {t.tile or ''}{mark}")
     for tile, reason in list(reasons.items())[:2]:
         print(f"  refused {tile}: {reason}", flush=True)
 
@@ -186,12 +203,15 @@ def main() -> None:
             calls = max(FEWEST_CALLS, ceil_div(int(COLD_BYTES), 2 * outputs * inputs))
             weights.clear()  # their memory is needed
             weights += [
-                torch.randn(outputs, inputs, device="cuda", dtype=torch.bfloat16) * inputs**-0.5
+                # A parameter, as in a model: what loads weights early does so only of these.
+                Parameter(
+                    torch.randn(outputs, inputs, device="cuda", dtype=torch.bfloat16) * inputs**-0.5, False
+                )
                 for _ in range(calls)
             ]
         left = arguments.seconds - (time.monotonic() - begun)
         timed, reasons = sweep(rows, weights, left / (len(problems) - done), arguments.between)
-        show(rows, outputs, inputs, timed, reasons, ours.tile_of(rows, inputs, outputs, processors))
+        show(rows, outputs, inputs, timed, reasons, processors)
         shape = {"rows": rows, "outputs": outputs, "inputs": inputs}
         found += [{**shape, "us": t.us, "name": t.name, "tile": t.tile and tuple(t.tile)} for t in timed]
         if arguments.out:  # what is known so far

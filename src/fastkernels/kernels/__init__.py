@@ -24,6 +24,7 @@ from fastkernels.kernels.kv_cache import store_kv
 from fastkernels.kernels.layer_norm import add_layer_norm, layer_norm
 from fastkernels.kernels.linear import linear
 from fastkernels.kernels.linear_activation import linear_activation
+from fastkernels.kernels.linear_glu import linear_glu
 from fastkernels.kernels.log_mel import log_mel, mel_filters
 from fastkernels.kernels.max_pool2d import max_pool2d
 from fastkernels.kernels.modulated_layer_norm import modulated_layer_norm
@@ -67,6 +68,7 @@ __all__ = [
     "layer_norm",
     "linear",
     "linear_activation",
+    "linear_glu",
     "log_mel",
     "max_pool2d",
     "mel_filters",

@@ -13,6 +13,9 @@ from typing import Any
 
 from fastkernels.kernels import policy
 
+# What implementations in Triton are called: its interpreter runs them on a CPU, too.
+IN_TRITON = ("triton", "gemv")
+
 skipped: Counter[tuple[str, str, str]] = Counter()  # (kernel, implementation, reason) -> calls
 
 
@@ -45,7 +48,7 @@ class Implementation:
 
     def not_here(self, device: str) -> str | None:
         """Why this implementation can serve no call at all on this kind of device, or None."""
-        if device not in self.devices and not (self.name == "triton" and policy.interpreting()):
+        if device not in self.devices and not (self.name in IN_TRITON and policy.interpreting()):
             return f"needs {' or '.join(self.devices)}, not {device}"
         return self.missing
 

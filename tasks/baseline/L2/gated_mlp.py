@@ -3,13 +3,17 @@
     y = (act(x Wg^T) * (x Wu^T)) Wd^T
 
 T tokens, D hidden, F intermediate; Wg and Wu [F, D] are one packed weight [2F, D], gate first, Wd [D, F].
-activation: silu, gelu, gelu_tanh. Rounded to the dtype of x after each product and after the activation.
+activation: silu, gelu, gelu_tanh. Rounded to the dtype of x after the activation, after the last product and,
+where the first product and the activation are not one kernel, after the first.
 Mirrors vllm.model_executor.models.llama.LlamaMLP (also Qwen2MLP, MistralMLP, GemmaMLP).
 """
 
 from __future__ import annotations
 
 from torch import Tensor, nn
+
+from fastkernels import kernels
+from fastkernels.nn.fusion import of_the_baseline
 
 from ..L1.glu import GeluAndMul, SiluAndMul
 from .parallel_linear import MergedColumnParallelLinear, RowParallelLinear
@@ -23,9 +27,14 @@ class GatedMLP(nn.Module):
         self.gate_up_proj = MergedColumnParallelLinear(hidden_size, [intermediate_size] * 2, bias)
         self.act_fn = _activation(activation)
         self.down_proj = RowParallelLinear(intermediate_size, hidden_size, bias)
+        self.activation = activation
+        self.fuses = of_the_baseline(self.gate_up_proj, self.act_fn)
 
     def forward(self, x: Tensor) -> Tensor:
         """[T, D] -> [T, D]"""
+        if self.fuses and not x.is_meta:
+            first = self.gate_up_proj.linear
+            return self.down_proj(kernels.linear_glu(x, first.weight, first.bias, self.activation))
         return self.down_proj(self.act_fn(self.gate_up_proj(x)))
 
 

@@ -14,7 +14,9 @@ TORCH = pytest.param("torch", id="torch")
 TRITON = pytest.param(
     "triton", id="triton", marks=pytest.mark.skipif(not interpreting(), reason="runs in test_interpreted.py")
 )
+GEMV = pytest.param("gemv", id="triton-gemv", marks=TRITON.marks)
 
 # Triton 3.6 and 3.7 interpret a conversion to bfloat16 as truncation, twice the error of rounding; float16
 # they round.
-DTYPES = [torch.float32, torch.float16 if interpreting() else torch.bfloat16]
+TRITON_DTYPE = torch.float16 if interpreting() else torch.bfloat16
+DTYPES = [torch.float32, TRITON_DTYPE]

@@ -3,6 +3,8 @@
 The full-size cases run on meta tensors, and what they would launch is compiled instead.
 """
 
+from functools import partial
+
 import pytest
 import torch
 from triton.backends.compiler import GPUTarget
@@ -11,6 +13,7 @@ from triton.runtime.jit import JITFunction
 
 from fastkernels import registry
 from fastkernels.kernels.base import observe, registered
+from fastkernels.kernels.choice import IN_TRITON
 from fastkernels.kernels.policy import interpreting
 from fastkernels.loader.inputs import trial_specs
 from fastkernels.loader.materialize import bind, build_module
@@ -70,15 +73,18 @@ def on_a_hopper(module, monkeypatch) -> None:
 
 
 def test_every_triton_kernel_compiles_at_the_shapes_of_real_models(compiled, monkeypatch) -> None:
-    ours = {name: i for name, k in registered.items() if (i := k.implementation("triton"))}
+    ours = {
+        (name, i.name): i for name, k in registered.items() for i in k.implementations if i.name in IN_TRITON
+    }
     for implementation in ours.values():
         on_a_hopper(implementation.loaded, monkeypatch)
     launched = set()
 
     def launch(name, args) -> None:
-        if name in ours and not ours[name].why_not(name, args, "cuda"):
-            launched.add(name)
-            getattr(ours[name].loaded, name)(*args)
+        for (kernel, impl), implementation in ours.items():
+            if kernel == name and not implementation.why_not(name, args, "cuda"):
+                launched.add((kernel, impl))
+                getattr(implementation.loaded, name)(*args)
 
     baseline = Overlay.over_baseline()
     for task in (*registry.find_tasks(level=1), *registry.find_tasks(level=2)):
@@ -87,11 +93,15 @@ def test_every_triton_kernel_compiles_at_the_shapes_of_real_models(compiled, mon
             call = bind(module, case, meta_tensors(trial_specs(case, module)))
             with observe(launch), torch.inference_mode():
                 call.invoke()
-    for width in (1152, 1280):  # parts that become one kernel stay parts on meta tensors
-        x_TD, w_D = (torch.empty(*s, width, dtype=torch.bfloat16, device="meta") for s in ((1500,), ()))
+    # Parts that become one kernel stay parts on meta tensors.
+    empty = partial(torch.empty, dtype=torch.bfloat16, device="meta")
+    for width in (1152, 1280):
+        x_TD, w_D = empty(1500, width), empty(width)
         launch("add_layer_norm", (x_TD, x_TD, w_D, w_D, 1e-5))
     for shape in ((32, 32, 8, 128, 128), (32, 32, 8, 128, 64)):
         launch("rope_store_kv", rope_store_case.make(shape, torch.bfloat16, "meta", block_size=16))
+    for rows in (1, 2, 4):
+        launch("linear_glu", (empty(rows, 4096), torch.nn.Parameter(empty(28672, 4096)), None, "silu"))
     assert set(ours) == launched
     assert len(compiled) > 30
     assert max(compiled.values()) <= MOST_SHARED

@@ -8,6 +8,7 @@ import pytest
 import torch
 import triton
 
+from fastkernels.kernels import gemv
 from fastkernels.kernels.activation import triton as activation
 from fastkernels.kernels.causal_conv1d import triton as causal_conv1d
 from fastkernels.kernels.dense_attention import triton as dense_attention
@@ -16,7 +17,9 @@ from fastkernels.kernels.gla import triton as gla
 from fastkernels.kernels.glu import triton as glu
 from fastkernels.kernels.launch import warps
 from fastkernels.kernels.layer_norm import triton as layer_norm
+from fastkernels.kernels.linear import gemv as linear_gemv
 from fastkernels.kernels.linear import triton as linear
+from fastkernels.kernels.linear_glu import gemv as linear_glu
 from fastkernels.kernels.policy import interpreting
 from fastkernels.kernels.resize_grid import triton as resize_grid
 from fastkernels.kernels.rms_norm import triton as rms_norm
@@ -125,6 +128,45 @@ def test_linear(rows, outputs):
         assert found[count - 2 : count + 3] == [
             "st.global.v4", "bar.sync", "atom.global.gpu.acq_rel", "bar.sync", "ld.global.cg.v4"
         ]  # fmt: skip
+
+
+def gemv_code(kernel, rows: int, tile: gemv.Tile, **constants) -> tuple[set[str], set[str]]:
+    """Accesses to global memory before and after the wait for the kernel ahead."""
+    one_stride = {"inner": 1, "inner_stride": 0}
+    fixed = {"bias": None, "ROWS": rows, "INPUTS": tile.inputs, "OVERLAPS": True, **one_stride}
+    options = {"num_warps": tile.warps, "launch_pdl": True}
+    code = compiled(kernel, BF16_ROWS, {**fixed, **constants}, options).asm["ptx"]
+    assert ".local" not in code
+    before, wait, after = code.partition("griddepcontrol.wait")
+    assert wait
+    assert "griddepcontrol.launch_dependents" in before
+    return accesses(before), accesses(after)
+
+
+X = "ld.global.v4.b32"
+WEIGHT = "ld.global.L1::evict_first.L2::cache_hint.v4.b32"
+ANSWER = "st.global.b16"
+
+
+@pytest.mark.parametrize("tile", [gemv.COMMON, gemv.SMALL, gemv.TALL], ids=str)
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_linear_on_cuda_cores(rows, tile):
+    """A parameter's first tile is loaded before the kernel waits for the one before it, all of x after; by 16
+    bytes a thread, tails too."""
+    kernel, outputs = linear_gemv._multiply, {"OUTPUTS": tile.outputs}
+    early = gemv_code(kernel, rows, tile, EVEN=True, EARLY=True, **outputs)
+    assert early == ({WEIGHT}, {WEIGHT, X, ANSWER})
+    late = gemv_code(kernel, rows, tile, EVEN=True, EARLY=False, **outputs)
+    assert late == (set(), {WEIGHT, X, ANSWER})
+    tail = gemv_code(kernel, rows, tile, EVEN=False, EARLY=True, K=3 * tile.inputs - 512, **outputs)
+    assert tail == early
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_linear_glu(activation):
+    tile = gemv.COMMON
+    constants = {"PAIRS": tile.outputs // 2, "ACTIVATION": activation, "EVEN": True, "EARLY": True}
+    assert gemv_code(linear_glu._multiply, 1, tile, **constants) == ({WEIGHT}, {WEIGHT, X, ANSWER})
 
 
 @pytest.mark.parametrize("integer", [torch.int64, torch.int32])

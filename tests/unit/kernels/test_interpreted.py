@@ -17,6 +17,7 @@ ROW_WISE = [
         "softmax",
         "rope",
         "linear",
+        "linear_glu",
     )
 ]
 OTHERS = [

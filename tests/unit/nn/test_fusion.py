@@ -1,4 +1,4 @@
-"""Parts become one kernel only where they are the baseline's own: in MLP, in layers with layer norms, and in
+"""Parts become one kernel only where they are the baseline's own: in MLPs, in layers with layer norms, and in
 attention that rotates and stores."""
 
 from __future__ import annotations
@@ -34,17 +34,36 @@ class GELU(nn.Module):
     def forward(self, x):
         return x * 0
 """,
-    "L2/parallel_linear.py": """
-from fastkernels.baseline.L2.parallel_linear import ColumnParallelLinear as Baseline
+    "L1/glu.py": """
+from torch import nn
 
-class ColumnParallelLinear(Baseline):
+class SiluAndMul(nn.Module):
+    def forward(self, x):
+        return x[..., : x.shape[-1] // 2] * 0
+
+class GeluAndMul(nn.Module):
+    pass
+""",
+    "L2/parallel_linear.py": """
+from fastkernels.baseline.L2 import parallel_linear as baseline
+
+class ColumnParallelLinear(baseline.ColumnParallelLinear):
+    def forward(self, x):
+        return super().forward(x) * 0
+
+class MergedColumnParallelLinear(baseline.MergedColumnParallelLinear):
     def forward(self, x):
         return super().forward(x) * 0
 """,
 }
+# Module -> its fused kernel, and the file of the activation between its products.
+KERNELS = {"mlp": "linear_activation", "gated_mlp": "linear_glu"}
+ACTIVATIONS = {"mlp": "L1/activation.py", "gated_mlp": "L1/glu.py"}
 
 
-def mlp(overlay: Overlay) -> torch.nn.Module:
+def mlp(overlay: Overlay, name: str = "mlp") -> torch.nn.Module:
+    if name == "gated_mlp":
+        return filled(overlay.load("L2.gated_mlp").GatedMLP(8, 24))
     return filled(overlay.load("L2.mlp").MLP(8, 24, "gelu_tanh"))
 
 
@@ -55,11 +74,12 @@ def filled(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
-def test_the_fused_kernel_is_what_the_parts_compute(monkeypatch) -> None:
-    module, x = mlp(Overlay.over_baseline()), torch.randn(5, 8)
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_fused_kernel_is_what_the_parts_compute(name: str, monkeypatch) -> None:
+    module, x = mlp(Overlay.over_baseline(), name), torch.randn(5, 8)
     called = []
-    fused = kernels.linear_activation
-    monkeypatch.setattr(kernels, "linear_activation", lambda *args: called.append(1) or fused(*args))
+    fused = getattr(kernels, KERNELS[name])
+    monkeypatch.setattr(kernels, KERNELS[name], lambda *args: called.append(1) or fused(*args))
     y = module(x)
     assert called
     module.fuses = False
@@ -67,12 +87,19 @@ def test_the_fused_kernel_is_what_the_parts_compute(monkeypatch) -> None:
     assert len(called) == 1
 
 
-@pytest.mark.parametrize("file", CANDIDATES)
-def test_a_candidate_in_the_place_of_a_part_runs(file: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        (name, file)
+        for name, own in ACTIVATIONS.items()
+        for file in ("L1/linear.py", own, "L2/parallel_linear.py")
+    ],
+)
+def test_a_candidate_in_the_place_of_a_part_runs(name: str, file: str, tmp_path: Path) -> None:
     path = tmp_path / file
     path.parent.mkdir(parents=True)
     path.write_text(CANDIDATES[file])
-    module, plain = mlp(Overlay.over_baseline([tmp_path])), mlp(Overlay.over_baseline())
+    module, plain = mlp(Overlay.over_baseline([tmp_path]), name), mlp(Overlay.over_baseline(), name)
     x = torch.randn(5, 8)
     assert not torch.allclose(module(x), plain(x))
 
@@ -112,13 +139,20 @@ def test_a_sum_and_its_norm(name: str, tmp_path: Path, monkeypatch) -> None:
     assert len(called) == 1
 
 
-def test_who_walks_a_model_sees_every_part() -> None:
-    module = mlp(Overlay.over_baseline()).to("meta")
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("mlp", {"fc1.linear", "activation_fn", "fc2.linear"}),
+        ("gated_mlp", {"gate_up_proj.linear", "act_fn", "down_proj.linear"}),
+    ],
+)
+def test_who_walks_a_model_sees_every_part(name: str, parts: set[str]) -> None:
+    module = mlp(Overlay.over_baseline(), name).to("meta")
     seen = []
-    for name, part in module.named_modules():
-        part.register_forward_hook(lambda *_, name=name: seen.append(name))
+    for path, part in module.named_modules():
+        part.register_forward_hook(lambda *_, path=path: seen.append(path))
     module(torch.empty(5, 8, device="meta"))
-    assert {"fc1.linear", "activation_fn", "fc2.linear"} <= set(seen)
+    assert parts <= set(seen)
 
 
 ATTENTION = {

@@ -23,6 +23,7 @@ _linear = Kernel(
         Implementation("cublas", f"{__name__}.torch", devices=("cuda",)),
         Implementation("torch", f"{__name__}.torch", devices=("cpu",)),
         Implementation("triton", f"{__name__}.triton"),
+        Implementation("gemv", f"{__name__}.gemv"),
     ),
     rows=lambda x_TK, *_: x_TK.numel() // x_TK.shape[-1],
 )
