@@ -42,7 +42,7 @@ class Tile(NamedTuple):
 
 # Found on one H200 with one row, cold weights, a graph and a kernel that neither overlapped the one ahead nor
 # loaded a tile ahead; more rows were not measured (benchmarks/sweeps/linear.py measures). A thread of each
-# has 16 KB / 128 of weights on its way, twice that with the next tile.
+# has 128 bytes of a tile on their way.
 COMMON = Tile(outputs=2, inputs=2048, warps=2)
 SMALL = Tile(outputs=4, inputs=1024, warps=2)  # for weights of up to 4096 x 4096
 TALL = Tile(outputs=4, inputs=2048, warps=4)  # for heads

@@ -84,7 +84,7 @@ def test_providers_are_one_job_each_with_reasons_for_those_that_cannot_run_here(
 
 def test_providers_of_a_task_without_kernels_is_an_error() -> None:
     with pytest.raises(UsageError, match="no kernels of its own"):
-        planned(targets=("gated_mlp",), providers=True)
+        planned(targets=("mamba_mixer",), providers=True)
 
 
 def test_nothing_to_judge_says_what_to_do(tmp_path: Path, monkeypatch) -> None:
