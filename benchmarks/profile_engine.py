@@ -74,7 +74,7 @@ def _parsed(text: str) -> TokenWorkload | None:
     if found is None:
         return None
     requests, prompt, output = map(int, found.groups())
-    return workload(text, requests, prompt, output, "full")
+    return workload(text.replace("/", "-"), requests, prompt, output, "full")
 
 
 def _profiled(ours: Side, given: Any, machine: Machine) -> tuple[dict[str, Any], list[dict[str, Any]]]:

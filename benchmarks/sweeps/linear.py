@@ -84,7 +84,7 @@ def grid(rows: int, outputs: int, processors: int) -> Iterator[Tile]:
 
 def gemv_tiles(rows: int) -> Iterator[gemv.Tile]:
     least, most = ELEMENTS_OF_A_THREAD
-    for tile in GEMV if rows <= gemv.MOST_ROWS else ():
+    for tile in GEMV if rows == 1 else ():
         if least <= tile.outputs * tile.inputs // (32 * tile.warps) <= most:
             yield tile
 
@@ -169,7 +169,7 @@ def sweep(rows: int, weights: list[Tensor], seconds: float, with_between: bool) 
 
 
 def show(rows: int, outputs: int, inputs: int, timed: list[Timed], reasons: dict, processors: int) -> None:
-    chosen = (ours.tile_of(rows, inputs, outputs, processors), gemv.tile_of(rows, inputs, outputs))
+    chosen = (ours.tile_of(rows, inputs, outputs, processors), gemv.tile_of(inputs))
     print(f"\nrows {rows} N {outputs} K {inputs}: {len(timed) - 1} tiles timed, {len(reasons)} refused")
     mine = [t for t in timed if t.tile]
     now = [t for t in mine if t.tile in chosen and t not in mine[:PRINTED]]

@@ -130,10 +130,9 @@ def test_linear(rows, outputs):
         ]  # fmt: skip
 
 
-def gemv_code(kernel, rows: int, tile: gemv.Tile, **constants) -> tuple[set[str], set[str]]:
+def gemv_code(kernel, tile: gemv.Tile, **constants) -> tuple[set[str], set[str]]:
     """Accesses to global memory before and after the wait for the kernel ahead."""
-    one_stride = {"inner": 1, "inner_stride": 0}
-    fixed = {"bias": None, "ROWS": rows, "INPUTS": tile.inputs, "OVERLAPS": True, **one_stride}
+    fixed = {"bias": None, "INPUTS": tile.inputs, "OVERLAPS": True}
     options = {"num_warps": tile.warps, "launch_pdl": True}
     code = compiled(kernel, BF16_ROWS, {**fixed, **constants}, options).asm["ptx"]
     assert ".local" not in code
@@ -148,25 +147,23 @@ WEIGHT = "ld.global.L1::evict_first.L2::cache_hint.v4.b32"
 ANSWER = "st.global.b16"
 
 
-@pytest.mark.parametrize("tile", [gemv.COMMON, gemv.SMALL, gemv.TALL], ids=str)
-@pytest.mark.parametrize("rows", [1, 2, 4])
-def test_linear_on_cuda_cores(rows, tile):
+def test_linear_on_cuda_cores():
     """A parameter's first tile is loaded before the kernel waits for the one before it, all of x after; by 16
     bytes a thread, tails too."""
-    kernel, outputs = linear_gemv._multiply, {"OUTPUTS": tile.outputs}
-    early = gemv_code(kernel, rows, tile, EVEN=True, EARLY=True, **outputs)
+    kernel, tile, outputs = linear_gemv._multiply, gemv.TILE, {"OUTPUTS": gemv.TILE.outputs}
+    early = gemv_code(kernel, tile, EVEN=True, EARLY=True, **outputs)
     assert early == ({WEIGHT}, {WEIGHT, X, ANSWER})
-    late = gemv_code(kernel, rows, tile, EVEN=True, EARLY=False, **outputs)
+    late = gemv_code(kernel, tile, EVEN=True, EARLY=False, **outputs)
     assert late == (set(), {WEIGHT, X, ANSWER})
-    tail = gemv_code(kernel, rows, tile, EVEN=False, EARLY=True, K=3 * tile.inputs - 512, **outputs)
+    tail = gemv_code(kernel, tile, EVEN=False, EARLY=True, K=3 * tile.inputs - 256, **outputs)
     assert tail == early
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
 def test_linear_glu(activation):
-    tile = gemv.COMMON
+    tile = gemv.TILE
     constants = {"PAIRS": tile.outputs // 2, "ACTIVATION": activation, "EVEN": True, "EARLY": True}
-    assert gemv_code(linear_glu._multiply, 1, tile, **constants) == ({WEIGHT}, {WEIGHT, X, ANSWER})
+    assert gemv_code(linear_glu._multiply, tile, **constants) == ({WEIGHT}, {WEIGHT, X, ANSWER})
 
 
 @pytest.mark.parametrize("integer", [torch.int64, torch.int32])
