@@ -29,6 +29,14 @@ class Standing(NamedTuple):
     policy: int
 
 
+def standing(pid: int) -> Standing | None:
+    """Of a process, or of the calling thread (0), which what it starts inherits (Linux; None elsewhere)."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    cores = frozenset(os.sched_getaffinity(pid))
+    return Standing(cores, os.getpriority(os.PRIO_PROCESS, pid), os.sched_getscheduler(pid))
+
+
 class Process:
     """A child of the judge that nobody else waits for."""
 
@@ -56,11 +64,8 @@ class Process:
             os.killpg(self.pid, number)
 
     def standing(self) -> Standing | None:
-        """What another process of the same user could change about it (Linux; None elsewhere)."""
-        if not hasattr(os, "sched_getaffinity"):
-            return None
-        cores = frozenset(os.sched_getaffinity(self.pid))
-        return Standing(cores, os.getpriority(os.PRIO_PROCESS, self.pid), os.sched_getscheduler(self.pid))
+        """What another process of the same user could change about it."""
+        return standing(self.pid)
 
     def end(self) -> None:
         """Kill the group, and collect all of it that are children of ours: also what a worker left behind

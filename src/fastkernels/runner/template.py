@@ -11,7 +11,7 @@ libraries only. A worker is the judge's own child, as if the judge had started i
 
 Variables that act when a program starts or imports are those of the template's start, so workers whose
 variables differ have different templates; those that name a worker's own folders are set after the fork.
-Forked workers share the layout of their memory and the seed of `hash`. The judge is not one of them.
+Forked workers share the layout of their memory and the seed of `hash`, but neither with the judge.
 
 Where the system cannot do this (it is no Linux), every worker is a new program: `available` says which.
 """
@@ -35,7 +35,7 @@ from typing import IO, Any, NoReturn
 
 from fastkernels.errors import MachineError
 from fastkernels.runner import isolation, worker
-from fastkernels.runner.process import Process, executed
+from fastkernels.runner.process import Process, executed, standing
 from fastkernels.runner.protocol import (
     BrokenReply,
     ErrorReport,
@@ -73,12 +73,11 @@ class Template:
                 "fastkernels.runner.template", modules, theirs.fileno(), self._log, environment
             )
         self._ask("hello", _START_TIMEOUT_S)
-        self._standing = self.process.standing()
 
     def fit(self) -> bool:
-        """Whether it runs and nobody changed how it is scheduled, which its workers would inherit."""
-        stands = self.process.exited() or self.process.changed(os.WSTOPPED)
-        return not stands and self.process.standing() == self._standing
+        """Whether it runs, and is scheduled as what we start ourselves: its workers inherit that."""
+        stands_still = self.process.exited() or self.process.changed(os.WSTOPPED)
+        return not stands_still and self.process.standing() == standing(0)
 
     def fork(
         self, arguments: Sequence[str], channel: int, output: IO[bytes], environment: dict[str, str]
@@ -119,7 +118,7 @@ class Template:
 
 
 _templates: dict[tuple, Template] = {}  # by the judge's process, since a fork of it must start its own
-_lock = threading.RLock()
+_lock = threading.Lock()
 
 
 def available() -> bool:
