@@ -32,6 +32,14 @@ def importable(monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", MODULES)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_template_stays():
+    """The kinds of these tests are nobody else's."""
+    yield
+    template._close_all()
+    assert not template._templates
+
+
 def started(**options) -> Worker:
     worker = Worker("w", threads=options.pop("threads", 1), **options)
     worker.start(SIDE)
@@ -43,7 +51,7 @@ def found(worker: Worker, code: str):
 
 
 def current() -> template.Template:
-    """That of the worker started last."""
+    """The newest."""
     return list(template._templates.values())[-1]
 
 
@@ -57,10 +65,17 @@ def apart(monkeypatch) -> template.Template:
 
 def children() -> list[int]:
     """Processes that are ours and still to be collected, less the templates."""
-    mine = []
-    for task in Path("/proc/self/task").iterdir():
-        mine += [int(pid) for pid in (task / "children").read_text().split()]
-    return [pid for pid in mine if pid not in {t.process.pid for t in template._templates.values()}]
+    mine = {
+        int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat") if parent(stat) == os.getpid()
+    }
+    return sorted(mine - {t.process.pid for t in template._templates.values()})
+
+
+def parent(stat: Path) -> int | None:
+    try:
+        return int(stat.read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return None  # it has ended
 
 
 def test_a_worker_is_our_child_and_leads_its_session() -> None:
