@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+from pathlib import Path
 
 import pytest
 import torch
@@ -180,3 +182,21 @@ def test_the_baseline_equals_itself(contract: str, tokens: int) -> None:
         assert row.capture == ("yes" if contract == "graph" else "n/a")
         assert 0.95 < (row.speedup or 0) < 1.05
         assert 0 < (row.roofline_pct or 0) <= 110
+
+
+def test_a_template_never_touches_the_device() -> None:
+    """A process that is forked from one that did cannot use it."""
+    from fastkernels.runner import template
+    from fastkernels.runner.pool import Worker
+
+    with Worker("w", threads=4, namespaces=True) as worker:
+        hello = worker.start("fastkernels.runner.kernel_side:KernelSide", device="cuda", threads=4)
+        assert hello["overhead_ns"] > 0
+        pid = list(template._templates.values())[-1].process.pid
+        assert touches_the_device(worker.pid)
+        assert not touches_the_device(pid)
+        assert len(list(Path(f"/proc/{pid}/task").iterdir())) == 1
+
+
+def touches_the_device(pid: int) -> bool:
+    return any("nvidia" in os.readlink(place) for place in Path(f"/proc/{pid}/fd").iterdir())

@@ -16,7 +16,7 @@ from fastkernels.judge.verdict import Verdict
 from fastkernels.records import Failure
 from fastkernels.runner.blocks import Blocks, durations_ns
 from fastkernels.runner.party import Reading
-from fastkernels.runner.pool import Standing
+from fastkernels.runner.process import Standing
 
 # A busy machine makes answers late, never early, so the lowest tenth of the windows is compared: a
 # candidate that works outside its claimed time does so in every call. The excess must also be this share of

@@ -1,6 +1,7 @@
 """What separates a worker from the user, from the judge and from other workers.
 
-    processes     its own process, session and process group
+    processes     its own process, session and process group (process.py), forked from one that has imported
+                  libraries and our own code only, and that nobody may read or write (template.py)
     environment   an allow-list of variables: no tokens, no seeds
     home          fresh HOME, TMPDIR and caches, in a folder that goes with the process
     limits        no core dumps, bounded file size; bounded memory on the CPU
@@ -55,6 +56,20 @@ _ALLOWED_PREFIXES = (
     "MKL_",
     "KMP_",
     "GOMP_",
+)
+
+# Variables of `Scratch.environment` that differ from worker to worker. Nothing that a template imports
+# (template.py) may read them as it is imported.
+OWN_FOLDERS = frozenset(
+    {
+        "HOME",
+        "TMPDIR",
+        "XDG_CACHE_HOME",
+        "TRITON_CACHE_DIR",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "TORCH_EXTENSIONS_DIR",
+        "FLASHINFER_WORKSPACE_BASE",
+    }
 )
 
 _CLONE_NEWUSER, _CLONE_NEWNET, _CLONE_NEWNS = 0x10000000, 0x40000000, 0x00020000
@@ -140,7 +155,7 @@ def _caches_of_the_user(outer: Mapping[str, str], trusted: bool) -> dict[str, st
     return {**found, "FLASHINFER_WORKSPACE_BASE": str(_flashinfer_home(outer))} if trusted else found
 
 
-# ---------------------------------------------------------------- inside a worker, before other imports
+# ---------------------------------------------------------------- inside a worker, before its side
 
 
 def enter(namespaces: bool, memory_bytes: int | None, hidden: bool, folder: Path) -> tuple[str, ...]:
@@ -163,8 +178,7 @@ def enter(namespaces: bool, memory_bytes: int | None, hidden: bool, folder: Path
     libc.prctl(
         _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0
     )  # no worker outlives its judge, not even a stopped one
-    if hidden:
-        libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    hide(hidden)
     levels = ["group"] if group.keep() else []
     if separated:
         levels += ["namespace", "network"]
@@ -176,6 +190,11 @@ def enter(namespaces: bool, memory_bytes: int | None, hidden: bool, folder: Path
         if readonly.all_but(folder):
             levels.append("files")
     return tuple(levels)
+
+
+def hide(hidden: bool) -> None:
+    """Whether others of the same user may read and write the calling process's memory; a fork inherits it."""
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, int(not hidden), 0, 0, 0)
 
 
 def _lower(what: int, limit: int) -> None:

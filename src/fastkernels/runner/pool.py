@@ -12,16 +12,15 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from fastkernels.errors import MachineError
 from fastkernels.records import Failure
-from fastkernels.runner import isolation
+from fastkernels.runner import isolation, template
+from fastkernels.runner.process import Standing, executed
 from fastkernels.runner.protocol import (
     BrokenReply,
     ErrorReport,
@@ -31,8 +30,8 @@ from fastkernels.runner.protocol import (
     send_request,
 )
 
+_PROGRAM = "fastkernels.runner.worker"
 START_TIMEOUT_S = 180.0  # Python, torch and a CUDA context on a cold disk
-_END_TIMEOUT_S = 10.0  # after SIGKILL only the kernel stands between us and the exit status
 _STOP_TIMEOUT_S = 10.0  # after SIGSTOP as well; a thread in the middle of a system call finishes that first
 _STOP_LOOK_S = 20e-6
 
@@ -63,14 +62,6 @@ class WorkerDied(WorkerProblem):
         super().__init__(Failure(message=message, output=printed.strip()))
 
 
-class Standing(NamedTuple):
-    """How the system schedules a process."""
-
-    cores: frozenset[int]
-    nice: int
-    policy: int
-
-
 class Worker:
     """One process with one side. Use as a context manager, or call `close`."""
 
@@ -99,22 +90,21 @@ class Worker:
         )
         self.busy = False  # a call was sent and its answer has not come
         ours = shared_caches is not None
-        flags = [theirs.fileno(), int(namespaces), memory_bytes or 0, int(ours)]
-        options = [*map(str, flags), str(self.scratch.root)]
-        with theirs, self.scratch.output.open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "fastkernels.runner.worker", *options],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=[theirs.fileno()],
-                cwd=self.scratch.root / "work",
-                env=_importing_from(source, self.scratch.environment(threads)),
-                start_new_session=True,
-            )
+        arguments = [str(int(namespaces)), str(memory_bytes or 0), str(int(ours)), str(self.scratch.root)]
+        environment = _importing_from(source, self.scratch.environment(threads))
+        try:
+            with theirs, self.scratch.output.open("ab") as output:
+                channel = theirs.fileno()
+                if template.available():
+                    self._process = template.forked(arguments, channel, output, environment, source is None)
+                else:
+                    self._process = executed(_PROGRAM, arguments, channel, output, environment)
+        except BaseException:
+            self._channel.close()
+            self.scratch.remove()
+            raise
         if pinned:
-            _pin(self._process.pid, threads)
-        self._watch = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else None
+            _pin(self.pid, threads)
 
     def __enter__(self) -> Worker:
         return self
@@ -128,7 +118,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        return self._process.returncode is None and not self._ended()
+        return not self._process.exited()
 
     def start(self, side: str, timeout_s: float = START_TIMEOUT_S, **arguments: Any) -> dict[str, Any]:
         """Build the side `module:Class` with these arguments; returns what its `hello()` says."""
@@ -147,7 +137,9 @@ class Worker:
         try:
             self.busy = True
             send_request(self._channel, request, descriptors)
-            reply = receive_reply(self._channel, request.id, deadline, self._ended, self._watch)
+            reply = receive_reply(
+                self._channel, request.id, deadline, self._process.exited, self._process.watch
+            )
         except ReplyTimeout:
             printed = self.scratch.printed()
             self.close()
@@ -164,21 +156,17 @@ class Worker:
 
     def standing(self) -> Standing | None:
         """What another process of the same user could change about this one (Linux; None elsewhere)."""
-        if not hasattr(os, "sched_getaffinity"):
-            return None
-        cores = frozenset(os.sched_getaffinity(self.pid))
-        return Standing(cores, os.getpriority(os.PRIO_PROCESS, self.pid), os.sched_getscheduler(self.pid))
+        return self._process.standing()
 
     def pause(self) -> None:
         """Stop the whole process group until its next call, and wait until the process stands still: nothing
         of it runs while another worker has its turn."""
         if self._paused or not self.alive:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGSTOP)
+        self._process.send(signal.SIGSTOP)
         self._paused = True
         deadline = time.monotonic() + _STOP_TIMEOUT_S
-        while not self._changed(os.WSTOPPED) and self.alive:
+        while not self._process.changed(os.WSTOPPED) and self.alive:
             if time.monotonic() > deadline:
                 self.restless = f"did not stop within {_STOP_TIMEOUT_S:.0f} s"
                 return
@@ -188,49 +176,30 @@ class Worker:
         if not self._paused:
             return
         # The kernel tells a parent of every stop and every continuation; ours were taken note of.
-        if self._changed(os.WSTOPPED | os.WCONTINUED):
+        if self._process.changed(os.WSTOPPED | os.WCONTINUED):
             self.restless = "was continued"
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGCONT)
-        self._changed(os.WCONTINUED)
+        self._process.send(signal.SIGCONT)
+        self._process.changed(os.WCONTINUED)
         self._paused = False
-
-    def _changed(self, to: int) -> bool:
-        """Whether the process was stopped or continued (`to`) since this was last asked."""
-        with contextlib.suppress(ChildProcessError):
-            return os.waitid(os.P_PID, self.pid, to | os.WNOHANG) is not None
-        return False
 
     def close(self) -> None:
         """Kill the process group that we started, and remove the scratch folder. May be called twice."""
-        if self._process.returncode is None:
-            # The leader is not reaped yet, so its number cannot name anybody else's group.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-            self._process.wait(_END_TIMEOUT_S)
+        self._process.end()
         self._channel.close()
-        if self._watch is not None:
-            os.close(self._watch)
-            self._watch = None
         self.scratch.remove()
-
-    def _ended(self) -> bool:
-        """Whether the process has exited, without reaping it."""
-        if self._process.returncode is not None:
-            return True
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _crashed(self, do: str, problem: Exception) -> WorkerDied:
         # An exit status is there at once where the process has ended; a garbled reply comes from a living
         # one.
         for _ in range(50):
-            if self._ended():
+            if self._process.exited():
                 break
             time.sleep(0.01)
-        ended = self._ended()
+        ended = self._process.exited()
         printed = self.scratch.printed()
         self.close()
-        status = self._process.returncode
+        status = self._process.status
+        assert status is not None
         if not ended:
             how = f"its answer was no valid reply ({problem})"
         elif status < 0:

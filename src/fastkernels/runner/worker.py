@@ -1,5 +1,5 @@
-"""The process on the other side: `python -m fastkernels.runner.worker CHANNEL NAMESPACES MEMORY HIDDEN
-FOLDER`, started by pool.py.
+"""The process on the other side, started by pool.py: `main(CHANNEL NAMESPACES MEMORY HIDDEN FOLDER)`, in a
+fork of a template (template.py), or as a program, `python -m fastkernels.runner.worker CHANNEL ...`.
 
 It separates itself from the judge, builds the side that the judge asks for, and answers calls until the
 judge closes the channel. What the side raises is reported; what it prints goes to the file that the judge
@@ -23,7 +23,9 @@ _TRACEBACK_LINES = 40
 
 def main(arguments: list[str]) -> None:
     number, namespaces, memory_bytes, hidden = (int(argument) for argument in arguments[:4])
-    levels = isolation.enter(bool(namespaces), memory_bytes or None, bool(hidden), Path(arguments[4]))
+    folder = Path(arguments[4])
+    os.chdir(folder / "work")
+    levels = isolation.enter(bool(namespaces), memory_bytes or None, bool(hidden), folder)
     from fastkernels.runner.protocol import Reply, receive_request, send_reply
 
     os.set_inheritable(number, False)

@@ -21,6 +21,12 @@ class Echo:
     def environment(self) -> dict:
         return {"variables": dict(os.environ), "arguments": sys.argv, "folder": os.getcwd()}
 
+    def look(self, code: str) -> dict:
+        """Run code; what it calls `found`."""
+        names: dict = {}
+        exec(code, names)
+        return {"found": names["found"]}
+
     def read(self, size: int, descriptors: list) -> dict:
         (descriptor,) = descriptors
         return {"text": os.pread(descriptor, size, 0).decode()}

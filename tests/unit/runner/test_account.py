@@ -8,7 +8,7 @@ import pytest
 from fastkernels.runner import account
 from fastkernels.runner.blocks import Blocks
 from fastkernels.runner.party import Reading
-from fastkernels.runner.pool import Standing
+from fastkernels.runner.process import Standing
 
 
 def reading(ns: int, window_ns: int, cpu_ns: int | None = None, threads: int = 1) -> Reading:

@@ -191,11 +191,14 @@ def test_a_hang_is_ended_with_its_whole_group() -> None:
 def test_a_worker_of_another_source_imports_that(tmp_path: Path) -> None:
     package = tmp_path / "other" / "fastkernels"
     shutil.copytree(ROOT / "src" / "fastkernels", package)
-    with (package / "runner" / "isolation.py").open("a") as file:
-        file.write("\nprint('the other source')\n")
+    (package / "kernels" / "mark.py").write_text("print('the other source')\nSide = dict\n")
     with Worker("w", threads=1, source=package.parent) as worker:
         worker.start(SIDE)
+        ours = worker.call("look", code="import sys; found = 'fastkernels.kernels' in sys.modules")
+        assert ours == {"found": False}, "nothing of a revision's kernels runs before the worker is separated"
+        worker.start("fastkernels.kernels.mark:Side")
         assert "the other source" in worker.scratch.printed()
+        worker.start(SIDE)
         paths = worker.call("environment")["variables"]["PYTHONPATH"].split(os.pathsep)
         assert paths[:2] == [str(package.parent), str(ROOT)], "the caller's own paths stay, behind it"
 
