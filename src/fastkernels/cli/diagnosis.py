@@ -24,10 +24,12 @@ _INTERPRET = (
 _SEPARATE = """
 from fastkernels.runner.isolation import ALWAYS
 from fastkernels.runner.pool import Worker
-with Worker("probe", threads=1, namespaces=True) as worker:
+with Worker("probe", threads=1, namespaces=True, user=True) as worker:
     worker.start("builtins:object")
     print(*ALWAYS, *worker.isolation)
+    print(worker.stays_root)
 """
+_NAMESPACES = "allow unprivileged user namespaces for namespace and network"
 _BUILT_FLASHINFER = "pip install flashinfer-jit-cache --index-url https://flashinfer.ai/whl/cu130"
 
 
@@ -146,17 +148,15 @@ def _history() -> Check:
 
 
 def _isolation() -> Check:
-    """Network separation is the part that a machine may refuse."""
+    """Namespaces are the part that a machine may refuse; root then gives each candidate a user."""
     found = _probe(_SEPARATE)
-    levels = found.stdout.split()
-    works = "network" in levels
+    said, _, stays_root = found.stdout.partition("\n")
+    levels = said.split()
     detail = f"workers are separated by {', '.join(levels)}" if levels else _last_line(found)
-    return Check(
-        "isolation",
-        works,
-        detail,
-        "" if works else "allow unprivileged user namespaces for namespace and network",
-    )
+    if stays_root := stays_root.strip():
+        detail += f"; candidates run as root: {stays_root}"
+    works = "network" in levels
+    return Check("isolation", works, detail, "" if works else _NAMESPACES)
 
 
 def _probe(code: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -4,7 +4,7 @@ die."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fastkernels.errors import BaselineError
@@ -22,6 +22,8 @@ from fastkernels.runner.shared import Arena, Want
 
 _SIDE = "fastkernels.runner.kernel_side:KernelSide"
 _PROBE_BYTE = 0x5A
+# How a candidate's worker is separated: where shared memory does not reach into it, the next is tried.
+_WALLS = ({"namespaces": True, "user": True}, {"user": True}, {})
 _LOOK_SEED = 20  # shapes are looked at; the values are nobody's secret
 
 
@@ -43,8 +45,9 @@ class Crew:
         self._base: tuple[tuple[Path, ...], Path | None] = ((), None)
         self._candidate: Party | None = None
         self._candidate_of: str | None = None
-        self._namespaces = True
-        self._levels: tuple[str, ...] = ()
+        self._walls = list(_WALLS)
+        self._levels: tuple[str, ...] | None = None  # of every candidate so far
+        self.stays_root: dict[str, None] = {}  # why candidates run as root
         self.overhead_ns = 0
 
     def __enter__(self) -> Crew:
@@ -57,7 +60,7 @@ class Crew:
     @property
     def levels(self) -> tuple[str, ...]:
         """What separates candidates here, beyond isolation.ALWAYS."""
-        return (*self._levels, *(("memory",) if self._memory.hidden else ()))
+        return (*(self._levels or ()), *(("memory",) if self._memory.hidden else ()))
 
     def parties(self, job: Job) -> tuple[Party, Party, Party]:
         """(baseline A, candidate C, baseline A'), all alive."""
@@ -105,11 +108,11 @@ class Crew:
         missing = [i for i, party in enumerate(self._baseline) if party is None or not party.worker.alive]
         if job.base_layers or job.base_source:
             for i in missing:
-                worker, hello = self._separated(f"base {'AB'[i]}", job.base_source)
+                worker, hello = self._separated(f"base {'AB'[i]}", job.base_source, job.base_layers)
                 self.overhead_ns = self.overhead_ns or hello["overhead_ns"]
                 self._baseline[i] = self._party(worker)
             missing = []
-        started = [(i, self._worker(f"baseline {'AB'[i]}", self._caches, namespaces=False)) for i in missing]
+        started = [(i, self._worker(f"baseline {'AB'[i]}", self._caches)) for i in missing]
         for i, worker in started:
             try:
                 hello = self._start(worker)
@@ -131,7 +134,7 @@ class Crew:
     def _candidate_for(self, job: Job) -> Party:
         if self.is_fresh(job):
             self.dismiss_candidate()
-            self._candidate = self._party(self._separated(job.name, job.source)[0])
+            self._candidate = self._party(self._separated(job.name, job.source, job.layers)[0])
             self._candidate_of = job.name
         assert self._candidate is not None
         return self._candidate
@@ -143,21 +146,25 @@ class Crew:
     def _party(self, worker: Worker) -> Party:
         return Party(worker, self._device, self._timeouts, self._clock, self.overhead_ns)
 
-    def _separated(self, name: str, source: Path | None) -> tuple[Worker, dict]:
-        """A candidate's worker in namespaces of its own, or without where shared memory does not reach into
-        them; and what it says at its start."""
-        if self._namespaces:
-            worker = self._worker(name, None, namespaces=True, source=source)
+    def _separated(self, name: str, source: Path | None, layers: Sequence[Path]) -> tuple[Worker, dict]:
+        """A candidate's worker behind the best walls that shared memory passes, and what it says at its
+        start."""
+        reads = (*layers, *([source.parent] if source else []))
+        while len(self._walls) > 1:
+            worker = self._worker(name, None, source, reads, **self._walls[0])
             try:
                 hello = self._start(worker)
                 self._probe(worker)
-            except WorkerProblem:
+            except WorkerProblem as problem:
                 worker.close()
-                self._namespaces = False
+                self._walls.pop(0)
+                if "user" in worker.isolation:
+                    self._walls, why = [{}], f"memory cannot be shared with another user: {problem}"
+                    self.stays_root[why] = None
             else:
-                self._levels = worker.isolation
+                self._reached(worker)
                 return worker, hello
-        worker = self._worker(name, None, namespaces=False, source=source)
+        worker = self._worker(name, None, source, reads)
         try:
             hello = self._start(worker)
             self._reach(worker)  # beside a base that is no baseline of ours, nobody did it before
@@ -166,7 +173,14 @@ class Crew:
             raise BaselineError(
                 f"The worker of '{name}' does not start: {problem.failure.message}\n{problem.failure.output}"
             ) from problem
+        self._reached(worker)
         return worker, hello
+
+    def _reached(self, worker: Worker) -> None:
+        before = worker.isolation if self._levels is None else self._levels
+        self._levels = tuple(level for level in before if level in worker.isolation)
+        if worker.stays_root:
+            self.stays_root[worker.stays_root] = None
 
     def _reach(self, worker: Worker) -> None:
         """Probe a worker; the judge shows its memory where sharing does not work otherwise."""
@@ -190,16 +204,24 @@ class Crew:
             arena.close()
         assert answer == {"byte": _PROBE_BYTE}, f"shared memory reads {answer}"
 
-    def _worker(self, name: str, caches: Path | None, namespaces: bool, source: Path | None = None) -> Worker:
+    def _worker(
+        self,
+        name: str,
+        caches: Path | None,
+        source: Path | None = None,
+        reads: Sequence[Path] = (),
+        **walls: bool,
+    ) -> Worker:
         limit = None if caches is not None else memory_limit(self._device)
         return Worker(
             name,
             self._threads,
             shared_caches=caches,
-            namespaces=namespaces,
             memory_bytes=limit,
             source=source,
+            reads=reads,
             pinned=self._device == "cpu",
+            **walls,
         )
 
     def _start(self, worker: Worker) -> dict:

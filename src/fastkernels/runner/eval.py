@@ -23,7 +23,7 @@ from fastkernels.runner.generation_answers import GenerationAnswers
 from fastkernels.runner.image_answers import DETECTIONS, EMBEDDING, ImageAnswers
 from fastkernels.runner.isolation import ALWAYS, HiddenMemory
 from fastkernels.runner.model import ModelTrial
-from fastkernels.runner.sides import Sides
+from fastkernels.runner.sides import Side, Sides
 from fastkernels.runner.speech_answers import SpeechAnswers
 from fastkernels.runner.token_answers import TokenAnswers
 from fastkernels.score.macroeval import macroeval
@@ -116,6 +116,7 @@ class Target:
     architecture: Architecture
     config: str
     hf_config: dict[str, Any]
+    checkpoint: Path | None = None  # its folder, where it has one
 
 
 def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None) -> EvalReport:
@@ -149,7 +150,9 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
                 report=lambda doing, model=target.model: tell(f"{model}: {doing}"),
             )
             try:
-                results.append(trial.run())
+                result = trial.run()
+                notes = [f"the candidate ran as root: {why}" for why in [sides.stays_root] if why]
+                results.append(result.model_copy(update={"notes": (*result.notes, *notes)}))
             except KeyboardInterrupt:
                 complete = False
                 break
@@ -209,7 +212,7 @@ def _from_checkpoint(model: str) -> Target:
     from fastkernels.loader.weights import find
 
     source = find(model)
-    return Target(model, source.architecture, source.name, source.config)
+    return Target(model, source.architecture, source.name, source.config, source.folder)
 
 
 def _workloads(request: EvalRequest, target: Target) -> list[Workload]:
@@ -283,7 +286,9 @@ def _sides(
     if target.model == target.architecture.id:
         engine["config"] = target.config
     layers = request.candidates.layers if request.candidates else ()
-    return Sides(SIDES[correctness.kind], {"baseline": (), "candidate": layers}, engine, exclusive, caches)
+    checkpoint = (target.checkpoint,) if target.checkpoint else ()
+    both: dict[Side, Sequence[Path]] = {"baseline": (), "candidate": layers}
+    return Sides(SIDES[correctness.kind], both, engine, exclusive, caches, checkpoint)
 
 
 def _sampled(request: EvalRequest, target: Target) -> int:

@@ -7,6 +7,7 @@
     limits        no core dumps, bounded file size; bounded memory on the CPU
     group         what a worker starts stays in its process group, so pauses and ends reach it (group.py)
     namespace     its own user namespace: no privileges over the judge, even for root
+    user          where root gets no namespaces: a user of its own (user.py)
     network       its own, empty network namespace
     files         read-only but for its own folder (readonly.py)
     memory        the judge's memory cannot be read through /proc while it judges, nor the baseline's
@@ -24,7 +25,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,6 +122,7 @@ class Scratch:
         return {
             **kept,
             **_caches_of_the_user(outer, trusted=self.shared is not None),
+            "LOGNAME": "worker",  # libraries ask for the name of a user that may have none
             "HOME": str(self.root / "home"),
             "TMPDIR": str(self.root / "tmp"),
             "XDG_CACHE_HOME": str(self.root / "cache"),
@@ -158,24 +160,40 @@ def _caches_of_the_user(outer: Mapping[str, str], trusted: bool) -> dict[str, st
 # ---------------------------------------------------------------- inside a worker, before its side
 
 
-def enter(namespaces: bool, memory_bytes: int | None, hidden: bool, folder: Path) -> tuple[str, ...]:
-    """Separate the calling process; returns the levels reached beyond ALWAYS. Needs a single-threaded
-    process. `hidden`: no candidate may read its memory, where the answers to the same inputs are. `folder`:
-    the only one that it may write to, where there are namespaces."""
+@dataclass(frozen=True)
+class Reached:
+    """`isolation`: levels beyond ALWAYS. `stays_root`: why it has no user of its own, if it should have."""
+
+    isolation: tuple[str, ...] = ()
+    stays_root: str = ""
+
+
+def enter(
+    namespaces: bool,
+    memory_bytes: int | None,
+    hidden: bool,
+    folder: Path,
+    number: int = 0,
+    reads: Sequence[Path] = (),
+) -> Reached:
+    """Separate the calling process. Needs a single-threaded one. `hidden`: no candidate may read its memory,
+    where the answers to the same inputs are. `folder`: the only one that it may write to, where there are
+    namespaces. `number`: the user that it becomes where there are none (0: none); `reads` as in user.py."""
     import resource
 
-    from fastkernels.runner import group, readonly
+    from fastkernels.runner import group, readonly, user
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _lower(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)
     if memory_bytes:
         _lower(resource.RLIMIT_AS, memory_bytes)
     if not sys.platform.startswith("linux"):
-        return ()
-    libc = ctypes.CDLL(None)
-    uid, gid = os.getuid(), os.getgid()
-    separated = namespaces and libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET | _CLONE_NEWNS) == 0
-    libc.prctl(
+        return Reached()
+    before = os.getuid(), os.getgid()
+    separated = namespaces and unshare()
+    stays_root = user.become(number, folder, reads) if number and not separated else ""
+    # Another user begins with memory that is hidden and with no order to end: so both come after it.
+    ctypes.CDLL(None).prctl(
         _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0
     )  # no worker outlives its judge, not even a stopped one
     hide(hidden)
@@ -185,11 +203,18 @@ def enter(namespaces: bool, memory_bytes: int | None, hidden: bool, folder: Path
         # Where this fails names of users are unknown; the kernel's permissions, which count, are as before.
         with contextlib.suppress(OSError):
             Path("/proc/self/setgroups").write_text("deny")
-            Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
-            Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+            for name, same in zip(("uid_map", "gid_map"), before):
+                Path(f"/proc/self/{name}").write_text(f"{same} {same} 1")
         if readonly.all_but(folder):
             levels.append("files")
-    return tuple(levels)
+    elif number and not stays_root:
+        levels.append("user")
+    return Reached(tuple(levels), stays_root)
+
+
+def unshare() -> bool:
+    """User, network and mount namespaces for the calling process; False where the kernel refuses."""
+    return ctypes.CDLL(None).unshare(_CLONE_NEWUSER | _CLONE_NEWNET | _CLONE_NEWNS) == 0
 
 
 def hide(hidden: bool) -> None:

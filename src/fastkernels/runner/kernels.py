@@ -100,6 +100,8 @@ class _Run:
                     self._all(jobs, crew, self._bench(threads))
                 finally:
                     self.levels += crew.levels
+                    for reason in crew.stays_root:
+                        self.notes[f"candidates ran as root: {reason}"] = None
         except KeyboardInterrupt:
             self.complete = False
         wall_s = time.monotonic() - begin

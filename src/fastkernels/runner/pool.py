@@ -20,6 +20,7 @@ from typing import Any, Literal
 from fastkernels.errors import MachineError
 from fastkernels.records import Failure
 from fastkernels.runner import isolation, template
+from fastkernels.runner import user as new_user
 from fastkernels.runner.process import Standing, executed
 from fastkernels.runner.protocol import (
     BrokenReply,
@@ -71,15 +72,20 @@ class Worker:
         threads: int,
         shared_caches: Path | None = None,
         namespaces: bool = False,
+        user: bool = False,
         memory_bytes: int | None = None,
         source: Path | None = None,
+        reads: Sequence[Path] = (),
         pinned: bool = False,
     ) -> None:
         """Start the process; it is not waited for. `shared_caches`: compiler caches of our own (baseline)
-        code. `source`: the folder that it imports fastkernels from, instead of the judge's. `pinned`: it runs
-        on the cores that every pinned worker of as many threads has."""
+        code. `user`: without namespaces, a user of its own if this one is root; `reads`: the candidate's
+        folders, which that user must be able to read. `source`: the folder that it imports fastkernels from,
+        instead of the judge's. `pinned`: it runs on the cores that every pinned worker of as many threads
+        has."""
         self.name = name
         self.isolation: tuple[str, ...] = ()
+        self.stays_root = ""  # why it has no user of its own, where it was to have one
         self.scratch = isolation.Scratch.create(shared_caches)
         if shared_caches is None:
             self.scratch.adopt_caches()
@@ -90,7 +96,9 @@ class Worker:
         )
         self.busy = False  # a call was sent and its answer has not come
         ours = shared_caches is not None
+        number = new_user.unused() if user else 0
         arguments = [str(int(namespaces)), str(memory_bytes or 0), str(int(ours)), str(self.scratch.root)]
+        arguments += [",".join(map(str, _cores(threads))) if pinned else "", str(number), *map(str, reads)]
         environment = _importing_from(source, self.scratch.environment(threads))
         try:
             with theirs, self.scratch.output.open("ab") as output:
@@ -103,8 +111,6 @@ class Worker:
             self._channel.close()
             self.scratch.remove()
             raise
-        if pinned:
-            _pin(self.pid, threads)
 
     def __enter__(self) -> Worker:
         return self
@@ -124,6 +130,7 @@ class Worker:
         """Build the side `module:Class` with these arguments; returns what its `hello()` says."""
         value = self.call("start", timeout_s, side=side, arguments=arguments)
         self.isolation = tuple(str(level) for level in value.pop("isolation", ()))
+        self.stays_root = str(value.pop("stays_root", ""))
         return value
 
     def call(
@@ -229,15 +236,14 @@ def turns(workers: Sequence[Worker]) -> Iterator[None]:
             worker.resume()
 
 
-def _pin(pid: int, threads: int) -> None:
-    """To the last of the judge's cores, one for each thread. Cores differ by their other work and by what it
-    costs to wake them: three processes with the same call of 45 us claimed 44 to 47 us on one core, and 33 to
-    84 us where the system placed each of them."""
+def _cores(threads: int) -> list[int]:
+    """The last of the judge's cores, one for each thread; none where all would be taken. Cores differ by
+    their other work and by what it costs to wake them: three processes with the same call of 45 us claimed 44
+    to 47 us on one core, and 33 to 84 us where the system placed each of them."""
     if not hasattr(os, "sched_setaffinity"):
-        return
+        return []
     cores = sorted(os.sched_getaffinity(0))
-    if threads < len(cores):
-        os.sched_setaffinity(pid, cores[-threads:])
+    return cores[-threads:] if threads < len(cores) else []
 
 
 def default_threads() -> int:

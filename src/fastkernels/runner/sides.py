@@ -43,7 +43,7 @@ class SideHandle:
 
 class Sides:
     """`kind`: the sides' class, `module:Class`; `layers`: candidate layers of each side (empty for the
-    baseline); `engine`: arguments of both engines."""
+    baseline); `engine`: arguments of both engines; `reads`: what both read besides."""
 
     def __init__(
         self,
@@ -52,12 +52,14 @@ class Sides:
         engine: dict[str, Any],
         exclusive: bool,
         shared_caches: Path,
+        reads: Sequence[Path] = (),
     ) -> None:
         self._kind = kind
         self._layers, self._engine, self._exclusive = layers, engine, exclusive
-        self._shared_caches = shared_caches
+        self._shared_caches, self._reads = shared_caches, reads
         self._alive: dict[Side, SideHandle] = {}
         self.isolation: tuple[str, ...] = ()
+        self.stays_root = ""
 
     def use(self, side: Side) -> SideHandle:
         """The side, alive and the only one that runs."""
@@ -91,6 +93,8 @@ class Sides:
             default_threads(),
             shared_caches=self._shared_caches if ours else None,
             namespaces=not ours,
+            user=not ours,
+            reads=(*self._layers[side], *self._reads),
         )
         try:
             with _as_side_failure(side):
@@ -104,7 +108,7 @@ class Sides:
             worker.close()
             raise
         if side == "candidate":  # noise runs of the baseline come later, and are not separated as far
-            self.isolation = worker.isolation
+            self.isolation, self.stays_root = worker.isolation, worker.stays_root
         return SideHandle(side, worker)
 
 

@@ -1,5 +1,6 @@
-"""The process on the other side, started by pool.py: `main(CHANNEL NAMESPACES MEMORY HIDDEN FOLDER)`, in a
-fork of a template (template.py), or as a program, `python -m fastkernels.runner.worker CHANNEL ...`.
+"""The process on the other side, started by pool.py: `main(CHANNEL NAMESPACES MEMORY HIDDEN FOLDER CORES
+USER READ...)`, in a fork of a template (template.py), or as a program, `python -m fastkernels.runner.worker
+CHANNEL ...`.
 
 It separates itself from the judge, builds the side that the judge asks for, and answers calls until the
 judge closes the channel. What the side raises is reported; what it prints goes to the file that the judge
@@ -13,6 +14,7 @@ import os
 import socket
 import sys
 import traceback
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,12 @@ _TRACEBACK_LINES = 40
 
 def main(arguments: list[str]) -> None:
     number, namespaces, memory_bytes, hidden = (int(argument) for argument in arguments[:4])
-    folder = Path(arguments[4])
+    folder, cores, user = Path(arguments[4]), arguments[5], int(arguments[6])
+    reads = [Path(read) for read in arguments[7:]]
+    if cores:
+        os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
     os.chdir(folder / "work")
-    levels = isolation.enter(bool(namespaces), memory_bytes or None, bool(hidden), folder)
+    reached = isolation.enter(bool(namespaces), memory_bytes or None, bool(hidden), folder, user, reads)
     from fastkernels.runner.protocol import Reply, receive_request, send_reply
 
     os.set_inheritable(number, False)
@@ -39,7 +44,7 @@ def main(arguments: list[str]) -> None:
         try:
             if request.do == "start":
                 side = _build(request.arguments["side"], request.arguments["arguments"])
-                value = {**(side.hello() if hasattr(side, "hello") else {}), "isolation": list(levels)}
+                value = {**(side.hello() if hasattr(side, "hello") else {}), **asdict(reached)}
             else:
                 extra = {"descriptors": descriptors} if descriptors else {}
                 value = getattr(side, request.do)(**request.arguments, **extra)

@@ -9,7 +9,7 @@ class FakeSides:
     """make(sides, name, seconds, ...) is one side; a batch of the baseline's takes 0.4 s of `now`, the
     candidate is as its arguments say. log: what tests and sides note; changes: of the noise runs."""
 
-    isolation = ()
+    isolation, stays_root = (), ""
 
     def __init__(self, make: Callable[..., Any], **candidate: Any) -> None:
         self.now, self.log = 0.0, []
