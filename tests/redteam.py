@@ -15,6 +15,7 @@ import yaml
 
 from fastkernels.layout import shown
 
+ROOT = Path(__file__).parent.parent
 CANDIDATES = Path(__file__).parent / "candidates"
 EXPECTED: dict[str, dict[str, Any]] = yaml.safe_load((CANDIDATES / "expected.yaml").read_text())
 OF_DEVICE = {
@@ -34,24 +35,38 @@ main()
 """
 
 
-def judge(folder: Path, names: Sequence[str], device: str) -> list[dict]:
+# Its workers run as on a kernel that gives no namespaces, which is how GPU machines often are.
+_REFUSED = """
+from fastkernels.runner import template
+template.OURS += ("tests.unit.runner.refuses_namespaces",)
+"""
+
+
+def judge(folder: Path, names: Sequence[str], device: str, namespaces: bool = True) -> list[dict]:
     """Reports on these candidates, one for each case: the candidates of a case share the baseline's
     processes. `folder` is the run's own."""
     by_case = defaultdict(list)
     for name in names:
         by_case[EXPECTED[name].get("case", _CASES[device])].append(name)
-    return [_run(folder, some, case, device) for case, some in by_case.items()]
+    program = _FK if namespaces else _REFUSED + _FK
+    return [_run(program, folder, some, case, device) for case, some in by_case.items()]
 
 
-def _run(folder: Path, names: Sequence[str], case: str, device: str) -> dict:
+def _run(program: str, folder: Path, names: Sequence[str], case: str, device: str) -> dict:
     path = folder / f"{case}.json"
     chosen = [argument for name in names for argument in ("--candidates", str(CANDIDATES / name))]
     options = ["--device", device, "--case", case, *_OPTIONS[device], "--no-compile-check"]
     done = subprocess.run(
-        [sys.executable, "-c", _FK, "kernels", *options, "--json", str(path), *chosen],
+        [sys.executable, "-c", program, "kernels", *options, "--json", str(path), *chosen],
         capture_output=True,
         text=True,
-        env={**os.environ, "FK_STATE_DIR": str(folder), "FK_TRACKING": "false", "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "FK_STATE_DIR": str(folder),
+            "FK_TRACKING": "false",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        },
         check=False,
     )
     if done.returncode not in (0, 1) or "Traceback" in done.stderr:

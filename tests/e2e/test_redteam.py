@@ -69,6 +69,18 @@ def test_the_naive_judge_can_say_no(fooled) -> None:
     assert not fooled["zeros"]["passed"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a process another user")
+def test_root_without_namespaces_gives_candidates_a_user(tmp_path: Path) -> None:
+    """Then the kernel itself refuses what the judge would have to notice."""
+    names = ["honest", "kills_baseline", "reniced_baseline", "reads_baseline"]
+    (report,) = judge(tmp_path, names, "cpu", namespaces=False)
+    if "user" not in report["environment"]["isolation"]:
+        pytest.skip(f"candidates stay root here: {report['notes']}")
+    assert {row["candidate"]: fault(row["candidate"], row) for row in report["rows"]} == dict.fromkeys(names)
+    verdicts = {row["candidate"]: row["verdict"] for row in report["rows"]}
+    assert verdicts["kills_baseline"] == verdicts["reniced_baseline"] == "IMPORT_ERROR"
+
+
 def test_no_process_stays_behind(judged) -> None:
     commands = []
     for folder in Path("/proc").glob("[0-9]*"):
