@@ -56,10 +56,11 @@ def verdict_of(trouble: Trouble, forced: bool = False) -> Verdict:
 
 
 def lost_context(problem: WorkerProblem) -> bool:
-    """Whether the process lives on with a device context that answers every further call with an error."""
+    """Whether the process lives on with a device context that answers every further call with an error. In a
+    worker a MachineError is the driver's (measure/cuda.py): of a lost context, or of something as bad."""
     if not isinstance(problem, WorkerError):
         return False
-    return problem.kind == "AcceleratorError" or "cuda error" in problem.failure.message.lower()
+    return problem.kind in ("AcceleratorError", "MachineError") or "cuda error" in problem.failure.message.lower()
 
 
 def baseline_verdict(trouble: Trouble) -> Verdict:

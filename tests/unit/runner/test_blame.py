@@ -46,6 +46,7 @@ def test_an_implementation_by_name_may_say_that_it_cannot() -> None:
 
 def test_a_lost_device_context_is_recognised() -> None:
     assert lost_context(raised("AcceleratorError"))
+    assert lost_context(raised("MachineError", "cuCtxSynchronize: an illegal memory access (700)"))
     assert lost_context(raised("RuntimeError", "CUDA error: an illegal memory access was encountered"))
     assert not lost_context(raised("RuntimeError", "shapes differ"))
     assert not lost_context(WorkerDied("CRASHED", "CUDA error", ""))

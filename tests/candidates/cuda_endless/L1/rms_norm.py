@@ -1,0 +1,18 @@
+"""Starts a kernel that never ends."""
+
+import torch
+from torch import nn
+
+
+CYCLES = 1 << 62  # longer than a life
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, hidden_size: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
+
+    def forward(self, x_TD, residual_TD=None):
+        torch.cuda._sleep(CYCLES)
+        return torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps)
