@@ -68,6 +68,12 @@ def _eval(name: str, seconds: int, *workloads: str) -> Part:
     return Part(name, seconds, (*FK, "eval", *flags, *chosen, "--json"))
 
 
+def _audit(level: int, seconds: int) -> Job:
+    """Not cut further, nor joined: what one case of a task leaves open another has to show."""
+    command = (*FK, "audit", "--size", "full", "--device", "cuda", "--level", str(level), "--json")
+    return Job((Part(f"audit_level_{level}", seconds, command),))
+
+
 def _vs_vllm(workloads: str, seconds: int) -> Part:
     name = "vs_vllm_llama_" + workloads.replace("-", "_").replace(",", "_")
     flags = (*VLLM, "--workloads", workloads)
@@ -108,6 +114,8 @@ VS_REFERENCE = {
     "jamba": 450,
     "flux": 700,
 }
+# Never ran: guesses, of 1456, 923, 179 and 69 cases with a float64 oracle and some 40 changed calls each.
+AUDIT = {1: 4400, 2: 3700, 3: 1400, 4: 1400}
 # Each after a run as long, on both sides, with 195 s to start them.
 VS_VLLM = {
     "decode-heavy": 530,
@@ -161,6 +169,10 @@ JOBS: dict[str, Job] = {
     ),
     "agreement_llama": _program("agreement_llama", 120, "llama", program="agreement"),
     "gate_trials": _program("gate_trials", 1500, "--times", "20"),
+    # Never ran: guesses. 100 candidates on the CPU take 100 s of a core, on CUDA two processes compile for each,
+    # and one that never ends is waited for.
+    "redteam": _program("redteam", 600, "--alternates", str(HERE / "h200" / "kernels_llama.json")),
+    **{f"audit_level_{level}": _audit(level, seconds) for level, seconds in AUDIT.items()},
 }
 
 

@@ -71,7 +71,17 @@ def _how(name: str, device: str, namespaces: bool) -> tuple[str, ...]:
 def _run(program: str, path: Path, names: Sequence[str], options: Sequence[str]) -> dict:
     chosen = [argument for name in names for argument in ("--candidates", str(CANDIDATES / name))]
     done = subprocess.run(
-        [sys.executable, "-c", program, "kernels", *options, "--no-compile-check", "--json", str(path), *chosen],
+        [
+            sys.executable,
+            "-c",
+            program,
+            "kernels",
+            *options,
+            "--no-compile-check",
+            "--json",
+            str(path),
+            *chosen,
+        ],
         capture_output=True,
         text=True,
         env={

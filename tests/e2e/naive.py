@@ -19,6 +19,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ from fastkernels.baseline.L1.rms_norm import RMSNorm as Baseline
 
 ROWS, HIDDEN, CALLS, WARM_UPS = 16, 2048, 30, 3
 TIMEOUT_S = 20
+Judge = Callable[[Path], dict]
 
 
 class Host:
@@ -111,7 +113,7 @@ def close(result: torch.Tensor, expected: torch.Tensor) -> bool:
     )
 
 
-def child(folder: Path, pipe: int) -> None:
+def child(folder: Path, pipe: int, judge: Judge) -> None:
     """Never returns."""
     os.dup2(pipe, 1)
     with tempfile.TemporaryDirectory() as home:
@@ -121,16 +123,16 @@ def child(folder: Path, pipe: int) -> None:
     sys.exit(0)
 
 
-def outcome(folder: Path) -> dict:
+def outcome(folder: Path, judge: Judge = judge, timeout_s: float = TIMEOUT_S) -> dict:
     """What the parent believes of a child that it forked for this candidate."""
     read, write = os.pipe()
     pid = os.fork()
     if not pid:
         os.close(read)
         os.setsid()
-        child(folder, write)
+        child(folder, write, judge)
     os.close(write)
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     ended = 0
     while not ended and time.monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)

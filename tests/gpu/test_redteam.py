@@ -1,25 +1,64 @@
-"""The attacks of tests/candidates that need CUDA."""
+"""The attacks of tests/candidates that need CUDA: each gets its verdict, and those that attack something beat a
+judge that has no defence (naive.py)."""
 
 from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 
-from tests.redteam import OF_DEVICE, fault, judge
+from tests.redteam import CANDIDATES, EXPECTED, OF_DEVICE, ROOT, fault, judge
+
+HERE = OF_DEVICE["cuda"]
+ATTACKS = [name for name in HERE if "naive" in EXPECTED[name]]
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.slow,
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory) -> dict[str, dict]:
-    reports = judge(tmp_path_factory.mktemp("judged"), OF_DEVICE["cuda"], "cuda")
+    reports = judge(tmp_path_factory.mktemp("judged"), HERE, "cuda")
     return {row["candidate"]: row for report in reports for row in report["rows"]}
 
 
-@pytest.mark.parametrize("name", OF_DEVICE["cuda"])
+@pytest.fixture(scope="module")
+def fooled() -> dict[str, dict]:
+    """What the naive judge says of every attack, and of two candidates that attack nothing."""
+    folders = [str(CANDIDATES / name) for name in (*ATTACKS, "honest", "zeros")]
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu.naive", *folders],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+        check=True,
+    )
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    return {record["name"]: record for record in records}
+
+
+@pytest.mark.parametrize("name", HERE)
 def test_attacks_on_a_device_get_their_verdict(judged, name: str) -> None:
     assert fault(name, judged[name]) is None
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attacks_beat_a_judge_without_defence(fooled, name: str) -> None:
+    record = fooled[name]
+    assert record["passed"], record
+    if EXPECTED[name]["naive"] == "win":
+        assert record["speedup"] > 1, record
+
+
+def test_the_naive_judge_can_say_no(fooled) -> None:
+    assert fooled["honest"]["passed"]
+    assert not fooled["zeros"]["passed"]

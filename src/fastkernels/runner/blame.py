@@ -60,7 +60,10 @@ def lost_context(problem: WorkerProblem) -> bool:
     worker a MachineError is the driver's (measure/cuda.py): of a lost context, or of something as bad."""
     if not isinstance(problem, WorkerError):
         return False
-    return problem.kind in ("AcceleratorError", "MachineError") or "cuda error" in problem.failure.message.lower()
+    return (
+        problem.kind in ("AcceleratorError", "MachineError")
+        or "cuda error" in problem.failure.message.lower()
+    )
 
 
 def baseline_verdict(trouble: Trouble) -> Verdict:

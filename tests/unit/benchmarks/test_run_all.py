@@ -60,6 +60,12 @@ def test_an_evaluation_is_cut_into_all_workloads(run_all) -> None:
     assert sorted(found) == sorted(known & set(registry.suite("default").workloads["full"]))
 
 
+def test_every_level_is_audited(run_all) -> None:
+    audits = [job for name, job in run_all.JOBS.items() if name.startswith("audit")]
+    levels = [int(given(part, "--level")[0]) for job in audits for part in job.parts]
+    assert sorted(levels) == sorted({entry.level for entry in registry.tasks()})
+
+
 def test_no_two_parts_write_one_file(run_all) -> None:
     parts = {part for job in run_all.JOBS.values() for part in job.parts}
     assert len({part.name for part in parts}) == len(parts)
