@@ -169,8 +169,8 @@ JOBS: dict[str, Job] = {
     ),
     "agreement_llama": _program("agreement_llama", 120, "llama", program="agreement"),
     "gate_trials": _program("gate_trials", 1500, "--times", "20"),
-    # Never ran: guesses. 100 candidates on the CPU take 100 s of a core, on CUDA two processes compile for each,
-    # and one that never ends is waited for.
+    # Never ran, a guess: some 90 candidates on the CPU take 100 s of a core, on CUDA each compiles anew, and
+    # one that never ends is waited for.
     "redteam": _program("redteam", 600, "--alternates", str(HERE / "h200" / "kernels_llama.json")),
     **{f"audit_level_{level}": _audit(level, seconds) for level, seconds in AUDIT.items()},
 }

@@ -31,8 +31,8 @@ from fastkernels.cli import main
 main()
 """
 # A busy machine gives wide intervals, and `fk` then says UNSTABLE and no speed-up. False wins are factors, so
-# here every speed-up is shown, unless UNSTABLE is expected; a candidate that costs milliseconds must be slow on
-# any machine.
+# here every speed-up is shown, unless UNSTABLE is expected; a candidate that costs milliseconds must be slow
+# on any machine.
 _ANY_WIDTH = """
 from fastkernels.measure import stats
 stats.UNSTABLE_HALF_WIDTH = 99.0

@@ -1,5 +1,5 @@
-"""The attacks of tests/candidates that need CUDA: each gets its verdict, and those that attack something beat a
-judge that has no defence (naive.py)."""
+"""The attacks of tests/candidates that need CUDA: each gets its verdict, and those that attack something beat
+a judge that has no defence (naive.py)."""
 
 from __future__ import annotations
 

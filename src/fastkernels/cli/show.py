@@ -75,6 +75,7 @@ def _task(entry: TaskEntry) -> dict[str, Any]:
         },
         "mirrors": list(entry.mirrors),
         "rule": entry.rule,
+        "not_admitted": dict(entry.not_admitted),
         "mutates": list(entry.mutates),
         "aliases": list(entry.aliases),
         "builds_on": [task for task in ids if task in uses.direct(entry.id)],
@@ -127,6 +128,7 @@ def _print_task(facts: dict[str, Any]) -> None:
     for label, value in (
         ("mirrors", ", ".join(facts["mirrors"])),
         ("judged by", facts["rule"] + mutates),
+        ("not admitted", "; ".join(f"on {where}: {why}" for where, why in facts["not_admitted"].items())),
         ("also called", ", ".join(facts["aliases"])),
         ("builds on", ", ".join(facts["builds_on"])),
         ("used by", used_by),

@@ -64,6 +64,8 @@ class TaskEntry(Record):
     replays: dict[str, str] = {}  # argument -> draw that takes it from a golden folder (loader/replay.py)
     label: str | dict[Name, str] = ""  # part of case ids, or of each variant's: "K{in_features}", "D{dims}"
     extra_cases: tuple[ExtraCase, ...] = ()
+    # Where `fk audit` does not admit the task, and why: until that is mended nothing of it is timed.
+    not_admitted: dict[Literal["cpu", "cuda"], str] = {}
 
     @property
     def level(self) -> int:

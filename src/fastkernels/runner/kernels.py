@@ -139,6 +139,7 @@ class _Run:
 
     def _all(self, jobs: list[Job], crew: Crew, bench: Bench) -> None:
         total = sum(len(job.works) for job in jobs)
+        self.notes.update(dict.fromkeys(_not_admitted(jobs)))
         for job in jobs:
             self.shadowed += job.shadowed
             for entry, reason in job.unavailable:
@@ -237,6 +238,12 @@ class _Run:
         )
         self.notes[note] = None
         self.rows = [row for i, row in enumerate(self.rows) if i not in rows]
+
+
+def _not_admitted(jobs: list[Job]) -> Iterator[str]:
+    for entry in {work.entry.id: work.entry for job in jobs for work in job.works}.values():
+        for device, reason in entry.not_admitted.items():
+            yield f"{entry.id} is checked and not timed: fk audit does not admit it on {device} ({reason})"
 
 
 @contextlib.contextmanager

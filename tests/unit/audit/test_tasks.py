@@ -1,7 +1,10 @@
-"""Every registered task is admitted. Here on its first and last tiny case and a few between, a model on its
-first; `fk audit` takes all of them."""
+"""Every registered task is admitted, but those that the registry excepts. Here on its first and last tiny case
+and a few between, a model on its first; `fk audit` takes all of them."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +14,7 @@ from fastkernels.records import AuditRow, Case
 from fastkernels.registry.schema import TaskEntry
 
 SEED = 0  # of `fk audit`
+REPORTS = sorted(Path(__file__).parents[3].glob("benchmarks/*/audit_level_*.json"))
 VARIANTS = [(entry, variant) for entry in registry.tasks() for variant in entry.variants]
 # Draws tell little where a case has few rows: what one of these leaves open another has to show.
 SAMPLING = ("-T8-V256-f32", "-T8-V256-top_k-top_p", "greedy", "same-position", "same-seed")
@@ -36,6 +40,8 @@ def told(row: AuditRow) -> str:
 def test_wrong_kernels_fail_and_right_ones_pass(entry: TaskEntry, variant: str) -> None:
     if entry.rule == "sampler":
         pytest.skip("below, over several cases")
+    if "cpu" in entry.not_admitted:
+        pytest.skip("below")
     for case in ends(entry, variant):
         row = audit_case(entry, case, "cpu", SEED)
         assert row.admitted, told(row)
@@ -48,4 +54,21 @@ def test_wrong_kernels_fail_and_right_ones_pass(entry: TaskEntry, variant: str) 
 def test_a_sampler_that_looks_at_less_than_all_of_its_inputs_fails(entry: TaskEntry) -> None:
     cases = [case for part in SAMPLING for case in registry.cases(entry, size="tiny", glob=part)]
     task = admit(entry.id, [audit_case(entry, case, "cpu", SEED) for case in cases])
-    assert task.admitted, task.problems
+    assert task.admitted == ("cpu" not in entry.not_admitted), task.problems
+
+
+def test_no_admitted_task_is_said_not_to_be() -> None:
+    for entry in registry.tasks():
+        if "cpu" in entry.not_admitted and entry.rule != "sampler":
+            rows = [audit_case(entry, case, "cpu", SEED) for case in registry.cases(entry, size="tiny")]
+            assert not admit(entry.id, rows).admitted, f"{entry.id}: take `not_admitted` off"
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=[f"{path.parent.name}/{path.stem}" for path in REPORTS])
+def test_the_registry_says_what_committed_audits_found(path: Path) -> None:
+    report = json.loads(path.read_text())
+    device = report["environment"]["device_type"]
+    found = {task["task"]: task["admitted"] for task in report["tasks"]}
+    assert found == {
+        entry.id: device not in entry.not_admitted for entry in registry.tasks() if entry.id in found
+    }

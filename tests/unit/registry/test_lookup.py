@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fastkernels import registry
 from fastkernels.errors import NotFoundError
+from fastkernels.registry import lookup
 from fastkernels.registry.schema import TokenWorkload
 
 
@@ -149,3 +152,16 @@ def test_workloads_of_the_scored_suite() -> None:
     assert full["fixed-batch-32"] == ("latency", 32, 128, 128)
     scored = {name for architecture in registry.architectures() for name in architecture.workloads}
     assert set(registry.suite("default").workloads["full"]) == scored
+
+
+def test_nothing_of_a_task_that_is_not_admitted_is_timed(copied: Path) -> None:
+    assert any(case.timed for case in registry.cases("rms_norm"))
+    assert not any(entry.not_admitted for entry in registry.tasks() if entry.id == "L1/glu")
+    path = copied / "tasks.yaml"
+    line = "- id: L1/rms_norm\n"
+    path.write_text(path.read_text().replace(line, f"{line}  not_admitted: {{cuda: a margin of 2.1}}\n"))
+    lookup._tasks.cache_clear()
+    assert registry.task("rms_norm").not_admitted == {"cuda": "a margin of 2.1"}
+    assert registry.cases("rms_norm")
+    assert not any(case.timed for case in registry.cases("rms_norm"))
+    assert any(case.timed for case in registry.cases("L1/glu"))
