@@ -1,5 +1,5 @@
-"""Every registered task is admitted, but those that the registry excepts. Here on its first and last tiny case
-and a few between, a model on its first; `fk audit` takes all of them."""
+"""Every registered task is admitted, but those that the registry excepts. Here on its first and last tiny
+case and a few between, a model on its first; `fk audit` takes all of them."""
 
 from __future__ import annotations
 
