@@ -47,7 +47,7 @@ from fastkernels.measure.cuda import Driver
 
 WARM_UPS = 3  # calls before a capture: lazy initialisation and autotuning must not be captured
 FIRST_SPIN_CYCLES = 200_000  # about 0.1 ms at 1.8 GHz
-MAX_SPIN_CYCLES = 80_000_000  # about 40 ms: an eager call that is still not hidden waits for the device itself
+MAX_SPIN_CYCLES = 80_000_000  # about 40 ms: an eager call that is still not hidden waits for the device
 
 Call = Callable[[], Any]
 

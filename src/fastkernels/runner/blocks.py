@@ -47,7 +47,7 @@ class Blocks:
 
     @property
     def baseline_waits(self) -> bool:
-        """Whether samples of the baseline have the host's work in them; of both, since one may be a hiccup."""
+        """Whether samples of the baseline have it; of both at once, since one may be a hiccup."""
         return any(a.waits and a2.waits for a, a2 in zip(self.a, self.a2, strict=True))
 
     def baseline_ns(self) -> np.ndarray:

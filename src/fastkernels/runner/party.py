@@ -99,8 +99,9 @@ class Reading:
     """One iteration of n links (1 where the call is not captured); tensors are [n, *shape].
 
     `ns` is the worker's word for one link, `claimed_ns` for all of them with what the clock reads for
-    nothing. `hidden`: the sample counts; `waits`: only because no spin hides an eager call that waits for
-    the device, so the host's work is in its time. `window_ns` and `cpu_ns` are the judge's own: wall clock round the call, CPU time of the process.
+    nothing. `window_ns` and `cpu_ns` are the judge's own: wall clock round the call, CPU time of the process.
+    `hidden`: the sample counts; `waits`: it does so although the longest spin did not hide it, because an
+    eager call that waits for the device cannot be hidden: the host's work is in its time.
     """
 
     ns: float

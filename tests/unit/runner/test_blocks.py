@@ -53,7 +53,8 @@ def test_throttled_blocks_are_dropped() -> None:
 def test_calls_that_wait_count_and_are_known() -> None:
     blocks = Blocks()
     blocks.add(0, reading(1, waits=True), reading(1), reading(1))
-    assert not (blocks.candidate_waits or blocks.baseline_waits), "one of two baselines: a hiccup"
+    assert not blocks.candidate_waits
+    assert not blocks.baseline_waits, "one of two baselines: a hiccup"
     blocks.add(1, reading(1), reading(1, waits=True), reading(1))
     assert blocks.candidate_waits
     blocks.add(2, reading(1, waits=True), reading(1), reading(1, waits=True))
