@@ -18,8 +18,8 @@ _ONE_QUESTION = ("device", "contract", "size", "self_test", "providers", "golden
 def summarize(rows: Sequence[KernelRow], wall_s: float, measuring_s: float) -> KernelSummary:
     """`measuring_s` of the `wall_s` were spent in trials."""
     contract = primary(row.contract for row in rows)
-    known = [r for r in rows if r.speedup is not None]
-    timed = [(r.speedup, r.calls) for r in known if r.contract == contract]
+    timed = [(r.speedup, r.calls) for r in rows if r.speedup is not None and r.contract == contract]
+    others = sum(r.speedup is not None and r.contract != contract for r in rows)
     unstable = sum(r.verdict in MACHINE_FAULTS for r in rows)
     unsupported = sum(r.verdict == "UNSUPPORTED" for r in rows)
     passed = sum(r.verdict == "PASSED" for r in rows)
@@ -30,7 +30,7 @@ def summarize(rows: Sequence[KernelRow], wall_s: float, measuring_s: float) -> K
         unstable=unstable,
         geomean_speedup=stats.geomean([s for s, _ in timed], [c for _, c in timed]) if timed else None,
         contract=contract,
-        other_contracts=len(known) - len(timed),
+        other_contracts=others,
         wall_s=wall_s,
         measuring_share=min(1.0, measuring_s / wall_s) if wall_s else 0.0,
     )

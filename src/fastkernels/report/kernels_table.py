@@ -4,7 +4,7 @@ below."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, product
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -46,7 +46,7 @@ _CONTRACTS = {
 
 def parts(report: KernelReport) -> list[RenderableType]:
     """The whole report, top-down."""
-    contracts = list(dict.fromkeys(row.contract for row in report.rows))
+    contracts = _contracts(report)
     found: list[RenderableType] = [*_title(report, contracts)]
     for task, group in groupby(report.rows, key=_task_name):
         rows = list(group)
@@ -116,6 +116,11 @@ def _cells(row: KernelRow, several: bool) -> list[str | Text]:
         "" if row.compile == "n/a" else row.compile,
         "" if row.origins is None else format(100 * row.authored, ".0f"),
     ]
+
+
+def _contracts(report: KernelReport) -> list[Contract]:
+    """In the order in which they come."""
+    return list(dict.fromkeys([row.contract for row in report.rows]))
 
 
 def _under(contract: Contract, contracts: Sequence[Contract]) -> str:
@@ -193,9 +198,9 @@ def _summary(report: KernelReport) -> Iterable[RenderableType]:
         + (f", {summary.failed} failed" if summary.failed else "")
         + (f", {summary.unstable} unstable" if summary.unstable else "")
     )
-    contracts = list(dict.fromkeys(row.contract for row in report.rows))
-    groups = dict.fromkeys((row.candidate, row.contract) for row in report.rows)
-    for candidate, contract in groups:
+    contracts = _contracts(report)
+    candidates = dict.fromkeys(row.candidate for row in report.rows)
+    for candidate, contract in product(candidates, contracts):
         mine = [r for r in report.rows if (r.candidate, r.contract) == (candidate, contract)]
         timed = [(r.speedup, r.calls) for r in mine if r.speedup is not None]
         if timed:
