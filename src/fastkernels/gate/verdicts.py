@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from fastkernels.measure.stats import geomean
-from fastkernels.records import GateLimits, GateRow, GateVerdict, Look
+from fastkernels.records import GateLimits, GateRow, GateVerdict, Look, primary
 
 Kind = Literal["fast", "same", "slow", "unsure"]
 
@@ -106,14 +106,16 @@ def unseen(rows: Sequence[GateRow], limits: GateLimits) -> tuple[str, ...]:
 
 def overall(rows: Sequence[GateRow]) -> tuple[float, tuple[float, float]] | None:
     """Geometric mean of the rows' speed-ups, weighted by calls, between those of their lower and upper ends.
+    Over the rows of the primary contract: durations under two contracts never mix.
 
     The ends assume that all rows err to the same side: wider than an interval of the mean would be. None
     without a number.
     """
+    contract = primary(row.contract for row in rows)
     known = [
         (look.speedup, *look.speedup_ci, row.calls)
         for row in rows
-        if row.looks and (look := middle(row.looks)).speedup and look.speedup_ci
+        if row.contract == contract and row.looks and (look := middle(row.looks)).speedup and look.speedup_ci
     ]
     if not known:
         return None

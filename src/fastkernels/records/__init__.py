@@ -15,6 +15,7 @@ from fastkernels.records.base import (
     Size,
     Skew,
     TokenPhase,
+    primary,
 )
 from fastkernels.records.capture import Capture, CapturedTokens
 from fastkernels.records.case import Batch, Case, Golden, Provenance, Routing, TensorSpec
@@ -63,4 +64,5 @@ __all__ = [
     "TensorSpec",
     "TokenPhase",
     "WorkloadResult",
+    "primary",
 ]

@@ -36,7 +36,7 @@ class KernelRow(Record):
     candidate_p20_p80_us: tuple[float, float] | None = None
     baseline_impl: str | None = None  # which implementations the baseline ran, `rms_norm=triton`
     noise_pct: float | None = None  # |A/A - 1| of two baseline processes beside this trial, upper bound
-    significant: bool | None = None  # the win or loss exceeds noise and interval
+    significant: bool | None = None  # the win or loss exceeds noise and interval; None: none is claimed
     samples: int = 0
     dropped: int = 0
     sm_clock_mhz: int | None = None
@@ -63,7 +63,11 @@ class KernelSummary(Record):
     passed: int
     failed: int
     unstable: int
-    geomean_speedup: float | None  # over timed PASSED rows, weighted by calls
+    # Over timed PASSED rows of `contract`, weighted by calls. Reports before 2026-11-23 have no `contract`:
+    # theirs is over all rows.
+    geomean_speedup: float | None
+    contract: Contract | None = None
+    other_contracts: int = 0  # timed PASSED rows under another contract, which never mix with these
     wall_s: float
     measuring_share: float  # of wall_s, spent in trials and not in starting processes
 

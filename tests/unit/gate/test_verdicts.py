@@ -129,10 +129,10 @@ def test_the_middle_look_has_numbers_if_any_has(seen: list[Look]) -> None:
     assert (middle.speedup is None) == all(one.speedup is None for one in seen)
 
 
-def row(verdict: str, *seen: Look, calls: int = 1) -> GateRow:
+def row(verdict: str, *seen: Look, calls: int = 1, contract: str = "host") -> GateRow:
     return GateRow(
         task="L1/rms_norm", variant="default", case="c", candidate="mine", verdict=verdict, reason="because",
-        contract="host", calls=calls, head="PASSED", base="PASSED", looks=seen,
+        contract=contract, calls=calls, head="PASSED", base="PASSED", looks=seen,
     )  # fmt: skip
 
 
@@ -167,6 +167,17 @@ def test_the_least_speedup_needs_the_whole_interval() -> None:
     same = [row("SAME", look(0.0))]
     assert verdicts.outcome(same, "missed") == "failed"
     assert verdicts.outcome(same, "unclear") == "unclear"
+
+
+def test_the_mean_of_all_rows_never_mixes_contracts() -> None:
+    graph = row("SAME", look(0.0), contract="graph")
+    eager = row("FAST", look(-0.5), contract="eager")
+    assert verdicts.overall([eager, graph, eager]) == verdicts.overall([graph])
+    found = verdicts.overall([eager, eager])
+    assert found is not None
+    assert found[0] == pytest.approx(2.0)
+    checked = row("SAME", contract="graph")  # nothing was timed under the contract that was asked for
+    assert verdicts.overall([checked, eager]) is None
 
 
 def test_noise_that_hides_a_regression_is_said() -> None:
