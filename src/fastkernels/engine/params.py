@@ -27,7 +27,8 @@ class SamplingParams:
     would stop are not sampled, strings are not looked for. min_p: allows ids at least min_p times as probable
     as the best one. presence_penalty, frequency_penalty: taken off a logit once for an id in the output, and
     once for each time. repetition_penalty: divides a positive logit, multiplies a negative one, of ids in
-    prompt or output. n: 1, one continuation.
+    prompt or output. n: 1, one continuation. detokenize: False makes no text of the tokens; stop strings
+    need it.
     """
 
     temperature: float = 1.0
@@ -45,6 +46,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     n: int = 1
+    detokenize: bool = True
 
     def __post_init__(self) -> None:
         for name, (is_met, rule) in self._rules().items():
@@ -88,6 +90,10 @@ class SamplingParams:
             "repetition_penalty": (
                 is_within(self.repetition_penalty, 0.01, 100),
                 "a number from 0.01 to 100 (1: off)",
+            ),
+            "detokenize": (
+                isinstance(self.detokenize, bool) and (self.detokenize or not self.stop),
+                "True or False, and True with stop strings",
             ),
             "n": (is_integer(self.n) and self.n == 1, "1: one continuation for each request"),
         }

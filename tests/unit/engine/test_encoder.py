@@ -3,14 +3,11 @@ eagerly."""
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -125,39 +122,6 @@ def test_wrong_arguments_are_named(wrong: dict[str, Any]):
     (name,) = wrong
     with pytest.raises(UsageError, match=f"{name}=.*: must"):
         encoder(**wrong)
-
-
-def test_images_come_as_tensors_arrays_and_pil_images(recwarn: pytest.WarningsRecorder):
-    (image,) = images([(48, 64)])
-    array = image.numpy()
-    read_only = np.frombuffer(array.tobytes(), np.uint8).reshape(array.shape)
-    forms = [image, array, array[:, ::-1].copy()[:, ::-1], read_only, Image.fromarray(array)]
-    features = encoder().encode(forms)
-    for feature in features[1:]:
-        torch.testing.assert_close(feature, features[0], rtol=0, atol=1e-5)
-    assert not recwarn.list
-
-
-def unreadable() -> Image.Image:
-    """A file that ends in the middle, which shows when its pixels are read."""
-    file = io.BytesIO()
-    Image.effect_noise((64, 48), 90).convert("RGB").save(file, "png")
-    return Image.open(io.BytesIO(file.getvalue()[:2000]))
-
-
-@pytest.mark.parametrize(
-    ("image", "says"),
-    [
-        (Image.new("L", (64, 48)), r"mode L: the model takes RGB. Use convert\('RGB'\)"),
-        (Image.new("HSV", (64, 48)), "mode HSV"),
-        (unreadable(), "cannot be read: .*truncated"),
-        (np.zeros((48, 64, 3)), "not numpy.ndarray"),
-        (np.zeros((48, 64), np.uint8), r"not uint8 \[48, 64\]"),
-    ],
-)
-def test_refused_forms_of_images(image: object, says: str):
-    with pytest.raises(RequestError, match=says):
-        encoder().encode([image])
 
 
 def test_each_face_serves_its_kind_of_answer():

@@ -189,6 +189,16 @@ def test_stop_string_ends_one_request_and_is_cut(blocks):
     assert (talker.stats()["preemptions"] > 0) == (blocks is not None)
 
 
+def test_no_text_where_nobody_wants_it(talker):
+    (out,) = talker.generate("w1 w2", SamplingParams(temperature=0.0, max_tokens=4, detokenize=False))
+    assert (len(out.outputs[0].token_ids), out.outputs[0].text) == (4, "")
+    pieces = []
+    talker.generate("w1 w2", SamplingParams(max_tokens=4, detokenize=False), on_token=pieces.append)
+    assert [piece.outputs[0].text for piece in pieces] == [""] * 4
+    with pytest.raises(RequestError, match=r"detokenize=False: must be .* True with stop strings"):
+        SamplingParams(detokenize=False, stop="w1")
+
+
 def test_stop_token_is_among_the_ids_but_has_no_text(talker):
     free = talker.generate([3, 4, 5], GREEDY)[0].outputs[0]
     stop = free.token_ids[3]
