@@ -112,8 +112,8 @@ def find(
 
 
 def without_weights(model: str) -> str | dict[str, Any]:
-    """What `find` takes for the same model with random weights: the configuration alone of a folder or Hub id.
-    Raises as `find` does."""
+    """What `find` takes for the same model with random weights: of a folder or Hub id the configuration, and
+    no file of weights is read. Raises as `find` does."""
     if Path(model).is_dir():
         return _config_of(Path(model))
     return _config_of(download(model, ["config.json"])) if _is_hub_id(model) else model
