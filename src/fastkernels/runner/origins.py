@@ -48,7 +48,8 @@ def foreign(rows: Sequence[KernelRow]) -> Iterator[str]:
             names = ", ".join(f"{k.name} ({k.origin}, {100 * k.share:.0f} %)" for k in ordered)
             yield f"{candidate} in {task}: kernels that are not its own, up to this share of a case: {names}"
         if blind := sum(row.origins is None for row in cases):
-            yield f"{candidate} in {task}: no kernel was seen in {blind} cases; nothing is authored there"
+            where = "1 case" if blind == 1 else f"{blind} cases"
+            yield f"{candidate} in {task}: no kernel was seen in {where}, so nothing counts as authored there"
 
 
 def left_out(rows: Sequence[KernelRow]) -> list[KernelRow]:
