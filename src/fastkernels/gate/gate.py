@@ -45,7 +45,7 @@ class GateRequest(Filters):
     min_speedup: float | None = None
     device: Literal["cpu", "cuda"] | None = None
     budget_s: float | None = None
-    # Off: each variant is loaded and traced with what holds it, on both sides, which takes some ten seconds.
+    # Off: every variant is loaded and traced once more with what holds it, which is much for two revisions.
     compile_check: bool = False
 
     @classmethod

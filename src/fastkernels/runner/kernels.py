@@ -221,7 +221,7 @@ class _Run:
             self.rows[i] = self.rows[i].model_copy(update=update)
 
     def _attribute(self, job: Job, crew: Crew) -> None:
-        """The columns `origins` and `kernels`. Last of all, because a profiler leaves its hooks behind in the
+        """The columns `origins` and `kernels`. Last of all, because a profiler may leave hooks behind in the
         candidate's process, and the baseline's have none."""
         authored = kernel_names(job.layers)
         places = {
