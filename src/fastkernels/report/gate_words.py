@@ -42,6 +42,20 @@ def _left_out(report: GateReport) -> str:
     return f", of contract {contract} ({count} timed under another are not in it)" if count else ""
 
 
+def advice(report: GateReport) -> str:
+    """What to do where the gate is unclear because of rows; empty otherwise."""
+    rows = [row for row in report.rows if row.verdict == "AMBIGUOUS"]
+    if not rows:
+        return ""
+    budget_s = report.request.get("budget_s")
+    now = f" (now {budget_s:g} s a look)" if budget_s else ""
+    which = "1 row is" if len(rows) == 1 else f"{len(rows)} rows are"
+    return (
+        f"{which} AMBIGUOUS: neither passed nor failed. Run again where nothing else runs, "
+        f"or with a larger --budget{now}"
+    )
+
+
 def place(row: GateRow) -> str:
     """`L1/glu:gelu`"""
     return f"{row.task}:{row.variant}".removesuffix(":default")

@@ -164,7 +164,7 @@ class Crew:
         except WorkerProblem as problem:
             worker.close()
             raise BaselineError(
-                f"The worker of '{name}' does not start: {problem.failure.message}\n{problem.failure.output}"
+                f"The worker of {name} does not start: {problem.failure.message}\n{problem.failure.output}"
             ) from problem
         return worker, hello
 
