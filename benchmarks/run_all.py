@@ -57,6 +57,11 @@ def _l1(*tasks: str) -> tuple[str, ...]:
     return ("--architecture", "llama", *(word for task in tasks for word in ("--target", f"L1/{task}")))
 
 
+def _eager(name: str, seconds: int, *tasks: str) -> Part:
+    filters = ("--contract", "eager", *_l1(*tasks))
+    return _kernels("self-test", f"self_test_eager_{name}", seconds, *filters)
+
+
 def _level(architecture: str, level: int, seconds: int) -> Part:
     filters = ("--architecture", architecture, "--level", str(level))
     return _kernels("self-test", f"self_test_{architecture}_level_{level}", seconds, *filters)
@@ -150,6 +155,15 @@ JOBS: dict[str, Job] = {
             *LLAMA_L1,
             LLAMA[2],
             *(_level(name, level, s) for name, both in OTHERS.items() for level, s in zip((1, 2), both)),
+        ),
+        (str(HERE / "self_test.py"),),
+        "--out",
+    ),
+    # What single calls of identical code differ by: for judge/verdict.py LEAST_NOISE. Seconds guessed.
+    "self_test_eager": Job(
+        (
+            _eager("pointwise", 200, "linear", *POINTWISE),
+            _eager("attention", 300, *ATTENTION, "softmax", "sampling"),
         ),
         (str(HERE / "self_test.py"),),
         "--out",

@@ -9,8 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from fastkernels import registry
 from fastkernels.records import EvalReport
+from tests.contract.test_checkpoints import checkpoint, write
 
 ROOT = Path(__file__).parents[2]
 CANDIDATES = ROOT / "tests" / "candidates"
@@ -227,6 +230,25 @@ def test_bad_requests(tmp_path, arguments, code, says):
     done, report = evaluate(tmp_path, *arguments)
     assert done.returncode == code, done.stderr
     assert says in done.stderr
+    assert not report
+
+
+def test_a_folder_whose_weights_do_not_fit(tmp_path):
+    """One message; no score, because nothing was judged. The folder is named from here, and workers run
+    elsewhere."""
+    entry = registry.architecture("llama")
+    tensors = checkpoint(entry)
+    first, second, *_ = sorted(tensors)
+    del tensors[first]
+    tensors[second] = torch.zeros(3, 3)
+    (tmp_path / "model").mkdir()
+    folder = os.path.relpath(write(tmp_path / "model", entry, tensors))
+    done, report = evaluate(tmp_path, "--model", f"./{folder}", *QUICK[2:], "--self-test")
+    assert done.returncode == 2, done.stderr
+    assert f"missing     {first}" in done.stderr
+    assert f"misshapen   {second} [3, 3]" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "MacroEval" not in done.stdout
     assert not report
 
 

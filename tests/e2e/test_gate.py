@@ -62,6 +62,34 @@ def test_a_slower_and_an_identical_head(tmp_path: Path) -> None:
     assert f"**{rows['worse']['verdict']}**" in markdown.read_text()
 
 
+BREAKS = """
+import torch
+
+from fastkernels.baseline.L1.rms_norm import RMSNorm as Baseline
+
+
+class RMSNorm(Baseline):
+    def forward(self, x_TD, residual_TD=None):
+        torch._dynamo.graph_break()
+        return super().forward(x_TD, residual_TD)
+"""
+
+
+def test_a_head_that_breaks_the_compiled_graph(tmp_path: Path) -> None:
+    for side, text in (("head", BREAKS), ("base", BREAKS.replace("torch._dynamo.graph_break()", "pass"))):
+        file = tmp_path / side / "L1" / "rms_norm.py"
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    words = [str(tmp_path / "head"), "--base", str(tmp_path / "base"), "--case", "llama-tiny-T16-D64-f32"]
+    code, report, printed = gate(tmp_path, *words, "--budget", "0.1", "--compile-check")
+    assert report, printed
+    (row,) = report["rows"]
+    assert (row["verdict"], row["head"]) == ("BROKEN", "PASSED"), printed
+    assert [look["compile"] for look in row["looks"]] == ["graph break"] * 2
+    assert "torch.compile takes the base, of the head it says graph break" in printed.replace("\n", " ")
+    assert code == 1
+
+
 def test_a_revision_runs_its_own_kernels(tmp_path: Path) -> None:
     """The second commit's rms_norm is 1 % too large: only the head is wrong: each side ran its own."""
     repository = tmp_path / "repository"

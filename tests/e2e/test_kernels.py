@@ -153,11 +153,12 @@ def test_an_interrupt_leaves_a_partial_report_and_no_process(tmp_path: Path, int
     arguments = ("--target", "rms_norm", "--self-test", "--budget", "60", "--json", str(path))
     process = interruptible(command(*arguments), environment(tmp_path))
     deadline = time.monotonic() + 60
-    workers: list[int] = []
-    while len(workers) < 3 and time.monotonic() < deadline:
+    workers: set[int] = set()
+    while len(workers) < 4 and time.monotonic() < deadline:
         time.sleep(0.2)
-        workers = children(process.pid)
+        workers |= set(children(process.pid))
     time.sleep(4)  # into the first trial, which would last a minute
+    workers |= set(children(process.pid))
     process.send_signal(signal.SIGINT)
     begin = time.monotonic()
     out, err = process.communicate(timeout=60)
@@ -167,5 +168,5 @@ def test_an_interrupt_leaves_a_partial_report_and_no_process(tmp_path: Path, int
     assert report["complete"] is False
     assert "INTERRUPTED" in out
     assert "Traceback" not in err
-    assert len(workers) == 3
+    assert len(workers) >= 4, "what they are forked from, and three"
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]

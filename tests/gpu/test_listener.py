@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fastkernels import LLM, SamplingParams
+from fastkernels.errors import RequestError
 from fastkernels.nn.weights import export_weights, load_weights
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
@@ -104,3 +105,13 @@ def test_clips_of_other_lengths_and_ages_share_steps():
     alone = [greedy(llm, [clip])[0] for clip in audio]
     assert len({tuple(ids) for ids in together}) > 10, "the answers do not depend on the clips"
     assert sum(a == b for a, b in zip(together, alone)) >= 18  # near-ties may fall either way
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 1e18])
+def test_samples_on_the_device_are_checked_too(wrong: float):
+    llm = engine("cuda", "float32")
+    audio = torch.zeros(1, 2000, device="cuda")
+    audio[0, 7] = wrong
+    with pytest.raises(RequestError, match="between -1 and 1"):
+        llm.add_request({"prompt_token_ids": [91], "multi_modal_data": {"audio": audio}})
+    assert not llm.has_unfinished_requests()

@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from fastkernels import registry
 from fastkernels.loader.overlay import Overlay
 from fastkernels.nn.context import step
+from fastkernels.nn.fusion import apart
 
 
 class Calls:
     """Counts while `attached`; equal calls of a model's repeated layers are one."""
 
     def __init__(self, model: nn.Module, overlay: Overlay) -> None:
+        self._model = model
         self._counts: Counter[str] = Counter()
         self._sites: dict[nn.Module, dict[str, str]] = {}
         self._signatures: dict[type, inspect.Signature] = {}
@@ -39,7 +41,8 @@ class Calls:
     def attached(self) -> Iterator[None]:
         handles = [module.register_forward_pre_hook(self._note, with_kwargs=True) for module in self._sites]
         try:
-            yield
+            with apart(self._model):
+                yield
         finally:
             for handle in handles:
                 handle.remove()

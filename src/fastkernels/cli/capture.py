@@ -29,7 +29,7 @@ _POSITIVE = click.IntRange(min=1)
 @options.size
 @options.device
 @click.option("--dtype", help="Default: the model's on CUDA, float32 on a CPU.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of random weights and random ids.")
+@options.seed
 @click.option(
     "--tokens",
     type=_POSITIVE,

@@ -1,4 +1,7 @@
-"""`fk e2e`: tier 2, one model end to end, with the flags of `vllm bench`."""
+"""`fk e2e`: tier 2, one model end to end, with the flags of `vllm bench`.
+
+Those that say what holds here anyway are in vllm_flags.py.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+
+from fastkernels.cli import options, vllm_flags
 
 _POSITIVE = click.IntRange(min=1)
 
@@ -36,27 +41,47 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
             click.option("--gpu-memory-utilization", type=click.FloatRange(0, 1, min_open=True), metavar="X"),
             click.option("--block-size", type=_POSITIVE, metavar="N"),
             click.option("--enforce-eager", is_flag=True, default=None, help="Without CUDA graphs."),
-            click.option("--enable-prefix-caching", is_flag=True, default=None),
-            click.option("--seed", type=int, default=0, show_default=True),
+            click.option("--enable-prefix-caching/--no-enable-prefix-caching", default=None),
+            click.option(
+                "--load-format",
+                type=click.Choice(["auto", "dummy"]),
+                default="auto",
+                help="dummy: random weights, of a folder or Hub id the configuration alone is read.",
+            ),
+            click.option("--tokenizer", metavar="FOLDER|ID", help="Default: that of the model's folder."),
+            click.option("--disable-detokenize", is_flag=True, help="No text is made of the tokens."),
+            options.seed,
             click.option(
                 "--json", "--output-json", "json_path", metavar="PATH", help="Write JSON; `-` is stdout."
             ),
+            vllm_flags.accepted,
         )
     ):
         function = option(function)
     return function
 
 
+def _lengths(input_len: int, output_len: int) -> Callable[..., Any]:
+    """Tokens of a prompt and of its continuation, also by the names that they have for a random data set."""
+
+    def lengths(function: Callable[..., Any]) -> Callable[..., Any]:
+        for side, default in (("output", output_len), ("input", input_len)):
+            names = (f"--{side}-len", f"--random-{side}-len", f"{side}_len")
+            function = click.option(*names, type=_POSITIVE, default=default, show_default=True)(function)
+        return function
+
+    return lengths
+
+
 @command.command(epilog="Example: fk e2e throughput --model llama --input-len 512 --output-len 512")
-@click.option("--input-len", type=_POSITIVE, default=512, show_default=True)
-@click.option("--output-len", type=_POSITIVE, default=128, show_default=True)
+@_lengths(512, 128)
 @click.option("--num-prompts", type=_POSITIVE, default=1000, show_default=True)
 @engine_options
 def throughput(num_prompts: int, input_len: int, output_len: int, **flags: Any) -> None:
     """Tokens a second of many requests that come at once."""
     from fastkernels.runner import e2e
 
-    run = e2e.TokenRun(num_prompts, input_len, output_len)
+    run = e2e.TokenRun(num_prompts, input_len, output_len, not flags.pop("disable_detokenize"))
     result = _measure(
         "throughput", run, flags, lambda llm, tell: e2e.throughput(llm, run, flags["seed"], tell)
     )
@@ -70,8 +95,7 @@ def throughput(num_prompts: int, input_len: int, output_len: int, **flags: Any) 
 
 
 @command.command(epilog="Example: fk e2e latency --model llama --input-len 128 --batch-size 1")
-@click.option("--input-len", type=_POSITIVE, default=32, show_default=True)
-@click.option("--output-len", type=_POSITIVE, default=128, show_default=True)
+@_lengths(32, 128)
 @click.option("--batch-size", type=_POSITIVE, default=8, show_default=True)
 @click.option("--num-iters", type=_POSITIVE, default=30, show_default=True)
 @click.option("--num-iters-warmup", type=click.IntRange(min=0), default=10, show_default=True)
@@ -82,7 +106,7 @@ def latency(
     """Seconds of one batch, from its prompts to its last token."""
     from fastkernels.runner import e2e
 
-    run = e2e.TokenRun(batch_size, input_len, output_len)
+    run = e2e.TokenRun(batch_size, input_len, output_len, not flags.pop("disable_detokenize"))
     result = _measure(
         "latency",
         run,
@@ -103,7 +127,7 @@ def _measure(kind: str, run: Any, flags: dict[str, Any], measure: Callable[..., 
     from fastkernels.cli.progress import telling
     from fastkernels.runner import e2e
 
-    named = ("model", "candidates", "size", "seed")
+    named = ("model", "candidates", "size", "seed", "load_format", "tokenizer")
     rest = {k: v for k, v in flags.items() if v is not None and k not in (*named, "device", "json_path")}
     engine = e2e.EngineOptions(**{k: flags[k] for k in named}, device=flags["device"] or "auto", options=rest)
     with telling() as tell:

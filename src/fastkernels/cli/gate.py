@@ -54,6 +54,12 @@ from fastkernels.cli import options
     metavar="SECONDS",
     help="Most time for sampling one timed case, in each look. Default: 1.",
 )
+@click.option(
+    "--compile-check/--no-compile-check",
+    default=False,
+    show_default=True,
+    help="Whether torch.compile must take the head whole where it takes the base so.",
+)
 @options.report_json
 @click.option("--junit", "junit_path", metavar="PATH", help="Write JUnit XML.")
 @click.option("--markdown", "markdown_path", metavar="PATH", help="Write a comment for a pull request.")
@@ -63,7 +69,8 @@ def command(
     """Whether HEAD is right, and no slower than its base: both are measured here and now, alternating.
 
     HEAD is a candidate's folder, or a git revision whose own kernels are compared. Exit codes: 0 passed,
-    1 SLOW, MISSING, BROKEN or below --min-speedup, 2 usage, 3 AMBIGUOUS or this machine cannot do it.
+    1 SLOW, MISSING, BROKEN (wrong, or no more part of a CUDA graph) or below --min-speedup, 2 usage,
+    3 AMBIGUOUS or this machine cannot do it.
     """
     from fastkernels.cli.progress import counting
     from fastkernels.gate.gate import GateRequest, run_gate

@@ -12,6 +12,13 @@ case = click.option(
     metavar="GLOB",
     help="Only these cases; without a wildcard, ids that contain the text.",
 )
+seed = click.option(
+    "--seed",
+    type=click.IntRange(min=0, max=2**63 - 1),
+    default=0,
+    show_default=True,
+    help="Of random weights and random ids.",
+)
 size = click.option("--size", type=click.Choice(["tiny", "full"]), help="Default: full on CUDA, tiny on CPU.")
 device = click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), help="Default: cuda where there is one."

@@ -8,6 +8,7 @@ Clips       audio of any length up to the model's, with silence behind it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from itertools import accumulate, groupby
 from typing import Any, Protocol
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor
 
 from fastkernels.errors import RequestError
+
+MOST_AMPLITUDE = 1e4  # of audio between -1 and 1; far above it the front end's squares overflow
 
 
 class Batching(Protocol):
@@ -107,8 +110,8 @@ class Clips:
         self.num_samples, self.sampling_rate, self.device = num_samples, sampling_rate, device
 
     def clip(self, given: Any) -> Tensor:
-        """A caller's audio, samples or (samples, samples a second), as a tensor that `key` takes.
-        RequestError for what is no audio of this model."""
+        """A caller's audio, samples [N] or [1, N], or with the samples a second beside it, as a tensor that
+        `key` takes. RequestError for what is no audio of this model."""
         samples = given
         if isinstance(given, tuple) and len(given) == 2:
             samples, rate = given
@@ -120,9 +123,17 @@ class Clips:
         audio = samples
         if isinstance(samples, np.ndarray) and samples.dtype.kind in "fiu":
             audio = torch.from_numpy(np.array(samples))  # a copy: it may be read-only or run backwards
+        if isinstance(audio, Tensor) and audio.dim() == 2 and len(audio) == 1:
+            audio = audio[0]  # one channel, as libraries that read files give it
         self.key((audio,))
-        if not audio.is_cuda and not audio.isfinite().all():  # on CUDA the host would wait for the answer
-            raise RequestError("audio holds values that are not finite")
+        loudest = float(audio.abs().amax())  # on CUDA the host waits here, once for each clip
+        if not math.isfinite(loudest):
+            raise RequestError("audio holds values that are not finite: samples lie between -1 and 1")
+        if loudest > MOST_AMPLITUDE:
+            raise RequestError(
+                f"audio holds a sample of size {loudest:.4g}: the model takes samples between -1 and 1. "
+                "Scale it (16-bit integers: divide by 32768)"
+            )
         return audio
 
     def key(self, args: tuple[Any, ...]) -> Hashable:
@@ -157,7 +168,8 @@ def _image(args: tuple[Any, ...], num_channels: int) -> tuple[Tensor, int, int]:
     (image,) = args
     if not isinstance(image, Tensor) or image.dtype != torch.uint8 or image.dim() != 3:
         raise RequestError(
-            f"an image must be a uint8 tensor [height, width, channels], not {_described(image)}"
+            f"an image must be a uint8 tensor or array [height, width, channels], or an RGB image of PIL, "
+            f"not {_described(image)}"
         )
     height, width, channels = image.shape
     if not height or not width:

@@ -68,6 +68,8 @@ def build(
         blocks = [options.num_kv_cache_blocks] * len(specs)
     sizes = memory.block_bytes(model, limits.block_size, dtype)
     memory.require_room(blocks, sizes, limits, str(device))
+    if options.num_kv_cache_blocks is not None:
+        memory.require_blocks_fit(options.num_kv_cache_blocks, sizes, device)
     pools = allocate(model, blocks, limits.block_size, dtype, device)
 
     shapes = [

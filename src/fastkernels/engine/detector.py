@@ -9,13 +9,14 @@ The choice of boxes runs on the device, inside the graph of the pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
 from fastkernels.engine.batching import Batching, Pixels
-from fastkernels.engine.image_model import ImageModel
+from fastkernels.engine.image_model import Errors, ImageModel
+from fastkernels.errors import RequestError
 
 MIN_SCORE, MOST = 0.25, 100
 
@@ -33,10 +34,20 @@ class Detector(ImageModel):
 
     answer = "detections"
 
-    def detect(self, images: Sequence[Tensor]) -> list[Detections]:
-        """Of each image, uint8 [H, W, 3] with sides that the coarsest cell, 32 pixels, divides. They lie on
-        the device and may still be under way. Raises RequestError for the first image that was refused."""
-        return [Detections(*parts) for parts in self.run(images)]
+    @overload
+    def detect(self, images: Sequence[Any], errors: Literal["raise"] = "raise") -> list[Detections]: ...
+
+    @overload
+    def detect(self, images: Sequence[Any], errors: Literal["return"]) -> list[Detections | RequestError]: ...
+
+    def detect(
+        self, images: Sequence[Any], errors: Errors = "raise"
+    ) -> list[Detections] | list[Detections | RequestError]:
+        """Of each image, uint8 [H, W, 3] (a tensor, an array, an RGB image of PIL) with sides that the
+        coarsest cell, 32 pixels, divides. They lie on the device and may still be under way. errors: as of
+        `run`."""
+        found = self.run(images, errors)
+        return [one if isinstance(one, RequestError) else Detections(*one) for one in found]
 
     def listed(self, answer: Sequence[Tensor]) -> list[list[float]]:
         """Rows (left, top, right, bottom, score, label) of the places that are taken."""

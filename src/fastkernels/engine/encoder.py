@@ -8,12 +8,14 @@ features_BD = encoder.encode([image_HWC, ...])
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
 from fastkernels.engine.batching import Batching, Packed
-from fastkernels.engine.image_model import ImageModel
+from fastkernels.engine.image_model import Errors, ImageModel
+from fastkernels.errors import RequestError
 
 
 class Encoder(ImageModel):
@@ -21,13 +23,21 @@ class Encoder(ImageModel):
 
     answer = "embedding"
 
-    def encode(self, images: Sequence[Tensor]) -> Tensor:
-        """Features [B, D] on the model's device, in the order of the images, which are uint8 [H, W, C] with
-        sides that the patch size divides. They may still be under way on the device. Raises RequestError for
-        the first image that cannot be served."""
-        features = self.run(images)
+    @overload
+    def encode(self, images: Sequence[Any], errors: Literal["raise"] = "raise") -> Tensor: ...
+
+    @overload
+    def encode(self, images: Sequence[Any], errors: Literal["return"]) -> list[Tensor | RequestError]: ...
+
+    def encode(self, images: Sequence[Any], errors: Errors = "raise") -> Tensor | list[Tensor | RequestError]:
+        """Features [B, D] on the model's device, in the order of the images, which are uint8 [H, W, C]
+        (tensors, arrays, RGB images of PIL) with sides that the patch size divides. They may still be under
+        way on the device. errors: as of `run`; with "return" a list of features [D] and RequestErrors."""
+        features = self.run(images, errors)
+        if errors == "return":
+            return features
         if not features:
-            return torch.empty(0, dtype=self.dtype, device=self.device)
+            return torch.empty(0, self.model.num_features, dtype=self.dtype, device=self.device)
         return torch.stack(features)
 
     def listed(self, answer: Tensor) -> list[float]:

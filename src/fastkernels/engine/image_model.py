@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -13,13 +13,17 @@ from fastkernels.engine import memory
 from fastkernels.engine.batch_stage import BatchStage
 from fastkernels.engine.batching import Batching, Stacked
 from fastkernels.engine.call_graphs import CallGraphs
+from fastkernels.engine.checks import MOST_SEED, require_integer
+from fastkernels.engine.images import image_of
 from fastkernels.engine.machine import device_of, dtype_of
 from fastkernels.engine.program import Call, Engine, Program
-from fastkernels.errors import RequestError
+from fastkernels.errors import RequestError, UsageError
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import find, load_model, weights_bytes
 from fastkernels.nn.context import use_step
 from fastkernels.records import Size
+
+Errors = Literal["raise", "return"]  # what a face does with a request that it cannot serve
 
 
 class ImageModel:
@@ -45,6 +49,9 @@ class ImageModel:
         max_batch: int | None = None,
         enforce_eager: bool = False,
     ) -> None:
+        require_integer("seed", seed, 0, MOST_SEED)
+        most = self.usual_batch if max_batch is None else max_batch
+        require_integer("max_batch", most, 1)
         self.device = device_of(device)
         if self.device.index is not None:
             torch.cuda.set_device(self.device)
@@ -54,7 +61,6 @@ class ImageModel:
         self.overlay = overlay or Overlay.over_baseline()
         memory.require_weights_fit(weights_bytes(self.source, self.dtype), self.device)
         self.model: Any = load_model(self.source, self.overlay, self.device, self.dtype, seed)
-        most = max_batch or self.usual_batch
         self.graphs = CallGraphs(self._compute, self.device, enforce_eager)
         self.stage = BatchStage(self.graphs, self._batching(), most)
         further = self._further_stages()
@@ -68,16 +74,22 @@ class ImageModel:
         }
         self.engine = Engine({"model": self.stage, **stages})
 
-    def run(self, requests: Sequence[Any]) -> list[Any]:
-        """The answer to each request, in order, perhaps still under way on the device. Raises RequestError
-        for the first that was refused, with its place."""
-        answers = self.engine.run(self._program(request) for request in requests)
-        for place, answer in enumerate(answers):
-            if isinstance(answer, RequestError):
-                raise RequestError(f"request {place}: {answer}") from answer
-            if isinstance(answer, Exception):
-                raise answer
-        return answers
+    def run(self, requests: Sequence[Any], errors: Errors = "raise") -> list[Any]:
+        """The answer to each request, in order, perhaps still under way on the device.
+
+        errors: of requests that cannot be served. "raise": RequestError for the first, with its place, and
+        nothing is computed if the request itself shows it. "return": its RequestError stands in its place,
+        and the others have their answers.
+        """
+        if errors not in ("raise", "return"):
+            raise UsageError(f"errors={errors!r:.60}: there are 'raise' and 'return'")
+        programs = (self._program(request) for request in requests)
+        if errors == "return":
+            return self.engine.run(programs)
+        try:
+            return self.engine.run(_to_the_end(place, program) for place, program in enumerate(programs))
+        except _Refused as refused:
+            raise RequestError(f"request {refused.place}: {refused.error}") from refused.error
 
     @contextlib.contextmanager
     def eager(self) -> Iterator[None]:
@@ -110,7 +122,7 @@ class ImageModel:
 
     def _program(self, request: Any) -> Program:
         """What a request needs: one pass over its image."""
-        return (yield Call("model", request))
+        return (yield Call("model", image_of(request)))
 
     def _forward(self, *args: Any) -> Any:
         """The pass itself: it must not read its tensors on the host."""
@@ -118,6 +130,21 @@ class ImageModel:
 
     def _compute(self, *args: Any) -> Any:
         return _in_a_step(self._forward)(*args)
+
+
+class _Refused(Exception):
+    """Ends all programs of a run, as a RequestError does not: none is launched before all have begun."""
+
+    def __init__(self, place: int, error: RequestError) -> None:
+        self.place, self.error = place, error
+        super().__init__(str(error))
+
+
+def _to_the_end(place: int, program: Program) -> Program:
+    try:
+        return (yield from program)
+    except RequestError as error:
+        raise _Refused(place, error) from error
 
 
 def _in_a_step(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,38 +7,21 @@ images = pipeline.generate([ImageRequest(t5_ids, clip_ids, height=1024, width=10
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
 from fastkernels.engine import flow_matching, latents
-from fastkernels.engine.image_model import ImageModel
+from fastkernels.engine.image_model import Errors, ImageModel
+from fastkernels.engine.image_request import ImageRequest, checked, checked_sides
 from fastkernels.engine.program import Call, Program
 from fastkernels.engine.prompts import Prompts, is_ids
 from fastkernels.errors import RequestError
 
 ENCODED_AT_ONCE = 8  # prompts of 512 tokens
 DECODED_AT_ONCE = 4  # images of 1024 x 1024 pixels: a map of 256 channels has 2^30 values, 2 GiB
-
-
-@dataclass(frozen=True, slots=True)
-class ImageRequest:
-    """text and pooled: the prompt as token ids int64 [S] for T5 and [S'] for CLIP, or as the features [S, J]
-    and [P] that they make of it; or the prompt itself and None, where the model has tokenizers. height and
-    width in pixels, multiples of 16. output: `image`, or `latent` before it is decoded; None: an image where
-    the model has a decoder."""
-
-    text: Tensor | str
-    pooled: Tensor | None
-    height: int
-    width: int
-    steps: int = 28
-    guidance: float = 3.5
-    seed: int = 0
-    output: Literal["image", "latent"] | None = None
 
 
 class ImagePipeline(ImageModel):
@@ -51,22 +34,43 @@ class ImagePipeline(ImageModel):
     def prompts(self) -> Prompts:
         return Prompts(self.model, self.source.name, self.source.folder)
 
-    def generate(self, requests: Sequence[ImageRequest]) -> list[Tensor]:
+    @overload
+    def generate(
+        self, requests: Sequence[ImageRequest], errors: Literal["raise"] = "raise"
+    ) -> list[Tensor]: ...
+
+    @overload
+    def generate(
+        self, requests: Sequence[ImageRequest], errors: Literal["return"]
+    ) -> list[Tensor | RequestError]: ...
+
+    def generate(
+        self, requests: Sequence[ImageRequest], errors: Errors = "raise"
+    ) -> list[Tensor] | list[Tensor | RequestError]:
         """Of each request, in order and on the model's device: RGB float32 [3, height, width] within 0 .. 1,
-        or latents as tokens [L, C]. They may still be under way. Raises RequestError for the first that
-        cannot be served."""
-        return self.run(requests)
+        or latents as tokens [L, C]. They may still be under way. errors: as of `run`."""
+        return self.run(requests, errors)
 
     def decode(self, latents_LC: Tensor, height: int, width: int) -> Tensor:
-        """The image [3, height, width] of latents that `generate` gave. RequestError without a decoder."""
+        """The image [3, height, width] of latents that `generate` gave. RequestError without a decoder, and
+        for other latents than those of such an image."""
         self._require_decoder()
-        rows, columns = height // latents.TOKEN_PIXELS, width // latents.TOKEN_PIXELS
-        (image,) = self.engine.run([_decoded(latents_LC, rows, columns)])
+        rows, columns = (side // latents.TOKEN_PIXELS for side in checked_sides(height, width))
+        expected = [rows * columns, self.model.in_channels]
+        if not isinstance(latents_LC, Tensor) or not latents_LC.is_floating_point():
+            raise RequestError(f"latents must be a tensor of floats {expected}, not {latents_LC!r:.60}")
+        if list(latents_LC.shape) != expected:
+            raise RequestError(
+                f"latents {list(latents_LC.shape)}: an image of {height} x {width} pixels has {expected}"
+            )
+        (image,) = self.engine.run([_decoded(self._sent(latents_LC.to(self.dtype)), rows, columns)])
         return image
 
     def _program(self, request: ImageRequest) -> Program:
         """The program of an image: its prompt's features, as many steps as it asks for, then its decoder."""
-        self._require_served(request)
+        request = checked(request)
+        if request.output == "image":
+            self._require_decoder()
         text_SJ, pooled_P = yield from self._encoded(*self.prompts.checked(request.text, request.pooled))
         rows, columns = (side // latents.TOKEN_PIXELS for side in (request.height, request.width))
         noise_LC = latents.noise(self.model.in_channels, rows, columns, request.seed, self.dtype)
@@ -130,19 +134,6 @@ class ImagePipeline(ImageModel):
     def _decode(self, x_BLC: Tensor, grid: list[int]) -> Tensor:
         """Images of a batch of latents."""
         return self.model.decode(latents.unpack(x_BLC, *grid))
-
-    def _require_served(self, request: ImageRequest) -> None:
-        sides, pixels = (request.height, request.width), latents.TOKEN_PIXELS
-        if min(sides) < pixels or any(side % pixels for side in sides):
-            raise RequestError(
-                f"an image of {request.height} x {request.width} pixels: sides must be multiples of {pixels}"
-            )
-        if request.steps < 1:
-            raise RequestError(f"{request.steps} steps: at least one is needed")
-        if request.output not in (None, "image", "latent"):
-            raise RequestError(f"output {request.output!r}: there are 'image' and 'latent'")
-        if request.output == "image":
-            self._require_decoder()
 
     def _require_decoder(self) -> None:
         if self.model.vae is None:

@@ -24,6 +24,7 @@ import torch
 
 from fastkernels.engine import memory
 from fastkernels.engine.build import Options, build
+from fastkernels.engine.checks import MOST_SEED, require_integer, require_share
 from fastkernels.engine.intake import Intake, Prompt, as_list
 from fastkernels.engine.listener import Listener
 from fastkernels.engine.loop import Loop, language_model
@@ -55,7 +56,7 @@ class LLM:
     max_model_len: positions of prompt and continuation; default the model's own.
     max_num_seqs: requests that run at once; default 1,024 on CUDA and 256 on CPU, or fewer where layers keep
         states and no more have room.
-    num_kv_cache_blocks: in place of a size taken from the free memory.
+    num_kv_cache_blocks: of each cache group, in place of a size taken from the free memory.
     enable_prefix_caching: find the blocks of earlier requests with the same first tokens again. Off by
         default: in a comparison every prompt is computed.
 
@@ -82,6 +83,10 @@ class LLM:
         enable_prefix_caching: bool = False,
         tokenizer: Any | None = None,
     ) -> None:
+        require_integer("seed", seed, 0, MOST_SEED)
+        require_share("gpu_memory_utilization", gpu_memory_utilization)
+        if num_kv_cache_blocks is not None:
+            require_integer("num_kv_cache_blocks", num_kv_cache_blocks, 1)
         self.device = device_of(device)
         if self.device.index is not None:
             torch.cuda.set_device(self.device)
@@ -127,19 +132,18 @@ class LLM:
     def _limits(self, rows: int | None, length: int | None, tokens: int, block_size: int) -> memory.Limits:
         reach = self.source.config.get(self.source.architecture.positions)
         length = reach if length is None else length
-        if not isinstance(length, int) or (reach is not None and length > reach):
-            raise UsageError(f"max_model_len={length}: the model's positions end at {reach}")
         rows = MAX_ROWS[self.device.type] if rows is None else rows
-        limits = memory.Limits(rows, length, tokens, block_size)
         for name, value, least in (
             ("max_num_seqs", rows, 1),
             ("max_num_batched_tokens", tokens, 1),
             ("max_model_len", length, 2),
             ("block_size", block_size, 1),
         ):
-            if value < least:
-                raise UsageError(f"{name}={value}: must be at least {least}")
-        return limits
+            require_integer(name, value, least)
+        assert length is not None
+        if reach is not None and length > reach:
+            raise UsageError(f"max_model_len={length}: the model's positions end at {reach}")
+        return memory.Limits(rows, length, tokens, block_size)
 
     # ---- generation
 

@@ -183,6 +183,19 @@ def require_weights_fit(needed: int, device: torch.device) -> None:
         )
 
 
+def require_blocks_fit(asked: int, sizes: list[int], device: torch.device) -> None:
+    """Refuse, with numbers, more blocks than the memory holds: an allocator only says that it failed."""
+    needed, available = asked * sum(sizes), available_bytes(device)
+    if available is not None and device.type == "cuda":
+        # What PyTorch keeps of freed tensors is there for new ones.
+        available += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if available is not None and needed > available:
+        raise MachineError(
+            f"num_kv_cache_blocks={asked}: they take {needed / GIB:.1f} GiB and {available / GIB:.1f} GiB "
+            f"are free on {device}: at most {available // sum(sizes)} fit. Lower it, or leave it out"
+        )
+
+
 def require_room(blocks: list[int], sizes: list[int], limits: Limits, where: str) -> None:
     """Refuse, with numbers, a cache in which not even a short request could finish."""
     if any(count < LEAST_BLOCKS for count in blocks):

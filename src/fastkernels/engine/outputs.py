@@ -8,8 +8,11 @@ from fastkernels.engine.text import Text
 
 def whole(request_id: str, prompt: str | None, request: Request, text: Text) -> RequestOutput:
     """A finished request."""
-    transcript = request.transcript
-    content = text.decode(request.text_ids) if transcript is None else transcript.text
+    content, transcript = "", request.transcript
+    if transcript is not None:
+        content = transcript.text
+    elif request.sampling.detokenize:
+        content = text.decode(request.text_ids)
     return _output(request_id, prompt, request, content, 0)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numbers
 from dataclasses import dataclass
-from typing import Any
 
+from fastkernels.engine.checks import IS_SEED, is_integer, is_seed, is_within
 from fastkernels.errors import RequestError
 
 MAX_LOGPROBS = 1024
@@ -28,7 +27,8 @@ class SamplingParams:
     would stop are not sampled, strings are not looked for. min_p: allows ids at least min_p times as probable
     as the best one. presence_penalty, frequency_penalty: taken off a logit once for an id in the output, and
     once for each time. repetition_penalty: divides a positive logit, multiplies a negative one, of ids in
-    prompt or output. n: 1, one continuation.
+    prompt or output. n: 1, one continuation. detokenize: False makes no text of the tokens; stop strings
+    need it.
     """
 
     temperature: float = 1.0
@@ -46,6 +46,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     n: int = 1
+    detokenize: bool = True
 
     def __post_init__(self) -> None:
         for name, (is_met, rule) in self._rules().items():
@@ -54,43 +55,47 @@ class SamplingParams:
 
     def _rules(self) -> dict[str, tuple[bool, str]]:
         """For each parameter whether its rule is met, and the rule in words."""
-        is_seed = self.seed is None or (_integer(self.seed) and -(2**63) <= self.seed < 2**63)
+        is_valid_seed = self.seed is None or is_seed(self.seed)
         listed = isinstance(self.stop, (str, list, tuple)) or self.stop is None
         are_stops = listed and all(isinstance(stop, str) and stop for stop in self.stop_strings)
         are_ids = self.stop_token_ids is None or (
             isinstance(self.stop_token_ids, (list, tuple))
-            and all(_integer(i) and i >= 0 for i in self.stop_token_ids)
+            and all(is_integer(i) and i >= 0 for i in self.stop_token_ids)
         )
         most = self.max_tokens
-        is_most = most is None or (_integer(most) and most >= 1)
-        is_least = _integer(self.min_tokens) and self.min_tokens >= 0
+        is_most = most is None or (is_integer(most) and most >= 1)
+        is_least = is_integer(self.min_tokens) and self.min_tokens >= 0
         is_least = is_least and (most is None or not is_most or self.min_tokens <= most)
         penalty = "a number from -2 to 2"
         return {
             "temperature": (
-                _within(self.temperature, 0, MOST_TEMPERATURE),
+                is_within(self.temperature, 0, MOST_TEMPERATURE),
                 f"a finite number, at least 0 and at most {MOST_TEMPERATURE:.0f}",
             ),
-            "top_p": (_within(self.top_p, 0, 1) and self.top_p > 0, "a number above 0 and at most 1"),
-            "top_k": (_integer(self.top_k) and self.top_k >= -1, "an integer of at least 0 (0 or -1: off)"),
+            "top_p": (is_within(self.top_p, 0, 1) and self.top_p > 0, "a number above 0 and at most 1"),
+            "top_k": (is_integer(self.top_k) and self.top_k >= -1, "an integer of at least 0 (0 or -1: off)"),
             "max_tokens": (is_most, "an integer of at least 1, or None"),
             "ignore_eos": (isinstance(self.ignore_eos, bool), "True or False"),
-            "seed": (is_seed, "a 64-bit integer or None"),
+            "seed": (is_valid_seed, f"{IS_SEED} or None"),
             "stop": (are_stops, "a string that is not empty, or a list of them"),
             "stop_token_ids": (are_ids, "a list of token ids"),
             "logprobs": (
-                self.logprobs is None or (_integer(self.logprobs) and 0 <= self.logprobs <= MAX_LOGPROBS),
+                self.logprobs is None or (is_integer(self.logprobs) and 0 <= self.logprobs <= MAX_LOGPROBS),
                 f"None or an integer from 0 to {MAX_LOGPROBS}",
             ),
-            "min_p": (_within(self.min_p, 0, 1), "a number from 0 to 1"),
+            "min_p": (is_within(self.min_p, 0, 1), "a number from 0 to 1"),
             "min_tokens": (is_least, "an integer from 0 to max_tokens"),
-            "presence_penalty": (_within(self.presence_penalty, -2, 2), penalty),
-            "frequency_penalty": (_within(self.frequency_penalty, -2, 2), penalty),
+            "presence_penalty": (is_within(self.presence_penalty, -2, 2), penalty),
+            "frequency_penalty": (is_within(self.frequency_penalty, -2, 2), penalty),
             "repetition_penalty": (
-                _within(self.repetition_penalty, 0.01, 100),
+                is_within(self.repetition_penalty, 0.01, 100),
                 "a number from 0.01 to 100 (1: off)",
             ),
-            "n": (_integer(self.n) and self.n == 1, "1: one continuation for each request"),
+            "detokenize": (
+                isinstance(self.detokenize, bool) and (self.detokenize or not self.stop),
+                "True or False, and True with stop strings",
+            ),
+            "n": (is_integer(self.n) and self.n == 1, "1: one continuation for each request"),
         }
 
     @property
@@ -111,15 +116,3 @@ class SamplingParams:
         """Whether every choice of this request needs other logits than the model's (`shaping.py`)."""
         has_penalty = self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1
         return bool(has_penalty) or (self.min_p > 0 and not self.is_greedy)
-
-
-def _within(value: Any, least: float, most: float) -> bool:
-    """Whether it is a number in the span; not a number (NaN) is in none."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        return False
-    number: Any = value
-    return bool(least <= number <= most)
-
-
-def _integer(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)

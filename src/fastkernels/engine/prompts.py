@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fastkernels.errors import RequestError
 
+MOST_FEATURE = 65504.0  # the largest of float16: finite in every dtype of a model
 MOST_TOKENS = 512  # of a prompt for T5, which has no positions that end; texts are padded to it
 _FOLDERS = {"t5": "tokenizer_2", "clip": "tokenizer"}
 
@@ -33,6 +34,10 @@ class Prompts:
             text, pooled = self._ids("t5", text), self._ids("clip", text)
         if not isinstance(text, Tensor) or not isinstance(pooled, Tensor):
             raise RequestError("a prompt is a str, or two tensors of features or of token ids")
+        for name, side in (("text", text), ("pooled", pooled)):
+            if side.dtype == torch.bool or side.is_complex():
+                dtype = str(side.dtype).removeprefix("torch.")
+                raise RequestError(f"{name} is {dtype}: token ids are integers, features are floats")
         model = self.model
         if model.text_encoder is None and (is_ids(text) or is_ids(pooled)):
             raise RequestError(
@@ -43,10 +48,14 @@ class Prompts:
             _require_ids(text, "T5", model.t5_vocab, MOST_TOKENS)
         elif text.dim() != 2 or not len(text) or text.shape[1] != model.text_features:
             raise RequestError(f"text {list(text.shape)}: expected [tokens, {model.text_features}]")
+        else:
+            _require_finite("text", text)
         if is_ids(pooled):
             _require_ids(pooled, "CLIP", model.clip_vocab, model.clip_length)
         elif tuple(pooled.shape) != (model.pooled_features,):
             raise RequestError(f"pooled {list(pooled.shape)}: expected [{model.pooled_features}]")
+        else:
+            _require_finite("pooled", pooled)
         return text, pooled
 
     def _ids(self, encoder: str, text: str) -> Tensor:
@@ -76,6 +85,13 @@ class Prompts:
 
 def is_ids(side: Tensor) -> bool:
     return not side.is_floating_point()
+
+
+def _require_finite(name: str, features: Tensor) -> None:
+    """A single NaN would make a whole image of them. On CUDA the host waits for the answer."""
+    largest = float(features.abs().amax())
+    if not largest <= MOST_FEATURE:
+        raise RequestError(f"{name} holds {largest:.3g}: features are finite, {MOST_FEATURE:.0f} at most")
 
 
 def _require_ids(ids_S: Tensor, whose: str, vocab_size: int, most: int) -> None:

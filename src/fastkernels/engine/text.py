@@ -40,8 +40,8 @@ class Text:
         return "" if self.tokenizer is None else self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def transcript(self, sampling: SamplingParams, has_stops: bool = True) -> Transcript | None:
-        """For text that is read as it grows; None without a tokenizer."""
-        if self.tokenizer is None:
+        """For text that is read as it grows; None without a tokenizer, or where nobody wants text."""
+        if not sampling.detokenize or self.tokenizer is None:
             return None
         stops = sampling.stop_strings if has_stops else []
         return Transcript(self.decode, stops, sampling.min_tokens)

@@ -45,6 +45,8 @@ class GateRequest(Filters):
     min_speedup: float | None = None
     device: Literal["cpu", "cuda"] | None = None
     budget_s: float | None = None
+    # Off: every variant is loaded and traced once more with what holds it, which is much for two revisions.
+    compile_check: bool = False
 
     @classmethod
     def parse(cls, **flags: Any) -> GateRequest:
@@ -79,7 +81,11 @@ def run_gate(request: GateRequest, progress: Callable[[Progress], None] = lambda
     BaselineError: a side does not even start.
     """
     kernels = KernelsRequest(
-        device=request.device, size=request.size, budget_s=request.budget_s, compile_check=False
+        device=request.device,
+        size=request.size,
+        budget_s=request.budget_s,
+        compile_check=request.compile_check,
+        attribution=False,  # a gate compares, and does not ask who wrote what
     )
     resolved = kernels.resolved()
     assert resolved.device
@@ -90,6 +96,7 @@ def run_gate(request: GateRequest, progress: Callable[[Progress], None] = lambda
     with opened(request.head, request.base, request.filters, resolved.size) as comparison:
         measured = Measurement(comparison, kernels, request.limits, progress)
         measured.measure()
+    request = request.model_copy(update={"device": resolved.device, "budget_s": resolved.budget_s})
     report = _report(request, measured, machine, resolved.contract, time.monotonic() - begin)
     return GateRun(report, comparison.sources)
 

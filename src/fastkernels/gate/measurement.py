@@ -1,7 +1,8 @@
 """Measure a comparison: is each side right, and how fast is the head beside the base?
 
     check     head and base alone, each against the baseline and the float64 oracle, as always; no clock
-    look      what is right on both sides: base A, head, base A', alternating, in one job on one device
+    look      what is right on both sides: base A, head, base A', alternating, in one job on one device; and
+              what each can be made part of: a CUDA graph, where asked for a graph of torch.compile
     again     rows that look suspicious, in fresh processes (verdicts.py)
 
 The check comes first because in a look the bound on the head's error grows from the base's: a base that is
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fastkernels.gate import verdicts
 from fastkernels.gate.pairs import Comparison, Key, Pair, Side, Version
@@ -65,13 +67,14 @@ class Measurement:
 
     def _check(self) -> None:
         jobs: dict[str, tuple[Pair, Side]] = {
-            f"{side} {pair.name}": (pair, side)
+            f"'{pair.name}' of the {side}": (pair, side)
             for pair in self.comparison.pairs
             for side in _SIDES
             if pair.side(side).works and not pair.side(side).is_baseline
         }
         planned = [_check_job(name, pair.side(side)) for name, (pair, side) in jobs.items()]
-        for row in self._rows(planned, "checking"):
+        request = self.kernels.model_copy(update={"compile_check": False})
+        for row in self._rows(request, planned, "checking"):
             pair, side = jobs[row.candidate]
             self.checked[pair.name, side, (row.task, row.case)] = row
 
@@ -93,7 +96,7 @@ class Measurement:
 
     def _look(self, places: set[Place], phase: str) -> None:
         jobs = [_look_job(pair, places) for pair in self.comparison.pairs]
-        for row in self._rows([job for job in jobs if job.works], phase):
+        for row in self._rows(self.kernels, [job for job in jobs if job.works], phase):
             place = (row.candidate, (row.task, row.case))
             self.latest[place] = row
             self.looks.setdefault(place, []).append(_look(row))
@@ -103,7 +106,7 @@ class Measurement:
         row = self.latest.get(place)
         return row is not None and row.verdict not in ("PASSED", *MACHINE_FAULTS)
 
-    def _rows(self, jobs: list[Job], phase: str) -> tuple[KernelRow, ...]:
+    def _rows(self, request: KernelsRequest, jobs: list[Job], phase: str) -> tuple[KernelRow, ...]:
         """Judge the jobs in new processes; nothing more after Ctrl-C."""
         if not jobs or not self.complete:
             return ()
@@ -111,7 +114,7 @@ class Measurement:
         def progress(step: Progress) -> None:
             self.progress(replace(step, text=f"{phase} · {step.text}"))
 
-        report = run_kernels(self.kernels, progress, jobs)
+        report = run_kernels(request, progress, jobs)
         self.complete = report.complete
         self.notes.update(dict.fromkeys(report.notes))
         self.isolation.update(dict.fromkeys(report.environment.isolation))
@@ -140,14 +143,31 @@ def _look_job(pair: Pair, places: set[Place]) -> Job:
 
 
 def _look(row: KernelRow) -> Look:
+    facts: dict[str, Any] = {
+        "samples": row.samples,
+        "contract": row.contract,
+        "head_capture": row.capture,
+        "base_capture": row.baseline_capture,
+        "compile": row.compile,
+        "lost": _lost(row),
+    }
     if row.speedup is None:
         problem = row.failure.message if row.failure else "no numbers"
-        return Look(problem=f"{row.verdict}: {problem}", samples=row.samples)
+        return Look(**facts, problem=f"{row.verdict}: {problem}")
     return Look(
+        **facts,
         speedup=row.speedup,
         speedup_ci=row.speedup_ci,
         base_us=row.baseline_us,
         head_us=row.candidate_us,
         noise_pct=row.noise_pct,
-        samples=row.samples,
     )
+
+
+def _lost(row: KernelRow) -> str | None:
+    """What the base can and the head cannot. An eager look times both alike: its numbers do not show it."""
+    if (row.baseline_capture, row.capture) == ("yes", "no"):
+        return f"the base can be captured in a CUDA graph, the head cannot: {row.capture_detail}"
+    if row.compile in ("graph break", "recompiles", "error"):
+        return f"torch.compile takes the base, of the head it says {row.compile}: {row.compile_detail}"
+    return None

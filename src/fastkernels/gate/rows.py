@@ -26,7 +26,8 @@ def _row(measured: Measurement, pair: Pair, key: Key, work: Work, contract: Cont
     if concluded is None:
         return None
     verdict, reason = concluded
-    last = measured.latest.get((pair.name, key))
+    looks = tuple(measured.looks.get((pair.name, key), ()))
+    timed_under = verdicts.middle(looks).contract if looks else None
     failing = measured.head_row(pair, key)
     return GateRow(
         task=work.entry.id,
@@ -35,12 +36,12 @@ def _row(measured: Measurement, pair: Pair, key: Key, work: Work, contract: Cont
         candidate=pair.name,
         verdict=verdict,
         reason=reason,
-        contract=last.contract if last else contract,
+        contract=timed_under or contract,
         calls=work.case.calls,
         timed=work.case.timed,
         head=measured.verdict(pair, "head", key),
         base=measured.verdict(pair, "base", key),
-        looks=tuple(measured.looks.get((pair.name, key), ())),
+        looks=looks,
         failure=failing.failure if failing else None,
     )
 

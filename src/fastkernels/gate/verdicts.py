@@ -3,6 +3,7 @@ processes of their own.
 
     change       1 / speedup - 1                               of the base's time; above 0 the head is slower
     limit        max(max_regression, noise, min_us / base_us)  a change within it is none
+    lost         the head cannot be captured or compiled where the base can, whatever the numbers say
     slow         the whole interval lies beyond the limit
     fast         the whole interval lies beyond it on the other side
     same         the interval excludes a regression beyond the limit
@@ -11,6 +12,7 @@ processes of their own.
 A first look that is not `same` is repeated in fresh processes: two processes with the same code differ,
 steadily while they live (docs/measured.md), so one look alone proves no change.
 
+    BROKEN       two looks say lost, and none denies it
     SLOW         two looks are slow, and none denies it
     FAST         two looks are fast, and none is slow or same
     SAME         the first look says so, or more looks deny a regression than not
@@ -23,9 +25,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from fastkernels.measure.stats import geomean
-from fastkernels.records import GateLimits, GateRow, GateVerdict, Look
+from fastkernels.records import GateLimits, GateRow, GateVerdict, Look, primary
 
-Kind = Literal["fast", "same", "slow", "unsure"]
+Kind = Literal["fast", "same", "slow", "unsure", "lost"]
 
 REPETITIONS = 2  # at most: with the first look three, so that a majority exists
 FAILING: frozenset[GateVerdict] = frozenset({"SLOW", "MISSING", "BROKEN"})
@@ -43,6 +45,8 @@ def limit(look: Look, limits: GateLimits) -> float:
 
 def kind(look: Look, limits: GateLimits) -> Kind:
     """What one look says."""
+    if look.lost is not None:
+        return "lost"
     if look.speedup_ci is None:
         return "unsure"
     most = limit(look, limits)
@@ -61,7 +65,7 @@ def wanted(looks: Sequence[Look], limits: GateLimits) -> int:
     if not kinds or kinds[0] == "same":
         return 1
     first, second = kinds[0], (kinds[1:] or [kinds[0]])[0]
-    agree = first == second == "slow" or (first in _DENY and second in _DENY)
+    agree = first == second in ("slow", "lost") or (first in _DENY and second in _DENY)
     return _PROVES if agree else 1 + REPETITIONS
 
 
@@ -72,16 +76,30 @@ def settle(looks: Sequence[Look], limits: GateLimits) -> tuple[GateVerdict, str]
     if first == "same":
         return "SAME", "no change beyond thresholds and noise"
     denied = sum(one in _DENY for one in kinds)
-    changes: tuple[tuple[Kind, GateVerdict], ...] = (("slow", "SLOW"), ("fast", "FAST"))
+    changes: tuple[tuple[Kind, GateVerdict], ...] = (("lost", "BROKEN"), ("slow", "SLOW"), ("fast", "FAST"))
     for change, verdict in changes:
         agree = count.get(change, 0)
         if agree >= _PROVES and agree + count.get("unsure", 0) == len(looks):
-            return verdict, f"{change}er, beyond thresholds and noise, in {agree} of {len(looks)} looks"
-    if 2 * denied > len(looks):
+            seen = f"in {agree} of {len(looks)} looks"
+            if change == "lost":
+                return verdict, f"{next(look.lost for look in looks if look.lost)} ({seen})"
+            return verdict, f"{change}er, beyond thresholds and noise, {seen}"
+    if 2 * denied > len(looks) and "lost" not in count:
         return "SAME", f"the first look was {first}; fresh processes deny a change ({', '.join(kinds[1:])})"
-    problems = [look.problem for look in looks if look.problem is not None]
-    seen = ", ".join(kinds)
-    return "AMBIGUOUS", f"looks say: {seen}" + (f" ({problems[-1]})" if problems else "")
+    told = "; ".join(_told(look, limits) for look in looks)
+    why = [text for look in looks if (text := look.lost or look.problem)]
+    return "AMBIGUOUS", f"{len(looks)} looks do not prove one answer: {told}" + (
+        f" ({why[-1]})" if why else ""
+    )
+
+
+def _told(look: Look, limits: GateLimits) -> str:
+    """One look in short: `slow, +5.1 .. +7.0 %, noise 1.2 %`"""
+    said = kind(look, limits)
+    if look.lost is not None or look.speedup_ci is None:
+        return f"{said}, no numbers" if look.lost is None else said
+    low, high = (100 * (1 / speedup - 1) for speedup in reversed(look.speedup_ci))
+    return f"{said}, {low:+.1f} .. {high:+.1f} %, noise {look.noise_pct:.1f} %"
 
 
 def middle(looks: Sequence[Look]) -> Look:
@@ -106,14 +124,16 @@ def unseen(rows: Sequence[GateRow], limits: GateLimits) -> tuple[str, ...]:
 
 def overall(rows: Sequence[GateRow]) -> tuple[float, tuple[float, float]] | None:
     """Geometric mean of the rows' speed-ups, weighted by calls, between those of their lower and upper ends.
+    Over the rows of the primary contract: durations under two contracts never mix.
 
     The ends assume that all rows err to the same side: wider than an interval of the mean would be. None
     without a number.
     """
+    contract = primary(row.contract for row in rows)
     known = [
         (look.speedup, *look.speedup_ci, row.calls)
         for row in rows
-        if row.looks and (look := middle(row.looks)).speedup and look.speedup_ci
+        if row.contract == contract and row.looks and (look := middle(row.looks)).speedup and look.speedup_ci
     ]
     if not known:
         return None

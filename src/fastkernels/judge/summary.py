@@ -9,7 +9,7 @@ from fastkernels.errors import UsageError
 from fastkernels.judge.verdict import MACHINE_FAULTS
 from fastkernels.measure import stats
 from fastkernels.measure.parts import require_one_machine, require_same
-from fastkernels.records import KernelReport, KernelRow, KernelSummary
+from fastkernels.records import KernelReport, KernelRow, KernelSummary, primary
 
 # What parts of one report have in common; their cases and seeds are their own.
 _ONE_QUESTION = ("device", "contract", "size", "self_test", "providers", "golden")
@@ -17,7 +17,9 @@ _ONE_QUESTION = ("device", "contract", "size", "self_test", "providers", "golden
 
 def summarize(rows: Sequence[KernelRow], wall_s: float, measuring_s: float) -> KernelSummary:
     """`measuring_s` of the `wall_s` were spent in trials."""
-    timed = [(r.speedup, r.calls) for r in rows if r.speedup is not None]
+    contract = primary(row.contract for row in rows)
+    timed = [(r.speedup, r.calls) for r in rows if r.speedup is not None and r.contract == contract]
+    others = sum(r.speedup is not None and r.contract != contract for r in rows)
     unstable = sum(r.verdict in MACHINE_FAULTS for r in rows)
     unsupported = sum(r.verdict == "UNSUPPORTED" for r in rows)
     passed = sum(r.verdict == "PASSED" for r in rows)
@@ -27,6 +29,8 @@ def summarize(rows: Sequence[KernelRow], wall_s: float, measuring_s: float) -> K
         failed=len(rows) - passed - unstable - unsupported,
         unstable=unstable,
         geomean_speedup=stats.geomean([s for s, _ in timed], [c for _, c in timed]) if timed else None,
+        contract=contract,
+        other_contracts=others,
         wall_s=wall_s,
         measuring_share=min(1.0, measuring_s / wall_s) if wall_s else 0.0,
     )

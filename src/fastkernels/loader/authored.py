@@ -1,23 +1,36 @@
 """The kernels that a candidate defines itself: names of functions in its files, read without importing them.
 
-Python functions (a Triton or DSL kernel carries its function's name), and `__global__` functions of CUDA
-sources, in files beside the candidate or in strings of its Python files.
+    Triton, Gluon    functions under @triton.jit or @gluon.jit, tuned or not, or given to triton.jit(f)
+    CuTe DSL         functions and methods under @cute.kernel
+    CUDA             `__global__` functions, in files beside the candidate or in strings of its Python files
+
+Comments, docstrings and plain Python functions define no kernel.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 CUDA_SUFFIXES = {".cu", ".cuh", ".cpp", ".cc", ".h", ".hpp"}
-_BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")
+_ATTRIBUTE = re.compile(r"__\w+__\s*\((?:[^()]|\([^()]*\))*\)")  # __launch_bounds__(256)
 _GLOBAL = re.compile(r"__global__\b[^;{(]*?(\w+)\s*\(")  # the word before the first parenthesis
+_UNUSED = re.compile(
+    r'R"(?P<mark>\w*)\(.*?\)(?P=mark)"'  # a raw string
+    r'|"(?:\\.|[^"\\\n])*"'
+    r"|'(?:\\.|[^'\\\n])'"  # or '"' would open a string
+    r"|//(?:\\\n|[^\n])*"
+    r"|/\*.*?\*/"
+    r"|^[ \t]*#[ \t]*if[ \t]+0\b.*?^[ \t]*#[ \t]*(?:else|elif|endif)\b",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 def kernel_names(layers: Iterable[Path]) -> frozenset[str]:
-    """Of all files under the layers of a candidate."""
+    """Of all files under the layers of a candidate, as a profiler says them, or with `*` for what a compiler
+    puts into them."""
     found: set[str] = set()
     for layer in layers:
         for file in sorted(layer.rglob("*")):
@@ -33,10 +46,56 @@ def _of_python(source: str) -> set[str]:
         tree = ast.parse(source)
     except SyntaxError:
         return set()  # it defines nothing that could run
-    names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    strings = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    return names | {name for text in strings if isinstance(text, str) for name in _of_cuda(text)}
+    return {*_jitted(tree), *(name for text in _strings(tree) for name in _of_cuda(text))}
+
+
+def _jitted(tree: ast.Module) -> Iterator[str]:
+    imported = _imported(tree)
+    classes = {
+        id(method): owner.name
+        for owner in ast.walk(tree)
+        if isinstance(owner, ast.ClassDef)
+        for method in owner.body
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            for decorator in node.decorator_list:
+                maker = decorator.func if isinstance(decorator, ast.Call) else decorator
+                if _makes(maker, imported, "jit", {"triton", "gluon"}):
+                    yield node.name
+                elif _makes(maker, imported, "kernel", {"cute", "cutlass"}):
+                    # kernel_cutlass_scale_tensorptrf32..., kernel_cutlass_run_mineNorm_object_at_...
+                    owner = classes.get(id(node))
+                    yield f"kernel_cutlass_{node.name}_*" + (f"{owner}_object_at_*" if owner else "")
+        elif isinstance(node, ast.Call) and _makes(node.func, imported, "jit", {"triton", "gluon"}):
+            yield from (given.id for given in node.args[:1] if isinstance(given, ast.Name))
+
+
+def _makes(maker: ast.expr, imported: dict[str, str], last: str, libraries: set[str]) -> bool:
+    """Whether an expression names `last` of these libraries: `triton.jit`, or `jit` imported from it."""
+    first, *rest = ast.unparse(maker).split(".")
+    parts = [*imported.get(first, first).split("."), *rest]
+    return parts[-1] == last and not libraries.isdisjoint(parts[:-1])
+
+
+def _imported(tree: ast.Module) -> dict[str, str]:
+    """Names in the file -> what they are outside: {"tr": "triton", "jit": "triton.jit"}"""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.asname: alias.name for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def _strings(tree: ast.Module) -> Iterator[str]:
+    """All but docstrings, and whatever else stands alone."""
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+            yield node.value
 
 
 def _of_cuda(source: str) -> set[str]:
-    return set(_GLOBAL.findall(_BOUNDS.sub("", source)))
+    return set(_GLOBAL.findall(_ATTRIBUTE.sub("", _UNUSED.sub(" ", source))))

@@ -102,13 +102,31 @@ def find(
     architectures = {entry.id: entry for entry in registry.architectures()}
     if name in architectures:
         return _from_registry(architectures[name], config, size)
-    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+    if _is_hub_id(name):
         return _from_folder(name, download(name))
     if "/" in name or os.sep in name:
         raise UsageError(f"No folder {name}: expected a Hugging Face folder with config.json and safetensors")
     raise NotFoundError(
         "architecture, folder or Hugging Face id", name, architectures, "fk list architectures"
     )
+
+
+def without_weights(model: str) -> str | dict[str, Any]:
+    """What `find` takes for the same model with random weights: of a folder or Hub id the configuration, and
+    no file of weights is read. Raises as `find` does."""
+    if Path(model).is_dir():
+        return _config_of(Path(model))
+    return _config_of(download(model, ["config.json"])) if _is_hub_id(model) else model
+
+
+def _is_hub_id(name: str) -> bool:
+    return name.count("/") == 1 and not name.startswith((".", "/", "~"))
+
+
+def _config_of(folder: Path) -> dict[str, Any]:
+    if not (folder / "config.json").is_file():
+        raise UsageError(f"{folder} holds no config.json: expected a Hugging Face folder")
+    return registry.read_config(folder)
 
 
 def _from_registry(entry: Architecture, config: str | None, size: Size) -> ModelSource:
@@ -122,9 +140,7 @@ def _from_registry(entry: Architecture, config: str | None, size: Size) -> Model
 def _from_folder(name: str, folder: Path) -> ModelSource:
     if (folder / _PIPELINE).is_file():
         return _from_pipeline(name, folder)
-    if not (folder / "config.json").is_file():
-        raise UsageError(f"{folder} holds no config.json: expected a Hugging Face folder")
-    config = registry.read_config(folder)
+    config = _config_of(folder)
     return ModelSource(name, registry.architecture_for(config), config, folder)
 
 
@@ -146,9 +162,9 @@ def _from_pipeline(name: str, folder: Path) -> ModelSource:
     return ModelSource(name, architecture, config, folder)
 
 
-def download(repository: str) -> Path:
+def download(repository: str, files: list[str] | None = None) -> Path:
     """The folder of a Hub repository in the local cache (HF_HOME), fetched if need be; HF_TOKEN opens gated
-    ones."""
+    ones. files: patterns of their names; default all that a model needs."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -160,6 +176,8 @@ def download(repository: str) -> Path:
     )
 
     try:
+        if files is not None:
+            return Path(snapshot_download(repository, allow_patterns=files))
         # A pipeline's repository has more than its parts: the same weights again in one file.
         folder = Path(snapshot_download(repository, allow_patterns=[_PIPELINE]))
         wanted = _HUB_FILES

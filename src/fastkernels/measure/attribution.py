@@ -6,7 +6,8 @@
     nccl        collectives
     vendor      everything else: libraries, the baseline's kernels
 
-A candidate that wraps a vendor's kernel is no cheat, but it is labelled.
+A candidate that wraps a vendor's kernel is no cheat, but it is labelled. A name is all there is to go by: who
+defines a kernel of the same name without launching it is not found out, unless the name is a library's.
 """
 
 from __future__ import annotations
@@ -14,13 +15,27 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple
+
+from fastkernels.records import KernelShare
 
 Origin = Literal["authored", "vendor", "torch", "inductor", "nccl"]
 
-_INDUCTOR = re.compile(r"^triton_(poi|red|per|tem|for|mm|bmm|split_scan)_")
-_TORCH = re.compile(r"\bat::|\bat_cuda_detail::|^Mem(cpy|set)\b|\bc10::")
-_NCCL = re.compile(r"^nccl(Dev)?Kernel")
+MOST_NAMES = 5  # of a call's kernels that are kept by name
+_MOST_CHARACTERS = 120
+
+# All of them match qualified names: without what a template is made of, or takes as arguments.
+_INDUCTOR = re.compile(r"(triton_(poi|red|per|tem|for|mm|bmm|split_scan|unk)_)")
+_NCCL = re.compile(r"nccl(Dev)?Kernel")
+_COPY = re.compile(r"Mem(cpy|set)\b")
+_TORCH = re.compile(r"(at|c10|at_cuda_detail|caffe2|torch)::")
+# A candidate's file cannot make these its own by a function of that name.
+_LIBRARY = re.compile(
+    r"(cutlass|cute|cub|thrust|cublas\w*|cudnn\w*|flash|flash_attn|flashinfer)::"
+    r"|nvjet|cublas|cudnn|cutlass|sm\d+_xmma|(volta|turing|ampere)_\w*(gemm|cudnn)"
+)
+_ANONYMOUS = re.compile(r"(\(anonymous namespace\)|<unnamed>|\{anonymous\})::")
 
 
 class Launched(NamedTuple):
@@ -31,19 +46,35 @@ class Launched(NamedTuple):
 
 
 def origin(kernel: str, authored: Collection[str]) -> Origin:
-    """`authored`: names that the candidate defines (loader/authored.py)."""
-    if _INDUCTOR.match(kernel):
+    """`authored`: names that the candidate defines, perhaps with wildcards (loader/authored.py)."""
+    name = qualified_name(kernel)
+    if _INDUCTOR.match(name):
         return "inductor"
-    if _NCCL.match(kernel):
+    if _NCCL.match(name):
         return "nccl"
-    if _TORCH.search(kernel):
+    if _COPY.match(name) or _TORCH.match(name):
         return "torch"
-    return "authored" if base_name(kernel) in authored else "vendor"
+    if _LIBRARY.match(name):
+        return "vendor"
+    own = name.rpartition("::")[2]
+    return "authored" if any(fnmatchcase(own, pattern) for pattern in authored) else "vendor"
 
 
-def base_name(kernel: str) -> str:
-    """`scale` of `void ns::scale<float, 4>(float*)`, and of Triton's `scale`."""
-    return kernel.partition("(")[0].partition("<")[0].split("::")[-1].split()[-1]
+def qualified_name(kernel: str) -> str:
+    """`ns::scale` of `void ns::(anonymous namespace)::scale<float, 4>(float*)`; Triton's are so already."""
+    if _COPY.match(kernel):
+        return kernel
+    kept, depth = "", 0
+    for character in _ANONYMOUS.sub("", kernel):
+        if character == "(" and depth == 0:
+            break  # parameters begin
+        if character == "<":
+            depth += 1
+        elif character == ">":
+            depth = max(depth - 1, 0)
+        elif depth == 0:
+            kept += character
+    return (kept.split() or [kernel])[-1]  # a return type stands before it
 
 
 def shares(launched: Sequence[Launched], authored: Collection[str]) -> dict[Origin, float]:
@@ -53,3 +84,22 @@ def shares(launched: Sequence[Launched], authored: Collection[str]) -> dict[Orig
         ns[origin(kernel.name, authored)] += kernel.ns
     total = sum(ns.values())
     return {name: spent / total for name, spent in sorted(ns.items())} if total else {}
+
+
+def largest(launched: Sequence[Launched], authored: Collection[str]) -> tuple[KernelShare, ...]:
+    """The kernels that take the most of the device's time, instances of one template as one."""
+    ns: Counter[tuple[str, Origin]] = Counter()
+    for kernel in launched:
+        ns[qualified_name(kernel.name), origin(kernel.name, authored)] += kernel.ns
+    total = sum(ns.values())
+    if not total:
+        return ()
+    return tuple(
+        KernelShare(name=_printable(name), origin=by, share=spent / total)
+        for (name, by), spent in ns.most_common(MOST_NAMES)
+    )
+
+
+def _printable(name: str) -> str:
+    """A candidate chooses its kernels' names, and reports print them."""
+    return "".join(c if c.isprintable() else "?" for c in name)[:_MOST_CHARACTERS]

@@ -21,7 +21,9 @@ follows the second event at once, so it does not wait for such work either.
 The judge says how long the spin is: equal on all sides, so that its own clock can be held against theirs.
 It must outlast the host's time to enqueue what follows (in a graph's iteration up to the last copy of
 `keep`, so that the judge's window is the device's time); where it did not, the sample is dropped and the
-judge doubles it (`longer`).
+judge doubles it (`longer`). An eager call that the longest spin does not hide waits for the device, or has
+the host busy for longer than that: the host's work is in its time, which is no device time then, and no win
+or loss is claimed by it.
 
 Two events with nothing between them do not read zero (1.3 us on an H200). That is measured in every worker
 before a candidate is imported (`overhead_ns`), printed with the report, and the judge takes it off every
@@ -45,14 +47,14 @@ from fastkernels.measure.cuda import Driver
 
 WARM_UPS = 3  # calls before a capture: lazy initialisation and autotuning must not be captured
 FIRST_SPIN_CYCLES = 200_000  # about 0.1 ms at 1.8 GHz
-MAX_SPIN_CYCLES = 80_000_000  # about 40 ms: a call that is still not hidden waits for the device itself
+MAX_SPIN_CYCLES = 80_000_000  # about 40 ms: an eager call that is still not hidden waits for the device
 
 Call = Callable[[], Any]
 
 
 class Timing(NamedTuple):
     """`hidden`: whether all launches were enqueued before the device reached the first event (always for
-    host)."""
+    host). The judge drops what was not, and what the longest spin does not hide says that the call waits."""
 
     ns: int
     hidden: bool
@@ -160,8 +162,7 @@ class Eager:
         if self._hides_keep:
             hidden = hidden and not device.started()
         device.wait()
-        # A call that waits for the device can never be hidden; its gaps are its own and count.
-        return Timing(device.elapsed_ns(), hidden or self._cycles == MAX_SPIN_CYCLES)
+        return Timing(device.elapsed_ns(), hidden)
 
 
 class Graph(Eager):

@@ -15,12 +15,13 @@ from fastkernels.records.base import (
     Size,
     Skew,
     TokenPhase,
+    primary,
 )
 from fastkernels.records.capture import Capture, CapturedTokens
 from fastkernels.records.case import Batch, Case, Golden, Provenance, Routing, TensorSpec
 from fastkernels.records.environment import Environment
 from fastkernels.records.gate import GateLimits, GateReport, GateRow, GateSummary, GateVerdict, Look
-from fastkernels.records.kernels import Failure, KernelReport, KernelRow, KernelSummary
+from fastkernels.records.kernels import Failure, KernelReport, KernelRow, KernelShare, KernelSummary
 from fastkernels.records.models import EvalReport, MacroEval, ModelResult, Swap, WorkloadResult
 
 Report = KernelReport | EvalReport | GateReport | AuditReport
@@ -49,6 +50,7 @@ __all__ = [
     "Golden",
     "KernelReport",
     "KernelRow",
+    "KernelShare",
     "KernelSummary",
     "Look",
     "MacroEval",
@@ -63,4 +65,5 @@ __all__ = [
     "TensorSpec",
     "TokenPhase",
     "WorkloadResult",
+    "primary",
 ]

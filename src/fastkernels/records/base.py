@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,7 +14,15 @@ Skew = Literal["uniform", "zipf"]
 TokenPhase = Literal["prefill", "decode"]
 
 RANDOM_IDS = "random ids"  # prompts of a capture without a file of text
+# Contracts never mix. Of the rows of a report, those of the first of these that occurs have the mean: on
+# CUDA `graph`, and beside it `eager` for what cannot be captured; on a CPU `host`.
+_PRIMARY_FIRST: tuple[Contract, ...] = ("graph", "host", "eager")
 UNSTABLE_HALF_WIDTH = 0.05  # an interval wider than 5 % to one side: no number is claimed
+
+
+def primary(contracts: Iterable[Contract]) -> Contract | None:
+    """The contract whose rows have the mean; None without a row."""
+    return min(contracts, key=_PRIMARY_FIRST.index, default=None)
 
 
 class Record(BaseModel):

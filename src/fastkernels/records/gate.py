@@ -13,6 +13,9 @@ from fastkernels.records.kernels import Failure
 GateVerdict = Literal["FAST", "SAME", "SLOW", "AMBIGUOUS", "NEW", "MISSING", "BROKEN"]
 
 
+Can = Literal["yes", "no", "n/a"]
+
+
 class Look(Record):
     """Head and base alternating in processes of their own, once. Without numbers where it told nothing."""
 
@@ -23,6 +26,11 @@ class Look(Record):
     noise_pct: float | None = None  # what two processes of the base differ by beside it, upper bound
     samples: int = 0
     problem: str | None = None  # why there are no numbers
+    contract: Contract | None = None  # of its numbers
+    head_capture: Can = "n/a"  # whether each side alone can be captured in a CUDA graph
+    base_capture: Can = "n/a"
+    compile: Literal["ok", "graph break", "recompiles", "error", "n/a"] = "n/a"  # of the head beside the base
+    lost: str | None = None  # what the base can and the head cannot: be captured, be compiled whole
 
     @model_validator(mode="after")
     def _whole(self) -> Look:

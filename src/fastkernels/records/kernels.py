@@ -17,6 +17,14 @@ class Failure(Record):
     output: str = ""
 
 
+class KernelShare(Record):
+    """A kernel that a call launched, and its share of the call's device time."""
+
+    name: str  # qualified, without types: `at::native::vectorized_elementwise_kernel`
+    origin: Literal["authored", "vendor", "torch", "inductor", "nccl"]
+    share: float
+
+
 class KernelRow(Record):
     """One trial: a candidate (or implementation, or the baseline) on one case, against the baseline."""
 
@@ -36,7 +44,7 @@ class KernelRow(Record):
     candidate_p20_p80_us: tuple[float, float] | None = None
     baseline_impl: str | None = None  # which implementations the baseline ran, `rms_norm=triton`
     noise_pct: float | None = None  # |A/A - 1| of two baseline processes beside this trial, upper bound
-    significant: bool | None = None  # the win or loss exceeds noise and interval
+    significant: bool | None = None  # the win or loss exceeds noise and interval; None: none is claimed
     samples: int = 0
     dropped: int = 0
     sm_clock_mhz: int | None = None
@@ -44,11 +52,14 @@ class KernelRow(Record):
     baseline_error: float | None = None  # rel_l2 of the baseline against the float64 oracle, worst output
     candidate_error: float | None = None
     roofline_pct: float | None = None  # floor time from bytes and flops / candidate time
-    capture: Literal["yes", "no", "n/a"] = "n/a"
+    capture: Literal["yes", "no", "n/a"] = "n/a"  # of the candidate, whatever the baseline can
+    baseline_capture: Literal["yes", "no", "n/a"] = "n/a"
+    capture_detail: str | None = None  # why the candidate cannot be captured
     links: int = 1  # calls of the captured chain; durations are of one of them
     compile: Literal["ok", "graph break", "recompiles", "error", "n/a"] = "n/a"
     compile_detail: str | None = None
     origins: dict[str, float] | None = None  # share of device time: authored, vendor, torch, inductor, nccl
+    kernels: tuple[KernelShare, ...] | None = None  # those that take the most device time, largest first
     timed: bool = True
     iterations_checked: int = 0
 
@@ -63,7 +74,11 @@ class KernelSummary(Record):
     passed: int
     failed: int
     unstable: int
-    geomean_speedup: float | None  # over timed PASSED rows, weighted by calls
+    # Over timed PASSED rows of `contract`, weighted by calls. Reports before 2026-11-23 have no `contract`:
+    # theirs is over all rows.
+    geomean_speedup: float | None
+    contract: Contract | None = None
+    other_contracts: int = 0  # timed PASSED rows under another contract, which never mix with these
     wall_s: float
     measuring_share: float  # of wall_s, spent in trials and not in starting processes
 

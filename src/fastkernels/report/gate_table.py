@@ -54,7 +54,9 @@ def parts(report: GateReport) -> list[RenderableType]:
     if report.notes:
         found += [heading("Notes"), *map(Text, report.notes)]
     found += [Text(), Text(words.conclusion(report), style=_OUTCOMES[report.outcome])]
-    found += [Text(line) for line in (words.held_out(report), words.mean(report)) if line]
+    found += [
+        Text(line) for line in (words.advice(report), words.held_out(report), words.mean(report)) if line
+    ]
     return [*found, Text(f"{report.summary.wall_s:.0f} s")]
 
 

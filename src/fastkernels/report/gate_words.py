@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastkernels.gate.verdicts import FAILING, middle
-from fastkernels.records import GateReport, GateRow
+from fastkernels.records import GateReport, GateRow, primary
 
 CPU_WARNING = "CPU, host contract: not a GPU result"
 
@@ -32,7 +32,28 @@ def mean(report: GateReport) -> str:
         return f"no speed-up was measured{asked}" if asked else ""
     low, high = summary.geomean_ci
     known = f"{summary.geomean_speedup:.3f} ({low:.3f} .. {high:.3f})"
-    return f"geometric mean of the speed-ups {known}, weighted by calls{asked}"
+    return f"geometric mean of the speed-ups {known}, weighted by calls{_left_out(report)}{asked}"
+
+
+def _left_out(report: GateReport) -> str:
+    """Rows that the mean does not go over, because durations under two contracts never mix."""
+    contract = primary(row.contract for row in report.rows)
+    count = sum(row.contract != contract and bool(change(row)) for row in report.rows)
+    return f", of contract {contract} ({count} timed under another are not in it)" if count else ""
+
+
+def advice(report: GateReport) -> str:
+    """What to do where the gate is unclear because of rows; empty otherwise."""
+    rows = [row for row in report.rows if row.verdict == "AMBIGUOUS"]
+    if not rows:
+        return ""
+    budget_s = report.request.get("budget_s")
+    now = f" (now {budget_s:g} s a look)" if budget_s else ""
+    which = "1 row is" if len(rows) == 1 else f"{len(rows)} rows are"
+    return (
+        f"{which} AMBIGUOUS: neither passed nor failed. Run again where nothing else runs, "
+        f"or with a larger --budget{now}"
+    )
 
 
 def place(row: GateRow) -> str:

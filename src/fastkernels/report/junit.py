@@ -15,7 +15,7 @@ from itertools import groupby
 from xml.etree import ElementTree as xml
 
 from fastkernels.gate.verdicts import FAILING
-from fastkernels.records import GateReport, GateRow
+from fastkernels.records import GateReport, GateRow, Look
 from fastkernels.report import gate_words as words
 
 # A candidate may print anything; XML 1.0 allows no other control characters, and no lone surrogates.
@@ -50,13 +50,18 @@ def _case(task: str, row: GateRow) -> xml.Element:
         if row.failure is not None:
             problem.text = _legal(f"{row.failure.message}\n{row.failure.output}".strip())
     out = f"{row.verdict}: {row.reason}\n" + "\n".join(
-        look.problem
-        or f"speed-up {look.speedup:.4f}, base {look.base_us:.4g} us, head {look.head_us:.4g} us, "
-        f"noise {look.noise_pct:.2f} %, {look.samples} samples"
-        for look in row.looks
+        (f"{look.lost}; " if look.lost else "") + (look.problem or _numbers(look)) for look in row.looks
     )
     xml.SubElement(case, "system-out").text = _legal(out)
     return case
+
+
+def _numbers(look: Look) -> str:
+    contract = f", contract {look.contract}" if look.contract else ""
+    return (
+        f"speed-up {look.speedup:.4f}, base {look.base_us:.4g} us, head {look.head_us:.4g} us, "
+        f"noise {look.noise_pct:.2f} %, {look.samples} samples{contract}"
+    )
 
 
 def _mean(report: GateReport) -> xml.Element:

@@ -4,13 +4,13 @@ below."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, product
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from fastkernels.measure.stats import geomean
-from fastkernels.records import Failure, KernelReport, KernelRow
+from fastkernels.records import Contract, Failure, KernelReport, KernelRow
 from fastkernels.report.layout import Column, heading, indented, legend, table
 
 _COLUMNS = (
@@ -31,7 +31,7 @@ _COLUMNS = (
     Column(
         "compile",
         "torch.compile(fullgraph=True) of it, and of the nearest module that holds it; "
-        "recompiles: it is traced more often than the baseline",
+        "recompiles: it is traced more often than the baseline; why is under Notes",
         right=False,
     ),
     Column("authored %", "share of device time in kernels that the candidate itself defines"),
@@ -46,26 +46,29 @@ _CONTRACTS = {
 
 def parts(report: KernelReport) -> list[RenderableType]:
     """The whole report, top-down."""
-    found: list[RenderableType] = [*_title(report)]
-    for task, rows in groupby(report.rows, key=_task_name):
-        found += _task(task, list(rows))
-    shown = [_cells(row, True) for row in report.rows if _listed(row)]
-    if shown:
-        marks = Text("▲ faster, ▼ slower, = within noise and interval", style="dim")
-        found += [Text(), *legend(_COLUMNS, shown), marks]
+    contracts = _contracts(report)
+    found: list[RenderableType] = [*_title(report, contracts)]
+    for task, group in groupby(report.rows, key=_task_name):
+        rows = list(group)
+        for contract in contracts:
+            own = [row for row in rows if row.contract == contract]
+            found += _task(f"{task}{_under(contract, contracts)}", own) if own else []
+    listed = [row for row in report.rows if _listed(row)]
+    if listed:
+        found += [Text(), *legend(_COLUMNS, [_cells(row, True) for row in listed]), *_marks(listed)]
     found += failures(
         (f"{_task_name(row)}  {row.candidate}", row.case, row.verdict, row.failure) for row in report.rows
     )
     if report.shadowed:
         found += [heading("Candidates that do not reach the tasks above them"), *map(Text, report.shadowed)]
-    if report.notes:
-        found += [heading("Notes"), *map(Text, report.notes)]
+    notes = [*report.notes, *_compile_notes(report.rows)]
+    if notes:
+        found += [heading("Notes"), *map(Text, notes)]
     return [*found, *_summary(report)]
 
 
-def _title(report: KernelReport) -> Iterable[RenderableType]:
+def _title(report: KernelReport, contracts: Sequence[Contract]) -> Iterable[RenderableType]:
     environment = report.environment
-    contracts = dict.fromkeys(row.contract for row in report.rows)
     yield Text(f"fk kernels on {environment.device}", style="bold")
     yield from (Text(_CONTRACTS[contract]) for contract in contracts)
     if environment.device_type == "cpu":
@@ -115,12 +118,41 @@ def _cells(row: KernelRow, several: bool) -> list[str | Text]:
     ]
 
 
+def _contracts(report: KernelReport) -> list[Contract]:
+    """In the order in which they come."""
+    return list(dict.fromkeys([row.contract for row in report.rows]))
+
+
+def _under(contract: Contract, contracts: Sequence[Contract]) -> str:
+    """` · contract eager` in a report with more than one: durations under two never share a table or a
+    mean."""
+    return f" · contract {contract}" if len(contracts) > 1 else ""
+
+
 def _mark(row: KernelRow) -> str | Text:
     if row.speedup is None:
         return ""
+    if row.significant is None:
+        return "?"
     if not row.significant:
         return "="
     return Text("▲", style="green") if row.speedup > 1 else Text("▼", style="red")
+
+
+def _marks(rows: Sequence[KernelRow]) -> Iterable[RenderableType]:
+    yield Text("▲ faster, ▼ slower, = within noise and interval", style="dim")
+    if any(_mark(row) == "?" for row in rows):
+        waits = "? nothing is claimed: the call waits for the device, so the host's work is in its time"
+        yield Text(waits, style="dim")
+
+
+def _compile_notes(rows: Sequence[KernelRow]) -> Iterable[str]:
+    """Why the column `compile` says what it says: all cases of a candidate say the same."""
+    return dict.fromkeys(
+        f"torch.compile of {row.candidate}, {_task_name(row)}: {row.compile}: {row.compile_detail}"
+        for row in rows
+        if row.compile_detail
+    )
 
 
 def _number(value: float | None, how: str) -> str:
@@ -166,14 +198,16 @@ def _summary(report: KernelReport) -> Iterable[RenderableType]:
         + (f", {summary.failed} failed" if summary.failed else "")
         + (f", {summary.unstable} unstable" if summary.unstable else "")
     )
-    for candidate in dict.fromkeys(row.candidate for row in report.rows):
-        timed = [
-            (r.speedup, r.calls) for r in report.rows if r.candidate == candidate and r.speedup is not None
-        ]
+    contracts = _contracts(report)
+    candidates = dict.fromkeys(row.candidate for row in report.rows)
+    for candidate, contract in product(candidates, contracts):
+        mine = [r for r in report.rows if (r.candidate, r.contract) == (candidate, contract)]
+        timed = [(r.speedup, r.calls) for r in mine if r.speedup is not None]
         if timed:
             mean = geomean(*([*column] for column in zip(*timed)))
             yield Text(
-                f"{candidate}: geometric mean of {len(timed)} timed speed-ups {mean:.3f}, weighted by calls"
+                f"{candidate}{_under(contract, contracts)}: geometric mean of {len(timed)} timed speed-ups "
+                f"{mean:.3f}, weighted by calls"
             )
     yield Text(f"{summary.wall_s:.0f} s, {100 * summary.measuring_share:.0f} % of it measuring")
     environment = report.environment

@@ -32,7 +32,8 @@ def text(report: GateReport) -> str:
     warning = f"**{words.CPU_WARNING}.**\n\n" if environment.device_type == "cpu" else ""
     shown = [row for row in report.rows if words.unclear_or_failing(row)]
     rest = [row for row in report.rows if not words.unclear_or_failing(row) and not words.counted(row)]
-    lines = [line for line in (words.mean(report), words.held_out(report), words.thresholds(report)) if line]
+    told = (words.advice(report), words.mean(report), words.held_out(report), words.thresholds(report))
+    lines = [line for line in told if line]
     found = (
         f"### {_OUTCOMES[report.outcome]} fk gate {words.conclusion(report)}\n\n"
         f"head {_plain(report.head)} · base {_plain(report.base)}\n\n{warning}"

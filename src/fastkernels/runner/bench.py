@@ -22,7 +22,9 @@ class Outcome:
     died: bool = False  # the candidate's process ended or was ended
     worst: Comparison | None = None
     checked: int = 0
-    capture: Literal["yes", "no", "n/a"] = "n/a"
+    capture: Literal["yes", "no", "n/a"] = "n/a"  # of the candidate alone
+    baseline_capture: Literal["yes", "no", "n/a"] = "n/a"
+    capture_detail: str | None = None  # why the candidate cannot be captured
     baseline_kernels: dict[str, str] = field(default_factory=dict)
     roofline_pct: float | None = None
     clock_mhz: int | None = None

@@ -40,6 +40,16 @@ class Blocks:
         a, c, a2 = ([column[i] for i in keep] for column in (self.a, self.c, self.a2))
         return Blocks(a, c, a2, [self.rounds[i] for i in keep], self.dropped + len(self.c) - len(keep))
 
+    @property
+    def candidate_waits(self) -> bool:
+        """Whether a sample of the candidate has the host's work in it."""
+        return any(reading.waits for reading in self.c)
+
+    @property
+    def baseline_waits(self) -> bool:
+        """Whether samples of the baseline have it; of both at once, since one may be a hiccup."""
+        return any(a.waits and a2.waits for a, a2 in zip(self.a, self.a2, strict=True))
+
     def baseline_ns(self) -> np.ndarray:
         """Of both baseline processes, A first."""
         return np.concatenate([durations_ns(self.a), durations_ns(self.a2)])

@@ -23,7 +23,8 @@ class Tracer:
     def trace(self, call: Call) -> dict[str, Any]:
         """{"status": "ok" | "graph break" | "error", "detail": ..., "traces": so far, with this one}."""
         import torch
-        from torch._dynamo.exc import Unsupported
+        from torch._dynamo.exc import Unsupported, UserError
+        from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
         status, detail = "ok", ""
         # Always the same backend: traces that another made are not used again.
@@ -31,7 +32,8 @@ class Tracer:
         try:
             with torch.inference_mode(), call.ambient():
                 compiled(*call.args, **call.kwargs)
-        except Unsupported as error:
+        # A branch on a tensor's value that `item()` made a number is no `Unsupported`, and breaks as well.
+        except (Unsupported, UserError, GuardOnDataDependentSymNode) as error:
             status, detail = "graph break", _first_lines(error)
         except Exception as error:
             status, detail = "error", f"{type(error).__name__}: {_first_lines(error)}"

@@ -171,7 +171,7 @@ class Crew:
         except WorkerProblem as problem:
             worker.close()
             raise BaselineError(
-                f"The worker of '{name}' does not start: {problem.failure.message}\n{problem.failure.output}"
+                f"The worker of {name} does not start: {problem.failure.message}\n{problem.failure.output}"
             ) from problem
         self._reached(worker)
         return worker, hello

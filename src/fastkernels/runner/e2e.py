@@ -22,6 +22,7 @@ from fastkernels.engine.params import SamplingParams
 from fastkernels.errors import UsageError
 from fastkernels.loader.candidates import discover
 from fastkernels.loader.overlay import Overlay
+from fastkernels.loader.weights import without_weights
 from fastkernels.measure.environment import environment
 
 WARM_UP = (8, 16, 8)  # requests, tokens in and out: what is compiled and captured lazily
@@ -39,16 +40,20 @@ class EngineOptions:
     size: str | None = None
     device: str = "auto"
     seed: int = 0
+    load_format: str = "auto"  # dummy: random weights for the configuration of a folder or a Hub id
+    tokenizer: str | None = None  # the model's own
     options: dict[str, Any] = field(default_factory=dict)  # of LLM, those that were given
 
 
 @dataclass(frozen=True)
 class TokenRun:
-    """`requests` prompts of `input_len` tokens, each continued by `output_len`."""
+    """`requests` prompts of `input_len` tokens, each continued by `output_len`. detokenize: with the text of
+    the continuations, where there is a tokenizer."""
 
     requests: int
     input_len: int
     output_len: int
+    detokenize: bool = True
 
 
 def load(engine: EngineOptions) -> tuple[LLM, float]:
@@ -64,16 +69,30 @@ def load(engine: EngineOptions) -> tuple[LLM, float]:
             )
         overlay = Overlay.over_baseline(list(found[0].layers))
     llm = LLM(
-        engine.model,
+        without_weights(engine.model) if engine.load_format == "dummy" else engine.model,
         overlay=overlay,
         size=engine.size,  # type: ignore[arg-type]
         device=engine.device,
         seed=engine.seed,
+        tokenizer=None if engine.tokenizer is None else _tokenizer(engine.tokenizer),
         **engine.options,
     )
     requests, input_len, output_len = WARM_UP
     _generate(llm, TokenRun(requests, input_len, output_len), random.Random(engine.seed))
     return llm, time.perf_counter() - begin
+
+
+def _tokenizer(name: str) -> Any:
+    """Of a folder or a Hub id. UsageError."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise UsageError(
+            f"--tokenizer {name}: {first} Give a folder with a tokenizer, or --disable-detokenize instead"
+        ) from error
 
 
 def throughput(llm: LLM, run: TokenRun, seed: int = 0, tell: Tell = lambda text: None) -> dict[str, Any]:
@@ -126,7 +145,9 @@ def record(kind: str, engine: EngineOptions, run: TokenRun, start_s: float, llm:
 
 def _generate(llm: LLM, run: TokenRun, rng: random.Random) -> float:
     prompts = [[rng.randrange(llm.vocabulary) for _ in range(run.input_len)] for _ in range(run.requests)]
-    greedy = SamplingParams(temperature=0.0, max_tokens=run.output_len, ignore_eos=True)
+    greedy = SamplingParams(
+        temperature=0.0, max_tokens=run.output_len, ignore_eos=True, detokenize=run.detokenize
+    )
     begin = time.perf_counter()
     outputs = llm.generate(prompts, greedy)
     seconds = time.perf_counter() - begin

@@ -269,7 +269,8 @@ def _sides(
 ) -> Sides:
     exclusive = request.device == "cuda" and not _fit_together(target)
     engine: dict[str, Any] = {
-        "model": target.model,
+        # Workers run in a folder of their own.
+        "model": str(Path(target.model).resolve()) if Path(target.model).is_dir() else target.model,
         "device": request.device,
         "seed": seed,
         "enforce_eager": request.eager,

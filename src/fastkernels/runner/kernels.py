@@ -11,7 +11,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,14 +21,15 @@ import torch
 from fastkernels.judge.summary import summarize
 from fastkernels.judge.verdict import Verdict
 from fastkernels.loader import golden
+from fastkernels.loader.authored import kernel_names
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.environment import environment
 from fastkernels.records import Failure, KernelReport, KernelRow
-from fastkernels.runner import isolation
+from fastkernels.runner import isolation, origins
 from fastkernels.runner.bench import Bench
 from fastkernels.runner.crew import Crew
-from fastkernels.runner.looks import compile_columns, origin_columns
+from fastkernels.runner.looks import compile_columns
 from fastkernels.runner.party import Timeouts
 from fastkernels.runner.plan import Job, KernelsRequest, Work, plan
 from fastkernels.runner.pool import default_threads
@@ -37,8 +38,6 @@ from fastkernels.runner.trial import Trial
 
 # A candidate that was ended this often in one task is not tried on the rest of its cases.
 MOST_DEATHS = 2
-# Of device time, for the track `authored`.
-AUTHORED_SHARE = 0.5
 # One failed import is the same failure for every case.
 _FINAL = ("IMPORT_ERROR",)
 
@@ -151,6 +150,8 @@ class _Run:
                 self._one(job, work, crew, bench)
                 if self._last_of_variant(job, index):
                     self._look(job, work, crew)
+            if job.is_candidate and self.request.attribution and self.request.device == "cuda":
+                self._attribute(job, crew)
             crew.dismiss_candidate()
         if crew.overhead_ns:
             overhead_us = crew.overhead_ns / 1e3
@@ -207,8 +208,8 @@ class _Run:
         return all((later.entry.id, later.case.variant) != key for later in job.works[index + 1 :])
 
     def _look(self, job: Job, work: Work, crew: Crew) -> None:
-        """The columns `compile` and `origins` of one (candidate, variant), from its last case."""
-        if not job.is_candidate:
+        """The column `compile` of one (candidate, variant), from its last case."""
+        if not (job.is_candidate and self.request.compile_check):
             return
         mine = [
             i
@@ -217,27 +218,43 @@ class _Run:
         ]
         if not any(self.rows[i].verdict in ("PASSED", "UNSTABLE") for i in mine):
             return
-        self.progress(
-            Progress(
-                len(self._trials), len(self._trials), f"{job.name} · {work.entry.id} kernels, torch.compile"
-            )
-        )
-        update = origin_columns(crew, job, work) if self.request.device == "cuda" else {}
-        if self.request.compile_check:
-            update |= compile_columns(crew, job, work)
+        self._tell(f"{job.name} · {work.entry.id} torch.compile")
+        update = compile_columns(crew, job, work)
         for i in mine:
             self.rows[i] = self.rows[i].model_copy(update=update)
-        if self.request.track == "authored" and self.rows[mine[0]].authored < AUTHORED_SHARE:
-            self._leave_out(mine)
 
-    def _leave_out(self, rows: list[int]) -> None:
-        first = self.rows[rows[0]]
-        note = (
-            f"left out of the track `authored`: {len(rows)} rows of {first.candidate} in {first.task}, "
-            f"{100 * first.authored:.0f} % of whose device time is in kernels of its own"
-        )
-        self.notes[note] = None
-        self.rows = [row for i, row in enumerate(self.rows) if i not in rows]
+    def _attribute(self, job: Job, crew: Crew) -> None:
+        """The columns `origins` and `kernels`. Last of all, because a profiler may leave hooks behind in the
+        candidate's process, and the baseline's have none."""
+        authored = kernel_names(job.layers)
+        places = {
+            (r.task, r.case): i
+            for i, r in enumerate(self.rows)
+            if r.candidate == job.name and r.verdict in origins.SEEN
+        }
+        works = {
+            i: work for work in job.works if (i := places.get((work.entry.id, work.case.id))) is not None
+        }
+        for number, (i, work) in enumerate(works.items()):
+            self._tell(f"{job.name} · {work.entry.id} {work.case.id} kernels")
+            update = origins.look(crew, job, work, authored, again=number > 0)
+            self.rows[i] = self.rows[i].model_copy(update=update)
+        mine = [self.rows[i] for i in works]
+        self.notes.update(dict.fromkeys(origins.foreign(mine)))
+        if self.request.track == "authored":
+            self._leave_out(origins.left_out(mine))
+
+    def _leave_out(self, rows: list[KernelRow]) -> None:
+        for (candidate, task), count in Counter((r.candidate, r.task) for r in rows).items():
+            least = f"less than {100 * origins.AUTHORED_SHARE:.0f} % of whose device time"
+            note = f"{count} rows of {candidate} in {task}, {least} is in kernels of its own"
+            self.notes[f"left out of the track `authored`: {note}"] = None
+        leaving = {id(r) for r in rows}
+        self.rows = [r for r in self.rows if id(r) not in leaving]
+
+    def _tell(self, text: str) -> None:
+        """What goes on between trials."""
+        self.progress(Progress(len(self._trials), len(self._trials), text))
 
 
 def _not_admitted(jobs: list[Job]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from fastkernels.runner.pool import WorkerDied
 from fastkernels.runner.shared import Arena
 
 _PARAMETER = "param."
+_MOST_CHARACTERS = 200
 
 
 class Lineup:
@@ -87,7 +88,7 @@ class Lineup:
 
     def capture(self) -> Verdict | None:
         """Capture a chain everywhere, for the graph contract. One side that cannot be captured puts both
-        into `eager`, and the row says so.
+        into `eager`, and the row says which it is: each side is asked in its own process.
         """
         outcome, self.plan = self._outcome, self._chain
         uncaptured = outcome.baseline_kernels
@@ -97,11 +98,12 @@ class Lineup:
         if isinstance(answers, Verdict):
             return answers
         a, a2, c = answers
-        if not (a.captured and a2.captured):
-            self._eager(f"the baseline cannot be captured: {a.detail or a2.detail}")
-            return None
         outcome.capture = "yes" if c.captured else "no"
-        if c.captured:
+        outcome.capture_detail = None if c.captured else _short(c.detail)
+        outcome.baseline_capture = "yes" if a.captured and a2.captured else "no"
+        if outcome.baseline_capture == "no":
+            self._eager(f"the baseline cannot be captured: {a.detail or a2.detail}")
+        elif c.captured:
             outcome.baseline_kernels, outcome.links = a.kernels, self.plan.links
             # A library that plans on the host cannot be captured: the baseline may not be the fastest.
             for kernel, name in outcome.baseline_kernels.items():
@@ -224,3 +226,8 @@ class Lineup:
     def _blamed(self, trouble: Trouble) -> Verdict:
         self._outcome.died = isinstance(trouble.problem, WorkerDied)
         return verdict_of(trouble, forced=bool(self._implementations))
+
+
+def _short(detail: str) -> str:
+    """A candidate's own message on one line: errors of CUDA go on with advice."""
+    return " ".join(detail.split())[:_MOST_CHARACTERS]

@@ -1,4 +1,4 @@
-"""Columns that one look at a candidate gives, untimed: who made its kernels, and what torch.compile says.
+"""The column `compile`, from one untimed look at a candidate: what torch.compile says.
 
 A module is judged alone, but in production it is traced with what surrounds it. So `compile` looks at the
 task's own module and at the nearest module above that holds it, each with up to three sizes of calls: a graph
@@ -11,10 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from fastkernels import registry
-from fastkernels.loader.authored import kernel_names
 from fastkernels.loader.materialize import build_module, task_class
 from fastkernels.loader.overlay import Overlay
-from fastkernels.measure import attribution
 from fastkernels.records import Case, TensorSpec
 from fastkernels.registry import uses
 from fastkernels.runner.blame import Trouble
@@ -23,16 +21,6 @@ from fastkernels.runner.party import Compiled
 from fastkernels.runner.plan import Job, Work
 
 SIZES = 3  # one for the first trace, one that makes it dynamic, one that must find it
-
-
-def origin_columns(crew: Crew, job: Job, work: Work) -> dict[str, Any]:
-    """`origins`: shares of the device's time by who made the kernels; nothing on a CPU."""
-    try:
-        with crew.loaded(job, work.case, candidate=True) as party:
-            launched = party.launched()
-    except Trouble:
-        return {}  # the rows say what is wrong with it
-    return {"origins": attribution.shares(launched, kernel_names(job.layers)) or None}
 
 
 def compile_columns(crew: Crew, job: Job, work: Work) -> dict[str, Any]:

@@ -21,14 +21,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastkernels.errors import BaselineError
+from fastkernels.errors import (
+    BaselineError,
+    FastKernelsError,
+    FileFormatError,
+    MachineError,
+    NotFoundError,
+    UsageError,
+    WeightsError,
+)
 from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet
 from fastkernels.measure.stats import paired_ratio
 from fastkernels.records import Failure, ModelResult, Size, Swap, WorkloadResult
 from fastkernels.registry.schema import Architecture, Workload
 from fastkernels.runner.answers import Answers
-from fastkernels.runner.sides import Side, SideFailure, Sides
+from fastkernels.runner.sides import Side, SideFailure, SideHandle, Sides
 from fastkernels.score import calibrate
 
 LEAST_PREDICTED = 0.03  # a smaller predicted gain is noise of the proof passes, and so would its transfer be
@@ -36,6 +44,8 @@ PROOF_REPEATS = 3  # eager proof passes of each side, alternating
 ROUND_HALF_WIDTH = 0.01  # a workload's ratio is known well enough within 1 %
 EXTRA_ROUNDS_S: dict[Size, float] = {"tiny": 6.0, "full": 0.0}  # rounds go on this long for it
 LATENCY_ROUNDS = 6  # at least: a latency workload takes about a second
+# Names of what a worker raises for a model that its user named.
+USERS_ERRORS = {kind.__name__ for kind in (UsageError, NotFoundError, FileFormatError, WeightsError)}
 
 
 @dataclass
@@ -62,9 +72,7 @@ class ModelTrial:
             compared = self.answers.compare(self.sides, self.report)
         except SideFailure as failure:
             if failure.side == "baseline":
-                raise BaselineError(
-                    f"{self.model}: the baseline failed: {failure.failure.message}"
-                ) from failure
+                raise self._of_the_baseline(failure) from failure
             return self._failed(failure.failure)
         noise = self._noise_runs()
         return calibrate.model_result(
@@ -87,7 +95,7 @@ class ModelTrial:
     def _swap(self) -> Swap:
         """Sites, calls and the Amdahl account; without a site there is nothing to account for."""
         files = dict(self.candidates.files) if self.candidates else {}
-        sites = self.sides.use("candidate").call("sites")["sites"]
+        sites = self._loaded().call("sites")["sites"]
         unused = tuple(sorted(set(files) - set(sites)))
         if not sites:
             return Swap(sites=0, calls=0, unused=unused)
@@ -110,6 +118,15 @@ class ModelTrial:
             shadowed=self.candidates.shadowed() if self.candidates else (),
             **amdahl(runs),
         )
+
+    def _loaded(self) -> SideHandle:
+        """The candidate. Where it does not load, the baseline is tried too: a model that neither loads (its
+        weights are missing) is no candidate's failure."""
+        try:
+            return self.sides.use("candidate")
+        except SideFailure:
+            self.sides.use("baseline")
+            raise
 
     # ------------------------------------------------------------ is it faster?
 
@@ -184,6 +201,15 @@ class ModelTrial:
                     f"{self.model}: a noise run failed: {failure.failure.message}"
                 ) from failure
         return runs
+
+    def _of_the_baseline(self, failure: SideFailure) -> FastKernelsError:
+        """Whoever named a model that cannot be loaded, or a machine too small for it, is told just that."""
+        kind, said = failure.error or ("", "")
+        if kind in USERS_ERRORS:
+            return UsageError(f"{self.model}: {said}")
+        if kind == MachineError.__name__:
+            return MachineError(f"{self.model}: {said}")
+        return BaselineError(f"{self.model}: the baseline failed: {failure.failure.message}")
 
     def _failed(self, failure: Failure) -> ModelResult:
         return calibrate.failed_model(

@@ -16,6 +16,7 @@ from fastkernels.judge.metadata import Description
 from fastkernels.measure.attribution import Launched
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
+from fastkernels.measure.contracts import MAX_SPIN_CYCLES
 from fastkernels.records import Case, Record, TensorSpec
 from fastkernels.runner.blame import Phase, Trouble, lost_context
 from fastkernels.runner.pool import Worker, WorkerDied, WorkerProblem
@@ -99,6 +100,8 @@ class Reading:
 
     `ns` is the worker's word for one link, `claimed_ns` for all of them with what the clock reads for
     nothing. `window_ns` and `cpu_ns` are the judge's own: wall clock round the call, CPU time of the process.
+    `hidden`: the sample counts; `waits`: it does so although the longest spin did not hide it, because an
+    eager call that waits for the device cannot be hidden: the host's work is in its time.
     """
 
     ns: float
@@ -112,6 +115,7 @@ class Reading:
     outputs: dict[str, Tensor]  # in the outbox: valid until the next iteration
     echo: dict[str, Tensor]
     flags: dict[str, str] = field(default_factory=dict)
+    waits: bool = False
 
 
 class Party:
@@ -213,12 +217,14 @@ class Party:
         results = self._captured if contract == "graph" else [inspected.outputs]
         results = results if link is None else [results[link]]
         links = len(results)
+        longest = spin_cycles == MAX_SPIN_CYCLES
         ran = slice(links) if link is None else slice(link, link + 1)
         return Reading(
             ns=max(timed.ns - overhead_ns, 1) / links,
             claimed_ns=timed.ns,
             window_ns=window_ns,
-            hidden=timed.hidden,
+            hidden=timed.hidden or longest,
+            waits=contract == "eager" and longest and not timed.hidden,
             clock_mhz=clock_mhz,
             threads=inspected.threads,
             cpu_ns=None if cpu_before is None or cpu_after is None else cpu_after - cpu_before,

@@ -46,6 +46,7 @@ class KernelsRequest(Record):
     budget_s: float | None = None  # of sampling, for each timed case
     timeout_s: float | None = None  # of one phase of a candidate
     compile_check: bool = True
+    attribution: bool = True  # on CUDA, who made a candidate's kernels
     track: Literal["open", "authored"] = "open"
     seed: int | None = None  # None: fresh
 
@@ -120,7 +121,8 @@ class Job:
 
     @property
     def is_candidate(self) -> bool:
-        return bool(self.layers)
+        """Whether this is other code than the baseline's own, and not one of its implementations by name."""
+        return bool(self.layers or self.source)
 
 
 def plan(request: KernelsRequest) -> list[Job]:

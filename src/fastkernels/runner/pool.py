@@ -49,7 +49,7 @@ class WorkerError(WorkerProblem):
     """The side raised; the worker lives on."""
 
     def __init__(self, report: ErrorReport, printed: str) -> None:
-        self.kind = report.kind
+        self.kind, self.said = report.kind, report.message
         message = f"{report.kind}: {report.message}"
         output = "\n".join(part for part in (report.traceback.rstrip(), printed.strip()) if part)
         super().__init__(Failure(message=message, file=report.file, line=report.line, output=output))

@@ -27,6 +27,8 @@ def row(
             "candidate_error": worst.candidate_error if worst else None,
             "roofline_pct": outcome.roofline_pct,
             "capture": outcome.capture,
+            "baseline_capture": outcome.baseline_capture,
+            "capture_detail": outcome.capture_detail,
             "links": outcome.links,
             "sm_clock_mhz": outcome.clock_mhz,
             "iterations_checked": outcome.checked,

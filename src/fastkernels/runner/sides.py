@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastkernels.records import Failure
-from fastkernels.runner.pool import Worker, WorkerProblem, default_threads
+from fastkernels.runner.pool import Worker, WorkerError, WorkerProblem, default_threads
 
 Side = Literal["baseline", "candidate"]
 
@@ -22,10 +22,11 @@ CALL_TIMEOUT_S = 1200.0  # the longest workload, many times slower than any engi
 
 
 class SideFailure(Exception):
-    """One side could not answer; the value that a user needs is `failure`."""
+    """One side could not answer; the value that a user needs is `failure`. `error`: the name and the words of
+    the exception, where it was one."""
 
-    def __init__(self, side: Side, failure: Failure) -> None:
-        self.side, self.failure = side, failure
+    def __init__(self, side: Side, failure: Failure, error: tuple[str, str] | None = None) -> None:
+        self.side, self.failure, self.error = side, failure, error
         super().__init__(failure.message)
 
 
@@ -117,4 +118,5 @@ def _as_side_failure(side: Side) -> Iterator[None]:
     try:
         yield
     except WorkerProblem as problem:
-        raise SideFailure(side, problem.failure) from problem
+        error = (problem.kind, problem.said) if isinstance(problem, WorkerError) else None
+        raise SideFailure(side, problem.failure, error) from problem

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from fastkernels.errors import MachineError
-from fastkernels.judge.verdict import Speedup, Verdict
+from fastkernels.judge.verdict import Speedup, Verdict, too_noisy
 from fastkernels.loader.inputs import DISTRIBUTIONS, trial_specs
 from fastkernels.loader.materialize import build_module
 from fastkernels.measure import roofline, stats
@@ -203,6 +203,8 @@ class Trial:
         # A machine too busy to tell the ratio is too busy to accuse anybody by his times; neither wins.
         if sampled.decision == "unstable":
             return self._unstable(sampled)
+        if message := self._without_ratio(sampled.blocks):
+            return Verdict.failed("UNSTABLE", Failure(message=message))
         return self._untrue(sampled) or self._conclude(sampled)
 
     def _broken_rule(self, blocks: Blocks) -> Verdict | None:
@@ -236,6 +238,18 @@ class Trial:
         )
         return Verdict.failed("UNSTABLE", Failure(message=message))
 
+    def _without_ratio(self, blocks: Blocks) -> str | None:
+        """Why a narrow interval says nothing all the same."""
+        if blocks.baseline_waits:
+            return (
+                "the baseline waits for the device in its call: the host's work is in its time, and differs "
+                "from process to process for as long as they live"
+            )
+        noise_pct = stats.noise_pct([blocks.identical()])
+        if too_noisy(self._outcome.contract, noise_pct):
+            return f"two processes with the baseline's code differ by up to {noise_pct:.1f} %"
+        return None
+
     def _conclude(self, sampled: Sampled) -> Verdict:
         outcome, bench, blocks = self._outcome, self._bench, sampled.blocks
         interval, identical = sampled.interval, blocks.identical()
@@ -251,6 +265,7 @@ class Trial:
         outcome.clock_mhz = int(np.median(clocks)) if clocks else None
         return Verdict.passed(
             Speedup(
+                contract=outcome.contract,
                 ratio=interval.median,
                 low=interval.low,
                 high=interval.high,
@@ -261,5 +276,6 @@ class Trial:
                 noise_pct=stats.noise_pct([identical]),
                 samples=len(blocks.c),
                 dropped=blocks.dropped,
+                waits=blocks.candidate_waits,
             )
         )

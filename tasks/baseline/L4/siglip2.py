@@ -39,6 +39,7 @@ class Siglip2VisionModel(nn.Module):
         hidden_size, eps = layer["hidden_size"], layer["layer_norm_eps"]
         self.patch_size = reader.integer("patch_size", default=PATCH_SIZE)
         self.num_channels = reader.integer("num_channels", default=CHANNELS)
+        self.num_features = hidden_size
         values = self.num_channels * self.patch_size**2
 
         self.patches = PatchEmbed(values, hidden_size, num_patches(reader))

@@ -5,6 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from fastkernels import registry
+from fastkernels.cli import main
 from fastkernels.cli.e2e import command
 from fastkernels.errors import NotFoundError, UsageError
 
@@ -67,3 +69,62 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(UsageError, match="name one of them"):
         run("latency", "--candidates", "examples/candidates")
     assert run("throughput", "--num-prompts", "0").exit_code == 2
+
+
+SHORT = ["--num-prompts", "3", "--random-input-len", "12", "--random-output-len", "7"]
+
+
+def test_a_command_line_of_vllm_bench_can_be_pasted() -> None:
+    done = run(
+        "throughput", *SHORT, "--dataset-name", "random", "--load-format", "dummy", "--n", "1",
+        "--no-enable-prefix-caching", "--tensor-parallel-size", "1", "-pp", "1", "--disable-detokenize",
+        "--temperature", "0", "--random-range-ratio", "0.0", "--trust-remote-code", "--json", "-",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["run"] == {"requests": 3, "input_len": 12, "output_len": 7, "detokenize": False}
+    assert found["engine"]["options"] == {"enable_prefix_caching": False}
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--dataset-name", "sharegpt"], "'sharegpt': only 'random' is served: prompts are random ids"),
+        (["-tp", "2"], "2: only 1 is served: a model runs on one device"),
+        (["--n", "4"], "4: only 1 is served: a request has one continuation"),
+        (["--temperature", "0.7"], "0.7: only 0.0 is served: continuations are greedy"),
+        (["--load-format", "gguf"], "'gguf' is not one of 'auto', 'dummy'"),
+        (["--seed", "-1"], "-1 is not in the range 0<=x"),
+        (["--seed", "a"], "not a valid integer"),
+    ],
+)
+def test_what_a_flag_cannot_mean_here_is_refused_with_the_reason(flags: list[str], says: str) -> None:
+    for verb in ("throughput", "latency"):
+        done = run(verb, *flags)
+        assert done.exit_code == 2
+        assert says in " ".join(done.stderr.split())
+
+
+def test_dummy_weights_need_no_checkpoint(tmp_path) -> None:
+    entry = registry.architecture("llama")
+    (tmp_path / "config.json").write_text(json.dumps(entry.configs[entry.default_config["tiny"]].config))
+    arguments = ["throughput", *SHORT, "--model", str(tmp_path), "--device", "cpu"]
+    with pytest.raises(UsageError, match="safetensors"):
+        CliRunner().invoke(command, arguments, catch_exceptions=False)
+    done = CliRunner().invoke(command, [*arguments, "--load-format", "dummy"], catch_exceptions=False)
+    assert done.exit_code == 0
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(UsageError, match=r"holds no config\.json"):
+        CliRunner().invoke(command, [*arguments, "--load-format", "dummy"], catch_exceptions=False)
+
+
+def test_a_tokenizer_is_a_folder_that_has_one(tmp_path) -> None:
+    with pytest.raises(UsageError, match=r"--tokenizer .*Give a folder with a tokenizer"):
+        run("throughput", *SHORT, "--tokenizer", str(tmp_path))
+
+
+def test_a_seed_below_zero_is_no_capture(tmp_path) -> None:
+    asked = ["capture", "--model", "mixtral", "--out", str(tmp_path / "golden"), "--seed", "-1"]
+    done = CliRunner().invoke(main, asked)
+    assert done.exit_code == 2
+    assert "-1 is not in the range" in done.stderr

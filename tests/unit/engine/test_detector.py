@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fastkernels.engine.detector import MIN_SCORE, MOST, Detector
+from fastkernels.engine.detector import MIN_SCORE, MOST, Detections, Detector
 from fastkernels.engine.encoder import Encoder
 from fastkernels.errors import RequestError, UsageError
 from tests.unit.engine.test_encoder import EagerGraphs, images
@@ -82,7 +82,12 @@ def test_refused_images_do_no_harm(image: Tensor, says: str):
     one = detector()
     with pytest.raises(RequestError, match=says):
         one.detect([*images([(64, 96)]), image])
-    assert len(one.detect(images([(64, 96)]))) == 1
+    assert one.stage.batch_sizes == []
+    (expected,) = one.detect(images([(64, 96)]))
+    refused, found = one.detect([image, images([(64, 96)])[0].numpy()], errors="return")
+    assert isinstance(refused, RequestError)
+    assert isinstance(found, Detections)
+    torch.testing.assert_close(found.scores_K, expected.scores_K, rtol=0, atol=1e-5)
     assert one.detect([]) == []
 
 

@@ -97,10 +97,31 @@ def test_patches_are_rows_columns_channels_in_raster_order():
 )
 def test_refused_images_do_no_harm(image: object, says: str):
     one = encoder()
+    good = images([(48, 48)])
     with pytest.raises(RequestError, match=says):
-        one.encode([*images([(48, 48)]), image])
-    assert len(one.encode(images([(48, 48)]))) == 1
-    assert len(one.encode([])) == 0
+        one.encode([*good, image])
+    assert one.stage.batch_sizes == [], "nothing is computed before all are known to be right"
+    (expected,) = one.encode(good)
+    first, refused, last = one.encode([*good, image, *good], errors="return")
+    assert isinstance(refused, RequestError)
+    for feature in (first, last):
+        torch.testing.assert_close(feature, expected, rtol=0, atol=1e-5)
+    assert one.encode([]).shape == (0, 64)
+    assert one.encode([], errors="return") == []
+
+
+def test_errors_are_raised_or_returned():
+    with pytest.raises(UsageError, match="errors='ignore': there are 'raise' and 'return'"):
+        encoder().encode([], errors="ignore")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max_batch": -1}, {"max_batch": 0}, {"max_batch": "8"}, {"seed": -1}], ids=str
+)
+def test_wrong_arguments_are_named(wrong: dict[str, Any]):
+    (name,) = wrong
+    with pytest.raises(UsageError, match=f"{name}=.*: must"):
+        encoder(**wrong)
 
 
 def test_each_face_serves_its_kind_of_answer():

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -90,21 +91,75 @@ def test_graphs_replay_every_step_of_later_loops_with_their_own_inputs():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"height": 60}, "60 x 64 pixels"),
-        ({"width": 0}, "64 x 0 pixels"),
-        ({"steps": 0}, "0 steps"),
+        ({"height": 60}, "height=60: must be a multiple of 16 pixels"),
+        ({"width": 0}, "width=0: must be"),
+        ({"height": 32.0}, "height=32.0"),
+        ({"height": "32"}, "height='32'"),
+        ({"width": 16 * 10**6}, "width=16000000: .* up to 4096"),
+        ({"steps": 0}, "steps=0: must be an integer from 1 to 1000"),
+        ({"steps": 1.5}, "steps=1.5"),
+        ({"steps": True}, "steps=True"),
+        ({"steps": 10**6}, "steps=1000000"),
+        ({"guidance": float("nan")}, "guidance=nan: must be a number from 0 to 65"),
+        ({"guidance": float("inf")}, "guidance=inf"),
+        ({"guidance": -1.0}, "guidance=-1.0"),
+        ({"guidance": "3"}, "guidance='3'"),
+        ({"seed": 1.5}, "seed=1.5: must be a 64-bit integer"),
+        ({"seed": 2**70}, "seed=1180591620717411303424"),
+        ({"seed": None}, "seed=None"),
+        ({"text": torch.full((5, 32), float("nan"))}, "text holds nan: features are finite"),
+        ({"text": torch.full((5, 32), 1e30)}, r"text holds 1e\+30"),
+        ({"pooled": torch.full((24,), float("-inf"))}, "pooled holds inf"),
+        ({"text": torch.zeros(5, dtype=torch.bool)}, "text is bool"),
+        ({"text": [1, 2]}, "a prompt is a str, or two tensors"),
         ({"text": torch.zeros(5, 31)}, r"expected \[tokens, 32\]"),
         ({"text": torch.zeros(0, 32)}, r"expected \[tokens, 32\]"),
         ({"pooled": torch.zeros(23)}, r"expected \[24\]"),
-        ({"output": "pil"}, "output 'pil'"),
+        ({"output": "pil"}, "output='pil': must be 'image' or 'latent'"),
     ],
 )
 def test_refused_requests_do_no_harm(change: dict[str, Any], says: str):
     one = pipeline()
     with pytest.raises(RequestError, match=says):
         one.generate([request(0), replace(request(1), **change)])
-    assert len(one.generate([request(0)])) == 1
+    assert one.stage.batch_sizes == [], "nothing is computed"
+    (expected,) = one.generate([request(0)])
+    first, refused, last = one.generate(
+        [request(0), replace(request(1), **change), request(0)], errors="return"
+    )
+    assert isinstance(refused, RequestError)
+    close(first, expected)
+    close(last, expected)
     assert one.generate([]) == []
+
+
+def test_what_is_no_request_is_refused():
+    with pytest.raises(RequestError, match="request 0: a request must be an ImageRequest, not 'a cat'"):
+        pipeline().generate(["a cat"])  # type: ignore[list-item]
+
+
+def test_numbers_of_numpy_are_numbers():
+    numbers = {"height": np.int64(64), "steps": np.int32(3), "seed": np.int64(0), "guidance": np.float32(3.5)}
+    plain, other = pipeline().generate([request(0), replace(request(0), **numbers)])
+    close(plain, other)
+
+
+@pytest.mark.parametrize(
+    ("x_LC", "sides", "says"),
+    [
+        (torch.zeros(3, 3), (32, 32), r"latents \[3, 3\]: an image of 32 x 32 pixels has \[4, 16\]"),
+        (torch.zeros(4, 16), (33, 32), "height=33: must be a multiple of 16"),
+        (torch.zeros(4, 16), (32, 32.0), "width=32.0"),
+        (torch.zeros(4, 16), (32, 64), r"has \[8, 16\]"),
+        (torch.zeros(4, 16, dtype=torch.int64), (32, 32), "must be a tensor of floats"),
+        (None, (32, 32), r"must be a tensor of floats \[4, 16\], not None"),
+    ],
+)
+def test_latents_that_are_none_of_the_image_are_refused(x_LC: Any, sides: tuple[Any, Any], says: str):
+    one = pipeline()
+    with pytest.raises(RequestError, match=says):
+        one.decode(x_LC, *sides)
+    assert one.decode(torch.zeros(4, 16, dtype=torch.float64), 32, 32).shape == (3, 32, 32)
 
 
 def test_each_face_serves_its_kind_of_answer():

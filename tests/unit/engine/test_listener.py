@@ -138,6 +138,7 @@ def test_arrays_of_any_strides_and_with_their_rate(recwarn):
     samples = clip(4).numpy()
     read_only = np.frombuffer(samples.tobytes(), np.float32)
     kinds = [samples, samples[::-1].copy()[::-1], read_only, (samples, 16000), (clip(4), 16_000.0)]
+    kinds += [samples[None], clip(4)[None], (clip(4)[None], 16000)]  # [1, N], as torchaudio gives it
     greedy = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
     outputs = llm.generate([listened(audio) for audio in kinds], greedy)
     assert len({tuple(output.outputs[0].token_ids) for output in outputs}) == 1
@@ -200,6 +201,10 @@ def test_a_finished_request_holds_no_states():
         (listened((torch.zeros(9), 44100)), "44100 samples a second: the model takes 16000. Resample"),
         (listened(torch.tensor([0.1, float("nan")])), "not finite"),
         (listened(torch.tensor([0.1, float("inf")])), "not finite"),
+        (listened(torch.tensor([0.1, -1e18])), r"of size 1e\+18: .* between -1 and 1"),
+        (listened(torch.tensor([[0.1, 32767.0]])), "of size 3.277e.04: .* divide by 32768"),
+        (listened(torch.zeros(1, 0)), "0 samples"),
+        (listened(torch.zeros(1, 1, 9)), "one channel"),
     ],
 )
 def test_what_is_refused(given: object, says: str):

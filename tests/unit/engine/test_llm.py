@@ -189,6 +189,16 @@ def test_stop_string_ends_one_request_and_is_cut(blocks):
     assert (talker.stats()["preemptions"] > 0) == (blocks is not None)
 
 
+def test_no_text_where_nobody_wants_it(talker):
+    (out,) = talker.generate("w1 w2", SamplingParams(temperature=0.0, max_tokens=4, detokenize=False))
+    assert (len(out.outputs[0].token_ids), out.outputs[0].text) == (4, "")
+    pieces = []
+    talker.generate("w1 w2", SamplingParams(max_tokens=4, detokenize=False), on_token=pieces.append)
+    assert [piece.outputs[0].text for piece in pieces] == [""] * 4
+    with pytest.raises(RequestError, match=r"detokenize=False: must be .* True with stop strings"):
+        SamplingParams(detokenize=False, stop="w1")
+
+
 def test_stop_token_is_among_the_ids_but_has_no_text(talker):
     free = talker.generate([3, 4, 5], GREEDY)[0].outputs[0]
     stop = free.token_ids[3]
@@ -302,7 +312,19 @@ def test_seed_chooses_the_weights():
         ({"block_size": 0}, UsageError, "block_size=0"),
         ({"dtype": "int8"}, UsageError, "dtype='int8'"),
         ({"device": "tpu"}, UsageError, "device='tpu'"),
+        ({"max_model_len": "8"}, UsageError, "max_model_len='8': must be an integer"),
+        ({"max_num_seqs": "4"}, UsageError, "max_num_seqs='4': must be an integer of at least 1"),
+        ({"max_num_batched_tokens": 2.5}, UsageError, "max_num_batched_tokens=2.5"),
+        ({"block_size": True}, UsageError, "block_size=True"),
+        ({"seed": -1}, UsageError, "seed=-1: must lie between 0 and"),
+        ({"seed": "a"}, UsageError, "seed='a': must be an integer of at least 0"),
+        ({"seed": 2**70}, UsageError, "must lie between 0 and"),
+        ({"gpu_memory_utilization": 2}, UsageError, "gpu_memory_utilization=2: .* at most 1"),
+        ({"gpu_memory_utilization": 0}, UsageError, "gpu_memory_utilization=0: .* above 0"),
+        ({"gpu_memory_utilization": float("nan")}, UsageError, "gpu_memory_utilization=nan"),
         ({"num_kv_cache_blocks": 2}, MachineError, "2 blocks of 16 tokens"),
+        ({"num_kv_cache_blocks": -1}, UsageError, "num_kv_cache_blocks=-1: must be at least 1"),
+        ({"num_kv_cache_blocks": 10**9}, MachineError, r"take \d+\.\d GiB and \d+\.\d GiB are free on cpu"),
     ],
     ids=str,
 )

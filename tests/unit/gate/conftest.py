@@ -13,7 +13,7 @@ from fastkernels.measure import stats
 from fastkernels.measure.environment import environment
 from fastkernels.records import KernelReport, KernelRow, KernelSummary, Look
 from fastkernels.runner.blocks import Blocks, durations_ns
-from fastkernels.runner.plan import Job, Work
+from fastkernels.runner.plan import Job, KernelsRequest, Work
 from tests.unit.gate.repositories import CASES, KERNEL, make_repository
 from tests.unit.runner.test_blocks import reading
 
@@ -55,16 +55,20 @@ class Machine:
 
 class Runs:
     """Stands in for run_kernels. `verdict(job, work)` says whether a side is right, `factor(job, work)` how
-    slow the head is; `calls` are the (job, case) of every run."""
+    slow the head is, `facts(job, work)` what else a timed row says; `calls` are the (job, case) of every run,
+    `requests` what each was asked."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.verdict: Callable[[Job, Work], str] = lambda job, work: "PASSED"
         self.factor: Callable[[Job, Work], float] = lambda job, work: 1.0
+        self.facts: Callable[[Job, Work], dict] = lambda job, work: {}
         self.calls: list[list[tuple[str, str]]] = []
+        self.requests: list[KernelsRequest] = []
         self.interrupted_after: int | None = None
 
-    def __call__(self, request: object, progress: object, jobs: list[Job]) -> KernelReport:
+    def __call__(self, request: KernelsRequest, progress: object, jobs: list[Job]) -> KernelReport:
+        self.requests.append(request)
         self.calls.append([(job.name, work.case.id) for job in jobs for work in job.works])
         rows = tuple(self._row(job, work) for job in jobs for work in job.works)
         complete = self.interrupted_after is None or len(self.calls) < self.interrupted_after
@@ -81,6 +85,8 @@ class Runs:
             "task": work.entry.id, "variant": work.case.variant, "case": work.case.id, "candidate": job.name,
             "contract": "host",
         }  # fmt: skip
+        if work.case.timed:
+            facts |= self.facts(job, work)
         verdict = work.settled.label if work.settled else self.verdict(job, work)
         if verdict != "PASSED":
             return KernelRow(**facts, verdict=verdict, failure={"message": f"it is {verdict}"})  # type: ignore[arg-type]

@@ -89,7 +89,9 @@ def test_only_suspicious_rows_are_measured_again(runs: Runs) -> None:
     runs.factor = lambda job, work: 1.2 if work.case.id == slow else 1.0
     report = gate(case_glob="llama-tiny-T16-*")
     check, first, *again = runs.calls
-    assert {name for name, _ in check} == {"base slower", "head slower"}, "a pair has the head's name"
+    assert {name for name, _ in check} == {"'slower' of the base", "'slower' of the head"}, (
+        "a pair has the head's name"
+    )
     assert len(first) > 1
     assert again == [[("slower", slow)]], "the second slow look convicts; nothing else is looked at again"
     assert verdicts(report)[slow] == "SLOW"
@@ -108,7 +110,7 @@ def test_a_busy_machine_is_unclear(runs: Runs) -> None:
 
 
 def test_a_wrong_head_is_broken_and_not_timed(runs: Runs) -> None:
-    runs.verdict = lambda job, work: "WRONG(value)" if job.name.startswith("head") else "PASSED"
+    runs.verdict = lambda job, work: "WRONG(value)" if job.name.endswith("head") else "PASSED"
     report = gate()
     (row,) = report.rows
     assert (row.verdict, row.head, row.base, row.looks) == ("BROKEN", "WRONG(value)", "PASSED", ())
@@ -125,7 +127,7 @@ def test_a_head_that_is_wrong_only_when_timed_is_broken(runs: Runs) -> None:
 
 
 def test_a_wrong_base_is_nothing_to_compare_with(runs: Runs) -> None:
-    runs.verdict = lambda job, work: "CRASHED" if job.name.startswith("base") else "PASSED"
+    runs.verdict = lambda job, work: "CRASHED" if job.name.endswith("base") else "PASSED"
     report = gate()
     (row,) = report.rows
     assert (row.verdict, row.base, row.looks) == ("NEW", "CRASHED", ())
@@ -137,7 +139,7 @@ def test_held_out_shapes_are_checked_and_not_timed(runs: Runs) -> None:
     untimed = [row for row in report.rows if not row.timed]
     assert untimed
     assert all(row.verdict == "SAME" and row.looks == () for row in untimed)
-    runs.verdict = lambda job, work: "WRONG(value)" if job.name == "head slower" else "PASSED"
+    runs.verdict = lambda job, work: "WRONG(value)" if job.name.endswith("head") else "PASSED"
     assert {row.verdict for row in gate(case_glob=None).rows} == {"BROKEN"}
 
 
@@ -167,7 +169,7 @@ def test_what_one_side_lacks_is_new_or_missing(runs: Runs, tmp_path: Path) -> No
 def test_without_a_base_the_baseline_is_it(runs: Runs) -> None:
     report = gate(base=None)
     assert report.base == "the baseline"
-    assert [name for call in runs.calls for name, _ in call] == ["head slower", "slower"]
+    assert [name for call in runs.calls for name, _ in call] == ["'slower' of the head", "slower"]
 
 
 def test_several_candidates_are_compared_by_name(runs: Runs, tmp_path: Path) -> None:
@@ -179,6 +181,68 @@ def test_several_candidates_are_compared_by_name(runs: Runs, tmp_path: Path) -> 
         GateRequest(head=str(tmp_path / "head"), base=str(tmp_path / "base"), device="cpu", case_glob=CASE)
     ).report
     assert {row.candidate: row.verdict for row in report.rows} == {"a": "NEW", "b": "SLOW", "c": "MISSING"}
+
+
+# ---------------------------------------------------------------- part of a CUDA graph, and of torch.compile
+
+LOST = {"contract": "eager", "baseline_capture": "yes", "capture": "no", "capture_detail": "it waits"}
+KEPT = {"contract": "graph", "baseline_capture": "yes", "capture": "yes"}
+
+
+def test_a_head_that_lost_its_cuda_graph_is_broken_however_fast(runs: Runs) -> None:
+    runs.facts, runs.factor = lambda job, work: LOST, lambda job, work: 0.5
+    report = gate()
+    (row,) = report.rows
+    assert (row.verdict, row.head, row.contract) == ("BROKEN", "PASSED", "eager")
+    assert "the base can be captured in a CUDA graph, the head cannot: it waits" in row.reason
+    assert [(look.base_capture, look.head_capture, look.contract) for look in row.looks] == [
+        ("yes", "no", "eager")
+    ] * 2, "again in fresh processes"
+    assert (report.outcome, exit_code(report)) == ("failed", 1)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        KEPT,
+        {"contract": "eager", "baseline_capture": "no", "capture": "no"},
+        {"contract": "eager", "baseline_capture": "no", "capture": "yes"},
+        {"compile": "ok"},
+        {"compile": "n/a", "compile_detail": "the baseline too"},
+    ],
+)
+def test_what_the_base_cannot_either_is_nothing_lost(runs: Runs, facts: dict) -> None:
+    runs.facts = lambda job, work: facts
+    assert verdicts(gate()) == {CASE: "SAME"}
+
+
+def test_a_capture_that_fails_once_is_unclear(runs: Runs) -> None:
+    first = iter([LOST])
+    runs.facts = lambda job, work: next(first, KEPT)
+    report = gate()
+    (row,) = report.rows
+    assert (row.verdict, row.contract, len(row.looks)) == ("AMBIGUOUS", "graph", 3)
+    assert exit_code(report) == 3
+
+
+def test_a_head_on_a_busy_machine_that_lost_its_cuda_graph_is_broken(runs: Runs) -> None:
+    runs.facts = lambda job, work: LOST
+    runs.verdict = lambda job, work: "UNSTABLE" if work.case.timed else "PASSED"
+    assert verdicts(gate()) == {CASE: "BROKEN"}
+
+
+@pytest.mark.parametrize("status", ["graph break", "recompiles", "error"])
+def test_a_head_that_torch_compile_does_not_take_is_broken(runs: Runs, status: str) -> None:
+    runs.facts = lambda job, work: {"compile": status, "compile_detail": "inside L2/mlp: why"}
+    (row,) = gate(compile_check=True).rows
+    assert row.verdict == "BROKEN"
+    assert f"of the head it says {status}: inside L2/mlp: why" in row.reason
+    assert [request.compile_check for request in runs.requests] == [False, True, True], "not in the check"
+
+
+def test_torch_compile_is_asked_where_it_was_asked_for(runs: Runs) -> None:
+    gate()
+    assert not any(request.compile_check or request.attribution for request in runs.requests)
 
 
 # ---------------------------------------------------------------- the rest

@@ -11,6 +11,7 @@ from fastkernels.records import GateLimits, GateRow, Look
 
 LIMITS = GateLimits(max_regression_pct=3.0, min_regression_us=0.3)
 UNKNOWN = Look(problem="UNSTABLE: the interval is still 9 % wide")
+LOST = UNKNOWN.model_copy(update={"lost": "the head cannot be captured"})
 
 
 def look(change: float, half: float = 0.002, noise: float = 1.0, base_us: float = 100.0) -> Look:
@@ -26,7 +27,7 @@ changes = st.floats(-0.5, 2.0)
 halves = st.floats(0.0, 0.2)
 noises = st.floats(0.0, 15.0)
 bases = st.floats(1.0, 1e5)
-looks = st.one_of(st.just(UNKNOWN), st.builds(look, changes, halves, noises, bases))
+looks = st.one_of(st.just(UNKNOWN), st.just(LOST), st.builds(look, changes, halves, noises, bases))
 SLOW, SAME, FAST, UNSURE = look(0.1), look(0.0), look(-0.1), look(0.03, half=0.01)
 
 
@@ -63,6 +64,10 @@ def test_one_look(seen: Look, kind: str) -> None:
         ([UNSURE, SAME, FAST], "SAME", 3),
         ([UNSURE, UNSURE, SLOW], "AMBIGUOUS", 3),
         ([UNKNOWN, UNKNOWN, UNKNOWN], "AMBIGUOUS", 3),
+        ([LOST, LOST], "BROKEN", 2),
+        ([LOST, UNSURE, LOST], "BROKEN", 3),
+        ([LOST, SAME, SAME], "AMBIGUOUS", 3),
+        ([SLOW, LOST, SLOW], "AMBIGUOUS", 3),
     ],
 )
 def test_several_looks(seen: list[Look], verdict: str, wanted: int) -> None:
@@ -92,7 +97,9 @@ def test_nobody_is_slow_by_one_look(first: Look, more: list[Look]) -> None:
     if verdict == "FAST":
         assert kinds.count("fast") >= 2
         assert "slow" not in kinds
-    assert verdict in ("FAST", "SAME", "SLOW", "AMBIGUOUS")
+    if verdict == "BROKEN":
+        assert kinds.count("lost") >= 2
+    assert ("lost" in kinds) <= (verdict in ("BROKEN", "AMBIGUOUS"))
 
 
 @given(change=changes, half=halves, noise=noises, base_us=bases)
@@ -129,10 +136,19 @@ def test_the_middle_look_has_numbers_if_any_has(seen: list[Look]) -> None:
     assert (middle.speedup is None) == all(one.speedup is None for one in seen)
 
 
-def row(verdict: str, *seen: Look, calls: int = 1) -> GateRow:
+def test_an_ambiguous_row_says_what_each_look_saw() -> None:
+    _, reason = verdicts.settle([UNSURE, look(0.1), UNKNOWN], LIMITS)
+    assert (
+        "unsure, +2.0 .. +4.0 %, noise 1.0 %; slow, +9.8 .. +10.2 %, noise 1.0 %; unsure, no numbers"
+        in reason
+    )
+    assert "the interval is still 9 % wide" in reason
+
+
+def row(verdict: str, *seen: Look, calls: int = 1, contract: str = "host") -> GateRow:
     return GateRow(
         task="L1/rms_norm", variant="default", case="c", candidate="mine", verdict=verdict, reason="because",
-        contract="host", calls=calls, head="PASSED", base="PASSED", looks=seen,
+        contract=contract, calls=calls, head="PASSED", base="PASSED", looks=seen,
     )  # fmt: skip
 
 
@@ -167,6 +183,17 @@ def test_the_least_speedup_needs_the_whole_interval() -> None:
     same = [row("SAME", look(0.0))]
     assert verdicts.outcome(same, "missed") == "failed"
     assert verdicts.outcome(same, "unclear") == "unclear"
+
+
+def test_the_mean_of_all_rows_never_mixes_contracts() -> None:
+    graph = row("SAME", look(0.0), contract="graph")
+    eager = row("FAST", look(-0.5), contract="eager")
+    assert verdicts.overall([eager, graph, eager]) == verdicts.overall([graph])
+    found = verdicts.overall([eager, eager])
+    assert found is not None
+    assert found[0] == pytest.approx(2.0)
+    checked = row("SAME", contract="graph")  # nothing was timed under the contract that was asked for
+    assert verdicts.overall([checked, eager]) is None
 
 
 def test_noise_that_hides_a_regression_is_said() -> None:

@@ -1,12 +1,21 @@
 """When a speed-up counts as a win or a loss."""
 
+from pathlib import Path
+
 import pytest
 
-from fastkernels.judge.verdict import Speedup
+from fastkernels.judge.verdict import Speedup, too_noisy
+from fastkernels.records import Contract, KernelRow
+from fastkernels.report.json import load_kernels
+
+H200 = Path(__file__).parents[3] / "benchmarks/h200"
 
 
-def speedup(low: float, high: float, noise_pct: float) -> Speedup:
+def speedup(
+    low: float, high: float, noise_pct: float, contract: Contract = "graph", waits: bool = False
+) -> Speedup:
     return Speedup(
+        contract=contract,
         ratio=(low + high) / 2,
         low=low,
         high=high,
@@ -17,6 +26,7 @@ def speedup(low: float, high: float, noise_pct: float) -> Speedup:
         noise_pct=noise_pct,
         samples=30,
         dropped=0,
+        waits=waits,
     )
 
 
@@ -34,3 +44,40 @@ def speedup(low: float, high: float, noise_pct: float) -> Speedup:
 )
 def test_a_win_or_loss_exceeds_the_noise(low, high, noise_pct, significant) -> None:
     assert speedup(low, high, noise_pct).significant is significant
+
+
+@pytest.mark.parametrize("ratio", [0.915, 0.94, 1.06, 1.08])
+def test_a_single_eager_call_differs_by_more_than_a_chain(ratio: float) -> None:
+    """Eager self-tests read 0.94 to 1.08."""
+    low, high = 0.999 * ratio, 1.001 * ratio
+    assert speedup(low, high, 0.5, "graph").significant
+    assert speedup(low, high, 0.5, "eager").significant is (ratio < 0.93)
+
+
+def test_nothing_is_claimed_of_a_call_that_waits_for_the_device() -> None:
+    assert speedup(0.03, 0.04, 1.0, "eager", waits=True).significant is None
+    assert speedup(0.03, 0.04, 1.0, "eager").significant is True
+
+
+@pytest.mark.parametrize(
+    ("contract", "noise_pct", "found"),
+    [("eager", 8.84, True), ("eager", 12.6, True), ("eager", 7.9, False), ("graph", 12.6, False)],
+)
+def test_noise_beyond_the_bound_of_eager_leaves_no_ratio(contract, noise_pct: float, found: bool) -> None:
+    assert too_noisy(contract, noise_pct) is found
+
+
+@pytest.mark.parametrize("name", ["kernels_llama", "self_test_llama"])
+def test_no_committed_row_of_identical_code_would_be_called_faster_or_slower(name: str) -> None:
+    rows = [row for row in load_kernels(H200 / f"{name}.json").rows if row.speedup and _identical(row)]
+    assert rows
+    for row in rows:
+        assert row.speedup_ci
+        assert row.noise_pct is not None
+        claimed = speedup(*row.speedup_ci, row.noise_pct, row.contract).significant
+        assert too_noisy(row.contract, row.noise_pct) or not claimed, (row.task, row.case, row.speedup)
+
+
+def _identical(row: KernelRow) -> bool:
+    ran = {kernel.partition("=")[2] for kernel in (row.baseline_impl or "").split()}
+    return row.candidate == "self-test" or ran == {row.candidate.removeprefix("impl:")}

@@ -43,10 +43,21 @@ def test_the_page_holds_every_report(script, kernel_report, eval_report, tmp_pat
     ) < text.index("### cpu/")
     assert "## NVIDIA H200\n\n### h200/kernels.json" in text
     assert "| L1/rms_norm | mine | host | 6 | 4 | 1.001 | 0.800 .. 1.251 | 1.1 % | 61 .. 61 % |" in text
-    assert "| L1/rms_norm | tiny-T7-D64-f32 | mine | 1.251 |" in text
+    assert "| L1/rms_norm | tiny-T7-D64-f32 | mine | host | 1.251 |" in text
     assert f"MacroEval **{eval_report.macroeval.score:.4f}**" in text
     assert "| llama | balanced | 100 | 110 | out tok/s | 1.102 |" in text
     assert text.count("not a GPU result") == 1
+
+
+def test_ratios_that_todays_rules_deny_are_left_out(script, kernel_report, tmp_path):
+    """Reports from before the bound of eager hold 1.212 and 1.266 of identical code."""
+    eager = {"contract": "eager", "speedup": 1.212, "noise_pct": 8.84}
+    rows = (kernel_report.rows[0], kernel_report.rows[0].model_copy(update=eager))
+    reports.write(kernel_report.model_copy(update={"rows": rows}), tmp_path / "kernels.json")
+    text = script.page(script.read(tmp_path))
+    assert "| L1/rms_norm | mine | eager | 1 | 1 |  |  | 8.8 % |  |" in text
+    assert "1.212" not in text
+    assert "1 rows of contract `eager` have no ratio here" in text
 
 
 def test_no_reports_make_an_empty_page(script, tmp_path):

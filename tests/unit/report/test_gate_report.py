@@ -53,7 +53,8 @@ def report() -> GateReport:
         "FAST": 1, "SAME": 2, "SLOW": 1, "AMBIGUOUS": 1, "NEW": 1, "MISSING": 1, "BROKEN": 1
     }  # fmt: skip
     return GateReport(
-        environment=environment("cpu"), request={"head": "mine"}, head="my|head", base="origin/main",
+        environment=environment("cpu"), request={"head": "mine", "budget_s": 0.5}, head="my|head",
+        base="origin/main",
         limits=GateLimits(max_regression_pct=3, min_regression_us=0.3, min_speedup=1.1), rows=rows,
         notes=("a note",), outcome="failed",
         summary=GateSummary(
@@ -82,6 +83,8 @@ def test_the_table_tells_what_and_why(report: GateReport) -> None:
     assert "at least 1.1 was asked for: missed" in text
     assert "not a GPU result" in text
     assert "a note" in text
+    assert "1 row is AMBIGUOUS: neither passed nor failed" in text
+    assert "a larger --budget (now 0.5 s a look)" in text
 
 
 @pytest.mark.parametrize(("outcome", "code"), [("passed", 0), ("failed", 1), ("unclear", 3)])
@@ -110,6 +113,21 @@ def test_junit_counts_failures_and_errors(report: GateReport) -> None:
     out = next(c for c in root.iter("testcase") if c.get("name") == "c-slow [mine]").findtext("system-out")
     assert out is not None
     assert out.count("noise 1.50 %") == 3, "every look is there"
+
+
+def test_a_lost_cuda_graph_is_told_everywhere(report: GateReport) -> None:
+    """The head is right; its reason is all that says what is wrong with it."""
+    lost = "the base can be captured in a CUDA graph, the head cannot: <waits>"
+    seen = look(1.0).model_copy(update={"lost": lost, "base_capture": "yes", "head_capture": "no"})
+    broken = row("c-lost", "BROKEN", seen, seen, contract="eager", reason=f"{lost} (in 2 of 2 looks)")
+    report = report.model_copy(update={"rows": (broken,)})
+    assert lost in table.text(report)
+    assert json.loads(reports.dumps(report))["rows"][0]["looks"][0]["head_capture"] == "no"
+    (failure,) = (
+        c for c in xml.fromstring(junit.text(report).encode()).iter("failure") if c.get("type") == "BROKEN"
+    )
+    assert lost in (failure.get("message") or "")
+    assert "the head cannot: &lt;waits&gt;" in markdown.text(report).replace("&#58;", ":")
 
 
 def test_junit_takes_whatever_a_candidate_prints(report: GateReport) -> None:

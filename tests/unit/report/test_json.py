@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 
 from fastkernels.errors import FileFormatError, UsageError
+from fastkernels.records import KernelShare
 from fastkernels.report import files, schema
 from fastkernels.report import json as reports
 
@@ -122,10 +123,21 @@ def test_missing_and_unreadable_files(tmp_path, kernel_report):
         reports.load_eval(tmp_path / "kernels.json")
 
 
-@pytest.mark.parametrize("kind", ["kernels", "eval", "audit"])
+@pytest.mark.parametrize("kind", ["kernels", "eval", "gate", "audit"])
 def test_the_published_schema_is_current(kind):
-    """Renew with: fk schema kernels > docs/schema/kernels.json (and eval)."""
+    """Renew with: fk schema kernels > docs/schema/kernels.json (and eval, gate, audit)."""
     assert (ROOT / "docs" / "schema" / f"{kind}.json").read_text() == schema.text(kind)
+
+
+def test_kernels_by_name_obey_the_schema(kernel_report):
+    named = {"kernels": (KernelShare(name="at::native::copy", origin="torch", share=1.0),)}
+    first = kernel_report.rows[0].model_copy(update={"origins": {"torch": 1.0}, **named})
+    report = kernel_report.model_copy(update={"rows": (first, *kernel_report.rows[1:])})
+    data = json.loads(reports.dumps(report))
+    jsonschema.validate(data, schema.schema("kernels"))
+    assert data["rows"][0]["kernels"] == [{"name": "at::native::copy", "origin": "torch", "share": 1.0}]
+    del data["rows"][0]["kernels"]  # a report from before
+    jsonschema.validate(data, schema.schema("kernels"))
 
 
 def test_reports_obey_the_schema(kernel_report, eval_report):

@@ -74,3 +74,17 @@ def test_the_command_joins_files_and_refuses_other_kinds(part, eval_report, tmp_
         main(["merge", paths[0], paths[2]])
     assert stopped.value.code == 2
     assert "not of `fk kernels`" in capsys.readouterr().err
+
+
+def test_the_mean_goes_over_the_primary_contract_and_the_others_are_counted(kernel_report):
+    first = kernel_report.rows[0]
+    rows = [first.model_copy(update={"contract": "graph"})]
+    rows += [first.model_copy(update={"contract": "eager", "speedup": 9.0})] * 2
+    found = summarize(rows, 1.0, 1.0)
+    assert (found.contract, found.geomean_speedup, found.other_contracts) == ("graph", first.speedup, 2)
+    found = summarize(rows[1:], 1.0, 1.0)
+    assert (found.contract, found.other_contracts) == ("eager", 0)
+    assert found.geomean_speedup == pytest.approx(9)
+    found = summarize(kernel_report.rows, 1.0, 1.0)
+    assert (found.contract, found.other_contracts) == ("host", 0)
+    assert summarize([], 1.0, 1.0).contract is None

@@ -178,3 +178,43 @@ def test_terminals_fold_and_pipes_do_not(kernel_report):
     assert pipe.getvalue() == table.text(kernel_report)
     assert "\x1b" not in pipe.getvalue()
     assert "mine" in terminal.getvalue()
+
+
+def mixed(report):
+    """Two of the rows could not be captured; nothing was claimed of the second, which waits."""
+    graph = [row.model_copy(update={"contract": "graph"}) for row in report.rows]
+    eager = {"contract": "eager", "speedup": 3.0, "speedup_ci": (2.9, 3.1)}
+    other = [
+        graph[0].model_copy(update={"case": "other-T7", **eager}),
+        graph[0].model_copy(update={"case": "other-T9", **eager, "significant": None}),
+    ]
+    return report.model_copy(update={"rows": (graph[0], other[0], *graph[1:], other[1])})
+
+
+def test_two_contracts_share_no_table_and_no_mean(kernel_report):
+    text = table.text(mixed(kernel_report))
+    graph, eager = text.split("\nL1/rms_norm · contract ")[1:]
+    assert graph.startswith("graph  mine")
+    assert eager.startswith("eager  mine")
+    assert "other-T7" not in graph
+    assert "tiny-T7" not in eager.split("speed-up:")[0]
+    assert "1 held-out shape" in graph
+    assert "mine · contract graph: geometric mean of 3 timed speed-ups 1.001" in text
+    assert "mine · contract eager: geometric mean of 2 timed speed-ups 3.000" in text
+    assert " · contract " not in table.text(kernel_report), "one needs no name"
+
+
+def test_a_ratio_of_which_nothing_is_claimed_is_marked(kernel_report):
+    text = table.text(mixed(kernel_report))
+    assert "?" in line(text, "other-T9").split()
+    assert "? nothing is claimed: the call waits" in text
+    assert "nothing is claimed" not in table.text(kernel_report)
+
+
+def test_why_compile_says_what_it_says_is_noted_once(kernel_report):
+    update = {"compile": "graph break", "compile_detail": "inside L3/layer: Data-dependent branching"}
+    rows = tuple(row.model_copy(update=update) for row in kernel_report.rows)
+    text = table.text(kernel_report.model_copy(update={"rows": rows}))
+    below = text[text.index("Notes") :]
+    assert "torch.compile of mine, L1/rms_norm: graph break: inside L3/layer: Data-dependent" in below
+    assert text.count("Data-dependent branching") == 1

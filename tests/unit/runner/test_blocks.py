@@ -6,8 +6,8 @@ from fastkernels.runner.blocks import Blocks
 from fastkernels.runner.party import Reading
 
 
-def reading(ns: float, hidden: bool = True, clock: int | None = None) -> Reading:
-    return Reading(ns, round(ns), 0, None, hidden, clock, 1, (), {}, {})
+def reading(ns: float, hidden: bool = True, clock: int | None = None, waits: bool = False) -> Reading:
+    return Reading(ns, round(ns), 0, None, hidden, clock, 1, (), {}, {}, waits=waits)
 
 
 def filled(factor: float, count: int = 2000, seed: int = 0) -> Blocks:
@@ -48,3 +48,15 @@ def test_throttled_blocks_are_dropped() -> None:
     assert (len(kept.c), kept.dropped) == (9, 1)
     assert kept.rounds == [0, 0, 0, 1, 1, 1, 1, 2, 2]
     assert Blocks().unthrottled().c == []
+
+
+def test_calls_that_wait_count_and_are_known() -> None:
+    blocks = Blocks()
+    blocks.add(0, reading(1, waits=True), reading(1), reading(1))
+    assert not blocks.candidate_waits
+    assert not blocks.baseline_waits, "one of two baselines: a hiccup"
+    blocks.add(1, reading(1), reading(1, waits=True), reading(1))
+    assert blocks.candidate_waits
+    blocks.add(2, reading(1, waits=True), reading(1), reading(1, waits=True))
+    assert blocks.baseline_waits
+    assert len(blocks.c) == 3

@@ -197,3 +197,18 @@ def test_compile_is_checked_on_the_call(side: KernelSide, arenas, tmp_path: Path
     found = side.compiled(again=False)
     assert found["status"] == "graph break"
     assert found["detail"]
+
+
+@pytest.mark.parametrize("branch", ["x_TD.sum().item() == 3", "x_TD.nonzero().shape[0] == 3"])
+def test_a_branch_on_a_tensors_value_is_a_graph_break(
+    side: KernelSide, arenas, tmp_path: Path, branch: str
+) -> None:
+    (tmp_path / "L1").mkdir()
+    source = PREPARES.replace("def prepare", "def not_now").replace("self.packed", "self.weight")
+    branching = f"        if {branch}:\n            return x_TD\n        x = x_TD.double()"
+    source = source.replace("        x = x_TD.double()", branching)
+    (tmp_path / "L1" / "rms_norm.py").write_text(source)
+    opened(side, arenas, "L1/rms_norm", layers=[str(tmp_path)])
+    found = side.compiled(again=False)
+    assert found["status"] == "graph break"
+    assert "data-dependent" in found["detail"].lower()

@@ -50,19 +50,28 @@ def lined_up(baseline, candidate) -> tuple[Lineup, Outcome]:
 
 
 @pytest.mark.parametrize(
-    ("baseline", "candidate", "contract", "notes"),
+    ("baseline", "candidate", "contract", "captures", "notes"),
     [
-        (("a", "a"), ("a", "a"), "graph", []),
-        (("a", "b"), ("a", "a"), "graph", ["captured, the baseline's attend is b; uncaptured it is a"]),
-        (("a", None), ("a", "a"), "eager", ["the baseline cannot be captured: no"]),
-        (("a", "a"), ("a", None), "eager", ["the candidate cannot be captured: no"]),
+        (("a", "a"), ("a", "a"), "graph", ("yes", "yes"), []),
+        (
+            ("a", "b"),
+            ("a", "a"),
+            "graph",
+            ("yes", "yes"),
+            ["captured, the baseline's attend is b; uncaptured it is a"],
+        ),
+        (("a", None), ("a", "a"), "eager", ("no", "yes"), ["the baseline cannot be captured: no"]),
+        (("a", "a"), ("a", None), "eager", ("yes", "no"), ["the candidate cannot be captured: no"]),
+        (("a", None), ("a", None), "eager", ("no", "no"), ["the baseline cannot be captured: no"]),
     ],
 )
-def test_what_is_captured(baseline, candidate, contract, notes) -> None:
+def test_what_is_captured(baseline, candidate, contract, captures, notes) -> None:
     lineup, outcome = lined_up(baseline, candidate)
     assert lineup.capture() is None
     lineup.close()
     assert outcome.contract == contract
+    assert (outcome.baseline_capture, outcome.capture) == captures, "each side alone"
+    assert outcome.capture_detail == ("no" if captures[1] == "no" else None)
     assert [note.partition(": ")[2] for note in outcome.notes] == notes
     assert outcome.links == (2 if contract == "graph" else 1)
 

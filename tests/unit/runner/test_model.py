@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fastkernels import registry
-from fastkernels.errors import BaselineError
+from fastkernels.errors import BaselineError, MachineError, UsageError
 from fastkernels.records import Failure
 from fastkernels.registry.schema import TokenWorkload
 from fastkernels.runner import model as model_module
@@ -185,6 +185,42 @@ def test_a_failing_candidate_is_a_value_and_a_failing_baseline_an_exception(monk
     sides.sides["baseline"].forced = fails("baseline")
     with pytest.raises(BaselineError, match="out of tiles"):
         run(sides, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "says"),
+    [
+        (("WeightsError", "1 missing"), UsageError, "^m: 1 missing$"),
+        (("FileFormatError", "x.safetensors: corrupt"), UsageError, "^m: x.safetensors: corrupt$"),
+        (("MachineError", "80 GiB"), MachineError, "^m: 80 GiB$"),
+        (("RuntimeError", "a bug"), BaselineError, "^m: the baseline failed: RuntimeError: a bug$"),
+        (None, BaselineError, "the process exited"),
+    ],
+)
+def test_a_model_that_neither_side_loads_is_no_candidates_failure(monkeypatch, error, raised, says):
+    sides = TokenSides(seconds=0.2)
+    message = "the process exited" if error is None else ": ".join(error)
+
+    def use(side: str) -> Any:
+        raise SideFailure(side, Failure(message=message), error)
+
+    monkeypatch.setattr(sides, "use", use)
+    with pytest.raises(raised, match=says):
+        run(sides, monkeypatch)
+
+
+def test_a_candidate_that_does_not_load_is_a_value(monkeypatch):
+    sides = TokenSides(seconds=0.2)
+
+    def use(side: str) -> Any:
+        if side == "baseline":
+            return sides.sides[side]
+        raise SideFailure(side, Failure(message="WeightsError: 1 missing"), ("WeightsError", "1 missing"))
+
+    monkeypatch.setattr(sides, "use", use)
+    result = run(sides, monkeypatch)
+    assert not result.valid
+    assert "1 missing" in result.failure.message
 
 
 def test_a_self_test_needs_no_sites(monkeypatch):

@@ -1,11 +1,13 @@
 """What the judge believes of a worker's answers: exactly what it asked for, and nothing else."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
 
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
+from fastkernels.measure.contracts import FIRST_SPIN_CYCLES, MAX_SPIN_CYCLES
 from fastkernels.runner.blame import Trouble
 from fastkernels.runner.party import Captured, Party, Timeouts, _Inspected, _Timed
 
@@ -87,3 +89,32 @@ def test_every_link_of_a_chain_must_be_described() -> None:
 def test_one_limit_for_all_phases_or_one_for_each() -> None:
     assert Timeouts.of("cuda", 3.0) == Timeouts(3, 3, 3, 3)
     assert Timeouts.of("cuda", None).first > Timeouts.of("cpu", None).first
+
+
+@pytest.mark.parametrize(
+    ("contract", "spin_cycles", "hidden", "waits"),
+    [
+        ("eager", FIRST_SPIN_CYCLES, False, False),  # dropped: a longer spin may hide it
+        ("eager", MAX_SPIN_CYCLES, True, True),
+        ("graph", MAX_SPIN_CYCLES, True, False),  # nothing captured can wait; only the copies came late
+    ],
+)
+def test_a_call_that_the_longest_spin_does_not_hide_waits(contract, spin_cycles, hidden, waits) -> None:
+    class Unhidden(Liar):
+        pid = os.getpid()
+
+        def call(self, phase, *arguments, **more) -> dict:
+            answers = {
+                "go": {"ns": 5, "hidden": False},
+                "inspect": {"outputs": {}, "threads": 1, "flags": {}},
+            }
+            return answers.get(phase, {})
+
+        def pause(self) -> None:
+            """It stands still."""
+
+    judge = Party(Unhidden({}), "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0)  # type: ignore[arg-type]
+    judge._outbox = judge._echo = SimpleNamespace(poison=lambda: None, tensors={})  # type: ignore[assignment]
+    judge._captured = [{}]
+    reading = judge.iterate(lambda: None, contract, False, False, [], spin_cycles)
+    assert (reading.hidden, reading.waits) == (hidden, waits)

@@ -1,0 +1,44 @@
+"""Whether what a caller gives is the number that it should be."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+from fastkernels.errors import UsageError
+
+MOST_SEED = 2**63 - 1  # of a model; NumPy's generators take none below 0
+IS_SEED = "a 64-bit integer"  # of requests, in words
+
+
+def is_integer(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_within(value: Any, least: float, most: float) -> bool:
+    """Whether it is a number in the span; not a number (NaN) is in none."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return False
+    number: Any = value
+    return bool(least <= number <= most)
+
+
+def is_seed(value: Any) -> bool:
+    """Of a request: 64 bits with a sign."""
+    return is_integer(value) and -(2**63) <= value < 2**63
+
+
+def require_integer(name: str, value: Any, least: int, most: int | None = None) -> None:
+    """UsageError for an argument of a constructor that is no integer of the span."""
+    if is_integer(value) and value >= least and (most is None or value <= most):
+        return
+    span = f"must be at least {least}" if most is None else f"must lie between {least} and {most}"
+    if not is_integer(value):
+        span = f"must be an integer of at least {least}"
+    raise UsageError(f"{name}={value!r:.60}: {span}")
+
+
+def require_share(name: str, value: Any) -> None:
+    """UsageError for what is no number above 0 and at most 1."""
+    if not is_within(value, 0, 1) or not value:
+        raise UsageError(f"{name}={value!r:.60}: must be a number above 0 and at most 1")

@@ -1,0 +1,45 @@
+"""When a trial has a narrow interval, and yet no ratio."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from fastkernels.records import Contract
+from fastkernels.runner.blocks import Blocks
+from fastkernels.runner.trial import Trial
+from tests.unit.runner.test_blocks import reading
+
+
+def trial(contract: Contract) -> Trial:
+    made = Trial.__new__(Trial)
+    made._outcome = SimpleNamespace(contract=contract)  # type: ignore[assignment]
+    return made
+
+
+def blocks(other: float = 1.0, baseline_waits: bool = False, candidate_waits: bool = False) -> Blocks:
+    """A' takes `other` times as long as A in every block, as steadily as clocks can."""
+    found = Blocks()
+    for index in range(40):
+        found.add(
+            index,
+            reading(1000, waits=baseline_waits),
+            reading(1000, waits=candidate_waits),
+            reading(1000 * other, waits=baseline_waits),
+        )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("contract", "other", "found"),
+    [("eager", 1.13, "differ by up to"), ("eager", 1.05, None), ("graph", 1.13, None), ("host", 1.13, None)],
+)
+def test_baselines_that_differ_leave_no_ratio_of_single_calls(contract, other: float, found) -> None:
+    said = trial(contract)._without_ratio(blocks(other))
+    assert said is None if found is None else found in said
+
+
+def test_a_baseline_that_waits_leaves_none_however_well_two_processes_agree() -> None:
+    said = trial("eager")._without_ratio(blocks(baseline_waits=True))
+    assert said is not None
+    assert "the host's work is in its time" in said
+    assert trial("eager")._without_ratio(blocks(candidate_waits=True)) is None
