@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -127,7 +126,7 @@ def _passed(expected: dict[str, Any], row: dict) -> str | None:
         return f"{row['iterations_checked']} iterations checked of {row['samples']} samples"
     if expected.get("slower") and row["speedup"] >= 0.5:
         return f"it costs milliseconds, and its speed-up is {row['speedup']}"
-    if row["speedup"] > expected.get("most", math.inf):
+    if "most" in expected and row["speedup"] > expected["most"]:
         return f"its speed-up is {row['speedup']}"
     if row["capture"] != expected.get("capture", row["capture"]):
         return f"its capture is {row['capture']!r}"
