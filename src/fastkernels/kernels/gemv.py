@@ -30,6 +30,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from fastkernels.kernels import checks
 from fastkernels.kernels.launch import ceil_div, power_of_two
+from fastkernels.kernels.overlap import overlap, overlapping
 
 VECTOR = tl.constexpr(8)  # 16-bit elements of a 16-byte load
 
@@ -95,7 +96,7 @@ def _tile(weight_at, k, left, EVEN: tl.constexpr):
         return tl.load(weight_at, mask=k < left, other=0.0, eviction_policy="evict_first")
 
 
-def options(weight_NK: Tensor, tile: Tile, overlaps: bool) -> dict[str, Any]:
+def options(weight_NK: Tensor, tile: Tile) -> dict[str, Any]:
     """What launches of `product` have in common: constants, the steps over the inputs, launch options."""
     inputs = weight_NK.shape[1]
     steps = max(1, ceil_div(inputs, tile.inputs))
@@ -103,8 +104,7 @@ def options(weight_NK: Tensor, tile: Tile, overlaps: bool) -> dict[str, Any]:
         "steps": steps,
         "INPUTS": tile.inputs,
         "EVEN": steps * tile.inputs == inputs,
-        "OVERLAPS": overlaps,
-        "EARLY": overlaps and isinstance(weight_NK, Parameter),
+        "EARLY": overlapping(weight_NK.device) and isinstance(weight_NK, Parameter),
         "num_warps": tile.warps,
-        **({"launch_pdl": True} if overlaps else {}),
+        **overlap(weight_NK.device),
     }

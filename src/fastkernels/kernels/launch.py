@@ -70,9 +70,3 @@ def ceil_div(n: int, d: int) -> int:
 def multiprocessors(device: torch.device) -> int:
     """Processors of the GPU; 1 in Triton's interpreter."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-
-
-@lru_cache
-def overlapping(device: torch.device) -> bool:
-    """Whether a kernel here may start while the one before it ends (programmatic dependent launch)."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fastkernels.kernels import checks
 from fastkernels.kernels.launch import ceil_div, power_of_two, rows_in_a_tile, rows_of, warps
+from fastkernels.kernels.overlap import overlap
 
 # The widest row that 512 threads hold in registers without spilling: 32 values of x, weight and sum each.
 WIDEST = 16384
@@ -52,5 +53,6 @@ def launch(
             y_TD if sum_TD is None else sum_TD, x.count, eps,
             x.inner, x.outer_stride, x.inner_stride, r.inner, r.outer_stride, r.inner_stride,
             D=dim, ADD=residual_TD is not None, ROWS=rows, WIDTH=width, **warps(rows * width),
+            **overlap(x_TD.device),
         )  # fmt: skip
     return y_TD if sum_TD is None else (y_TD, sum_TD)

@@ -26,6 +26,7 @@ from fastkernels.kernels.arrival import is_last
 from fastkernels.kernels.counters import zeroed
 from fastkernels.kernels.kv_cache import limits
 from fastkernels.kernels.launch import multiprocessors
+from fastkernels.kernels.overlap import follow, overlap
 
 TILE_BYTES = 16384  # of K, and of V, in one step of the loop: four programs fit on an SM, 128 KiB in flight
 LARGEST_TILE = 128
@@ -91,7 +92,9 @@ def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, spl
             table_stride_b,
             G: tl.constexpr, K: tl.constexpr, P: tl.constexpr, WINDOW: tl.constexpr,
             MIN_SPLIT: tl.constexpr, TILE: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr,
-            DIMS: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+            DIMS: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr,
+            OVERLAPS: tl.constexpr):  # fmt: skip
+    follow(OVERLAPS)
     # Heads of one token are neighbours in memory: programs that run together read neighbouring lines. First
     # splits of all rows come first: programs that find no keys then hold up nobody.
     kv_head, row, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
@@ -194,5 +197,6 @@ def decode_attention(
         *q_BHK.stride()[:2], *k_cache.stride()[:3], *v_cache.stride()[:3], block_tables_BN.stride(0),
         G=group, K=head_dim, P=block_size, WINDOW=window, MIN_SPLIT=min_split, TILE=tile,
         HEADS=max(16, heads), GROUP=heads, DIMS=dims, SLOTS=slots, STAGES=STAGES, num_warps=WARPS,
+        **overlap(out.device),
     )  # fmt: skip
     return out

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fastkernels.kernels import gemv
 from fastkernels.kernels.gemv import Tile, product
-from fastkernels.kernels.launch import ceil_div, overlapping, rows_of
+from fastkernels.kernels.launch import ceil_div, rows_of
 
 
 def unsupported(kernel: str, x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> str | None:
@@ -49,6 +49,6 @@ def launch(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, tile: Tile) -
         return y_TN
     _multiply[(ceil_div(outputs, tile.outputs),)](
         rows_of(x_TK).tensor, weight_NK, bias_N, y_TN, inputs, outputs, weight_stride=weight_NK.stride(0),
-        OUTPUTS=tile.outputs, **gemv.options(weight_NK, tile, overlapping(x_TK.device)),
+        OUTPUTS=tile.outputs, **gemv.options(weight_NK, tile),
     )  # fmt: skip
     return y_TN

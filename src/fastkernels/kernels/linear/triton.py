@@ -29,7 +29,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from fastkernels.kernels import checks
 from fastkernels.kernels.arrival import is_last
 from fastkernels.kernels.counters import zeroed
-from fastkernels.kernels.launch import ceil_div, multiprocessors, overlapping, power_of_two, rows_of
+from fastkernels.kernels.launch import ceil_div, multiprocessors, power_of_two, rows_of
+from fastkernels.kernels.overlap import overlap
 
 MOST_ROWS = 32
 SMALLEST_DOT = 16
@@ -174,14 +175,13 @@ def launch(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, tile: Tile) -
     if tile.splits > 1:
         partial = x_TK.new_empty(tile.splits * tiles * tile.outputs * rows, dtype=torch.float32)
         counters = zeroed(tiles, device)
-    overlaps = overlapping(device)
     askable = inputs % VECTOR == 0 and not checks.not_aligned(weight_NK)
     _multiply[(tiles, tile.splits)](
         x.tensor, weight_NK, bias_N, y_TN, partial, counters, x.count, inputs, outputs, steps, x.inner,
         x.outer_stride, x.inner_stride, weight_NK.stride(0), ROWS=rows, OUTPUTS=tile.outputs,
         INPUTS=tile.inputs, SPLITS=tile.splits, STAGES=tile.stages,
-        EVEN=inputs % (tile.inputs * tile.splits) == 0, OVERLAPS=overlaps,
+        EVEN=inputs % (tile.inputs * tile.splits) == 0,
         AHEAD=tile.ahead if askable else 0, PIECES=max(1, 32 * tile.warps // tile.outputs),
-        num_warps=tile.warps, **({"launch_pdl": True} if overlaps else {}),
+        num_warps=tile.warps, **overlap(device),
     )  # fmt: skip
     return y_TN

@@ -20,7 +20,7 @@ from torch import Tensor
 from fastkernels.kernels import gemv
 from fastkernels.kernels.activated import activated
 from fastkernels.kernels.gemv import Tile, product
-from fastkernels.kernels.launch import ceil_div, overlapping, rows_of
+from fastkernels.kernels.launch import ceil_div, rows_of
 
 
 def unsupported(
@@ -60,6 +60,6 @@ def launch(x_TD: Tensor, weight_2FD: Tensor, bias_2F: Tensor | None, activation:
     pairs = tile.outputs // 2
     _multiply[(ceil_div(outputs, pairs),)](
         rows_of(x_TD).tensor, weight_2FD, bias_2F, y_TF, inputs, outputs, weight_stride=weight_2FD.stride(0),
-        PAIRS=pairs, ACTIVATION=activation, **gemv.options(weight_2FD, tile, overlapping(x_TD.device)),
+        PAIRS=pairs, ACTIVATION=activation, **gemv.options(weight_2FD, tile),
     )  # fmt: skip
     return y_TF

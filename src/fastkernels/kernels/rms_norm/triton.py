@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fastkernels.kernels.norms import add_residual, launch, unsupported
+from fastkernels.kernels.overlap import follow
 
 __all__ = ["add_rms_norm", "rms_norm", "unsupported"]
 
@@ -21,7 +22,9 @@ __all__ = ["add_rms_norm", "rms_norm", "unsupported"]
 @triton.jit(do_not_specialize=["count"])
 def _normalise_rows(x, residual, weight, y, total, count, eps,
                     x_inner, x_outer_stride, x_inner_stride, r_inner, r_outer_stride, r_inner_stride,
-                    D: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
+                    D: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+                    OVERLAPS: tl.constexpr):  # fmt: skip
+    follow(OVERLAPS)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
     mask = (row < count)[:, None] & (column < D)[None, :]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fastkernels.kernels import checks
 from fastkernels.kernels.launch import ceil_div, power_of_two, warps
+from fastkernels.kernels.overlap import follow, overlap
 from fastkernels.kernels.rope.triton import Tiles, rotate_heads
 
 
@@ -52,7 +53,8 @@ def _rope_store(positions, slots, q, k, v, cos_sin, q_out, k_cache, v_cache,
                 v_cache_stride_n, v_cache_stride_p, v_cache_stride_j,
                 H: tl.constexpr, J: tl.constexpr, K: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
                 HEADS: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr,
-                WIDTH: tl.constexpr):  # fmt: skip
+                WIDTH: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
+    follow(OVERLAPS)
     Q_TILES: tl.constexpr = (H + HEADS - 1) // HEADS
     K_TILES: tl.constexpr = (J + HEADS - 1) // HEADS
     TILES: tl.constexpr = Q_TILES + 2 * K_TILES
@@ -100,6 +102,6 @@ def rope_store_kv(
         *k_cache.stride()[:3], *v_cache.stride()[:3],
         H=q_heads, J=kv_heads, K=head_dim, R=rotated, P=k_cache.shape[1],
         HEADS=tile.heads, HALF=tile.half, REST=tile.rest, WIDTH=power_of_two(head_dim),
-        **warps(2 * tile.heads * tile.half),
+        **warps(2 * tile.heads * tile.half), **overlap(q_THK.device),
     )  # fmt: skip
     return out_THK
