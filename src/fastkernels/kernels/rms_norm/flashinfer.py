@@ -17,7 +17,7 @@ def unsupported(kernel: str, x_TD: Tensor, *rest: Tensor | float) -> str | None:
         return "normalises the unrounded sum and writes over its arguments"
     weight_D = rest[0]
     assert isinstance(weight_D, Tensor)
-    if x_TD.ndim > 3:
+    if x_TD.ndim not in (2, 3):
         return f"serves 2 or 3 dimensions, not {x_TD.ndim}"
     return checks.not_half(x_TD, weight_D) or checks.not_aligned(x_TD, weight_D)
 
