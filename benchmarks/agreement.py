@@ -25,7 +25,7 @@ from typing import Any
 from comparison import finish, in_a_process, write
 from references.base import Machine
 from references.language import Prompts
-from references.transformers_lm import filled
+from references.transformers_lm import causal_lm
 
 SEED = 20
 SHAPES = {"full": (128, 128, 128), "tiny": (8, 24, 16)}  # requests, prompt, forced ids
@@ -91,22 +91,20 @@ def _texts(machine: Machine, vocabulary: int) -> tuple[Prompts, Prompts]:
 def _reference(machine: Machine, folder: Path) -> dict[str, Any]:
     import transformers
 
-    fields = machine.config
-    config = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
-    model = filled(transformers.AutoModelForCausalLM.from_config, machine, config)
+    model = causal_lm(machine)
     model.save_pretrained(folder)
-    half = _choices(model, machine, config.vocab_size)
+    half = _choices(model, machine)
     return {
         "half": half,
-        "float32": _choices(model.float(), machine, config.vocab_size),
+        "float32": _choices(model.float(), machine),
         "version": transformers.__version__,
     }
 
 
-def _choices(model: Any, machine: Machine, vocabulary: int) -> list[int]:
+def _choices(model: Any, machine: Machine) -> list[int]:
     import torch
 
-    prompts, forced = _texts(machine, vocabulary)
+    prompts, forced = _texts(machine, model.config.vocab_size)
     ids_RT = torch.tensor([a + b for a, b in zip(prompts, forced)], device=machine.device)
     first, found = len(prompts[0]) - 1, []
     for ids_BT in ids_RT.split(BATCH):

@@ -83,18 +83,38 @@ def _run(program: str, path: Path, names: Sequence[str], options: Sequence[str])
         ],
         capture_output=True,
         text=True,
-        env={
-            **os.environ,
-            "FK_STATE_DIR": str(path.parent),
-            "FK_TRACKING": "false",
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        },
+        env={**_environment(), "FK_STATE_DIR": str(path.parent), "FK_TRACKING": "false"},
         check=False,
     )
     if not path.is_file() or "Traceback" in done.stderr:
         raise RuntimeError(f"fk kernels ended with {done.returncode}:\n{done.stderr}")
     return json.loads(path.read_text())
+
+
+def _environment() -> dict[str, str]:
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+
+
+def naive(module: str, names: Sequence[str]) -> dict[str, dict]:
+    """What a judge without defence, a program, says of each candidate."""
+    folders = [str(CANDIDATES / name) for name in names]
+    done = subprocess.run(
+        [sys.executable, "-m", module, *folders],
+        capture_output=True,
+        text=True,
+        env=_environment(),
+        check=True,
+    )
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    return {record["name"]: record for record in records}
+
+
+def assert_fooled(name: str, record: dict) -> None:
+    """Whether an attack beats a judge without defence, as it must to be one."""
+    assert record["passed"], record
+    if EXPECTED[name]["naive"] == "win":
+        assert record["speedup"] > 1, record
 
 
 def fault(name: str, row: dict) -> str | None:

@@ -23,9 +23,8 @@ class Transformers:
     def __init__(self, machine: Machine) -> None:
         import transformers
 
-        fields = machine.config
-        config = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
-        self._model = filled(transformers.AutoModelForCausalLM.from_config, machine, config)
+        self._model = causal_lm(machine)
+        config = self._model.config
         self._device, self._vocabulary = machine.device, config.vocab_size
         self.version = transformers.__version__ + _kernels(config.model_type)
         self._switch = self._model._optimize_model_for_decode
@@ -38,6 +37,15 @@ class Transformers:
         grouped = setting == "static-grouped"
         self._model._optimize_model_for_decode = contextlib.nullcontext if grouped else self._switch
         return generation(self._model, workload, self._vocabulary, self._device, options)
+
+
+def causal_lm(machine: Machine) -> Any:
+    """The machine's language model in transformers, with our random weights."""
+    import transformers
+
+    fields = machine.config
+    config = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
+    return filled(transformers.AutoModelForCausalLM.from_config, machine, config)
 
 
 def filled(make: Callable[..., Any], machine: Machine, config: Any) -> Any:

@@ -3,15 +3,12 @@ no defence (naive.py): a defence that does nothing would fail here."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.redteam import CANDIDATES, EXPECTED, OF_DEVICE, fault, judge
+from tests.redteam import CANDIDATES, EXPECTED, OF_DEVICE, assert_fooled, fault, judge, naive
 
 HERE = OF_DEVICE["cpu"]
 ATTACKS = [name for name in HERE if "naive" in EXPECTED[name]]
@@ -32,17 +29,7 @@ def judged(tmp_path_factory) -> dict[str, dict]:
 @pytest.fixture(scope="module")
 def fooled() -> dict[str, dict]:
     """What the naive judge says of every attack, and of three candidates that attack nothing."""
-    program = Path(__file__).with_name("naive.py")
-    folders = [str(CANDIDATES / name) for name in (*ATTACKS, "honest", "sleeps", "zeros")]
-    done = subprocess.run(
-        [sys.executable, str(program), *folders],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=True,
-    )
-    records = [json.loads(line) for line in done.stdout.splitlines()]
-    return {record["name"]: record for record in records}
+    return naive("tests.e2e.naive", [*ATTACKS, "honest", "sleeps", "zeros"])
 
 
 def test_every_candidate_has_an_expected_verdict() -> None:
@@ -57,10 +44,7 @@ def test_candidates_get_their_verdict(judged, name: str) -> None:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attacks_beat_a_judge_without_defence(fooled, name: str) -> None:
-    record = fooled[name]
-    assert record["passed"], record
-    if EXPECTED[name]["naive"] == "win":
-        assert record["speedup"] > 1, record
+    assert_fooled(name, fooled[name])
 
 
 def test_the_naive_judge_can_say_no(fooled) -> None:

@@ -3,15 +3,10 @@ a judge that has no defence (naive.py)."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
-from tests.redteam import CANDIDATES, EXPECTED, OF_DEVICE, ROOT, fault, judge
+from tests.redteam import EXPECTED, OF_DEVICE, assert_fooled, fault, judge, naive
 
 HERE = OF_DEVICE["cuda"]
 ATTACKS = [name for name in HERE if "naive" in EXPECTED[name]]
@@ -33,17 +28,7 @@ def judged(tmp_path_factory) -> dict[str, dict]:
 @pytest.fixture(scope="module")
 def fooled() -> dict[str, dict]:
     """What the naive judge says of every attack, and of two candidates that attack nothing."""
-    folders = [str(CANDIDATES / name) for name in (*ATTACKS, "honest", "zeros")]
-    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.naive", *folders],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": paths},
-        check=True,
-    )
-    records = [json.loads(line) for line in done.stdout.splitlines()]
-    return {record["name"]: record for record in records}
+    return naive("tests.gpu.naive", [*ATTACKS, "honest", "zeros"])
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -53,10 +38,7 @@ def test_attacks_on_a_device_get_their_verdict(judged, name: str) -> None:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attacks_beat_a_judge_without_defence(fooled, name: str) -> None:
-    record = fooled[name]
-    assert record["passed"], record
-    if EXPECTED[name]["naive"] == "win":
-        assert record["speedup"] > 1, record
+    assert_fooled(name, fooled[name])
 
 
 def test_the_naive_judge_can_say_no(fooled) -> None:

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from fastkernels.engine.cache import Ints
+from fastkernels.engine.cache import BlockGroup, Ints
 from fastkernels.engine.forecast import Demand
 from fastkernels.engine.ledger import Ledger
 from fastkernels.engine.plan import Admission
@@ -32,7 +32,7 @@ class Admissions:
         ledger, groups = self.ledger, self.cache.groups
         need = self.cache.need(rows, ledger.scheduled_R[rows] + counts)
         free = [free - n for free, n in zip(self.cache.num_free, need)]
-        demands = [self._demand(g) for g in range(len(groups))]
+        demands = [self._demand(group) for group in groups]
         admitted, new_counts = [], []
         while ledger.waiting and budget > 0 and ledger.free_rows and self._is_complete(ledger.waiting[0]):
             request = ledger.waiting[0]
@@ -58,9 +58,9 @@ class Admissions:
         ledger.running = np.concatenate([ledger.running, new_rows])
         return admitted, np.array(new_counts, np.int64)
 
-    def _demand(self, g: int) -> Demand:
+    def _demand(self, group: BlockGroup) -> Demand:
         """Of the running rows, in one group; blocks that rows found in the prefix cache are nobody's own."""
-        ledger, group, running = self.ledger, self.cache.groups[g], self.ledger.running
+        ledger, running = self.ledger, self.ledger.running
         total, found = ledger.total_R[running], ledger.found_R[running]
         left = ledger.lengths.expected(ledger.limit_R[running] - total, ledger.certain_R[running])
         alone = int((group.held_R[running] - found // group.block_size).sum())

@@ -216,7 +216,7 @@ class _Run:
             for i, r in enumerate(self.rows)
             if (r.candidate, r.task, r.variant) == (job.name, work.entry.id, work.case.variant)
         ]
-        if not any(self.rows[i].verdict in ("PASSED", "UNSTABLE") for i in mine):
+        if not any(self.rows[i].verdict in origins.SEEN for i in mine):
             return
         self._tell(f"{job.name} · {work.entry.id} torch.compile")
         update = compile_columns(crew, job, work)
