@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from comparison import finish, in_a_process, timed, write
 from references.base import Machine
@@ -39,7 +40,7 @@ WORKLOADS = {
 LATENCY = ("single-request", "fixed-batch-32")
 LATENCY_RUNS, LATENCY_WARM_UPS = 5, 1
 SEED = 20
-STEPS_WATCHED = 64  # decode steps of batch 1 in the profile of the gaps
+STEPS_WATCHED = 64  # tokens of the request between whose decode steps the gaps are measured
 
 Generate = Callable[[Prompts, int], Any]
 
@@ -148,23 +149,26 @@ def _run(generate: Generate, prompts: Callable[[int, int], Prompts], name: str) 
 
 
 def _gap_us(run: Callable[[], Any]) -> float:
-    """Median idle time of the device between two decode steps: the longest gaps between kernels, one for each
-    step."""
-    from torch.profiler import ProfilerActivity, profile
+    """Median time on the device between two decode steps, from the end of one replayed graph to the beginning
+    of the next: events on the stream, because a profiler slows the launches down."""
+    import torch
+
+    replay = torch.cuda.CUDAGraph.replay
+    spans: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def watched(graph: torch.cuda.CUDAGraph) -> None:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        replay(graph)
+        end.record()
+        spans.append((begin, end))
 
     run()
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
+    with mock.patch.object(torch.cuda.CUDAGraph, "replay", watched):
         run()
-    spans = sorted(
-        (event.time_range.start, event.time_range.end)
-        for event in found.events() or []
-        if str(event.device_type).endswith("CUDA")
-    )
-    gaps, busy_until = [], spans[0][1]
-    for start, end in spans[1:]:
-        gaps.append(start - busy_until)
-        busy_until = max(busy_until, end)
-    return statistics.median(sorted(gaps)[-(STEPS_WATCHED - 1) :])
+    torch.cuda.synchronize()
+    decodes = spans[-(STEPS_WATCHED - 1) :]  # before them the pieces of the prompt's step
+    return statistics.median(1e3 * a[1].elapsed_time(b[0]) for a, b in zip(decodes, decodes[1:]))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,8 @@ def test_greedy_text_is_that_of_the_cpu(config):
     assert texts(llm) == texts(make("cpu", config))
     stats = llm.stats()
     assert stats["graph_replays"] >= 60
-    assert set(stats["eager_steps"]) == {"step with prefill rows"}
+    assert stats["piecewise_replays"] > 0
+    assert stats["eager_steps"] == {}
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def test_penalties_in_graphs_give_the_text_of_the_cpu(engine):
     assert texts(llm, params) == texts(make("cpu"), params)
     stats = llm.stats()
     assert stats["graph_replays"] > 20, "shaped steps have graphs too"
-    assert set(stats["eager_steps"]) == {"step with prefill rows"}
+    assert stats["eager_steps"] == {}
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-mistral"])
@@ -192,7 +193,8 @@ def test_states_advance_in_graphs_as_on_the_cpu(model, engine):
     assert texts(llm) == expected
     assert texts(llm) == expected, "rows were taken before"
     assert llm.stats()["graph_replays"] > 0
-    assert set(llm.stats()["eager_steps"]) == {"step with prefill rows"}
+    assert llm.stats()["piecewise_replays"] > 0
+    assert llm.stats()["eager_steps"] == {}
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fastkernels.engine import memory
 from fastkernels.engine.cache import BlockCache, BlockGroup
-from fastkernels.engine.graphs import DecodeGraphs
+from fastkernels.engine.graph_pool import GraphPool, without_graphs
 from fastkernels.engine.prefix import Prefixes, SharedGroup
 from fastkernels.engine.rows import DeviceRows
 from fastkernels.engine.runner import ModelRunner
@@ -60,8 +60,8 @@ def build(
     states = allocate_states(model, limits.max_rows + 1, dtype, device)
     block_sizes = [limits.block_size] * len(specs)
     rows = DeviceRows(limits.max_rows + 1, limits.max_len, block_sizes, device, states)
-    graphs = DecodeGraphs(device, limits.max_rows, limits.max_len, options.enforce_eager)
-    runner = ModelRunner(model, rows, graphs)
+    pool = GraphPool(device, options.enforce_eager)
+    runner = ModelRunner(model, rows, pool, limits.max_rows, limits.max_tokens)
     if options.num_kv_cache_blocks is None:
         blocks = _size_cache(runner, vocabulary, limits, dtype, options.gpu_memory_utilization, warm)
     else:
@@ -97,10 +97,7 @@ def _size_cache(
     if runner.device.type != "cuda":
         return memory.blocks_for(runner.model, limits, memory.CPU_CACHE_BYTES, dtype)
     allocate(runner.model, 2, limits.block_size, dtype, runner.device)  # null blocks for the dry run
-    graphs, runner.graphs.disabled = runner.graphs.disabled, "dry run"
-    try:
+    with without_graphs([runner.pool], "dry run"):
         room = memory.free_for_cache(runner, limits, vocabulary, utilization, warm)
-    finally:
-        runner.graphs.disabled = graphs
     runner.forget_counts()
     return memory.blocks_for(runner.model, limits, room, dtype)

@@ -1,8 +1,8 @@
 """CUDA graphs of stateless calls by signature: the second call is captured, later ones replay it.
 
 A signature is the shapes and dtypes of the tensors among the arguments, and all other arguments by value. A
-shape that comes once costs no capture. Graphs share one memory pool and one stream; results are copied out,
-so that they outlive the next replay. Where a call runs eagerly the reason is counted.
+shape that comes once costs no capture. Results are copied out, so that they outlive the next replay. Where a
+call runs eagerly the reason is counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fastkernels.engine.batching import key_of
-from fastkernels.kernels import counters
+from fastkernels.engine.graph_pool import GraphPool
 
 # Each holds its inputs and results; their intermediates share one pool.
 MAX_GRAPHS = 64
@@ -37,18 +37,12 @@ class CallGraphs:
         self, function: Callable[..., Any], device: torch.device, enforce_eager: bool = False
     ) -> None:
         self.function = function
-        self.disabled: str | None = None
-        if device.type != "cuda":
-            self.disabled = f"no graphs on {device.type}"
-        elif enforce_eager:
-            self.disabled = "enforce_eager"
+        self.pool = GraphPool(device, enforce_eager)
         self.num_calls = self.num_replays = 0
         self.eager_calls: Counter[str] = Counter()  # reason -> calls
         self._seen: set[Hashable] = set()
         self._captured: dict[Hashable, Captured] = {}
         self._failed: dict[Hashable, str] = {}
-        self._pool: Any = None
-        self._stream: torch.cuda.Stream | None = None
 
     def __call__(self, *args: Any) -> Any:
         self.num_calls += 1
@@ -73,8 +67,8 @@ class CallGraphs:
 
     def _get(self, args: list[Any]) -> tuple[Captured | None, str]:
         """The graph for such a call, captured now if it is the second; or None and the reason."""
-        if self.disabled is not None:
-            return None, self.disabled
+        if self.pool.disabled is not None:
+            return None, self.pool.disabled
         key = key_of(args)
         if key not in self._captured and key not in self._failed:
             if key not in self._seen:
@@ -86,23 +80,12 @@ class CallGraphs:
                 self._captured[key] = self._capture(args)
             except (RuntimeError, NotImplementedError) as error:
                 # A capture executes nothing: no harm is done. Such calls run eagerly and say why.
-                self._pool = None
                 self._failed[key] = f"capture failed: {str(error).splitlines()[0]}"
         return self._captured.get(key), self._failed.get(key, "")
 
     def _capture(self, args: list[Any]) -> Captured:
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
-        self._stream = self._stream or torch.cuda.Stream()
         static = _cloned(args)
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            self.function(*static)  # compiles kernels for these shapes
-        counters.prepare()
-        torch.cuda.current_stream().wait_stream(self._stream)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            result = self.function(*static)
+        graph, result = self.pool.capture(lambda: self.function(*static))
         return Captured(graph, static, result)
 
 

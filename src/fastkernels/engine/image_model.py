@@ -14,6 +14,7 @@ from fastkernels.engine.batch_stage import BatchStage
 from fastkernels.engine.batching import Batching, Stacked
 from fastkernels.engine.call_graphs import CallGraphs
 from fastkernels.engine.checks import MOST_SEED, require_integer
+from fastkernels.engine.graph_pool import without_graphs
 from fastkernels.engine.images import image_of
 from fastkernels.engine.machine import device_of, dtype_of
 from fastkernels.engine.program import Call, Engine, Program
@@ -94,15 +95,8 @@ class ImageModel:
     @contextlib.contextmanager
     def eager(self) -> Iterator[None]:
         """Without CUDA graphs for the body: hooks on modules see every call."""
-        every = [self.graphs, *self.further_graphs.values()]
-        before = [graphs.disabled for graphs in every]
-        for graphs in every:
-            graphs.disabled = "eager()"
-        try:
+        with without_graphs([g.pool for g in (self.graphs, *self.further_graphs.values())], "eager()"):
             yield
-        finally:
-            for graphs, reason in zip(every, before):
-                graphs.disabled = reason
 
     def stats(self) -> dict[str, Any]:
         """Counters since the start: launches, graphs, eager launches by reason; those of further stages below

@@ -25,6 +25,7 @@ import torch
 from fastkernels.engine import memory
 from fastkernels.engine.build import Options, build
 from fastkernels.engine.checks import MOST_SEED, require_integer, require_share
+from fastkernels.engine.graph_pool import without_graphs
 from fastkernels.engine.intake import Intake, Prompt, as_list
 from fastkernels.engine.listener import Listener
 from fastkernels.engine.loop import Loop, language_model
@@ -221,15 +222,9 @@ class LLM:
     @contextlib.contextmanager
     def eager(self) -> Iterator[None]:
         """Without CUDA graphs for the body: hooks on modules see every call."""
-        both = [self.runner.graphs, *([] if self.listener is None else [self.listener.graphs])]
-        before = [graphs.disabled for graphs in both]
-        for graphs in both:
-            graphs.disabled = "eager()"
-        try:
+        pools = [self.runner.pool, *([] if self.listener is None else [self.listener.graphs.pool])]
+        with without_graphs(pools, "eager()"):
             yield
-        finally:
-            for graphs, disabled in zip(both, before):
-                graphs.disabled = disabled
 
     def stats(self) -> dict[str, Any]:
         """Counters since the start (eager steps by reason), and memory in bytes."""

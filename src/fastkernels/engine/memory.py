@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fastkernels.engine.cache import TableDiff
+from fastkernels.engine.packing import null_plan
 from fastkernels.engine.plan import Plan
 from fastkernels.engine.runner import ModelRunner
 from fastkernels.errors import MachineError
@@ -145,21 +145,7 @@ def largest_steps(limits: Limits, num_groups: int) -> list[Plan]:
     long = min(limits.max_len - 1, limits.max_tokens)
     few = [long] * max(1, limits.max_tokens // long)
     many = [max(1, limits.max_tokens // limits.max_rows)] * min(limits.max_rows, limits.max_tokens)
-    return [_null_plan([min(n, long) for n in counts], num_groups) for counts in (few, many)]
-
-
-def _null_plan(counts: list[int], num_groups: int) -> Plan:
-    zeros, nothing = np.zeros(len(counts), np.int64), np.zeros(0, np.int64)
-    return Plan(
-        zeros,
-        zeros,
-        np.array(counts),
-        np.ones(len(counts), bool),
-        zeros - 1,
-        0,
-        [TableDiff(nothing, nothing, nothing) for _ in range(num_groups)],
-        [],
-    )
+    return [null_plan([min(n, long) for n in counts], num_groups) for counts in (few, many)]
 
 
 def available_bytes(device: torch.device) -> int | None:

@@ -127,3 +127,11 @@ def padding(num_groups: int) -> Plan:
     nothing = np.zeros(0, np.int64)
     tables = [TableDiff(nothing, nothing, nothing) for _ in range(num_groups)]
     return Plan(nothing, nothing, nothing, np.zeros(0, np.bool_), nothing, 0, tables, [])
+
+
+def null_plan(counts: list[int], num_groups: int) -> Plan:
+    """Prefill rows of these lengths, all on the null row and the null block."""
+    zeros, nothing = np.zeros(len(counts), np.int64), np.zeros(0, np.int64)
+    tables = [TableDiff(nothing, nothing, nothing) for _ in range(num_groups)]
+    every = np.ones(len(counts), np.bool_)
+    return Plan(zeros, zeros, np.array(counts), every, zeros - 1, 0, tables, [])

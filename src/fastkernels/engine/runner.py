@@ -3,22 +3,26 @@
     plan -> one packed copy -> inputs from device rows -> model -> head and sampler -> ids to their rows ->
     ids to the host
 
-Decode steps replay a captured graph where there is one (graphs.py); all others run eagerly. Everything is
-ordered on one stream; the host waits for nothing but the ids of an earlier step.
+Decode steps replay one captured graph (graphs.py), short steps with prefill rows replay their forward in
+pieces (pieces.py); all others run eagerly. Everything is ordered on one stream; the host waits for nothing
+but the ids of an earlier step.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fastkernels.engine.graph_pool import GraphPool
 from fastkernels.engine.graphs import DecodeGraphs
 from fastkernels.engine.packet import Uploader
 from fastkernels.engine.packing import pack, pack_decode, split
+from fastkernels.engine.pieces import PieceGraphs
 from fastkernels.engine.plan import Plan, Sampled
 from fastkernels.engine.rows import DeviceRows, Inputs
 from fastkernels.engine.sampler import Choice, RowVariants, Variant, choose
@@ -41,10 +45,14 @@ class Flight:
 
 
 class ModelRunner:
-    def __init__(self, model: nn.Module, rows: DeviceRows, graphs: DecodeGraphs) -> None:
-        self.model, self.rows, self.graphs = model, rows, graphs
+    def __init__(
+        self, model: nn.Module, rows: DeviceRows, pool: GraphPool, max_rows: int, max_tokens: int
+    ) -> None:
+        self.model, self.rows, self.pool = model, rows, pool
+        self.graphs = DecodeGraphs(pool, max_rows, rows.tokens_RL.shape[1])
+        self.pieces = PieceGraphs(pool, max_tokens)
         self.device = rows.device
-        self.num_steps = self.num_replays = 0
+        self.num_steps = self.num_replays = self.num_piecewise = 0
         self.eager_steps: Counter[str] = Counter()  # reason -> steps
         self._uploader = Uploader(self.device)
         self._variants = RowVariants(len(rows.tokens_RL))
@@ -53,21 +61,24 @@ class ModelRunner:
     def launch(self, plan: Plan) -> Flight:
         variant = self._variants.of(plan)
         self.num_steps += 1
-        size, reason = self.graphs.size_for(plan)
-        choice = None
-        if reason is None:
-            choice, reason = self._replay(plan, size, variant)
-        if choice is None:
-            self.eager_steps[reason or "unknown"] += 1
-            choice = self._eager(plan, variant)
+        choice, reason = self._replay(plan, variant) if plan.is_decode else self._in_pieces(plan, variant)
+        if reason is not None:
+            self.eager_steps[reason] += 1
+            choice = self._compute(plan, variant)
         return self._to_host(plan, choice)
 
-    def compute(self, inputs: Inputs, variant: Variant, sources: list[Tensor] | None = None) -> Choice | None:
+    def compute(
+        self,
+        inputs: Inputs,
+        variant: Variant,
+        sources: list[Tensor] | None = None,
+        forward: Callable[..., Tensor] | None = None,
+    ) -> Choice | None:
         """Forward, head, sampler and write-back; None when no row samples. sources: encoder states of the
-        requests that begin, where the model attends to them."""
+        requests that begin, where the model attends to them. forward: the model's, recorded."""
         encoded = [torch.cat(sources)] if sources else []
         with use_step(inputs.step):
-            hidden_TD = self.model(inputs.input_ids_T, inputs.positions_T, *encoded)
+            hidden_TD = (forward or self.model)(inputs.input_ids_T, inputs.positions_T, *encoded)
             if not len(inputs.rows_S):
                 return None
             hidden_SD = hidden_TD if inputs.last_S is None else hidden_TD[inputs.last_S]
@@ -87,18 +98,33 @@ class ModelRunner:
         """What a step's packet tells of its rows' logits."""
         return self._variants.shapes if variant.is_shaped else None
 
-    def _eager(self, plan: Plan, variant: Variant) -> Choice | None:
-        packet, extent = pack(plan, self.shapes(variant))
+    def upload(self, plan: Plan, shapes: RowShapes | None = None) -> Inputs:
+        """Apply a plan to the rows on the device: what its step computes from, with exact lengths."""
+        packet, extent = pack(plan, shapes)
         sections = split(self._uploader.send(packet), packet.sections)
-        sources = [a.request.source for a in plan.admitted if a.request.source is not None]
-        return self.compute(self.rows.inputs(sections, extent), variant, sources)
+        return self.rows.inputs(sections, extent)
 
-    def _replay(self, plan: Plan, size: int, variant: Variant) -> tuple[Choice | None, str | None]:
-        """Replay the graph for this many rows, captured if it is the first such step; or why it cannot be."""
-        captured, reason = self.graphs.get(self, size, int(plan.starts_B.max()) + 1, variant)
+    def _compute(
+        self, plan: Plan, variant: Variant, forward: Callable[..., Tensor] | None = None
+    ) -> Choice | None:
+        inputs = self.upload(plan, self.shapes(variant))
+        sources = [a.request.source for a in plan.admitted if a.request.source is not None]
+        return self.compute(inputs, variant, sources, forward)
+
+    def _in_pieces(self, plan: Plan, variant: Variant) -> tuple[Choice | None, str | None]:
+        """Replay the forward for about as many tokens; or why it cannot be."""
+        forward, reason = self.pieces.get(self, plan)
+        if forward is None:
+            return None, reason
+        self.num_piecewise += 1
+        return self._compute(plan, variant, forward), None
+
+    def _replay(self, plan: Plan, variant: Variant) -> tuple[Choice | None, str | None]:
+        """Replay the graph for as many rows; or why it cannot be."""
+        captured, reason = self.graphs.get(self, len(plan.rows_B), int(plan.starts_B.max()) + 1, variant)
         if captured is None:
             return None, reason
-        self._uploader.send(pack_decode(plan, size, self.shapes(variant)), into=captured.packet)
+        self._uploader.send(pack_decode(plan, captured.size, self.shapes(variant)), into=captured.packet)
         captured.graph.replay()
         self.num_replays += 1
         return captured.choice.first(len(plan.rows_B)), None
@@ -118,13 +144,15 @@ class ModelRunner:
         return Flight(plan, parts, arrived)
 
     def forget_counts(self) -> None:
-        self.num_steps = self.num_replays = 0
+        self.num_steps = self.num_replays = self.num_piecewise = 0
         self.eager_steps.clear()
 
     def stats(self) -> dict[str, object]:
         return {
             "steps": self.num_steps,
             "graph_replays": self.num_replays,
+            "piecewise_replays": self.num_piecewise,
             "graphs": self.graphs.num_captured,
+            "recorded_forwards": self.pieces.num_recorded,
             "eager_steps": dict(self.eager_steps),
         }

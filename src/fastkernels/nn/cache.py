@@ -9,7 +9,7 @@ the block tables and slots of the module's group of equal declarations, states b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -48,8 +48,13 @@ class State:
 
 
 class CacheOwner(nn.Module):
-    """A module with pools of its own: attributes k_cache and v_cache (Paged), or those that a State names."""
+    """A module with pools of its own: attributes k_cache and v_cache (Paged), or those that a State names.
 
+    entries: methods that other modules call. Each takes tensors with a row for each token of the step, and
+    returns one such tensor.
+    """
+
+    entries: ClassVar[tuple[str, ...]] = ("forward",)
     cache: Paged | State
     group: int
     k_cache: Tensor

@@ -24,6 +24,8 @@ from ..L1.prefill_attention import PrefillAttention
 
 
 class PagedAttention(CacheOwner):
+    entries = ("forward", "attend")
+
     def __init__(
         self, num_heads: int, head_size: int, scale: float, num_kv_heads: int, window: int | None = None
     ) -> None:

@@ -39,7 +39,7 @@ class EagerGraphs(CallGraphs):
 
     def __init__(self, function: Any) -> None:
         super().__init__(function, CPU)
-        self.disabled = None
+        self.pool.disabled = None
 
     def _capture(self, args: list[Any]) -> Captured:
         graph = EagerReplay(self.function, _cloned(args))

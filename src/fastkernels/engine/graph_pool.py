@@ -1,0 +1,103 @@
+"""Where CUDA graphs are captured: one memory pool and one stream, so that graphs which are replayed one after
+another share the memory of their intermediates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+
+from fastkernels.kernels import counters
+
+Result = TypeVar("Result")
+
+
+class Tape:
+    """A capture under way; `cut` ends one graph and begins the next."""
+
+    def __init__(self, handle: Any) -> None:
+        self.graphs: list[torch.cuda.CUDAGraph] = []
+        self._handle = handle
+
+    def cut(self) -> None:
+        self.end()
+        self.begin()
+
+    def begin(self) -> None:
+        self.graphs.append(torch.cuda.CUDAGraph())
+        self.graphs[-1].capture_begin(pool=self._handle)
+
+    def end(self) -> None:
+        self.graphs[-1].capture_end()
+
+
+class GraphPool:
+    """`disabled`: why nothing is captured or replayed; None: it is."""
+
+    def __init__(self, device: torch.device, enforce_eager: bool = False) -> None:
+        self.disabled: str | None = None
+        if device.type != "cuda":
+            self.disabled = f"no graphs on {device.type}"
+        elif enforce_eager:
+            self.disabled = "enforce_eager"
+        self._handle: Any = None
+        self._stream: torch.cuda.Stream | None = None
+
+    def capture(self, function: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
+        """The graph of `function`, and what its replays write."""
+        self.warm_up(function)
+        with self.tape() as tape:
+            result = function()
+        return tape.graphs[0], result
+
+    def warm_up(self, function: Callable[[], object]) -> None:
+        """Call what will be captured, on the stream of captures: compiles its kernels, fills its caches."""
+        self._stream = self._stream or torch.cuda.Stream()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            function()
+        counters.prepare()
+        torch.cuda.current_stream().wait_stream(self._stream)
+
+    @contextmanager
+    def tape(self) -> Iterator[Tape]:
+        """Capture what the body launches. A capture executes nothing: one that fails does no harm."""
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # what the capture needs cannot be freed while it is under way
+        self._handle = self._handle or torch.cuda.graph_pool_handle()
+        tape = Tape(self._handle)
+        with torch.cuda.stream(self._stream):
+            tape.begin()
+            try:
+                yield tape
+            except BaseException:
+                self.forget()
+                _give_up(tape)
+                raise
+            tape.end()
+
+    def forget(self) -> None:
+        """Let the next capture begin a pool of its own; this one's memory is freed with its graphs."""
+        self._handle = None
+
+
+@contextmanager
+def without_graphs(pools: Sequence[GraphPool], why: str) -> Iterator[None]:
+    """Nothing is captured or replayed in the body."""
+    before = [pool.disabled for pool in pools]
+    for pool in pools:
+        pool.disabled = why
+    try:
+        yield
+    finally:
+        for pool, disabled in zip(pools, before):
+            pool.disabled = disabled
+
+
+def _give_up(tape: Tape) -> None:
+    try:
+        tape.end()
+    except RuntimeError:
+        pass  # the capture was invalid already: what made it so is on its way to the caller
