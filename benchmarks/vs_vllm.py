@@ -15,6 +15,7 @@ program's own.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import statistics
@@ -168,7 +169,7 @@ def _gap_us(run: Callable[[], Any]) -> float:
         run()
     torch.cuda.synchronize()
     decodes = spans[-(STEPS_WATCHED - 1) :]  # before them the pieces of the prompt's step
-    return statistics.median(1e3 * a[1].elapsed_time(b[0]) for a, b in zip(decodes, decodes[1:]))
+    return statistics.median(1e3 * a[1].elapsed_time(b[0]) for a, b in itertools.pairwise(decodes))
 
 
 if __name__ == "__main__":

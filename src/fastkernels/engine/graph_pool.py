@@ -4,7 +4,7 @@ another share the memory of their intermediates."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import torch
@@ -73,14 +73,12 @@ class GraphPool:
             try:
                 yield tape
             except BaseException:
-                self.forget()
-                _give_up(tape)
+                self._handle = None  # the next capture begins a pool of its own
+                # Invalid already, perhaps: what made it so is on its way to the caller.
+                with suppress(RuntimeError):
+                    tape.end()
                 raise
             tape.end()
-
-    def forget(self) -> None:
-        """Let the next capture begin a pool of its own; this one's memory is freed with its graphs."""
-        self._handle = None
 
 
 @contextmanager
@@ -94,10 +92,3 @@ def without_graphs(pools: Sequence[GraphPool], why: str) -> Iterator[None]:
     finally:
         for pool, disabled in zip(pools, before):
             pool.disabled = disabled
-
-
-def _give_up(tape: Tape) -> None:
-    try:
-        tape.end()
-    except RuntimeError:
-        pass  # the capture was invalid already: what made it so is on its way to the caller

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from fastkernels.engine.graph_pool import GraphPool
-from fastkernels.engine.packing import null_plan, pack
+from fastkernels.engine.packing import null_plan
 from fastkernels.engine.plan import Plan
 from fastkernels.nn.cache import cache_owners
 from fastkernels.nn.context import step, use_step
@@ -162,7 +162,7 @@ class PieceGraphs:
         return Recorded(tape.graphs, [Break(*parts) for parts in found], static, hidden_TD)
 
     def _tried(self, runner: ModelRunner, size: int) -> tuple[StaticInputs, list[Tensor]]:
-        """Inputs for so many tokens, after one forward on null rows; what each owner gave, on the meta device."""
+        """Inputs for so many tokens, after one forward on null rows; what owners gave, on the meta device."""
         longest = runner.rows.tokens_RL.shape[1] - 1
         counts = [min(longest, size - begin) for begin in range(0, size, longest)]
         inputs = runner.upload(null_plan(counts, len(runner.rows.tables_GRN)))
@@ -212,7 +212,7 @@ def owners_call(model: nn.Module, handle: Callable[..., Tensor]) -> Iterator[Non
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor lies. It is not kept: what is captured later may lie there too, and is replayed later."""
+    """Where a tensor lies. It is not kept: what is captured later may lie there too; it is replayed later."""
 
     address: int
     num_bytes: int

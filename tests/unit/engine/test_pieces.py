@@ -69,7 +69,7 @@ def test_sizes_reach_the_most_tokens_with_little_padding():
     assert piece_sizes(16) == [16]
     assert piece_sizes(40) == [16, 24, 32, 40]
     sizes = piece_sizes(1024)
-    assert sizes[0] == 16 and sizes[-1] == 1024
+    assert (sizes[0], sizes[-1]) == (16, 1024)
     for tokens in range(16, 1025):
         size = next(s for s in sizes if s >= tokens)
         assert size - tokens < size / 3
@@ -119,7 +119,7 @@ def test_what_is_recorded_may_ask_for_slots_alone():
     with use_step(static):  # type: ignore[arg-type]
         assert step().slots_GT is static.slots_GT
         with pytest.raises(RuntimeError, match=r"without a cache reads step\(\)\.max_query_len"):
-            step().max_query_len
+            _ = step().max_query_len
 
 
 def test_failed_recording_is_counted_with_its_reason_and_harms_nothing():
@@ -134,13 +134,16 @@ def test_failed_recording_is_counted_with_its_reason_and_harms_nothing():
 
 
 def test_owners_are_as_before_when_the_body_ends():
+    def raising(call: Any, *args: Any) -> Any:
+        raise KeyError
+
     llm = make()
     owner = next(m for m in llm.model.modules() if hasattr(m, "entries"))
     vars(owner)["forward"] = mine = lambda *args: None
-    with pytest.raises(KeyError), owners_call(llm.model, lambda call, *args: call(*args)):
-        assert vars(owner)["forward"] is not mine and "attend" in vars(owner)
-        raise KeyError
-    assert vars(owner)["forward"] is mine and "attend" not in vars(owner)
+    with pytest.raises(KeyError), owners_call(llm.model, raising):
+        owner.attend(torch.zeros(1))
+    assert vars(owner)["forward"] is mine
+    assert "attend" not in vars(owner)
 
 
 def test_tail_of_a_padded_call_is_zero():
