@@ -28,11 +28,11 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from fastkernels.kernels import gemv
+from fastkernels.kernels import gemv, skinny
 from fastkernels.kernels.launch import ceil_div, multiprocessors
 from fastkernels.kernels.linear import gemv as linear_gemv
 from fastkernels.kernels.linear import triton as ours
-from fastkernels.kernels.linear.triton import Tile
+from fastkernels.kernels.skinny import Tile
 from fastkernels.measure.environment import environment
 
 SHAPES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096))  # outputs, inputs
@@ -66,7 +66,7 @@ def stages_that_fit(outputs: int, inputs: int, rows: int) -> set[int]:
 
 def coarse(rows: int, inputs: int, outputs: int, processors: int) -> Iterator[Tile]:
     """The table's tile, then the grid in an order that favours no part of it where time runs out."""
-    yield ours.tile_of(rows, inputs, outputs, processors)
+    yield skinny.tile_of(rows, inputs, outputs, processors)
     tiles = list(grid(rows, outputs, processors))
     yield from random.Random(0).sample(tiles, len(tiles))
 
@@ -169,7 +169,7 @@ def sweep(rows: int, weights: list[Tensor], seconds: float, with_between: bool) 
 
 
 def show(rows: int, outputs: int, inputs: int, timed: list[Timed], reasons: dict, processors: int) -> None:
-    chosen = (ours.tile_of(rows, inputs, outputs, processors), gemv.tile_of(inputs))
+    chosen = (skinny.tile_of(rows, inputs, outputs, processors), gemv.tile_of(inputs))
     print(f"\nrows {rows} N {outputs} K {inputs}: {len(timed) - 1} tiles timed, {len(reasons)} refused")
     mine = [t for t in timed if t.tile]
     now = [t for t in mine if t.tile in chosen and t not in mine[:PRINTED]]

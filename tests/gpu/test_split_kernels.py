@@ -26,6 +26,15 @@ def a_product(seed: int) -> Callable[[], Tensor]:
     return lambda: kernels.linear(x, weight, impl="triton")
 
 
+def a_gated_product(seed: int) -> Callable[[], Tensor]:
+    generator = torch.Generator("cuda").manual_seed(seed)
+    x, weight = (
+        torch.randn(shape, generator=generator, device="cuda").bfloat16() / 8
+        for shape in ((32, 4096), (4096, 4096))
+    )
+    return lambda: kernels.linear_glu(x, weight, None, "silu", impl="triton")
+
+
 def an_attention(seed: int) -> Callable[[], Tensor]:
     case = attention_case(
         [1] * 3, [1900, 3, 700], heads=(32, 8), head_dim=128, dtype=torch.bfloat16, device="cuda", seed=seed
@@ -33,7 +42,7 @@ def an_attention(seed: int) -> Callable[[], Tensor]:
     return lambda: kernels.decode_attention(*case.decode_args, impl="triton")
 
 
-@pytest.mark.parametrize("make", [a_product, an_attention])
+@pytest.mark.parametrize("make", [a_product, a_gated_product, an_attention])
 def test_graphs_replay_beside_each_other(make) -> None:
     calls = [make(seed) for seed in range(2)]
     expected = [call() for call in calls]
@@ -54,7 +63,7 @@ def test_graphs_replay_beside_each_other(make) -> None:
         assert torch.equal(output, right)
 
 
-@pytest.mark.parametrize("make", [a_product, an_attention])
+@pytest.mark.parametrize("make", [a_product, a_gated_product, an_attention])
 def test_calls_repeat_bitwise(make) -> None:
     call = make(seed=5)
     first = call()

@@ -8,7 +8,7 @@
 Between two kernels of a CUDA graph about 0.6 us pass: the second is launched when the first has ended. With
 this option its programs are in place by then, if the first has let it begin; it waits for the end itself, so
 nothing changes in what it reads. What does not depend on the kernel ahead may be read before: kernels/gemv.py
-and linear/triton.py have weights on their way by then.
+and kernels/skinny.py have weights on their way by then.
 """
 
 # Triton types a device function's arguments as what a launch passes.

@@ -8,7 +8,7 @@ import pytest
 import torch
 import triton
 
-from fastkernels.kernels import gemv
+from fastkernels.kernels import gemv, skinny
 from fastkernels.kernels.activation import triton as activation
 from fastkernels.kernels.causal_conv1d import triton as causal_conv1d
 from fastkernels.kernels.dense_attention import triton as dense_attention
@@ -19,7 +19,8 @@ from fastkernels.kernels.launch import warps
 from fastkernels.kernels.layer_norm import triton as layer_norm
 from fastkernels.kernels.linear import gemv as linear_gemv
 from fastkernels.kernels.linear import triton as linear
-from fastkernels.kernels.linear_glu import gemv as linear_glu
+from fastkernels.kernels.linear_glu import gemv as linear_glu_gemv
+from fastkernels.kernels.linear_glu import triton as linear_glu
 from fastkernels.kernels.policy import interpreting
 from fastkernels.kernels.resize_grid import triton as resize_grid
 from fastkernels.kernels.rms_norm import triton as rms_norm
@@ -98,14 +99,11 @@ def test_allowed_ids():
     assert "ld.global.v4.b32" in accesses(code)
 
 
-@pytest.mark.parametrize("outputs", [6144, 28672])
-@pytest.mark.parametrize("rows", [1, 16, 32])
-def test_linear(rows, outputs):
+def check_skinny(kernel, rows: int, inputs: int, outputs: int, **constants) -> None:
     """Weights are on their way to L2 before the kernel waits for the one before it, go to shared memory by 16
     bytes a thread, several tiles ahead, and to the tensor cores."""
-    inputs = 4096
-    tile = linear.tile_of(rows, inputs, outputs, 132)
-    constants = {
+    tile = skinny.tile_of(rows, inputs, outputs, 132)
+    constants |= {
         "K": inputs, "N": outputs, "ROWS": max(16, rows), "OUTPUTS": tile.outputs, "INPUTS": tile.inputs,
         "SPLITS": tile.splits, "STAGES": tile.stages, "EVEN": inputs % (tile.inputs * tile.splits) == 0,
         "OVERLAPS": True, "AHEAD": tile.ahead, "PIECES": 32 * tile.warps // tile.outputs, "bias": None,
@@ -113,7 +111,7 @@ def test_linear(rows, outputs):
     }  # fmt: skip
     types = {**BF16_ROWS, "partial": "*fp32", "counters": "*i32"}
     options = {"num_warps": tile.warps, "launch_pdl": True}
-    made = compiled(linear._multiply, types, constants, options)
+    made = compiled(kernel, types, constants, options)
     before, _, after = made.asm["ptx"].partition("griddepcontrol.wait")
     assert "cp.async.bulk.prefetch.L2" in before
     assert not re.search(r"cp\.async\.c[ag]|(?:ld|st)\.global", before)
@@ -128,6 +126,18 @@ def test_linear(rows, outputs):
         assert found[count - 2 : count + 3] == [
             "st.global.v4", "bar.sync", "atom.global.gpu.acq_rel", "bar.sync", "ld.global.cg.v4"
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(6144, 4096), (28672, 4096), (4096, 14336)])
+@pytest.mark.parametrize("rows", [1, 16, 32])
+def test_linear(rows, inputs, outputs):
+    check_skinny(linear._multiply, rows, inputs, outputs)
+
+
+@pytest.mark.parametrize(("rows", "outputs"), [(1, 28672), (8, 2048), (16, 28672), (32, 28672), (32, 4096)])
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_linear_glu(rows, outputs, activation):
+    check_skinny(linear_glu._multiply, rows, 4096, outputs, ACTIVATION=activation)
 
 
 def gemv_code(kernel, tile: gemv.Tile, **constants) -> tuple[set[str], set[str]]:
@@ -160,10 +170,10 @@ def test_linear_on_cuda_cores():
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
-def test_linear_glu(activation):
+def test_linear_glu_on_cuda_cores(activation):
     tile = gemv.TILE
     constants = {"PAIRS": tile.outputs // 2, "ACTIVATION": activation, "EVEN": True, "EARLY": True}
-    assert gemv_code(linear_glu._multiply, tile, **constants) == ({WEIGHT}, {WEIGHT, X, ANSWER})
+    assert gemv_code(linear_glu_gemv._multiply, tile, **constants) == ({WEIGHT}, {WEIGHT, X, ANSWER})
 
 
 @pytest.mark.parametrize("integer", [torch.int64, torch.int32])

@@ -5,7 +5,7 @@ import torch
 
 from fastkernels import kernels
 from fastkernels.errors import KernelError
-from fastkernels.kernels import counters, gemv
+from fastkernels.kernels import counters, gemv, skinny
 from fastkernels.kernels.linear import gemv as linear_gemv
 from fastkernels.kernels.linear import triton as linear_triton
 from tests.pointwise_cases import check, linear_cases, worst_row_error
@@ -19,7 +19,6 @@ FEW_ROWS = linear_cases(
 )  # fmt: skip
 SPLIT = linear_cases([(1, 4096, 65), (8, 2100, 40), (16, 2048, 70), (32, 1100, 129)])
 SPLIT_ARGUMENTS = next(case for case in linear_cases([(7, 1030, 130)]) if case.name.endswith("bias"))
-# Inputs of one tile, of several, and with a tail; outputs that end within a program's.
 # Inputs of one tile, of several, and with a tail; outputs that end within a program's.
 ONE_ROW = [
     case
@@ -61,7 +60,7 @@ def test_split_inputs_against_the_formula(case, impl, many_processors, monkeypat
 
 
 @pytest.mark.parametrize("splits", [1, 2, 3, 8])
-@pytest.mark.parametrize("tile", [linear_triton.NARROW, linear_triton.MIDDLE, linear_triton.WIDE])
+@pytest.mark.parametrize("tile", [skinny.NARROW, skinny.MIDDLE, skinny.WIDE])
 @pytest.mark.parametrize("impl", [TRITON])
 def test_every_split_of_every_tile(impl, tile, splits):
     """Also splits that have no inputs: 8 of 1,030 in tiles of 256."""
@@ -126,7 +125,7 @@ def test_a_tile_of_gemv_is_no_wider_than_the_inputs():
 
 def test_tiles_fill_the_processors_with_the_fewest_splits():
     def programs(rows, inputs, outputs):
-        tile = linear_triton.tile_of(rows, inputs, outputs, 132)
+        tile = skinny.tile_of(rows, inputs, outputs, 132)
         return -(-outputs // tile.outputs), tile.splits
 
     assert programs(8, 4096, 4096) == (128, 1)

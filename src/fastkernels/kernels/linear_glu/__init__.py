@@ -23,6 +23,7 @@ _linear_glu = Kernel(
     fake=lambda x_TD, weight_2FD, *_: x_TD.new_empty((*x_TD.shape[:-1], weight_2FD.shape[0] // 2)),
     implementations=(
         Implementation("gemv", f"{__name__}.gemv"),
+        Implementation("triton", f"{__name__}.triton"),
         Implementation("parts", f"{__name__}.parts", devices=("cpu", "cuda")),
     ),
     rows=lambda x_TD, *_: x_TD.numel() // x_TD.shape[-1],
