@@ -1,23 +1,23 @@
-"""Times of `linear` by tile, of `triton` and, for few rows, `gemv`, beside torch.nn.functional.linear, at the
-shapes of a decode step.
+"""Times of `linear` by tile, of `triton` and, for one row, `gemv`, beside torch.nn.functional.linear, at the
+shapes of a decode step. With `--glu` of `linear_glu`, beside the same followed by a glu kernel.
 
     TB/s = bytes of the weight / time of a call
 
 A captured CUDA graph calls once with each of several weights, together several times the L2 cache, so that
 every weight comes from memory; the time of a call is the median over replays / calls. A tile is timed only if
 its answer is within 1e-2 of float32 and repeats bitwise. First the tiles of `gemv`, then a coarse grid of
-`triton`'s, then variations of the best of those. `--between` puts an elementwise kernel before every call, of
-PyTorch and of ours alike, as other kernels lie between the linears of a model: without it our calls overlap
-with each other, which flatters them.
+`triton`'s (tiles.py), then variations of the best of those. `--between` puts an elementwise kernel before
+every call, of PyTorch and of ours alike, as other kernels lie between the linears of a model: without it our
+calls overlap with each other, which flatters them.
 
 python benchmarks/sweeps/linear.py --seconds 540 --out sweep.json
+python benchmarks/sweeps/linear.py --glu --between --rows 2 8 16 32 --seconds 300 --out sweep_glu.json
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -25,28 +25,28 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from tiles import coarse, gemv_tiles, variations
 from torch import Tensor
 from torch.nn import Parameter
+from torch.nn.functional import linear
 
+from fastkernels import kernels
 from fastkernels.kernels import gemv, skinny
 from fastkernels.kernels.launch import ceil_div, multiprocessors
 from fastkernels.kernels.linear import gemv as linear_gemv
-from fastkernels.kernels.linear import triton as ours
+from fastkernels.kernels.linear import triton as linear_triton
+from fastkernels.kernels.linear_glu import gemv as linear_glu_gemv
+from fastkernels.kernels.linear_glu import triton as linear_glu_triton
 from fastkernels.kernels.skinny import Tile
 from fastkernels.measure.environment import environment
 
 SHAPES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096))  # outputs, inputs
+GATED = ((28672, 4096),)  # half of the outputs are gates
 ROWS = (1, 2, 4, 8, 16, 32)
 COLD_BYTES = 300e6  # of weights in a graph: five times the 60 MB of L2
 FEWEST_CALLS = 2  # weights beyond COLD_BYTES are cold by themselves
 REPLAYS = 25
 LIMIT = 1e-2  # relative to the norm of the answer
-SHARED_BYTES = 227 * 1024  # of a processor
-COARSE = ((16, 256), (32, 128), (32, 256), (64, 64), (64, 128), (64, 256), (128, 64), (128, 128))
-SPLITS = (1, 2, 3, 4, 6, 8)
-GEMV = [gemv.Tile(n, k, w) for n in (2, 4, 8) for k in (512, 1024, 2048, 4096) for w in (1, 2, 4, 8)]
-ELEMENTS_OF_A_THREAD = (16, 128)  # fewer leave too little on its way, more do not fit in registers
-PROGRAMS = (0.75, 4.0)  # of the processors: fewer leave memory idle, more have no need of splits
 BEST, PRINTED = 3, 4
 COARSE_SHARE = 0.75  # of the time
 
@@ -57,42 +57,32 @@ class Timed(NamedTuple):
     tile: Tile | gemv.Tile | None
 
 
-def stages_that_fit(outputs: int, inputs: int, rows: int) -> set[int]:
-    """The most with which two programs fit on a processor, and the most of one, to a depth of 8."""
-    stage = 2 * inputs * (outputs + max(16, rows))
-    spare = outputs < 64  # Triton keeps stages - 1 tiles where it does not multiply by wgmma
-    return {min(8, limit // stage + spare) for limit in (SHARED_BYTES // 2, SHARED_BYTES)} - {0, 1}
+class Product(NamedTuple):
+    """A kernel to sweep: a call with a tile of ours, what else computes it, its answer of x @ weight.T."""
+
+    launch: Callable[[Tensor, Tensor, Tile], Tensor]
+    launch_gemv: Callable[[Tensor, Tensor, gemv.Tile], Tensor]
+    others: dict[str, Callable[[Tensor, Tensor], Tensor]]
+    answer: Callable[[Tensor], Tensor]
 
 
-def coarse(rows: int, inputs: int, outputs: int, processors: int) -> Iterator[Tile]:
-    """The table's tile, then the grid in an order that favours no part of it where time runs out."""
-    yield skinny.tile_of(rows, inputs, outputs, processors)
-    tiles = list(grid(rows, outputs, processors))
-    yield from random.Random(0).sample(tiles, len(tiles))
+def parts(glu: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """linear_glu as cuBLAS's product and an implementation of glu."""
+    return lambda x, weight: kernels.glu(linear(x, weight), "silu", impl=glu)
 
 
-def grid(rows: int, outputs: int, processors: int) -> Iterator[Tile]:
-    for height, width in COARSE:
-        for splits in SPLITS:
-            programs = ceil_div(outputs, height) * splits
-            few, many = (share * processors for share in PROGRAMS)
-            if programs < few or (splits > 1 and programs > many):
-                continue
-            for stages in sorted(stages_that_fit(height, width, rows), reverse=True):
-                yield Tile(height, width, splits, stages, warps=4, ahead=4)
-
-
-def gemv_tiles(rows: int) -> Iterator[gemv.Tile]:
-    least, most = ELEMENTS_OF_A_THREAD
-    for tile in GEMV if rows == 1 else ():
-        if least <= tile.outputs * tile.inputs // (32 * tile.warps) <= most:
-            yield tile
-
-
-def variations(tile: Tile) -> Iterator[Tile]:
-    yield from (tile._replace(ahead=ahead) for ahead in (0, 2, 8))
-    yield tile._replace(warps=8)
-    yield tile._replace(stages=tile.stages - 1)
+LINEAR = Product(
+    lambda x, weight, tile: linear_triton.launch(x, weight, None, tile),
+    lambda x, weight, tile: linear_gemv.launch(x, weight, None, tile),
+    {"torch": linear},
+    lambda product: product,
+)
+LINEAR_GLU = Product(
+    lambda x, weight, tile: linear_glu_triton.launch(x, weight, None, "silu", tile),
+    lambda x, weight, tile: linear_glu_gemv.launch(x, weight, None, "silu", tile),
+    {"torch, then glu of triton": parts("triton"), "torch, then glu of inductor": parts("inductor")},
+    lambda product: kernels.glu(product, "silu", impl="reference"),
+)
 
 
 def graph_time_us(call: Callable[[Tensor], Tensor], weights: list[Tensor], between: Callable | None) -> float:
@@ -137,41 +127,46 @@ def refused(call: Callable[[Tensor], Tensor], weight: Tensor, expected: Tensor) 
     return None if torch.equal(first, again) else "does not repeat bitwise"
 
 
-def sweep(rows: int, weights: list[Tensor], seconds: float, with_between: bool) -> tuple[list[Timed], dict]:
-    """Times in rising order, PyTorch's among them, and what was refused."""
+def sweep(
+    product: Product, rows: int, weights: list[Tensor], seconds: float, with_between: bool
+) -> tuple[list[Timed], dict]:
+    """Times in rising order, those of libraries among them, and what was refused."""
     outputs, inputs = weights[0].shape
     begun = time.monotonic()
     x = torch.randn(rows, inputs, device="cuda", dtype=weights[0].dtype)
     between = (lambda: x.mul_(1.0)) if with_between else None
-    expected = x.float() @ weights[0].float().T
-    library = graph_time_us(lambda weight: torch.nn.functional.linear(x, weight), weights, between)
-    timed, tried, reasons = [Timed(library, "torch", None)], set(), {}
+    expected = product.answer(x.float() @ weights[0].float().T)
+    timed, tried, reasons = [], set(), {}
 
-    def attempt(name: str, launch: Callable, tiles: Iterator[Tile | gemv.Tile], until: float) -> None:
+    def attempt(name: str, call: Callable[[Tensor], Tensor], tile: Tile | gemv.Tile | None = None) -> None:
+        if reason := refused(call, weights[0], expected):
+            reasons[str(tuple(tile) if tile else name)] = reason
+        else:
+            timed.append(Timed(graph_time_us(call, weights, between), name, tile))
+
+    def attempt_tiles(name: str, launch: Callable, tiles: Iterator[Tile | gemv.Tile], until: float) -> None:
         for tile in tiles:
             if time.monotonic() - begun > until:
                 return
             if tile in tried or (isinstance(tile, Tile) and tile.stages < 2):
                 continue
             tried.add(tile)
-            call = lambda weight, tile=tile: launch(x, weight, None, tile)
-            if reason := refused(call, weights[0], expected):
-                reasons[str(tuple(tile))] = reason
-            else:
-                timed.append(Timed(graph_time_us(call, weights, between), name, tile))
+            attempt(name, lambda weight, tile=tile: launch(x, weight, tile), tile)
 
+    for name, function in product.others.items():
+        attempt(name, lambda weight, function=function: function(x, weight))
     tiles = coarse(rows, inputs, outputs, multiprocessors(x.device))
-    attempt("gemv", linear_gemv.launch, gemv_tiles(rows), COARSE_SHARE * seconds)
-    attempt("triton", ours.launch, tiles, COARSE_SHARE * seconds)
+    attempt_tiles("gemv", product.launch_gemv, gemv_tiles(rows), COARSE_SHARE * seconds)
+    attempt_tiles("triton", product.launch, tiles, COARSE_SHARE * seconds)
     for _, tile in sorted((t.us, t.tile) for t in timed if isinstance(t.tile, Tile))[:BEST]:
-        attempt("triton", ours.launch, variations(tile), seconds)
+        attempt_tiles("triton", product.launch, variations(tile), seconds)
     return sorted(timed, key=lambda t: t.us), reasons
 
 
 def show(rows: int, outputs: int, inputs: int, timed: list[Timed], reasons: dict, processors: int) -> None:
     chosen = (skinny.tile_of(rows, inputs, outputs, processors), gemv.tile_of(inputs))
-    print(f"\nrows {rows} N {outputs} K {inputs}: {len(timed) - 1} tiles timed, {len(reasons)} refused")
     mine = [t for t in timed if t.tile]
+    print(f"\nrows {rows} N {outputs} K {inputs}: {len(mine)} tiles timed, {len(reasons)} refused")
     now = [t for t in mine if t.tile in chosen and t not in mine[:PRINTED]]
     for t in [t for t in timed if not t.tile] + mine[:PRINTED] + now:
         mark = " <- the table's" if t.tile in chosen else ""
@@ -186,8 +181,9 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
     parser.add_argument(
-        "--shapes", nargs="+", default=[f"{n}x{k}" for n, k in SHAPES], help="outputs x inputs"
+        "--shapes", nargs="+", help="outputs x inputs; the default: those of Llama-3.1-8B's decode step"
     )
+    parser.add_argument("--glu", action="store_true", help="linear_glu, half of whose outputs are gates")
     parser.add_argument("--seconds", type=float, default=540, help="for all, shared out evenly")
     parser.add_argument("--between", action="store_true", help="an elementwise kernel before every call")
     parser.add_argument("--out", type=Path, help="JSON of every time")
@@ -195,7 +191,9 @@ def main() -> None:
     if not torch.cuda.is_available():
         parser.error("needs a CUDA device")
     begun, found = time.monotonic(), []
-    shapes = [tuple(map(int, shape.split("x"))) for shape in arguments.shapes]
+    product, shapes = (LINEAR_GLU, GATED) if arguments.glu else (LINEAR, SHAPES)
+    if arguments.shapes:
+        shapes = [tuple(map(int, shape.split("x"))) for shape in arguments.shapes]
     problems = [(shape, rows) for shape in shapes for rows in arguments.rows]
     processors, weights = multiprocessors(torch.device("cuda", torch.cuda.current_device())), []
     for done, ((outputs, inputs), rows) in enumerate(problems):
@@ -210,12 +208,13 @@ def main() -> None:
                 for _ in range(calls)
             ]
         left = arguments.seconds - (time.monotonic() - begun)
-        timed, reasons = sweep(rows, weights, left / (len(problems) - done), arguments.between)
+        timed, reasons = sweep(product, rows, weights, left / (len(problems) - done), arguments.between)
         show(rows, outputs, inputs, timed, reasons, processors)
         shape = {"rows": rows, "outputs": outputs, "inputs": inputs}
         found += [{**shape, "us": t.us, "name": t.name, "tile": t.tile and tuple(t.tile)} for t in timed]
         if arguments.out:  # what is known so far
-            report = {"kind": "linear-sweep", "between": arguments.between, "rows": found}
+            kernel = "linear_glu" if arguments.glu else "linear"
+            report = {"kind": f"{kernel}-sweep", "between": arguments.between, "rows": found}
             report["environment"] = environment("cuda").model_dump()
             arguments.out.write_text(json.dumps(report, indent=1) + "\n")
 
