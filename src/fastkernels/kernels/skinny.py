@@ -57,25 +57,27 @@ class Tile(NamedTuple):
 
 
 # 4.3 TB/s at about 1 us of latency are 33 KB on their way to each of 132 processors. A program of these has
-# 48 to 64 KB on their way (tiles of 16 KB), and two programs fit in the 227 KB of a processor. Each reads x
-# from L2, rows / outputs times as many bytes as of its weight: tiles grow with the rows.
-# Chosen by thought, not by measurement (benchmarks/sweeps/linear.py measures).
-NARROW = Tile(outputs=32, inputs=256, splits=1, stages=5, warps=4, ahead=4)  # 4096 outputs fill it unsplit
-MIDDLE = Tile(outputs=64, inputs=128, splits=1, stages=5, warps=4, ahead=4)  # the smallest that wgmma takes
-WIDE = Tile(outputs=128, inputs=64, splits=1, stages=5, warps=4, ahead=4)
-NARROW_ROWS, MIDDLE_ROWS = 8, 16
+# 48 to 64 KB on their way, and two programs fit in the 227 KB of a processor. Each reads x from L2, rows /
+# outputs times as many bytes as of its weight. The fastest of benchmarks/sweeps/linear.py (docs/measured.md).
+TALL = Tile(outputs=128, inputs=128, splits=1, stages=3, warps=4, ahead=4)
+WIDE = Tile(outputs=128, inputs=64, splits=1, stages=5, warps=4, ahead=4)  # of more rows
+SMALL = Tile(outputs=64, inputs=128, splits=1, stages=4, warps=4, ahead=4)  # the smallest that wgmma takes
+TALL_ROWS = 16
 FULL = 0.9  # of the processors with a program: 128 of 132 are as fast as all, memory is what they share
 MOST_SPLITS = 8  # one program adds them up, alone
 STEPS_OF_A_SPLIT = 4  # at least: fewer would only fill the stages
 
 
 def tile_of(rows: int, inputs: int, outputs: int, processors: int) -> Tile:
-    """The tile for a call: fewest splits that give nearly every processor a program."""
-    tile = NARROW if rows <= NARROW_ROWS else MIDDLE if rows <= MIDDLE_ROWS else WIDE
+    """The tile for a call: a large one where they are enough for nearly every processor, else a small one
+    and the fewest splits that are."""
+    wanted = int(FULL * processors)
+    tile = TALL if rows <= TALL_ROWS else WIDE
+    if ceil_div(outputs, tile.outputs) < wanted:
+        tile = SMALL
     tile = tile._replace(inputs=max(SMALLEST_DOT, min(tile.inputs, power_of_two(inputs))))
     tiles, steps = ceil_div(outputs, tile.outputs), ceil_div(inputs, tile.inputs)
-    wanted = ceil_div(int(FULL * processors), tiles)
-    splits = max(1, min(wanted, MOST_SPLITS, steps // STEPS_OF_A_SPLIT))
+    splits = max(1, min(ceil_div(wanted, tiles), MOST_SPLITS, steps // STEPS_OF_A_SPLIT))
     return tile._replace(splits=splits)
 
 
