@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fastkernels.engine.runner import ModelRunner
 
 # A graph computes for the longest context that it serves: block tables are gathered to that width.
-SHORTEST_CONTEXT, CONTEXT_FACTOR = 2048, 4
+SHORTEST_CONTEXT, CONTEXT_FACTOR = 512, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,9 @@ class Captured:
 
 
 def graph_sizes(max_rows: int) -> list[int]:
-    """1, 2, 4, by eights to 128, by sixteens to 256, by steps of 32 to 512 ... max_rows: above 64 less than a
-    ninth of the rows is padding, which is computed as they are."""
-    sizes, step = {1, 2, 4, max_rows}, 8
-    while step <= max_rows:
-        sizes |= {count * step for count in range(1, 17)}
-        step *= 2
+    """1, 2, 4, by eights to 128, by sixteens to max_rows: the products of a step take as long as their tiles
+    say, and a few rows of padding more can cost a seventh (docs/measured.md)."""
+    sizes = {1, 2, 4, max_rows, *range(8, 128, 8), *range(128, max_rows, 16)}
     return sorted(size for size in sizes if size <= max_rows)
 
 

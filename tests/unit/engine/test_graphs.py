@@ -24,15 +24,14 @@ def test_sizes_reach_the_largest_batch_with_little_padding():
     assert graph_sizes(64) == [1, 2, 4, *range(8, 65, 8)]
     sizes = graph_sizes(1000)
     assert sizes[-1] == 1000
-    for rows in range(64, 1001):
-        size = next(s for s in sizes if s >= rows)
-        assert size - rows < size / 9
+    for rows in range(1, 1001):
+        assert next(size for size in sizes if size >= rows) - rows < (8 if rows <= 120 else 16)
 
 
 def test_context_bounds_end_at_the_longest_row():
     assert context_bounds(100) == [100]
-    assert context_bounds(2048) == [2048]
-    assert context_bounds(20_000) == [2048, 8192, 20_000]
+    assert context_bounds(2048) == [512, 2048]
+    assert context_bounds(20_000) == [512, 2048, 8192, 20_000]
 
 
 def test_largest_steps_fill_the_budget_and_stay_within_rows():

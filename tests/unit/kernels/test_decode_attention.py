@@ -117,7 +117,8 @@ def test_split_shape():
     assert shape(1, 8, 2048, 64, 132) == (32, 64)
     assert shape(8, 8, 8192, 64, 132) == (8, 64)
     assert shape(32, 8, 2048, 64, 132) == (4, 512)
-    assert [shape(rows, 8, 2048, 64, 132)[0] for rows in (128, 256, 512)] == [2, 1, 1]
+    assert shape(32, 8, 512, 64, 132) == (1, 512)
+    assert [shape(rows, 8, 2048, 64, 132)[0] for rows in (64, 128, 512)] == [1, 1, 1]
     assert shape(512, 8, 131072, 64, 132) == (64, 512)
     for rows in (1, 2, 4, 8, 16, 24, 32, 66, 128, 512, 4096):
         for keys in (1, 64, 500, 2048, 8192):

@@ -31,10 +31,12 @@ from fastkernels.kernels.overlap import follow, overlap
 TILE_BYTES = 16384  # of K, and of V, in one step of the loop: four programs fit on an SM, 128 KiB in flight
 LARGEST_TILE = 128
 STAGES = 3
+DEEP_STAGES = 5  # where few programs fill a multiprocessor and each walks a whole row
 WARPS = 4
 COMBINED = 8192  # elements of partial results in one step of the combination: 64 registers a thread at most
 MAX_SPLITS = 64
 RESIDENT = 4  # programs that fit on a multiprocessor: 125 registers a thread, 38 KiB of shared memory (sm_90)
+FULL = 0.9  # of what fits: 64 rows of 8 key/value heads
 LAUNCHED = 16  # programs of a launch for each multiprocessor where splits only even out rows
 LONGEST_SPLIT = 2048  # keys that one program walks, tile after tile: what may be left to it at the end
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -153,15 +155,17 @@ def split_shape(rows: int, num_kv_heads: int, max_keys: int, tile: int, num_sms:
     """(splits of a row at most, keys of a split at least) for a device of `num_sms` multiprocessors.
 
     Few rows: one wave of resident programs, down to one tile each. Rows that occupy every multiprocessor by
-    themselves: splits only even out rows of different lengths, and a split without keys costs the launch of a
-    program, so they are long, and fewer the more rows there are; but none has more than LONGEST_SPLIT keys.
+    themselves: splits only even out rows of different lengths, so they are long. Rows that fill them: none
+    has more than LONGEST_SPLIT keys, and a row without splits takes a tenth less time than one that may have
+    some.
     """
     programs = rows * num_kv_heads
     if programs < num_sms:
         smallest, wanted = tile, RESIDENT * num_sms // programs
+    elif programs < FULL * RESIDENT * num_sms:
+        smallest, wanted = 8 * tile, LAUNCHED * num_sms // programs
     else:
-        smallest = 8 * tile
-        wanted = max(LAUNCHED * num_sms // programs, triton.cdiv(max_keys, LONGEST_SPLIT))
+        smallest, wanted = 8 * tile, triton.cdiv(max_keys, LONGEST_SPLIT)
     return max(1, min(wanted, MAX_SPLITS, triton.cdiv(max_keys, smallest))), smallest
 
 
@@ -190,13 +194,14 @@ def decode_attention(
         split_out = torch.empty((*parts, head_dim), dtype=torch.float32, device=out.device)
         split_lse = torch.empty(parts, dtype=torch.float32, device=out.device)
         counters = zeroed(batch * num_kv_heads, out.device)
+    few = batch * num_kv_heads < FULL * RESIDENT * multiprocessors(out.device)
     heads = triton.next_power_of_2(group)
     slots = min(triton.next_power_of_2(splits), max(1, COMBINED // (heads * dims)))
     _attend[(num_kv_heads, batch, splits)](
         q_BHK, k_cache, v_cache, seq_lens_B, block_tables_BN, out, split_out, split_lse, counters, scale,
         *q_BHK.stride()[:2], *k_cache.stride()[:3], *v_cache.stride()[:3], block_tables_BN.stride(0),
         G=group, K=head_dim, P=block_size, WINDOW=window, MIN_SPLIT=min_split, TILE=tile,
-        HEADS=max(16, heads), GROUP=heads, DIMS=dims, SLOTS=slots, STAGES=STAGES, num_warps=WARPS,
-        **overlap(out.device),
+        HEADS=max(16, heads), GROUP=heads, DIMS=dims, SLOTS=slots,
+        STAGES=DEEP_STAGES if few and splits == 1 else STAGES, num_warps=WARPS, **overlap(out.device),
     )  # fmt: skip
     return out
