@@ -159,7 +159,7 @@ JOBS: dict[str, Job] = {
         (str(HERE / "self_test.py"),),
         "--out",
     ),
-    # What single calls of identical code differ by: for judge/verdict.py LEAST_NOISE. Seconds guessed.
+    # What single calls of identical code differ by: for records/base.py LEAST_NOISE. Seconds guessed.
     "self_test_eager": Job(
         (
             _eager("pointwise", 200, "linear", *POINTWISE),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -17,9 +18,9 @@ def data_dir(name: str) -> Path:
     return packaged if packaged.is_dir() else _CHECKOUT / _IN_CHECKOUT[name]
 
 
-def file_of(cls: type) -> Path | None:
-    """The file of the module that defines a class; None where it was not read from one."""
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+def file_of(defined: type | Callable) -> Path | None:
+    """The file of the module that defines a class or function; None where it was not read from one."""
+    file = getattr(sys.modules.get(defined.__module__), "__file__", None)
     return Path(file) if file else None
 
 

@@ -161,6 +161,7 @@ def _look(row: KernelRow) -> Look:
         base_us=row.baseline_us,
         head_us=row.candidate_us,
         noise_pct=row.noise_pct,
+        waits=row.significant is None,
     )
 
 

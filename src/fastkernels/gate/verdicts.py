@@ -2,12 +2,13 @@
 processes of their own.
 
     change       1 / speedup - 1                               of the base's time; above 0 the head is slower
+    noise        what two processes of the base differed by beside it; at least LEAST_NOISE of its contract
     limit        max(max_regression, noise, min_us / base_us)  a change within it is none
     lost         the head cannot be captured or compiled where the base can, whatever the numbers say
     slow         the whole interval lies beyond the limit
     fast         the whole interval lies beyond it on the other side
     same         the interval excludes a regression beyond the limit
-    unsure       none of these, or no numbers
+    unsure       none of these, no numbers, or the head waits for the device in its call
 
 A first look that is not `same` is repeated in fresh processes: two processes with the same code differ,
 steadily while they live (docs/measured.md), so one look alone proves no change.
@@ -17,6 +18,9 @@ steadily while they live (docs/measured.md), so one look alone proves no change.
     FAST         two looks are fast, and none is slow or same
     SAME         the first look says so, or more looks deny a regression than not
     AMBIGUOUS    everything else
+
+Durations under two contracts are never compared. A look times both sides under one; if looks at a row differ
+in it (a capture may fail for want of memory), those of the primary one speak, and others are unsure.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from fastkernels.measure.stats import geomean
-from fastkernels.records import GateLimits, GateRow, GateVerdict, Look, primary
+from fastkernels.records import LEAST_NOISE, Contract, GateLimits, GateRow, GateVerdict, Look, primary
 
 Kind = Literal["fast", "same", "slow", "unsure", "lost"]
 
@@ -35,19 +39,25 @@ _PROVES = 2  # looks that agree on a change
 _DENY: tuple[Kind, ...] = ("fast", "same")
 
 
+def noise_pct(look: Look) -> float:
+    """What processes with the same code may differ by, as far as this look and its contract tell."""
+    assert look.noise_pct is not None
+    assert look.contract is not None
+    return max(look.noise_pct, 100 * LEAST_NOISE[look.contract])
+
+
 def limit(look: Look, limits: GateLimits) -> float:
     """The largest change of the time, as a part of the base's, that counts as none."""
     assert look.base_us is not None
-    assert look.noise_pct is not None
-    relative = max(limits.max_regression_pct, look.noise_pct) / 100
+    relative = max(limits.max_regression_pct, noise_pct(look)) / 100
     return max(relative, limits.min_regression_us / look.base_us)
 
 
 def kind(look: Look, limits: GateLimits) -> Kind:
-    """What one look says."""
+    """What one look says by itself."""
     if look.lost is not None:
         return "lost"
-    if look.speedup_ci is None:
+    if look.speedup_ci is None or look.waits:
         return "unsure"
     most = limit(look, limits)
     low, high = look.speedup_ci
@@ -59,9 +69,25 @@ def kind(look: Look, limits: GateLimits) -> Kind:
     return "fast" if greatest_change < -most else "same"
 
 
+def kinds_of(looks: Sequence[Look], limits: GateLimits) -> list[Kind]:
+    """What each of them says of the row."""
+    contract = _contract(looks)
+
+    def said(look: Look) -> Kind:
+        found = kind(look, limits)
+        return found if found == "lost" or look.contract == contract else "unsure"
+
+    return [said(look) for look in looks]
+
+
+def _contract(looks: Sequence[Look]) -> Contract | None:
+    """The one whose looks speak; None without numbers."""
+    return primary(look.contract for look in looks if look.speedup is not None and look.contract)
+
+
 def wanted(looks: Sequence[Look], limits: GateLimits) -> int:
     """How many looks a row needs, by those that it has: one that shows a change has to be repeated."""
-    kinds = [kind(look, limits) for look in looks]
+    kinds = kinds_of(looks, limits)
     if not kinds or kinds[0] == "same":
         return 1
     first, second = kinds[0], (kinds[1:] or [kinds[0]])[0]
@@ -71,7 +97,7 @@ def wanted(looks: Sequence[Look], limits: GateLimits) -> int:
 
 def settle(looks: Sequence[Look], limits: GateLimits) -> tuple[GateVerdict, str]:
     """The verdict of a row that is right on both sides, and why. `looks`: the first, then its repetitions."""
-    kinds = [kind(look, limits) for look in looks]
+    kinds = kinds_of(looks, limits)
     first, count = kinds[0], {one: kinds.count(one) for one in kinds}
     if first == "same":
         return "SAME", "no change beyond thresholds and noise"
@@ -86,38 +112,48 @@ def settle(looks: Sequence[Look], limits: GateLimits) -> tuple[GateVerdict, str]
             return verdict, f"{change}er, beyond thresholds and noise, {seen}"
     if 2 * denied > len(looks) and "lost" not in count:
         return "SAME", f"the first look was {first}; fresh processes deny a change ({', '.join(kinds[1:])})"
-    told = "; ".join(_told(look, limits) for look in looks)
-    why = [text for look in looks if (text := look.lost or look.problem)]
+    told = "; ".join(_told(look, said) for look, said in zip(looks, kinds))
+    why = [text for look in looks if (text := look.lost or look.problem or _unclaimed(look, looks))]
     return "AMBIGUOUS", f"{len(looks)} looks do not prove one answer: {told}" + (
         f" ({why[-1]})" if why else ""
     )
 
 
-def _told(look: Look, limits: GateLimits) -> str:
+def _unclaimed(look: Look, looks: Sequence[Look]) -> str | None:
+    """Why its numbers prove nothing, if so."""
+    if look.waits:
+        return "the head waits for the device in its call: the host's work is in its time"
+    if look.contract != (contract := _contract(looks)):
+        return f"what was timed under {look.contract} is not compared with {contract}"
+    return None
+
+
+def _told(look: Look, said: Kind) -> str:
     """One look in short: `slow, +5.1 .. +7.0 %, noise 1.2 %`"""
-    said = kind(look, limits)
     if look.lost is not None or look.speedup_ci is None:
         return f"{said}, no numbers" if look.lost is None else said
     low, high = (100 * (1 / speedup - 1) for speedup in reversed(look.speedup_ci))
-    return f"{said}, {low:+.1f} .. {high:+.1f} %, noise {look.noise_pct:.1f} %"
+    return f"{said}, {low:+.1f} .. {high:+.1f} %, noise {noise_pct(look):.1f} %"
 
 
 def middle(looks: Sequence[Look]) -> Look:
-    """The look that stands for a row in tables: of those with numbers the one of the median speed-up (of two
-    the slower)."""
-    known = sorted((look for look in looks if look.speedup is not None), key=lambda look: look.speedup or 0.0)
+    """The look that stands for a row in tables: of those with numbers of the row's contract the one of the
+    median speed-up (of two the slower)."""
+    contract = _contract(looks)
+    numbers = [look for look in looks if look.speedup is not None and look.contract == contract]
+    known = sorted(numbers, key=lambda look: look.speedup or 0.0)
     return known[(len(known) - 1) // 2] if known else looks[0]
 
 
 def unseen(rows: Sequence[GateRow], limits: GateLimits) -> tuple[str, ...]:
     """A note where the noise hides regressions that the user wants to see."""
     same = [middle(row.looks) for row in rows if row.looks and row.verdict == "SAME"]
-    loud = [look.noise_pct for look in same if (look.noise_pct or 0) > limits.max_regression_pct]
+    noises = [noise_pct(look) for look in same if look.noise_pct is not None]
+    loud = [noise for noise in noises if noise > limits.max_regression_pct]
     if not loud:
         return ()
-    most = max(noise or 0 for noise in loud)
     return (
-        f"{len(loud)} of {len(same)} timed rows that are SAME have more noise (up to {most:.1f} %) than "
+        f"{len(loud)} of {len(same)} timed rows that are SAME have more noise (up to {max(loud):.1f} %) than "
         f"--max-regression {limits.max_regression_pct:g} %: a regression within the noise is not seen there",
     )
 

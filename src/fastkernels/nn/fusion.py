@@ -1,11 +1,13 @@
 """Whether a module may compute several of its parts as one kernel.
 
-    self.fuses = of_the_baseline(self.fc1, self.activation_fn)      when it is made
+    self.fuses = Fusion(self, "fc1", "activation_fn")               when it is made
     if self.fuses and not x.is_meta: ...                            in forward
 
-A fused kernel takes the weights of the parts and calls none of them, so a candidate in the place of a part
-would never run. And where nothing is computed, on the meta device, the parts are called: who walks a model to
-find its calls sees each of them. Who hooks parts on another device calls them inside `with apart(model)`.
+A fused kernel takes the weights of the parts and calls none of them: what has the place of a part, or is
+hooked to it, would never run. So a Fusion is true only while calling the parts would run what the baseline
+wrote and nothing else, and is asked at every call. On the meta device, where nothing is computed, the parts
+are called: who walks a model to find its calls sees each of them. Who watches a model on another device does
+it inside `with apart(model)`.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
+from types import MethodType
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,39 +25,77 @@ from fastkernels import kernels
 from fastkernels.layout import data_dir, file_of
 
 
-def of_the_baseline(*parts: nn.Module) -> bool:
-    """Whether the classes of `parts` and of everything in them come from files of the baseline."""
-    return all(itself_of_the_baseline(module) for part in parts for module in part.modules())
+class Fusion:
+    """True while the parts `names` of `owner`, each with everything in it, are those that `owner` was made
+    with, they were the baseline's own, and nobody has changed their `forward` or hooked them.
 
+    Of `attn.store` the module `attn` on the way counts as well, but not what else is in it.
+    """
 
-def itself_of_the_baseline(module: nn.Module) -> bool:
-    """The same of its own class alone: of a module some parts of which are called, fused or not."""
-    return _is_ours(type(module))
+    def __init__(self, owner: nn.Module, *names: str) -> None:
+        # What hangs where, and what a call of it runs. No reference to the owner: it goes when it is dropped.
+        self._made: list[tuple[dict[str, Any], str, nn.Module, object]] = []
+        self._ours = False
+        for name in names:
+            for modules, key, part in _parts(owner, name):
+                if not (_is_ours(file_of(type(part))) and _is_ours(file_of(part.forward))):
+                    return
+                self._made.append((modules, key, part, part.forward.__func__))
+        self._ours = True
+
+    def __bool__(self) -> bool:
+        return self._ours and self._as_made()
+
+    def _as_made(self) -> bool:
+        """In words that Dynamo traces and guards (it takes bound methods for unequal): a compiled parent is
+        traced anew when a part is another."""
+        for modules, key, part, function in self._made:
+            if modules.get(key) is not part or part._forward_hooks or part._forward_pre_hooks:
+                return False
+            forward = part.forward
+            if not isinstance(forward, MethodType) or forward.__func__ is not function:
+                return False
+        return True
 
 
 @contextmanager
 def apart(model: nn.Module) -> Iterator[None]:
     """The modules of `model` call their parts one by one in the body."""
-    fusing = [module for module in model.modules() if vars(module).get("fuses") is True]
-    for module in fusing:
-        vars(module)["fuses"] = False
+    fusing = [
+        (vars(module), fusion)
+        for module in model.modules()
+        if isinstance(fusion := vars(module).get("fuses"), Fusion)
+    ]
+    for attributes, _ in fusing:
+        attributes["fuses"] = False
     try:
         yield
     finally:
-        for module in fusing:
-            vars(module)["fuses"] = True
+        for attributes, fusion in fusing:
+            attributes["fuses"] = fusion
 
 
-def add_and_norm(x_TD: Tensor, residual_TD: Tensor, norm: Any, fuses: bool) -> tuple[Tensor, Tensor]:
+def add_and_norm(x_TD: Tensor, residual_TD: Tensor, norm: Any, fuses: Fusion | bool) -> tuple[Tensor, Tensor]:
     """(norm(x + residual), x + residual); norm: an L1 LayerNorm, or what has its place where `fuses` is not
-    set."""
+    true."""
     if fuses and not x_TD.is_meta:
         return kernels.add_layer_norm(x_TD, residual_TD, norm.weight, norm.bias, norm.eps)
     sum_TD = x_TD + residual_TD
     return norm(sum_TD), sum_TD
 
 
+def _parts(owner: nn.Module, name: str) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """(what it hangs in, its key there, the part) of every module on the way to part `name`, of that, and of
+    everything in it."""
+    for key in name.split("."):
+        part = getattr(owner, key)
+        yield owner._modules, key, part
+        owner = part
+    for inner in owner.modules():
+        for key, part in inner.named_children():
+            yield inner._modules, key, part
+
+
 @lru_cache
-def _is_ours(cls: type[nn.Module]) -> bool:
-    file = file_of(cls)
+def _is_ours(file: Path | None) -> bool:
     return file is not None and file.resolve().is_relative_to(data_dir("baseline").resolve())

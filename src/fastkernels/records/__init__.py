@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fastkernels.records.admission import AuditCheck, AuditReport, AuditRow, AuditTask
 from fastkernels.records.base import (
+    LEAST_NOISE,
     RANDOM_IDS,
     UNSTABLE_HALF_WIDTH,
     Contract,
@@ -27,6 +28,7 @@ from fastkernels.records.models import EvalReport, MacroEval, ModelResult, Swap,
 Report = KernelReport | EvalReport | GateReport | AuditReport
 
 __all__ = [
+    "LEAST_NOISE",
     "RANDOM_IDS",
     "UNSTABLE_HALF_WIDTH",
     "AuditCheck",

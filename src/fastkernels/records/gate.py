@@ -26,7 +26,8 @@ class Look(Record):
     noise_pct: float | None = None  # what two processes of the base differ by beside it, upper bound
     samples: int = 0
     problem: str | None = None  # why there are no numbers
-    contract: Contract | None = None  # of its numbers
+    contract: Contract | None = None  # of its numbers: both sides are timed under the same one
+    waits: bool = False  # the head waits for the device in its call: its time claims nothing
     head_capture: Can = "n/a"  # whether each side alone can be captured in a CUDA graph
     base_capture: Can = "n/a"
     compile: Literal["ok", "graph break", "recompiles", "error", "n/a"] = "n/a"  # of the head beside the base

@@ -10,6 +10,7 @@ from rich.text import Text
 from fastkernels.gate.verdicts import middle
 from fastkernels.records import GateReport, GateRow, GateVerdict
 from fastkernels.report import gate_words as words
+from fastkernels.report.contracts import contracts, under
 from fastkernels.report.kernels_table import failures
 from fastkernels.report.layout import Column, heading, legend, table
 
@@ -45,8 +46,12 @@ def parts(report: GateReport) -> list[RenderableType]:
         found.append(Text(words.CPU_WARNING, style="bold yellow"))
     several = len({row.candidate for row in report.rows}) > 1
     listed = [row for row in report.rows if not words.counted(row)]
-    for task, rows in groupby(listed, key=words.place):
-        found += [heading(task), table(_COLUMNS, [_cells(row, several) for row in rows])]
+    every = contracts(report.rows)
+    for task, group in groupby(listed, key=words.place):
+        rows = list(group)
+        for contract in contracts(rows):
+            own = [_cells(row, several) for row in rows if row.contract == contract]
+            found += [heading(f"{task}{under(contract, every)}"), table(_COLUMNS, own)]
     found += [Text(), *legend(_COLUMNS, [_cells(row, several) for row in listed])]
     found += failures(
         (f"{words.place(row)}  {row.candidate}", row.case, row.head or "", row.failure) for row in report.rows

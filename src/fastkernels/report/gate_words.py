@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fastkernels.gate.verdicts import FAILING, middle
-from fastkernels.records import GateReport, GateRow, primary
+from fastkernels.records import LEAST_NOISE, GateReport, GateRow, primary
+from fastkernels.report.contracts import contracts
 
 CPU_WARNING = "CPU, host contract: not a GPU result"
 
@@ -18,9 +19,15 @@ def conclusion(report: GateReport) -> str:
 def thresholds(report: GateReport) -> str:
     """What counts as a regression in this gate."""
     limits = report.limits
+    least = {contract: 100 * LEAST_NOISE[contract] for contract in contracts(report.rows)}
+    noise = "".join(
+        f" (at least {pct:g} % in {contract})"
+        for contract, pct in least.items()
+        if pct > limits.max_regression_pct
+    )
     return (
         f"SLOW: more than {limits.max_regression_pct:g} % and {limits.min_regression_us:g} us slower, beyond "
-        "the noise, and again in fresh processes"
+        f"the noise{noise}, and again in fresh processes"
     )
 
 

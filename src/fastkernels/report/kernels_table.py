@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fastkernels.measure.stats import geomean
 from fastkernels.records import Contract, Failure, KernelReport, KernelRow
+from fastkernels.report.contracts import contracts, under
 from fastkernels.report.layout import Column, heading, indented, legend, table
 
 _COLUMNS = (
@@ -46,13 +47,13 @@ _CONTRACTS = {
 
 def parts(report: KernelReport) -> list[RenderableType]:
     """The whole report, top-down."""
-    contracts = _contracts(report)
-    found: list[RenderableType] = [*_title(report, contracts)]
+    every = contracts(report.rows)
+    found: list[RenderableType] = [*_title(report, every)]
     for task, group in groupby(report.rows, key=_task_name):
         rows = list(group)
-        for contract in contracts:
+        for contract in every:
             own = [row for row in rows if row.contract == contract]
-            found += _task(f"{task}{_under(contract, contracts)}", own) if own else []
+            found += _task(f"{task}{under(contract, every)}", own) if own else []
     listed = [row for row in report.rows if _listed(row)]
     if listed:
         found += [Text(), *legend(_COLUMNS, [_cells(row, True) for row in listed]), *_marks(listed)]
@@ -116,17 +117,6 @@ def _cells(row: KernelRow, several: bool) -> list[str | Text]:
         "" if row.compile == "n/a" else row.compile,
         "" if row.origins is None else format(100 * row.authored, ".0f"),
     ]
-
-
-def _contracts(report: KernelReport) -> list[Contract]:
-    """In the order in which they come."""
-    return list(dict.fromkeys([row.contract for row in report.rows]))
-
-
-def _under(contract: Contract, contracts: Sequence[Contract]) -> str:
-    """` · contract eager` in a report with more than one: durations under two never share a table or a
-    mean."""
-    return f" · contract {contract}" if len(contracts) > 1 else ""
 
 
 def _mark(row: KernelRow) -> str | Text:
@@ -198,15 +188,15 @@ def _summary(report: KernelReport) -> Iterable[RenderableType]:
         + (f", {summary.failed} failed" if summary.failed else "")
         + (f", {summary.unstable} unstable" if summary.unstable else "")
     )
-    contracts = _contracts(report)
+    every = contracts(report.rows)
     candidates = dict.fromkeys(row.candidate for row in report.rows)
-    for candidate, contract in product(candidates, contracts):
+    for candidate, contract in product(candidates, every):
         mine = [r for r in report.rows if (r.candidate, r.contract) == (candidate, contract)]
         timed = [(r.speedup, r.calls) for r in mine if r.speedup is not None]
         if timed:
             mean = geomean(*([*column] for column in zip(*timed)))
             yield Text(
-                f"{candidate}{_under(contract, contracts)}: geometric mean of {len(timed)} timed speed-ups "
+                f"{candidate}{under(contract, every)}: geometric mean of {len(timed)} timed speed-ups "
                 f"{mean:.3f}, weighted by calls"
             )
     yield Text(f"{summary.wall_s:.0f} s, {100 * summary.measuring_share:.0f} % of it measuring")

@@ -10,8 +10,9 @@ import html
 from collections.abc import Sequence
 
 from fastkernels.gate.verdicts import middle
-from fastkernels.records import GateReport, GateRow
+from fastkernels.records import Contract, GateReport, GateRow
 from fastkernels.report import gate_words as words
+from fastkernels.report.contracts import contracts, under
 
 MAX_CHARACTERS = 60_000  # GitHub takes 65,536 in a comment
 _MOST_FAILURES, _MOST_LINES = 5, 20
@@ -38,35 +39,35 @@ def text(report: GateReport) -> str:
         f"### {_OUTCOMES[report.outcome]} fk gate {words.conclusion(report)}\n\n"
         f"head {_plain(report.head)} · base {_plain(report.base)}\n\n{warning}"
     )
-    found += _table(shown, len(found))
+    every = contracts(report.rows)
+    found += _table(shown, every, len(found))
     found += _failures(shown)
     if rest:
-        found += (
-            f"<details><summary>{len(rest)} other rows</summary>\n\n{_table(rest, len(found))}</details>\n\n"
-        )
+        folded = _table(rest, every, len(found))
+        found += f"<details><summary>{len(rest)} other rows</summary>\n\n{folded}</details>\n\n"
     found += "".join(f"- {_plain(line)}\n" for line in (*lines, *report.notes, made_on))
     return found if len(found) <= MAX_CHARACTERS else found[:MAX_CHARACTERS] + "\n\n… cut\n"
 
 
-def _table(rows: Sequence[GateRow], used: int) -> str:
+def _table(rows: Sequence[GateRow], every: Sequence[Contract], used: int) -> str:
     """The rows that fit beside `used` characters; how many were left out is said."""
     found = _HEADER if rows else ""
     for number, row in enumerate(rows):
-        line = _line(row)
+        line = _line(row, under(row.contract, every))
         if used + len(found) + len(line) > MAX_CHARACTERS // 2:
             return f"{found}\n… and {len(rows) - number} more rows: see the JSON or JUnit report\n\n"
         found += line
     return f"{found}\n" if found else ""
 
 
-def _line(row: GateRow) -> str:
+def _line(row: GateRow, clock: str) -> str:
     look = middle(row.looks) if row.looks else None
     interval = base = head = ""
     if look is not None and look.speedup_ci is not None:
         interval = f"{look.speedup_ci[0]:.3f} .. {look.speedup_ci[1]:.3f}"
         base, head = f"{look.base_us:.4g}", f"{look.head_us:.4g}"
     verdict = f"**{row.verdict}**" if words.unclear_or_failing(row) else row.verdict
-    task, case = _plain(words.place(row)), _plain(f"{row.case} ({row.candidate})")
+    task, case = _plain(words.place(row) + clock), _plain(f"{row.case} ({row.candidate})")
     cells = (task, case, verdict, words.change(row), interval, base, head, _plain(row.reason))
     return f"| {' | '.join(cells)} |\n"
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fastkernels import kernels
 from fastkernels.nn.context import step
-from fastkernels.nn.fusion import itself_of_the_baseline, of_the_baseline
+from fastkernels.nn.fusion import Fusion
 
 from ..L1.rms_norm import RMSNorm
 from ..L1.rope import RotaryEmbedding
@@ -52,11 +52,7 @@ class CausalAttention(nn.Module):
         self.attn = PagedAttention(num_heads, head_size, head_size**-0.5, num_kv_heads, window)
         self.o_proj = RowParallelLinear(num_heads * head_size, hidden_size)
         # What attends in self.attn is called either way.
-        self.fuses = (
-            self.rotary_emb is not None
-            and itself_of_the_baseline(self.attn)
-            and of_the_baseline(self.rotary_emb, self.attn.store)
-        )
+        self.fuses = self.rotary_emb is not None and Fusion(self, "rotary_emb", "attn.store")
 
     def forward(self, positions: Tensor, hidden_states: Tensor) -> Tensor:
         """positions [T], hidden_states [T, D] -> [T, D]"""

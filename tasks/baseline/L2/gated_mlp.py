@@ -13,7 +13,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fastkernels import kernels
-from fastkernels.nn.fusion import of_the_baseline
+from fastkernels.nn.fusion import Fusion
 
 from ..L1.glu import GeluAndMul, SiluAndMul
 from .parallel_linear import MergedColumnParallelLinear, RowParallelLinear
@@ -28,7 +28,7 @@ class GatedMLP(nn.Module):
         self.act_fn = _activation(activation)
         self.down_proj = RowParallelLinear(intermediate_size, hidden_size, bias)
         self.activation = activation
-        self.fuses = of_the_baseline(self.gate_up_proj, self.act_fn)
+        self.fuses = Fusion(self, "gate_up_proj", "act_fn")
 
     def forward(self, x: Tensor) -> Tensor:
         """[T, D] -> [T, D]"""

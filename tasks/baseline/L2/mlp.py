@@ -14,7 +14,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fastkernels import kernels
-from fastkernels.nn.fusion import of_the_baseline
+from fastkernels.nn.fusion import Fusion
 
 from ..L1.activation import GELU, QuickGELU
 from .parallel_linear import ColumnParallelLinear, RowParallelLinear
@@ -31,7 +31,7 @@ class MLP(nn.Module):
         self.activation_fn = ACTIVATIONS[activation]()
         self.fc2 = RowParallelLinear(intermediate_size, hidden_size, bias)
         self.activation = activation
-        self.fuses = of_the_baseline(self.fc1, self.activation_fn)
+        self.fuses = Fusion(self, "fc1", "activation_fn")
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """[T, D] -> [T, D]"""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fastkernels.nn.fusion import add_and_norm, of_the_baseline
+from fastkernels.nn.fusion import Fusion, add_and_norm
 
 from ..L1.layer_norm import LayerNorm
 from ..L2.decoder_attention import DecoderCrossAttention, DecoderSelfAttention
@@ -36,7 +36,7 @@ class CrossDecoderLayer(nn.Module):
         self.encoder_attn = DecoderCrossAttention(hidden_size, num_heads, max_source_positions)
         self.final_layer_norm = LayerNorm(hidden_size)
         self.mlp = MLP(hidden_size, intermediate_size, activation)
-        self.fuses = of_the_baseline(self.encoder_attn_layer_norm, self.final_layer_norm)
+        self.fuses = Fusion(self, "encoder_attn_layer_norm", "final_layer_norm")
 
     def forward(self, hidden_states: Tensor, encoder_states: Tensor | None = None) -> Tensor:
         """hidden_states [T, D], encoder_states [A*S, D] of the requests that begin (None: none) -> [T, D]"""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fastkernels.nn.fusion import add_and_norm, of_the_baseline
+from fastkernels.nn.fusion import Fusion, add_and_norm
 
 from ..L1.layer_norm import LayerNorm
 from ..L1.rms_norm import RMSNorm
@@ -43,7 +43,7 @@ class EncoderLayer(nn.Module):
         self.self_attn = EncoderAttention(hidden_size, num_heads, causal=causal)
         self.final_layer_norm = LayerNorm(hidden_size, layer_norm_eps)
         self.mlp = MLP(hidden_size, intermediate_size, activation)
-        self.fuses = of_the_baseline(self.final_layer_norm)
+        self.fuses = Fusion(self, "final_layer_norm")
 
     def forward(self, hidden_states: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
         """hidden_states [T, D], cu_seqlens int32 [B+1] -> [T, D]"""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fastkernels.nn.fusion import add_and_norm, of_the_baseline
+from fastkernels.nn.fusion import Fusion, add_and_norm
 
 from ..L1.layer_norm import LayerNorm
 from ..L2.encoder_attention import EncoderAttention
@@ -28,7 +28,7 @@ class VisionBlock(nn.Module):
         self.self_attn = EncoderAttention(hidden_size, num_heads)
         self.layer_norm2 = LayerNorm(hidden_size, layer_norm_eps)
         self.mlp = MLP(hidden_size, intermediate_size, activation)
-        self.fuses = of_the_baseline(self.layer_norm2)
+        self.fuses = Fusion(self, "layer_norm2")
 
     def forward(self, hidden_states: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
         """hidden_states [T, D], cu_seqlens int32 [B+1] -> [T, D]"""

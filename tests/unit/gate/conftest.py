@@ -93,9 +93,11 @@ class Runs:
         if not work.case.timed:
             return KernelRow(**facts, verdict=verdict, timed=False)
         look = self.machine.look(self.factor(job, work))
+        significant = facts.pop("significant", False)
         return KernelRow(
             **facts, verdict=verdict, speedup=look.speedup, speedup_ci=look.speedup_ci, samples=look.samples,
             baseline_us=look.base_us, candidate_us=look.head_us, noise_pct=look.noise_pct,
+            significant=significant,
         )  # fmt: skip
 
 

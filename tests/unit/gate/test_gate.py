@@ -245,6 +245,47 @@ def test_torch_compile_is_asked_where_it_was_asked_for(runs: Runs) -> None:
     assert not any(request.compile_check or request.attribution for request in runs.requests)
 
 
+# ---------------------------------------------------------------- contracts
+
+EAGER = {"contract": "eager", "baseline_capture": "no", "capture": "no"}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("factor", [0.94, 1.0, 1.06])
+def test_identical_code_in_eager_is_no_regression(runs: Runs, seed: int, factor: float) -> None:
+    """Two of its processes differ by up to 8 % for their whole lives, and so may their successors."""
+    runs.machine, runs.factor = Machine(400 + seed), lambda job, work: factor
+    runs.facts = lambda job, work: EAGER
+    report = gate()
+    assert verdicts(report) == {CASE: "SAME"}
+    assert "(up to 8.0 %) than --max-regression 3 %" in report.notes[-1]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_regression_beyond_the_noise_of_eager_is_caught(runs: Runs, seed: int) -> None:
+    runs.machine, runs.factor = Machine(500 + seed), lambda job, work: 1.12
+    runs.facts = lambda job, work: EAGER
+    assert verdicts(gate()) == {CASE: "SLOW"}
+
+
+def test_a_look_under_another_contract_decides_nothing(runs: Runs) -> None:
+    """A capture failed on both sides in the second look; 5 % are a regression in a graph."""
+    facts = iter([KEPT, EAGER, KEPT])
+    runs.facts, runs.factor = lambda job, work: next(facts), lambda job, work: 1.05
+    (row,) = gate().rows
+    assert [look.contract for look in row.looks] == ["graph", "eager", "graph"]
+    assert (row.verdict, row.contract) == ("SLOW", "graph")
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_of_a_head_that_waits_for_the_device_nothing_is_claimed(runs: Runs, factor: float) -> None:
+    runs.facts, runs.factor = lambda job, work: EAGER | {"significant": None}, lambda job, work: factor
+    (row,) = gate().rows
+    assert row.verdict == "AMBIGUOUS"
+    assert "the head waits for the device" in row.reason
+    assert all(look.waits for look in row.looks)
+
+
 # ---------------------------------------------------------------- the rest
 
 

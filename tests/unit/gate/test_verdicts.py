@@ -7,19 +7,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastkernels.gate import verdicts
-from fastkernels.records import GateLimits, GateRow, Look
+from fastkernels.records import LEAST_NOISE, Contract, GateLimits, GateRow, Look
 
 LIMITS = GateLimits(max_regression_pct=3.0, min_regression_us=0.3)
 UNKNOWN = Look(problem="UNSTABLE: the interval is still 9 % wide")
 LOST = UNKNOWN.model_copy(update={"lost": "the head cannot be captured"})
 
 
-def look(change: float, half: float = 0.002, noise: float = 1.0, base_us: float = 100.0) -> Look:
+def look(
+    change: float,
+    half: float = 0.002,
+    noise: float = 1.0,
+    base_us: float = 100.0,
+    contract: Contract = "host",
+    waits: bool = False,
+) -> Look:
     """A look at a head that takes `change` of the base's time longer, known to +- `half`."""
     speedup = 1 / (1 + change)
     return Look(
         speedup=speedup, speedup_ci=(1 / (1 + change + half), 1 / (1 + change - half)), base_us=base_us,
-        head_us=base_us * (1 + change), noise_pct=noise, samples=50,
+        head_us=base_us * (1 + change), noise_pct=noise, samples=50, contract=contract, waits=waits,
     )  # fmt: skip
 
 
@@ -27,7 +34,8 @@ changes = st.floats(-0.5, 2.0)
 halves = st.floats(0.0, 0.2)
 noises = st.floats(0.0, 15.0)
 bases = st.floats(1.0, 1e5)
-looks = st.one_of(st.just(UNKNOWN), st.just(LOST), st.builds(look, changes, halves, noises, bases))
+contracts = st.sampled_from(["graph", "eager", "host"])
+looks = st.one_of(st.just(UNKNOWN), st.just(LOST), st.builds(look, changes, halves, noises, bases, contracts))
 SLOW, SAME, FAST, UNSURE = look(0.1), look(0.0), look(-0.1), look(0.03, half=0.01)
 
 
@@ -42,6 +50,13 @@ SLOW, SAME, FAST, UNSURE = look(0.1), look(0.0), look(-0.1), look(0.03, half=0.0
         (look(0.2, base_us=2.0), "slow"),  # 0.4 us
         (look(0.03, half=0.01), "unsure"),
         (look(0.0, half=0.05), "unsure"),
+        (look(0.05, contract="graph"), "slow"),
+        (look(0.05, contract="eager"), "same"),  # identical code reads 0.94 to 1.08 there
+        (look(0.075, contract="eager"), "same"),
+        (look(-0.05, contract="eager"), "same"),
+        (look(0.1, contract="eager"), "slow"),
+        (look(0.5, contract="eager", waits=True), "unsure"),  # the host's work is in it
+        (look(-0.5, contract="eager", waits=True), "unsure"),
         (UNKNOWN, "unsure"),
     ],
 )
@@ -77,6 +92,49 @@ def test_several_looks(seen: list[Look], verdict: str, wanted: int) -> None:
     assert verdicts.wanted(seen, LIMITS) == wanted
 
 
+GRAPH_SLOW, GRAPH_SAME = look(0.05, contract="graph"), look(0.0, contract="graph")
+EAGER_SLOW, EAGER_SAME = look(0.5, contract="eager"), look(0.0, contract="eager")
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict", "wanted"),
+    [
+        ([EAGER_SLOW, EAGER_SLOW], "SLOW", 2),
+        ([GRAPH_SLOW, EAGER_SLOW, GRAPH_SLOW], "SLOW", 3),
+        ([GRAPH_SLOW, EAGER_SAME, GRAPH_SLOW], "SLOW", 3),  # within 8 % in `eager` denies no 5 % in a graph
+        (
+            [GRAPH_SLOW, EAGER_SLOW, EAGER_SLOW],
+            "AMBIGUOUS",
+            3,
+        ),  # one look of the row's contract proves nothing
+        ([EAGER_SLOW, GRAPH_SAME, GRAPH_SAME], "SAME", 3),
+    ],
+)
+def test_looks_under_two_contracts_neither_agree_nor_deny(
+    seen: list[Look], verdict: str, wanted: int
+) -> None:
+    found, reason = verdicts.settle(seen, LIMITS)
+    assert (found, verdicts.wanted(seen, LIMITS)) == (verdict, wanted)
+    assert verdicts.middle(seen).contract == (
+        "graph" if GRAPH_SLOW in seen or GRAPH_SAME in seen else "eager"
+    )
+    if found == "AMBIGUOUS":
+        assert "what was timed under eager is not compared with graph" in reason
+
+
+def test_a_head_that_waits_says_why_nothing_is_claimed() -> None:
+    found, reason = verdicts.settle([look(0.5, contract="eager", waits=True)] * 3, LIMITS)
+    assert found == "AMBIGUOUS"
+    assert "the head waits for the device" in reason
+
+
+@pytest.mark.parametrize("contract", ["graph", "host", "eager"])
+def test_the_limit_is_never_below_what_the_judge_takes_for_noise(contract: Contract) -> None:
+    """So the judge of `fk kernels` and the gate claim a change alike."""
+    strict = GateLimits(max_regression_pct=0.0, min_regression_us=0.0)
+    assert verdicts.limit(look(0.0, noise=0.1, contract=contract), strict) == LEAST_NOISE[contract]
+
+
 def test_only_a_first_look_without_a_change_is_enough() -> None:
     assert verdicts.wanted([], LIMITS) == 1
     assert [verdicts.wanted([one], LIMITS) > 1 for one in (SAME, FAST, SLOW, UNSURE, UNKNOWN)] == [False] + [
@@ -90,7 +148,10 @@ def test_nobody_is_slow_by_one_look(first: Look, more: list[Look]) -> None:
     while len(seen) < verdicts.wanted(seen, LIMITS):
         seen.append(more[len(seen) - 1])
     verdict, _ = verdicts.settle(seen, LIMITS)
-    kinds = [verdicts.kind(one, LIMITS) for one in seen]
+    kinds = verdicts.kinds_of(seen, LIMITS)
+    if verdict in ("SLOW", "FAST"):
+        told = (one for one, said in zip(seen, kinds) if said == verdict.lower())
+        assert len({one.contract for one in told}) == 1
     if verdict == "SLOW":
         assert kinds.count("slow") >= 2
         assert not {"fast", "same"} & set(kinds)
@@ -102,16 +163,17 @@ def test_nobody_is_slow_by_one_look(first: Look, more: list[Look]) -> None:
     assert ("lost" in kinds) <= (verdict in ("BROKEN", "AMBIGUOUS"))
 
 
-@given(change=changes, half=halves, noise=noises, base_us=bases)
+@given(change=changes, half=halves, noise=noises, base_us=bases, contract=contracts)
 def test_a_slow_look_is_beyond_every_threshold(
-    change: float, half: float, noise: float, base_us: float
+    change: float, half: float, noise: float, base_us: float, contract: Contract
 ) -> None:
-    seen = look(change, half, noise, base_us)
+    seen = look(change, half, noise, base_us, contract)
     if verdicts.kind(seen, LIMITS) == "slow":
         assert seen.speedup_ci is not None
         least = 1 / seen.speedup_ci[1] - 1
         assert least > LIMITS.max_regression_pct / 100
         assert least > noise / 100
+        assert least > LEAST_NOISE[contract]
         assert least * base_us > LIMITS.min_regression_us
 
 
@@ -201,6 +263,8 @@ def test_noise_that_hides_a_regression_is_said() -> None:
     assert note.startswith("1 of 2 timed rows")
     assert "7.0 %" in note
     assert verdicts.unseen([row("SAME", look(0.0)), row("SLOW", look(0.5, noise=7.0))], LIMITS) == ()
+    (note,) = verdicts.unseen([row("SAME", EAGER_SAME, contract="eager")], LIMITS)
+    assert "(up to 8.0 %)" in note
 
 
 @pytest.mark.parametrize("numbers", [{"speedup": 1.0}, {}, {"problem": "x", "speedup": 1.0}])

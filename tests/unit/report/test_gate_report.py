@@ -87,6 +87,19 @@ def test_the_table_tells_what_and_why(report: GateReport) -> None:
     assert "a larger --budget (now 0.5 s a look)" in text
 
 
+def test_contracts_never_share_a_table(report: GateReport) -> None:
+    eager = row("c-eager", "SLOW", look(0.8), contract="eager")
+    mixed = report.model_copy(update={"rows": (report.rows[0], eager, *report.rows[1:])})
+    text = table.text(mixed)
+    hosts, eagers = text.index("L1/rms_norm · contract host"), text.index("L1/rms_norm · contract eager")
+    assert hosts < text.index("c-same") < eagers < text.index("c-eager")
+    assert "beyond the noise (at least 8 % in eager)" in text
+    assert "| L1/rms\\_norm · contract eager |".replace("\\_", "&#95;") in markdown.text(mixed)
+    for alone in (table.text(report), markdown.text(report)):
+        assert "· contract" not in alone
+        assert "beyond the noise, and again" in alone
+
+
 @pytest.mark.parametrize(("outcome", "code"), [("passed", 0), ("failed", 1), ("unclear", 3)])
 def test_exit_codes(report: GateReport, outcome: str, code: int) -> None:
     assert exit_code(report.model_copy(update={"outcome": outcome})) == code
