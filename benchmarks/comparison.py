@@ -22,14 +22,19 @@ from typing import Any
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 
 
-def in_a_process(program: str, arguments: list[str], packages: Path | None = None) -> dict[str, Any]:
-    """What `program arguments --result FILE` writes. packages: a folder that its imports look into first."""
+def in_a_process(
+    program: str, arguments: list[str], packages: Path | None = None, kept: Path | None = None
+) -> dict[str, Any]:
+    """What `program arguments --result FILE` writes. packages: a folder that its imports look into first.
+    kept: the file, if it stays: a program that writes what it has so far leaves that where it is cut off.
+    """
     env = {**os.environ, **QUIET}
     if packages:
         folders = [str(packages.expanduser()), env.get("PYTHONPATH")]
         env["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
     with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "result.json"
+        result = kept or Path(folder) / "result.json"
+        result.unlink(missing_ok=True)
         command = [sys.executable, program, *arguments, "--result", str(result)]
         code = subprocess.run(command, env=env, check=False).returncode
         if code or not result.is_file():

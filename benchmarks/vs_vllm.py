@@ -3,6 +3,7 @@
     python benchmarks/vs_vllm.py --out benchmarks/h200/vs_vllm_llama.json [--vllm-path ~/site-vllm]
     python benchmarks/vs_vllm.py --workloads balanced --out a.json
     python benchmarks/vs_vllm.py --join a.json b.json --out whole.json        parts with other workloads each
+    python benchmarks/vs_vllm.py --cut-off --out a.json          of what a run that was cut off left beside --out
 
 Each engine runs in a process of its own, through its public `LLM`: bf16, greedy, exact output lengths, no
 prefix cache, 0.9 of the memory. Throughput is one run of all requests after one of as many others; latency
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--vllm-path", type=Path)
     parser.add_argument("--sides", default="fastkernels,vllm", help="one of them alone gives no ratios")
     parser.add_argument("--join", type=Path, nargs="+", help="reports of other workloads each, as one")
+    parser.add_argument("--cut-off", action="store_true", help="from what the sides left beside --out")
     parser.add_argument("--side", choices=["fastkernels", "vllm"], help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -65,17 +67,28 @@ def main() -> None:
     if unknown := [name for name in names if name not in WORKLOADS]:
         parser.error(f"no workload {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
     if arguments.side:
-        finish(arguments.result, _one_side(arguments.side, names))
+        _one_side(arguments.side, names, arguments.result)
         return
-    sides = {
-        side: in_a_process(
-            __file__,
-            ["--side", side, "--workloads", ",".join(names)],
-            arguments.vllm_path if side == "vllm" else None,
-        )
-        for side in arguments.sides.split(",")
-    }
+    names_of_sides = arguments.sides.split(",")
+    left = {side: arguments.out and arguments.out.with_suffix(f".{side}.json") for side in names_of_sides}
+    if arguments.cut_off:
+        if not arguments.out or not all(path.is_file() for path in left.values()):
+            parser.error(f"--cut-off reads {', '.join(map(str, left.values()))}")
+        sides = {side: json.loads(path.read_text()) for side, path in left.items()}
+        names = [name for name in names if all(name in found["workloads"] for found in sides.values())]
+    else:
+        sides = {
+            side: in_a_process(
+                __file__,
+                ["--side", side, "--workloads", ",".join(names)],
+                arguments.vllm_path if side == "vllm" else None,
+                left[side],
+            )
+            for side in names_of_sides
+        }
     write(_report(sides, names), arguments.out)
+    for path in filter(None, left.values()):
+        path.unlink()
 
 
 def _report(sides: dict[str, dict], names: list[str]) -> dict[str, Any]:
@@ -119,7 +132,8 @@ def _environment() -> dict[str, Any]:
 # ---------------------------------------------------------------- one side
 
 
-def _one_side(side: str, names: list[str]) -> dict[str, Any]:
+def _one_side(side: str, names: list[str], result: Path) -> None:
+    """Writes what it has so far behind every workload."""
     begin = time.perf_counter()
     machine = Machine("llama", "full", "cuda")
     engine = Ours(machine, max_model_len=MAX_MODEL_LEN) if side == "fastkernels" else Vllm(machine)
@@ -131,11 +145,12 @@ def _one_side(side: str, names: list[str]) -> dict[str, Any]:
     engine.generate(prompts(1, 16), 1)
     start_s = time.perf_counter() - begin
     engine.generate(prompts(8, 64), 16)
-    found = {name: _run(engine.generate, prompts, name) for name in names}
-    result = {"start_s": start_s, "workloads": found, "version": engine.version}
+    found: dict[str, Any] = {"start_s": start_s, "workloads": {}, "version": engine.version}
     if side == "fastkernels" and "single-request" in names:
-        result["idle_us_batch1"] = _gap_us(lambda: engine.generate(prompts(1, 128), STEPS_WATCHED))
-    return result
+        found["idle_us_batch1"] = _gap_us(lambda: engine.generate(prompts(1, 128), STEPS_WATCHED))
+    for name in names:
+        found["workloads"][name] = _run(engine.generate, prompts, name)
+        finish(result, found)
 
 
 def _run(generate: Generate, prompts: Callable[[int, int], Prompts], name: str) -> dict[str, Any]:

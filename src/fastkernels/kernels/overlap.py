@@ -41,9 +41,9 @@ def overlap(device: torch.device) -> dict[str, Any]:
 def follow(OVERLAPS: tl.constexpr):
     """Wait until the kernel ahead has ended and what it wrote can be read; then let the next one begin.
 
-    In this order: a kernel that lets the next one begin before it waits is itself over in no time, and a chain
-    of them puts the programs of the product behind it wherever a processor has room while the product ahead
-    still runs, two on some and none on others. At 32 rows that cost 20 us a layer (docs/measured.md).
+    In this order: of a chain of kernels that let the next one begin before they wait, all begin at once, and
+    the programs of the product at its end are placed while the product ahead still runs: two on processors
+    that have room, none on others. At 32 rows that cost 20 us a layer (docs/measured.md).
     """
     if OVERLAPS:
         gdc_wait()

@@ -151,6 +151,25 @@ def test_vs_vllm_joins_parts_of_other_workloads(vs_vllm) -> None:
         vs_vllm.joined([part("balanced", None), part("single-request", 3.0, "2")])
 
 
+def test_vs_vllm_reports_what_a_run_that_was_cut_off_left(vs_vllm, tmp_path, monkeypatch, capsys) -> None:
+    out = tmp_path / "a.json"
+    monkeypatch.setattr(vs_vllm, "_environment", dict)
+    monkeypatch.setattr(sys, "argv", ["vs_vllm.py", "--cut-off", "--out", str(out)])
+    with pytest.raises(SystemExit):
+        vs_vllm.main()
+    assert "a.vllm.json" in capsys.readouterr().err
+    for side, seconds in (
+        ("fastkernels", {"balanced": 2.0, "decode-heavy": 4.0}),
+        ("vllm", {"balanced": 3.0}),
+    ):
+        workloads = {name: {"seconds": s} for name, s in seconds.items()}
+        left = {"start_s": 1.0, "workloads": workloads, "version": "1"}
+        out.with_suffix(f".{side}.json").write_text(json.dumps(left))
+    vs_vllm.main()
+    assert json.loads(out.read_text())["ratios"] == {"balanced": 1.5}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "workload", "reference", "items"),
