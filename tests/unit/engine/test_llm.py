@@ -276,7 +276,7 @@ def test_stats_count_steps_and_say_why_they_were_eager():
     with llm.eager():
         llm.generate([[3]], GREEDY)
     assert llm.stats()["eager_steps"]["eager()"] == 6
-    assert llm.runner.graphs.disabled == "no graphs on cpu"
+    assert llm.runner.pool.disabled == "no graphs on cpu"
 
 
 def test_cache_on_cpu_is_what_rows_can_use():
