@@ -3,7 +3,7 @@
     python benchmarks/vs_vllm.py --out benchmarks/h200/vs_vllm_llama.json [--vllm-path ~/site-vllm]
     python benchmarks/vs_vllm.py --workloads balanced --out a.json
     python benchmarks/vs_vllm.py --join a.json b.json --out whole.json        parts with other workloads each
-    python benchmarks/vs_vllm.py --cut-off --out a.json          of what a run that was cut off left beside --out
+    python benchmarks/vs_vllm.py --cut-off --out a.json         of what a run that was cut off left beside it
 
 Each engine runs in a process of its own, through its public `LLM`: bf16, greedy, exact output lengths, no
 prefix cache, 0.9 of the memory. Throughput is one run of all requests after one of as many others; latency
