@@ -16,7 +16,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from fastkernels.engine.packing import null_plan
 from fastkernels.engine.plan import Plan
 from fastkernels.nn.cache import cache_owners
 from fastkernels.nn.context import step, use_step
+from fastkernels.nn.fusion import Rerouted
 
 if TYPE_CHECKING:
     from fastkernels.engine.runner import ModelRunner
@@ -200,7 +200,7 @@ def owners_call(model: nn.Module, handle: Callable[..., Tensor]) -> Iterator[Non
     calls = [(vars(owner), name, getattr(owner, name)) for owner in owners for name in owner.entries]
     before = [(own, name, own[name]) for own, name, _ in calls if name in own]
     for own, name, call in calls:
-        own[name] = partial(outermost, call)
+        own[name] = Rerouted(call, outermost)
     try:
         yield
     finally:

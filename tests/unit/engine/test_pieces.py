@@ -146,6 +146,15 @@ def test_owners_are_as_before_when_the_body_ends():
     assert "attend" not in vars(owner)
 
 
+def test_modules_fuse_in_pieces_as_they_do_whole():
+    llm = make()
+    attentions = [module for module in llm.model.modules() if hasattr(module, "rotary_emb")]
+    assert attentions
+    assert all(module.fuses for module in attentions)
+    with owners_call(llm.model, lambda call, *args: call(*args)):
+        assert all(module.fuses for module in attentions)
+
+
 def test_tail_of_a_padded_call_is_zero():
     out_T = torch.full((4, 2), float("nan"))
     weight = torch.ones(3, 2)
