@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fastkernels.engine.batching import key_of
-from fastkernels.engine.graph_pool import GraphPool
+from fastkernels.engine.graph_pool import Captures, GraphPool
 
 # Each holds its inputs and results; their intermediates share one pool.
 MAX_GRAPHS = 64
@@ -41,13 +41,13 @@ class CallGraphs:
         self.num_calls = self.num_replays = 0
         self.eager_calls: Counter[str] = Counter()  # reason -> calls
         self._seen: set[Hashable] = set()
-        self._captured: dict[Hashable, Captured] = {}
-        self._failed: dict[Hashable, str] = {}
+        self.captures: Captures[Hashable, Captured] = Captures()
 
     def __call__(self, *args: Any) -> Any:
         self.num_calls += 1
         captured, reason = self._get(list(args))
         if captured is None:
+            assert reason is not None
             self.eager_calls[reason] += 1
             return self.function(*args)
         for static, new in zip(tree_leaves(captured.args), tree_leaves(list(args)), strict=True):
@@ -61,27 +61,22 @@ class CallGraphs:
         return {
             "calls": self.num_calls,
             "graph_replays": self.num_replays,
-            "graphs": len(self._captured),
+            "graphs": len(self.captures),
             "eager_calls": dict(self.eager_calls),
         }
 
-    def _get(self, args: list[Any]) -> tuple[Captured | None, str]:
-        """The graph for such a call, captured now if it is the second; or None and the reason."""
+    def _get(self, args: list[Any]) -> tuple[Captured | None, str | None]:
+        """The graph for such a call, captured now if it is the second; or None and why it runs eagerly."""
         if self.pool.disabled is not None:
             return None, self.pool.disabled
         key = key_of(args)
-        if key not in self._captured and key not in self._failed:
+        if key not in self.captures:
             if key not in self._seen:
                 self._seen.add(key)
                 return None, "first call of its shapes"
-            if len(self._captured) == MAX_GRAPHS:
+            if len(self.captures) == MAX_GRAPHS:
                 return None, f"{MAX_GRAPHS} graphs are captured"
-            try:
-                self._captured[key] = self._capture(args)
-            except (RuntimeError, NotImplementedError) as error:
-                # A capture executes nothing: no harm is done. Such calls run eagerly and say why.
-                self._failed[key] = f"capture failed: {str(error).splitlines()[0]}"
-        return self._captured.get(key), self._failed.get(key, "")
+        return self.captures.get(key, lambda: self._capture(args))
 
     def _capture(self, args: list[Any]) -> Captured:
         static = _cloned(args)

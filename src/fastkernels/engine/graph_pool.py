@@ -3,14 +3,15 @@ another share the memory of their intermediates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from fastkernels.kernels import counters
 
+Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 
 
@@ -79,6 +80,31 @@ class GraphPool:
                     tape.end()
                 raise
             tape.end()
+
+
+class Captures(Generic[Key, Result]):
+    """What was captured, by key. Where that fails the reason is kept and nothing tried again: a capture
+    executes nothing, so no harm is done, and who runs eagerly for it says why."""
+
+    def __init__(self) -> None:
+        self.made: dict[Key, Result] = {}
+        self._failed: dict[Key, str] = {}
+
+    def __len__(self) -> int:
+        return len(self.made)
+
+    def __contains__(self, key: Key) -> bool:
+        """Whether it was tried."""
+        return key in self.made or key in self._failed
+
+    def get(self, key: Key, capture: Callable[[], Result]) -> tuple[Result | None, str | None]:
+        """What `capture` returned for this key, now or earlier; or None and why it failed."""
+        if key not in self:
+            try:
+                self.made[key] = capture()
+            except (RuntimeError, NotImplementedError) as error:
+                self._failed[key] = f"capture failed: {str(error).splitlines()[0]}"
+        return self.made.get(key), self._failed.get(key)
 
 
 @contextmanager

@@ -1,8 +1,7 @@
 """Decode CUDA graphs: block tables, forward, head and sampler of a step in one launch.
 
 A graph serves a padded number of rows, an upper bound of the context, and a variant of the sampler. It is
-captured when the first such step comes, after a warm-up on the null row (which leaves no trace). Where
-capture fails the reason is kept, and every step that runs eagerly for it is counted.
+captured when the first such step comes, after a warm-up on the null row, which leaves no trace.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fastkernels.engine.graph_pool import GraphPool
+from fastkernels.engine.graph_pool import Captures, GraphPool
 from fastkernels.engine.packing import pack_decode, padding
 from fastkernels.engine.sampler import Choice, Variant
 
@@ -52,12 +51,7 @@ class DecodeGraphs:
     def __init__(self, pool: GraphPool, max_rows: int, max_len: int) -> None:
         self.pool = pool
         self.sizes, self.contexts = graph_sizes(max_rows), context_bounds(max_len)
-        self._captured: dict[tuple[int, int, Variant], Captured] = {}
-        self._failed: dict[tuple[int, int, Variant], str] = {}
-
-    @property
-    def num_captured(self) -> int:
-        return len(self._captured)
+        self.captures: Captures[tuple[int, int, Variant], Captured] = Captures()
 
     def get(
         self, runner: ModelRunner, num_rows: int, seq_len: int, variant: Variant
@@ -68,13 +62,7 @@ class DecodeGraphs:
             return None, self.pool.disabled
         size = self.sizes[bisect_left(self.sizes, num_rows)]
         key = (size, self.contexts[bisect_left(self.contexts, seq_len)], variant)
-        if key not in self._captured and key not in self._failed:
-            try:
-                self._captured[key] = self._capture(runner, *key)
-            except (RuntimeError, NotImplementedError) as error:
-                # A capture executes nothing: no harm is done. Such steps run eagerly and say why.
-                self._failed[key] = f"capture failed: {str(error).splitlines()[0]}"
-        return self._captured.get(key), self._failed.get(key)
+        return self.captures.get(key, lambda: self._capture(runner, *key))
 
     def _capture(self, runner: ModelRunner, size: int, context: int, variant: Variant) -> Captured:
         packet = pack_decode(padding(len(runner.rows.tables_GRN)), size, runner.shapes(variant))

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from fastkernels.engine.graph_pool import GraphPool
+from fastkernels.engine.graph_pool import Captures, GraphPool
 from fastkernels.engine.packing import null_plan
 from fastkernels.engine.plan import Plan
 from fastkernels.nn.cache import cache_owners
@@ -119,12 +119,7 @@ class PieceGraphs:
     def __init__(self, pool: GraphPool, max_tokens: int) -> None:
         self.pool = pool
         self.sizes = piece_sizes(min(MOST_TOKENS, max_tokens))
-        self._recorded: dict[int, Recorded] = {}
-        self._failed: dict[int, str] = {}
-
-    @property
-    def num_recorded(self) -> int:
-        return len(self._recorded)
+        self.captures: Captures[int, Recorded] = Captures()
 
     def get(self, runner: ModelRunner, plan: Plan) -> tuple[Recorded | None, str | None]:
         """The forward for such a step, recorded now if need be; or None and why it runs eagerly."""
@@ -136,13 +131,7 @@ class PieceGraphs:
         if any(admission.request.source is not None for admission in plan.admitted):
             return None, "requests with a source begin"
         size = self.sizes[bisect_left(self.sizes, num_tokens)]
-        if size not in self._recorded and size not in self._failed:
-            try:
-                self._recorded[size] = self._record(runner, size)
-            except (RuntimeError, NotImplementedError) as error:
-                # A capture executes nothing: no harm is done. Such steps run eagerly and say why.
-                self._failed[size] = f"capture failed: {str(error).splitlines()[0]}"
-        return self._recorded.get(size), self._failed.get(size)
+        return self.captures.get(size, lambda: self._record(runner, size))
 
     def _record(self, runner: ModelRunner, size: int) -> Recorded:
         static, shapes = self._tried(runner, size)

@@ -152,7 +152,7 @@ class ModelRunner:
             "steps": self.num_steps,
             "graph_replays": self.num_replays,
             "piecewise_replays": self.num_piecewise,
-            "graphs": self.graphs.num_captured,
-            "recorded_forwards": self.pieces.num_recorded,
+            "graphs": len(self.graphs.captures),
+            "recorded_forwards": len(self.pieces.captures),
             "eager_steps": dict(self.eager_steps),
         }

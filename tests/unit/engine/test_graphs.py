@@ -125,14 +125,14 @@ def test_variants_have_graphs_of_their_own_and_plain_steps_keep_the_plain_one():
     llm.runner.graphs = graphs = PaddedGraphs(5, 256)
     plain = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
     expected = [o.outputs[0].token_ids for o in llm.generate(PROMPTS, plain)]
-    assert {key[2] for key in graphs._captured} == {Variant()}
+    assert {key[2] for key in graphs.captures.made} == {Variant()}
     shaped = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True, frequency_penalty=0.5)
     outputs = llm.generate(PROMPTS, [shaped, *[plain] * 4])
-    assert {key[2] for key in graphs._captured} == {Variant(), Variant(is_shaped=True)}
+    assert {key[2] for key in graphs.captures.made} == {Variant(), Variant(is_shaped=True)}
     assert [o.outputs[0].token_ids for o in outputs][1:] == expected[1:]
     logs = [replace(plain, logprobs=n) for n in (0, 1, 3, 4, 2)]
     llm.generate(PROMPTS, logs)
-    assert {key[2].num_logprobs for key in graphs._captured} == {None, 4}
+    assert {key[2].num_logprobs for key in graphs.captures.made} == {None, 4}
 
 
 def test_step_ends_its_variant_with_the_last_row_that_asks():
