@@ -7,6 +7,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS ?= dev
 FK := $(BIN)/fk
+comma := ,
+# A folder that one test's process has on its path: beside a CPU build of PyTorch this torchvision breaks transformers.
+APART := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --upgrade \
+	--target $(VENV)/ultralytics
 
 .PHONY: demo test check lint types cases docs clean
 
@@ -47,4 +51,5 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "FastKernels needs Python >= 3.10")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	$(if $(filter reference,$(subst $(comma), ,$(EXTRAS))),$(APART) ultralytics torchvision opencv-python-headless)
 	touch $@
