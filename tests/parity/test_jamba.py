@@ -124,7 +124,7 @@ def test_the_same_experts_are_chosen_and_all_of_them():
     ids_T = prompt(PROMPT)
     theirs = chosen_experts(reference(), lambda: reference()(ids_T[None]))
     mine = chosen_experts(ours(), lambda: run(ours(), [ids_T], [{0: PROMPT}]))
-    assert len(mine) == len(theirs) == 4
+    assert len(mine) == len(theirs) == 2
     for a, b in zip(mine, theirs, strict=True):
         assert torch.equal(a, b)
         assert a.unique().tolist() == [0, 1, 2, 3]
@@ -168,7 +168,7 @@ def test_caches_are_those_of_transformers():
         cache = reference()(ids_T[None, i : i + 1], past_key_values=cache, use_cache=True).past_key_values
     run(ours(), [ids_T], [{0: 37}, {0: 1}, {0: 1}, {0: 1}], seed=None)
     row, found = places_of([ids_T])[0], cache_owners(ours())
-    assert len(found) == len(cache.layers) == 8
+    assert len(found) == len(cache.layers) == 4
     for (name, owner), theirs in zip(found, cache.layers, strict=True):
         if name.endswith(".attn"):
             for mine, pairs in ((owner.k_cache, theirs.keys), (owner.v_cache, theirs.values)):
@@ -186,7 +186,7 @@ def renormalised(model: nn.Module) -> None:
 
 def without_norm(which: str):
     def change(model: nn.Module) -> None:
-        setattr(model.layers[2].mamba, which, nn.Identity())
+        setattr(model.layers[1].mamba, which, nn.Identity())
 
     return change
 
@@ -281,7 +281,7 @@ def test_greedy_text_is_that_of_transformers(folder, engine: dict[str, int]):
 def test_both_spellings_of_a_checkpoint_load_alike():
     exported = dict(export_weights(ours()))
     assert exported["model.layers.0.mamba.conv1d.weight"].shape == (128, 1, 4)
-    assert exported["model.layers.7.feed_forward.experts.3.down_proj.weight"].shape == (64, 96)
+    assert exported["model.layers.3.feed_forward.experts.3.down_proj.weight"].shape == (64, 96)
     again = JambaForCausalLM(CONFIG)
     load_weights(again, exported.items())
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), ours().parameters(), strict=True))
@@ -334,7 +334,7 @@ def test_what_is_not_supported_is_refused_by_its_key(key: str, value: object):
 
 
 def test_parameter_counts():
-    for name, count in (("mini", 51_570_323_328), ("tiny", 644_540)):
+    for name, count in (("mini", 51_570_323_328), ("tiny", 328_492)):
         with torch.device("meta"):
             model = JambaForCausalLM(CONFIGS[name])
         assert sum(parameter.numel() for parameter in model.parameters()) == count

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from fastkernels.records import EvalReport, MacroEval, ModelResult, WorkloadResult
+from fastkernels.records import UNSTABLE_HALF_WIDTH, EvalReport, MacroEval, ModelResult, WorkloadResult
 from fastkernels.report.kernels_table import failures
 from fastkernels.report.layout import Column, heading, legend, table
 
 _MODELS = (
     Column("model", "", right=False),
     Column("config", "", right=False),
-    Column("valid", "ran, correctness at least 0.9, and a candidate was reached", right=False),
+    Column(
+        "valid", "ran, correctness at least 0.9, a candidate was reached (no self-test has one)", right=False
+    ),
     Column("speed-up", "geometric mean of throughput and latency gain; only of valid models"),
     Column("throughput", "candidate / baseline rate, geometric mean over workloads"),
     Column("latency", "baseline / candidate seconds, geometric mean over workloads"),
@@ -53,7 +55,7 @@ _FAMILIES = (
 def parts(report: EvalReport) -> list[RenderableType]:
     """The whole report, top-down."""
     found: list[RenderableType] = [*_title(report)]
-    models = [_model(model) for model in report.models]
+    models = [_model(model, is_self_test=not report.candidates) for model in report.models]
     workloads = [_workload(model, workload) for model in report.models for workload in model.workloads]
     for name, columns, rows in (("Models", _MODELS, models), ("Workloads", _WORKLOADS, workloads)):
         if rows:
@@ -62,9 +64,14 @@ def parts(report: EvalReport) -> list[RenderableType]:
     notes = [f"{model.model}: {note}" for model in report.models for note in _notes(model)]
     if notes:
         found += [heading("Notes"), *map(Text, notes)]
+    if any(workload.unstable for model in report.models for workload in model.workloads):
+        bound = f"{100 * UNSTABLE_HALF_WIDTH:.0f} %"
+        found.append(
+            Text(f"unstable: known to more than {bound} only; a quieter machine or --rounds 30 tells more")
+        )
     found += failures((model.model, model.config, "FAILED", model.failure) for model in report.models)
     if report.macroeval is not None:
-        found += _macroeval(report.macroeval)
+        found += _macroeval(report.macroeval, report.models)
     return [*found, *_foot(report)]
 
 
@@ -79,7 +86,7 @@ def _title(report: EvalReport) -> Iterable[RenderableType]:
         yield Text("INTERRUPTED: what was finished until then", style="bold red")
 
 
-def _model(model: ModelResult) -> list[str | Text]:
+def _model(model: ModelResult, is_self_test: bool) -> list[str | Text]:
     mean_d = sum(model.d) / len(model.d) if model.d else None
     return [
         model.model,
@@ -92,8 +99,8 @@ def _model(model: ModelResult) -> list[str | Text]:
         _number(mean_d, ".4f"),
         f"{model.noise_floor:.4f}",
         f"{model.ruin_point:.3f}",
-        str(model.swap.sites),
-        str(model.swap.calls),
+        "" if is_self_test else str(model.swap.sites),
+        "" if is_self_test else str(model.swap.calls),
         _number(model.swap.transfer, ".2f"),
     ]
 
@@ -112,7 +119,7 @@ def _workload(model: ModelResult, workload: WorkloadResult) -> list[str | Text]:
     ]
 
 
-def _macroeval(found: MacroEval) -> list[RenderableType]:
+def _macroeval(found: MacroEval, models: Sequence[ModelResult]) -> list[RenderableType]:
     interval = f"  (95 %: {found.score_ci[0]:.4f} .. {found.score_ci[1]:.4f})" if found.score_ci else ""
     lines: list[RenderableType] = [
         heading(f"MacroEval {found.score:.4f}{interval}"),
@@ -120,11 +127,14 @@ def _macroeval(found: MacroEval) -> list[RenderableType]:
             f"= speed-up {found.speedup:.4f} x correctness {found.correctness:.4f} "
             f"x coverage {found.coverage:.4f}"
         ),
-        Text(
-            f"speed-up by throughput alone {found.speedup_throughput_only:.4f}, "
-            f"by latency alone {found.speedup_latency_only:.4f}"
-        ),
     ]
+    if len({workload.kind for model in models if model.valid for workload in model.workloads}) == 2:
+        lines.append(
+            Text(
+                f"speed-up by throughput alone {found.speedup_throughput_only:.4f}, "
+                f"by latency alone {found.speedup_latency_only:.4f}"
+            )
+        )
     if len(found.by_category) > 1:
         rows = [
             [
@@ -136,14 +146,10 @@ def _macroeval(found: MacroEval) -> list[RenderableType]:
             ]
             for name, f in found.by_category.items()
         ]
-        lines += [
-            Text(),
-            table(_FAMILIES, rows),
-            Text(
-                "coverage: share of valid models; a category without one counts with speed-up 0.5",
-                style="dim",
-            ),
-        ]
+        lines += [Text(), table(_FAMILIES, rows)]
+    if len(found.by_category) > 1 or not found.coverage:
+        said = "coverage: share of valid models; a category without one counts with speed-up 0.5"
+        lines.append(Text(said, style="dim"))
     return lines
 
 

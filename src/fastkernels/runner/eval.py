@@ -32,6 +32,10 @@ from fastkernels.settings import candidates_dir, resolve
 Device = Literal["cpu", "cuda"]
 
 ROUNDS: dict[Size, int] = {"tiny": 6, "full": 2}
+EXTRA_S: dict[Size, float] = {
+    "tiny": 6.0,
+    "full": 0.0,
+}  # for more rounds of a workload; none where a number is asked
 MAX_NUM_SEQS: dict[Size, int | None] = {"tiny": 32, "full": None}  # None: the engine's own, by its memory
 # What a side is, by the kind of its model's answer.
 SIDES = {
@@ -147,6 +151,7 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
                 sides=sides,
                 rng=rng,
                 rounds=request.rounds or ROUNDS[request.size],
+                extra_s=0.0 if request.rounds else EXTRA_S[request.size],
                 report=lambda doing, model=target.model: tell(f"{model}: {doing}"),
             )
             try:

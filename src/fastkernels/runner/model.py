@@ -42,7 +42,6 @@ from fastkernels.score import calibrate
 LEAST_PREDICTED = 0.03  # a smaller predicted gain is noise of the proof passes, and so would its transfer be
 PROOF_REPEATS = 3  # eager proof passes of each side, alternating
 ROUND_HALF_WIDTH = 0.01  # a workload's ratio is known well enough within 1 %
-EXTRA_ROUNDS_S: dict[Size, float] = {"tiny": 6.0, "full": 0.0}  # rounds go on this long for it
 LATENCY_ROUNDS = 6  # at least: a latency workload takes about a second
 # Names of what a worker raises for a model that its user named.
 USERS_ERRORS = {kind.__name__ for kind in (UsageError, NotFoundError, FileFormatError, WeightsError)}
@@ -62,6 +61,7 @@ class ModelTrial:
     sides: Sides
     rng: random.Random
     rounds: int
+    extra_s: float  # rounds go on this long until the ratio is known
     report: Callable[[str], None]  # what is going on, for a progress line
     _notes: list[str] = field(default_factory=list)
 
@@ -182,7 +182,7 @@ class ModelTrial:
         least = self.rounds if workload.kind == "throughput" else max(self.rounds, LATENCY_ROUNDS)
         if len(result.baseline) < least:
             return False
-        return result.half_width <= ROUND_HALF_WIDTH or elapsed_s > EXTRA_ROUNDS_S[self.size]
+        return result.half_width <= ROUND_HALF_WIDTH or elapsed_s > self.extra_s
 
     # ------------------------------------------------------------ is it right?
 

@@ -6,42 +6,45 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROW_WISE = [
-    f"test_{kernel}.py"
-    for kernel in (
-        "rms_norm",
-        "layer_norm",
-        "gated_rms_norm",
-        "glu",
-        "activation",
-        "softmax",
-        "rope",
-        "linear",
-        "linear_glu",
-    )
-]
-OTHERS = [
-    "test_kv_cache.py",
-    "test_rope_store_kv.py",
-    "test_prefill_attention.py",
-    "test_decode_attention.py",
-    "test_dense_attention.py",
-    "test_cross_attention.py",
-    "test_resize_grid.py",
-    "test_convolution.py",
-    "test_sample.py",
-    "test_moe.py",
-    "test_gla.py",
-    "test_mamba.py",
-    "test_diffusion.py",
-]
+import pytest
+
+# Two parts that take as long as each other, so that two processors are busy.
+PARTS = {
+    "attention": [
+        "test_kv_cache.py",
+        "test_rope_store_kv.py",
+        "test_prefill_attention.py",
+        "test_decode_attention.py",
+        "test_dense_attention.py",
+        "test_cross_attention.py",
+        "test_moe.py",
+        "test_gla.py",
+        "test_mamba.py",
+        "test_linear.py",
+        "test_linear_glu.py",
+    ],
+    "others": [
+        "test_rms_norm.py",
+        "test_layer_norm.py",
+        "test_gated_rms_norm.py",
+        "test_glu.py",
+        "test_activation.py",
+        "test_softmax.py",
+        "test_rope.py",
+        "test_resize_grid.py",
+        "test_convolution.py",
+        "test_sample.py",
+        "test_diffusion.py",
+    ],
+}
 
 
-def test_triton_kernels_in_the_interpreter() -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_triton_kernels_in_the_interpreter(part: str) -> None:
     here = Path(__file__).parent
     # The interpreter computes with numpy, which warns of infinities that the kernels rely on.
     quiet = [f"-Wignore:{what} encountered:RuntimeWarning" for what in ("overflow", "invalid value")]
-    files = [str(here / name) for name in ROW_WISE + OTHERS]
+    files = [str(here / name) for name in PARTS[part]]
     command = [sys.executable, "-m", "pytest", "-k", "triton", "-p", "no:cacheprovider", *quiet, *files]
     done = subprocess.run(
         command,

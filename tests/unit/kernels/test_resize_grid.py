@@ -16,8 +16,8 @@ SIZES = {
     "high": [(32, 32)],
     "wide": [(9, 30)],
     "smaller": [(5, 7), (2, 2), (1, 1)],
-    "lines": [(1, 6), (6, 1), (1, 40), (40, 1)],
-    "packed": [(4, 4), (3, 20), (1, 1), (5, 3), (17, 1), (4, 4)],
+    "lines": [(1, 6), (6, 1), (1, 20), (20, 1)],
+    "packed": [(4, 4), (2, 18), (1, 1), (5, 3), (17, 1), (4, 4)],
 }
 # A program a token: slow in Triton's interpreter.
 INTERPRETED = ("smaller", "lines", "packed")

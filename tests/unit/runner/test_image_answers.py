@@ -84,6 +84,7 @@ def run(sides: FakeSides, monkeypatch: pytest.MonkeyPatch) -> Any:
         sides=sides,  # type: ignore[arg-type]
         rng=rng,
         rounds=4,
+        extra_s=6.0,
         report=lambda text: None,
     )
     return trial.run()

@@ -77,7 +77,9 @@ class TokenSides(FakeSides):
         self.sites = {"L1/rms_norm": ["layers.0.norm", "layers.1.norm"]}
 
 
-def run(sides: TokenSides, monkeypatch: pytest.MonkeyPatch, self_test: bool = False) -> Any:
+def run(
+    sides: TokenSides, monkeypatch: pytest.MonkeyPatch, self_test: bool = False, extra_s: float = 6.0
+) -> Any:
     monkeypatch.setattr(model_module.time, "perf_counter", lambda: sides.now)
     candidates = None if self_test else SimpleNamespace(files={"L1/rms_norm": "x.py"}, shadowed=lambda: ())
     rng = random.Random(1)
@@ -93,6 +95,7 @@ def run(sides: TokenSides, monkeypatch: pytest.MonkeyPatch, self_test: bool = Fa
         sides=sides,
         rng=rng,
         rounds=4,  # type: ignore[arg-type]
+        extra_s=extra_s,
         report=lambda text: None,
     )
     return trial.run()
@@ -137,6 +140,8 @@ def test_rounds_go_on_until_the_ratio_is_known(monkeypatch):
     assert all(len(w.baseline) > 6 for w in result.workloads)
     assert any(w.unstable for w in result.workloads)
     assert any("unstable" in note for note in result.notes)
+    noisy.now = 0.0
+    assert [len(w.baseline) for w in run(noisy, monkeypatch, extra_s=0.0).workloads] == [4, 6]
 
 
 def test_a_wrong_candidate_is_invalid_and_has_no_speedup(monkeypatch):
