@@ -32,10 +32,8 @@ from fastkernels.settings import candidates_dir, resolve
 Device = Literal["cpu", "cuda"]
 
 ROUNDS: dict[Size, int] = {"tiny": 6, "full": 2}
-EXTRA_S: dict[Size, float] = {
-    "tiny": 6.0,
-    "full": 0.0,
-}  # for more rounds of a workload; none where a number is asked
+# Time of a workload for more rounds than these; none where a number was asked.
+EXTRA_S: dict[Size, float] = {"tiny": 6.0, "full": 0.0}
 MAX_NUM_SEQS: dict[Size, int | None] = {"tiny": 32, "full": None}  # None: the engine's own, by its memory
 # What a side is, by the kind of its model's answer.
 SIDES = {
