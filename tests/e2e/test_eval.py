@@ -216,6 +216,7 @@ def test_a_candidate_that_the_model_never_uses_is_said_to_be_unused(tmp_path):
     ("arguments", "code", "says"),
     [
         (("--model", "lama", "--self-test"), 2, "Did you mean llama"),
+        (("--model", "lama"), 2, "Did you mean llama"),
         (("--model", "llama", "--self-test", "--workload", "balance"), 2, "Did you mean balanced"),
         (("--model", "llama", "--device", "cuda", "--self-test"), 3, "fk doctor"),
         (("--model", "llama", "--candidates", "no/such/folder"), 2, "no such folder"),

@@ -86,6 +86,8 @@ class EvalRequest:
         by_machine: Size = "full" if machine == "cuda" else "tiny"
         if self_test and candidate_paths:
             raise UsageError("--self-test judges the baseline against itself: leave out --candidates")
+        # A misspelt name is told before a missing candidate is.
+        registry.find_architectures([model for model in models if not _is_checkpoint(model)])
         return cls(
             models=tuple(models),
             candidates=None if self_test else _one_set(candidate_paths),
@@ -198,7 +200,7 @@ def _targets(request: EvalRequest) -> list[Target]:
     known = {entry.id for entry in registry.architectures()}
     targets: list[Target] = []
     for pattern in patterns:
-        if "/" in pattern or Path(pattern).is_dir():
+        if _is_checkpoint(pattern):
             targets.append(_from_checkpoint(pattern))
             continue
         for entry in registry.find_architectures([pattern], request.category):
@@ -209,6 +211,11 @@ def _targets(request: EvalRequest) -> list[Target]:
             "architecture", request.category or " ".join(patterns), known, "fk list architectures"
         )
     return list({target.model: target for target in targets}.values())
+
+
+def _is_checkpoint(model: str) -> bool:
+    """Whether it names a folder or a Hugging Face id, not a registered architecture."""
+    return "/" in model or Path(model).is_dir()
 
 
 def _from_checkpoint(model: str) -> Target:
