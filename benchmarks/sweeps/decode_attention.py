@@ -54,7 +54,7 @@ CONFIGS = [
     Config("tile 128, warps 8", tile_bytes=32768, warps=8),
     Config("warps 8", warps=8),
     Config("warps 2", warps=2),
-    Config("one split", splits=(1, 64)),
+    Config("one split", stages=3, splits=(1, 64)),
     Config("one split, stages 5", stages=5, splits=(1, 64)),
     Config("2 splits of 512", splits=(2, 512)),
     Config("4 splits of 512", splits=(4, 512)),
@@ -139,7 +139,8 @@ def _links(rows: int, context: int, bound: int) -> list[tuple[Any, ...]]:
 
 def _triton(config: Config, links: list[tuple[Any, ...]]) -> tuple[float, list[Tensor]]:
     module = importlib.import_module("fastkernels.kernels.decode_attention.triton")
-    changed = {"TILE_BYTES": config.tile_bytes, "STAGES": config.stages, "WARPS": config.warps}
+    changed = {"TILE_BYTES": config.tile_bytes, "WARPS": config.warps}
+    changed |= dict.fromkeys(("STAGES", "DEEP_STAGES"), config.stages)
     if config.splits is not None:
         changed["split_shape"] = lambda *_: config.splits
     before = {name: getattr(module, name) for name in changed}

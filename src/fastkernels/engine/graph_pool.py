@@ -102,8 +102,9 @@ class Captures(Generic[Key, Result]):
         if key not in self:
             try:
                 self.made[key] = capture()
-            except (RuntimeError, NotImplementedError) as error:
-                self._failed[key] = f"capture failed: {str(error).splitlines()[0]}"
+            except RuntimeError as error:
+                said = str(error) or type(error).__name__
+                self._failed[key] = f"capture failed: {said.splitlines()[0]}"
         return self.made.get(key), self._failed.get(key)
 
 

@@ -125,13 +125,15 @@ def split(buffer: Tensor, sections: dict[str, slice]) -> Sections:
 def padding(num_groups: int) -> Plan:
     """A decode plan without rows: padded, it computes on the null row and leaves no trace."""
     nothing = np.zeros(0, np.int64)
-    tables = [TableDiff(nothing, nothing, nothing) for _ in range(num_groups)]
-    return Plan(nothing, nothing, nothing, np.zeros(0, np.bool_), nothing, 0, tables, [])
+    return Plan(nothing, nothing, nothing, np.zeros(0, np.bool_), nothing, 0, _no_diffs(num_groups), [])
 
 
 def null_plan(counts: list[int], num_groups: int) -> Plan:
     """Prefill rows of these lengths, all on the null row and the null block."""
-    zeros, nothing = np.zeros(len(counts), np.int64), np.zeros(0, np.int64)
-    tables = [TableDiff(nothing, nothing, nothing) for _ in range(num_groups)]
-    every = np.ones(len(counts), np.bool_)
-    return Plan(zeros, zeros, np.array(counts), every, zeros - 1, 0, tables, [])
+    zeros, every = np.zeros(len(counts), np.int64), np.ones(len(counts), np.bool_)
+    return Plan(zeros, zeros, np.array(counts), every, zeros - 1, 0, _no_diffs(num_groups), [])
+
+
+def _no_diffs(num_groups: int) -> list[TableDiff]:
+    nothing = np.zeros(0, np.int64)
+    return [TableDiff(nothing, nothing, nothing) for _ in range(num_groups)]

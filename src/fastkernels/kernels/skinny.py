@@ -33,7 +33,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from fastkernels.kernels import checks
 from fastkernels.kernels.arrival import is_last
 from fastkernels.kernels.counters import zeroed
-from fastkernels.kernels.launch import ceil_div, power_of_two, rows_of
+from fastkernels.kernels.launch import ceil_div, multiprocessors, power_of_two, rows_of
 from fastkernels.kernels.overlap import overlap
 
 MOST_ROWS = 32
@@ -68,6 +68,11 @@ MOST_SPLITS = 8  # one program adds them up, alone
 STEPS_OF_A_SPLIT = 4  # at least: fewer would only fill the stages
 
 
+def tile_for(x_TK: Tensor, weight_NK: Tensor) -> Tile:
+    outputs, inputs = weight_NK.shape
+    return tile_of(_rows(x_TK), inputs, outputs, multiprocessors(x_TK.device))
+
+
 def tile_of(rows: int, inputs: int, outputs: int, processors: int) -> Tile:
     """The tile for a call: a large one where they are enough for nearly every processor, else a small one
     and the fewest splits that are."""
@@ -82,12 +87,15 @@ def tile_of(rows: int, inputs: int, outputs: int, processors: int) -> Tile:
 
 
 def unsupported(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> str | None:
-    count = x_TK.numel() // max(1, x_TK.shape[-1])
-    if count > MOST_ROWS:
-        return f"serves up to {MOST_ROWS} rows, not {count}"
+    if _rows(x_TK) > MOST_ROWS:
+        return f"serves up to {MOST_ROWS} rows, not {_rows(x_TK)}"
     if weight_NK.stride(-1) != 1:
         return "needs weights with a contiguous last dimension"
     return checks.not_half(x_TK, weight_NK, *(() if bias_N is None else (bias_N,)))
+
+
+def _rows(x_TK: Tensor) -> int:
+    return x_TK.numel() // max(1, x_TK.shape[-1])
 
 
 @triton.jit

@@ -12,6 +12,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from fastkernels import registry
+from fastkernels.kernels import gemv, overlap, skinny
 from fastkernels.kernels.base import observe, registered
 from fastkernels.kernels.choice import IN_TRITON
 from fastkernels.kernels.policy import interpreting
@@ -76,8 +77,8 @@ def test_every_triton_kernel_compiles_at_the_shapes_of_real_models(compiled, mon
     ours = {
         (name, i.name): i for name, k in registered.items() for i in k.implementations if i.name in IN_TRITON
     }
-    for implementation in ours.values():
-        on_a_hopper(implementation.loaded, monkeypatch)
+    for module in (gemv, overlap, skinny, *(implementation.loaded for implementation in ours.values())):
+        on_a_hopper(module, monkeypatch)
     launched = set()
 
     def launch(name, args) -> None:

@@ -38,7 +38,7 @@ def test_against_the_formula(case, impl, dtype):
 @pytest.fixture
 def many_processors(monkeypatch):
     """As many as a GPU has, so that inputs are split."""
-    monkeypatch.setattr(linear_triton, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(skinny, "multiprocessors", lambda device: 132)
 
 
 @pytest.mark.parametrize("case", FEW_ROWS, ids=str)

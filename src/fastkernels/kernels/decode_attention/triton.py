@@ -151,6 +151,11 @@ def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, spl
             _combine(out, split_out, split_lse, used, G, K, GROUP, DIMS, SLOTS)
 
 
+def _fill(programs: int, num_sms: int) -> bool:
+    """Whether about as many programs as fit are there without splits."""
+    return programs >= FULL * RESIDENT * num_sms
+
+
 def split_shape(rows: int, num_kv_heads: int, max_keys: int, tile: int, num_sms: int) -> tuple[int, int]:
     """(splits of a row at most, keys of a split at least) for a device of `num_sms` multiprocessors.
 
@@ -162,10 +167,10 @@ def split_shape(rows: int, num_kv_heads: int, max_keys: int, tile: int, num_sms:
     programs = rows * num_kv_heads
     if programs < num_sms:
         smallest, wanted = tile, RESIDENT * num_sms // programs
-    elif programs < FULL * RESIDENT * num_sms:
-        smallest, wanted = 8 * tile, LAUNCHED * num_sms // programs
-    else:
+    elif _fill(programs, num_sms):
         smallest, wanted = 8 * tile, triton.cdiv(max_keys, LONGEST_SPLIT)
+    else:
+        smallest, wanted = 8 * tile, LAUNCHED * num_sms // programs
     return max(1, min(wanted, MAX_SPLITS, triton.cdiv(max_keys, smallest))), smallest
 
 
@@ -187,21 +192,22 @@ def decode_attention(
     group, dims = num_heads // num_kv_heads, max(16, triton.next_power_of_2(head_dim))
     tile = min(LARGEST_TILE, TILE_BYTES // (dims * k_cache.element_size()))
     longest = min(max_seq_len, window + tile) if window else max_seq_len
-    splits, min_split = split_shape(batch, num_kv_heads, longest, tile, multiprocessors(q_BHK.device))
+    num_sms = multiprocessors(q_BHK.device)
+    splits, min_split = split_shape(batch, num_kv_heads, longest, tile, num_sms)
+    stages = DEEP_STAGES if splits == 1 and not _fill(batch * num_kv_heads, num_sms) else STAGES
     split_out = split_lse = counters = None
     if splits > 1:
         parts = (batch, num_kv_heads, splits, group)
         split_out = torch.empty((*parts, head_dim), dtype=torch.float32, device=out.device)
         split_lse = torch.empty(parts, dtype=torch.float32, device=out.device)
         counters = zeroed(batch * num_kv_heads, out.device)
-    few = batch * num_kv_heads < FULL * RESIDENT * multiprocessors(out.device)
     heads = triton.next_power_of_2(group)
     slots = min(triton.next_power_of_2(splits), max(1, COMBINED // (heads * dims)))
     _attend[(num_kv_heads, batch, splits)](
         q_BHK, k_cache, v_cache, seq_lens_B, block_tables_BN, out, split_out, split_lse, counters, scale,
         *q_BHK.stride()[:2], *k_cache.stride()[:3], *v_cache.stride()[:3], block_tables_BN.stride(0),
         G=group, K=head_dim, P=block_size, WINDOW=window, MIN_SPLIT=min_split, TILE=tile,
-        HEADS=max(16, heads), GROUP=heads, DIMS=dims, SLOTS=slots,
-        STAGES=DEEP_STAGES if few and splits == 1 else STAGES, num_warps=WARPS, **overlap(out.device),
+        HEADS=max(16, heads), GROUP=heads, DIMS=dims, SLOTS=slots, STAGES=stages,
+        num_warps=WARPS, **overlap(out.device),
     )  # fmt: skip
     return out

@@ -17,7 +17,6 @@ import triton.language as tl
 from torch import Tensor
 
 from fastkernels.kernels import skinny
-from fastkernels.kernels.launch import multiprocessors
 from fastkernels.kernels.skinny import Tile, all_splits, product
 
 
@@ -50,11 +49,7 @@ def _multiply(x, weight, bias, y, partial, counters, T, K, N, steps, inner, oute
 
 
 def linear(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
-    rows = x_TK.numel() // max(1, x_TK.shape[-1])
-    outputs, inputs = weight_NK.shape
-    return launch(
-        x_TK, weight_NK, bias_N, skinny.tile_of(rows, inputs, outputs, multiprocessors(x_TK.device))
-    )
+    return launch(x_TK, weight_NK, bias_N, skinny.tile_for(x_TK, weight_NK))
 
 
 def launch(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, tile: Tile) -> Tensor:

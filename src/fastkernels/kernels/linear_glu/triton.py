@@ -19,7 +19,6 @@ from torch import Tensor
 
 from fastkernels.kernels import skinny
 from fastkernels.kernels.activated import activated
-from fastkernels.kernels.launch import multiprocessors
 from fastkernels.kernels.skinny import Tile, all_splits, product, weight_row
 
 
@@ -60,10 +59,7 @@ def _multiply(x, weight, bias, y, partial, counters, T, K, N, steps, inner, oute
 
 
 def linear_glu(x_TD: Tensor, weight_2FD: Tensor, bias_2F: Tensor | None, activation: str) -> Tensor:
-    rows = x_TD.numel() // max(1, x_TD.shape[-1])
-    outputs, inputs = weight_2FD.shape
-    tile = skinny.tile_of(rows, inputs, outputs, multiprocessors(x_TD.device))
-    return launch(x_TD, weight_2FD, bias_2F, activation, tile)
+    return launch(x_TD, weight_2FD, bias_2F, activation, skinny.tile_for(x_TD, weight_2FD))
 
 
 def launch(x_TD: Tensor, weight_2FD: Tensor, bias_2F: Tensor | None, activation: str, tile: Tile) -> Tensor:
