@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.engine.cache import TableDiff
+from fastkernels.engine.outbox import SLOTS
 from fastkernels.engine.packet import Uploader
 from fastkernels.engine.packing import pack_decode, split
 from fastkernels.engine.plan import Plan
@@ -74,7 +75,7 @@ def check_decode_step(
     """Both ways give the same inputs, tables, sampling parameters and ids of the next step."""
     num_rows = padded + 3
     plan = decode_plan(num_rows, count, sizes, bound, seed)
-    packet = pack_decode(plan, padded)
+    packet = pack_decode(plan, padded, slot=1 + seed % SLOTS)
     sections = split(Uploader(torch.device(device)).send(packet), packet.sections)
     plain, fused = (device_rows(num_rows, sizes, device, seed) for _ in range(2))
     want = plain.decode_inputs_in_torch(sections, bound)
@@ -89,3 +90,7 @@ def check_decode_step(
     plain.write_back_in_torch(want, ids_S)
     fused.write_back(got, ids_S)
     assert_same(plain.tokens_RL, fused.tokens_RL, "tokens")
+    if device == "cuda":
+        torch.cuda.synchronize()
+    assert plain.outbox.ids_KR.any(), "nothing for the host"
+    assert_same(plain.outbox.ids_KR, fused.outbox.ids_KR, "outbox")

@@ -35,6 +35,7 @@ class Inputs:
     targets_S: Tensor  # position that the sampled id goes to
     shape: Shape | None
     parameters: Parameters | None = None  # None: not gathered with the rest
+    slot: Tensor | None = None  # int32 [1], of the outbox; None: the ids are copied to the host
 
 
 @dataclass(frozen=True, slots=True)

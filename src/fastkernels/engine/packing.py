@@ -62,9 +62,9 @@ def pack(plan: Plan, shapes: RowShapes | None = None) -> tuple[Packet, Extent]:
     )
 
 
-def pack_decode(plan: Plan, num_rows: int, shapes: RowShapes | None = None) -> Packet:
+def pack_decode(plan: Plan, num_rows: int, shapes: RowShapes | None = None, slot: int = 0) -> Packet:
     """The packet of a decode plan padded to `num_rows`: lengths depend on `num_rows` (and on whether there
-    are `shapes`) alone, as a captured graph needs.
+    are `shapes`) alone, as a captured graph needs. slot: of the outbox, for what is sampled.
 
     A decode row crosses at most one block boundary in each group; rows that cross none write block 0 to row
     0.
@@ -72,6 +72,7 @@ def pack_decode(plan: Plan, num_rows: int, shapes: RowShapes | None = None) -> P
     packet = Packet()
     packet.add("rows", _padded(plan.rows_B, num_rows))
     packet.add("starts", _padded(plan.starts_B, num_rows, fill=-1))
+    packet.add("slot", np.array([slot]))
     _add_tables(
         packet,
         [

@@ -3,6 +3,7 @@
     decode_inputs:  table[rows[i], indices[i]] = blocks[i]                for each diff i of each group
                     ids[p], positions[p], slots[p], tables[p] ...         of row rows[p] at position starts[p]
     write_back:     tokens[rows[s], targets[s]] = ids[s]                  unless the row is frozen
+                    outbox[slot, s] = ids[s]                              in a graph, for the host
 
 A row has at most one diff for each group (packing.py), anywhere in the packet's list. Programs of one launch
 run in any order, so none reads an entry that another one writes: each looks for its row's diff itself and
@@ -128,12 +129,13 @@ def decode_inputs(rows: DeviceRows, sections: Sections, max_seq_len: int) -> Inp
         max_seq_len=max_seq_len,
     )
     shape = Shape.of(sections)
-    return Inputs(ids_P, positions_P, step, None, row_ids_P, targets_P, shape, Parameters(*parameters))
+    slot = sections["slot"]
+    return Inputs(ids_P, positions_P, step, None, row_ids_P, targets_P, shape, Parameters(*parameters), slot)
 
 
 @triton.jit(do_not_specialize=["num_sampled"])
-def _write_back(tokens, frozen, rows, targets, ids, num_sampled, tokens_stride, ids_stride,
-                SAMPLES: tl.constexpr):  # fmt: skip
+def _write_back(tokens, frozen, rows, targets, ids, outbox, slot, num_sampled, tokens_stride, ids_stride,
+                outbox_stride, SAMPLES: tl.constexpr):  # fmt: skip
     s = tl.program_id(0) * SAMPLES + tl.arange(0, SAMPLES)
     there = s < num_sampled
     row = tl.load(rows + s, mask=there, other=0)
@@ -141,6 +143,8 @@ def _write_back(tokens, frozen, rows, targets, ids, num_sampled, tokens_stride, 
     is_frozen = tl.load(frozen + row, mask=there, other=1)
     id = tl.load(ids + s * ids_stride, mask=there, other=0)
     tl.store(tokens + row * tokens_stride + target, id.to(tl.int32), mask=there & (is_frozen == 0))
+    if slot is not None:
+        tl.store(outbox + tl.load(slot) * outbox_stride + s, id.to(tl.int64), mask=there)
 
 
 def write_back(rows: DeviceRows, inputs: Inputs, ids_S: Tensor) -> None:
@@ -148,6 +152,7 @@ def write_back(rows: DeviceRows, inputs: Inputs, ids_S: Tensor) -> None:
     num_sampled = len(inputs.rows_S)
     ids_S = ids_S.expand(num_sampled)  # a sampler may be a candidate's: other shapes raise
     _write_back[(ceil_div(num_sampled, SAMPLES),)](
-        rows.tokens_RL, rows.frozen_R, inputs.rows_S, inputs.targets_S, ids_S, num_sampled,
-        rows.tokens_RL.stride(0), ids_S.stride(0), SAMPLES=SAMPLES,
+        rows.tokens_RL, rows.frozen_R, inputs.rows_S, inputs.targets_S, ids_S, rows.outbox.ids_KR,
+        inputs.slot, num_sampled, rows.tokens_RL.stride(0), ids_S.stride(0), rows.outbox.ids_KR.stride(0),
+        SAMPLES=SAMPLES,
     )  # fmt: skip

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.engine.inputs import Inputs, Parameters, SamplingInputs
+from fastkernels.engine.outbox import Outbox
 from fastkernels.engine.packing import Extent, Sections
 from fastkernels.engine.shaping import Shape
 from fastkernels.kernels.policy import interpreting
@@ -41,6 +42,7 @@ class DeviceRows:
     ) -> None:
         """states: pools [owners, rows, ...] of the layers' states; a row's are zeroed when it is taken."""
         self.device, self.block_sizes, self.states = device, block_sizes, list(states)
+        self.outbox = Outbox(num_rows, device)
         self.tokens_RL = torch.zeros((num_rows, max_len), dtype=torch.int32, device=device)
         self.tables_GRN = [
             torch.zeros((num_rows, -(-max_len // size)), dtype=torch.int32, device=device)
@@ -138,6 +140,7 @@ class DeviceRows:
             rows_P,
             seq_lens_P.long(),
             Shape.of(sections),
+            slot=sections["slot"],
         )
 
     def sampling(self, inputs: Inputs) -> SamplingInputs:
@@ -154,7 +157,8 @@ class DeviceRows:
         )
 
     def write_back(self, inputs: Inputs, ids_S: Tensor) -> None:
-        """Put sampled ids where the next step reads them; forced rows keep the id that they were given."""
+        """Put sampled ids where the next step reads them, and into their slot of the outbox if they have one;
+        forced rows keep the id that they were given."""
         if not in_triton(self.device):
             return self.write_back_in_torch(inputs, ids_S)
         from fastkernels.engine import row_kernels
@@ -165,6 +169,8 @@ class DeviceRows:
         rows_S, targets_S = inputs.rows_S, inputs.targets_S
         kept_S = torch.where(self.frozen_R[rows_S], self.tokens_RL[rows_S, targets_S], ids_S.int())
         self.tokens_RL[rows_S, targets_S] = kept_S
+        if inputs.slot is not None:
+            self.outbox.ids_KR[int(inputs.slot), : len(ids_S)] = ids_S
 
     def _admit(self, sections: Sections, extent: Extent) -> Tensor:
         """Take the rows of the requests that begin, [A]."""

@@ -41,7 +41,8 @@ class Flight:
     def result(self) -> Sampled:
         if self.arrived is not None:
             self.arrived.synchronize()
-        return Sampled(*(part.numpy() for part in self.parts))
+        # Their memory is given to a later step.
+        return Sampled(*(part.numpy().copy() for part in self.parts))
 
 
 class ModelRunner:
@@ -61,11 +62,12 @@ class ModelRunner:
     def launch(self, plan: Plan) -> Flight:
         variant = self._variants.of(plan)
         self.num_steps += 1
-        choice, reason = self._replay(plan, variant) if plan.is_decode else self._in_pieces(plan, variant)
-        if reason is not None:
-            self.eager_steps[reason] += 1
-            choice = self._compute(plan, variant)
-        return self._to_host(plan, choice)
+        flight, reason = self._replay(plan, variant) if plan.is_decode else self._in_pieces(plan, variant)
+        if flight is not None:
+            return flight
+        assert reason is not None
+        self.eager_steps[reason] += 1
+        return self._to_host(plan, self._compute(plan, variant))
 
     def compute(
         self,
@@ -111,23 +113,27 @@ class ModelRunner:
         sources = [a.request.source for a in plan.admitted if a.request.source is not None]
         return self.compute(inputs, variant, sources, forward)
 
-    def _in_pieces(self, plan: Plan, variant: Variant) -> tuple[Choice | None, str | None]:
+    def _in_pieces(self, plan: Plan, variant: Variant) -> tuple[Flight | None, str | None]:
         """Replay the forward for about as many tokens; or why it cannot be."""
         forward, reason = self.pieces.get(self, plan)
         if forward is None:
             return None, reason
         self.num_piecewise += 1
-        return self._compute(plan, variant, forward), None
+        return self._to_host(plan, self._compute(plan, variant, forward)), None
 
-    def _replay(self, plan: Plan, variant: Variant) -> tuple[Choice | None, str | None]:
+    def _replay(self, plan: Plan, variant: Variant) -> tuple[Flight | None, str | None]:
         """Replay the graph for as many rows; or why it cannot be."""
         captured, reason = self.graphs.get(self, len(plan.rows_B), int(plan.starts_B.max()) + 1, variant)
         if captured is None:
             return None, reason
-        self._uploader.send(pack_decode(plan, captured.size, self.shapes(variant)), into=captured.packet)
+        slot, count = self.rows.outbox.next_slot(), len(plan.rows_B)
+        packet = pack_decode(plan, captured.size, self.shapes(variant), slot)
+        self._uploader.send(packet, into=captured.packet)
         captured.graph.replay()
         self.num_replays += 1
-        return captured.choice.first(len(plan.rows_B)), None
+        if variant.num_logprobs is None and self.device.type == "cuda":
+            return Flight(plan, [self.rows.outbox.ids(slot, count)], _now()), None
+        return self._to_host(plan, captured.choice.first(count)), None
 
     def _to_host(self, plan: Plan, choice: Choice | None) -> Flight:
         """Start the copy of what was sampled, on the compute stream: ahead of the next replay."""
@@ -139,9 +145,7 @@ class ModelRunner:
         for tensor in choice.tensors:
             parts.append(torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True))
             parts[-1].copy_(tensor, non_blocking=True)
-        arrived = torch.cuda.Event()
-        arrived.record()
-        return Flight(plan, parts, arrived)
+        return Flight(plan, parts, _now())
 
     def forget_counts(self) -> None:
         self.num_steps = self.num_replays = self.num_piecewise = 0
@@ -156,3 +160,10 @@ class ModelRunner:
             "recorded_forwards": len(self.pieces.captures),
             "eager_steps": dict(self.eager_steps),
         }
+
+
+def _now() -> torch.cuda.Event:
+    """Behind what was launched so far."""
+    event = torch.cuda.Event()
+    event.record()
+    return event

@@ -55,7 +55,7 @@ def test_ids_may_be_a_column_or_one_for_all_rows():
 
 
 def make_inputs(rows):
-    packet = {"rows": torch.tensor([1, 2]), "starts": torch.tensor([9, 19])}
+    packet = {"rows": torch.tensor([1, 2]), "starts": torch.tensor([9, 19]), "slot": torch.tensor([1])}
     none = dict.fromkeys(("table0.rows", "table0.indices", "table0.blocks"), torch.zeros(2))
     return rows.decode_inputs({name: part.int() for name, part in {**packet, **none}.items()}, 32)
 
@@ -112,7 +112,12 @@ def aligned(signature, path):
 def test_kernels_compile_for_hopper(sizes, monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     rows = device_rows(6, sizes, "cpu", seed=0)
-    parts = ("rows", "starts", *(f"table{g}.{n}" for g in range(3) for n in ("rows", "indices", "blocks")))
+    parts = (
+        "rows",
+        "starts",
+        "slot",
+        *(f"table{g}.{n}" for g in range(3) for n in ("rows", "indices", "blocks")),
+    )
     recorders = {}
     for name in ("_decode_inputs", "_write_back"):
         recorders[name] = getattr(row_kernels, name), Recorder()
