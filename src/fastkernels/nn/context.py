@@ -39,6 +39,11 @@ class Step:
         None  # int64 [A], rows_B of those with a source that begin in this step; None: none
     )
 
+    @property
+    def is_decode(self) -> bool:
+        """Whether every row has one query token and a non-empty cache, or is padding."""
+        return self.max_query_len == 0
+
 
 _current: Step | None = None
 
@@ -92,7 +97,7 @@ def by_phase(
     """
     now = step()
     n, rows_B, starts_B1 = now.num_decodes, now.rows_B, now.query_starts_B1
-    if now.max_query_len == 0:
+    if now.is_decode:
         return update(*tokens, *others, rows_B)
     if n == 0:
         return chunk(*tokens, *others, rows_B, starts_B1, now.max_query_len)

@@ -17,28 +17,29 @@ not depend on who that was, and sets the counter back to 0 for the next launch.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from fastkernels.kernels import checks
 from fastkernels.kernels.arrival import is_last
 from fastkernels.kernels.counters import zeroed
+from fastkernels.kernels.decode_attention.splits import cut
 from fastkernels.kernels.kv_cache import limits
 from fastkernels.kernels.launch import multiprocessors
 from fastkernels.kernels.overlap import follow, overlap
+from fastkernels.kernels.prefetch import ask
 
-TILE_BYTES = 16384  # of K, and of V, in one step of the loop: four programs fit on an SM, 128 KiB in flight
-LARGEST_TILE = 128
-STAGES = 3
-DEEP_STAGES = 5  # where few programs fill a multiprocessor and each walks a whole row
 WARPS = 4
+ASKED = 256  # keys, and values, of a program that are asked into L2 before the kernel ahead has ended
 COMBINED = 8192  # elements of partial results in one step of the combination: 64 registers a thread at most
-MAX_SPLITS = 64
-RESIDENT = 4  # programs that fit on a multiprocessor: 125 registers a thread, 38 KiB of shared memory (sm_90)
-FULL = 0.9  # of what fits: 64 rows of 8 key/value heads
-LAUNCHED = 16  # programs of a launch for each multiprocessor where splits only even out rows
-LONGEST_SPLIT = 2048  # keys that one program walks, tile after tile: what may be left to it at the end
+STRIDES = (
+    "key_stride_b", "key_stride_j", "value_stride_b", "value_stride_j", "position_stride", "angle_stride",
+    "cache_slot_stride",
+)  # fmt: skip
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -47,15 +48,14 @@ def unsupported(kernel: str, q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, *_
 
 
 @triton.jit
-def _split_bounds(seq_len, split, splits, MIN_SPLIT: tl.constexpr, WINDOW: tl.constexpr, TILE: tl.constexpr):
-    """First visible key, keys [begin, end) of a split (none if begin >= end), number of splits in use."""
-    first = tl.maximum(seq_len - WINDOW, 0) if WINDOW > 0 else 0
+def _split_bounds(first, end, split, splits, MIN_SPLIT: tl.constexpr, TILE: tl.constexpr):
+    """Of keys [first, end): those of a split, begin .. (none if begin >= end), number of splits in use."""
     start = first // TILE * TILE
     # Whole tiles, at least MIN_SPLIT keys: a short row needs no combination, a long one uses all splits.
-    size = tl.cdiv(tl.cdiv(seq_len - start, splits), TILE) * TILE
+    size = tl.cdiv(tl.cdiv(end - start, splits), TILE) * TILE
     size = tl.maximum(size, MIN_SPLIT)
     begin = start + split * size
-    return first, begin, tl.minimum(begin + size, seq_len), tl.cdiv(seq_len - start, size)
+    return begin, tl.minimum(begin + size, end), tl.cdiv(end - start, size)
 
 
 @triton.jit
@@ -88,39 +88,108 @@ def _combine(out, split_out, split_lse, used,
     tl.store(out + g[:, None] * K + d[None, :], o, mask=out_mask)
 
 
+@triton.jit
+def _rotated(x, row, angles, d, mask, R: tl.constexpr):
+    """Heads at `x`, of elements `d` (in the shape of `mask`), rotated by a row of cosines and sines; what is
+    behind the first R elements as it is. Rounded to the dtype of x."""
+    half: tl.constexpr = R // 2
+    turns = mask & (d < R)
+    other = tl.where(d < half, d + half, d - half)
+    own = tl.load(x + row + d, mask=mask, other=0.0)
+    partner = tl.load(x + row + other, mask=turns, other=0.0).to(tl.float32)
+    cos = tl.load(angles + d % half, mask=turns, other=1.0).to(tl.float32)
+    sin = tl.load(angles + half + d % half, mask=turns, other=0.0).to(tl.float32)
+    return (own.to(tl.float32) * cos + tl.where(d < half, -partner, partner) * sin).to(own.dtype)
+
+
+@triton.jit
+def _ask_for(k_cache, v_cache, seq_lens, block_tables, row, kv_head, k_stride_n, k_stride_p, k_stride_j,
+             v_stride_n, v_stride_p, v_stride_j, table_stride_b, K: tl.constexpr, P: tl.constexpr,
+             WINDOW: tl.constexpr, MIN_SPLIT: tl.constexpr, TILE: tl.constexpr,
+             ASKED: tl.constexpr):  # fmt: skip
+    """Ask the first cached keys and values of this program into L2. Lengths and blocks are read past L1,
+    which may keep what another kernel still writes: an older value only makes a hint useless."""
+    cached = tl.load(seq_lens + row, cache_modifier=".cg") - 1
+    first = tl.maximum(cached + 1 - WINDOW, 0) if WINDOW > 0 else 0
+    begin, end, _ = _split_bounds(first, cached, tl.program_id(2), tl.num_programs(2), MIN_SPLIT, TILE)
+    i = tl.arange(0, 2 * ASKED)
+    position = begin + i % ASKED
+    wanted = (position >= first) & (position < end)
+    block = tl.load(block_tables + row * table_stride_b + position // P, mask=wanted, other=0,
+                    cache_modifier=".cg").to(tl.int64)  # fmt: skip
+    offset = position % P
+    k_at = (k_cache + (block * k_stride_n + offset * k_stride_p + kv_head * k_stride_j)).to(tl.int64)
+    v_at = (v_cache + (block * v_stride_n + offset * v_stride_p + kv_head * v_stride_j)).to(tl.int64)
+    ask(
+        tl.where(i < ASKED, k_at, v_at),
+        tl.where(wanted, K * k_cache.dtype.element_ty.primitive_bitwidth // 8, 0),
+    )
+
+
 @triton.jit(do_not_specialize=["table_stride_b"])
 def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, split_lse, counters, scale,
             q_stride_b, q_stride_h, k_stride_n, k_stride_p, k_stride_j, v_stride_n, v_stride_p, v_stride_j,
-            table_stride_b,
-            G: tl.constexpr, K: tl.constexpr, P: tl.constexpr, WINDOW: tl.constexpr,
+            table_stride_b, key, value, positions, cos_sin, cache_slots, key_stride_b, key_stride_j,
+            value_stride_b, value_stride_j, position_stride, angle_stride, cache_slot_stride,
+            G: tl.constexpr, K: tl.constexpr, P: tl.constexpr, WINDOW: tl.constexpr, R: tl.constexpr,
             MIN_SPLIT: tl.constexpr, TILE: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr,
-            DIMS: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr,
+            DIMS: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr, ASKED: tl.constexpr,
             OVERLAPS: tl.constexpr):  # fmt: skip
-    follow(OVERLAPS)
     # Heads of one token are neighbours in memory: programs that run together read neighbouring lines. First
     # splits of all rows come first: programs that find no keys then hold up nobody.
     kv_head, row, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
+    if OVERLAPS and ASKED > 0:
+        _ask_for(k_cache, v_cache, seq_lens, block_tables, row, kv_head, k_stride_n, k_stride_p, k_stride_j,
+                 v_stride_n, v_stride_p, v_stride_j, table_stride_b, K, P, WINDOW, MIN_SPLIT, TILE,
+                 ASKED)  # fmt: skip
+    follow(OVERLAPS)
     seq_len = tl.load(seq_lens + row)
-    first, begin, end, used = _split_bounds(seq_len, split, tl.num_programs(2), MIN_SPLIT, WINDOW, TILE)
+    first = tl.maximum(seq_len - WINDOW, 0) if WINDOW > 0 else 0
+    # A new key is in no cache yet: the first split begins with it.
+    is_new: tl.constexpr = key is not None
+    cached = seq_len - 1 if is_new else seq_len
+    begin, end, used = _split_bounds(first, cached, split, tl.num_programs(2), MIN_SPLIT, TILE)
     g, d, j = tl.arange(0, HEADS), tl.arange(0, DIMS), tl.arange(0, TILE)
     head = kv_head * G + g
     out_mask = (g < G)[:, None] & (d < K)[None, :]
     group = row * tl.num_programs(0) + kv_head
     out += group * G * K
     here = g[:, None] * K + d[None, :]
-    if begin >= end:
+    to_log2 = scale * LOG2_E
+    has_new = is_new and (split == 0) & (seq_len > 0)
+    if begin >= end and not has_new:
         if split == 0:
             tl.store(out + here, tl.zeros([HEADS, DIMS], out.dtype.element_ty), mask=out_mask)
         return
 
-    q = tl.load(query + row * q_stride_b + head[:, None] * q_stride_h + d[None, :], mask=out_mask, other=0.0)
-    to_log2 = scale * LOG2_E
+    query += row * q_stride_b
     top = tl.full([HEADS], float("-inf"), tl.float32)
     total = tl.zeros([HEADS], tl.float32)
     acc = tl.zeros([HEADS, DIMS], tl.float32)
+    if is_new:
+        used = tl.maximum(used, 1)
+        angles = cos_sin + tl.load(positions + row * position_stride).to(tl.int64) * angle_stride
+        d_HD = tl.broadcast_to(d[None, :], [HEADS, DIMS])
+        q = _rotated(query, head[:, None] * q_stride_h, angles, d_HD, out_mask, R)
+        if has_new:
+            in_head = d < K
+            new_k = _rotated(key, row * key_stride_b + kv_head * key_stride_j, angles, d, in_head, R)
+            new_v = tl.load(
+                value + row * value_stride_b + kv_head * value_stride_j + d, mask=in_head, other=0.0
+            )
+            slot = tl.load(cache_slots + row * cache_slot_stride).to(tl.int64)
+            k_at = k_cache + (slot // P * k_stride_n + slot % P * k_stride_p + kv_head * k_stride_j)
+            v_at = v_cache + (slot // P * v_stride_n + slot % P * v_stride_p + kv_head * v_stride_j)
+            tl.store(k_at + d, new_k, mask=in_head)
+            tl.store(v_at + d, new_v, mask=in_head)
+            top = tl.sum(q.to(tl.float32) * new_k.to(tl.float32)[None, :], 1) * to_log2
+            total = tl.full([HEADS], 1.0, tl.float32)
+            acc = tl.broadcast_to(new_v.to(tl.float32)[None, :], [HEADS, DIMS])
+    else:
+        q = tl.load(query + head[:, None] * q_stride_h + d[None, :], mask=out_mask, other=0.0)
     table = block_tables + row * table_stride_b
-    for key in tl.range(begin, end, TILE, num_stages=STAGES):
-        position = key + j
+    for at in tl.range(begin, end, TILE, num_stages=STAGES):
+        position = at + j
         seen = (position >= first) & (position < end)
         block = tl.load(table + position // P, mask=seen, other=0).to(tl.int64)
         offset = position % P
@@ -151,27 +220,14 @@ def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, spl
             _combine(out, split_out, split_lse, used, G, K, GROUP, DIMS, SLOTS)
 
 
-def _fill(programs: int, num_sms: int) -> bool:
-    """Whether about as many programs as fit are there without splits."""
-    return programs >= FULL * RESIDENT * num_sms
+class New(NamedTuple):
+    """The rows' own keys and values, neither rotated nor in the cache yet, and their table and places."""
 
-
-def split_shape(rows: int, num_kv_heads: int, max_keys: int, tile: int, num_sms: int) -> tuple[int, int]:
-    """(splits of a row at most, keys of a split at least) for a device of `num_sms` multiprocessors.
-
-    Few rows: one wave of resident programs, down to one tile each. Rows that occupy every multiprocessor by
-    themselves: splits only even out rows of different lengths, so they are long. Rows that fill them: none
-    has more than LONGEST_SPLIT keys, and a row without splits takes a tenth less time than one that may have
-    some.
-    """
-    programs = rows * num_kv_heads
-    if programs < num_sms:
-        smallest, wanted = tile, RESIDENT * num_sms // programs
-    elif _fill(programs, num_sms):
-        smallest, wanted = 8 * tile, triton.cdiv(max_keys, LONGEST_SPLIT)
-    else:
-        smallest, wanted = 8 * tile, LAUNCHED * num_sms // programs
-    return max(1, min(wanted, MAX_SPLITS, triton.cdiv(max_keys, smallest))), smallest
+    key_BJK: Tensor
+    value_BJK: Tensor
+    positions_B: Tensor
+    cos_sin_MR: Tensor
+    slots_B: Tensor
 
 
 def decode_attention(
@@ -184,17 +240,29 @@ def decode_attention(
     window: int,
     max_seq_len: int,
 ) -> Tensor:
+    return launch(q_BHK, k_cache, v_cache, seq_lens_B, block_tables_BN, scale, window, max_seq_len, None)
+
+
+def launch(
+    q_BHK: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    scale: float,
+    window: int,
+    max_seq_len: int,
+    new: New | None,
+) -> Tensor:
+    """decode_attention; with `new`, of queries that are to be rotated over keys of which the last is new."""
     batch, num_heads, head_dim = q_BHK.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
     out = torch.empty((batch, num_heads, head_dim), dtype=q_BHK.dtype, device=q_BHK.device)
     if batch == 0:
         return out
     group, dims = num_heads // num_kv_heads, max(16, triton.next_power_of_2(head_dim))
-    tile = min(LARGEST_TILE, TILE_BYTES // (dims * k_cache.element_size()))
-    longest = min(max_seq_len, window + tile) if window else max_seq_len
-    num_sms = multiprocessors(q_BHK.device)
-    splits, min_split = split_shape(batch, num_kv_heads, longest, tile, num_sms)
-    stages = DEEP_STAGES if splits == 1 and not _fill(batch * num_kv_heads, num_sms) else STAGES
+    key_bytes, processors = dims * k_cache.element_size(), multiprocessors(q_BHK.device)
+    tile, splits, smallest, stages = cut(batch, num_kv_heads, max_seq_len, key_bytes, window, processors)
     split_out = split_lse = counters = None
     if splits > 1:
         parts = (batch, num_kv_heads, splits, group)
@@ -206,8 +274,28 @@ def decode_attention(
     _attend[(num_kv_heads, batch, splits)](
         q_BHK, k_cache, v_cache, seq_lens_B, block_tables_BN, out, split_out, split_lse, counters, scale,
         *q_BHK.stride()[:2], *k_cache.stride()[:3], *v_cache.stride()[:3], block_tables_BN.stride(0),
-        G=group, K=head_dim, P=block_size, WINDOW=window, MIN_SPLIT=min_split, TILE=tile,
+        **_of_new(new), G=group, K=head_dim, P=block_size, WINDOW=window, MIN_SPLIT=smallest, TILE=tile,
         HEADS=max(16, heads), GROUP=heads, DIMS=dims, SLOTS=slots, STAGES=stages,
+        ASKED=ASKED if new is not None and _askable(k_cache, v_cache) else 0,
         num_warps=WARPS, **overlap(out.device),
     )  # fmt: skip
     return out
+
+
+def _askable(k_cache: Tensor, v_cache: Tensor) -> bool:
+    """Whether a head of a token is whole units of a prefetch."""
+    whole = k_cache.shape[-1] * k_cache.element_size() % checks.VECTOR_BYTES == 0
+    return whole and checks.not_aligned(k_cache, v_cache) is None
+
+
+def _of_new(new: New | None) -> dict[str, Any]:
+    if new is None:
+        tensors = dict.fromkeys(("key", "value", "positions", "cos_sin", "cache_slots"))
+        return {**tensors, **dict.fromkeys(STRIDES, 0), "R": 0}
+    key, value = new.key_BJK.stride()[:2], new.value_BJK.stride()[:2]
+    rows = (x.stride(0) for x in (new.positions_B, new.cos_sin_MR, new.slots_B))
+    return {
+        "key": new.key_BJK, "value": new.value_BJK, "positions": new.positions_B, "cos_sin": new.cos_sin_MR,
+        "cache_slots": new.slots_B, **dict(zip(STRIDES, (*key, *value, *rows), strict=True)),
+        "R": new.cos_sin_MR.shape[-1],
+    }  # fmt: skip
