@@ -103,6 +103,7 @@ class StaticInputs:
     positions_T: Tensor
     slots_GT: list[Tensor]
     is_decode: ClassVar[bool] = False
+    known: ClassVar[tuple[()]] = ()
 
     def take(self, input_ids_T: Tensor, positions_T: Tensor, slots_GT: list[Tensor]) -> None:
         mine = (self.input_ids_T, self.positions_T, *self.slots_GT)
