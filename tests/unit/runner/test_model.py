@@ -34,7 +34,7 @@ class FakeSide:
 
     def __init__(self, trial: "TokenSides", side: str, seconds: float, wrong: int = 0, lies: int = 0) -> None:
         self.trial, self.side, self.seconds, self.wrong, self.lies = trial, side, seconds, wrong, lies
-        self.short = 0
+        self.short, self.lazy_s, self.threads = 0, 0.0, 1
 
     def call(self, do: str, **arguments: Any) -> dict[str, Any]:
         self.trial.log.append((self.side, do))
@@ -58,9 +58,11 @@ class FakeSide:
         return {"requests": len(prompts)}
 
     def stats(self) -> dict[str, Any]:
-        return {"engine": {}, "passed_over": {}}
+        settings = {"torch's number of threads": str(self.threads)}
+        return {"engine": {}, "passed_over": {}, "settings": settings}
 
     def outputs(self) -> dict[str, Any]:
+        self.trial.now += self.lazy_s
         return {"token_ids": self._tokens}
 
     def forced(self, prompts: list[list[int]], continuations: list[list[int]], top: int) -> dict[str, Any]:
@@ -142,6 +144,20 @@ def test_rounds_go_on_until_the_ratio_is_known(monkeypatch):
     assert any("unstable" in note for note in result.notes)
     noisy.now = 0.0
     assert [len(w.baseline) for w in run(noisy, monkeypatch, extra_s=0.0).workloads] == [4, 6]
+
+
+def test_tokens_that_are_made_when_they_are_asked_for_are_timed(monkeypatch):
+    sides = TokenSides(seconds=1e-6)
+    sides.sides["candidate"].lazy_s = 0.4
+    assert run(sides, monkeypatch).throughput_speedup == pytest.approx(1.0, rel=1e-3)
+
+
+def test_a_candidate_that_sets_the_whole_process_is_a_failure(monkeypatch):
+    sides = TokenSides(seconds=0.2)
+    sides.sides["candidate"].threads = 4
+    result = run(sides, monkeypatch)
+    assert not result.valid
+    assert "torch's number of threads is 4, not 1" in result.failure.message
 
 
 def test_a_wrong_candidate_is_invalid_and_has_no_speedup(monkeypatch):
