@@ -16,8 +16,9 @@ chi-square test. Two orders are tested: by falling probability (a sampler that i
 greedy) and by id (one that prefers a part of the vocabulary). All in float64; the draws themselves never
 decide by one sample.
 
-Numbers made of the logits look as even as drawn ones, as long as the logits are others each time. So some calls
-change the seeds alone, and some the positions: whoever does not look at them draws the same again and again.
+Numbers made of the logits look as even as drawn ones, as long as the logits are others each time. So some
+calls change the seeds alone, and some the positions: whoever does not look at them draws the same again and
+again.
 """
 
 from __future__ import annotations

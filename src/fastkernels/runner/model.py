@@ -148,7 +148,9 @@ class ModelTrial:
                 )
                 if self._enough(workload, result, time.perf_counter() - begin):
                     break
-            audited += self.answers.audit(self.sides.use("baseline"), *kept)
+            d = self.answers.audit(self.sides.use("baseline"), *kept)
+            audited += d
+            result = result.model_copy(update={"audited_d": tuple(d)})
             if result.unstable:
                 self._notes.append(
                     f"{workload.name}: unstable, the ratio is known to {100 * result.half_width:.0f} % only"

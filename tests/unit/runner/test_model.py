@@ -34,7 +34,7 @@ class FakeSide:
 
     def __init__(self, trial: "TokenSides", side: str, seconds: float, wrong: int = 0, lies: int = 0) -> None:
         self.trial, self.side, self.seconds, self.wrong, self.lies = trial, side, seconds, wrong, lies
-        self.short, self.lazy_s, self.threads = 0, 0.0, 1
+        self.short, self.lazy_s, self.threads, self.lies_alone = 0, 0.0, 1, 0
 
     def call(self, do: str, **arguments: Any) -> dict[str, Any]:
         self.trial.log.append((self.side, do))
@@ -53,7 +53,11 @@ class FakeSide:
     def generate(self, prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
         self.trial.now += self.seconds
         self._tokens = [
-            [(t + self.lies) % VOCABULARY for t in continuation(p, max_tokens - self.short)] for p in prompts
+            [
+                (t + self.lies + self.lies_alone * (len(prompts) == 1)) % VOCABULARY
+                for t in continuation(p, max_tokens - self.short)
+            ]
+            for p in prompts
         ]
         return {"requests": len(prompts)}
 
@@ -171,6 +175,15 @@ def test_being_right_only_while_compared_does_not_help(monkeypatch):
     result = run(TokenSides(seconds=0.1, lies=1), monkeypatch)
     assert not result.valid
     assert max(result.d) == 1.0
+
+
+def test_being_wrong_in_one_workload_is_invalid_however_few_answers_it_has(monkeypatch):
+    sides = TokenSides(seconds=0.2)
+    sides.sides["candidate"].lies_alone = 1
+    result = run(sides, monkeypatch)
+    assert result.correctness > 0.9
+    assert not result.valid
+    assert any("one: its answers in a timed round are wrong" in note for note in result.notes)
 
 
 def test_too_few_tokens_are_a_failure(monkeypatch):
