@@ -17,7 +17,7 @@ from fastkernels.measure.attribution import Launched
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.contracts import MAX_SPIN_CYCLES
-from fastkernels.records import Case, Record, TensorSpec
+from fastkernels.records import Case, Printable, Record, TensorSpec
 from fastkernels.runner.blame import Phase, Trouble, lost_context
 from fastkernels.runner.pool import Worker, WorkerDied, WorkerProblem
 from fastkernels.runner.results import Result
@@ -63,7 +63,7 @@ class Captured(_Answer):
     """`outputs`: what each link of the chain returns."""
 
     captured: bool
-    detail: str
+    detail: Printable
     kernels: dict[str, str]
     outputs: list[dict[str, Result]]
 
@@ -81,12 +81,12 @@ class _Inspected(_Answer):
 
 class Compiled(_Answer):
     status: str = Field(pattern="^(ok|graph break|error)$")
-    detail: str
+    detail: Printable
     traces: int = Field(ge=0)
 
 
 class _Launch(_Answer):
-    name: str
+    name: Printable
     ns: int = Field(ge=0, lt=MOST_NS)
 
 
