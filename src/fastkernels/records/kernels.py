@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from fastkernels.records.base import Contract, Document, Record
+from fastkernels.records.base import Contract, Document, Printable, Record
 from fastkernels.records.environment import Environment
 
 
 class Failure(Record):
     """What a user needs to mend a candidate: the message, the place, and what it printed."""
 
-    message: str
+    message: Printable
     file: str | None = None
     line: int | None = None
-    output: str = ""
+    output: Printable = ""
 
 
 class KernelShare(Record):
