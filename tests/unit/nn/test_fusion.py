@@ -1,5 +1,5 @@
-"""Parts become one kernel only where they are the baseline's own: in MLPs, in layers with layer norms, in heads,
-and in attention that rotates and stores."""
+"""Parts become one kernel only where they are the baseline's own: in MLPs, in layers with layer norms, in the
+head, and in attention that rotates and stores."""
 
 from __future__ import annotations
 
