@@ -105,6 +105,7 @@ def test_every_triton_kernel_compiles_at_the_shapes_of_real_models(compiled, mon
         case = rope_decode_case.make([1] * rows, torch.bfloat16, (32, 8), 128, 128, device="meta")
         launch("rope_decode_attention", (*case[:-2], 0, longest))
     for rows in (1, 32):
+        launch("linear_float32", (empty(rows, 4096), torch.nn.Parameter(empty(128256, 4096)), None))
         launch("linear_glu", (empty(rows, 4096), torch.nn.Parameter(empty(28672, 4096)), None, "silu"))
     assert set(ours) == launched
     assert len(compiled) > 30

@@ -99,7 +99,7 @@ def test_allowed_ids():
     assert "ld.global.v4.b32" in accesses(code)
 
 
-def check_skinny(kernel, rows: int, inputs: int, outputs: int, **constants) -> None:
+def check_skinny(kernel, rows: int, inputs: int, outputs: int, y: str = "*bf16", **constants) -> None:
     """Weights are on their way to L2 before the kernel waits for the one before it, go to shared memory by 16
     bytes a thread, several tiles ahead, and to the tensor cores."""
     tile = skinny.tile_of(rows, inputs, outputs, 132)
@@ -109,7 +109,7 @@ def check_skinny(kernel, rows: int, inputs: int, outputs: int, **constants) -> N
         "OVERLAPS": True, "AHEAD": tile.ahead, "PIECES": 32 * tile.warps // tile.outputs, "bias": None,
         **({} if tile.splits > 1 else {"partial": None}),
     }  # fmt: skip
-    types = {**BF16_ROWS, "partial": "*fp32", "counters": "*i32"}
+    types = {**BF16_ROWS, "y": y, "partial": "*fp32", "counters": "*i32"}
     options = {"num_warps": tile.warps, "launch_pdl": True}
     made = compiled(kernel, types, constants, options)
     before, _, after = made.asm["ptx"].partition("griddepcontrol.wait")
@@ -134,17 +134,22 @@ def test_linear(rows, inputs, outputs):
     check_skinny(linear._multiply, rows, inputs, outputs)
 
 
+@pytest.mark.parametrize("rows", [1, 16, 32])
+def test_linear_float32(rows):
+    check_skinny(linear._multiply, rows, 4096, 128256, y="*fp32")
+
+
 @pytest.mark.parametrize(("rows", "outputs"), [(1, 28672), (8, 2048), (16, 28672), (32, 28672), (32, 4096)])
 @pytest.mark.parametrize("activation", ["silu", "gelu"])
 def test_linear_glu(rows, outputs, activation):
     check_skinny(linear_glu._multiply, rows, 4096, outputs, ACTIVATION=activation)
 
 
-def gemv_code(kernel, tile: gemv.Tile, **constants) -> tuple[set[str], set[str]]:
+def gemv_code(kernel, tile: gemv.Tile, y: str = "*bf16", **constants) -> tuple[set[str], set[str]]:
     """Accesses to global memory before and after the wait for the kernel ahead."""
     fixed = {"bias": None, "INPUTS": tile.inputs, "OVERLAPS": True}
     options = {"num_warps": tile.warps, "launch_pdl": True}
-    code = compiled(kernel, BF16_ROWS, {**fixed, **constants}, options).asm["ptx"]
+    code = compiled(kernel, {**BF16_ROWS, "y": y}, {**fixed, **constants}, options).asm["ptx"]
     assert ".local" not in code
     before, wait, after = code.partition("griddepcontrol.wait")
     assert wait
@@ -167,6 +172,8 @@ def test_linear_on_cuda_cores():
     assert late == (set(), {WEIGHT, X, ANSWER})
     tail = gemv_code(kernel, tile, EVEN=False, EARLY=True, K=3 * tile.inputs - 256, **outputs)
     assert tail == early
+    unrounded = gemv_code(kernel, tile, y="*fp32", EVEN=True, EARLY=True, **outputs)
+    assert unrounded == ({WEIGHT}, {WEIGHT, X, "st.global.b32"})
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
