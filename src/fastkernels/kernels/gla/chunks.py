@@ -9,14 +9,15 @@ A chunk of C tokens, with G[i] the sum of its gates up to and including token i:
 
 Gates are unbounded below, so exp(-G) alone would overflow, and a difference of two large sums would lose the
 digits of a small one. Every exponent is therefore a sum of the gates between two tokens: at most 0, and exact
-to rounding. P is cut by halving: tokens j < i lie in the two halves of exactly one block of 2 h tokens, with m
-the first token of its second half,
+to rounding. P is cut by halving: two tokens j < i lie in the two halves of exactly one block of 2 h tokens,
+and with m the first token of its second half
 
     exp(G[i] - G[j]) = exp(gates m .. i) exp(gates j + 1 .. m - 1)
 
 so that for each h = 1, 2, 4 .. C / 2 one product of matrices gives P[i, j] of all such pairs, and the sums of
-gates are a product with a matrix of zeros and ones. Products of 16-bit inputs have 16-bit operands, P and the
-operand S (not the state itself) among them; every sum is in float32.
+gates are a product with a matrix of zeros and ones. For 16-bit inputs P's products have the operands that
+PRECISION names; read, kept, P and the operand S, not the state that is kept, are rounded to 16 bits. Every
+sum is in float32.
 """
 
 # Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
@@ -83,10 +84,9 @@ def _within(query, key, gate, starts, read, kept, decay, weights, scale, num_row
         for level in tl.static_range(LEVELS):
             half_i, half_j = i >> level, j >> level
             is_second = half_i % 2 == 1
-            # Of the half that a token lies in: the gates up to it in a second half, those after it in a first.
+            # In a second half the gates up to a token, in a first half those after it.
             x = _exp_of_sums((half_i == half_j) & ((j <= i) == is_second), g, PRECISION)
-            q_part, k_part = (q * x).to(q.dtype), (k * x).to(q.dtype)
-            found = tl.dot(q_part, tl.trans(k_part), input_precision=PRECISION)
+            found = tl.dot(q * x, tl.trans(k * x), input_precision=PRECISION)
             p += tl.where(is_second & (half_i == half_j + 1), found, 0.0)
     tl.store(weights + (block * C + i) * C + j, (p * scale).to(weights.dtype.element_ty))
 

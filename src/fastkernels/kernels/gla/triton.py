@@ -30,17 +30,21 @@ class Tile(NamedTuple):
     chunk: int  # tokens, a power of two of at least 16, the least that tensor cores take
     slice: int  # channels of the key at a time
     within_warps: int
+    within_stages: int  # slices on their way at a time
     within_registers: int | None  # of a thread at most
     columns: int  # value columns of a program, which holds that part of a head's state in registers
     elements_of_a_warp: int  # of that state
     stages: int  # chunks on their way at a time
 
 
-# By bytes of an element. 16-bit, compiled for sm_90 at K 256: 168 registers a thread (six programs on a
-# multiprocessor) and 18 KiB of shared memory within chunks; across them 255 registers (two programs), nothing
-# of which is spilled in the loop, and 79 KiB. Longer chunks spill, and double what is in flight. 32-bit: no
-# tensor cores, whose operands would be rounded.
-TILES = {2: Tile(32, 32, 2, 168, 64, 4096, 2), 4: Tile(16, 32, 4, None, 32, 1024, 1)}
+# By bytes of an element. 16-bit, compiled for sm_90 at K 256: within chunks 168 registers a thread (six
+# programs on a multiprocessor) and 24 KiB of shared memory; across them 255 registers (two programs), none
+# spilled in the loop, and 79 KiB. Chunks of 64 tokens spill, and double what is in flight. 32-bit: no tensor
+# cores, which would round the operands.
+TILES = {2: Tile(32, 32, 2, 2, 168, 64, 4096, 2), 4: Tile(16, 32, 4, 1, None, 32, 1024, 1)}
+# Of P, whose operands lose digits that the sum over K does not win back: bfloat16 keeps 8 bits, tf32 11, and
+# three products of tf32 more than float16.
+PRECISION = {torch.bfloat16: "tf32", torch.float16: "tf32x3", torch.float32: "ieee"}
 
 
 def unsupported(
@@ -104,11 +108,12 @@ def chunk_gla(
     weights = q_THK.new_empty((blocks, chunk, chunk))
     decay = torch.empty((blocks, dims), dtype=torch.float32, device=q_THK.device)
     q, k, v, g = (x.stride()[:2] for x in (q_THK, k_THK, v_THV, gate_THK))
-    precision = "ieee" if q_THK.dtype == torch.float32 else "tf32"
+    precision, levels = PRECISION[q_THK.dtype], chunk.bit_length() - 1
     _within[(blocks // num_heads, num_heads)](
         q_THK, k_THK, gate_THK, query_starts_B1, read, kept, decay, weights, scale, num_rows, *q, *k, *g,
-        H=num_heads, K=key_dim, C=chunk, LEVELS=chunk.bit_length() - 1, DIMS=dims, SLICE=min(tile.slice, dims),
-        PRECISION=precision, num_warps=tile.within_warps, num_stages=1, maxnreg=tile.within_registers,
+        H=num_heads, K=key_dim, C=chunk, LEVELS=levels, DIMS=dims, SLICE=min(tile.slice, dims),
+        PRECISION=precision, num_warps=tile.within_warps, num_stages=tile.within_stages,
+        maxnreg=tile.within_registers,
     )  # fmt: skip
     _across[(triton.cdiv(value_dim, columns), num_heads, num_rows)](
         read, kept, decay, weights, v_THV, state_RHKV, rows_B, query_starts_B1, o_THV, *v,
