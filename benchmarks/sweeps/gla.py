@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 
 import torch
+from torch.nn.functional import logsigmoid
 
 from fastkernels import kernels
 from fastkernels.kernels.gla import triton as gla
@@ -48,11 +49,9 @@ def median_us(impl: str, args: list) -> float:
 def sweep(rows: int, tokens: int, until: float) -> None:
     dims, of = (KEY, KEY, VALUE, KEY), {"device": "cuda", "dtype": torch.bfloat16}
     q, k, v, g = (torch.randn(rows * tokens, HEADS, dim, **of) for dim in dims)
-    gate = torch.nn.functional.logsigmoid(g) / 16
-    begun = torch.randn(rows + 1, HEADS, KEY, VALUE, device="cuda")
-    rows_B = torch.arange(1, rows + 1, device="cuda")
+    gate, begun = logsigmoid(g) / 16, torch.randn(rows + 1, HEADS, KEY, VALUE, device="cuda")
     starts = torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32, device="cuda")
-    args = [q, k, v, gate, begun.clone(), rows_B, starts, KEY**-0.5, tokens]
+    args = [q, k, v, gate, begun.clone(), torch.arange(rows, device="cuda") + 1, starts, KEY**-0.5, tokens]
     expected = kernels.chunk_gla(*args, impl="reference"), args[4]
     print(f"\n{rows} rows x {tokens} tokens; {SHIPPED}", flush=True)
     for impl, change in [*(("triton", change) for change in CHANGES), ("fla", {})]:
