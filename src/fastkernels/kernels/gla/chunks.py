@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 from fastkernels.kernels.ragged import row_of_tile
 
@@ -35,16 +36,22 @@ LOWEST = tl.constexpr(-60000.0)
 
 
 @triton.jit
-def _exp_of_sums(taken, gate, PRECISION: tl.constexpr):
+def _exp(x, FLUSHES: tl.constexpr):
+    """exp; with FLUSHES 0 in place of 1e-38, by two instructions, not five. The interpreter has none of it."""
+    return libdevice.fast_expf(x) if FLUSHES else tl.exp(x)
+
+
+@triton.jit
+def _exp_of_sums(taken, gate, PRECISION: tl.constexpr, FLUSHES: tl.constexpr):
     """exp of the sum of the gates [C, channels] that each row of `taken` [C, C] names."""
-    return tl.exp(tl.dot(taken.to(gate.dtype), gate, input_precision=PRECISION))
+    return _exp(tl.dot(taken.to(gate.dtype), gate, input_precision=PRECISION), FLUSHES)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _within(query, key, gate, starts, read, kept, decay, weights, scale, num_rows,
             q_stride_t, q_stride_h, k_stride_t, k_stride_h, g_stride_t, g_stride_h,
             H: tl.constexpr, K: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, DIMS: tl.constexpr,
-            SLICE: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+            SLICE: tl.constexpr, PRECISION: tl.constexpr, FLUSHES: tl.constexpr):  # fmt: skip
     """P, read, kept and decay of one chunk and head, whole tiles: zeros where the row has no token."""
     tile, head = tl.program_id(0), tl.program_id(1)
     row = row_of_tile(starts, num_rows, tile, C)
@@ -73,19 +80,19 @@ def _within(query, key, gate, starts, read, kept, decay, weights, scale, num_row
         g = tl.maximum(g, LOWEST, propagate_nan=tl.PropagateNan.ALL).to(q.dtype)
 
         out = (block * C + i) * DIMS + c
-        x = _exp_of_sums(j <= i, g, PRECISION)
+        x = _exp_of_sums(j <= i, g, PRECISION, FLUSHES)
         tl.store(read + out, (q * x * scale).to(q.dtype))
-        x = _exp_of_sums(j > i, g, PRECISION)
+        x = _exp_of_sums(j > i, g, PRECISION, FLUSHES)
         tl.store(kept + out, (k * x).to(q.dtype))
         total = tl.sum(g.to(tl.float32), axis=0)
-        tl.store(decay + block * DIMS + begin + tl.arange(0, SLICE), tl.exp(total))
+        tl.store(decay + block * DIMS + begin + tl.arange(0, SLICE), _exp(total, FLUSHES))
 
         p += tl.where(i == j, tl.dot(q, tl.trans(k), input_precision=PRECISION), 0.0)
         for level in tl.static_range(LEVELS):
             half_i, half_j = i >> level, j >> level
             is_second = half_i % 2 == 1
             # In a second half the gates up to a token, in a first half those after it.
-            x = _exp_of_sums((half_i == half_j) & ((j <= i) == is_second), g, PRECISION)
+            x = _exp_of_sums((half_i == half_j) & ((j <= i) == is_second), g, PRECISION, FLUSHES)
             found = tl.dot(q * x, tl.trans(k * x), input_precision=PRECISION)
             p += tl.where(is_second & (half_i == half_j + 1), found, 0.0)
     tl.store(weights + (block * C + i) * C + j, (p * scale).to(weights.dtype.element_ty))

@@ -19,6 +19,7 @@ from fastkernels.kernels import checks
 from fastkernels.kernels.gla.chunks import _across, _within
 from fastkernels.kernels.launch import power_of_two
 from fastkernels.kernels.overlap import follow, overlap
+from fastkernels.kernels.policy import interpreting
 
 WIDEST_KEY = 256
 STEP_COLUMNS, STEP_ELEMENTS_OF_A_WARP = 32, 2048
@@ -112,8 +113,8 @@ def chunk_gla(
     _within[(blocks // num_heads, num_heads)](
         q_THK, k_THK, gate_THK, query_starts_B1, read, kept, decay, weights, scale, num_rows, *q, *k, *g,
         H=num_heads, K=key_dim, C=chunk, LEVELS=levels, DIMS=dims, SLICE=min(tile.slice, dims),
-        PRECISION=precision, num_warps=tile.within_warps, num_stages=tile.within_stages,
-        maxnreg=tile.within_registers,
+        PRECISION=precision, FLUSHES=not interpreting(), num_warps=tile.within_warps,
+        num_stages=tile.within_stages, maxnreg=tile.within_registers,
     )  # fmt: skip
     _across[(triton.cdiv(value_dim, columns), num_heads, num_rows)](
         read, kept, decay, weights, v_THV, state_RHKV, rows_B, query_starts_B1, o_THV, *v,
