@@ -13,6 +13,7 @@ from fastkernels.kernels.activation import triton as activation
 from fastkernels.kernels.causal_conv1d import triton as causal_conv1d
 from fastkernels.kernels.dense_attention import triton as dense_attention
 from fastkernels.kernels.gated_rms_norm import triton as gated_rms_norm
+from fastkernels.kernels.gla import chunks
 from fastkernels.kernels.gla import triton as gla
 from fastkernels.kernels.glu import triton as glu
 from fastkernels.kernels.launch import warps
@@ -242,30 +243,61 @@ def test_gated_rms_norm():
     check(ptx(gated_rms_norm._gate_rows, types, constants, 2048))
 
 
-GLA = {
-    **dict.fromkeys(("query", "key", "value", "gate", "out"), "*bf16"),
-    **dict.fromkeys(("weights", "state"), "*fp32"),
-    "rows": "*i64",
-    "starts": "*i32",
-    "scale": "fp32",
-}
+OF_THE_DRIVER = 1024  # bytes of shared memory of each program on a multiprocessor
+GLA_NAMES = ("query", "key", "value", "gate", "out", "read", "kept", "weights")
+GLA = {"decay": "*fp32", "state": "*fp32", "rows": "*i64", "starts": "*i32", "scale": "fp32"}
 GLA_SIZES = {"H": 5, "K": 256, "V": 512, "DIMS": 256}
 
 
-@pytest.mark.parametrize(("name", "columns"), [("_within", None), ("_across", 64), ("_step", 32)])
-def test_gla(name, columns):
-    """At the real model's size: compiles, spills nothing, moves states by 16 bytes, and products of chunks go
-    to the tensor cores."""
-    kernel = getattr(gla, name)
-    constants = {"C": gla.CHUNK, "COLUMNS": columns, "PRECISION": "tf32", **GLA_SIZES}
+def gla_code(kernel, dtype: torch.dtype, options: dict, **constants):
+    name = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[dtype]
+    constants |= {**GLA_SIZES, "PRECISION": gla.PRECISION[dtype], "FLUSHES": True, "OVERLAPS": True}
     constants = {n: value for n, value in constants.items() if n in kernel.arg_names}
-    warps_of_it = 4 if columns is None else gla._warps(256 * columns)
-    code = ptx(kernel, GLA, constants, 0, {"num_warps": warps_of_it})
+    return compiled(kernel, {**GLA, **dict.fromkeys(GLA_NAMES, f"*{name}")}, constants, options)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_gla_within_chunks(dtype):
+    """At the real model's size: what is known of a chunk moves in vectors; six programs fit on a
+    multiprocessor."""
+    tile, is_half = gla.TILES[dtype.itemsize], dtype.itemsize == 2
+    options = {
+        "num_warps": tile.within_warps, "num_stages": tile.within_stages, "maxnreg": tile.within_registers
+    }  # fmt: skip
+    levels = tile.chunk.bit_length() - 1
+    made = gla_code(chunks._within, dtype, options, C=tile.chunk, LEVELS=levels, SLICE=tile.slice)
+    code = made.asm["ptx"]
     assert ".local" not in code
-    if columns is not None:
-        assert re.search(r"ld\.global[\w.:]*v4\.b32", code)
-        assert re.search(r"st\.global[\w.:]*v4\.b32", code)
-    assert ("mma" in code) == (name == "_across")
+    assert "st.global.v4.b32" in accesses(code)
+    assert ("mma.sync" in code) == is_half
+    assert 6 * (made.metadata.shared + OF_THE_DRIVER) <= MOST_SHARED + OF_THE_DRIVER
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_gla_across_chunks(dtype):
+    """Chunks are on their way to shared memory ahead of the products, all of which go to wgmma; two programs
+    fit on a multiprocessor; states move by 16 bytes. Products of float32 are not rounded."""
+    tile, is_half = gla.TILES[dtype.itemsize], dtype.itemsize == 2
+    options = {"num_warps": gla._warps(256 * tile.columns, tile.elements_of_a_warp)}
+    made = gla_code(chunks._across, dtype, options, C=tile.chunk, COLUMNS=tile.columns, STAGES=tile.stages)
+    code = made.asm["ptx"]
+    assert ".local" not in code
+    assert ("wgmma.mma_async" in code) == ("cp.async.cg.shared.global" in code) == is_half
+    assert "mma.sync" not in code
+    assert {"ld.global.v4.b32", "st.global.v4.b32"} <= accesses(code)
+    assert 2 * (made.metadata.shared + OF_THE_DRIVER) <= MOST_SHARED + OF_THE_DRIVER
+
+
+def test_gla_step():
+    """Waits for the kernel ahead before it reads; the state moves by 16 bytes."""
+    columns = gla.STEP_COLUMNS
+    warps_of_it = gla._warps(256 * columns, gla.STEP_ELEMENTS_OF_A_WARP)
+    options = {"num_warps": warps_of_it, "launch_pdl": True}
+    code = gla_code(gla._step, torch.bfloat16, options, COLUMNS=columns).asm["ptx"]
+    before, wait, after = code.partition("griddepcontrol.wait")
+    assert wait
+    assert not accesses(before)
+    assert {"ld.global.v4.b32", "st.global.v4.b32"} <= accesses(after)
 
 
 MAMBA = {
