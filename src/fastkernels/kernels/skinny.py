@@ -35,7 +35,6 @@ from fastkernels.kernels.arrival import is_last
 from fastkernels.kernels.counters import zeroed
 from fastkernels.kernels.launch import ceil_div, multiprocessors, power_of_two, rows_of
 from fastkernels.kernels.overlap import overlap
-from fastkernels.kernels.prefetch import ask
 
 MOST_ROWS = 32
 SMALLEST_DOT = 16
@@ -115,7 +114,15 @@ def _ask_for(weight, tile, first, K, N, weight_stride, OUTPUTS: tl.constexpr, PA
     n = weight_row(tile, piece % OUTPUTS, N, OUTPUTS, PARTS)
     at = (weight + n.to(tl.int64) * weight_stride + k).to(tl.int64)
     size = tl.minimum(K - k, COUNT // PIECES) * 2
-    ask(at, size)
+    tl.inline_asm_elementwise(
+        """{
+        .reg .pred some;
+        setp.gt.s32 some, $2, 0;
+        @some cp.async.bulk.prefetch.L2.global [$1], $2;
+        mov.u32 $0, 0;
+        }""",
+        "=r,l,r", [at, size], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
 
 
 @triton.jit

@@ -24,17 +24,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fastkernels.kernels import checks
 from fastkernels.kernels.arrival import is_last
 from fastkernels.kernels.counters import zeroed
 from fastkernels.kernels.decode_attention.splits import cut
 from fastkernels.kernels.kv_cache import limits
 from fastkernels.kernels.launch import multiprocessors
 from fastkernels.kernels.overlap import follow, overlap
-from fastkernels.kernels.prefetch import ask
 
 WARPS = 4
-ASKED = 256  # keys, and values, of a program that are asked into L2 before the kernel ahead has ended
 COMBINED = 8192  # elements of partial results in one step of the combination: 64 registers a thread at most
 STRIDES = (
     "key_stride_b", "key_stride_j", "value_stride_b", "value_stride_j", "position_stride", "angle_stride",
@@ -89,41 +86,22 @@ def _combine(out, split_out, split_lse, used,
 
 
 @triton.jit
-def _rotated(x, row, angles, d, mask, R: tl.constexpr):
-    """Heads at `x`, of elements `d` (in the shape of `mask`), rotated by a row of cosines and sines; what is
-    behind the first R elements as it is. Rounded to the dtype of x."""
+def _angles(positions, cos_sin, row, position_stride, angle_stride, d, R: tl.constexpr):
+    """Cosine and sine of each element of a head at the row's position: 1 and 0 behind the first R."""
     half: tl.constexpr = R // 2
-    turns = mask & (d < R)
-    other = tl.where(d < half, d + half, d - half)
-    own = tl.load(x + row + d, mask=mask, other=0.0)
-    partner = tl.load(x + row + other, mask=turns, other=0.0).to(tl.float32)
-    cos = tl.load(angles + d % half, mask=turns, other=1.0).to(tl.float32)
-    sin = tl.load(angles + half + d % half, mask=turns, other=0.0).to(tl.float32)
-    return (own.to(tl.float32) * cos + tl.where(d < half, -partner, partner) * sin).to(own.dtype)
+    at = cos_sin + tl.load(positions + row * position_stride).to(tl.int64) * angle_stride + d % half
+    cos = tl.load(at, mask=d < R, other=1.0).to(tl.float32)
+    sin = tl.load(at + half, mask=d < R, other=0.0).to(tl.float32)
+    return cos, tl.where(d < half, -sin, sin)
 
 
 @triton.jit
-def _ask_for(k_cache, v_cache, seq_lens, block_tables, row, kv_head, k_stride_n, k_stride_p, k_stride_j,
-             v_stride_n, v_stride_p, v_stride_j, table_stride_b, K: tl.constexpr, P: tl.constexpr,
-             WINDOW: tl.constexpr, MIN_SPLIT: tl.constexpr, TILE: tl.constexpr,
-             ASKED: tl.constexpr):  # fmt: skip
-    """Ask the first cached keys and values of this program into L2. Lengths and blocks are read past L1,
-    which may keep what another kernel still writes: an older value only makes a hint useless."""
-    cached = tl.load(seq_lens + row, cache_modifier=".cg") - 1
-    first = tl.maximum(cached + 1 - WINDOW, 0) if WINDOW > 0 else 0
-    begin, end, _ = _split_bounds(first, cached, tl.program_id(2), tl.num_programs(2), MIN_SPLIT, TILE)
-    i = tl.arange(0, 2 * ASKED)
-    position = begin + i % ASKED
-    wanted = (position >= first) & (position < end)
-    block = tl.load(block_tables + row * table_stride_b + position // P, mask=wanted, other=0,
-                    cache_modifier=".cg").to(tl.int64)  # fmt: skip
-    offset = position % P
-    k_at = (k_cache + (block * k_stride_n + offset * k_stride_p + kv_head * k_stride_j)).to(tl.int64)
-    v_at = (v_cache + (block * v_stride_n + offset * v_stride_p + kv_head * v_stride_j)).to(tl.int64)
-    ask(
-        tl.where(i < ASKED, k_at, v_at),
-        tl.where(wanted, K * k_cache.dtype.element_ty.primitive_bitwidth // 8, 0),
-    )
+def _rotated(x, d, mask, cos, sin, R: tl.constexpr):
+    """Elements d of the heads at `x`, rotated. Rounded to the dtype of x."""
+    own = tl.load(x + d, mask=mask, other=0.0)
+    other = tl.where(d < R // 2, d + R // 2, d - R // 2)
+    partner = tl.load(x + other, mask=mask & (d < R), other=0.0)
+    return (own.to(tl.float32) * cos + partner.to(tl.float32) * sin).to(own.dtype)
 
 
 @triton.jit(do_not_specialize=["table_stride_b"])
@@ -133,29 +111,26 @@ def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, spl
             value_stride_b, value_stride_j, position_stride, angle_stride, cache_slot_stride,
             G: tl.constexpr, K: tl.constexpr, P: tl.constexpr, WINDOW: tl.constexpr, R: tl.constexpr,
             MIN_SPLIT: tl.constexpr, TILE: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr,
-            DIMS: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr, ASKED: tl.constexpr,
+            DIMS: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr,
             OVERLAPS: tl.constexpr):  # fmt: skip
+    follow(OVERLAPS)
     # Heads of one token are neighbours in memory: programs that run together read neighbouring lines. First
     # splits of all rows come first: programs that find no keys then hold up nobody.
     kv_head, row, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
-    if OVERLAPS and ASKED > 0:
-        _ask_for(k_cache, v_cache, seq_lens, block_tables, row, kv_head, k_stride_n, k_stride_p, k_stride_j,
-                 v_stride_n, v_stride_p, v_stride_j, table_stride_b, K, P, WINDOW, MIN_SPLIT, TILE,
-                 ASKED)  # fmt: skip
-    follow(OVERLAPS)
     seq_len = tl.load(seq_lens + row)
     first = tl.maximum(seq_len - WINDOW, 0) if WINDOW > 0 else 0
-    # A new key is in no cache yet: the first split begins with it.
+    # A new key is in no cache yet: the first split has it, beside its cached ones.
     is_new: tl.constexpr = key is not None
     cached = seq_len - 1 if is_new else seq_len
     begin, end, used = _split_bounds(first, cached, split, tl.num_programs(2), MIN_SPLIT, TILE)
+    if is_new:  # a window may hold the new key alone; of a tile without a key in it softmax is NaN
+        end, used = tl.where(cached > first, end, begin), tl.maximum(used, 1)
     g, d, j = tl.arange(0, HEADS), tl.arange(0, DIMS), tl.arange(0, TILE)
     head = kv_head * G + g
     out_mask = (g < G)[:, None] & (d < K)[None, :]
     group = row * tl.num_programs(0) + kv_head
     out += group * G * K
     here = g[:, None] * K + d[None, :]
-    to_log2 = scale * LOG2_E
     has_new = is_new and (split == 0) & (seq_len > 0)
     if begin >= end and not has_new:
         if split == 0:
@@ -163,30 +138,20 @@ def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, spl
         return
 
     query += row * q_stride_b
+    if is_new:
+        cos, sin = _angles(positions, cos_sin, row, position_stride, angle_stride, d, R)
+        q = _rotated(query + head[:, None] * q_stride_h, d[None, :], out_mask, cos[None, :], sin[None, :], R)
+        # Loaded ahead of the walk over the cache and used behind it: nothing waits for them.
+        new_mask = (d < K) & has_new
+        new_k = _rotated(key + row * key_stride_b + kv_head * key_stride_j, d, new_mask, cos, sin, R)
+        new_v = tl.load(value + row * value_stride_b + kv_head * value_stride_j + d, mask=new_mask, other=0.0)
+        slot = tl.load(cache_slots + row * cache_slot_stride).to(tl.int64)
+    else:
+        q = tl.load(query + head[:, None] * q_stride_h + d[None, :], mask=out_mask, other=0.0)
+    to_log2 = scale * LOG2_E
     top = tl.full([HEADS], float("-inf"), tl.float32)
     total = tl.zeros([HEADS], tl.float32)
     acc = tl.zeros([HEADS, DIMS], tl.float32)
-    if is_new:
-        used = tl.maximum(used, 1)
-        angles = cos_sin + tl.load(positions + row * position_stride).to(tl.int64) * angle_stride
-        d_HD = tl.broadcast_to(d[None, :], [HEADS, DIMS])
-        q = _rotated(query, head[:, None] * q_stride_h, angles, d_HD, out_mask, R)
-        if has_new:
-            in_head = d < K
-            new_k = _rotated(key, row * key_stride_b + kv_head * key_stride_j, angles, d, in_head, R)
-            new_v = tl.load(
-                value + row * value_stride_b + kv_head * value_stride_j + d, mask=in_head, other=0.0
-            )
-            slot = tl.load(cache_slots + row * cache_slot_stride).to(tl.int64)
-            k_at = k_cache + (slot // P * k_stride_n + slot % P * k_stride_p + kv_head * k_stride_j)
-            v_at = v_cache + (slot // P * v_stride_n + slot % P * v_stride_p + kv_head * v_stride_j)
-            tl.store(k_at + d, new_k, mask=in_head)
-            tl.store(v_at + d, new_v, mask=in_head)
-            top = tl.sum(q.to(tl.float32) * new_k.to(tl.float32)[None, :], 1) * to_log2
-            total = tl.full([HEADS], 1.0, tl.float32)
-            acc = tl.broadcast_to(new_v.to(tl.float32)[None, :], [HEADS, DIMS])
-    else:
-        q = tl.load(query + head[:, None] * q_stride_h + d[None, :], mask=out_mask, other=0.0)
     table = block_tables + row * table_stride_b
     for at in tl.range(begin, end, TILE, num_stages=STAGES):
         position = at + j
@@ -207,6 +172,18 @@ def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, spl
         acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
         top = new_top
 
+    if is_new:
+        k_at = k_cache + (slot // P * k_stride_n + slot % P * k_stride_p + kv_head * k_stride_j)
+        v_at = v_cache + (slot // P * v_stride_n + slot % P * v_stride_p + kv_head * v_stride_j)
+        tl.store(k_at + d, new_k, mask=new_mask)
+        tl.store(v_at + d, new_v, mask=new_mask)
+        score = tl.sum(q.to(tl.float32) * new_k.to(tl.float32)[None, :], 1) * to_log2
+        score = tl.where(has_new, score, float("-inf"))
+        new_top = tl.maximum(top, score)
+        weight, shrink = tl.exp2(score - new_top), tl.exp2(top - new_top)
+        total = total * shrink + weight
+        acc = acc * shrink[:, None] + weight[:, None] * new_v.to(tl.float32)[None, :]
+        top = new_top
     acc = acc / total[:, None]
     if split_out is None or used == 1:
         tl.store(out + here, acc.to(out.dtype.element_ty), mask=out_mask)
@@ -276,16 +253,9 @@ def launch(
         *q_BHK.stride()[:2], *k_cache.stride()[:3], *v_cache.stride()[:3], block_tables_BN.stride(0),
         **_of_new(new), G=group, K=head_dim, P=block_size, WINDOW=window, MIN_SPLIT=smallest, TILE=tile,
         HEADS=max(16, heads), GROUP=heads, DIMS=dims, SLOTS=slots, STAGES=stages,
-        ASKED=ASKED if new is not None and _askable(k_cache, v_cache) else 0,
         num_warps=WARPS, **overlap(out.device),
     )  # fmt: skip
     return out
-
-
-def _askable(k_cache: Tensor, v_cache: Tensor) -> bool:
-    """Whether a head of a token is whole units of a prefetch."""
-    whole = k_cache.shape[-1] * k_cache.element_size() % checks.VECTOR_BYTES == 0
-    return whole and checks.not_aligned(k_cache, v_cache) is None
 
 
 def _of_new(new: New | None) -> dict[str, Any]:
