@@ -17,15 +17,11 @@ import json
 import math
 import statistics
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
 import torch
 from torch import Tensor
-
-from fastkernels.kernels.decode_attention import splits as cutting
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK = 32, 8, 128, 16
 # Rows, context of each, bound of the context that the grid is made for.
@@ -143,15 +139,19 @@ def _links(rows: int, context: int, bound: int) -> list[tuple[Any, ...]]:
 
 def _triton(config: Config, links: list[tuple[Any, ...]]) -> tuple[float, list[Tensor]]:
     module = importlib.import_module("fastkernels.kernels.decode_attention.triton")
-    changed = {(module, "WARPS"): config.warps, (cutting, "TILE_BYTES"): config.tile_bytes}
-    changed |= dict.fromkeys(((cutting, "STAGES"), (cutting, "DEEP_STAGES")), config.stages)
+    changed = {"TILE_BYTES": config.tile_bytes, "WARPS": config.warps}
+    changed |= dict.fromkeys(("STAGES", "DEEP_STAGES"), config.stages)
     if config.splits is not None:
-        changed[cutting, "split_shape"] = lambda *_: config.splits
-    with ExitStack() as stack:
-        for (where, name), value in changed.items():
+        changed["split_shape"] = lambda *_: config.splits
+    before = {name: getattr(module, name) for name in changed}
+    try:
+        for name, value in changed.items():
             if value is not None:
-                stack.enter_context(mock.patch.object(where, name, value))
+                setattr(module, name, value)
         return _timed(module.decode_attention, links)
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
 
 
 def _flashinfer(links: list[tuple[Any, ...]]) -> tuple[float, list[Tensor]]:

@@ -9,7 +9,7 @@ from fastkernels import kernels
 from fastkernels.errors import KernelError
 from fastkernels.kernels import registered
 from fastkernels.kernels.plans import plan_scope
-from tests import rope_decode_case, rope_store_case
+from tests import rope_store_case
 from tests.attention_case import AttentionCase, attention_case
 
 pytestmark = [
@@ -321,51 +321,6 @@ def test_rope_store_kv_into_the_end_of_a_large_cache():
     found = (cache.flatten(0, 1)[args[7]] for cache in args[5:7])
     rope_store_case.same((query, *found), (*wanted, args[3]))
     assert args[5][-1].any()
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-@pytest.mark.parametrize("rows", [1, 8, 33, 300])
-@pytest.mark.parametrize("impl", registered["rope_decode_attention"].names)
-def test_rope_decode_attention(impl, rows, dtype):
-    lengths = [1 + 37 * row % 700 if row % 7 != 3 else 0 for row in range(rows)]
-    shapes = (
-        {"heads": (32, 8), "head_dim": 128, "rotated": 128},
-        {"head_dim": 40, "rotated": 24, "window": 50},
-    )
-    for shape in shapes:
-        args = rope_decode_case.make(lengths, dtype, device="cuda", **shape)
-        rope_decode_case.check(args, impl, units=2.0 if dtype == torch.float32 else 4.0)
-
-
-@pytest.mark.parametrize("rows", [1, 32, 256])
-def test_rope_decode_attention_behind_a_product(rows):
-    """Captured behind the product that its rows come from, which lets it begin early: replays agree bitwise
-    with one call after another."""
-    args = list(rope_decode_case.make([200 + row for row in range(rows)], torch.bfloat16, (32, 8), 128, 128,
-                                      device="cuda"))  # fmt: skip
-    x = torch.randn(rows, 1024, device="cuda", dtype=torch.bfloat16)
-    weight = torch.randn(48 * 128, 1024, device="cuda", dtype=torch.bfloat16) / 32
-    out = []
-
-    def chain() -> None:
-        packed = kernels.linear(x, weight).split([4096, 1024, 1024], dim=-1)
-        heads = (part.view(rows, -1, 128) for part in packed)
-        out.append(kernels.rope_decode_attention(*heads, *args[3:], impl="triton"))
-
-    graph = captured(chain)
-    found = []
-    for _ in range(20):
-        x.normal_()
-        graph.replay()
-        replayed = out[-1].clone(), args[5].clone(), args[6].clone()
-        torch.cuda.synchronize()
-        packed = kernels.linear(x, weight)
-        torch.cuda.synchronize()
-        heads = (part.view(rows, -1, 128) for part in packed.split([4096, 1024, 1024], dim=-1))
-        plain = kernels.rope_decode_attention(*heads, *args[3:], impl="triton")
-        found.append(torch.equal(replayed[0], plain))
-        found += [torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(replayed[1:], args[5:7])]
-    assert all(found)
 
 
 def test_store_kv_under_inductor():

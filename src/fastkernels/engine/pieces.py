@@ -4,9 +4,8 @@
 
 Modules that own a cache read the lengths of the step's rows, on the host too; all else that a forward does
 depends on the number of tokens alone. So a capture is cut at every call of such a module. What is captured
-may ask the ambient step for slots and whether it is a decode step, and for nothing else: a module that does
-is recorded no further, and such steps run eagerly. Padding has token 0 at position 0 and writes to the null
-block; owners never see it.
+may ask the ambient step for slots and for nothing else: a module that does is recorded no further, and such
+steps run eagerly. Padding has token 0 at position 0 and writes to the null block; owners never see it.
 
 T tokens of a step, padded · n tokens of it
 """
@@ -102,7 +101,6 @@ class StaticInputs:
     input_ids_T: Tensor
     positions_T: Tensor
     slots_GT: list[Tensor]
-    is_decode: ClassVar[bool] = False
     known: ClassVar[tuple[()]] = ()
 
     def take(self, input_ids_T: Tensor, positions_T: Tensor, slots_GT: list[Tensor]) -> None:

@@ -34,7 +34,6 @@ from fastkernels.kernels.prefill_attention import prefill_attention
 from fastkernels.kernels.resize_grid import resize_grid
 from fastkernels.kernels.rms_norm import add_rms_norm, rms_norm
 from fastkernels.kernels.rope import rope, rotary_table
-from fastkernels.kernels.rope_decode_attention import rope_decode_attention
 from fastkernels.kernels.rope_pairs import rope_pairs
 from fastkernels.kernels.rope_store_kv import rope_store_kv
 from fastkernels.kernels.sample import sample
@@ -85,7 +84,6 @@ __all__ = [
     "resize_grid",
     "rms_norm",
     "rope",
-    "rope_decode_attention",
     "rope_pairs",
     "rope_store_kv",
     "rotary_table",

@@ -40,11 +40,6 @@ class Step:
     )
     known: Sequence[tuple[Tensor, Tensor]] = ()  # of the tensors above, with their values on the host
 
-    @property
-    def is_decode(self) -> bool:
-        """Whether every row has one query token and a non-empty cache, or is padding."""
-        return self.max_query_len == 0
-
 
 _current: Step | None = None
 
@@ -104,7 +99,7 @@ def by_phase(
     """
     now = step()
     n, rows_B, starts_B1 = now.num_decodes, now.rows_B, now.query_starts_B1
-    if now.is_decode:
+    if now.max_query_len == 0:
         return update(*tokens, *others, rows_B)
     if n == 0:
         return chunk(*tokens, *others, rows_B, starts_B1, now.max_query_len)

@@ -76,18 +76,17 @@ class Fusion:
 def apart(model: nn.Module) -> Iterator[None]:
     """The modules of `model` call their parts one by one in the body."""
     fusing = [
-        (vars(module), name, fusion)
+        (vars(module), fusion)
         for module in model.modules()
-        for name, fusion in vars(module).items()
-        if isinstance(fusion, Fusion)
+        if isinstance(fusion := vars(module).get("fuses"), Fusion)
     ]
-    for attributes, name, _ in fusing:
-        attributes[name] = False
+    for attributes, _ in fusing:
+        attributes["fuses"] = False
     try:
         yield
     finally:
-        for attributes, name, fusion in fusing:
-            attributes[name] = fusion
+        for attributes, fusion in fusing:
+            attributes["fuses"] = fusion
 
 
 def add_and_norm(x_TD: Tensor, residual_TD: Tensor, norm: Any, fuses: Fusion | bool) -> tuple[Tensor, Tensor]:

@@ -6,8 +6,7 @@
     y = attention(q, k, v) Wo^T
 
 T tokens, D hidden, H query heads, J kv heads, K head size; scale 1/sqrt(K). Rounded to the dtype of x after
-each line. Rotating and storing are one kernel where both are the baseline's own, and in a decode step with
-attending as well; they round as their parts do.
+each line. Rotating and storing are one kernel where both are the baseline's own; it rounds as they do.
 Mirrors vllm.model_executor.models.llama.LlamaAttention, qwen2.Qwen2Attention (qkv_bias),
 qwen3.Qwen3Attention (qk_norm_eps) and the attention of jamba.JambaAttentionDecoderLayer (no rope).
 """
@@ -52,10 +51,8 @@ class CausalAttention(nn.Module):
         )
         self.attn = PagedAttention(num_heads, head_size, head_size**-0.5, num_kv_heads, window)
         self.o_proj = RowParallelLinear(num_heads * head_size, hidden_size)
-        turns = self.rotary_emb is not None
-        self.fuses_decode = turns and Fusion(self, "rotary_emb", "attn.store", "attn.decode")
         # What attends in self.attn is called either way.
-        self.fuses = turns and Fusion(self, "rotary_emb", "attn.store")
+        self.fuses = self.rotary_emb is not None and Fusion(self, "rotary_emb", "attn.store")
 
     def forward(self, positions: Tensor, hidden_states: Tensor) -> Tensor:
         """positions [T], hidden_states [T, D] -> [T, D]"""
@@ -63,41 +60,17 @@ class CausalAttention(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             q = self.q_norm(q.view(-1, self.num_heads, self.head_size)).flatten(1)
             k = self.k_norm(k.view(-1, self.num_kv_heads, self.head_size)).flatten(1)
-        if self.fuses_decode and not hidden_states.is_meta and step().is_decode:
-            return self.o_proj(self._decode(positions, q, k, v))
         if self.fuses and not hidden_states.is_meta:
             return self.o_proj(self.attn.attend(self._rotate_and_store(positions, q, k, v)))
         if self.rotary_emb is not None:
             q, k = self.rotary_emb(positions, q, k)
         return self.o_proj(self.attn(q, k, v))
 
-    def _decode(self, positions: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """What the rows attend to [T, H*K]; rotated keys, and values, are in the caches of self.attn then."""
-        assert self.rotary_emb is not None
-        now, attn = step(), self.attn
-        o_THK = kernels.rope_decode_attention(
-            *self._heads(q, k, v),
-            positions,
-            self.rotary_emb.cos_sin_PR,
-            attn.k_cache,
-            attn.v_cache,
-            now.slots_GT[attn.group],
-            now.seq_lens_B,
-            now.block_tables_GBN[attn.group],
-            attn.decode.scale,
-            attn.decode.window,
-            now.max_seq_len,
-        )
-        return o_THK.flatten(1)
-
     def _rotate_and_store(self, positions: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The rotated query [T, H, K]; rotated keys, and values, are in the caches of self.attn then."""
         assert self.rotary_emb is not None
+        q_THK, k_TJK, v_TJK = (x.view(x.shape[0], -1, self.head_size) for x in (q, k, v))
         pools = self.attn.k_cache, self.attn.v_cache
         slots_T = step().slots_GT[self.attn.group]
         table_PR = self.rotary_emb.cos_sin_PR
-        return kernels.rope_store_kv(positions, *self._heads(q, k, v), table_PR, *pools, slots_T)
-
-    def _heads(self, *packed: Tensor) -> tuple[Tensor, ...]:
-        """[T, heads * K] each -> [T, heads, K]"""
-        return tuple(x.view(x.shape[0], -1, self.head_size) for x in packed)
+        return kernels.rope_store_kv(positions, q_THK, k_TJK, v_TJK, table_PR, *pools, slots_T)

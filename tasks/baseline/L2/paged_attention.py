@@ -51,7 +51,7 @@ class PagedAttention(CacheOwner):
         num_decodes = now.num_decodes
         k_cache, v_cache = self.k_cache, self.v_cache
         tables_BM = now.block_tables_GBN[self.group]
-        if now.is_decode:
+        if now.max_query_len == 0:
             o_THK = self.decode(q_THK, k_cache, v_cache, now.seq_lens_B, tables_BM, now.max_seq_len)
         elif num_decodes == 0:
             o_THK = self.prefill(

@@ -8,7 +8,6 @@ import torch
 
 from fastkernels import kernels
 from fastkernels.kernels import counters
-from fastkernels.kernels.decode_attention import splits as cutting
 from fastkernels.kernels.policy import interpreting
 from tests.attention_case import attention_case
 from tests.unit.kernels.hopper import compiled
@@ -63,7 +62,7 @@ def many_splits(monkeypatch):
         pytest.skip("runs in test_interpreted.py")
     module = importlib.import_module("fastkernels.kernels.decode_attention.triton")
     monkeypatch.setattr(module, "multiprocessors", lambda device: 64)
-    monkeypatch.setattr(cutting, "LARGEST_TILE", 16)
+    monkeypatch.setattr(module, "LARGEST_TILE", 16)
     monkeypatch.setattr(counters, "_of_stream", {})
     return module
 
@@ -77,9 +76,9 @@ def untouched_or_zero() -> bool:
 def test_triton_split_rows(window, many_splits):
     """As many splits as on a GPU: rows shorter than a split, rows with empty splits, rows without keys."""
     case = attention_case([1] * 4, [1, 250, 0, 33], window=window)
-    cut = cutting.cut(4, 2, 250, 16 * 4, window or 0, 64)
-    assert cut.splits >= 5
-    assert cut.smallest == 16
+    splits, smallest = many_splits.split_shape(4, 2, window + 16 if window else 250, 16, 64)
+    assert splits >= 5
+    assert smallest == 16
     case.check(kernels.decode_attention(*case.decode_args, impl="triton"))
     # The host knows an upper bound only.
     longer = (*case.decode_args[:-1], 1000)
@@ -114,7 +113,7 @@ def test_triton_writes_short_rows_directly(many_splits, monkeypatch):
 
 def test_split_shape():
     """The grid by upper bounds, on 132 multiprocessors, with 8 key/value heads and tiles of 64 keys."""
-    shape = cutting.split_shape
+    shape = importlib.import_module("fastkernels.kernels.decode_attention.triton").split_shape
     assert shape(1, 8, 2048, 64, 132) == (32, 64)
     assert shape(8, 8, 8192, 64, 132) == (8, 64)
     assert shape(32, 8, 2048, 64, 132) == (4, 512)
@@ -128,48 +127,27 @@ def test_split_shape():
             assert rows * 8 * splits <= max(16 * 132, 8 * rows * -(-keys // 2048))
 
 
-def code_of_a_launch(count: int, is_new: bool):
-    """Of a split of `count`, over a cache alone or with a new key."""
+@pytest.mark.skipif(interpreting(), reason="the interpreter compiles nothing")
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("splits", [1, 4, 64])
+def test_code_for_hopper(splits):
+    """Nothing in local memory; the count is one thread's, released and acquired, between two barriers."""
     module = importlib.import_module("fastkernels.kernels.decode_attention.triton")
     types = {
-        **dict.fromkeys(("query", "k_cache", "v_cache", "out", "key", "value", "cos_sin"), "*bf16"),
-        **dict.fromkeys(("split_out", "split_lse"), "*fp32"), "scale": "fp32", "positions": "*i64",
-        **dict.fromkeys(("counters", "seq_lens", "block_tables"), "*i32"), "cache_slots": "*i64",
+        **dict.fromkeys(("query", "k_cache", "v_cache", "out"), "*bf16"), "scale": "fp32",
+        **dict.fromkeys(("split_out", "split_lse"), "*fp32"),
+        **dict.fromkeys(("counters", "seq_lens", "block_tables"), "*i32"),
     }  # fmt: skip
     constants = {"G": 4, "K": 128, "P": 16, "WINDOW": 0, "MIN_SPLIT": 64, "TILE": 64, "HEADS": 16, "GROUP": 4,
-                 "DIMS": 128, "SLOTS": min(count, 16), "STAGES": cutting.STAGES, "R": 128,
-                 "OVERLAPS": is_new}  # fmt: skip
-    if not is_new:
-        constants |= dict.fromkeys(("key", "value", "positions", "cos_sin", "cache_slots"))
-    if count == 1:
+                 "DIMS": 128, "SLOTS": min(splits, 16), "STAGES": module.STAGES}  # fmt: skip
+    if splits == 1:
         constants |= dict.fromkeys(("split_out", "split_lse", "counters"))
-    return compiled(module._attend, types, constants, {"num_warps": module.WARPS})
-
-
-@pytest.mark.skipif(interpreting(), reason="the interpreter compiles nothing")
-@pytest.mark.usefixtures("own_cache")
-def test_a_new_key_on_hopper():
-    """Nothing is read or written before the wait; as many programs fit on a multiprocessor as without it."""
-    made = code_of_a_launch(1, is_new=True)
-    before, _, after = made.asm["ptx"].partition("griddepcontrol.wait")
-    assert "ld.global" not in before
-    assert "st.global" not in before
-    assert "st.global" in after
-    assert ".local" not in after
-    assert cutting.RESIDENT * (made.metadata.shared + 1024) <= 228 * 1024
-
-
-@pytest.mark.skipif(interpreting(), reason="the interpreter compiles nothing")
-@pytest.mark.usefixtures("own_cache")
-@pytest.mark.parametrize("count", [1, 4, 64])
-def test_code_for_hopper(count):
-    """Nothing in local memory; the count is one thread's, released and acquired, between two barriers."""
-    made = code_of_a_launch(count, is_new=False)
+    made = compiled(module._attend, types, constants, {"num_warps": module.WARPS})
     code = made.asm["ptx"]
     assert ".local" not in code
-    assert cutting.RESIDENT * (made.metadata.shared + 1024) <= 228 * 1024
+    assert module.RESIDENT * (made.metadata.shared + 1024) <= 228 * 1024
     atomics = re.findall(r"atom[\w.:]*", code)
-    if count == 1:
+    if splits == 1:
         assert not atomics
         return
     assert atomics == ["atom.global.gpu.acq_rel.add.u32"]

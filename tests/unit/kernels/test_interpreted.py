@@ -13,7 +13,6 @@ PARTS = {
     "attention": [
         "test_kv_cache.py",
         "test_rope_store_kv.py",
-        "test_rope_decode_attention.py",
         "test_prefill_attention.py",
         "test_decode_attention.py",
         "test_dense_attention.py",

@@ -229,7 +229,6 @@ class PrefillAttention(Baseline):
 """,
 }
 BATCH = [1, 1, 6, 4], [9, 2, 6, 11]
-DECODE = [1, 1, 1], [9, 2, 6]
 
 
 def attention(overlay: Overlay, rotary: bool = True, **options) -> torch.nn.Module:
@@ -242,12 +241,12 @@ def attention(overlay: Overlay, rotary: bool = True, **options) -> torch.nn.Modu
     )
 
 
-def attended(module: torch.nn.Module, batch: tuple[list[int], list[int]] = BATCH) -> tuple[torch.Tensor, ...]:
+def attended(module: torch.nn.Module) -> tuple[torch.Tensor, ...]:
     """The output and both caches after one step."""
     pools = allocate(module, 40, 4, torch.float32, "cpu")
-    hidden = torch.randn(sum(batch[0]), 16, generator=torch.Generator().manual_seed(1))
-    with use_step(make_step(*batch, 4, 40, torch.Generator().manual_seed(0))), torch.inference_mode():
-        return module(make_positions(*batch), hidden), *pools.values()
+    hidden = torch.randn(sum(BATCH[0]), 16, generator=torch.Generator().manual_seed(1))
+    with use_step(make_step(*BATCH, 4, 40, torch.Generator().manual_seed(0))), torch.inference_mode():
+        return module(make_positions(*BATCH), hidden), *pools.values()
 
 
 @pytest.fixture
@@ -268,52 +267,6 @@ def test_rotating_and_storing(options: dict, fused_calls: list[int]) -> None:
     assert module.fuses
     assert len(fused_calls) == 1
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
-
-
-@pytest.fixture
-def decode_calls(monkeypatch) -> list[int]:
-    called, fused = [], kernels.rope_decode_attention
-    monkeypatch.setattr(kernels, "rope_decode_attention", lambda *args: called.append(1) or fused(*args))
-    return called
-
-
-@pytest.mark.parametrize("options", [{}, {"qk_norm_eps": None, "qkv_bias": True, "window": 5}])
-def test_a_decode_step_attends_in_the_same_kernel(options: dict, decode_calls: list[int]) -> None:
-    module = attention(Overlay.over_baseline(), **options)
-    attended(module)
-    assert not decode_calls, "a step with prefill rows"
-    found = attended(module, DECODE)
-    assert len(decode_calls) == 1
-    with apart(module):
-        assert not module.fuses_decode
-        wanted = attended(module, DECODE)
-    assert module.fuses_decode
-    assert len(decode_calls) == 1
-    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
-
-
-@pytest.mark.parametrize("part", ["rotary_emb", "attn.store", "attn.decode"])
-def test_a_part_that_is_hooked_runs_in_a_decode_step(part: str, decode_calls: list[int]) -> None:
-    module, ran = attention(Overlay.over_baseline()), []
-    handle = module.get_submodule(part).register_forward_hook(lambda *_: ran.append(1))
-    attended(module, DECODE)
-    assert ran
-    assert not decode_calls
-    handle.remove()
-    attended(module, DECODE)
-    assert len(decode_calls) == 1
-
-
-@pytest.mark.parametrize("file", ATTENTION)
-def test_a_candidate_in_a_decode_step_runs(file: str, tmp_path: Path, decode_calls: list[int]) -> None:
-    path = tmp_path / file
-    path.parent.mkdir(parents=True)
-    path.write_text(ATTENTION[file])
-    theirs = attended(attention(Overlay.over_baseline([tmp_path])), DECODE)
-    prefills = file == "L1/prefill_attention.py"
-    assert len(decode_calls) == prefills, "what is not called in such a step changes nothing"
-    ours = attended(attention(Overlay.over_baseline()), DECODE)
-    assert torch.allclose(ours[0], theirs[0]) == prefills
 
 
 @pytest.mark.parametrize("file", ATTENTION)

@@ -17,8 +17,6 @@ not depend on who that was, and sets the counter back to 0 for the next launch.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import torch
 import triton
 import triton.language as tl
@@ -26,17 +24,21 @@ from torch import Tensor
 
 from fastkernels.kernels.arrival import is_last
 from fastkernels.kernels.counters import zeroed
-from fastkernels.kernels.decode_attention.splits import cut
 from fastkernels.kernels.kv_cache import limits
 from fastkernels.kernels.launch import multiprocessors
 from fastkernels.kernels.overlap import follow, overlap
 
+TILE_BYTES = 16384  # of K, and of V, in one step of the loop: four programs fit on an SM, 128 KiB in flight
+LARGEST_TILE = 128
+STAGES = 3
+DEEP_STAGES = 5  # where few programs fill a multiprocessor and each walks a whole row
 WARPS = 4
 COMBINED = 8192  # elements of partial results in one step of the combination: 64 registers a thread at most
-STRIDES = (
-    "key_stride_b", "key_stride_j", "value_stride_b", "value_stride_j", "position_stride", "angle_stride",
-    "cache_slot_stride",
-)  # fmt: skip
+MAX_SPLITS = 64
+RESIDENT = 4  # programs that fit on a multiprocessor: 125 registers a thread, 38 KiB of shared memory (sm_90)
+FULL = 0.9  # of what fits: 64 rows of 8 key/value heads
+LAUNCHED = 16  # programs of a launch for each multiprocessor where splits only even out rows
+LONGEST_SPLIT = 2048  # keys that one program walks, tile after tile: what may be left to it at the end
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -45,14 +47,15 @@ def unsupported(kernel: str, q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, *_
 
 
 @triton.jit
-def _split_bounds(first, end, split, splits, MIN_SPLIT: tl.constexpr, TILE: tl.constexpr):
-    """Of keys [first, end): those of a split, begin .. (none if begin >= end), number of splits in use."""
+def _split_bounds(seq_len, split, splits, MIN_SPLIT: tl.constexpr, WINDOW: tl.constexpr, TILE: tl.constexpr):
+    """First visible key, keys [begin, end) of a split (none if begin >= end), number of splits in use."""
+    first = tl.maximum(seq_len - WINDOW, 0) if WINDOW > 0 else 0
     start = first // TILE * TILE
     # Whole tiles, at least MIN_SPLIT keys: a short row needs no combination, a long one uses all splits.
-    size = tl.cdiv(tl.cdiv(end - start, splits), TILE) * TILE
+    size = tl.cdiv(tl.cdiv(seq_len - start, splits), TILE) * TILE
     size = tl.maximum(size, MIN_SPLIT)
     begin = start + split * size
-    return begin, tl.minimum(begin + size, end), tl.cdiv(end - start, size)
+    return first, begin, tl.minimum(begin + size, seq_len), tl.cdiv(seq_len - start, size)
 
 
 @triton.jit
@@ -85,31 +88,11 @@ def _combine(out, split_out, split_lse, used,
     tl.store(out + g[:, None] * K + d[None, :], o, mask=out_mask)
 
 
-@triton.jit
-def _angles(positions, cos_sin, row, position_stride, angle_stride, d, R: tl.constexpr):
-    """Cosine and sine of each element of a head at the row's position: 1 and 0 behind the first R."""
-    half: tl.constexpr = R // 2
-    at = cos_sin + tl.load(positions + row * position_stride).to(tl.int64) * angle_stride + d % half
-    cos = tl.load(at, mask=d < R, other=1.0).to(tl.float32)
-    sin = tl.load(at + half, mask=d < R, other=0.0).to(tl.float32)
-    return cos, tl.where(d < half, -sin, sin)
-
-
-@triton.jit
-def _rotated(x, d, mask, cos, sin, R: tl.constexpr):
-    """Elements d of the heads at `x`, rotated. Rounded to the dtype of x."""
-    own = tl.load(x + d, mask=mask, other=0.0)
-    other = tl.where(d < R // 2, d + R // 2, d - R // 2)
-    partner = tl.load(x + other, mask=mask & (d < R), other=0.0)
-    return (own.to(tl.float32) * cos + partner.to(tl.float32) * sin).to(own.dtype)
-
-
 @triton.jit(do_not_specialize=["table_stride_b"])
 def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, split_lse, counters, scale,
             q_stride_b, q_stride_h, k_stride_n, k_stride_p, k_stride_j, v_stride_n, v_stride_p, v_stride_j,
-            table_stride_b, key, value, positions, cos_sin, cache_slots, key_stride_b, key_stride_j,
-            value_stride_b, value_stride_j, position_stride, angle_stride, cache_slot_stride,
-            G: tl.constexpr, K: tl.constexpr, P: tl.constexpr, WINDOW: tl.constexpr, R: tl.constexpr,
+            table_stride_b,
+            G: tl.constexpr, K: tl.constexpr, P: tl.constexpr, WINDOW: tl.constexpr,
             MIN_SPLIT: tl.constexpr, TILE: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr,
             DIMS: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr,
             OVERLAPS: tl.constexpr):  # fmt: skip
@@ -118,43 +101,26 @@ def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, spl
     # splits of all rows come first: programs that find no keys then hold up nobody.
     kv_head, row, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     seq_len = tl.load(seq_lens + row)
-    first = tl.maximum(seq_len - WINDOW, 0) if WINDOW > 0 else 0
-    # A new key is in no cache yet: the first split has it, beside its cached ones.
-    is_new: tl.constexpr = key is not None
-    cached = seq_len - 1 if is_new else seq_len
-    begin, end, used = _split_bounds(first, cached, split, tl.num_programs(2), MIN_SPLIT, TILE)
-    if is_new:  # a window may hold the new key alone; of a tile without a key in it softmax is NaN
-        end, used = tl.where(cached > first, end, begin), tl.maximum(used, 1)
+    first, begin, end, used = _split_bounds(seq_len, split, tl.num_programs(2), MIN_SPLIT, WINDOW, TILE)
     g, d, j = tl.arange(0, HEADS), tl.arange(0, DIMS), tl.arange(0, TILE)
     head = kv_head * G + g
     out_mask = (g < G)[:, None] & (d < K)[None, :]
     group = row * tl.num_programs(0) + kv_head
     out += group * G * K
     here = g[:, None] * K + d[None, :]
-    has_new = is_new and (split == 0) & (seq_len > 0)
-    if begin >= end and not has_new:
+    if begin >= end:
         if split == 0:
             tl.store(out + here, tl.zeros([HEADS, DIMS], out.dtype.element_ty), mask=out_mask)
         return
 
-    query += row * q_stride_b
-    if is_new:
-        cos, sin = _angles(positions, cos_sin, row, position_stride, angle_stride, d, R)
-        q = _rotated(query + head[:, None] * q_stride_h, d[None, :], out_mask, cos[None, :], sin[None, :], R)
-        # Loaded ahead of the walk over the cache and used behind it: nothing waits for them.
-        new_mask = (d < K) & has_new
-        new_k = _rotated(key + row * key_stride_b + kv_head * key_stride_j, d, new_mask, cos, sin, R)
-        new_v = tl.load(value + row * value_stride_b + kv_head * value_stride_j + d, mask=new_mask, other=0.0)
-        slot = tl.load(cache_slots + row * cache_slot_stride).to(tl.int64)
-    else:
-        q = tl.load(query + head[:, None] * q_stride_h + d[None, :], mask=out_mask, other=0.0)
+    q = tl.load(query + row * q_stride_b + head[:, None] * q_stride_h + d[None, :], mask=out_mask, other=0.0)
     to_log2 = scale * LOG2_E
     top = tl.full([HEADS], float("-inf"), tl.float32)
     total = tl.zeros([HEADS], tl.float32)
     acc = tl.zeros([HEADS, DIMS], tl.float32)
     table = block_tables + row * table_stride_b
-    for at in tl.range(begin, end, TILE, num_stages=STAGES):
-        position = at + j
+    for key in tl.range(begin, end, TILE, num_stages=STAGES):
+        position = key + j
         seen = (position >= first) & (position < end)
         block = tl.load(table + position // P, mask=seen, other=0).to(tl.int64)
         offset = position % P
@@ -172,18 +138,6 @@ def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, spl
         acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
         top = new_top
 
-    if is_new:
-        k_at = k_cache + (slot // P * k_stride_n + slot % P * k_stride_p + kv_head * k_stride_j)
-        v_at = v_cache + (slot // P * v_stride_n + slot % P * v_stride_p + kv_head * v_stride_j)
-        tl.store(k_at + d, new_k, mask=new_mask)
-        tl.store(v_at + d, new_v, mask=new_mask)
-        score = tl.sum(q.to(tl.float32) * new_k.to(tl.float32)[None, :], 1) * to_log2
-        score = tl.where(has_new, score, float("-inf"))
-        new_top = tl.maximum(top, score)
-        weight, shrink = tl.exp2(score - new_top), tl.exp2(top - new_top)
-        total = total * shrink + weight
-        acc = acc * shrink[:, None] + weight[:, None] * new_v.to(tl.float32)[None, :]
-        top = new_top
     acc = acc / total[:, None]
     if split_out is None or used == 1:
         tl.store(out + here, acc.to(out.dtype.element_ty), mask=out_mask)
@@ -197,14 +151,27 @@ def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, spl
             _combine(out, split_out, split_lse, used, G, K, GROUP, DIMS, SLOTS)
 
 
-class New(NamedTuple):
-    """The rows' own keys and values, neither rotated nor in the cache yet, and their table and places."""
+def _fill(programs: int, num_sms: int) -> bool:
+    """Whether about as many programs as fit are there without splits."""
+    return programs >= FULL * RESIDENT * num_sms
 
-    key_BJK: Tensor
-    value_BJK: Tensor
-    positions_B: Tensor
-    cos_sin_MR: Tensor
-    slots_B: Tensor
+
+def split_shape(rows: int, num_kv_heads: int, max_keys: int, tile: int, num_sms: int) -> tuple[int, int]:
+    """(splits of a row at most, keys of a split at least) for a device of `num_sms` multiprocessors.
+
+    Few rows: one wave of resident programs, down to one tile each. Rows that occupy every multiprocessor by
+    themselves: splits only even out rows of different lengths, so they are long. Rows that fill them: none
+    has more than LONGEST_SPLIT keys, and a row without splits takes a tenth less time than one that may have
+    some.
+    """
+    programs = rows * num_kv_heads
+    if programs < num_sms:
+        smallest, wanted = tile, RESIDENT * num_sms // programs
+    elif _fill(programs, num_sms):
+        smallest, wanted = 8 * tile, triton.cdiv(max_keys, LONGEST_SPLIT)
+    else:
+        smallest, wanted = 8 * tile, LAUNCHED * num_sms // programs
+    return max(1, min(wanted, MAX_SPLITS, triton.cdiv(max_keys, smallest))), smallest
 
 
 def decode_attention(
@@ -217,29 +184,17 @@ def decode_attention(
     window: int,
     max_seq_len: int,
 ) -> Tensor:
-    return launch(q_BHK, k_cache, v_cache, seq_lens_B, block_tables_BN, scale, window, max_seq_len, None)
-
-
-def launch(
-    q_BHK: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    seq_lens_B: Tensor,
-    block_tables_BN: Tensor,
-    scale: float,
-    window: int,
-    max_seq_len: int,
-    new: New | None,
-) -> Tensor:
-    """decode_attention; with `new`, of queries that are to be rotated over keys of which the last is new."""
     batch, num_heads, head_dim = q_BHK.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
     out = torch.empty((batch, num_heads, head_dim), dtype=q_BHK.dtype, device=q_BHK.device)
     if batch == 0:
         return out
     group, dims = num_heads // num_kv_heads, max(16, triton.next_power_of_2(head_dim))
-    key_bytes, processors = dims * k_cache.element_size(), multiprocessors(q_BHK.device)
-    tile, splits, smallest, stages = cut(batch, num_kv_heads, max_seq_len, key_bytes, window, processors)
+    tile = min(LARGEST_TILE, TILE_BYTES // (dims * k_cache.element_size()))
+    longest = min(max_seq_len, window + tile) if window else max_seq_len
+    num_sms = multiprocessors(q_BHK.device)
+    splits, min_split = split_shape(batch, num_kv_heads, longest, tile, num_sms)
+    stages = DEEP_STAGES if splits == 1 and not _fill(batch * num_kv_heads, num_sms) else STAGES
     split_out = split_lse = counters = None
     if splits > 1:
         parts = (batch, num_kv_heads, splits, group)
@@ -251,21 +206,8 @@ def launch(
     _attend[(num_kv_heads, batch, splits)](
         q_BHK, k_cache, v_cache, seq_lens_B, block_tables_BN, out, split_out, split_lse, counters, scale,
         *q_BHK.stride()[:2], *k_cache.stride()[:3], *v_cache.stride()[:3], block_tables_BN.stride(0),
-        **_of_new(new), G=group, K=head_dim, P=block_size, WINDOW=window, MIN_SPLIT=smallest, TILE=tile,
+        G=group, K=head_dim, P=block_size, WINDOW=window, MIN_SPLIT=min_split, TILE=tile,
         HEADS=max(16, heads), GROUP=heads, DIMS=dims, SLOTS=slots, STAGES=stages,
         num_warps=WARPS, **overlap(out.device),
     )  # fmt: skip
     return out
-
-
-def _of_new(new: New | None) -> dict[str, Any]:
-    if new is None:
-        tensors = dict.fromkeys(("key", "value", "positions", "cos_sin", "cache_slots"))
-        return {**tensors, **dict.fromkeys(STRIDES, 0), "R": 0}
-    key, value = new.key_BJK.stride()[:2], new.value_BJK.stride()[:2]
-    rows = (x.stride(0) for x in (new.positions_B, new.cos_sin_MR, new.slots_B))
-    return {
-        "key": new.key_BJK, "value": new.value_BJK, "positions": new.positions_B, "cos_sin": new.cos_sin_MR,
-        "cache_slots": new.slots_B, **dict(zip(STRIDES, (*key, *value, *rows), strict=True)),
-        "R": new.cos_sin_MR.shape[-1],
-    }  # fmt: skip
