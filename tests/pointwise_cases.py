@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,16 +23,21 @@ Arguments = tuple[Any, ...]
 # compute in float32 and round at most twice (half a unit each); float32 kernels compute exp and sums in
 # float32 itself, one unit each.
 FLOOR = {torch.float16: 1.0, torch.bfloat16: 1.0, torch.float32: 2.0}
+# The same where nothing is rounded to the inputs' 16 bits, which would cost a row a fifth of a unit. A sum in
+# float32 loses far less; tensor cores cut off instead of rounding, so that a long one of theirs loses most.
+UNROUNDED_FLOOR = 1 / 16
 
 
 @dataclass(frozen=True)
 class KernelCase:
-    """One call: `make(dtype)` draws arguments on CPU, `answer(*args)` gives the exact outputs in float64."""
+    """One call: `make(dtype)` draws arguments on CPU, `answer(*args)` gives the exact outputs in float64.
+    widens: 16-bit inputs have float32 outputs."""
 
     kernel: str
     name: str
     make: Callable[[torch.dtype], Arguments]
     answer: Callable[..., tuple[Tensor, ...]]
+    widens: bool = False
 
     def __str__(self) -> str:
         return f"{self.kernel}-{self.name}"
@@ -79,12 +84,14 @@ def check(case: KernelCase, dtype: torch.dtype, impl: str, device: str = "cpu") 
     references = run(case.kernel, args, "reference")
     with poisoned():
         outputs = run(case.kernel, args, impl)
+    wanted = torch.promote_types(dtype, torch.float32) if case.widens else dtype
+    floor = FLOOR.get(dtype, 4.0) if wanted == dtype else UNROUNDED_FLOOR
     assert len(outputs) == len(exact)
     for out, reference, expected in zip(outputs, references, exact, strict=True):
         assert out.shape == expected.shape
-        assert out.dtype == dtype
+        assert out.dtype == wanted
         assert out.is_contiguous()
-        limit = max(2 * worst_row_error(reference, expected), FLOOR.get(dtype, 4.0) * torch.finfo(dtype).eps)
+        limit = max(2 * worst_row_error(reference, expected), floor * torch.finfo(dtype).eps)
         error = worst_row_error(out, expected)
         assert error <= limit, f"{case} {impl} {dtype}: {error:.3g} above {limit:.3g}"
         owned = [a.untyped_storage().data_ptr() for a in args if isinstance(a, Tensor) and a.numel()]
@@ -424,6 +431,14 @@ def linear_cases(shapes: list[tuple[int, int, int]]) -> list[KernelCase]:
         KernelCase("linear", "columns", columns, answer),
         KernelCase("linear", "two-strides", two_strides, answer),
     ]
+
+
+def linear_float32_cases(
+    shapes: list[tuple[int, int, int]], rows_of_strides: bool = True
+) -> list[KernelCase]:
+    """Those of linear; rows_of_strides: also several rows that lie apart."""
+    cases = linear_cases(shapes)[: None if rows_of_strides else 2 * len(shapes)]
+    return [replace(case, kernel="linear_float32", widens=True) for case in cases]
 
 
 def linear_glu_cases(shapes: list[tuple[int, int, int]], two_strides: bool = True) -> list[KernelCase]:

@@ -200,6 +200,31 @@ def test_bad_candidates_are_invalid(tmp_path, name, says):
         assert says in done.stdout
 
 
+def test_tokens_that_are_made_when_they_are_asked_for_are_no_win(tmp_path):
+    _, report = evaluate(tmp_path, *QUICK, "--candidates", str(CANDIDATES / "late_tokens"))
+    (model,) = report["models"]
+    assert model["valid"]
+    assert model["workloads"][0]["latency_ratio"] < 2, "it would be hundreds"
+
+
+def test_one_workload_that_is_guessed_makes_all_invalid(tmp_path):
+    """Its single audited answer is one of dozens: by the mean alone it would be valid."""
+    done, report = evaluate(tmp_path, *QUICK, "--candidates", str(CANDIDATES / "guesses_alone"))
+    assert done.returncode == 1, done.stderr
+    (model,) = report["models"]
+    assert model["correctness"] > 0.9
+    assert not model["valid"]
+    assert any("single-request: its answers in a timed round are wrong" in note for note in model["notes"])
+
+
+def test_a_candidate_that_sets_the_whole_process_is_invalid(tmp_path):
+    done, report = evaluate(tmp_path, *QUICK, "--candidates", str(CANDIDATES / "more_threads"))
+    assert done.returncode == 1, done.stderr
+    (model,) = report["models"]
+    assert not model["valid"]
+    assert "TAMPERED(global-state): torch's number of threads is 4, not 1" in model["failure"]["message"]
+
+
 def test_a_candidate_that_the_model_never_uses_is_said_to_be_unused(tmp_path):
     folder = tmp_path / "unused" / "L1"
     folder.mkdir(parents=True)

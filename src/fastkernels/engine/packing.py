@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fastkernels.engine.cache import Ints, TableDiff
@@ -30,6 +31,8 @@ class Extent:
     num_uploaded: int
     max_query_len: int  # of prefill rows
     max_seq_len: int  # an upper bound where the step is padded
+    query_starts_B1: Tensor  # int32, on the host
+    seq_lens_B: Tensor  # int32, on the host
 
 
 def pack(plan: Plan, shapes: RowShapes | None = None) -> tuple[Packet, Extent]:
@@ -59,6 +62,8 @@ def pack(plan: Plan, shapes: RowShapes | None = None) -> tuple[Packet, Extent]:
         num_uploaded=sum(len(a.tokens) for a in plan.admitted),
         max_query_len=int(prefills.max(initial=0)),
         max_seq_len=int(ends_B.max(initial=0)),
+        query_starts_B1=torch.from_numpy(starts_B1.astype(np.int32)),
+        seq_lens_B=torch.from_numpy(ends_B.astype(np.int32)),
     )
 
 

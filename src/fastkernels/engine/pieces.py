@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -101,6 +101,7 @@ class StaticInputs:
     input_ids_T: Tensor
     positions_T: Tensor
     slots_GT: list[Tensor]
+    known: ClassVar[tuple[()]] = ()
 
     def take(self, input_ids_T: Tensor, positions_T: Tensor, slots_GT: list[Tensor]) -> None:
         mine = (self.input_ids_T, self.positions_T, *self.slots_GT)

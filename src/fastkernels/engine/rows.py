@@ -95,6 +95,10 @@ class DeviceRows:
             max_query_len=extent.max_query_len,
             max_seq_len=extent.max_seq_len,
             begun_A=begun_A,
+            known=(
+                (sections["query_starts"], extent.query_starts_B1),
+                (sections["seq_lens"], extent.seq_lens_B),
+            ),
         )
         ids_T = self.tokens_RL[row_of_T, positions_T].long()
         is_every = len(rows_S) == extent.num_tokens

@@ -15,10 +15,15 @@ For a right sampler every u is uniform whatever the logits, so draws from differ
 chi-square test. Two orders are tested: by falling probability (a sampler that is too sharp, too flat or
 greedy) and by id (one that prefers a part of the vocabulary). All in float64; the draws themselves never
 decide by one sample.
+
+Numbers made of the logits look as even as drawn ones, as long as the logits are others each time. So some
+calls change the seeds alone, and some the positions: whoever does not look at them draws the same again and
+again.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -27,8 +32,12 @@ from torch import Tensor
 
 from fastkernels.judge.compare import Comparison
 from fastkernels.judge.verdict import Verdict
+from fastkernels.records import TensorSpec
 
 _ARGUMENTS = ("logits", "temperature", "top_k", "top_p")
+_CHANCE = ("seeds", "positions")  # what a draw must depend on besides
+_LEAST_VALUES = 1024  # of seeds or positions: in a case that holds them fixed, equal draws are right
+_LEAST_CALLS = 16
 BINS = 16
 MIN_PER_BIN = 5  # the chi-square approximation needs this many expected draws in each bin
 ENOUGH = 512  # draws of a trial: by then one id for all rows, or always the likeliest, is seen
@@ -41,6 +50,16 @@ def arguments(inputs: Mapping[str, Tensor]) -> tuple[Tensor | None, ...]:
     """The arguments of `SamplerJudge.check` behind the ids, from a trial's inputs by name."""
     given = {_plain(name): value for name, value in inputs.items() if name.startswith("arg.")}
     return tuple(given.get(name) for name in _ARGUMENTS)
+
+
+def calls_that_change(specs: Mapping[str, TensorSpec]) -> dict[str, int]:
+    """Which inputs of a sampler are to change alone, each in how many calls: enough for `verdict`, and for
+    draws that repeat to be seen."""
+    return {
+        name: max(_LEAST_CALLS, math.ceil(BINS * MIN_PER_BIN / max(1, math.prod(spec.shape))))
+        for name, spec in specs.items()
+        if name.startswith("arg.") and _plain(name) in _CHANCE and spec.high - spec.low >= _LEAST_VALUES
+    }
 
 
 def _plain(name: str) -> str:

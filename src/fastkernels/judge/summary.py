@@ -15,8 +15,11 @@ from fastkernels.records import KernelReport, KernelRow, KernelSummary, primary
 _ONE_QUESTION = ("device", "contract", "size", "self_test", "providers", "golden")
 
 
-def summarize(rows: Sequence[KernelRow], wall_s: float, measuring_s: float) -> KernelSummary:
-    """`measuring_s` of the `wall_s` were spent in trials."""
+def summarize(
+    rows: Sequence[KernelRow], wall_s: float, measuring_s: float, looking_s: float = 0.0
+) -> KernelSummary:
+    """`measuring_s` of the `wall_s` were spent in trials, `looking_s` on what the rows' calls launch and how
+    they compile."""
     contract = primary(row.contract for row in rows)
     timed = [(r.speedup, r.calls) for r in rows if r.speedup is not None and r.contract == contract]
     others = sum(r.speedup is not None and r.contract != contract for r in rows)
@@ -33,6 +36,7 @@ def summarize(rows: Sequence[KernelRow], wall_s: float, measuring_s: float) -> K
         other_contracts=others,
         wall_s=wall_s,
         measuring_share=min(1.0, measuring_s / wall_s) if wall_s else 0.0,
+        looking_share=min(1.0, looking_s / wall_s) if wall_s else 0.0,
     )
 
 
@@ -62,6 +66,7 @@ def merge(reports: Sequence[KernelReport]) -> KernelReport:
                 rows,
                 sum(s.wall_s for s in summaries),
                 sum(s.wall_s * s.measuring_share for s in summaries),
+                sum(s.wall_s * s.looking_share for s in summaries),
             ),
             "complete": all(report.complete for report in reports),
         }

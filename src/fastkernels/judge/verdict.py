@@ -114,6 +114,12 @@ class Verdict(Record):
     def failed(cls, status: Status, failure: Failure, kind: str | None = None) -> Verdict:
         return cls(status=status, kind=kind, failure=failure)
 
+    def explained(self, where: str) -> Verdict:
+        """The same failure, with where it showed."""
+        assert self.failure is not None
+        failure = self.failure.model_copy(update={"message": f"{self.failure.message}, {where}"})
+        return self.model_copy(update={"failure": failure})
+
     @property
     def label(self) -> str:
         """`PASSED`, `WRONG(value)`: what tables and JSON show."""

@@ -24,6 +24,7 @@ from fastkernels.kernels.kv_cache import store_kv
 from fastkernels.kernels.layer_norm import add_layer_norm, layer_norm
 from fastkernels.kernels.linear import linear
 from fastkernels.kernels.linear_activation import linear_activation
+from fastkernels.kernels.linear_float32 import linear_float32
 from fastkernels.kernels.linear_glu import linear_glu
 from fastkernels.kernels.log_mel import log_mel, mel_filters
 from fastkernels.kernels.max_pool2d import max_pool2d
@@ -68,6 +69,7 @@ __all__ = [
     "layer_norm",
     "linear",
     "linear_activation",
+    "linear_float32",
     "linear_glu",
     "log_mel",
     "max_pool2d",

@@ -8,6 +8,9 @@ scope.
 A plan is what depends on the lengths and block tables but not on queries, keys or values: FlashInfer's work
 partition, gather indices, masks. Without a scope every call plans anew.
 
+A plan that is made on the host reads lengths there: `on_host` gives what the scope was told of them, and
+otherwise waits for the device.
+
 Plans are keyed by the storage of the tensors that they were made from (a layer may slice the step's tensors
 anew), their version where torch counts one, and static arguments; the scope holds these tensors, so an
 address cannot be used again while its plan lives. A scope therefore must not outlive a change that torch
@@ -35,20 +38,22 @@ class _Scope:
     frozen: bool
     plans: dict[Hashable, tuple[Any, Sequence[Tensor]]] = field(default_factory=dict)
     leases: list[Callable[[], None]] = field(default_factory=list)
+    known: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # on the device, and on the host
 
 
 _current: _Scope | None = None
 
 
 @contextmanager
-def plan_scope(*, frozen: bool = False) -> Iterator[None]:
-    """Keep plans for the body; a scope inside a frozen scope is that scope."""
+def plan_scope(*, frozen: bool = False, known: Sequence[tuple[Tensor, Tensor]] = ()) -> Iterator[None]:
+    """Keep plans for the body; a scope inside a frozen scope is that scope. known: tensors of the device, one
+    dimension each, with their values on the host."""
     global _current
     previous = _current
     if previous is not None and previous.frozen:
         yield
         return
-    _current = scope = _Scope(frozen)
+    _current = scope = _Scope(frozen, known=list(known))
     try:
         yield
     finally:
@@ -84,13 +89,35 @@ def is_planned(name: str, tensors: Sequence[Tensor], static: Hashable) -> bool:
     return _current is not None and _current.frozen and _key(name, tensors, static) in _current.plans
 
 
-def lease(pool: list[Plan], make: Callable[[], Plan]) -> Plan:
-    """An object that only one plan may use at a time, from `pool` or new; it returns there when the scope
-    ends.
+def on_host(tensor_N: Tensor) -> Tensor:
+    """Its values: without waiting for the device where the scope knows them, of a tensor or a slice of it."""
+    for device_M, host_M in _current.known if _current is not None else ():
+        first = (tensor_N.data_ptr() - device_M.data_ptr()) // device_M.element_size()
+        same = tensor_N.dtype == device_M.dtype and tensor_N.device == device_M.device
+        if same and tensor_N.is_contiguous() and 0 <= first <= len(device_M) - len(tensor_N):
+            return host_M[first : first + len(tensor_N)]
+    return tensor_N.cpu()
+
+
+def know(made_N: Tensor, of_M: Tensor, change: Callable[[Tensor], Tensor]) -> None:
+    """`made_N` is `change` of `of_M`: known on the host where that is."""
+    if _current is not None and any(of_M is device_M for device_M, _ in _current.known):
+        _current.known.append((made_N, change(on_host(of_M))))
+
+
+def lease(
+    pool: list[Plan], make: Callable[[], Plan], is_free: Callable[[Plan], bool] = lambda _: True
+) -> Plan:
+    """An object that only one plan may use at a time, a free one of `pool` or new; it returns there when the
+    scope ends.
 
     Without a scope it returns at once: the plan is used by the current call only.
     """
-    taken = pool.pop() if pool else make()
+    taken = next((one for one in pool if is_free(one)), None)
+    if taken is None:
+        taken = make()
+    else:
+        pool.remove(taken)
     if _current is None:
         pool.append(taken)
     else:

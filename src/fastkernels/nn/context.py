@@ -38,6 +38,7 @@ class Step:
     begun_A: Tensor | None = (
         None  # int64 [A], rows_B of those with a source that begin in this step; None: none
     )
+    known: Sequence[tuple[Tensor, Tensor]] = ()  # of the tensors above, with their values on the host
 
 
 _current: Step | None = None
@@ -58,7 +59,7 @@ def use_step(new: Step | None) -> Iterator[None]:
     global _current
     previous, _current = _current, new
     try:
-        with plans.plan_scope():
+        with plans.plan_scope(known=() if new is None else new.known):
             yield
     finally:
         _current = previous
@@ -71,8 +72,14 @@ def prefill_starts(query_starts_B1: Tensor, num_decodes: int) -> Tensor:
     they get.
     """
 
+    def from_prefills(starts_B1: Tensor) -> Tensor:
+        return starts_B1[num_decodes:] - num_decodes
+
     def make() -> Tensor:
-        return query_starts_B1[num_decodes:] - num_decodes
+        made = from_prefills(query_starts_B1)
+        if not torch.compiler.is_compiling():
+            plans.know(made, query_starts_B1, from_prefills)
+        return made
 
     if torch.compiler.is_compiling():
         return make()

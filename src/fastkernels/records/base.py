@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 DType = Literal["float64", "float32", "bfloat16", "float16", "int64", "int32", "bool"]
 Size = Literal["tiny", "full"]
@@ -23,6 +24,20 @@ UNSTABLE_HALF_WIDTH = 0.05  # an interval wider than 5 % to one side: no number 
 # differed by less. A single eager call has no chain in which places and code average out: its self-tests read
 # 0.94 to 1.08 (docs/measured.md).
 LEAST_NOISE: dict[Contract, float] = {"graph": 0.01, "host": 0.01, "eager": 0.08}
+
+
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """Without colours, and with other control characters as `\\x1b`: on a terminal they could write over what
+    stands above."""
+    plain = _COLOURS.sub("", text.replace("\r\n", "\n"))
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", plain)
+
+
+Printable = Annotated[str, AfterValidator(printable)]  # words of a candidate
 
 
 def primary(contracts: Iterable[Contract]) -> Contract | None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from fastkernels.records.base import Contract, Document, Record
+from fastkernels.records.base import Contract, Document, Printable, Record
 from fastkernels.records.environment import Environment
 
 
 class Failure(Record):
     """What a user needs to mend a candidate: the message, the place, and what it printed."""
 
-    message: str
+    message: Printable
     file: str | None = None
     line: int | None = None
-    output: str = ""
+    output: Printable = ""
 
 
 class KernelShare(Record):
@@ -80,7 +80,8 @@ class KernelSummary(Record):
     contract: Contract | None = None
     other_contracts: int = 0  # timed PASSED rows under another contract, which never mix with these
     wall_s: float
-    measuring_share: float  # of wall_s, spent in trials and not in starting processes
+    measuring_share: float  # of wall_s, spent in trials; what neither share holds is starting and planning
+    looking_share: float = 0.0  # of wall_s, spent on the columns `compile`, `origins` and `kernels`
 
 
 class KernelReport(Document):

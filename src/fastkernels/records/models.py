@@ -21,6 +21,7 @@ class WorkloadResult(Record):
     latency_ratio: float | None = None
     ratio_ci: tuple[float, float] | None = None
     clipped: bool = False
+    audited_d: tuple[float, ...] = ()  # discrepancies of answers of a timed round; also among the model's d
 
     @property
     def ratio(self) -> float:

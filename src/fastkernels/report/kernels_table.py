@@ -199,7 +199,9 @@ def _summary(report: KernelReport) -> Iterable[RenderableType]:
                 f"{candidate}{under(contract, every)}: geometric mean of {len(timed)} timed speed-ups "
                 f"{mean:.3f}, weighted by calls"
             )
-    yield Text(f"{summary.wall_s:.0f} s, {100 * summary.measuring_share:.0f} % of it measuring")
+    spent = f"{summary.wall_s:.0f} s, {100 * summary.measuring_share:.0f} % of it measuring"
+    looking = f", {100 * summary.looking_share:.0f} % looking at compilation and kernels"
+    yield Text(spent + (looking if summary.looking_share else ""))
     environment = report.environment
     versions = [f"torch {environment.torch}", f"triton {environment.triton}" if environment.triton else ""]
     versions += [f"driver {environment.driver}" if environment.driver else "", f"Python {environment.python}"]

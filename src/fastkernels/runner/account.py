@@ -14,17 +14,19 @@ import numpy as np
 
 from fastkernels.judge.verdict import Verdict
 from fastkernels.records import Failure
+from fastkernels.runner import flags
 from fastkernels.runner.blocks import Blocks, durations_ns
 from fastkernels.runner.party import Reading
 from fastkernels.runner.process import Standing
 
 # A busy machine makes answers late, never early, so the lowest tenth of the windows is compared: a
-# candidate that works outside its claimed time does so in every call. The excess must also be this share of
-# the claimed time, and more than the two baseline processes differ by.
+# candidate that works outside its claimed time does so in every call. The excess must also be a share of
+# the claimed time that could make a win, and more than the two baseline processes differ by.
 MIN_READINGS = 10  # to speak of a tenth of them
 _QUANTILE = 0.1
 _RESAMPLES, _DOUBT, _SEED = 500, 0.025, 20260926
-_SHARE = 0.3
+_SHARE = 0.03
+_SLOWER_SHARE = 0.3  # of what it claims beyond the baseline's time: who waits longer wakes up later
 _FLOOR_NS = 20_000  # what the claims of short calls can hide at most, on a quiet machine
 _CPU_FLOOR_NS = 50_000  # beside the call: messages and copies
 MIN_ALONE = 3
@@ -54,7 +56,9 @@ def understated(
     _, *theirs = (float(np.quantile(column, _QUANTILE)) for column in columns)
     excess = _least_excess(columns)
     claimed = float(np.median([r.claimed_ns for r in candidate]))
-    if excess <= max(_SHARE * claimed, _FLOOR_NS + max(theirs) - min(theirs)) + slack_ns:
+    slower = max(0.0, claimed - float(np.median([r.claimed_ns for side in baselines for r in side])))
+    share = _SHARE * claimed + _SLOWER_SHARE * slower
+    if excess <= max(share, _FLOOR_NS + max(theirs) - min(theirs)) + slack_ns:
         return None
     return _implausible(
         f"claims {claimed / 1e3:.1f} us, but its answers take {excess / 1e3:.1f} us longer than "
@@ -116,11 +120,10 @@ def other_settings(candidate: Reading, baseline: Reading) -> Verdict | None:
     if candidate.threads != baseline.threads:
         message = f"torch's threads were set to {candidate.threads}; every worker has {baseline.threads}"
         return Verdict.failed("TAMPERED", Failure(message=message), "threads")
-    changed = [name for name, value in baseline.flags.items() if candidate.flags.get(name) != value]
+    changed = flags.differences(candidate.flags, baseline.flags)
     if not changed:
         return None
-    differences = "; ".join(f"{n} is {candidate.flags.get(n)}, not {baseline.flags[n]}" for n in changed)
-    message = f"{differences}: process-wide settings would change the rest of the model"
+    message = f"{changed}: process-wide settings would change the rest of the model"
     return Verdict.failed("TAMPERED", Failure(message=message), "global-state")
 
 

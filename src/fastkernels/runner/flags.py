@@ -3,7 +3,7 @@ model, and what another module's result is compared with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -25,6 +25,12 @@ _READERS: dict[str, Callable[[], Any]] = {
 def read() -> dict[str, str]:
     """Every setting by name, as a word."""
     return {name: _word(reader) for name, reader in _READERS.items()}
+
+
+def differences(candidate: Mapping[str, str], baseline: Mapping[str, str]) -> str:
+    """What is set otherwise than the baseline's, in words; nothing where all is alike."""
+    changed = [name for name, value in baseline.items() if candidate.get(name) != value]
+    return "; ".join(f"{name} is {candidate.get(name)}, not {baseline[name]}" for name in changed)
 
 
 def _word(reader: Callable[[], Any]) -> str:

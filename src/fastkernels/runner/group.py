@@ -1,9 +1,12 @@
-"""A filter on system calls that keeps a worker and everything it starts in one process group.
+"""A filter on system calls that keeps a worker and everything it starts in one process group, and on its
+cores.
 
 The judge stops and ends a worker by its group (pool.py). A descendant that left it would run on while the
-baseline is timed, and after the run; a stopped process with a timer could continue itself.
+baseline is timed, and after the run; a stopped process with a timer could continue itself. A thread or a
+process on another core would work beside a call of which both sides have the same cores.
 
     setsid, setpgid                       do nothing and report success: build tools call them as a habit
+    sched_setaffinity                     the same: the cores are those that the worker took before
     timer_create, mq_notify, F_SETSIG     are refused: they send any signal, SIGCONT among them
 
 The filter is inherited by every child, survives exec and cannot be taken off. It needs no privileges.
@@ -23,11 +26,12 @@ _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
 _OTHER_NUMBERS = 0x40000000  # x86-64's second table of calls
 
-_CALLS = ("setpgid", "setsid", "timer_create", "mq_notify", "fcntl")
+_IGNORED, _REFUSED = ("setpgid", "setsid", "sched_setaffinity"), ("timer_create", "mq_notify")
+_CALLS = (*_IGNORED, *_REFUSED, "fcntl")
 # machine: its name for the filter, and its numbers of the calls
 _MACHINES = {
-    "x86_64": (0xC000003E, dict(zip(_CALLS, (109, 112, 222, 244, 72)))),
-    "aarch64": (0xC00000B7, dict(zip(_CALLS, (154, 157, 107, 184, 25)))),
+    "x86_64": (0xC000003E, dict(zip(_CALLS, (109, 112, 203, 222, 244, 72)))),
+    "aarch64": (0xC00000B7, dict(zip(_CALLS, (154, 157, 122, 107, 184, 25)))),
 }
 
 
@@ -50,9 +54,9 @@ def _program(machine: int, numbers: dict[str, int]) -> bytes:
     nothing, refuse = (_RETURN, 0, 0, _FAIL), (_RETURN, 0, 0, _FAIL | _EPERM)
     steps = [(_LOAD, 0, 0, _MACHINE), (_EQUAL, 1, 0, machine), refuse, (_LOAD, 0, 0, _NUMBER)]
     steps += [(_AT_LEAST, 0, 1, _OTHER_NUMBERS), refuse]
-    for name in ("setpgid", "setsid"):
+    for name in _IGNORED:
         steps += [(_EQUAL, 0, 1, numbers[name]), nothing]
-    for name in ("timer_create", "mq_notify"):
+    for name in _REFUSED:
         steps += [(_EQUAL, 0, 1, numbers[name]), refuse]
     steps += [(_EQUAL, 0, 3, numbers["fcntl"]), (_LOAD, 0, 0, _ARGUMENT_1), (_EQUAL, 0, 1, _F_SETSIG), refuse]
     steps += [(_RETURN, 0, 0, _ALLOW)]

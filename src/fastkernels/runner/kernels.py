@@ -75,7 +75,7 @@ class _Run:
     shadowed: list[str] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
     complete: bool = True
-    measuring_s: float = 0.0
+    spent_s: Counter[str] = field(default_factory=Counter)  # by what it was spent on
     _deaths: defaultdict[tuple[str, str], list[Verdict]] = field(default_factory=lambda: defaultdict(list))
     levels: tuple[str, ...] = isolation.ALWAYS
 
@@ -111,7 +111,7 @@ class _Run:
             rows=tuple(self.rows),
             shadowed=tuple(dict.fromkeys(self.shadowed)),
             notes=tuple(self.notes),
-            summary=summarize(self.rows, wall_s, self.measuring_s),
+            summary=summarize(self.rows, wall_s, self.spent_s["measuring"], self.spent_s["looking"]),
             complete=self.complete,
         )
 
@@ -149,9 +149,11 @@ class _Run:
                 )
                 self._one(job, work, crew, bench)
                 if self._last_of_variant(job, index):
-                    self._look(job, work, crew)
+                    with self._spending("looking"):
+                        self._look(job, work, crew)
             if job.is_candidate and self.request.attribution and self.request.device == "cuda":
-                self._attribute(job, crew)
+                with self._spending("looking"):
+                    self._attribute(job, crew)
             crew.dismiss_candidate()
         if crew.overhead_ns:
             overhead_us = crew.overhead_ns / 1e3
@@ -159,6 +161,14 @@ class _Run:
                 f"{overhead_us:.2f} us, which two events read for nothing, are taken off every duration"
             ] = None
         self.progress(Progress(total, total, "done"))
+
+    @contextlib.contextmanager
+    def _spending(self, on: str) -> Iterator[None]:
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spent_s[on] += time.monotonic() - begin
 
     @property
     def _trials(self) -> list[KernelRow]:
@@ -170,8 +180,7 @@ class _Run:
             self.rows.append(row(job, work, settled, bench.contract))
             return
         parties = crew.parties(job)
-        begin = time.monotonic()
-        try:
+        with self._spending("measuring"):
             layers = [str(layer) for layer in job.layers]
             outcome = Trial(
                 bench,
@@ -182,8 +191,6 @@ class _Run:
                 job.implementations.get(work.entry.id, {}),
                 [str(layer) for layer in job.base_layers],
             ).run()
-        finally:
-            self.measuring_s += time.monotonic() - begin
         if outcome.died:
             self._deaths[job.name, work.entry.id].append(outcome.verdict)
         self.notes.update(dict.fromkeys(outcome.notes))

@@ -141,11 +141,11 @@ class Lineup:
         except Trouble as trouble:
             return self._blamed(trouble)
 
-    def refill(self, distribution: str, parameters: bool = True) -> None:
-        """New values for the next block. Parameters go into the inbox at once, for modules that repack them;
-        inputs come with each party's turn."""
+    def refill(self, distribution: str, parameters: bool = True, only: str | None = None) -> None:
+        """New values for the next block; `only`: of this tensor. Parameters go into the inbox at once, for
+        modules that repack them; inputs come with each party's turn."""
         assert self._inbox is not None
-        new = self._draw(distribution, parameters)
+        new = self._draw(distribution, parameters, only)
         self.inputs = {**self.inputs, **new}
         self._inbox.write({name: value for name, value in new.items() if name.startswith(_PARAMETER)})
 
@@ -211,8 +211,9 @@ class Lineup:
         if self._bench.device == "cuda":
             unused.give_back()
 
-    def _draw(self, distribution: str, parameters: bool) -> dict[str, torch.Tensor]:
-        specs = {n: spec for n, spec in self._specs.items() if parameters or not n.startswith(_PARAMETER)}
+    def _draw(self, distribution: str, parameters: bool, only: str | None = None) -> dict[str, torch.Tensor]:
+        wanted = self._specs if only is None else {only: self._specs[only]}
+        specs = {n: spec for n, spec in wanted.items() if parameters or not n.startswith(_PARAMETER)}
         seed = self._bench.rng.getrandbits(62)
         return draw_links(specs, self._case, seed, self.plan.links_of, distribution, self._bench.device)
 

@@ -35,6 +35,7 @@ from fastkernels.loader.candidates import CandidateSet
 from fastkernels.measure.stats import paired_ratio
 from fastkernels.records import Failure, ModelResult, Size, Swap, WorkloadResult
 from fastkernels.registry.schema import Architecture, Workload
+from fastkernels.runner import flags
 from fastkernels.runner.answers import Answers
 from fastkernels.runner.sides import Side, SideFailure, SideHandle, Sides
 from fastkernels.score import calibrate
@@ -147,15 +148,23 @@ class ModelTrial:
                 )
                 if self._enough(workload, result, time.perf_counter() - begin):
                     break
-            audited += self.answers.audit(self.sides.use("baseline"), *kept)
+            d = self.answers.audit(self.sides.use("baseline"), *kept)
+            audited += d
+            result = result.model_copy(update={"audited_d": tuple(d)})
             if result.unstable:
                 self._notes.append(
                     f"{workload.name}: unstable, the ratio is known to {100 * result.half_width:.0f} % only"
                 )
             results.append(result)
-        for side in ("baseline", "candidate"):
-            passed_over = self.sides.use(side).call("stats")["passed_over"]
-            self._notes += [f"{side}: passed over {n} times: {what}" for what, n in passed_over.items()]
+        stats = {side: self.sides.use(side).call("stats") for side in ("baseline", "candidate")}
+        for side, of_side in stats.items():
+            passed_over = of_side["passed_over"].items()
+            self._notes += [f"{side}: passed over {n} times: {what}" for what, n in passed_over]
+        if changed := flags.differences(stats["candidate"]["settings"], stats["baseline"]["settings"]):
+            message = (
+                f"TAMPERED(global-state): {changed}: the whole engine runs with what a candidate has set"
+            )
+            raise SideFailure("candidate", Failure(message=message))
         return results, audited
 
     def _warm_up(self, workload: Workload) -> None:

@@ -17,6 +17,7 @@ from torch import nn
 from fastkernels.kernels import base as kernels
 from fastkernels.loader.overlay import Overlay
 from fastkernels.nn.fusion import apart
+from fastkernels.runner import flags
 
 
 class ModelSide:
@@ -27,6 +28,7 @@ class ModelSide:
     device: torch.device
 
     def __init__(self, layers: Sequence[str], noise: Sequence[str]) -> None:
+        self._threads, self._flags = torch.get_num_threads, flags.read
         self.overlay = Overlay.over_baseline([Path(layer) for layer in layers])
         self._noise = contextlib.ExitStack()
         if noise:
@@ -77,9 +79,11 @@ class ModelSide:
         return {"calls": clock.calls, "site_s": clock.seconds, "total_s": total}
 
     def stats(self) -> dict[str, Any]:
-        """What the engine did, and which kernels were passed over for which reason."""
+        """What the engine did, which kernels were passed over for which reason, and what the process is set
+        to."""
         passed_over = {f"{k}:{i}: {why}": n for (k, i, why), n in kernels.skipped.items()}
-        return {"engine": self.engine_stats(), "passed_over": passed_over}
+        settings = {**self._flags(), "torch's number of threads": str(self._threads())}
+        return {"engine": self.engine_stats(), "passed_over": passed_over, "settings": settings}
 
     def synchronise(self) -> None:
         if torch.cuda.is_available() and self.device.type == "cuda":

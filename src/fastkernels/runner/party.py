@@ -17,7 +17,7 @@ from fastkernels.measure.attribution import Launched
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.contracts import MAX_SPIN_CYCLES
-from fastkernels.records import Case, Record, TensorSpec
+from fastkernels.records import Case, Printable, Record, TensorSpec
 from fastkernels.runner.blame import Phase, Trouble, lost_context
 from fastkernels.runner.pool import Worker, WorkerDied, WorkerProblem
 from fastkernels.runner.results import Result
@@ -63,7 +63,7 @@ class Captured(_Answer):
     """`outputs`: what each link of the chain returns."""
 
     captured: bool
-    detail: str
+    detail: Printable
     kernels: dict[str, str]
     outputs: list[dict[str, Result]]
 
@@ -81,12 +81,12 @@ class _Inspected(_Answer):
 
 class Compiled(_Answer):
     status: str = Field(pattern="^(ok|graph break|error)$")
-    detail: str
+    detail: Printable
     traces: int = Field(ge=0)
 
 
 class _Launch(_Answer):
-    name: str
+    name: Printable
     ns: int = Field(ge=0, lt=MOST_NS)
 
 
@@ -112,8 +112,8 @@ class Reading:
     clock_mhz: int | None
     threads: int
     described: tuple[dict[str, Description], ...]  # of each link
-    outputs: dict[str, Tensor]  # in the outbox: valid until the next iteration
-    echo: dict[str, Tensor]
+    outputs: dict[str, Tensor]  # as they lay in the outbox when the clock had stopped
+    echo: dict[str, Tensor]  # in the echo box: valid until the next iteration
     flags: dict[str, str] = field(default_factory=dict)
     waits: bool = False
 
@@ -211,6 +211,9 @@ class Party:
         timed = self._answer("go", _Timed, self._timeouts.call)
         window_ns, cpu_after = time.perf_counter_ns() - begin, self._cpu_ns()
         clock_mhz = self._clock.sample()
+        # What was not there when the clock stopped is no result, so it is copied before anybody runs on.
+        self.worker.pause()
+        kept = self._outbox.copied()
         inspected = self._answer("inspect", _Inspected, self._timeouts.call, echo=list(echo))
         self.worker.pause()
         overhead_ns = 0 if contract == "host" else self._overhead_ns
@@ -229,7 +232,7 @@ class Party:
             threads=inspected.threads,
             cpu_ns=None if cpu_before is None or cpu_after is None else cpu_after - cpu_before,
             described=tuple({n: r.description for n, r in described.items()} for described in results),
-            outputs=self._lay(results[0], ran),
+            outputs=self._lay(kept, results[0], ran),
             echo={name: of_links(self._echo.tensors[name], ran) for name in echo},
             flags=inspected.flags,
         )
@@ -271,18 +274,17 @@ class Party:
         self._outbox = self._echo = None
         self._captured = []
 
-    def _lay(self, results: dict[str, Result], links: slice) -> dict[str, Tensor]:
-        """Tensors over the outbox with the shapes and strides that the worker says of the first link (the
-        referee holds the others against it). Those that do not fit stay out: their description already
-        differs from the baseline's."""
-        assert self._outbox is not None
+    def _lay(self, box: Arena, results: dict[str, Result], links: slice) -> dict[str, Tensor]:
+        """Tensors over a copy of the outbox with the shapes and strides that the worker says of the first
+        link (the referee holds the others against it). Those that do not fit stay out: their description
+        already differs from the baseline's."""
         laid = {}
         for name, result in results.items():
-            slot, description = self._outbox.ticket.slots.get(name), result.description
+            slot, description = box.ticket.slots.get(name), result.description
             if slot is None or description.dtype != slot.dtype or description.shape != slot.shape:
                 continue
             with contextlib.suppress(ValueError):
-                laid[name] = self._outbox.view(name, description.shape, description.stride)[links]
+                laid[name] = box.view(name, description.shape, description.stride)[links]
         return laid
 
     def _call(

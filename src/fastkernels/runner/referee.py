@@ -8,8 +8,9 @@ it suspects something (judge/compare.py).
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -45,7 +46,9 @@ class Referee:
         self.mutable = mutable_names(entry.mutates, specs)
         self._caches = [name for name, spec in specs.items() if spec.draw in ("cache", "state")]
         self._allowed: dict[str, dict[str, Errors]] = {}
-        self._samplers = {side: SamplerJudge(rng.getrandbits(62)) for side in ("baseline", "candidate")}
+        self._rng = rng
+        self._samplers = self._new_samplers()
+        self.changes_alone = sampler.calls_that_change(specs) if entry.rule == "sampler" else {}
         self.worst: Comparison | None = None
         self.checked = 0
 
@@ -184,6 +187,15 @@ class Referee:
         judge = self._samplers["candidate"]
         return self._entry.rule == "sampler" and judge.draws > 0 and not judge.enough
 
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """In the body the draws are counted, and have their `final`, by themselves."""
+        before, self._samplers = self._samplers, self._new_samplers()
+        try:
+            yield
+        finally:
+            self._samplers = before
+
     def final(self) -> Verdict | None:
         """What only all iterations together show: the distribution of a sampler's draws."""
         if self._entry.rule != "sampler":
@@ -192,6 +204,9 @@ class Referee:
             return _invalid("the baseline's draws do not follow the distribution")
         comparison = self._samplers["candidate"].verdict()
         return None if comparison.passed else comparison.verdict
+
+    def _new_samplers(self) -> dict[str, SamplerJudge]:
+        return {side: SamplerJudge(self._rng.getrandbits(62)) for side in ("baseline", "candidate")}
 
     def _sampled(
         self, inputs: Mapping[str, Tensor], ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]

@@ -139,6 +139,12 @@ class Arena:
             part.fill_(0xFF)
         self.publish()
 
+    def copied(self) -> Arena:
+        """What lies here now, in memory that no worker reaches."""
+        copy = Arena(self.ticket, self.bytes.clone())
+        copy.publish()
+        return copy
+
     def _part(self, name: str) -> Tensor:
         slot = self.ticket.slots[name]
         return self.bytes[slot.offset : slot.offset + slot.links * slot.pitch]

@@ -98,12 +98,13 @@ class TokenAnswers:
         return self._discrepancies(self._forced(side))
 
     def _run(self, side: SideHandle, inputs: list[Any], output_len: int) -> tuple[float, Prompts]:
-        """Seconds from sending the prompts to the word that all tokens are there."""
+        """Seconds from sending the prompts until the judge has all tokens: that they are there is only the
+        side's word."""
         prompts = self.hand_over(side, inputs)
         begin = time.perf_counter()
         side.call("generate", prompts=prompts, max_tokens=output_len)
-        seconds = time.perf_counter() - begin
         tokens = side.call("outputs")["token_ids"]
+        seconds = time.perf_counter() - begin
         lengths = [len(ids) for ids in tokens]
         if lengths != [output_len] * len(prompts):
             raise SideFailure(

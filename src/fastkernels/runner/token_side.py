@@ -1,6 +1,5 @@
-"""One side of a trial of a language model. `generate` only says that it is done: the judge times it with its
-own clock and asks for the tokens afterwards, so that neither the clock nor the size of the answer is in this
-process's hands."""
+"""One side of a trial of a language model. The judge times `generate` and `outputs` together, with its own
+clock: neither the clock nor the word that the tokens are there is in this process's hands."""
 
 from __future__ import annotations
 

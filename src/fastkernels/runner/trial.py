@@ -150,18 +150,28 @@ class Trial:
         return self._repeat(DISTRIBUTIONS[-1])
 
     def _drawn(self) -> Verdict | None:
-        """A sampler's draws until they can tell a wrong distribution from chance."""
+        """A sampler's draws until they can tell a wrong distribution from chance; then such in which all but
+        the seeds, or the positions, stays as it was."""
         while self._referee.wants_draws:
-            self._lineup.refill("normal")
-            found = self._lineup.block(
-                [self._lineup.a, self._lineup.c], "host", fresh=False, parameters=True, echo_parameters=False
-            )
-            if isinstance(found, Verdict):
-                return found
-            ours, theirs = found[id(self._lineup.c)], found[id(self._lineup.a)]
-            if verdict := self._referee.judge(self._lineup.inputs, ours, theirs, "normal", oracle_link=None):
+            if verdict := self._draw():
                 return verdict
+        for name, calls in self._referee.changes_alone.items():
+            with self._referee.apart():
+                if verdict := next(filter(None, (self._draw(only=name) for _ in range(calls))), None):
+                    return verdict
+                if verdict := self._referee.final():
+                    return verdict.explained(f"where only {name} changes from call to call")
         return None
+
+    def _draw(self, only: str | None = None) -> Verdict | None:
+        self._lineup.refill("normal", only=only)
+        found = self._lineup.block(
+            [self._lineup.a, self._lineup.c], "host", fresh=False, parameters=True, echo_parameters=False
+        )
+        if isinstance(found, Verdict):
+            return found
+        ours, theirs = found[id(self._lineup.c)], found[id(self._lineup.a)]
+        return self._referee.judge(self._lineup.inputs, ours, theirs, "normal", oracle_link=None)
 
     def _repeat(self, distribution: str) -> Verdict | None:
         """The same inputs again must give the same; and results must survive a later call on other inputs."""

@@ -5,7 +5,8 @@
                     [0.001, 0.5]
     f               ruin point: half the median d of unrelated outputs
     c_j             clip((f - d_j) / (f - g), 0, 1)
-    C               mean_j c_j;   valid = ran, C >= 0.9, and a candidate was reached
+    C               mean_j c_j;   valid = ran, C >= 0.9, a candidate was reached, and in every workload the
+                    mean c of the answers of a timed round is at least 0.5: few answers are a small part of C
     T, L            geomean of throughput ratios, of latency ratios
     s               T^lambda L^(1 - lambda)
 
@@ -25,6 +26,8 @@ from fastkernels.records import Failure, ModelResult, Size, Swap, WorkloadResult
 
 LAMBDA = 0.5
 VALID_FROM = 0.9
+# Of one workload's answers alone. There may be a single one: half-way between as right as noise and ruined.
+WORKLOAD_VALID_FROM = 0.5
 NOISE_QUANTILE = 0.95
 NOISE_BOUNDS = (0.001, 0.5)
 MIN_NOISE_RUNS = 3
@@ -261,7 +264,9 @@ def model_result(
     clipped = [_clip(workload, notes) for workload in workloads]
     throughput, latency = speedups([(w.kind, w.ratio) for w in clipped])
     speedup = combine(throughput, latency, lambda_)
-    valid = credit >= VALID_FROM and counts and speedup is not None
+    guessed = wrong_workloads(workloads, ruin, g)
+    notes += [f"{name}: its answers in a timed round are wrong, so nothing counts" for name in guessed]
+    valid = credit >= VALID_FROM and counts and speedup is not None and not guessed
     return ModelResult(
         model=model,
         category=category,
@@ -282,6 +287,11 @@ def model_result(
         swap=swap,
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def wrong_workloads(workloads: Sequence[WorkloadResult], f: float, g: float) -> list[str]:
+    """Those whose answers were wrong while the clock ran."""
+    return [w.name for w in workloads if w.audited_d and correctness(w.audited_d, f, g) < WORKLOAD_VALID_FROM]
 
 
 def failed_model(

@@ -172,7 +172,9 @@ class _Draws:
         self_test: bool,
     ) -> None:
         self._category = model.category
-        self._may_be_valid = model.failure is None and (self_test or calibrate.reached(model.swap))
+        guessed = calibrate.wrong_workloads(model.workloads, model.ruin_point, model.noise_floor)
+        reached = self_test or calibrate.reached(model.swap)
+        self._may_be_valid = model.failure is None and reached and not guessed
         credit_J = [calibrate.correctness([d], model.ruin_point, model.noise_floor) for d in model.d] or [0.0]
         self._correctness = _resampled(np.array(credit_J), generator, resamples).mean(axis=1)
         logs: dict[str, list[np.ndarray]] = {"throughput": [], "latency": []}

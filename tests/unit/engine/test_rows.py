@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,8 @@ from fastkernels.engine.plan import Plan, Sampled
 from fastkernels.engine.requests import Request
 from fastkernels.engine.rows import DeviceRows
 from fastkernels.engine.scheduler import Scheduler
+from fastkernels.kernels import plans
+from fastkernels.nn.context import prefill_starts, use_step
 
 CPU = torch.device("cpu")
 MAX_LEN, SIZES = 64, (4, 2)
@@ -66,6 +70,13 @@ class Bench:
                 expected += [int(group.table_RN[row, p // size]) * size + p % size for p in ps]
             assert step.slots_GT[g].tolist() == expected
             assert step.slots_GT[g].min() >= size, "a real token in the null block"
+        with use_step(step):
+            starts_B1 = prefill_starts(step.query_starts_B1, step.num_decodes)
+            prefills_B = step.seq_lens_B[step.num_decodes :]
+            with mock.patch.object(torch.Tensor, "cpu", side_effect=AssertionError("waits for the device")):
+                prefills = [prefills_B] if len(prefills_B) else []
+                for lengths in (step.query_starts_B1, step.seq_lens_B, starts_B1, *prefills):
+                    assert torch.equal(plans.on_host(lengths), lengths)
         sampled = np.flatnonzero(plan.samples_B)
         last = range(step.query_starts_B1[-1]) if inputs.last_S is None else inputs.last_S.tolist()
         assert list(last) == [int(step.query_starts_B1[b + 1]) - 1 for b in sampled]

@@ -25,6 +25,7 @@ from tests.pointwise_cases import (
     glu_cases,
     layer_norm_cases,
     linear_cases,
+    linear_float32_cases,
     rms_norm_cases,
     rope_cases,
     softmax_cases,
@@ -121,6 +122,7 @@ def test_an_implementation_by_name_stays_in_the_graph():
 CASES = [
     *rms_norm_cases([(3, 16)]), *add_rms_norm_cases([(3, 16)]), *glu_cases([(3, 16)]),
     *softmax_cases([(3, 16)]), *embedding_cases(), *linear_cases([(3, 16, 8)]),
+    *linear_float32_cases([(3, 16, 8)]),
     *layer_norm_cases([(3, 16)]), *gated_rms_norm_cases([(3, 16)]), *activation_cases([(3, 16)]),
     *rope_cases([(3, 4, 2, 16, 16)]), *modulated_layer_norm_cases([(2, 3, 16)]),
     *rope_pairs_cases([(2, 3, 2, 8)]), *sinusoidal_cases(), *group_norm_cases([(2, 3, 4, 8, 2)]),
@@ -128,14 +130,20 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_operators_agree_with_their_schema_and_fake(case):
+DTYPES_OF_CASES = [
+    *((case, torch.float32) for case in CASES),
+    *((case, torch.bfloat16) for case in CASES if case.widens),
+]
+
+
+@pytest.mark.parametrize(("case", "dtype"), DTYPES_OF_CASES, ids=str)
+def test_operators_agree_with_their_schema_and_fake(case, dtype):
     """torch's own check: the schema tells the truth about mutation and aliasing, the fake about shapes and
     strides.
     """
     op = getattr(torch.ops.fastkernels, case.kernel).default
     tests = ("test_schema", "test_faketensor")
-    torch.library.opcheck(op, case.make(torch.float32), test_utils=tests)
+    torch.library.opcheck(op, case.make(dtype), test_utils=tests)
 
 
 def test_operators_that_advance_a_state_agree_with_their_schema():

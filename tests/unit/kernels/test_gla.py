@@ -11,8 +11,9 @@ from tests.gla_case import check, make, worst
 from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
 
 ALL = [REFERENCE, TORCH, TRITON]
-# Around the chunks of 16 tokens: one token, exactly one and two chunks, one more, several rows.
-LENGTHS = [(1,), (16,), (17,), (32, 1, 15), (3, 40, 16, 7), ()]
+# Around chunks of 16 and 32 tokens: one token, exactly one and two chunks, one more, several rows, some of
+# which have no token.
+LENGTHS = [(1,), (16,), (17,), (32, 1, 15), (3, 40, 16, 7), (31, 64), (33, 65), (0, 70, 0, 2), ()]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -31,12 +32,29 @@ def test_other_dimensions(impl, sizes):
         check(make((1, 1), heads, key_dim, value_dim), impl, recurrent=True)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("impl", ALL)
-def test_steep_gates_neither_overflow_nor_lose_digits(impl):
+def test_steep_gates_neither_overflow_nor_lose_digits(impl, dtype):
     """Sums of gates reach -300 within a chunk: exp(-sum) overflows float32, and so would the reciprocal."""
-    case = make((40, 16), steepness=300.0)
+    case = make((40, 16, 33), dtype=dtype, steepness=300.0)
     assert case.gate_THK[:16].sum(0).min() < -100
     check(case, impl)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("impl", [REFERENCE, TRITON])
+def test_a_gate_of_minus_infinity_forgets(impl, dtype):
+    """As one of -1000 does, wherever in a chunk it is."""
+    case = make((70,), dtype=dtype)
+    closed = ((5, 0), (16, 3), (31, 1), (40, 7), (64, 15))
+    answers = []
+    for gate in (-1000.0, -torch.inf):
+        for token, channel in closed:
+            case.gate_THK[token, :, channel] = gate
+        o, state = case.run(impl)
+        answers.append((o, state[case.rows_B]))
+    for low, lowest in zip(*answers, strict=True):
+        assert torch.equal(low, lowest)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

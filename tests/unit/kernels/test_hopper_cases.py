@@ -102,6 +102,7 @@ def test_every_triton_kernel_compiles_at_the_shapes_of_real_models(compiled, mon
     for shape in ((32, 32, 8, 128, 128), (32, 32, 8, 128, 64)):
         launch("rope_store_kv", rope_store_case.make(shape, torch.bfloat16, "meta", block_size=16))
     for rows in (1, 32):
+        launch("linear_float32", (empty(rows, 4096), torch.nn.Parameter(empty(128256, 4096)), None))
         launch("linear_glu", (empty(rows, 4096), torch.nn.Parameter(empty(28672, 4096)), None, "silu"))
     assert set(ours) == launched
     assert len(compiled) > 30

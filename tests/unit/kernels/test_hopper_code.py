@@ -13,6 +13,7 @@ from fastkernels.kernels.activation import triton as activation
 from fastkernels.kernels.causal_conv1d import triton as causal_conv1d
 from fastkernels.kernels.dense_attention import triton as dense_attention
 from fastkernels.kernels.gated_rms_norm import triton as gated_rms_norm
+from fastkernels.kernels.gla import chunks
 from fastkernels.kernels.gla import triton as gla
 from fastkernels.kernels.glu import triton as glu
 from fastkernels.kernels.launch import warps
@@ -99,7 +100,7 @@ def test_allowed_ids():
     assert "ld.global.v4.b32" in accesses(code)
 
 
-def check_skinny(kernel, rows: int, inputs: int, outputs: int, **constants) -> None:
+def check_skinny(kernel, rows: int, inputs: int, outputs: int, y: str = "*bf16", **constants) -> None:
     """Weights are on their way to L2 before the kernel waits for the one before it, go to shared memory by 16
     bytes a thread, several tiles ahead, and to the tensor cores."""
     tile = skinny.tile_of(rows, inputs, outputs, 132)
@@ -109,7 +110,7 @@ def check_skinny(kernel, rows: int, inputs: int, outputs: int, **constants) -> N
         "OVERLAPS": True, "AHEAD": tile.ahead, "PIECES": 32 * tile.warps // tile.outputs, "bias": None,
         **({} if tile.splits > 1 else {"partial": None}),
     }  # fmt: skip
-    types = {**BF16_ROWS, "partial": "*fp32", "counters": "*i32"}
+    types = {**BF16_ROWS, "y": y, "partial": "*fp32", "counters": "*i32"}
     options = {"num_warps": tile.warps, "launch_pdl": True}
     made = compiled(kernel, types, constants, options)
     before, _, after = made.asm["ptx"].partition("griddepcontrol.wait")
@@ -134,17 +135,22 @@ def test_linear(rows, inputs, outputs):
     check_skinny(linear._multiply, rows, inputs, outputs)
 
 
+@pytest.mark.parametrize("rows", [1, 16, 32])
+def test_linear_float32(rows):
+    check_skinny(linear._multiply, rows, 4096, 128256, y="*fp32")
+
+
 @pytest.mark.parametrize(("rows", "outputs"), [(1, 28672), (8, 2048), (16, 28672), (32, 28672), (32, 4096)])
 @pytest.mark.parametrize("activation", ["silu", "gelu"])
 def test_linear_glu(rows, outputs, activation):
     check_skinny(linear_glu._multiply, rows, 4096, outputs, ACTIVATION=activation)
 
 
-def gemv_code(kernel, tile: gemv.Tile, **constants) -> tuple[set[str], set[str]]:
+def gemv_code(kernel, tile: gemv.Tile, y: str = "*bf16", **constants) -> tuple[set[str], set[str]]:
     """Accesses to global memory before and after the wait for the kernel ahead."""
     fixed = {"bias": None, "INPUTS": tile.inputs, "OVERLAPS": True}
     options = {"num_warps": tile.warps, "launch_pdl": True}
-    code = compiled(kernel, BF16_ROWS, {**fixed, **constants}, options).asm["ptx"]
+    code = compiled(kernel, {**BF16_ROWS, "y": y}, {**fixed, **constants}, options).asm["ptx"]
     assert ".local" not in code
     before, wait, after = code.partition("griddepcontrol.wait")
     assert wait
@@ -167,6 +173,8 @@ def test_linear_on_cuda_cores():
     assert late == (set(), {WEIGHT, X, ANSWER})
     tail = gemv_code(kernel, tile, EVEN=False, EARLY=True, K=3 * tile.inputs - 256, **outputs)
     assert tail == early
+    unrounded = gemv_code(kernel, tile, y="*fp32", EVEN=True, EARLY=True, **outputs)
+    assert unrounded == ({WEIGHT}, {WEIGHT, X, "st.global.b32"})
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
@@ -235,30 +243,61 @@ def test_gated_rms_norm():
     check(ptx(gated_rms_norm._gate_rows, types, constants, 2048))
 
 
-GLA = {
-    **dict.fromkeys(("query", "key", "value", "gate", "out"), "*bf16"),
-    **dict.fromkeys(("weights", "state"), "*fp32"),
-    "rows": "*i64",
-    "starts": "*i32",
-    "scale": "fp32",
-}
+OF_THE_DRIVER = 1024  # bytes of shared memory of each program on a multiprocessor
+GLA_NAMES = ("query", "key", "value", "gate", "out", "read", "kept", "weights")
+GLA = {"decay": "*fp32", "state": "*fp32", "rows": "*i64", "starts": "*i32", "scale": "fp32"}
 GLA_SIZES = {"H": 5, "K": 256, "V": 512, "DIMS": 256}
 
 
-@pytest.mark.parametrize(("name", "columns"), [("_within", None), ("_across", 64), ("_step", 32)])
-def test_gla(name, columns):
-    """At the real model's size: compiles, spills nothing, moves states by 16 bytes, and products of chunks go
-    to the tensor cores."""
-    kernel = getattr(gla, name)
-    constants = {"C": gla.CHUNK, "COLUMNS": columns, "PRECISION": "tf32", **GLA_SIZES}
+def gla_code(kernel, dtype: torch.dtype, options: dict, **constants):
+    name = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[dtype]
+    constants |= {**GLA_SIZES, "PRECISION": gla.PRECISION[dtype], "FLUSHES": True, "OVERLAPS": True}
     constants = {n: value for n, value in constants.items() if n in kernel.arg_names}
-    warps_of_it = 4 if columns is None else gla._warps(256 * columns)
-    code = ptx(kernel, GLA, constants, 0, {"num_warps": warps_of_it})
+    return compiled(kernel, {**GLA, **dict.fromkeys(GLA_NAMES, f"*{name}")}, constants, options)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_gla_within_chunks(dtype):
+    """At the real model's size: what is known of a chunk moves in vectors; six programs fit on a
+    multiprocessor."""
+    tile, is_half = gla.TILES[dtype.itemsize], dtype.itemsize == 2
+    options = {
+        "num_warps": tile.within_warps, "num_stages": tile.within_stages, "maxnreg": tile.within_registers
+    }  # fmt: skip
+    levels = tile.chunk.bit_length() - 1
+    made = gla_code(chunks._within, dtype, options, C=tile.chunk, LEVELS=levels, SLICE=tile.slice)
+    code = made.asm["ptx"]
     assert ".local" not in code
-    if columns is not None:
-        assert re.search(r"ld\.global[\w.:]*v4\.b32", code)
-        assert re.search(r"st\.global[\w.:]*v4\.b32", code)
-    assert ("mma" in code) == (name == "_across")
+    assert "st.global.v4.b32" in accesses(code)
+    assert ("mma.sync" in code) == is_half
+    assert 6 * (made.metadata.shared + OF_THE_DRIVER) <= MOST_SHARED + OF_THE_DRIVER
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_gla_across_chunks(dtype):
+    """Chunks are on their way to shared memory ahead of the products, all of which go to wgmma; two programs
+    fit on a multiprocessor; states move by 16 bytes. Products of float32 are not rounded."""
+    tile, is_half = gla.TILES[dtype.itemsize], dtype.itemsize == 2
+    options = {"num_warps": gla._warps(256 * tile.columns, tile.elements_of_a_warp)}
+    made = gla_code(chunks._across, dtype, options, C=tile.chunk, COLUMNS=tile.columns, STAGES=tile.stages)
+    code = made.asm["ptx"]
+    assert ".local" not in code
+    assert ("wgmma.mma_async" in code) == ("cp.async.cg.shared.global" in code) == is_half
+    assert "mma.sync" not in code
+    assert {"ld.global.v4.b32", "st.global.v4.b32"} <= accesses(code)
+    assert 2 * (made.metadata.shared + OF_THE_DRIVER) <= MOST_SHARED + OF_THE_DRIVER
+
+
+def test_gla_step():
+    """Waits for the kernel ahead before it reads; the state moves by 16 bytes."""
+    columns = gla.STEP_COLUMNS
+    warps_of_it = gla._warps(256 * columns, gla.STEP_ELEMENTS_OF_A_WARP)
+    options = {"num_warps": warps_of_it, "launch_pdl": True}
+    code = gla_code(gla._step, torch.bfloat16, options, COLUMNS=columns).asm["ptx"]
+    before, wait, after = code.partition("griddepcontrol.wait")
+    assert wait
+    assert not accesses(before)
+    assert {"ld.global.v4.b32", "st.global.v4.b32"} <= accesses(after)
 
 
 MAMBA = {

@@ -21,6 +21,7 @@ PARTS = {
         "test_gla.py",
         "test_mamba.py",
         "test_linear.py",
+        "test_linear_float32.py",
         "test_linear_glu.py",
     ],
     "others": [

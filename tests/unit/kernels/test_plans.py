@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fastkernels.kernels.plans import is_planned, lease, plan_scope, planned
+from fastkernels.kernels.plans import is_planned, know, lease, on_host, plan_scope, planned
 
 
 class Counted:
@@ -100,6 +100,44 @@ def test_leases_return_when_the_scope_ends():
     assert set(map(id, pool)) == {id(first), id(second)}
     assert lease(pool, make) in made
     assert len(pool) == len(made) == 2
+
+
+def test_what_is_not_free_is_not_leased():
+    pool, made = [[1], [2], [3]], []
+    with plan_scope():
+        assert lease(pool, list, lambda one: one != [1]) == [2]
+        assert pool == [[1], [3]]
+        assert lease(pool, lambda: made.append(1) or [4], lambda one: False) == [4]
+    assert made == [1]
+    assert pool == [[1], [3], [2], [4]]
+
+
+@pytest.fixture
+def copies(monkeypatch):
+    """The tensors that were copied to the host."""
+    seen, cpu = [], torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda x: seen.append(x) or cpu(x))
+    return seen
+
+
+def test_what_a_scope_knows_is_not_copied(copies):
+    lens, other = torch.tensor([5, 6, 7, 8], dtype=torch.int32), torch.arange(4, dtype=torch.int32)
+    host = lens + 100  # unlike the device's, to tell them apart
+    with plan_scope(known=[(lens, host)]):
+        assert on_host(lens).tolist() == [105, 106, 107, 108]
+        assert on_host(lens[1:3]).tolist() == [106, 107]
+        assert on_host(lens[3:]).tolist() == [108]
+        shifted = lens[1:] - 1
+        assert on_host(shifted).tolist() == [5, 6, 7]
+        know(shifted, lens, lambda x: x[1:] - 1)
+        assert on_host(shifted).tolist() == [105, 106, 107]
+        assert len(copies) == 1
+        assert on_host(other).tolist() == [0, 1, 2, 3]
+        assert on_host(lens[::2]).tolist() == [5, 7]
+        assert on_host(lens.view(torch.int16)).tolist() == [5, 0, 6, 0, 7, 0, 8, 0]
+        know(made := other + 1, other, lambda x: x + 1)
+        assert on_host(made).tolist() == [1, 2, 3, 4]
+    assert on_host(lens).tolist() == [5, 6, 7, 8]
 
 
 def test_a_scope_ends_with_its_error():

@@ -1,5 +1,5 @@
-"""Parts become one kernel only where they are the baseline's own: in MLPs, in layers with layer norms, and in
-attention that rotates and stores."""
+"""Parts become one kernel only where they are the baseline's own: in MLPs, in layers with layer norms, in the
+head, and in attention that rotates and stores."""
 
 from __future__ import annotations
 
@@ -137,6 +137,49 @@ def test_a_sum_and_its_norm(name: str, tmp_path: Path, monkeypatch) -> None:
     torch.testing.assert_close(y, ours(*args))
     assert not torch.allclose(y, theirs(*args))
     assert len(called) == 1
+
+
+def head(overlay: Overlay) -> torch.nn.Module:
+    return filled(overlay.load("L2.parallel_embedding").ParallelLMHead(24, 8)).to(torch.bfloat16)
+
+
+def rounded(logits: torch.Tensor) -> bool:
+    return torch.equal(logits, logits.bfloat16().float())
+
+
+def test_logits_are_not_rounded(monkeypatch) -> None:
+    module, hidden = head(Overlay.over_baseline()), torch.randn(5, 8).bfloat16()
+    called = []
+    fused = kernels.linear_float32
+    monkeypatch.setattr(kernels, "linear_float32", lambda *args: called.append(1) or fused(*args))
+    logits = module(hidden)
+    assert called == [1]
+    assert not rounded(logits)
+    with apart(module):
+        alone = module(hidden)
+    assert called == [1]
+    assert rounded(alone)
+    torch.testing.assert_close(logits, alone, rtol=2**-8, atol=1e-6)
+
+
+def test_a_candidate_in_the_head_runs(tmp_path: Path) -> None:
+    (tmp_path / "L1").mkdir()
+    (tmp_path / "L1" / "linear.py").write_text(CANDIDATES["L1/linear.py"])
+    module = head(Overlay.over_baseline([tmp_path]))
+    assert not module.fuses
+    logits = module(torch.randn(5, 8).bfloat16())
+    assert logits.dtype == torch.float32
+    assert not logits.any()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_the_head_compiles_whole(backend: str) -> None:
+    torch._dynamo.reset()
+    module, hidden = head(Overlay.over_baseline()), torch.randn(5, 8).bfloat16()
+    with torch.inference_mode():
+        logits = torch.compile(module, fullgraph=True, backend=backend)(hidden)
+        assert logits.dtype == torch.float32
+        assert torch.equal(logits, module(hidden))
 
 
 @pytest.mark.parametrize(

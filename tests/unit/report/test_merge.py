@@ -12,7 +12,7 @@ def part(kernel_report):
 
     def of(start: int, stop: int | None, **changes):
         rows = kernel_report.rows[start:stop]
-        summary = summarize(rows, wall_s=10.0, measuring_s=4.0)
+        summary = summarize(rows, wall_s=10.0, measuring_s=4.0, looking_s=3.0)
         return kernel_report.model_copy(
             update={"rows": rows, "summary": summary, "complete": True, **changes}
         )
@@ -28,7 +28,8 @@ def test_parts_become_the_whole_again(part, kernel_report):
     assert found.notes == ("a", "b", "c")
     assert found.summary.wall_s == 20
     assert found.summary.measuring_share == pytest.approx(0.4)
-    again = summarize(whole.rows, 20.0, 8.0)
+    assert found.summary.looking_share == pytest.approx(0.3)
+    again = summarize(whole.rows, 20.0, 8.0, 6.0)
     assert found.summary == again
     assert len(found.request["parts"]) == 2
 

@@ -1,6 +1,7 @@
 """Sides of a few lines, run in real worker processes. They import nothing heavy."""
 
 import os
+import subprocess
 import sys
 import time
 
@@ -71,6 +72,14 @@ class Echo:
             except OSError:
                 pass
         return {"written": written}
+
+    def take_all_cores(self) -> dict:
+        """The cores of this process and of a child, after both have asked for all."""
+        asked = range(os.cpu_count() or 1)
+        os.sched_setaffinity(0, asked)
+        program = f"import os; os.sched_setaffinity(0, {asked}); print(len(os.sched_getaffinity(0)))"
+        child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        return {"own": len(os.sched_getaffinity(0)), "child": int(child.stdout)}
 
     def wake(self) -> dict:
         """Ask for a timer and for a descriptor that continue this process; the errors' numbers."""

@@ -33,7 +33,7 @@ def test_a_duration_beyond_the_window_is_impossible() -> None:
 
 
 @pytest.mark.parametrize(
-    ("true_us", "claimed_us"), [(1000, 500), (1000, 100), (200, 20), (10_000, 7000), (50, 10)]
+    ("true_us", "claimed_us"), [(1000, 500), (1000, 100), (1000, 900), (200, 20), (10_000, 7000), (50, 10)]
 )
 def test_work_outside_the_claimed_time_shows(true_us: float, claimed_us: float) -> None:
     baselines = [side(1000, 1000, late_us=3000, seed=seed) for seed in (2, 3)]

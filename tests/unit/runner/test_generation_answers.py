@@ -74,7 +74,7 @@ class FakeSide:
         return {"image": {**image, "shape": [7, 3]} if self.torn else image}
 
     def stats(self) -> dict[str, Any]:
-        return {"engine": {}, "passed_over": {}}
+        return {"engine": {}, "passed_over": {}, "settings": {}}
 
 
 def run(sides: FakeSides, monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -67,7 +67,7 @@ class FakeSide:
         return {"answers": [self.features[i] for i in chosen]}
 
     def stats(self) -> dict[str, Any]:
-        return {"engine": {}, "passed_over": {}}
+        return {"engine": {}, "passed_over": {}, "settings": {}}
 
 
 def run(sides: FakeSides, monkeypatch: pytest.MonkeyPatch) -> Any:

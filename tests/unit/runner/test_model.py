@@ -34,7 +34,7 @@ class FakeSide:
 
     def __init__(self, trial: "TokenSides", side: str, seconds: float, wrong: int = 0, lies: int = 0) -> None:
         self.trial, self.side, self.seconds, self.wrong, self.lies = trial, side, seconds, wrong, lies
-        self.short = 0
+        self.short, self.lazy_s, self.threads, self.lies_alone = 0, 0.0, 1, 0
 
     def call(self, do: str, **arguments: Any) -> dict[str, Any]:
         self.trial.log.append((self.side, do))
@@ -53,14 +53,20 @@ class FakeSide:
     def generate(self, prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
         self.trial.now += self.seconds
         self._tokens = [
-            [(t + self.lies) % VOCABULARY for t in continuation(p, max_tokens - self.short)] for p in prompts
+            [
+                (t + self.lies + self.lies_alone * (len(prompts) == 1)) % VOCABULARY
+                for t in continuation(p, max_tokens - self.short)
+            ]
+            for p in prompts
         ]
         return {"requests": len(prompts)}
 
     def stats(self) -> dict[str, Any]:
-        return {"engine": {}, "passed_over": {}}
+        settings = {"torch's number of threads": str(self.threads)}
+        return {"engine": {}, "passed_over": {}, "settings": settings}
 
     def outputs(self) -> dict[str, Any]:
+        self.trial.now += self.lazy_s
         return {"token_ids": self._tokens}
 
     def forced(self, prompts: list[list[int]], continuations: list[list[int]], top: int) -> dict[str, Any]:
@@ -144,6 +150,20 @@ def test_rounds_go_on_until_the_ratio_is_known(monkeypatch):
     assert [len(w.baseline) for w in run(noisy, monkeypatch, extra_s=0.0).workloads] == [4, 6]
 
 
+def test_tokens_that_are_made_when_they_are_asked_for_are_timed(monkeypatch):
+    sides = TokenSides(seconds=1e-6)
+    sides.sides["candidate"].lazy_s = 0.4
+    assert run(sides, monkeypatch).throughput_speedup == pytest.approx(1.0, rel=1e-3)
+
+
+def test_a_candidate_that_sets_the_whole_process_is_a_failure(monkeypatch):
+    sides = TokenSides(seconds=0.2)
+    sides.sides["candidate"].threads = 4
+    result = run(sides, monkeypatch)
+    assert not result.valid
+    assert "torch's number of threads is 4, not 1" in result.failure.message
+
+
 def test_a_wrong_candidate_is_invalid_and_has_no_speedup(monkeypatch):
     result = run(TokenSides(seconds=0.1, wrong=1, lies=1), monkeypatch)
     assert not result.valid
@@ -155,6 +175,15 @@ def test_being_right_only_while_compared_does_not_help(monkeypatch):
     result = run(TokenSides(seconds=0.1, lies=1), monkeypatch)
     assert not result.valid
     assert max(result.d) == 1.0
+
+
+def test_being_wrong_in_one_workload_is_invalid_however_few_answers_it_has(monkeypatch):
+    sides = TokenSides(seconds=0.2)
+    sides.sides["candidate"].lies_alone = 1
+    result = run(sides, monkeypatch)
+    assert result.correctness > 0.9
+    assert not result.valid
+    assert any("one: its answers in a timed round are wrong" in note for note in result.notes)
 
 
 def test_too_few_tokens_are_a_failure(monkeypatch):

@@ -4,12 +4,14 @@ import os
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.contracts import FIRST_SPIN_CYCLES, MAX_SPIN_CYCLES
 from fastkernels.runner.blame import Trouble
 from fastkernels.runner.party import Captured, Party, Timeouts, _Inspected, _Timed
+from fastkernels.runner.shared import Arena, Want
 
 
 class Liar:
@@ -114,7 +116,34 @@ def test_a_call_that_the_longest_spin_does_not_hide_waits(contract, spin_cycles,
             """It stands still."""
 
     judge = Party(Unhidden({}), "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0)  # type: ignore[arg-type]
-    judge._outbox = judge._echo = SimpleNamespace(poison=lambda: None, tensors={})  # type: ignore[assignment]
+    judge._outbox = judge._echo = SimpleNamespace(  # type: ignore[assignment]
+        poison=lambda: None, copied=lambda: None, tensors={}
+    )
     judge._captured = [{}]
     reading = judge.iterate(lambda: None, contract, False, False, [], spin_cycles)
     assert (reading.hidden, reading.waits) == (hidden, waits)
+
+
+def test_what_is_written_after_the_clock_has_stopped_is_no_result() -> None:
+    box = Arena.create([Want("out.0", (2,), torch.float32)], "cpu", writable=True)
+    plain = {"shape": [2], "dtype": "float32", "device": "cpu", "stride": [1], "type_name": "Tensor"}
+
+    class Late(Liar):
+        pid = os.getpid()
+
+        def call(self, phase, *arguments, **more) -> dict:
+            if phase == "inspect":
+                box.tensors["out.0"].fill_(1)
+                result = {"description": plain, "bytes": 8, "span_bytes": 8}
+                return {"outputs": {"out.0": result}, "threads": 1, "flags": {}}
+            return {"ns": 5, "hidden": True} if phase == "go" else {}
+
+        def pause(self) -> None:
+            """It stands still."""
+
+    judge = Party(Late({}), "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0)  # type: ignore[arg-type]
+    judge._outbox = judge._echo = box
+    reading = judge.iterate(lambda: None, "host", False, False, [])
+    assert reading.outputs["out.0"].isnan().all(), "poison, as the outbox had it before the call"
+    assert (box.tensors["out.0"] == 1).all()
+    box.close()

@@ -232,6 +232,15 @@ def test_a_worker_writes_to_its_own_folder_only(tmp_path: Path) -> None:
         assert trusted.call("write", paths=[str(tmp_path / "x")], remounts=False)["written"]
 
 
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="there is no other core to go to")
+def test_a_worker_and_what_it_starts_stay_on_its_cores() -> None:
+    with Worker("candidate", threads=1, namespaces=True, pinned=True) as candidate:
+        candidate.start(SIDE)
+        if "group" not in candidate.isolation:
+            pytest.skip("this system filters no system calls")
+        assert candidate.call("take_all_cores") == {"own": 1, "child": 1}
+
+
 def test_a_worker_cannot_make_the_system_continue_it(worker: Worker) -> None:
     if "group" not in worker.isolation:
         pytest.skip("this system filters no system calls")

@@ -21,6 +21,7 @@ from fastkernels.baseline.L2.parallel_linear import (
     RowParallelLinear,
 )
 
+from fastkernels.nn.fusion import apart
 from fastkernels.nn.random_weights import random_weights
 
 T, D = 7, 24
@@ -122,7 +123,13 @@ def test_embedding_and_head():
     hidden = randn(T, D).to(torch.bfloat16)
     logits = head(hidden)
     assert logits.dtype == torch.float32
-    assert torch.equal(logits, F.linear(hidden, head.linear.weight).float())
+    wide = F.linear(hidden.double(), head.linear.weight.double())
+    torch.testing.assert_close(logits.double(), wide, rtol=1e-5, atol=1e-5)
+    with apart(head):
+        assert torch.equal(head(hidden), F.linear(hidden, head.linear.weight).float())
+    head.linear = torch.nn.Linear(D, 10, bias=False, dtype=torch.bfloat16)
+    assert not head.fuses
+    assert torch.equal(head(hidden), F.linear(hidden, head.linear.weight).float())
     assert head.to(torch.float64)(hidden.double()).dtype == torch.float64
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from fastkernels.kernels import checks
 from fastkernels.kernels.activated import activated
 from fastkernels.kernels.launch import ceil_div, power_of_two, rows_in_a_tile, rows_of, warps
+from fastkernels.kernels.overlap import follow, overlap
 
 WIDEST_TILE = 1024  # columns of a program
 
@@ -25,7 +26,9 @@ def unsupported(kernel: str, x_TF: Tensor, name: str, divisor: float) -> str | N
 
 @triton.jit(do_not_specialize=["count"])
 def _activate_rows(x, y, count, inner, outer_stride, inner_stride, column_tiles, factor, F: tl.constexpr,
-                   NAME: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
+                   NAME: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+                   OVERLAPS: tl.constexpr):  # fmt: skip
+    follow(OVERLAPS)
     program = tl.program_id(0)
     row = (program // column_tiles).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = (program % column_tiles) * WIDTH + tl.arange(0, WIDTH)
@@ -46,6 +49,6 @@ def activation(x_TF: Tensor, name: str, divisor: float) -> Tensor:
     rows = rows_in_a_tile(x.count * column_tiles, tile, x_TF)
     _activate_rows[(ceil_div(x.count, rows) * column_tiles,)](
         x.tensor, y_TF, x.count, x.inner, x.outer_stride, x.inner_stride, column_tiles, 1.0 / divisor,
-        F=width, NAME=name, ROWS=rows, WIDTH=tile, **warps(rows * tile),
+        F=width, NAME=name, ROWS=rows, WIDTH=tile, **warps(rows * tile), **overlap(x_TF.device),
     )  # fmt: skip
     return y_TF

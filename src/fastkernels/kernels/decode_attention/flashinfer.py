@@ -7,11 +7,13 @@ from flashinfer import BatchDecodeWithPagedKVCacheWrapper  # pyright: ignore[rep
 from torch import Tensor
 
 from fastkernels.kernels.kv_cache import limits
-from fastkernels.kernels.kv_cache.pages import page_list, static, workspace
-from fastkernels.kernels.plans import is_planned, lease, planned
+from fastkernels.kernels.kv_cache.pages import Planners, page_list, static, workspace
+from fastkernels.kernels.plans import is_planned, planned
 
 HEAD_DIMS = (64, 128, 256)
-_idle: dict[torch.device, list[BatchDecodeWithPagedKVCacheWrapper]] = {}
+_planners = Planners(
+    lambda device: BatchDecodeWithPagedKVCacheWrapper(workspace(device), use_tensor_cores=True)
+)
 
 
 def unsupported(
@@ -45,16 +47,11 @@ def _plan(
     window: int,
 ) -> BatchDecodeWithPagedKVCacheWrapper:
     pages = page_list(seq_lens_B, block_tables_BN, block_size)
-    wrapper = lease(
-        _idle.setdefault(device, []),
-        lambda: BatchDecodeWithPagedKVCacheWrapper(workspace(device), use_tensor_cores=True),
-    )
-    wrapper.plan(
+    return _planners.take(device).plan(
         pages.starts_B1, pages.ids, pages.last_lens_B, num_heads, num_kv_heads, head_dim, block_size,
         window_left=window - 1 if window else -1, q_data_type=dtype, kv_data_type=dtype, sm_scale=scale,
         seq_lens=pages.seq_lens_B,
     )  # fmt: skip
-    return wrapper
 
 
 def decode_attention(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fastkernels.kernels import checks
 from fastkernels.kernels.launch import ceil_div, power_of_two, rows_in_a_tile, rows_of, warps
+from fastkernels.kernels.overlap import follow, overlap
 
 # The widest row that 512 threads hold in registers without spilling: 32 values of x, gate and weight each.
 WIDEST = 16384
@@ -28,7 +29,8 @@ def unsupported(kernel: str, x_TD: Tensor, gate_TD: Tensor, weight_D: Tensor, ep
 @triton.jit(do_not_specialize=["count"])
 def _gate_rows(x, gate, weight, y, count, eps,
                x_inner, x_outer_stride, x_inner_stride, g_inner, g_outer_stride, g_inner_stride,
-               D: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
+               D: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
+    follow(OVERLAPS)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
     mask = (row < count)[:, None] & (column < D)[None, :]
@@ -54,6 +56,6 @@ def gated_rms_norm(x_TD: Tensor, gate_TD: Tensor, weight_D: Tensor, eps: float) 
     _gate_rows[(ceil_div(x.count, rows),)](
         x.tensor, gate.tensor, weight_D.contiguous(), y_TD, x.count, eps,
         x.inner, x.outer_stride, x.inner_stride, gate.inner, gate.outer_stride, gate.inner_stride,
-        D=dim, ROWS=rows, WIDTH=width, **warps(rows * width),
+        D=dim, ROWS=rows, WIDTH=width, **warps(rows * width), **overlap(x_TD.device),
     )  # fmt: skip
     return y_TD

@@ -5,8 +5,9 @@
 
 T tokens · B rows of the step · R rows of the pool · H heads · K key dim · V value dim. The gate is a
 logarithm, at most 0 and unbounded below, one for each channel of the key: it decays rows of S. States are
-float32 at least, and so is all arithmetic; o is rounded once to the dtype of the query. `chunk_gla` takes
-several tokens for each row, `recurrent_gla` one; both leave the same states.
+float32 at least, and so are all sums; o is rounded once to the dtype of the query. `chunk_gla` takes several
+tokens for each row, `recurrent_gla` one; both leave the same states. What `chunk_gla` multiplies for 16-bit
+inputs may be rounded to their dtype first, as tensor cores need it: operands, never the state that is kept.
 """
 
 from __future__ import annotations

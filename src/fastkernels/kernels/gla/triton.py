@@ -1,14 +1,6 @@
 """chunk_gla and recurrent_gla in Triton; states stay in registers from a row's first token to its last.
 
-A chunk of C tokens, with G[i] the sum of its gates up to and including token i:
-
-    P[i, j] = scale sum_c q[i, c] k[j, c] exp(G[i, c] - G[j, c])         j <= i
-    o[i]    = scale (q[i] exp(G[i])) S + sum_j P[i, j] v[j]
-    S      <- exp(G[C-1]) S + sum_j (k[j] exp(G[C-1] - G[j])) v[j]^T
-
-Gates are unbounded below, so exp(-G) alone would overflow, and a difference of two large sums would lose the
-digits of a small one. Every exponent is therefore a sum of the gates between two tokens: at most 0, and exact
-to rounding. `_within` computes P of all chunks at once, `_across` walks the chunks of a row.
+chunks.py has the mathematics of chunks and their kernels; here is what they get, and the step of one token.
 """
 
 # Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
@@ -16,20 +8,44 @@ to rounding. `_within` computes P of all chunks at once, `_across` walks the chu
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from fastkernels.kernels import checks
+from fastkernels.kernels.gla.chunks import _across, _within
 from fastkernels.kernels.launch import power_of_two
-from fastkernels.kernels.ragged import row_of_tile
+from fastkernels.kernels.overlap import follow, overlap
+from fastkernels.kernels.policy import interpreting
 
-CHUNK = 16  # the smallest tile that tensor cores take
 WIDEST_KEY = 256
-# Value columns of a program, which holds that part of a head's state in registers.
-CHUNK_COLUMNS, STEP_COLUMNS = 64, 32
-STATE_ELEMENTS_OF_A_WARP = 2048
+STEP_COLUMNS, STEP_ELEMENTS_OF_A_WARP = 32, 2048
+
+
+class Tile(NamedTuple):
+    """How chunks are cut, by the kernel within them and the one across them."""
+
+    chunk: int  # tokens, a power of two of at least 16, the least that tensor cores take
+    slice: int  # channels of the key at a time
+    within_warps: int
+    within_stages: int  # slices on their way at a time
+    within_registers: int | None  # of a thread at most
+    columns: int  # value columns of a program, which holds that part of a head's state in registers
+    elements_of_a_warp: int  # of that state
+    stages: int  # chunks on their way at a time
+
+
+# By bytes of an element. 16-bit, compiled for sm_90 at K 256: within chunks 168 registers a thread (six
+# programs on a multiprocessor) and 24 KiB of shared memory; across them 255 registers (two programs), none
+# spilled in the loop, and 79 KiB. Chunks of 64 tokens spill, and double what is in flight. 32-bit: no tensor
+# cores, which would round the operands.
+TILES = {2: Tile(32, 32, 2, 2, 168, 64, 4096, 2), 4: Tile(16, 32, 4, 1, None, 32, 1024, 1)}
+# Of P, whose operands lose digits that the sum over K does not win back: bfloat16 keeps 8 bits, tf32 11, and
+# three products of tf32 more than float16.
+PRECISION = {torch.bfloat16: "tf32", torch.float16: "tf32x3", torch.float32: "ieee"}
 
 
 def unsupported(
@@ -46,90 +62,13 @@ def unsupported(
     return None
 
 
-@triton.jit(do_not_specialize=["num_rows"])
-def _within(query, key, gate, starts, weights, scale, num_rows,
-            q_stride_t, q_stride_h, k_stride_t, k_stride_h, g_stride_t, g_stride_h,
-            H: tl.constexpr, K: tl.constexpr, C: tl.constexpr, DIMS: tl.constexpr):  # fmt: skip
-    """P of one chunk and head, into weights [T, H, C]; chunks count from a row's first token."""
-    tile, head = tl.program_id(0), tl.program_id(1)
-    row = row_of_tile(starts, num_rows, tile, C)
-    origin = tl.load(starts)
-    row_start = tl.load(starts + row) - origin
-    query_len = tl.load(starts + row + 1) - origin - row_start
-    first = (tile - row_start // C - row) * C
-    if first >= query_len:
-        return
-
-    i, j_all, c = tl.arange(0, C), tl.arange(0, C), tl.arange(0, DIMS)
-    token = (row_start + first).to(tl.int64)
-    held = first + i < query_len
-    q_at = query + (token + i)[:, None] * q_stride_t + head * q_stride_h + c[None, :]
-    q = tl.load(q_at, mask=held[:, None] & (c < K)[None, :], other=0.0).to(tl.float32)
-    p = tl.zeros([C, C], tl.float32)
-    # From the last token of the chunk to the first: `between` is the sum of the gates j + 1 .. i.
-    between = tl.zeros([C, DIMS], tl.float32)
-    g_after = tl.zeros([DIMS], tl.float32)
-    for step in range(C):
-        j = C - 1 - step
-        mask = (c < K) & (first + j < query_len)
-        k_j = tl.load(key + (token + j) * k_stride_t + head * k_stride_h + c, mask=mask, other=0.0)
-        g_j = tl.load(gate + (token + j) * g_stride_t + head * g_stride_h + c, mask=mask, other=0.0)
-        between = tl.where((i > j)[:, None], between + g_after[None, :], 0.0)
-        p_j = tl.sum(q * tl.exp(between) * k_j.to(tl.float32)[None, :], axis=1)
-        p = tl.where((j_all == j)[None, :] & (i >= j)[:, None], p_j[:, None], p)
-        g_after = g_j.to(tl.float32)
-    out = weights + ((token + i)[:, None] * H + head) * C + j_all[None, :]
-    tl.store(out, p * scale, mask=held[:, None])
-
-
-@triton.jit
-def _across(query, key, value, gate, weights, state, rows, starts, out, scale,
-            q_stride_t, q_stride_h, k_stride_t, k_stride_h, v_stride_t, v_stride_h, g_stride_t, g_stride_h,
-            H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, DIMS: tl.constexpr,
-            COLUMNS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """All chunks of one row, for one head and some columns of the value."""
-    head, b = tl.program_id(1), tl.program_id(2)
-    c, d = tl.arange(0, DIMS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    i = tl.arange(0, C)
-    in_key, in_value = (c < K)[None, :], (d < V)[None, :]
-    row_start = (tl.load(starts + b) - tl.load(starts)).to(tl.int64)
-    query_len = tl.load(starts + b + 1) - tl.load(starts + b)
-    s_at = state + ((tl.load(rows + b).to(tl.int64) * H + head) * K + c)[:, None] * V + d[None, :]
-    in_state = (c < K)[:, None] & in_value
-    s = tl.load(s_at, mask=in_state, other=0.0)
-    for first in range(0, query_len, C):
-        token = row_start + first + i
-        held = (first + i < query_len)[:, None]
-        q = tl.load(query + token[:, None] * q_stride_t + head * q_stride_h + c[None, :],
-                    mask=held & in_key, other=0.0).to(tl.float32)  # fmt: skip
-        k = tl.load(key + token[:, None] * k_stride_t + head * k_stride_h + c[None, :],
-                    mask=held & in_key, other=0.0).to(tl.float32)  # fmt: skip
-        v = tl.load(value + token[:, None] * v_stride_t + head * v_stride_h + d[None, :],
-                    mask=held & in_value, other=0.0).to(tl.float32)  # fmt: skip
-        g_at = gate + token[:, None] * g_stride_t + head * g_stride_h + c[None, :]
-        g = tl.load(g_at, mask=held & in_key, other=0.0).to(tl.float32)
-        # The gate of the next token of the chunk: what follows a token is a sum without it.
-        has_next = ((i + 1 < C) & (first + i + 1 < query_len))[:, None]
-        g_next = tl.load(g_at + g_stride_t, mask=has_next & in_key, other=0.0).to(tl.float32)
-        p = tl.load(weights + (token[:, None] * H + head) * C + i[None, :], mask=held, other=0.0)
-
-        read = q * tl.exp(tl.cumsum(g, axis=0)) * scale
-        o = tl.dot(read, s, input_precision=PRECISION)
-        o = tl.dot(p, v, o, input_precision=PRECISION)
-        kept = k * tl.exp(tl.cumsum(g_next, axis=0, reverse=True))
-        s = s * tl.exp(tl.sum(g, axis=0))[:, None]
-        s = tl.dot(tl.trans(kept), v, s, input_precision=PRECISION)
-        o_at = out + (token[:, None] * H + head) * V + d[None, :]
-        tl.store(o_at, o.to(out.dtype.element_ty), mask=held & in_value)
-    tl.store(s_at, s, mask=in_state)
-
-
 @triton.jit
 def _step(query, key, value, gate, state, rows, out, scale,
           q_stride_t, q_stride_h, k_stride_t, k_stride_h, v_stride_t, v_stride_h, g_stride_t, g_stride_h,
           H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, DIMS: tl.constexpr,
-          COLUMNS: tl.constexpr):  # fmt: skip
+          COLUMNS: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
     """One token of one row, for one head and some columns of the value."""
+    follow(OVERLAPS)
     head, b = tl.program_id(1), tl.program_id(2).to(tl.int64)
     c, d = tl.arange(0, DIMS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     in_key, in_value = c < K, d < V
@@ -162,17 +101,25 @@ def chunk_gla(
     o_THV = q_THK.new_empty(v_THV.shape)
     if num_tokens == 0:
         return o_THV
-    dims, columns = _tile(key_dim, value_dim, CHUNK_COLUMNS)
+    tile = TILES[q_THK.element_size()]
+    dims, columns = _tile(key_dim, value_dim, tile.columns)
+    # Chunks have whole tiles to themselves, so that no load of what is known of one has a mask.
+    blocks, chunk = (num_tokens // tile.chunk + num_rows) * num_heads, tile.chunk
+    read, kept = (q_THK.new_empty((blocks, chunk, dims)) for _ in range(2))
+    weights = q_THK.new_empty((blocks, chunk, chunk))
+    decay = torch.empty((blocks, dims), dtype=torch.float32, device=q_THK.device)
     q, k, v, g = (x.stride()[:2] for x in (q_THK, k_THK, v_THV, gate_THK))
-    weights_THC = torch.empty((num_tokens, num_heads, CHUNK), dtype=torch.float32, device=q_THK.device)
-    _within[(num_tokens // CHUNK + num_rows, num_heads)](
-        q_THK, k_THK, gate_THK, query_starts_B1, weights_THC, scale, num_rows, *q, *k, *g,
-        H=num_heads, K=key_dim, C=CHUNK, DIMS=dims,
+    precision, levels = PRECISION[q_THK.dtype], chunk.bit_length() - 1
+    _within[(blocks // num_heads, num_heads)](
+        q_THK, k_THK, gate_THK, query_starts_B1, read, kept, decay, weights, scale, num_rows, *q, *k, *g,
+        H=num_heads, K=key_dim, C=chunk, LEVELS=levels, DIMS=dims, SLICE=min(tile.slice, dims),
+        PRECISION=precision, FLUSHES=not interpreting(), num_warps=tile.within_warps,
+        num_stages=tile.within_stages, maxnreg=tile.within_registers,
     )  # fmt: skip
     _across[(triton.cdiv(value_dim, columns), num_heads, num_rows)](
-        q_THK, k_THK, v_THV, gate_THK, weights_THC, state_RHKV, rows_B, query_starts_B1, o_THV, scale,
-        *q, *k, *v, *g, H=num_heads, K=key_dim, V=value_dim, C=CHUNK, DIMS=dims, COLUMNS=columns,
-        PRECISION="ieee" if q_THK.dtype == torch.float32 else "tf32", num_warps=_warps(dims * columns),
+        read, kept, decay, weights, v_THV, state_RHKV, rows_B, query_starts_B1, o_THV, *v,
+        H=num_heads, K=key_dim, V=value_dim, C=chunk, DIMS=dims, COLUMNS=columns, STAGES=tile.stages,
+        PRECISION=precision, num_warps=_warps(dims * columns, tile.elements_of_a_warp),
     )  # fmt: skip
     return o_THV
 
@@ -195,7 +142,8 @@ def recurrent_gla(
     strides = [s for x in (q_BHK, k_BHK, v_BHV, gate_BHK) for s in x.stride()[:2]]
     _step[(triton.cdiv(value_dim, columns), num_heads, num_rows)](
         q_BHK, k_BHK, v_BHV, gate_BHK, state_RHKV, rows_B, o_BHV, scale, *strides,
-        H=num_heads, K=key_dim, V=value_dim, DIMS=dims, COLUMNS=columns, num_warps=_warps(dims * columns),
+        H=num_heads, K=key_dim, V=value_dim, DIMS=dims, COLUMNS=columns,
+        num_warps=_warps(dims * columns, STEP_ELEMENTS_OF_A_WARP), **overlap(q_BHK.device),
     )  # fmt: skip
     return o_BHV
 
@@ -205,5 +153,5 @@ def _tile(key_dim: int, value_dim: int, most_columns: int) -> tuple[int, int]:
     return max(16, power_of_two(key_dim)), max(16, min(most_columns, power_of_two(value_dim)))
 
 
-def _warps(state_elements: int) -> int:
-    return max(1, min(8, state_elements // STATE_ELEMENTS_OF_A_WARP))
+def _warps(state_elements: int, elements_of_a_warp: int) -> int:
+    return max(1, min(8, state_elements // elements_of_a_warp))

@@ -2,7 +2,7 @@
 
     y[t, n] = sum_k x[t, k] weight[n, k] + bias[n]
 
-A program owns a tile of outputs. Sums in float32, y is rounded once.
+A program owns a tile of outputs. Sums in float32, rounded once to the dtype of y.
 
 T rows · K inputs · N outputs.
 """
@@ -12,6 +12,7 @@ T rows · K inputs · N outputs.
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -52,10 +53,12 @@ def linear(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
     return launch(x_TK, weight_NK, bias_N, skinny.tile_for(x_TK, weight_NK))
 
 
-def launch(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, tile: Tile) -> Tensor:
-    """linear with a tile of the caller's choice."""
+def launch(
+    x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, tile: Tile, dtype: torch.dtype | None = None
+) -> Tensor:
+    """linear with a tile of the caller's choice; y in `dtype`, without one in that of x."""
     outputs = weight_NK.shape[0]
-    y_TN = x_TK.new_empty((*x_TK.shape[:-1], outputs))
+    y_TN = x_TK.new_empty((*x_TK.shape[:-1], outputs), dtype=dtype)
     if y_TN.numel() == 0:
         return y_TN
     _multiply[skinny.grid(outputs, tile)](bias=bias_N, y=y_TN, **skinny.options(x_TK, weight_NK, tile))

@@ -7,11 +7,11 @@ from flashinfer import BatchPrefillWithPagedKVCacheWrapper  # pyright: ignore[re
 from torch import Tensor
 
 from fastkernels.kernels.kv_cache import limits
-from fastkernels.kernels.kv_cache.pages import page_list, static, workspace
-from fastkernels.kernels.plans import is_planned, lease, planned
+from fastkernels.kernels.kv_cache.pages import Planners, page_list, static, workspace
+from fastkernels.kernels.plans import is_planned, on_host, planned
 
 HEAD_DIMS = (64, 128, 256)
-_idle: dict[torch.device, list[BatchPrefillWithPagedKVCacheWrapper]] = {}
+_planners = Planners(lambda device: BatchPrefillWithPagedKVCacheWrapper(workspace(device)))
 
 
 def unsupported(
@@ -49,16 +49,12 @@ def _plan(
     window: int,
 ) -> BatchPrefillWithPagedKVCacheWrapper:
     pages = page_list(seq_lens_B, block_tables_BN, block_size)
-    starts_B1 = query_starts_B1.cpu()
-    wrapper = lease(
-        _idle.setdefault(device, []), lambda: BatchPrefillWithPagedKVCacheWrapper(workspace(device))
-    )
-    wrapper.plan(
+    starts_B1 = on_host(query_starts_B1)
+    return _planners.take(device).plan(
         starts_B1 - starts_B1[0], pages.starts_B1, pages.ids, pages.last_lens_B, num_heads, num_kv_heads,
         head_dim, block_size, causal=True, window_left=window - 1 if window else -1, q_data_type=dtype,
         kv_data_type=dtype, sm_scale=scale, seq_lens=pages.seq_lens_B,
     )  # fmt: skip
-    return wrapper
 
 
 def prefill_attention(
