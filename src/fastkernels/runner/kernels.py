@@ -75,7 +75,7 @@ class _Run:
     shadowed: list[str] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
     complete: bool = True
-    spent_s: Counter[str] = field(default_factory=Counter)  # by what it was spent on
+    spent_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # on what
     _deaths: defaultdict[tuple[str, str], list[Verdict]] = field(default_factory=lambda: defaultdict(list))
     levels: tuple[str, ...] = isolation.ALWAYS
 

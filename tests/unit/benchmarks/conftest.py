@@ -32,3 +32,9 @@ def run_all(monkeypatch) -> ModuleType:
 def agreement(monkeypatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module("agreement")
+
+
+@pytest.fixture
+def decode_step(monkeypatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("decode_step")
