@@ -37,7 +37,7 @@ LOWEST = tl.constexpr(-60000.0)
 
 @triton.jit
 def _exp(x, FLUSHES: tl.constexpr):
-    """exp; with FLUSHES 0 in place of 1e-38, by two instructions, not five: none the interpreter knows."""
+    """exp; with FLUSHES 0 in place of 1e-38, by two instructions, not five: not in the interpreter."""
     return libdevice.fast_expf(x) if FLUSHES else tl.exp(x)
 
 
