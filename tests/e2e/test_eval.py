@@ -37,6 +37,15 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "FK_STATE_DIR": str(folder), "FK_TRACKING": "false", "OMP_NUM_THREADS": "1"}
 
 
+def take_a_core() -> None:
+    """One for each process of a parallel run of the tests: workers of every evaluation would be pinned to the
+    last one, and wait for each other."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if worker and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+
+
 def evaluate(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess, dict]:
     path = folder / "report.json"
     done = subprocess.run(
@@ -44,6 +53,7 @@ def evaluate(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess
         capture_output=True,
         text=True,
         env=environment(folder),
+        preexec_fn=take_a_core,
         check=False,
     )
     return done, json.loads(path.read_text()) if path.exists() else {}
