@@ -15,12 +15,12 @@ import argparse
 import importlib
 import json
 import math
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from timing import median_us
 from torch import Tensor
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK = 32, 8, 128, 16
@@ -174,15 +174,7 @@ def _timed(call: Callable[..., Tensor], links: list[tuple[Any, ...]]) -> tuple[f
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         outs = [call(*link) for link in links]
-    times_us = []
-    for _ in range(WARM_UPS + REPLAYS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times_us.append(begin.elapsed_time(end) * 1e3 / len(links))
-    return statistics.median(times_us[WARM_UPS:]), [out.clone() for out in outs]
+    return median_us(graph.replay, REPLAYS, WARM_UPS) / len(links), [out.clone() for out in outs]
 
 
 if __name__ == "__main__":

@@ -9,17 +9,18 @@ python benchmarks/sweeps/gla.py --problems 8x2016 32x512 --seconds 50
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections import defaultdict
 
 import torch
+from timing import is_lost, median_us
 from torch.nn.functional import logsigmoid
 
 from fastkernels import kernels
 from fastkernels.kernels.gla import triton as gla
 
-HEADS, KEY, VALUE, REPLAYS, LIMIT = 5, 256, 512, 20, 6e-3
+HEADS, KEY, VALUE, LIMIT = 5, 256, 512, 6e-3
+REPLAYS, WARM_UPS = 18, 2
 SHIPPED, ACROSS = gla.TILES[2], gla._across
 CHANGES = [
     {}, {"columns": 128}, {"stages": 3}, {"columns": 128, "stages": 3}, {"stages": 1}, {"columns": 32},
@@ -29,21 +30,16 @@ CHANGES = [
 ]  # fmt: skip
 
 
-def median_us(impl: str, args: list) -> float:
-    replay, times = lambda: kernels.chunk_gla(*args, impl=impl), []
-    if impl == "triton":
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            replay()
-        replay = graph.replay
-    for _ in range(REPLAYS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3)
-    return statistics.median(times[2:])
+def call_us(impl: str, args: list) -> float:
+    def call() -> None:
+        kernels.chunk_gla(*args, impl=impl)
+
+    if impl != "triton":
+        return median_us(call, REPLAYS, WARM_UPS)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return median_us(graph.replay, REPLAYS, WARM_UPS)
 
 
 def sweep(rows: int, tokens: int, until: float) -> None:
@@ -63,13 +59,13 @@ def sweep(rows: int, tokens: int, until: float) -> None:
             error = max(((a.float() - e).norm() / e.float().norm()).item() for a, e in zip(answer, expected))
             if not error <= LIMIT:
                 raise ValueError(f"wrong by {error:.2g}")
-            us, gla._across = median_us(impl, args), defaultdict(lambda: lambda *_, **__: None)
-            within = f", within {median_us(impl, args):.1f}" if impl == "triton" else ""
+            us, gla._across = call_us(impl, args), defaultdict(lambda: lambda *_, **__: None)
+            within = f", within {call_us(impl, args):.1f}" if impl == "triton" else ""
             print(f"  {us:9.1f} us{within}, error {error:.1e}: {impl} {change or ''}", flush=True)
         except Exception as why:
             print(f"  refused {impl} {change}: {type(why).__name__}: {str(why)[:120]}", flush=True)
-            if any(word in str(why) for word in ("illegal", "misaligned", "unspecified launch")):
-                raise  # the device is lost, and every later time with it
+            if is_lost(why):
+                raise
 
 
 if __name__ == "__main__":

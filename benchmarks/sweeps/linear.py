@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import NamedTuple
 
 import torch
 from tiles import coarse, gemv_tiles, variations
+from timing import is_lost, median_us
 from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.functional import linear
@@ -45,7 +45,7 @@ GATED = ((28672, 4096),)  # half of the outputs are gates
 ROWS = (1, 2, 4, 8, 16, 32)
 COLD_BYTES = 300e6  # of weights in a graph: five times the 60 MB of L2
 FEWEST_CALLS = 2  # weights beyond COLD_BYTES are cold by themselves
-REPLAYS = 25
+REPLAYS, WARM_UPS = 23, 2
 LIMIT = 1e-2  # relative to the norm of the answer
 BEST, PRINTED = 3, 4
 COARSE_SHARE = 0.75  # of the time
@@ -99,15 +99,7 @@ def graph_time_us(call: Callable[[Tensor], Tensor], weights: list[Tensor], betwe
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         all_calls()
-    times = []
-    for _ in range(REPLAYS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / len(weights))
-    return statistics.median(times[2:])
+    return median_us(graph.replay, REPLAYS, WARM_UPS) / len(weights)
 
 
 def refused(call: Callable[[Tensor], Tensor], weight: Tensor, expected: Tensor) -> str | None:
@@ -118,8 +110,8 @@ def refused(call: Callable[[Tensor], Tensor], weight: Tensor, expected: Tensor) 
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:
-        if any(word in str(error) for word in ("illegal", "misaligned", "unspecified launch")):
-            raise  # the device is lost, and every later time with it
+        if is_lost(error):
+            raise
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:100]
     error = ((first.float() - expected).norm() / expected.norm()).item()
     if not error <= LIMIT:
