@@ -91,18 +91,23 @@ def is_planned(name: str, tensors: Sequence[Tensor], static: Hashable) -> bool:
 
 def on_host(tensor_N: Tensor) -> Tensor:
     """Its values: without waiting for the device where the scope knows them, of a tensor or a slice of it."""
+    known_N = _known(tensor_N)
+    return tensor_N.cpu() if known_N is None else known_N
+
+
+def know(made_N: Tensor, of_M: Tensor, change: Callable[[Tensor], Tensor]) -> None:
+    """`made_N` is `change` of `of_M`: known on the host where that is."""
+    if _current is not None and (known_M := _known(of_M)) is not None:
+        _current.known.append((made_N, change(known_M)))
+
+
+def _known(tensor_N: Tensor) -> Tensor | None:
     for device_M, host_M in _current.known if _current is not None else ():
         first = (tensor_N.data_ptr() - device_M.data_ptr()) // device_M.element_size()
         same = tensor_N.dtype == device_M.dtype and tensor_N.device == device_M.device
         if same and tensor_N.is_contiguous() and 0 <= first <= len(device_M) - len(tensor_N):
             return host_M[first : first + len(tensor_N)]
-    return tensor_N.cpu()
-
-
-def know(made_N: Tensor, of_M: Tensor, change: Callable[[Tensor], Tensor]) -> None:
-    """`made_N` is `change` of `of_M`: known on the host where that is."""
-    if _current is not None and any(of_M is device_M for device_M, _ in _current.known):
-        _current.known.append((made_N, change(on_host(of_M))))
+    return None
 
 
 def lease(

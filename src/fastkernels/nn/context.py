@@ -77,12 +77,11 @@ def prefill_starts(query_starts_B1: Tensor, num_decodes: int) -> Tensor:
 
     def make() -> Tensor:
         made = from_prefills(query_starts_B1)
-        if not torch.compiler.is_compiling():
-            plans.know(made, query_starts_B1, from_prefills)
+        plans.know(made, query_starts_B1, from_prefills)
         return made
 
     if torch.compiler.is_compiling():
-        return make()
+        return from_prefills(query_starts_B1)
     return plans.planned_on_device("context.prefill_starts", (query_starts_B1,), num_decodes, make)
 
 

@@ -74,5 +74,5 @@ def durations_ns(readings: Sequence[Reading]) -> np.ndarray:
 
 
 def light(reading: Reading) -> Reading:
-    """The numbers of a reading, without the tensors that the next iteration overwrites."""
+    """The numbers of a reading, without its tensors, which would fill the memory."""
     return replace(reading, described=(), outputs={}, echo={}, flags={})

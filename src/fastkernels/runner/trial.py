@@ -175,7 +175,7 @@ class Trial:
 
     def _repeat(self, distribution: str) -> Verdict | None:
         """The same inputs again must give the same; and results must survive a later call on other inputs."""
-        copies: list[tuple[Reading, dict[str, torch.Tensor]]] = []
+        readings: list[Reading] = []
         for call in ("first", "again", "other"):
             if call == "other":
                 self._lineup.refill(distribution)
@@ -191,16 +191,16 @@ class Trial:
             reading = found[id(self._lineup.c)]
             if verdict := self._referee.unchanged(self._lineup.inputs, reading.echo):
                 return verdict
-            copies.append((reading, {name: tensor.clone() for name, tensor in reading.outputs.items()}))
-        (first, at_first), (second, at_second), _ = copies
+            readings.append(reading)
+        first, second, _ = readings
         if set(first.outputs) != set(second.outputs):
             return Verdict.wrong(
                 "unstable_result", "two calls on the same inputs return results of other shapes"
             )
-        if verdict := self._referee.repeatable(at_first, at_second, distribution):
+        if verdict := self._referee.repeatable(first.outputs, second.outputs, distribution):
             return verdict
         later = self._lineup.again(second)
-        return later if isinstance(later, Verdict) else self._referee.survived(at_second, later)
+        return later if isinstance(later, Verdict) else self._referee.survived(second.outputs, later)
 
     # ------------------------------------------------------------ time
 
