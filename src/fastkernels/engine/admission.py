@@ -2,6 +2,7 @@
 
 The first in the queue goes first, or nobody does. A request that fits now enters only if all rows still fit
 when they have grown to where they are expected to end (forecast.py): what is given up is computed again.
+A queue that was there when the engine had nothing else to do enters in equal waves (waves.py).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from fastkernels.engine.ledger import Ledger
 from fastkernels.engine.plan import Admission
 from fastkernels.engine.prefix import Found
 from fastkernels.engine.requests import Request
+from fastkernels.engine.waves import UNLIMITED, equal_share
 
 # Share of the blocks that admission leaves free: rows end later than expected, too.
 WATERMARK = 0.01
@@ -25,6 +27,11 @@ class Admissions:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger, self.cache, self.prefixes = ledger, ledger.cache, ledger.prefixes
         self._nothing = Found(0, [[] for _ in self.cache.groups], [0 for _ in self.cache.groups])
+        self._most_rows = UNLIMITED
+
+    def note_arrival(self) -> None:
+        """A request came: if others run, the queue is not what its waves were made for."""
+        self._most_rows = UNLIMITED
 
     def admit(self, rows: Ints, counts: Ints, budget: int) -> tuple[list[Admission], Ints]:
         """Beside the rows of a step, which compute `counts` tokens: who enters, and how many of `budget`
@@ -34,7 +41,12 @@ class Admissions:
         free = [free - n for free, n in zip(self.cache.num_free, need)]
         demands = [self._demand(group) for group in groups]
         admitted, new_counts = [], []
-        while ledger.waiting and budget > 0 and ledger.free_rows and self._is_complete(ledger.waiting[0]):
+        # With prefixes nobody knows how much of their blocks rows will have found.
+        if not len(ledger.running) and self.prefixes is None:
+            usable = [(group, self._usable(group.num_blocks)) for group in groups]
+            self._most_rows = equal_share(ledger.waiting, ledger.lengths, len(ledger.free_rows), usable)
+        most = min(len(ledger.free_rows), self._most_rows - len(ledger.running))
+        while ledger.waiting and budget > 0 and len(admitted) < most and self._is_complete(ledger.waiting[0]):
             request = ledger.waiting[0]
             length = len(request.prompt) + len(request.output)
             found = self._nothing if self.prefixes is None else self.prefixes.find(request, length)

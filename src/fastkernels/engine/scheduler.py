@@ -35,6 +35,7 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         self.ledger.waiting.append(request)
+        self.admissions.note_arrival()
 
     def fits(self, length: int) -> bool:
         """Whether a request that grows to `length` positions can be served by an otherwise empty engine."""

@@ -133,6 +133,46 @@ def test_admission_leaves_the_watermark_free():
     assert len(scheduler.plan().admitted) == 2
 
 
+def rows_of_steps(scheduler: Scheduler) -> list[int]:
+    """How many rows each step has, until all requests have ended."""
+    arrivals, rows = Arrivals(scheduler.ledger), []
+    while not scheduler.ledger.is_idle:
+        plan = scheduler.plan()
+        rows.append(len(plan.rows_B))
+        arrivals.retire(plan, reply(plan))
+    return rows
+
+
+def test_a_queue_that_does_not_fit_runs_in_equal_waves():
+    scheduler = make(max_rows=8, num_blocks=8 * 2 + 2)
+    for serial in range(10):
+        scheduler.add(request(serial, 4, max_tokens=4))
+    assert rows_of_steps(scheduler) == [5] * 4 + [5] * 4, "7 fit, and 3 would be left over"
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_rows_and_blocks_limit_a_wave(window):
+    group = BlockGroup(9, 64, 22, 4, window)
+    scheduler = Scheduler(BlockCache([group]), 8, 64, 64)
+    for serial in range(9):
+        scheduler.add(request(serial, 4, max_tokens=20))
+    # 6 blocks each: 3 fit. Behind a window a row holds 3 at most: 6 fit.
+    assert max(rows_of_steps(scheduler)) == (3 if window is None else 5)
+
+
+def test_what_may_end_early_and_what_comes_later_is_not_held_back():
+    unequal, stopped, late = (make(max_rows=8, num_blocks=8 * 2 + 2) for _ in range(3))
+    for serial in range(10):
+        unequal.add(request(serial, 4, max_tokens=4 - serial % 2))
+        stopped.add(request(serial, 4, max_tokens=4, stop_ids=(3,)))
+        late.add(request(serial, 4, max_tokens=4))
+    assert len(unequal.plan().rows_B) == 7
+    assert len(stopped.plan().rows_B) == 8
+    assert len(late.plan().rows_B) == 5
+    late.add(request(10, 4, max_tokens=4))
+    assert len(late.plan().rows_B) > 5
+
+
 @pytest.mark.usefixtures("nobody_grows")
 def test_youngest_is_preempted_and_comes_back_with_its_output():
     scheduler = make(num_blocks=5, max_rows=2)  # 16 positions
