@@ -102,7 +102,8 @@ def test_allowed_ids():
 
 def check_skinny(kernel, rows: int, inputs: int, outputs: int, y: str = "*bf16", **constants) -> None:
     """Weights are on their way to L2 before the kernel waits for the one before it, go to shared memory by 16
-    bytes a thread, several tiles ahead, and to the tensor cores."""
+    bytes a thread, several tiles ahead, and to the tensor cores. Two programs have room on a processor if there
+    are more programs than processors, else one."""
     tile = skinny.tile_of(rows, inputs, outputs, 132)
     constants |= {
         "K": inputs, "N": outputs, "ROWS": max(16, rows), "OUTPUTS": tile.outputs, "INPUTS": tile.inputs,
@@ -119,7 +120,11 @@ def check_skinny(kernel, rows: int, inputs: int, outputs: int, y: str = "*bf16",
     assert "cp.async.cg.shared.global" in after
     assert "wgmma.mma_async" in after if tile.outputs >= 64 else "mma.sync" in after
     assert ".local" not in after
-    assert 2 * made.metadata.shared <= MOST_SHARED
+    tiles, splits = skinny.grid(outputs, tile)
+    two_fit = 2 * made.metadata.shared <= MOST_SHARED
+    assert two_fit == (tiles * splits > 132), (
+        "two on a processor if and only if there are more than processors"
+    )
     if tile.splits > 1:
         # Stores, the barrier, the count, the barrier that hands it out, loads past L1.
         found = re.findall(r"st\.global\.v4|bar\.sync|atom\.global\.gpu\.acq_rel|ld\.global\.cg\.v4", after)

@@ -31,7 +31,7 @@ from fastkernels.kernels.overlap import follow, overlap
 TILE_BYTES = 16384  # of K, and of V, in one step of the loop: four programs fit on an SM, 128 KiB in flight
 LARGEST_TILE = 128
 STAGES = 3
-DEEP_STAGES = 5  # where few programs fill a multiprocessor and each walks a whole row
+DEEP_STAGES = 6  # where few programs fill a multiprocessor and each walks a whole row
 WARPS = 4
 COMBINED = 8192  # elements of partial results in one step of the combination: 64 registers a thread at most
 MAX_SPLITS = 64
