@@ -102,8 +102,8 @@ def test_allowed_ids():
 
 def check_skinny(kernel, rows: int, inputs: int, outputs: int, y: str = "*bf16", **constants) -> None:
     """Weights are on their way to L2 before the kernel waits for the one before it, go to shared memory by 16
-    bytes a thread, several tiles ahead, and to the tensor cores. Two programs have room on a processor if there
-    are more programs than processors, else one."""
+    bytes a thread, several tiles ahead, and to the tensor cores. Two programs have room on a processor if
+    there are more programs than processors, else one."""
     tile = skinny.tile_of(rows, inputs, outputs, 132)
     constants |= {
         "K": inputs, "N": outputs, "ROWS": max(16, rows), "OUTPUTS": tile.outputs, "INPUTS": tile.inputs,
