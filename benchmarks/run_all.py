@@ -80,12 +80,6 @@ def _audit(level: int, seconds: int) -> Job:
     return Job((Part(f"audit_level_{level}", seconds, command),))
 
 
-def _vs_vllm(workloads: str, seconds: int) -> Part:
-    name = "vs_vllm_llama_" + workloads.replace("-", "_").replace(",", "_")
-    flags = (*VLLM, "--workloads", workloads)
-    return Part(name, seconds, (str(HERE / "vs_vllm.py"), *flags, "--out"))
-
-
 def _program(name: str, seconds: int, *flags: str, program: str = "") -> Job:
     return Job((Part(name, seconds, (str(HERE / f"{program or name}.py"), *flags, "--out")),))
 
@@ -122,13 +116,6 @@ VS_REFERENCE = {
 }
 # Never ran: guesses, of 1456, 923, 179 and 69 cases with a float64 oracle and some 40 changed calls each.
 AUDIT = {1: 4400, 2: 3700, 3: 1400, 4: 1400}
-# Each after a run as long, on both sides, with 195 s to start them.
-VS_VLLM = {
-    "decode-heavy": 530,
-    "prefill-heavy": 460,
-    "balanced": 360,
-    "single-request,fixed-batch-32": 235,
-}
 JOBS: dict[str, Job] = {
     "self_test_llama": Job((*LLAMA_L1, *LLAMA.values()), (*FK, "merge")),
     "kernels_llama": Job(
@@ -184,11 +171,7 @@ JOBS: dict[str, Job] = {
         f"{name}_vs_reference": _program(f"{name}_vs_reference", seconds, name, program="vs_reference")
         for name, seconds in VS_REFERENCE.items()
     },
-    "vs_vllm_llama": Job(
-        tuple(_vs_vllm(name, seconds) for name, seconds in VS_VLLM.items()),
-        (str(HERE / "vs_vllm.py"), "--join"),
-        "--out",
-    ),
+    "vs_vllm_llama": _program("vs_vllm_llama", 950, *VLLM, program="vs_vllm"),
     "mixtral_vs_vllm": _program(
         "mixtral_vs_vllm", 400, "mixtral", "--reference", "vllm", *VLLM, program="vs_reference"
     ),

@@ -2,7 +2,6 @@
 
     python benchmarks/vs_vllm.py --out benchmarks/h200/vs_vllm_llama.json [--vllm-path ~/site-vllm]
     python benchmarks/vs_vllm.py --workloads balanced --out a.json
-    python benchmarks/vs_vllm.py --join a.json b.json --out whole.json        parts with other workloads each
     python benchmarks/vs_vllm.py --cut-off --out a.json         of what a run that was cut off left beside it
 
 Each engine runs in a process of its own, through its public `LLM`: bf16, greedy, exact output lengths, no
@@ -32,12 +31,13 @@ from references.base import Machine
 from references.language import Ours, Prompts, count
 from references.vllm_lm import MAX_MODEL_LEN, Vllm
 
+# The short ones first: of a run that is cut off, most is there.
 WORKLOADS = {
-    "prefill-heavy": (1000, 1024, 512),
-    "balanced": (1000, 512, 512),
-    "decode-heavy": (1000, 512, 1024),
     "single-request": (1, 128, 128),
     "fixed-batch-32": (32, 128, 128),
+    "balanced": (1000, 512, 512),
+    "prefill-heavy": (1000, 1024, 512),
+    "decode-heavy": (1000, 512, 1024),
 }
 LATENCY = ("single-request", "fixed-batch-32")
 LATENCY_RUNS, LATENCY_WARM_UPS = 5, 1
@@ -55,14 +55,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--vllm-path", type=Path)
     parser.add_argument("--sides", default="fastkernels,vllm", help="one of them alone gives no ratios")
-    parser.add_argument("--join", type=Path, nargs="+", help="reports of other workloads each, as one")
     parser.add_argument("--cut-off", action="store_true", help="from what the sides left beside --out")
     parser.add_argument("--side", choices=["fastkernels", "vllm"], help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.join:
-        write(joined([json.loads(path.read_text()) for path in arguments.join]), arguments.out)
-        return
     names = arguments.workloads.split(",")
     if unknown := [name for name in names if name not in WORKLOADS]:
         parser.error(f"no workload {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
@@ -107,20 +103,6 @@ def _report(sides: dict[str, dict], names: list[str]) -> dict[str, Any]:
         ours, theirs = sides["fastkernels"]["workloads"], sides["vllm"]["workloads"]
         report["ratios"] = {name: theirs[name]["seconds"] / ours[name]["seconds"] for name in names}
     return report
-
-
-def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """One report of several: start times of the first, the idle time of the one that has it."""
-    names = [name for part in parts for name in part["workloads"]]
-    if len(set(names)) < len(names):
-        sys.exit(f"a workload is in several parts: {', '.join(names)}")
-    if len({json.dumps(part["engines"], sort_keys=True) for part in parts}) > 1:
-        sys.exit("the parts are of different engines or versions")
-    whole = dict(parts[0])
-    for key in ("ratios", "workloads"):
-        whole[key] = {name: found for part in parts for name, found in part[key].items()}
-    idle = (part["idle_us_batch1"] for part in parts)
-    return {**whole, "idle_us_batch1": next((us for us in idle if us is not None), None)}
 
 
 def _environment() -> dict[str, Any]:

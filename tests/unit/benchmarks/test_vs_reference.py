@@ -135,22 +135,6 @@ def test_vs_vllm_counts_tokens_of_its_runs(vs_vllm, monkeypatch):
         vs_vllm._run(generate, lambda count, length: [[0] * length] * count, "single-request")
 
 
-def test_vs_vllm_joins_parts_of_other_workloads(vs_vllm) -> None:
-    def part(name: str, idle_us: float | None, version: str = "1") -> dict[str, Any]:
-        engines = {"fastkernels": "0.1", "vllm": version}
-        found = {"ratios": {name: 1.5}, "workloads": {name: {}}, "engines": engines, "start_s": {}}
-        return {**found, "idle_us_batch1": idle_us}
-
-    whole = vs_vllm.joined([part("balanced", None), part("single-request", 3.0)])
-    assert whole["ratios"] == {"balanced": 1.5, "single-request": 1.5}
-    assert whole["workloads"].keys() == whole["ratios"].keys()
-    assert whole["idle_us_batch1"] == 3.0
-    with pytest.raises(SystemExit, match="several parts"):
-        vs_vllm.joined([part("balanced", None), part("balanced", None)])
-    with pytest.raises(SystemExit, match="versions"):
-        vs_vllm.joined([part("balanced", None), part("single-request", 3.0, "2")])
-
-
 def test_vs_vllm_reports_what_a_run_that_was_cut_off_left(vs_vllm, tmp_path, monkeypatch, capsys) -> None:
     out = tmp_path / "a.json"
     monkeypatch.setattr(vs_vllm, "_environment", dict)
