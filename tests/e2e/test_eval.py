@@ -217,6 +217,18 @@ def test_tokens_that_are_made_when_they_are_asked_for_are_no_win(tmp_path):
     assert model["workloads"][0]["latency_ratio"] < 2, "it would be hundreds"
 
 
+@pytest.mark.parametrize("name", ["garbled_tokens", "nan"])
+def test_answers_that_are_none_are_the_candidates_failure(name, tmp_path):
+    """Tokens outside the vocabulary, along which no baseline can be forced; logits that are NaN."""
+    done, report = evaluate(tmp_path, *QUICK, "--candidates", str(CANDIDATES / name))
+    assert done.returncode == 1, done.stderr
+    (model,) = report["models"]
+    assert not model["valid"]
+    if name == "garbled_tokens":
+        said = model["failure"]["message"]
+        assert said == "garbled answer to 'outputs': token 1000000 of a vocabulary of 256"
+
+
 def test_one_workload_that_is_guessed_makes_all_invalid(tmp_path):
     """Its single audited answer is one of dozens: by the mean alone it would be valid."""
     done, report = evaluate(tmp_path, *QUICK, "--candidates", str(CANDIDATES / "guesses_alone"))

@@ -22,5 +22,5 @@ def unpacked(value: Any) -> np.ndarray:
     try:
         data = base64.b64decode(value["float32"], validate=True)
         return np.frombuffer(data, dtype="<f4").reshape([int(side) for side in value["shape"]])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"no packed array: {error}") from error

@@ -18,6 +18,7 @@ from fastkernels.registry.schema import GenerationSamples, GenerationWorkload
 from fastkernels.runner import image_batches
 from fastkernels.runner.answers import Comparison
 from fastkernels.runner.arrays import unpacked
+from fastkernels.runner.replies import Image, read
 from fastkernels.runner.sides import SideFailure, SideHandle, Sides
 from fastkernels.score import calibrate
 
@@ -123,7 +124,7 @@ class GenerationAnswers:
 
 def _pixels(side: SideHandle, index: int) -> Pixels:
     """Of one image of the last run: all of them would be one long message."""
-    answer = side.call("outputs", index=index)["image"]
+    answer = read(side, Image, "outputs", index=index).image
     try:
         return unpacked(answer)
     except ValueError as error:

@@ -17,6 +17,7 @@ import numpy as np
 from fastkernels.registry.schema import ImageSamples, ImageWorkload
 from fastkernels.runner import image_batches
 from fastkernels.runner.answers import Comparison
+from fastkernels.runner.replies import Detections, Features, garbled, read
 from fastkernels.runner.sides import SideHandle, Sides
 from fastkernels.score import calibrate
 
@@ -30,20 +31,24 @@ Images = list[np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What differs between kinds of answer. discrepancies(expected, found): of each image; noise: kernels
-    that compute otherwise in a noise run, one group a run."""
+    """What differs between kinds of answer. reply: its form; discrepancies(expected, found): of each image;
+    noise: kernels that compute otherwise in a noise run, one group a run."""
 
+    reply: type[Features | Detections]
     discrepancies: Callable[[list[Any], list[Any]], list[float]]
     noise: tuple[tuple[str, ...], ...]
 
 
 # PyTorch's own arithmetic in the pointwise kernels; in what multiplies matrices.
 EMBEDDING = Kind(
+    Features,
     calibrate.embedding_discrepancies,
     (("layer_norm", "add_layer_norm", "activation", "resize_grid"), ("dense_attention",)),
 )
 DETECTIONS = Kind(
-    calibrate.detection_discrepancies, (("bias_activation", "box_decode"), ("conv2d", "dense_attention"))
+    Detections,
+    calibrate.detection_discrepancies,
+    (("bias_activation", "box_decode"), ("conv2d", "dense_attention")),
 )
 
 
@@ -112,7 +117,10 @@ class ImageAnswers:
         return image_batches.run(side, "answer", "answers", images, batch)
 
     def _answers_to(self, side: SideHandle, chosen: Sequence[int]) -> list[Any]:
-        return side.call("outputs", chosen=list(chosen))["answers"]
+        found = read(side, self._kind.reply, "outputs", chosen=list(chosen)).answers
+        if len(found) != len(chosen):
+            raise garbled(side, "outputs", f"{len(found)} answers to {len(chosen)} images")
+        return found
 
     def _images(self, count: int, resolutions: Sequence[tuple[int, int]]) -> Images:
         """uint8 [H, W, 3] each; resolutions take turns."""

@@ -21,8 +21,8 @@ def run(side: SideHandle, do: str, count_of: str, images: Sequence[Any], batch: 
     begin = time.perf_counter()
     answer = side.call(do, batch=batch)
     seconds = time.perf_counter() - begin
-    if answer[count_of] != len(images):
-        problem = f"asked for {len(images)} {count_of}, got {answer[count_of]}"
+    if (count := answer.get(count_of)) != len(images):
+        problem = f"asked for {len(images)} {count_of}, got {count}"
         raise SideFailure(side.side, Failure(message=problem))
     return seconds
 

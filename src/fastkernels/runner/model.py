@@ -37,6 +37,7 @@ from fastkernels.records import Failure, ModelResult, Size, Swap, WorkloadResult
 from fastkernels.registry.schema import Architecture, Workload
 from fastkernels.runner import flags
 from fastkernels.runner.answers import Answers
+from fastkernels.runner.replies import Proof, Sites, Stats, garbled, read
 from fastkernels.runner.sides import Side, SideFailure, SideHandle, Sides
 from fastkernels.score import calibrate
 
@@ -96,17 +97,20 @@ class ModelTrial:
     def _swap(self) -> Swap:
         """Sites, calls and the Amdahl account; without a site there is nothing to account for."""
         files = dict(self.candidates.files) if self.candidates else {}
-        sites = self._loaded().call("sites")["sites"]
+        sites = read(self._loaded(), Sites, "sites").sites
         unused = tuple(sorted(set(files) - set(sites)))
         if not sites:
             return Swap(sites=0, calls=0, unused=unused)
         inputs = self.answers.proof()
-        runs: dict[str, list[dict[str, Any]]] = {"baseline": [], "candidate": []}
+        runs: dict[str, list[Proof]] = {"baseline": [], "candidate": []}
         for turn in range(2 * PROOF_REPEATS):
             side = ("baseline", "candidate", "candidate", "baseline")[turn % 4]
             self.report(f"swap proof, {side}")
-            runs[side].append(self.sides.use(side).call("proof", sites=sites, **inputs))
-        calls = runs["candidate"][-1]["calls"]
+            handle = self.sides.use(side)
+            runs[side].append(read(handle, Proof, "proof", sites=sites, **inputs))
+            if set(runs[side][-1].calls) != set(sites):
+                raise garbled(handle, "proof", "calls of other sites than were asked for")
+        calls = runs["candidate"][-1].calls
         if not any(calls.values()):
             raise SideFailure(
                 "candidate", Failure(message="the model holds candidate modules but never calls them")
@@ -156,11 +160,11 @@ class ModelTrial:
                     f"{workload.name}: unstable, the ratio is known to {100 * result.half_width:.0f} % only"
                 )
             results.append(result)
-        stats = {side: self.sides.use(side).call("stats") for side in ("baseline", "candidate")}
+        stats = {side: read(self.sides.use(side), Stats, "stats") for side in ("baseline", "candidate")}
         for side, of_side in stats.items():
-            passed_over = of_side["passed_over"].items()
+            passed_over = of_side.passed_over.items()
             self._notes += [f"{side}: passed over {n} times: {what}" for what, n in passed_over]
-        if changed := flags.differences(stats["candidate"]["settings"], stats["baseline"]["settings"]):
+        if changed := flags.differences(stats["candidate"].settings, stats["baseline"].settings):
             message = (
                 f"TAMPERED(global-state): {changed}: the whole engine runs with what a candidate has set"
             )
@@ -248,10 +252,10 @@ def _workload_result(
     )
 
 
-def amdahl(runs: dict[str, list[dict[str, Any]]]) -> dict[str, float | None]:
+def amdahl(runs: dict[str, list[Proof]]) -> dict[str, float | None]:
     """Predicted and measured speed-up of the eager run: T_b / (T_b - (S_b - S_c)) against T_b / T_c."""
     total_b, total_c, site_b, site_c = (
-        statistics.median(run[key] for run in runs[side])
+        statistics.median(getattr(run, key) for run in runs[side])
         for key in ("total_s", "site_s")
         for side in ("baseline", "candidate")
     )

@@ -63,7 +63,8 @@ class ErrorReport(Record):
 
 
 class Reply(Record):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    # What a model computes may be NaN or infinite, and must not arrive as null.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
 
     id: int
     value: dict[str, Any] | None = None

@@ -10,6 +10,7 @@ from typing import Any
 from fastkernels.records import Failure, Size
 from fastkernels.registry.schema import SpeechSamples, TokenSamples
 from fastkernels.runner.answers import Comparison
+from fastkernels.runner.replies import Forced, Tokens, garbled, parsed, read
 from fastkernels.runner.sides import Side, SideFailure, SideHandle, Sides
 from fastkernels.score import calibrate
 
@@ -73,8 +74,8 @@ class TokenAnswers:
         chosen = self._rng.sample(range(len(inputs)), min(AUDITED_REQUESTS, len(inputs)))
         forced = [answers[i] for i in chosen]
         prompts = self.hand_over(baseline, [inputs[i] for i in chosen])
-        answer = baseline.call("forced", prompts=prompts, continuations=forced, top=0)
-        return [calibrate.token_discrepancy(a, b) for a, b in zip(answer["argmax"], forced, strict=True)]
+        found = read(baseline, Forced, "forced", prompts=prompts, continuations=forced, top=0).argmax
+        return [calibrate.token_discrepancy(a, b) for a, b in zip(found, forced, strict=True)]
 
     def compare(self, sides: Sides, report: Callable[[str], None]) -> Comparison:
         self._forced_inputs = self.sampled()
@@ -86,12 +87,15 @@ class TokenAnswers:
         for side in order:
             report(f"teacher-forced, {side}")
             answers[side] = self._forced(sides.use(side))
+        theirs, ours = (list(map(len, answers[side].top)) for side in order)
+        if ours != theirs:
+            raise garbled(sides.use("candidate"), "forced", "log-probabilities of other positions")
         tokens = self._forced_tokens
         unrelated = zip(tokens, tokens[1:] + tokens[:1])
         return Comparison(
             d=self._discrepancies(answers["candidate"]),
             ruin=[calibrate.token_discrepancy(ids, other) for ids, other in unrelated],
-            kl=calibrate.kl_bound(answers["baseline"]["top"], answers["candidate"]["top"]),
+            kl=calibrate.kl_bound(answers["baseline"].top, answers["candidate"].top),
         )
 
     def again(self, side: SideHandle) -> list[float]:
@@ -103,8 +107,9 @@ class TokenAnswers:
         prompts = self.hand_over(side, inputs)
         begin = time.perf_counter()
         side.call("generate", prompts=prompts, max_tokens=output_len)
-        tokens = side.call("outputs")["token_ids"]
+        said = side.call("outputs")
         seconds = time.perf_counter() - begin
+        tokens = parsed(side, Tokens, "outputs", said).token_ids
         lengths = [len(ids) for ids in tokens]
         if lengths != [output_len] * len(prompts):
             raise SideFailure(
@@ -114,14 +119,19 @@ class TokenAnswers:
                     f"got {len(lengths)} x {sorted(set(lengths))}"
                 ),
             )
+        if (largest := max(map(max, tokens))) >= self._vocabulary:
+            raise garbled(side, "outputs", f"token {largest} of a vocabulary of {self._vocabulary}")
         return seconds, tokens
 
-    def _forced(self, side: SideHandle) -> dict[str, Any]:
-        prompts = self.hand_over(side, self._forced_inputs)
-        return side.call("forced", prompts=prompts, continuations=self._forced_tokens, top=TOP_LOGPROBS)
+    def _forced(self, side: SideHandle) -> Forced:
+        prompts, tokens = self.hand_over(side, self._forced_inputs), self._forced_tokens
+        found = read(side, Forced, "forced", prompts=prompts, continuations=tokens, top=TOP_LOGPROBS)
+        if len(found.argmax) != len(tokens):
+            raise garbled(side, "forced", f"{len(found.argmax)} answers to {len(tokens)} prompts")
+        return found
 
-    def _discrepancies(self, answer: dict[str, Any]) -> list[float]:
-        pairs = zip(answer["argmax"], self._forced_tokens, strict=True)
+    def _discrepancies(self, answer: Forced) -> list[float]:
+        pairs = zip(answer.argmax, self._forced_tokens, strict=True)
         return [calibrate.token_discrepancy(ids, forced) for ids, forced in pairs]
 
     def _prompts(self, requests: int, lens: tuple[int, int]) -> Prompts:

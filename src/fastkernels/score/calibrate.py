@@ -53,14 +53,13 @@ def embedding_discrepancies(
 ) -> list[float]:
     """1 - cosine of each row and its reference, both less the mean of the reference, within [0, 1].
 
-    Features of unrelated inputs are alike before the mean is taken off. What is not finite, or has no
-    direction, is 1. ValueError with fewer than two rows: their mean would be all there is.
+    Features of unrelated inputs are alike before the mean is taken off. What is not finite, or has another
+    length or no direction, is 1. ValueError with fewer than two rows: their mean would be all there is.
     """
     if len(reference) < 2 or len(rows) != len(reference):
         raise ValueError(f"{len(rows)} features against {len(reference)}: expected as many, at least two")
-    a_BD, b_BD = np.asarray(reference, dtype=np.float64), np.asarray(rows, dtype=np.float64)
-    if a_BD.shape != b_BD.shape:
-        return [1.0] * len(reference)
+    a_BD = np.asarray(reference, dtype=np.float64)
+    b_BD = np.array([row if len(row) == a_BD.shape[1] else np.full(a_BD.shape[1], np.nan) for row in rows])
     centre_D = a_BD.mean(axis=0)
     a_BD, b_BD = a_BD - centre_D, b_BD - centre_D
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -161,10 +160,15 @@ def kl_bound(
 
 def _merged_kl(p_log: Mapping[str, float], q_log: Mapping[str, float]) -> float:
     common = [token for token in p_log if token in q_log and p_log[token] > -math.inf]
-    p, q = ([math.exp(log[token]) for token in common] for log in (p_log, q_log))
+    p, q = ([_share(log[token]) for token in common] for log in (p_log, q_log))
     pairs = [*zip(p, q), (max(0.0, 1 - sum(p)), max(0.0, 1 - sum(q)))]
     tiny = 1e-12  # mass that rounding takes from, or leaves to, the other tokens
     return max(0.0, sum(a * math.log(a / max(b, tiny)) for a, b in pairs if a > tiny))
+
+
+def _share(log_probability: float) -> float:
+    """Of what is no log-probability: nothing, or all."""
+    return 0.0 if math.isnan(log_probability) else math.exp(min(log_probability, 0.0))
 
 
 # ---------------------------------------------------------------- the scale

@@ -138,6 +138,13 @@ def test_what_is_no_array_is_a_failure(monkeypatch):
     assert ": no packed array: cannot reshape" in result.failure.message
 
 
+@pytest.mark.parametrize("reply", [{}, {"image": None}, {"image": {"shape": [10**30], "float32": ""}}])
+def test_what_is_no_image_is_a_failure(reply, monkeypatch):
+    sides = FakeSides(FakeSide, seconds=0.1)
+    monkeypatch.setattr(sides.sides["candidate"], "outputs", lambda index: reply)
+    assert run(sides, monkeypatch).failure is not None
+
+
 def test_pixels_that_are_not_numbers_count_as_unrelated(monkeypatch):
     result = run(FakeSides(FakeSide, seconds=0.1, nan=True), monkeypatch)
     assert result.d[0] == 1.0

@@ -132,6 +132,28 @@ def test_features_that_are_not_numbers_count_as_unrelated(monkeypatch):
     assert result.correctness < 1
 
 
+def test_features_of_another_length_count_as_unrelated(monkeypatch):
+    sides = FakeSides(FakeSide, seconds=0.1)
+    candidate = sides.sides["candidate"]
+    outputs = candidate.outputs
+
+    def shorter(chosen: list[int]) -> dict[str, Any]:
+        first, *others = outputs(chosen)["answers"]
+        return {"answers": [first[:-1], *others]}
+
+    monkeypatch.setattr(candidate, "outputs", shorter)
+    result = run(sides, monkeypatch)
+    assert result.d[0] == 1.0
+    assert max(result.d[1 : SAMPLES.images]) < 1e-6
+
+
+@pytest.mark.parametrize("answers", [None, [], [[1.0]] * 99, [["a"]] * 6, [[[1.0]]] * 6, [1.0] * 6])
+def test_what_are_no_features_is_a_failure(answers, monkeypatch):
+    sides = FakeSides(FakeSide, seconds=0.1)
+    monkeypatch.setattr(sides.sides["candidate"], "outputs", lambda chosen: {"answers": answers})
+    assert run(sides, monkeypatch).failure.message.startswith("garbled answer to 'outputs': ")
+
+
 def test_missing_features_are_a_failure(monkeypatch):
     result = run(FakeSides(FakeSide, seconds=0.1, missing=1), monkeypatch)
     assert result.failure is not None

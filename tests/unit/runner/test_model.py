@@ -12,6 +12,7 @@ from fastkernels.records import Failure
 from fastkernels.registry.schema import TokenWorkload
 from fastkernels.runner import model as model_module
 from fastkernels.runner.model import ModelTrial, amdahl
+from fastkernels.runner.replies import MOST_CHARACTERS, Proof
 from fastkernels.runner.sides import SideFailure
 from fastkernels.runner.token_answers import TokenAnswers
 from tests.unit.runner.fake_sides import FakeSides
@@ -266,10 +267,56 @@ def test_a_self_test_needs_no_sites(monkeypatch):
 
 
 def test_amdahl_account():
-    runs = {"baseline": [{"total_s": 1.0, "site_s": 0.4}], "candidate": [{"total_s": 0.9, "site_s": 0.2}]}
-    account = amdahl(runs)
+    one, other = Proof(calls={}, total_s=1.0, site_s=0.4), Proof(calls={}, total_s=0.9, site_s=0.2)
+    account = amdahl({"baseline": [one], "candidate": [other]})
     assert account["predicted"] == pytest.approx(1.25)
     assert account["measured"] == pytest.approx(1 / 0.9)
     assert account["transfer"] == pytest.approx((1 / 0.9 - 1) / 0.25)
-    same = amdahl({side: [{"total_s": 1.0, "site_s": 0.4}] for side in ("baseline", "candidate")})
+    same = amdahl({"baseline": [one], "candidate": [one]})
     assert same["transfer"] is None
+
+
+GARBLED = {
+    "sites": [{}, {"sites": None}, {"sites": {"L1/rms_norm": "norm"}}, {"sites": {}, "more": 1}],
+    "proof": [
+        {},
+        {"calls": {}, "site_s": 0.1, "total_s": 1.0},
+        {"calls": {"L1/rms_norm": -1}, "site_s": 0.1, "total_s": 1.0},
+        {"calls": {"L1/rms_norm": 1}, "site_s": float("nan"), "total_s": 1.0},
+        {"calls": {"L1/rms_norm": 1}, "site_s": 0.1, "total_s": 0.0},
+    ],
+    "outputs": [
+        {},
+        {"token_ids": None},
+        {"token_ids": [None] * 4},
+        {"token_ids": [[1.0] * 6] * 4},
+        {"token_ids": [[-1] * 6] * 4},
+        {"token_ids": [[VOCABULARY] * 6] * 4},
+        {"token_ids": [[10**30] * 6] * 4},
+    ],
+    "stats": [{}, {"engine": {}, "passed_over": {"x": "y"}, "settings": {}}],
+    "forced": [
+        {},
+        {"argmax": [], "top": []},
+        {"argmax": [[1]] * 99, "top": [[]] * 99},
+        {"argmax": None, "top": None},
+    ],
+}
+
+
+@pytest.mark.parametrize(("do", "reply"), [(do, reply) for do, bad in GARBLED.items() for reply in bad])
+def test_a_garbled_answer_is_the_candidates_failure(do, reply, monkeypatch):
+    sides = TokenSides(seconds=0.2)
+    monkeypatch.setattr(sides.sides["candidate"], do, lambda **_: reply)
+    result = run(sides, monkeypatch)
+    assert not result.valid
+    assert result.failure.message.startswith(f"garbled answer to '{do}': ")
+    assert len(result.failure.message) <= MOST_CHARACTERS
+
+
+def test_log_probabilities_of_other_positions_are_garbled(monkeypatch):
+    sides = TokenSides(seconds=0.2)
+    candidate = sides.sides["candidate"]
+    forced = candidate.forced
+    monkeypatch.setattr(candidate, "forced", lambda **asked: {**forced(**asked), "top": [[{"1": 0.0}]] * 99})
+    assert "of other positions" in run(sides, monkeypatch).failure.message

@@ -1,5 +1,6 @@
 """Frames between judge and worker: what arrives, and what a hostile worker cannot do with them."""
 
+import math
 import os
 import pickle
 import socket
@@ -69,6 +70,15 @@ def test_a_reply_arrives(channel) -> None:
     assert receive(judge).value == {"ns": 12, "names": ["a"]}
     protocol.send_reply(worker, Reply(id=8, error=ErrorReport(kind="ValueError", message="no", line=3)))
     assert receive(judge, 8).error == ErrorReport(kind="ValueError", message="no", line=3)
+
+
+def test_numbers_that_are_not_finite_arrive(channel) -> None:
+    judge, worker = channel
+    protocol.send_reply(worker, Reply(id=7, value={"nan": math.nan, "low": -math.inf}))
+    value = receive(judge).value
+    assert value is not None
+    assert math.isnan(value["nan"])
+    assert value["low"] == -math.inf
 
 
 def test_request_ids_cannot_be_guessed() -> None:

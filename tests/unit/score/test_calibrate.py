@@ -75,6 +75,12 @@ def test_kl_is_exact_on_full_distributions_and_a_lower_bound_on_tops():
     assert calibrate.kl_bound([], []) == 0
 
 
+@pytest.mark.parametrize("log_probability", [math.nan, math.inf, 1e308, -math.inf])
+def test_kl_of_what_are_no_log_probabilities(log_probability):
+    p = [[{"a": math.log(0.5)}]]
+    assert 0 < calibrate.kl_bound(p, [[{"a": log_probability}]]) < math.inf
+
+
 def test_ratios_are_taken_from_the_rounds():
     claimed = throughput(1.2).model_copy(update={"throughput_ratio": 5.0})
     assert calibrate.workload_ratio(claimed) == pytest.approx(1.2)
