@@ -23,7 +23,7 @@ from fastkernels.runner.generation_answers import GenerationAnswers
 from fastkernels.runner.image_answers import DETECTIONS, EMBEDDING, ImageAnswers
 from fastkernels.runner.isolation import ALWAYS, HiddenMemory
 from fastkernels.runner.model import ModelTrial
-from fastkernels.runner.sides import Side, Sides
+from fastkernels.runner.sides import Side, Sides, Timeouts
 from fastkernels.runner.speech_answers import SpeechAnswers
 from fastkernels.runner.token_answers import TokenAnswers
 from fastkernels.score.macroeval import macroeval
@@ -61,6 +61,7 @@ class EvalRequest:
     rounds: int | None = None
     eager: bool = False
     seed: int | None = None
+    timeout_s: float | None = None  # of a side's start, and of each of its calls
 
     @classmethod
     def parse(
@@ -77,6 +78,7 @@ class EvalRequest:
         rounds: int | None = None,
         eager: bool = False,
         seed: int | None = None,
+        timeout_s: float | None = None,
     ) -> EvalRequest:
         """Fill in what was not given: from the settings, the registry and the machine. UsageError,
         MachineError.
@@ -99,6 +101,7 @@ class EvalRequest:
             rounds=rounds,
             eager=eager,
             seed=seed,
+            timeout_s=timeout_s,
         )
 
     @property
@@ -299,7 +302,8 @@ def _sides(
     layers = request.candidates.layers if request.candidates else ()
     checkpoint = (target.checkpoint,) if target.checkpoint else ()
     both: dict[Side, Sequence[Path]] = {"baseline": (), "candidate": layers}
-    return Sides(SIDES[correctness.kind], both, engine, exclusive, caches, checkpoint)
+    timeouts = Timeouts.of(request.size, request.timeout_s)
+    return Sides(SIDES[correctness.kind], both, engine, exclusive, caches, timeouts, checkpoint)
 
 
 def _sampled(request: EvalRequest, target: Target) -> int:

@@ -151,7 +151,7 @@ class Worker:
             printed = self.scratch.printed()
             self.close()
             raise WorkerDied(
-                "TIMEOUT", f"{self.name}: no answer to '{do}' within {timeout_s:.3g} s", printed
+                "TIMEOUT", f"{self.name}: no answer to '{do}' within {timeout_s:g} s", printed
             ) from None
         except (BrokenReply, OSError) as problem:
             raise self._crashed(do, problem) from None
