@@ -146,3 +146,22 @@ def test_module_entry() -> None:
         [sys.executable, "-m", "fastkernels", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("fk, version ")
+
+
+@pytest.mark.parametrize(
+    ("verb", "flag"),
+    [
+        ("kernels", "--json"),
+        ("eval", "--json"),
+        ("audit", "--json"),
+        ("gate", "--junit"),
+        ("gate", "--markdown"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_told_before_anything_is_measured(verb, flag, tmp_path, capsys):
+    """Nothing of the request was looked at yet: its candidates do not exist."""
+    arguments = ["no/such/candidate"] if verb == "gate" else []
+    with pytest.raises(SystemExit) as end:
+        cli.main([verb, *arguments, flag, str(tmp_path)])
+    assert end.value.code == 2
+    assert f"{flag} {tmp_path}: Is a directory" in capsys.readouterr().err
