@@ -47,7 +47,8 @@ def exit_code(report: Report) -> int:
         return (3 if report.unaudited else 0) if all(task.admitted for task in report.tasks) else 1
     if isinstance(report, EvalReport):
         if all(model.valid for model in report.models):
-            return 3 if any(w.unstable for model in report.models for w in model.workloads) else 0
+            unstable = any(w.unstable for model in report.models for w in model.workloads)
+            return 3 if unstable or report.unevaluated else 0
         return 1 if report.candidates else 3  # a baseline that differs from itself is no candidate's fault
     if report.summary.failed:
         return 1

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastkernels import registry
-from fastkernels.errors import NotFoundError, UsageError
+from fastkernels.errors import FastKernelsError, NotFoundError, UsageError
 from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet, discover
 from fastkernels.measure.environment import environment, require_device
@@ -128,15 +128,16 @@ class Target:
 
 def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None) -> EvalReport:
     """Evaluate every model of the request. Ctrl-C ends the workers and gives the report so far,
-    `complete=False`.
+    `complete=False`. A model that cannot be judged costs the others nothing: `unevaluated`.
 
-    Raises NotFoundError, UsageError, MachineError, BaselineError.
+    Raises NotFoundError, UsageError, MachineError, BaselineError, the last three where there is no result.
     """
     targets = _targets(request)
     workloads = {target.model: _workloads(request, target) for target in targets}
     seed = secrets.randbits(62) if request.seed is None else request.seed
     machine = environment(request.device)
     results: list[ModelResult] = []
+    errors: dict[str, FastKernelsError] = {}
     complete, isolation = True, machine.isolation
     with tempfile.TemporaryDirectory(prefix="fk-eval-") as caches, HiddenMemory() as memory:
         for target in targets:
@@ -161,12 +162,16 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
                 result = trial.run()
                 notes = [f"the candidate ran as root: {why}" for why in [sides.stays_root] if why]
                 results.append(result.model_copy(update={"notes": (*result.notes, *notes)}))
+            except FastKernelsError as error:
+                errors[target.model] = error
             except KeyboardInterrupt:
                 complete = False
                 break
             finally:
                 isolation = (*ALWAYS, *(("memory",) if memory.hidden else ()), *sides.isolation)
                 sides.close()
+    if errors and complete and not results:
+        raise next(iter(errors.values()))
     return EvalReport(
         schema=1,
         environment=machine.model_copy(update={"isolation": isolation}),
@@ -175,6 +180,7 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
         models=tuple(results),
         complete=complete,
         macroeval=macroeval(results, self_test=request.candidates is None) if results else None,
+        unevaluated={model: str(error).removeprefix(f"{model}: ") for model, error in errors.items()},
     )
 
 

@@ -128,6 +128,7 @@ def test_exit_codes(kernel_report, eval_report):
     assert package.exit_code(eval_report) == 1
     good = eval_report.model_copy(update={"models": eval_report.models[:1]})
     assert package.exit_code(good) == 0
+    assert package.exit_code(good.model_copy(update={"unevaluated": {"gla": "no memory"}})) == 3
     assert package.exit_code(eval_report.model_copy(update={"candidates": ()})) == 3
     for report in (kernel_report, eval_report):
         assert package.exit_code(report.model_copy(update={"complete": False})) == 130
