@@ -65,6 +65,9 @@ class LazyGroup(click.Group):
         """Run a verb and exit with its code; the user's and the machine's errors have no traceback."""
         if not standalone_mode:
             return super().main(args, *rest, standalone_mode=False, **extra)
+        if hasattr(sys.stdout, "reconfigure"):
+            # A candidate may say what the terminal's encoding lacks, and a table has arrows.
+            sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
         try:
             code = super().main(args, *rest, standalone_mode=False, **extra)
             sys.stdout.flush()

@@ -28,11 +28,13 @@ def publish(report: Report, json_path: str | None = None, sources: Sequence[Path
     """
     from fastkernels.report import json, mlflow, table
 
-    table.show(report, sys.stderr if json_path == "-" else sys.stdout)
-    if json_path:
-        json.write(report, json_path)
-    if not isinstance(report, AuditReport):  # a fact about our tasks, not a result of this machine
-        mlflow.log(report, sources)
+    try:
+        table.show(report, sys.stderr if json_path == "-" else sys.stdout)
+    finally:  # whoever reads a pipe may have gone
+        if json_path:
+            json.write(report, json_path)
+        if not isinstance(report, AuditReport):  # a fact about our tasks, not a result of this machine
+            mlflow.log(report, sources)
     return exit_code(report)
 
 

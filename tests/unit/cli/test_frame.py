@@ -132,6 +132,16 @@ def test_an_unknown_verb_has_near_names() -> None:
     assert "Did you mean list" in result.stderr
 
 
+def test_words_that_the_terminal_lacks_are_shown_as_escapes(monkeypatch) -> None:
+    @click.command()
+    def arrows() -> None:
+        sys.stdout.write("\u25b2 caf\u00e9\n")
+
+    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: arrows)
+    result = CliRunner(charset="ascii").invoke(cli.main, ["arrows"])
+    assert (result.exit_code, result.stdout) == (0, "\\u25b2 caf\\xe9\n")
+
+
 def test_a_closed_pipe_is_no_error() -> None:
     command = f"{sys.executable} -m fastkernels show L4/llama --json - | head -c 1"
     done = subprocess.run(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fastkernels import report as package
-from fastkernels.report import mlflow
+from fastkernels.report import mlflow, table
 
 
 @pytest.fixture
@@ -114,6 +114,19 @@ def test_publish_shows_writes_and_logs(kernel_report, tmp_path, capsys, monkeypa
     captured = capsys.readouterr()
     assert json.loads(captured.out)["kind"] == "kernels"
     assert "fk kernels on" in captured.err
+
+
+def test_a_reader_that_has_gone_costs_no_report(kernel_report, tmp_path, monkeypatch):
+    def gone(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(table, "show", gone)
+    logged = []
+    monkeypatch.setattr(mlflow, "log", lambda *arguments: logged.append(arguments))
+    with pytest.raises(BrokenPipeError):
+        package.publish(kernel_report, str(tmp_path / "out.json"))
+    assert (tmp_path / "out.json").is_file()
+    assert logged
 
 
 def test_exit_codes(kernel_report, eval_report):
