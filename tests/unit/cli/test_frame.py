@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -140,6 +141,22 @@ def test_words_that_the_terminal_lacks_are_shown_as_escapes(monkeypatch) -> None
     monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: arrows)
     result = CliRunner(charset="ascii").invoke(cli.main, ["arrows"])
     assert (result.exit_code, result.stdout) == (0, "\\u25b2 caf\\xe9\n")
+
+
+def test_whoever_is_terminated_is_interrupted(monkeypatch) -> None:
+    @click.command()
+    def ends() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            click.echo("tidied up")
+            raise
+
+    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: ends)
+    before = signal.getsignal(signal.SIGTERM)
+    result = CliRunner().invoke(cli.main, ["ends"])
+    assert (result.exit_code, result.stdout) == (cli.INTERRUPTED, "tidied up\n")
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_closed_pipe_is_no_error() -> None:
