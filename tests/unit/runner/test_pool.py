@@ -116,6 +116,13 @@ def test_an_exception_whose_words_cannot_be_sent_is_no_crash(worker: Worker) -> 
     assert caught.value.kind == "Speechless"
 
 
+def test_a_start_that_says_something_else_is_a_crash(monkeypatch) -> None:
+    with Worker("w", threads=1) as worker:
+        monkeypatch.setattr(worker, "call", lambda *_, **__: {"isolation": 5})
+        with pytest.raises(WorkerDied, match="its answer was no valid reply"):
+            worker.start(SIDE)
+
+
 def test_the_place_of_what_ends_the_building_of_a_side_is_known() -> None:
     with Worker("w", threads=1) as worker, pytest.raises(WorkerError, match="not today") as caught:
         worker.start("tests.unit.runner.sides_for_tests:Unbuildable")
