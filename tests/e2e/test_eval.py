@@ -300,7 +300,8 @@ def test_a_folder_whose_weights_do_not_fit(tmp_path):
     assert not report
 
 
-def test_ctrl_c_leaves_a_marked_report_and_no_workers(tmp_path, interruptible):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_leaves_a_marked_report_and_no_workers(number, tmp_path, interruptible):
     path = tmp_path / "report.json"
     command = [
         sys.executable,
@@ -320,7 +321,7 @@ def test_ctrl_c_leaves_a_marked_report_and_no_workers(tmp_path, interruptible):
             break
     children = children_of(process.pid)
     assert children
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, number)
     process.communicate(timeout=60)
     assert process.returncode == 130
     assert json.loads(path.read_text())["complete"] is False

@@ -6,10 +6,13 @@ missed, 2 usage, 3 this machine cannot do it or results are unstable, 130 interr
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -65,8 +68,12 @@ class LazyGroup(click.Group):
         """Run a verb and exit with its code; the user's and the machine's errors have no traceback."""
         if not standalone_mode:
             return super().main(args, *rest, standalone_mode=False, **extra)
+        if hasattr(sys.stdout, "reconfigure"):
+            # A candidate may say what the terminal's encoding lacks, and a table has arrows.
+            sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
         try:
-            code = super().main(args, *rest, standalone_mode=False, **extra)
+            with _ended_like_interrupted():
+                code = super().main(args, *rest, standalone_mode=False, **extra)
             sys.stdout.flush()
         except click.ClickException as error:
             error.show()
@@ -82,6 +89,20 @@ class LazyGroup(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 1  # as click has it where a verb meets the closed pipe itself
         sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextlib.contextmanager
+def _ended_like_interrupted() -> Iterator[None]:
+    """SIGTERM, which `timeout` and schedulers send, is as Ctrl-C for the body: what was finished is reported,
+    and no worker's folder is left."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @click.group(cls=LazyGroup, epilog="Example: fk kernels --target rms_norm")

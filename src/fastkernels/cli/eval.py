@@ -46,6 +46,13 @@ from fastkernels.cli import options
 )
 @click.option("--eager", is_flag=True, help="Without CUDA graphs, on both sides.")
 @click.option("--seed", type=int, help="Seed of prompts and weights. Default: fresh, stored in the report.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    help="Most time for a side to start, and for each of its calls. Default by size: 300, or 600 and 1200.",
+)
 @options.report_json
 def command(json_path: str | None, **arguments: Any) -> None:
     """Judge candidates inside whole models: correctness, speed, coverage, MacroEval."""

@@ -62,8 +62,14 @@ from fastkernels.cli import options
     help="Whether torch.compile must take the head whole where it takes the base so.",
 )
 @options.report_json
-@click.option("--junit", "junit_path", metavar="PATH", help="Write JUnit XML.")
-@click.option("--markdown", "markdown_path", metavar="PATH", help="Write a comment for a pull request.")
+@click.option("--junit", "junit_path", metavar="PATH", callback=options.writable, help="Write JUnit XML.")
+@click.option(
+    "--markdown",
+    "markdown_path",
+    metavar="PATH",
+    callback=options.writable,
+    help="Write a comment for a pull request.",
+)
 def command(
     json_path: str | None, junit_path: str | None, markdown_path: str | None, **arguments: Any
 ) -> None:

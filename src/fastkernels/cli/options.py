@@ -23,6 +23,21 @@ size = click.option("--size", type=click.Choice(["tiny", "full"]), help="Default
 device = click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), help="Default: cuda where there is one."
 )
+
+
+def writable(context: click.Context, option: click.Parameter, path: str | None) -> str | None:
+    """Callback of an option that names a report's file: whether it can be written is seen at once."""
+    if path:
+        from fastkernels.report import files
+
+        files.require_writable(path, option.opts[0])
+    return path
+
+
 report_json = click.option(
-    "--json", "json_path", metavar="PATH", help="Write the report as JSON; `-` is stdout."
+    "--json",
+    "json_path",
+    metavar="PATH",
+    callback=writable,
+    help="Write the report as JSON; `-` is stdout.",
 )

@@ -81,18 +81,7 @@ def load_parameters(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     given = {
         name.removeprefix("param."): value for name, value in tensors.items() if name.startswith("param.")
     }
-    problems = [f"lacks {name} {tuple(given[name].shape)}" for name in given if name not in have]
-    problems += [
-        f"has {name} {tuple(have[name].shape)}, which the baseline has not"
-        for name in have
-        if name not in given
-    ]
-    problems += [
-        f"{name} is {tuple(have[name].shape)}, the baseline's is {tuple(value.shape)}"
-        for name, value in given.items()
-        if name in have and have[name].shape != value.shape
-    ]
-    if problems:
+    if problems := differences(have, given):
         raise SignatureMismatch(
             f"{type(module).__name__}: parameters differ from the baseline's: {'; '.join(problems)}"
         )
@@ -100,6 +89,22 @@ def load_parameters(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         for name, value in given.items():
             have[name].copy_(value)
     prepare(module)
+
+
+def differences(have: Mapping[str, Tensor], baseline: Mapping[str, Tensor]) -> list[str]:
+    """How a candidate's parameters differ from the baseline's, in words, one for each."""
+    lacking = [f"lacks {name} {tuple(value.shape)}" for name, value in baseline.items() if name not in have]
+    further = [
+        f"has {name} {tuple(value.shape)}, which the baseline has not"
+        for name, value in have.items()
+        if name not in baseline
+    ]
+    misshapen = [
+        f"{name} is {tuple(have[name].shape)}, the baseline's is {tuple(value.shape)}"
+        for name, value in baseline.items()
+        if name in have and have[name].shape != value.shape
+    ]
+    return [*lacking, *further, *misshapen]
 
 
 def prepare(module: nn.Module) -> None:

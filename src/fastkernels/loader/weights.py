@@ -20,10 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels import registry
-from fastkernels.errors import NotFoundError, UsageError
+from fastkernels.errors import NotFoundError, UsageError, WeightsError
 from fastkernels.loader.checkpoint import read_json, read_tensors, tensor_files
-from fastkernels.loader.materialize import prepare
+from fastkernels.loader.materialize import differences, prepare
 from fastkernels.loader.overlay import Overlay
+from fastkernels.nn.misfits import MAX_REPORTED
 from fastkernels.nn.random_weights import random_weights
 from fastkernels.nn.weights import load_weights
 from fastkernels.records import Size
@@ -231,11 +232,23 @@ def load_model(
     files = {prefix: tensor_files(folder) for prefix, folder in source.parts.items()}
     model = build(source, overlay, device, dtype)
     if source.folder is None:
+        if len(overlay.layers) > 1:
+            _require_the_baselines_parameters(model, source, dtype)
         random_weights(model, seed)
     else:
         load_weights(model, _tensors(files))
     prepare(model)
     return model
+
+
+def _require_the_baselines_parameters(model: nn.Module, source: ModelSource, dtype: torch.dtype) -> None:
+    """WeightsError, as of a checkpoint, where random weights would not be the baseline's."""
+    baseline = build(source, Overlay.over_baseline(), torch.device("meta"), dtype)
+    problems = differences(dict(model.named_parameters()), dict(baseline.named_parameters()))
+    if problems:
+        more = [f"and {len(problems) - MAX_REPORTED} more"] if len(problems) > MAX_REPORTED else []
+        said = "; ".join([*problems[:MAX_REPORTED], *more])
+        raise WeightsError(f"{type(model).__name__}: parameters differ from the baseline's: {said}")
 
 
 def _tensors(files: dict[str, dict[Path, list[str] | None]]) -> Iterator[tuple[str, Tensor]]:

@@ -37,6 +37,16 @@ def printable(text: str) -> str:
     return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", plain)
 
 
+def shortened(text: str, most: int) -> str:
+    """Both ends of a text of more than `most` characters: a report must not grow with what a candidate
+    says."""
+    if len(text) <= most:
+        return text
+    mark = f"\n[... {len(text)} characters ...]\n"
+    kept = most - len(mark)
+    return text[: kept - kept // 2] + mark + text[-(kept // 2) :]
+
+
 Printable = Annotated[str, AfterValidator(printable)]  # words of a candidate
 
 

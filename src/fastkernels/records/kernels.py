@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal
 
-from fastkernels.records.base import Contract, Document, Printable, Record
+from pydantic import AfterValidator
+
+from fastkernels.records.base import Contract, Document, Printable, Record, shortened
 from fastkernels.records.environment import Environment
+
+# Characters. What a compiler says of one file is some thousands long.
+MOST_SAID, MOST_PRINTED = 10_000, 20_000
 
 
 class Failure(Record):
     """What a user needs to mend a candidate: the message, the place, and what it printed."""
 
-    message: Printable
+    message: Annotated[Printable, AfterValidator(partial(shortened, most=MOST_SAID))]
     file: str | None = None
     line: int | None = None
-    output: Printable = ""
+    output: Annotated[Printable, AfterValidator(partial(shortened, most=MOST_PRINTED))] = ""
 
 
 class KernelShare(Record):

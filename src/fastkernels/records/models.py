@@ -95,3 +95,4 @@ class EvalReport(Document):
     models: tuple[ModelResult, ...]
     macroeval: MacroEval | None  # None: interrupted before any model finished
     complete: bool = True
+    unevaluated: dict[str, str] = {}  # models that could not be judged, and why: the score lacks them

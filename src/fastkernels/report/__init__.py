@@ -28,11 +28,13 @@ def publish(report: Report, json_path: str | None = None, sources: Sequence[Path
     """
     from fastkernels.report import json, mlflow, table
 
-    table.show(report, sys.stderr if json_path == "-" else sys.stdout)
-    if json_path:
-        json.write(report, json_path)
-    if not isinstance(report, AuditReport):  # a fact about our tasks, not a result of this machine
-        mlflow.log(report, sources)
+    try:
+        table.show(report, sys.stderr if json_path == "-" else sys.stdout)
+    finally:  # whoever reads a pipe may have gone
+        if json_path:
+            json.write(report, json_path)
+        if not isinstance(report, AuditReport):  # a fact about our tasks, not a result of this machine
+            mlflow.log(report, sources)
     return exit_code(report)
 
 
@@ -47,7 +49,8 @@ def exit_code(report: Report) -> int:
         return (3 if report.unaudited else 0) if all(task.admitted for task in report.tasks) else 1
     if isinstance(report, EvalReport):
         if all(model.valid for model in report.models):
-            return 3 if any(w.unstable for model in report.models for w in model.workloads) else 0
+            unstable = any(w.unstable for model in report.models for w in model.workloads)
+            return 3 if unstable or report.unevaluated else 0
         return 1 if report.candidates else 3  # a baseline that differs from itself is no candidate's fault
     if report.summary.failed:
         return 1

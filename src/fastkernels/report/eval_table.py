@@ -70,6 +70,9 @@ def parts(report: EvalReport) -> list[RenderableType]:
             Text(f"unstable: known to more than {bound} only; a quieter machine or --rounds 30 tells more")
         )
     found += failures((model.model, model.config, "FAILED", model.failure) for model in report.models)
+    if report.unevaluated:
+        found.append(heading("Not evaluated"))
+        found += [Text(f"{model}: {why}") for model, why in report.unevaluated.items()]
     if report.macroeval is not None:
         found += _macroeval(report.macroeval, report.models)
     return [*found, *_foot(report)]

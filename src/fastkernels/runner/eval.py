@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastkernels import registry
-from fastkernels.errors import NotFoundError, UsageError
+from fastkernels.errors import FastKernelsError, NotFoundError, UsageError
 from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet, discover
 from fastkernels.measure.environment import environment, require_device
@@ -23,7 +23,7 @@ from fastkernels.runner.generation_answers import GenerationAnswers
 from fastkernels.runner.image_answers import DETECTIONS, EMBEDDING, ImageAnswers
 from fastkernels.runner.isolation import ALWAYS, HiddenMemory
 from fastkernels.runner.model import ModelTrial
-from fastkernels.runner.sides import Side, Sides
+from fastkernels.runner.sides import Side, Sides, Timeouts
 from fastkernels.runner.speech_answers import SpeechAnswers
 from fastkernels.runner.token_answers import TokenAnswers
 from fastkernels.score.macroeval import macroeval
@@ -61,6 +61,7 @@ class EvalRequest:
     rounds: int | None = None
     eager: bool = False
     seed: int | None = None
+    timeout_s: float | None = None  # of a side's start, and of each of its calls
 
     @classmethod
     def parse(
@@ -77,6 +78,7 @@ class EvalRequest:
         rounds: int | None = None,
         eager: bool = False,
         seed: int | None = None,
+        timeout_s: float | None = None,
     ) -> EvalRequest:
         """Fill in what was not given: from the settings, the registry and the machine. UsageError,
         MachineError.
@@ -99,6 +101,7 @@ class EvalRequest:
             rounds=rounds,
             eager=eager,
             seed=seed,
+            timeout_s=timeout_s,
         )
 
     @property
@@ -125,15 +128,16 @@ class Target:
 
 def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None) -> EvalReport:
     """Evaluate every model of the request. Ctrl-C ends the workers and gives the report so far,
-    `complete=False`.
+    `complete=False`. A model that cannot be judged costs the others nothing: `unevaluated`.
 
-    Raises NotFoundError, UsageError, MachineError, BaselineError.
+    Raises NotFoundError, UsageError, MachineError, BaselineError, the last three where there is no result.
     """
     targets = _targets(request)
     workloads = {target.model: _workloads(request, target) for target in targets}
     seed = secrets.randbits(62) if request.seed is None else request.seed
     machine = environment(request.device)
     results: list[ModelResult] = []
+    errors: dict[str, FastKernelsError] = {}
     complete, isolation = True, machine.isolation
     with tempfile.TemporaryDirectory(prefix="fk-eval-") as caches, HiddenMemory() as memory:
         for target in targets:
@@ -158,12 +162,16 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
                 result = trial.run()
                 notes = [f"the candidate ran as root: {why}" for why in [sides.stays_root] if why]
                 results.append(result.model_copy(update={"notes": (*result.notes, *notes)}))
+            except FastKernelsError as error:
+                errors[target.model] = error
             except KeyboardInterrupt:
                 complete = False
                 break
             finally:
                 isolation = (*ALWAYS, *(("memory",) if memory.hidden else ()), *sides.isolation)
                 sides.close()
+    if errors and complete and not results:
+        raise next(iter(errors.values()))
     return EvalReport(
         schema=1,
         environment=machine.model_copy(update={"isolation": isolation}),
@@ -172,6 +180,7 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
         models=tuple(results),
         complete=complete,
         macroeval=macroeval(results, self_test=request.candidates is None) if results else None,
+        unevaluated={model: str(error).removeprefix(f"{model}: ") for model, error in errors.items()},
     )
 
 
@@ -299,7 +308,8 @@ def _sides(
     layers = request.candidates.layers if request.candidates else ()
     checkpoint = (target.checkpoint,) if target.checkpoint else ()
     both: dict[Side, Sequence[Path]] = {"baseline": (), "candidate": layers}
-    return Sides(SIDES[correctness.kind], both, engine, exclusive, caches, checkpoint)
+    timeouts = Timeouts.of(request.size, request.timeout_s)
+    return Sides(SIDES[correctness.kind], both, engine, exclusive, caches, timeouts, checkpoint)
 
 
 def _sampled(request: EvalRequest, target: Target) -> int:

@@ -17,8 +17,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from fastkernels.errors import MachineError
-from fastkernels.records import Failure
+from fastkernels.records import Failure, Printable, Record
 from fastkernels.runner import isolation, template
 from fastkernels.runner import user as new_user
 from fastkernels.runner.process import Standing, executed
@@ -61,6 +63,13 @@ class WorkerDied(WorkerProblem):
     def __init__(self, status: Literal["CRASHED", "TIMEOUT"], message: str, printed: str) -> None:
         self.status: Literal["CRASHED", "TIMEOUT"] = status
         super().__init__(Failure(message=message, output=printed.strip()))
+
+
+class _Separated(Record):
+    """What a worker says of itself once its side is built: a candidate may have written it."""
+
+    isolation: tuple[Printable, ...] = ()
+    stays_root: Printable = ""
 
 
 class Worker:
@@ -129,8 +138,12 @@ class Worker:
     def start(self, side: str, timeout_s: float = START_TIMEOUT_S, **arguments: Any) -> dict[str, Any]:
         """Build the side `module:Class` with these arguments; returns what its `hello()` says."""
         value = self.call("start", timeout_s, side=side, arguments=arguments)
-        self.isolation = tuple(str(level) for level in value.pop("isolation", ()))
-        self.stays_root = str(value.pop("stays_root", ""))
+        said = {name: value.pop(name) for name in _Separated.model_fields if name in value}
+        try:
+            separated = _Separated.model_validate(said)
+        except ValidationError as error:
+            raise self._crashed("start", error) from None
+        self.isolation, self.stays_root = separated.isolation, separated.stays_root
         return value
 
     def call(
@@ -151,7 +164,7 @@ class Worker:
             printed = self.scratch.printed()
             self.close()
             raise WorkerDied(
-                "TIMEOUT", f"{self.name}: no answer to '{do}' within {timeout_s:.3g} s", printed
+                "TIMEOUT", f"{self.name}: no answer to '{do}' within {timeout_s:g} s", printed
             ) from None
         except (BrokenReply, OSError) as problem:
             raise self._crashed(do, problem) from None

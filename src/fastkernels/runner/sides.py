@@ -9,16 +9,30 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fastkernels.records import Failure
+from fastkernels.records import Failure, Size
 from fastkernels.runner.pool import Worker, WorkerError, WorkerProblem, default_threads
 
 Side = Literal["baseline", "candidate"]
 
-START_TIMEOUT_S = 600.0  # 16 GB of weights, kernels that compile on first use
-CALL_TIMEOUT_S = 1200.0  # the longest workload, many times slower than any engine should be
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds that a side may take to start and to answer a call."""
+
+    start: float
+    call: float
+
+    @classmethod
+    def of(cls, size: Size, override: float | None = None) -> Timeouts:
+        if override is not None:
+            return cls(override, override)
+        # Tiny: workloads of seconds, and minutes for kernels that compile on first use. Full: 16 GB of
+        # weights; the longest workload, many times slower than any engine should be.
+        return cls(start=300, call=300) if size == "tiny" else cls(start=600, call=1200)
 
 
 class SideFailure(Exception):
@@ -33,13 +47,14 @@ class SideFailure(Exception):
 class SideHandle:
     """A started side: `call` is a method of a runner.model_side.ModelSide."""
 
-    def __init__(self, side: Side, worker: Worker) -> None:
+    def __init__(self, side: Side, worker: Worker, timeout_s: float) -> None:
         self.side: Side = side
         self.worker = worker
+        self._timeout_s = timeout_s
 
-    def call(self, do: str, timeout_s: float = CALL_TIMEOUT_S, **arguments: Any) -> dict[str, Any]:
+    def call(self, do: str, **arguments: Any) -> dict[str, Any]:
         with _as_side_failure(self.side):
-            return self.worker.call(do, timeout_s, **arguments)
+            return self.worker.call(do, self._timeout_s, **arguments)
 
 
 class Sides:
@@ -53,9 +68,10 @@ class Sides:
         engine: dict[str, Any],
         exclusive: bool,
         shared_caches: Path,
+        timeouts: Timeouts,
         reads: Sequence[Path] = (),
     ) -> None:
-        self._kind = kind
+        self._kind, self._timeouts = kind, timeouts
         self._layers, self._engine, self._exclusive = layers, engine, exclusive
         self._shared_caches, self._reads = shared_caches, reads
         self._alive: dict[Side, SideHandle] = {}
@@ -102,7 +118,7 @@ class Sides:
             with _as_side_failure(side):
                 worker.start(
                     self._kind,
-                    START_TIMEOUT_S,
+                    self._timeouts.start,
                     layers=[str(layer) for layer in self._layers[side]],
                     **{**self._engine, **changes},
                 )
@@ -111,7 +127,7 @@ class Sides:
             raise
         if side == "candidate":  # noise runs of the baseline come later, and are not separated as far
             self.isolation, self.stays_root = worker.isolation, worker.stays_root
-        return SideHandle(side, worker)
+        return SideHandle(side, worker, self._timeouts.call)
 
 
 @contextlib.contextmanager

@@ -43,7 +43,9 @@ def main(arguments: list[str]) -> None:
             os._exit(0)  # nothing here is worth a slow shutdown of a device context
         try:
             if request.do == "start":
-                side = _build(request.arguments["side"], request.arguments["arguments"])
+                side = _unbuilt(request.arguments["side"])
+                # Where this raises, the overlay that the side has by then says in which file.
+                side.__init__(**request.arguments["arguments"])
                 value = {**(side.hello() if hasattr(side, "hello") else {}), **asdict(reached)}
             else:
                 extra = {"descriptors": descriptors} if descriptors else {}
@@ -54,9 +56,10 @@ def main(arguments: list[str]) -> None:
         send_reply(channel, reply)
 
 
-def _build(side: str, arguments: dict[str, Any]) -> Any:
+def _unbuilt(side: str) -> Any:
     module, _, name = side.partition(":")
-    return getattr(importlib.import_module(module), name)(**arguments)
+    kind = getattr(importlib.import_module(module), name)
+    return kind.__new__(kind)
 
 
 def _report(error: BaseException, side: Any) -> Any:
@@ -66,15 +69,20 @@ def _report(error: BaseException, side: Any) -> Any:
     overlay = getattr(side, "overlay", None)
     if overlay is not None:
         place = overlay.blame(error)
-    lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
-    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    said = traceback.TracebackException.from_exception(error)  # also of one that cannot say what it is
+    lines = "".join(said.format()).splitlines()
     return ErrorReport(
-        kind=type(error).__name__,
-        message=message,
-        traceback="\n".join(lines[-_TRACEBACK_LINES:]),
+        kind=_encodable(type(error).__name__),
+        message=_encodable(str(said.msg if isinstance(error, SyntaxError) else said)),
+        traceback=_encodable("\n".join(lines[-_TRACEBACK_LINES:])),
         file=str(place[0]) if place else None,
         line=place[1] if place else None,
     )
+
+
+def _encodable(text: str) -> str:
+    """With escapes for half characters: a compiler's bytes may have been decoded to them."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 if __name__ == "__main__":

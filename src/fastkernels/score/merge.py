@@ -33,6 +33,12 @@ def merge(reports: Sequence[EvalReport]) -> EvalReport:
         "models": tuple(_joined(of_one) for of_one in parts.values()),
         "candidates": tuple(dict.fromkeys(name for report in reports for name in report.candidates)),
         "complete": all(report.complete for report in reports),
+        "unevaluated": {
+            model: why
+            for report in reports
+            for model, why in report.unevaluated.items()
+            if model not in {evaluated for evaluated, _, _ in parts}
+        },
     })  # fmt: skip
 
 

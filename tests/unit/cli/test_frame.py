@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -132,6 +133,32 @@ def test_an_unknown_verb_has_near_names() -> None:
     assert "Did you mean list" in result.stderr
 
 
+def test_words_that_the_terminal_lacks_are_shown_as_escapes(monkeypatch) -> None:
+    @click.command()
+    def arrows() -> None:
+        sys.stdout.write("\u25b2 caf\u00e9\n")
+
+    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: arrows)
+    result = CliRunner(charset="ascii").invoke(cli.main, ["arrows"])
+    assert (result.exit_code, result.stdout) == (0, "\\u25b2 caf\\xe9\n")
+
+
+def test_whoever_is_terminated_is_interrupted(monkeypatch) -> None:
+    @click.command()
+    def ends() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            click.echo("tidied up")
+            raise
+
+    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: ends)
+    before = signal.getsignal(signal.SIGTERM)
+    result = CliRunner().invoke(cli.main, ["ends"])
+    assert (result.exit_code, result.stdout) == (cli.INTERRUPTED, "tidied up\n")
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 def test_a_closed_pipe_is_no_error() -> None:
     command = f"{sys.executable} -m fastkernels show L4/llama --json - | head -c 1"
     done = subprocess.run(
@@ -146,3 +173,22 @@ def test_module_entry() -> None:
         [sys.executable, "-m", "fastkernels", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("fk, version ")
+
+
+@pytest.mark.parametrize(
+    ("verb", "flag"),
+    [
+        ("kernels", "--json"),
+        ("eval", "--json"),
+        ("audit", "--json"),
+        ("gate", "--junit"),
+        ("gate", "--markdown"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_told_before_anything_is_measured(verb, flag, tmp_path, capsys):
+    """Nothing of the request was looked at yet: its candidates do not exist."""
+    arguments = ["no/such/candidate"] if verb == "gate" else []
+    with pytest.raises(SystemExit) as end:
+        cli.main([verb, *arguments, flag, str(tmp_path)])
+    assert end.value.code == 2
+    assert f"{flag} {tmp_path}: Is a directory" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -203,6 +204,29 @@ def test_random_weights_follow_the_seed():
     for name, parameter in other.named_parameters():
         assert torch.equal(first[name], again[name])
         assert not torch.equal(first[name], parameter)
+
+
+@pytest.mark.parametrize(
+    ("init", "says"),
+    [
+        ("self.weight = torch.ones(hidden_size)", "lacks layers.0.input_layernorm.weight (64,)"),
+        ("self.weight = nn.Parameter(torch.empty(hidden_size, 1))", "input_layernorm.weight is (64, 1), the"),
+        (
+            "self.weight, self.more = (nn.Parameter(torch.empty(hidden_size)) for _ in range(2))",
+            "has layers.0.input_layernorm.more (64,), which the baseline has not",
+        ),
+    ],
+)
+def test_random_weights_of_other_parameters_are_refused_as_a_checkpoint_is(tmp_path, init, says):
+    """They would be other weights than the baseline's: a wrong answer, and nobody would say why."""
+    (tmp_path / "L1").mkdir()
+    (tmp_path / "L1" / "rms_norm.py").write_text(
+        "import torch\nfrom torch import nn\n\n\nclass RMSNorm(nn.Module):\n"
+        f"    def __init__(self, hidden_size, eps=1e-6):\n        super().__init__()\n        {init}\n"
+    )
+    overlay = Overlay.over_baseline([tmp_path])
+    with pytest.raises(WeightsError, match=re.escape(says)):
+        load_model(find("llama", size="tiny"), overlay, CPU, torch.float32, seed=0)
 
 
 def _find_with_hub(home: Path, body: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -62,6 +62,7 @@ def test_a_failed_write_leaves_the_old_file(kernel_report, tmp_path, monkeypatch
     with pytest.raises(UsageError, match="No space left"):
         reports.write(kernel_report, path)
     assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_folder_in_the_way_is_named(kernel_report, tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fastkernels import report as package
-from fastkernels.report import mlflow
+from fastkernels.report import mlflow, table
 
 
 @pytest.fixture
@@ -116,6 +116,19 @@ def test_publish_shows_writes_and_logs(kernel_report, tmp_path, capsys, monkeypa
     assert "fk kernels on" in captured.err
 
 
+def test_a_reader_that_has_gone_costs_no_report(kernel_report, tmp_path, monkeypatch):
+    def gone(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(table, "show", gone)
+    logged = []
+    monkeypatch.setattr(mlflow, "log", lambda *arguments: logged.append(arguments))
+    with pytest.raises(BrokenPipeError):
+        package.publish(kernel_report, str(tmp_path / "out.json"))
+    assert (tmp_path / "out.json").is_file()
+    assert logged
+
+
 def test_exit_codes(kernel_report, eval_report):
     def kernels(**changes: int) -> int:
         summary = kernel_report.summary.model_copy(update={"failed": 0, **changes})
@@ -128,6 +141,7 @@ def test_exit_codes(kernel_report, eval_report):
     assert package.exit_code(eval_report) == 1
     good = eval_report.model_copy(update={"models": eval_report.models[:1]})
     assert package.exit_code(good) == 0
+    assert package.exit_code(good.model_copy(update={"unevaluated": {"gla": "no memory"}})) == 3
     assert package.exit_code(eval_report.model_copy(update={"candidates": ()})) == 3
     for report in (kernel_report, eval_report):
         assert package.exit_code(report.model_copy(update={"complete": False})) == 130

@@ -32,6 +32,13 @@ class Echo:
         (descriptor,) = descriptors
         return {"text": os.pread(descriptor, size, 0).decode()}
 
+    def fail_speechless(self) -> dict:
+        class Speechless(Exception):
+            def __str__(self) -> str:
+                raise ValueError("no words")
+
+        raise Speechless
+
     def fail(self, message: str) -> dict:
         print("before the failure", flush=True)
         raise ValueError(message)
@@ -137,3 +144,23 @@ class Echo:
                 return {"readable": True}
         except OSError:
             return {"readable": False}
+
+
+class Engine(Echo):
+    """Takes what every side of a whole-model trial does."""
+
+    def __init__(self, layers: list, device: str) -> None:
+        super().__init__()
+
+
+class Unbuildable:
+    """Its overlay is there before it fails."""
+
+    def __init__(self) -> None:
+        self.overlay = Blames()
+        raise ValueError("not today")
+
+
+class Blames:
+    def blame(self, error: BaseException) -> tuple:
+        return ("candidate.py", 7)

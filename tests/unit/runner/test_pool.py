@@ -107,6 +107,28 @@ def test_an_exception_is_reported_and_the_worker_lives_on(worker: Worker) -> Non
     assert worker.call("add", a=1, b=1) == {"sum": 2}
 
 
+def test_an_exception_whose_words_cannot_be_sent_is_no_crash(worker: Worker) -> None:
+    with pytest.raises(WorkerError) as caught:
+        worker.call("fail", message="a compiler's \udcff")
+    assert caught.value.failure.message == "ValueError: a compiler's \\udcff"
+    with pytest.raises(WorkerError) as caught:
+        worker.call("fail_speechless")
+    assert caught.value.kind == "Speechless"
+
+
+def test_a_start_that_says_something_else_is_a_crash(monkeypatch) -> None:
+    with Worker("w", threads=1) as worker:
+        monkeypatch.setattr(worker, "call", lambda *_, **__: {"isolation": 5})
+        with pytest.raises(WorkerDied, match="its answer was no valid reply"):
+            worker.start(SIDE)
+
+
+def test_the_place_of_what_ends_the_building_of_a_side_is_known() -> None:
+    with Worker("w", threads=1) as worker, pytest.raises(WorkerError, match="not today") as caught:
+        worker.start("tests.unit.runner.sides_for_tests:Unbuildable")
+    assert (caught.value.failure.file, caught.value.failure.line) == ("candidate.py", 7)
+
+
 def test_a_paused_worker_stands_still_until_its_next_call(worker: Worker) -> None:
     worker.call("beat")
     worker.pause()

@@ -54,6 +54,12 @@ def test_a_model_that_failed_in_one_part_has_failed(report, parts):
     assert model.failure == failed.failure
 
 
+def test_a_model_that_another_report_has_is_evaluated(report):
+    first = report.model_copy(update={"unevaluated": {"jamba": "no memory", "gla": "no memory"}})
+    second = of(report, result(model="gla"))
+    assert merge([first, second]).unevaluated == {"jamba": "no memory"}
+
+
 def test_reports_that_do_not_belong_together(report):
     with pytest.raises(UsageError, match=r"more than one report: llama \(tiny\): balanced, single-request"):
         merge([report, report])

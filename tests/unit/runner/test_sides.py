@@ -1,0 +1,32 @@
+"""Real processes as the two sides of a whole-model trial."""
+
+from pathlib import Path
+
+import pytest
+
+from fastkernels.runner.sides import SideFailure, Sides, Timeouts
+from tests.unit.runner.test_pool import MODULES
+
+SIDE = "tests.unit.runner.sides_for_tests:Engine"
+
+
+def test_a_side_that_hangs_fails_when_its_time_is_over(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", MODULES)
+    layers = {"baseline": (), "candidate": (tmp_path,)}
+    sides = Sides(SIDE, layers, {"device": "cpu"}, False, tmp_path, Timeouts(start=60, call=0.3))
+    try:
+        assert sides.use("baseline").call("add", a=1, b=2) == {"sum": 3}
+        with pytest.raises(SideFailure, match="no answer to 'hang' within") as caught:
+            sides.use("candidate").call("hang")
+        assert caught.value.side == "candidate"
+        assert caught.value.failure.message.endswith("within 0.3 s")
+        assert "about to hang" in caught.value.failure.output
+    finally:
+        sides.close()
+
+
+def test_a_tiny_model_has_less_time_and_a_user_chooses() -> None:
+    tiny, full = Timeouts.of("tiny"), Timeouts.of("full")
+    assert tiny.start < full.start
+    assert tiny.call < full.call
+    assert Timeouts.of("full", 7) == Timeouts(start=7, call=7)
