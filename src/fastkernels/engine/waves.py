@@ -1,6 +1,6 @@
 """How many rows run at once when a queue does not fit, if all of it runs equally long.
 
-    W = ceil(max(N / R, sum_i blocks_i / usable)),   rows = ceil(N / W)
+    fit = min(R, usable N / sum_i blocks_i),   W = ceil(N / fit),   rows = ceil(N / W)
 
 N requests that wait · R rows · blocks_i that request i holds at its end · usable blocks of a cache group
 
@@ -11,27 +11,43 @@ differ, or may end early, rows leave one by one and others enter: no share is be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from fastkernels.engine.cache import BlockGroup
-from fastkernels.engine.forecast import Lengths
+from fastkernels.engine.cache import BlockGroup, Ints
+from fastkernels.engine.forecast import Demand, Lengths
 from fastkernels.engine.requests import Request
 
 UNLIMITED = 1 << 30
+# Of more waves the last one is a small part, and each would look through all that wait: what a request costs
+# would grow with the queue.
+MOST_WAVES = 16
+
+Groups = Collection[tuple[BlockGroup, int]]
 
 
-def equal_share(
-    waiting: Sequence[Request], lengths: Lengths, max_rows: int, groups: Iterable[tuple[BlockGroup, int]]
-) -> int:
+def equal_share(waiting: Sequence[Request], lengths: Lengths, max_rows: int, groups: Groups) -> int:
     """Rows of each wave, `UNLIMITED` where waves are no concern. groups: each with its usable blocks."""
-    have = np.array([len(request.prompt) + len(request.output) for request in waiting])
-    left = np.array([request.limit for request in waiting]) - have
-    if len(np.unique(left)) != 1 or not all(request.runs_to_its_limit for request in waiting):
+    if len(waiting) > MOST_WAVES * _fit(*_lengths([waiting[0]]), lengths, max_rows, groups):
         return UNLIMITED
-    ends = (have + lengths.expected(left, True)).astype(int).tolist()
-    waves = -(-len(waiting) // max_rows)
-    for group, usable in groups:
-        waves = max(waves, -(-sum(map(group.most_held, ends)) // max(1, usable)))
+    have_N, left_N = _lengths(waiting)
+    if (left_N != left_N[0]).any() or not all(request.runs_to_its_limit for request in waiting):
+        return UNLIMITED
+    waves = -(-len(waiting) // _fit(have_N, left_N, lengths, max_rows, groups))
     return -(-len(waiting) // waves)
+
+
+def _lengths(requests: Sequence[Request]) -> tuple[Ints, Ints]:
+    """Positions that requests have, and that are left to their limits."""
+    have_N = np.array([len(request.prompt) + len(request.output) for request in requests])
+    return have_N, np.array([request.limit for request in requests]) - have_N
+
+
+def _fit(have_N: Ints, left_N: Ints, lengths: Lengths, max_rows: int, groups: Groups) -> int:
+    """Rows that run at once if all are like these on average, counted as admission counts blocks."""
+    grown_N = lengths.expected(left_N, True)
+    for group, usable in groups:
+        blocks = Demand(group, have_N.astype(np.float64), grown_N, 0).most()
+        max_rows = min(max_rows, int(usable * len(have_N) / max(1.0, blocks)))
+    return max(1, max_rows)

@@ -7,10 +7,12 @@ import pytest
 
 from fastkernels.engine.arrivals import Arrivals
 from fastkernels.engine.cache import BlockCache, BlockGroup
+from fastkernels.engine.forecast import Lengths
 from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.plan import Sampled
 from fastkernels.engine.requests import Request
 from fastkernels.engine.scheduler import Scheduler
+from fastkernels.engine.waves import UNLIMITED, equal_share
 
 from .fake_device import Parts, check
 
@@ -148,6 +150,24 @@ def test_a_queue_that_does_not_fit_runs_in_equal_waves():
     for serial in range(10):
         scheduler.add(request(serial, 4, max_tokens=4))
     assert rows_of_steps(scheduler) == [5] * 4 + [5] * 4, "7 fit, and 3 would be left over"
+
+
+def test_no_wave_has_more_rows_than_fit():
+    scheduler = make(max_rows=8, num_blocks=11)  # 9 usable blocks
+    for serial in range(7):
+        scheduler.add(request(serial, 4, max_tokens=4))
+    assert rows_of_steps(scheduler) == [3] * 4 + [2] * 4 + [2] * 4, "of two waves of 4 only 3 rows fit"
+
+
+def test_a_long_queue_is_not_looked_through_for_each_wave():
+    class Queue(list):
+        def __iter__(self):
+            raise AssertionError("every waiting request was looked at")
+
+    group = BlockGroup(9, 64, 22, 4)
+    for max_rows, usable in ((1, 20), (8, 4)):
+        queue = Queue(request(serial, 4) for serial in range(100))
+        assert equal_share(queue, Lengths(), max_rows, [(group, usable)]) == UNLIMITED
 
 
 @pytest.mark.parametrize("window", [None, 4])
