@@ -149,10 +149,10 @@ class Intake:
 
     def make_request(self, serial: int, need: Tokens) -> Request:
         self.check(need)
-        params, stops = need.sampling, ()
+        params, stops = need.sampling, frozenset[int]()
         is_free = need.forced is None
         if is_free:
-            stops = tuple(params.stop_token_ids or ()) + (() if params.ignore_eos else self.stop_ids)
+            stops = frozenset(params.stop_token_ids or ()).union(() if params.ignore_eos else self.stop_ids)
         is_read = need.on_token is not None or (is_free and bool(params.stop_strings))
         return Request(
             serial,

@@ -83,6 +83,18 @@ def test_stop_token_drops_the_extra_step():
     assert arrivals.finished() == []
 
 
+def test_many_stop_ids_of_one_request_cost_the_others_nothing():
+    scheduler = make()
+    arrivals, width = Arrivals(scheduler.ledger), scheduler.ledger.stops_RS.shape
+    scheduler.add(request(0, 3, max_tokens=9, stop_ids=range(5, 50_000)))
+    scheduler.add(request(1, 3, max_tokens=3))
+    for token in (4, 7, 7):
+        plan = scheduler.plan()
+        arrivals.retire(plan, reply(plan, token))
+    assert [done.output for done in arrivals.finished()] == [[4, 7], [4, 7, 7]]
+    assert scheduler.ledger.stops_RS.shape == width
+
+
 def test_who_surely_grows_to_the_limit_gets_room_for_it():
     scheduler = make(num_blocks=17)  # 64 positions, of which one block stays free
     for serial in range(4):
