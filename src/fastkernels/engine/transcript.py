@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 # No tokenizer spreads a character over more tokens: what is not complete by then is shown as it is.
 MOST_PENDING_TOKENS = 8
+MOST_TOKENS_OPEN = 3  # of a character of four bytes that lacks its last
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -28,7 +29,8 @@ class Transcript:
     def read(self, ids: list[int]) -> bool:
         """Read on in the output so far; whether a stop string is complete now."""
         before = len(self.text)
-        self._extend(ids, len(ids) - self._read > MOST_PENDING_TOKENS)
+        is_stuck = len(ids) - self._read > MOST_PENDING_TOKENS
+        self._extend(ids[: self._last_boundary(ids)] if is_stuck else ids, is_stuck)
         if len(ids) <= self._min_tokens:
             return False
         for stop in self._stops:
@@ -50,6 +52,14 @@ class Transcript:
                 if any(stop.startswith(self.text[-held:]) for stop in self._stops):
                     return len(self.text) - held
         return len(self.text)
+
+    def _last_boundary(self, ids: list[int]) -> int:
+        """Where a character may begin that the newest tokens leave open: it can still be completed, however
+        many broken ones are before it."""
+        whole = self._decode(ids[self._context :])
+        ends = range(len(ids) - MOST_TOKENS_OPEN, len(ids)) if whole.endswith(_INCOMPLETE) else ()
+        splits = (self._decode(ids[self._context : end]) + self._decode(ids[end:]) for end in ends)
+        return next((end for end, split in zip(ends, splits) if split == whole), len(ids))
 
     def _extend(self, ids: list[int], is_forced: bool) -> None:
         old = self._decode(ids[self._context : self._read])

@@ -45,6 +45,13 @@ def test_what_never_completes_is_shown_in_the_end():
     assert 39 - MOST_PENDING_TOKENS <= len(long.text) < 39
 
 
+@pytest.mark.parametrize("broken", range(20))
+def test_a_character_behind_broken_ones_stays_whole(broken):
+    transcript = Transcript(BYTES, ["\u20ac"])
+    read(transcript, [0xFF] * broken + list("\U0001f600a\u20ac".encode()))
+    assert transcript.text == "\N{REPLACEMENT CHARACTER}" * broken + "\U0001f600a"
+
+
 def test_tokens_without_text_cost_nothing():
     transcript = Transcript(lambda ids: "".join("x" for i in ids if i))
     assert read(transcript, [0] * 30 + [1])[-1] == "x"
