@@ -31,19 +31,15 @@ class Transcript:
         before = len(self.text)
         is_stuck = len(ids) - self._read > MOST_PENDING_TOKENS
         self._extend(ids[: self._last_boundary(ids)] if is_stuck else ids, is_stuck)
-        if len(ids) <= self._min_tokens:
-            return False
-        for stop in self._stops:
-            at = self.text.find(stop, max(0, before - len(stop) + 1))
-            if at >= 0:
-                self.text, self.stop = self.text[:at], stop
-                return True
-        return False
+        return len(ids) > self._min_tokens and self._cut(before)
 
     def close(self, ids: list[int]) -> None:
-        """Show what was held back: no more tokens come."""
+        """Show what was held back, up to a stop string in it: no more tokens come."""
         if self.stop is None:
+            before = len(self.text)
             self._extend(ids, True)
+            if len(ids) > self._min_tokens:
+                self._cut(before)
 
     def settled(self) -> int:
         """Characters that no stop string can take back."""
@@ -52,6 +48,15 @@ class Transcript:
                 if any(stop.startswith(self.text[-held:]) for stop in self._stops):
                     return len(self.text) - held
         return len(self.text)
+
+    def _cut(self, before: int) -> bool:
+        """End the text at a stop string that ends behind its first `before` characters, if one does."""
+        for stop in self._stops:
+            at = self.text.find(stop, max(0, before - len(stop) + 1))
+            if at >= 0:
+                self.text, self.stop = self.text[:at], stop
+                return True
+        return False
 
     def _last_boundary(self, ids: list[int]) -> int:
         """Where a character may begin that the newest tokens leave open: it can still be completed, however

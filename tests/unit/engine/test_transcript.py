@@ -73,6 +73,16 @@ def test_stop_string_across_tokens_cuts_the_text(stops, left, found):
     assert (transcript.text, transcript.stop) == (left, found)
 
 
+def test_stop_string_in_what_is_held_back_at_the_end_cuts_the_text():
+    tokens = [b"a", b"b\xe2"]  # the last one begins a character
+    for min_tokens, left in ((0, ("a", "b")), (2, ("ab\N{REPLACEMENT CHARACTER}", None))):
+        transcript = Transcript(
+            lambda ids: b"".join(tokens[i] for i in ids).decode(errors="replace"), ["b"], min_tokens
+        )
+        read(transcript, [0, 1])
+        assert (transcript.text, transcript.stop) == left
+
+
 def test_stop_strings_are_not_looked_for_before_min_tokens():
     transcript = Transcript(WORDS, ["w4"], min_tokens=2)
     assert read(transcript, [4, 4, 5, 4, 6])[-1] == "w4 w4 w5 "
