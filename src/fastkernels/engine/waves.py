@@ -1,6 +1,6 @@
 """How many rows run at once when a queue does not fit, if all of it runs equally long.
 
-    fit = min(R, usable N / sum_i blocks_i),   W = ceil(N / fit),   rows = ceil(N / W)
+    W = ceil(max(N / R, sum_i blocks_i / usable)),   rows = ceil(N / W)
 
 N requests that wait · R rows · blocks_i that request i holds at its end · usable blocks of a cache group
 
@@ -11,6 +11,7 @@ differ, or may end early, rows leave one by one and others enter: no share is be
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -29,13 +30,13 @@ Groups = Collection[tuple[BlockGroup, int]]
 
 def equal_share(waiting: Sequence[Request], lengths: Lengths, max_rows: int, groups: Groups) -> int:
     """Rows of each wave, `UNLIMITED` where waves are no concern. groups: each with its usable blocks."""
-    if len(waiting) > MOST_WAVES * _fit(*_lengths([waiting[0]]), lengths, max_rows, groups):
+    have_N, left_N = _lengths([waiting[0]])
+    if len(waiting) * _waves(have_N, left_N, lengths, max_rows, groups) > MOST_WAVES:
         return UNLIMITED
     have_N, left_N = _lengths(waiting)
     if (left_N != left_N[0]).any() or not all(request.runs_to_its_limit for request in waiting):
         return UNLIMITED
-    waves = -(-len(waiting) // _fit(have_N, left_N, lengths, max_rows, groups))
-    return -(-len(waiting) // waves)
+    return -(-len(waiting) // math.ceil(_waves(have_N, left_N, lengths, max_rows, groups)))
 
 
 def _lengths(requests: Sequence[Request]) -> tuple[Ints, Ints]:
@@ -44,10 +45,11 @@ def _lengths(requests: Sequence[Request]) -> tuple[Ints, Ints]:
     return have_N, np.array([request.limit for request in requests]) - have_N
 
 
-def _fit(have_N: Ints, left_N: Ints, lengths: Lengths, max_rows: int, groups: Groups) -> int:
-    """Rows that run at once if all are like these on average, counted as admission counts blocks."""
+def _waves(have_N: Ints, left_N: Ints, lengths: Lengths, max_rows: int, groups: Groups) -> float:
+    """How many times rows and blocks they take in all, counted as admission counts."""
     grown_N = lengths.expected(left_N, True)
+    waves = len(have_N) / max_rows
     for group, usable in groups:
         blocks = Demand(group, have_N.astype(np.float64), grown_N, 0).most()
-        max_rows = min(max_rows, int(usable * len(have_N) / max(1.0, blocks)))
-    return max(1, max_rows)
+        waves = max(waves, blocks / max(1, usable))
+    return waves
