@@ -29,8 +29,8 @@ class Admissions:
         self._nothing = Found(0, [[] for _ in self.cache.groups], [0 for _ in self.cache.groups])
         self._most_rows = UNLIMITED
 
-    def note_arrival(self) -> None:
-        """A request came: if others run, the queue is not what its waves were made for."""
+    def note_change(self) -> None:
+        """A request came or was given up: if others run, the queue is not what its waves were made for."""
         self._most_rows = UNLIMITED
 
     def admit(self, rows: Ints, counts: Ints, budget: int) -> tuple[list[Admission], Ints]:

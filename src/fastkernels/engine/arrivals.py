@@ -44,7 +44,8 @@ class Arrivals:
             for i in np.flatnonzero(ledger.watched_R[rows]):
                 request = ledger.occupant(int(rows[i]))
                 request.output.append(int(ids[i]))
-                ended[i] |= self._look(request, int(at[i]), sampled, bool(stopped[i]))
+                stopped[i] = int(ids[i]) in request.stop_ids
+                ended[i] |= stopped[i] | self._look(request, int(at[i]), sampled, bool(stopped[i]))
         for i in np.flatnonzero(ended):
             request = ledger.leave(int(rows[i]))
             self._finish(request, int(ids[i]) if stopped[i] else None)

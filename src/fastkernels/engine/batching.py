@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastkernels.engine.checks import is_within
 from fastkernels.errors import RequestError
 
 MOST_AMPLITUDE = 1e4  # of audio between -1 and 1; far above it the front end's squares overflow
@@ -115,14 +116,15 @@ class Clips:
         samples = given
         if isinstance(given, tuple) and len(given) == 2:
             samples, rate = given
-            if rate != self.sampling_rate:
+            if not is_within(rate, self.sampling_rate, self.sampling_rate):
                 raise RequestError(
                     f"audio of {rate!r:.20} samples a second: the model takes {self.sampling_rate}. "
                     "Resample it"
                 )
         audio = samples
-        if isinstance(samples, np.ndarray) and samples.dtype.kind in "fiu":
-            audio = torch.from_numpy(np.array(samples))  # a copy: it may be read-only or run backwards
+        if isinstance(samples, np.ndarray) and samples.dtype.kind in "fiu" and samples.dtype.itemsize <= 8:
+            # A copy: it may be read-only, run backwards, or have the bytes of another machine.
+            audio = torch.from_numpy(samples.astype(samples.dtype.newbyteorder("="), order="C"))
         if isinstance(audio, Tensor) and audio.dim() == 2 and len(audio) == 1:
             audio = audio[0]  # one channel, as libraries that read files give it
         self.key((audio,))
@@ -147,6 +149,7 @@ class Clips:
             raise RequestError(
                 f"audio of shape {list(audio.shape)}: the model takes [samples] of one channel. Average them"
             )
+        require_values("audio", audio)
         if not len(audio):
             raise RequestError("audio is empty: 0 samples")
         if len(audio) > self.num_samples:
@@ -171,6 +174,7 @@ def _image(args: tuple[Any, ...], num_channels: int) -> tuple[Tensor, int, int]:
             f"an image must be a uint8 tensor or array [height, width, channels], or an RGB image of PIL, "
             f"not {_described(image)}"
         )
+    require_values("an image", image)
     height, width, channels = image.shape
     if not height or not width:
         raise RequestError(f"an image of {height} x {width} pixels is empty")
@@ -181,8 +185,16 @@ def _image(args: tuple[Any, ...], num_channels: int) -> tuple[Tensor, int, int]:
     return image, height, width
 
 
+def require_values(what: str, tensor: Tensor) -> None:
+    """RequestError for a tensor that is no plain array in memory: operations on it fail in the middle of a
+    launch, and others' requests with it."""
+    if tensor.layout != torch.strided or tensor.is_meta:
+        kind = "meta" if tensor.is_meta else str(tensor.layout).removeprefix("torch.")
+        raise RequestError(f"{what} is a {kind} tensor: the model takes dense ones")
+
+
 def _described(value: Any) -> str:
-    if isinstance(value, Tensor):
+    if isinstance(value, (Tensor, np.ndarray)):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -84,6 +84,8 @@ class ImageModel:
         """
         if errors not in ("raise", "return"):
             raise UsageError(f"errors={errors!r:.60}: there are 'raise' and 'return'")
+        if not isinstance(requests, Iterable):
+            raise RequestError(f"requests come in a list: {requests!r:.60} is none")
         programs = (self._program(request) for request in requests)
         if errors == "return":
             return self.engine.run(programs)

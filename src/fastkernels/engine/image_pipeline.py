@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.engine import flow_matching, latents
+from fastkernels.engine.batching import require_values
 from fastkernels.engine.image_model import Errors, ImageModel
 from fastkernels.engine.image_request import ImageRequest, checked, checked_sides
 from fastkernels.engine.program import Call, Program
@@ -59,6 +60,7 @@ class ImagePipeline(ImageModel):
         expected = [rows * columns, self.model.in_channels]
         if not isinstance(latents_LC, Tensor) or not latents_LC.is_floating_point():
             raise RequestError(f"latents must be a tensor of floats {expected}, not {latents_LC!r:.60}")
+        require_values("latents", latents_LC)
         if list(latents_LC.shape) != expected:
             raise RequestError(
                 f"latents {list(latents_LC.shape)}: an image of {height} x {width} pixels has {expected}"

@@ -44,7 +44,8 @@ def checked(request: Any) -> ImageRequest:
     is_guidance = is_within(request.guidance, 0, MOST_GUIDANCE)
     _require("guidance", request.guidance, is_guidance, f"a number from 0 to {MOST_GUIDANCE}")
     _require("seed", request.seed, is_seed(request.seed), IS_SEED)
-    _require("output", request.output, request.output in (None, "image", "latent"), "'image' or 'latent'")
+    is_output = request.output is None or str(request.output) in ("image", "latent")
+    _require("output", request.output, is_output, "'image' or 'latent'")
     numbers = {"steps": int(request.steps), "guidance": float(request.guidance), "seed": int(request.seed)}
     return replace(request, height=height, width=width, **numbers)
 

@@ -149,10 +149,10 @@ class Intake:
 
     def make_request(self, serial: int, need: Tokens) -> Request:
         self.check(need)
-        params, stops = need.sampling, ()
+        params, stops = need.sampling, frozenset[int]()
         is_free = need.forced is None
         if is_free:
-            stops = tuple(params.stop_token_ids or ()) + (() if params.ignore_eos else self.stop_ids)
+            stops = frozenset(params.stop_token_ids or ()).union(() if params.ignore_eos else self.stop_ids)
         is_read = need.on_token is not None or (is_free and bool(params.stop_strings))
         return Request(
             serial,
@@ -171,9 +171,9 @@ class Intake:
 
 def as_list(prompts: Any) -> list[Any]:
     """One prompt or several, as a list of prompts: a list of integers is one prompt."""
-    if isinstance(prompts, (str, Mapping)):
+    if isinstance(prompts, (str, bytes, Mapping)):  # bytes would pass for token ids
         return [prompts]
-    if not isinstance(prompts, Iterable):
+    if not isinstance(prompts, Iterable) or getattr(prompts, "ndim", 1) == 0:
         raise RequestError(f"prompts are text or lists of token ids, not {prompts!r:.60}")
     listed = list(prompts)
     return [listed] if listed and isinstance(listed[0], (int, np.integer)) else listed
@@ -191,8 +191,8 @@ def _integers(values: Any) -> list[int]:
     """Token ids as Python integers."""
     ids: Any
     try:
-        ids = np.asarray(values)
-    except ValueError:  # lists of different lengths
+        ids = np.asarray(values.tolist() if isinstance(values, Tensor) else values)
+    except (ValueError, TypeError, RuntimeError):  # lists of different lengths, tensors without values
         ids = np.zeros((0, 0), np.int64)
     if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
         raise RequestError(

@@ -20,7 +20,7 @@ import numpy as np
 from fastkernels.engine.cache import BlockCache
 from fastkernels.engine.forecast import Lengths
 from fastkernels.engine.prefix import Prefixes
-from fastkernels.engine.requests import Request
+from fastkernels.engine.requests import MOST_STOPS, Request
 
 
 class Ledger:
@@ -36,7 +36,7 @@ class Ledger:
         self.watched_R = np.zeros(size, bool)
         self.certain_R = np.zeros(size, bool)  # nothing ends it before its limit
         self.tokens_RL = np.zeros((size, max_len), np.int32)
-        self.stops_RS = np.full((size, 1), -1, np.int64)
+        self.stops_RS = np.full((size, MOST_STOPS), -1, np.int64)
         self.running = np.zeros(0, np.int64)  # rows, oldest admission first
         self.waiting: deque[Request] = deque()
         self.away: dict[int, Request] = {}  # waiting with a sample in flight, by serial
@@ -68,11 +68,9 @@ class Ledger:
         self.watched_R[row], self.certain_R[row] = request.is_watched, request.runs_to_its_limit
         self.tokens_RL[row, : len(request.prompt)] = request.prompt
         self.tokens_RL[row, len(request.prompt) : known] = request.output
-        if len(request.stop_ids) > self.stops_RS.shape[1]:
-            wider = len(request.stop_ids) - self.stops_RS.shape[1]
-            self.stops_RS = np.pad(self.stops_RS, ((0, 0), (0, wider)), constant_values=-1)
         self.stops_RS[row] = -1
-        self.stops_RS[row, : len(request.stop_ids)] = request.stop_ids
+        if len(request.stop_ids) <= MOST_STOPS:
+            self.stops_RS[row, : len(request.stop_ids)] = list(request.stop_ids)
         return row
 
     def _known_length(self, request: Request) -> int:

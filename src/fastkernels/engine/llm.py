@@ -167,8 +167,11 @@ class LLM:
 
         Raises RequestError, which names the request, before anything is launched; the engine stays usable.
         """
-        if self.has_unfinished_requests():
-            raise UsageError("generate() cannot run beside requests of add_request(): step them to their end")
+        if not self.engine.is_idle:
+            raise UsageError(
+                "generate() cannot run beside requests of add_request() or of another generate(): "
+                "step them to their end"
+            )
         listed = as_list(prompts)
         needs, audios = self._intake.needs(listed, sampling_params, forced), self._intake.audios(listed)
         texts = [prompt if isinstance(prompt, str) else None for prompt in listed]

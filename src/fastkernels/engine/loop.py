@@ -9,6 +9,7 @@ loop.abort("a")                             in any state; its row and its blocks
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from fastkernels.engine.outputs import Reader, whole
 from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.program import Call, Engine, Program, Tokens
 from fastkernels.engine.requests import Request, RequestOutput
-from fastkernels.errors import RequestError
+from fastkernels.errors import RequestError, UsageError
 
 
 def language_model(need: Tokens, audio: Tensor | None = None) -> Program:
@@ -47,6 +48,8 @@ class Loop:
         stream: bool = False,
     ) -> str:
         """Queue a request and return its id. Raises RequestError, which harms no other request."""
+        if not self._numbers and not self.engine.is_idle:
+            raise UsageError("add_request() cannot be called by a reader of generate(): wait for its end")
         request_id = self._unused_id() if request_id is None else request_id
         if request_id in self._numbers:
             raise RequestError(f"request_id={request_id!r}: a request of this name is not finished")
@@ -68,13 +71,19 @@ class Loop:
 
         An exception is a failure of the engine: it ends all requests, and the loop can be used again.
         """
+        if not self._numbers:
+            return []
         try:
-            ended = self.engine.step()
+            return self._outputs(self.engine.step())
         except BaseException:
+            self.engine.abandon()
             self._readers.clear()
             self._numbers.clear()
             self._pieces.clear()
             raise
+
+    def _outputs(self, ended: list[tuple[int, Any]]) -> list[RequestOutput]:
+        """What is new after a step in which these programs ended."""
         outputs, self._pieces = self._pieces, []
         for number, request in ended:
             reader = self._readers.pop(number)

@@ -21,19 +21,18 @@ def device_of(device: str | torch.device) -> torch.device:
         device = "cuda" if has_cuda else "cpu"
     try:
         chosen = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise UsageError(f"device={device!r}: expected auto, cpu or cuda") from error
     if chosen.type not in ("cpu", "cuda"):
         raise UsageError(f"device={device!r}: expected auto, cpu or cuda")
     if chosen.type == "cuda" and not has_cuda:
         raise MachineError(f"device={device!r}: PyTorch sees no CUDA device here")
-    return chosen
+    return chosen if chosen.type == "cuda" else torch.device("cpu")  # cpu:0 is no other one
 
 
 def dtype_of(dtype: str | torch.dtype) -> torch.dtype:
     """A dtype by name. UsageError."""
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    if dtype not in _DTYPES:
+    name = str(dtype).removeprefix("torch.")
+    if name not in _DTYPES:
         raise UsageError(f"dtype={dtype!r}: expected auto, {', '.join(_DTYPES)}")
-    return _DTYPES[dtype]
+    return _DTYPES[name]

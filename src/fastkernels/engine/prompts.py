@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastkernels.engine.batching import require_values
 from fastkernels.errors import RequestError
 
 MOST_FEATURE = 65504.0  # the largest of float16: finite in every dtype of a model
@@ -38,6 +39,7 @@ class Prompts:
             if side.dtype == torch.bool or side.is_complex():
                 dtype = str(side.dtype).removeprefix("torch.")
                 raise RequestError(f"{name} is {dtype}: token ids are integers, features are floats")
+            require_values(name, side)
         model = self.model
         if model.text_encoder is None and (is_ids(text) or is_ids(pooled)):
             raise RequestError(
@@ -63,7 +65,10 @@ class Prompts:
         as the reference library does: T5 reads the rest."""
         tokenizer = self._tokenizer(encoder)
         most = MOST_TOKENS if encoder == "t5" else self.model.clip_length
-        made = tokenizer(text, padding="max_length", max_length=most, truncation=encoder == "clip")
+        try:
+            made = tokenizer(text, padding="max_length", max_length=most, truncation=encoder == "clip")
+        except Exception as error:  # half a surrogate pair is a TypeError of some
+            raise RequestError(f"the tokenizer refuses {text!r:.60}: {error}") from error
         ids = made["input_ids"]
         if len(ids) > most:
             raise RequestError(f"a prompt of {len(ids)} tokens: T5 reads {most}. Shorten it")
@@ -89,7 +94,7 @@ def is_ids(side: Tensor) -> bool:
 
 def _require_finite(name: str, features: Tensor) -> None:
     """A single NaN would make a whole image of them. On CUDA the host waits for the answer."""
-    largest = float(features.abs().amax())
+    largest = float(features.float().abs().amax())  # narrower ones have no abs
     if not largest <= MOST_FEATURE:
         raise RequestError(f"{name} holds {largest:.3g}: features are finite, {MOST_FEATURE:.0f} at most")
 
@@ -97,6 +102,6 @@ def _require_finite(name: str, features: Tensor) -> None:
 def _require_ids(ids_S: Tensor, whose: str, vocab_size: int, most: int) -> None:
     if ids_S.dim() != 1 or not 1 <= len(ids_S) <= most:
         raise RequestError(f"ids {list(ids_S.shape)} for {whose}: expected 1 to {most} of one prompt")
-    low, high = (int(bound) for bound in ids_S.aminmax())
+    low, high = (int(bound) for bound in ids_S.long().aminmax())
     if low < 0 or high >= vocab_size:
         raise RequestError(f"id {low if low < 0 else high} for {whose}: its vocabulary has {vocab_size}")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.transcript import Transcript
+
+# Stop ids that are compared for all rows at once. A request with more of them is looked at alone: as wide an
+# array would slow every step of all.
+MOST_STOPS = 8
 
 
 @dataclass(slots=True)
@@ -49,7 +53,7 @@ class Request:
     sampling: SamplingParams
     seed: int
     max_tokens: int
-    stop_ids: tuple[int, ...] = ()
+    stop_ids: Collection[int] = ()
     forced: list[int] | None = None
     on_token: Callable[[Request], None] | None = None  # called after each step that gave it a token
     masked_ids: tuple[int, ...] = ()  # not sampled before min_tokens
@@ -92,6 +96,7 @@ class Request:
 
     @property
     def is_watched(self) -> bool:
-        """Whether the host looks at every token: log-probabilities, stop strings or a reader."""
-        params = self.sampling
-        return params.logprobs is not None or self.transcript is not None or self.on_token is not None
+        """Whether the host looks at every token: log-probabilities, stop strings, many stop ids or a
+        reader."""
+        is_read = self.transcript is not None or self.on_token is not None
+        return is_read or self.sampling.logprobs is not None or len(self.stop_ids) > MOST_STOPS

@@ -35,7 +35,12 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         self.ledger.waiting.append(request)
-        self.admissions.note_arrival()
+        self.admissions.note_change()
+
+    def abort(self, request: Request) -> None:
+        """Take a request out wherever it is."""
+        self.ledger.abort(request)
+        self.admissions.note_change()
 
     def fits(self, length: int) -> bool:
         """Whether a request that grows to `length` positions can be served by an otherwise empty engine."""

@@ -66,7 +66,7 @@ class TokenStage:
         request = self._requests.pop(ticket, None)
         if request is not None:
             del self._tickets[request.serial]
-            self.ledger.abort(request)
+            self.scheduler.abort(request)
 
     def abandon(self) -> None:
         self.ledger.abandon()

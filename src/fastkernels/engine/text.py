@@ -33,7 +33,10 @@ class Text:
             raise RequestError(
                 "A text prompt needs a tokenizer, and this model has none: give lists of token ids"
             )
-        return list(self.tokenizer.encode(prompt))
+        try:
+            return list(self.tokenizer.encode(prompt))
+        except Exception as error:  # half a surrogate pair is a TypeError of some
+            raise RequestError(f"the tokenizer refuses {prompt!r:.60}: {error}") from error
 
     def decode(self, ids: list[int]) -> str:
         """The text of `ids`, empty without a tokenizer."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 # No tokenizer spreads a character over more tokens: what is not complete by then is shown as it is.
 MOST_PENDING_TOKENS = 8
+MOST_TOKENS_OPEN = 3  # of a character of four bytes that lacks its last
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -28,20 +29,17 @@ class Transcript:
     def read(self, ids: list[int]) -> bool:
         """Read on in the output so far; whether a stop string is complete now."""
         before = len(self.text)
-        self._extend(ids, len(ids) - self._read > MOST_PENDING_TOKENS)
-        if len(ids) <= self._min_tokens:
-            return False
-        for stop in self._stops:
-            at = self.text.find(stop, max(0, before - len(stop) + 1))
-            if at >= 0:
-                self.text, self.stop = self.text[:at], stop
-                return True
-        return False
+        is_stuck = len(ids) - self._read > MOST_PENDING_TOKENS
+        self._extend(ids[: self._last_boundary(ids)] if is_stuck else ids, is_stuck)
+        return len(ids) > self._min_tokens and self._cut(before)
 
     def close(self, ids: list[int]) -> None:
-        """Show what was held back: no more tokens come."""
+        """Show what was held back, up to a stop string in it: no more tokens come."""
         if self.stop is None:
+            before = len(self.text)
             self._extend(ids, True)
+            if len(ids) > self._min_tokens:
+                self._cut(before)
 
     def settled(self) -> int:
         """Characters that no stop string can take back."""
@@ -50,6 +48,23 @@ class Transcript:
                 if any(stop.startswith(self.text[-held:]) for stop in self._stops):
                     return len(self.text) - held
         return len(self.text)
+
+    def _cut(self, before: int) -> bool:
+        """End the text at a stop string that ends behind its first `before` characters, if one does."""
+        for stop in self._stops:
+            at = self.text.find(stop, max(0, before - len(stop) + 1))
+            if at >= 0:
+                self.text, self.stop = self.text[:at], stop
+                return True
+        return False
+
+    def _last_boundary(self, ids: list[int]) -> int:
+        """Where a character may begin that the newest tokens leave open: it can still be completed, however
+        many broken ones are before it."""
+        whole = self._decode(ids[self._context :])
+        ends = range(len(ids) - MOST_TOKENS_OPEN, len(ids)) if whole.endswith(_INCOMPLETE) else ()
+        splits = (self._decode(ids[self._context : end]) + self._decode(ids[end:]) for end in ends)
+        return next((end for end, split in zip(ends, splits) if split == whole), len(ids))
 
     def _extend(self, ids: list[int], is_forced: bool) -> None:
         old = self._decode(ids[self._context : self._read])

@@ -97,6 +97,8 @@ def find(
     """
     if isinstance(model, dict):
         return ModelSource("configuration", registry.architecture_for(model), model, None)
+    if not isinstance(model, (str, os.PathLike)):
+        raise UsageError(f"model={model!r:.60}: expected an architecture, folder, Hugging Face id or dict")
     if Path(model).is_dir():
         return _from_folder(str(model), Path(model))
     name = str(model)
@@ -131,7 +133,9 @@ def _config_of(folder: Path) -> dict[str, Any]:
 
 
 def _from_registry(entry: Architecture, config: str | None, size: Size) -> ModelSource:
-    name = config or entry.default_config[size]
+    if size not in entry.default_config:
+        raise UsageError(f"size={size!r}: expected {' or '.join(entry.default_config)}")
+    name = str(config or entry.default_config[size])
     if name not in entry.configs:
         raise NotFoundError(f"configuration of {entry.id}", name, entry.configs, f"fk show {entry.id}")
     chosen = entry.configs[name]

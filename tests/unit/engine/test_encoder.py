@@ -113,6 +113,8 @@ def test_refused_images_do_no_harm(image: object, says: str):
 def test_errors_are_raised_or_returned():
     with pytest.raises(UsageError, match="errors='ignore': there are 'raise' and 'return'"):
         encoder().encode([], errors="ignore")  # type: ignore[call-overload]
+    with pytest.raises(RequestError, match="requests come in a list: None is none"):
+        encoder().encode(None)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(

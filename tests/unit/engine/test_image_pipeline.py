@@ -116,6 +116,7 @@ def test_graphs_replay_every_step_of_later_loops_with_their_own_inputs():
         ({"text": torch.zeros(0, 32)}, r"expected \[tokens, 32\]"),
         ({"pooled": torch.zeros(23)}, r"expected \[24\]"),
         ({"output": "pil"}, "output='pil': must be 'image' or 'latent'"),
+        ({"output": np.array(["image", "latent"])}, "output=array.*must be 'image' or 'latent'"),
     ],
 )
 def test_refused_requests_do_no_harm(change: dict[str, Any], says: str):
@@ -153,6 +154,7 @@ def test_numbers_of_numpy_are_numbers():
         (torch.zeros(4, 16), (32, 64), r"has \[8, 16\]"),
         (torch.zeros(4, 16, dtype=torch.int64), (32, 32), "must be a tensor of floats"),
         (None, (32, 32), r"must be a tensor of floats \[4, 16\], not None"),
+        (torch.zeros(4, 16, device="meta"), (32, 32), "latents is a meta tensor"),
     ],
 )
 def test_latents_that_are_none_of_the_image_are_refused(x_LC: Any, sides: tuple[Any, Any], says: str):

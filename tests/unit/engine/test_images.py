@@ -40,7 +40,9 @@ def unreadable() -> Any:
         (Image.new("L", (64, 48)), r"mode L: the model takes RGB. Use convert\('RGB'\)"),
         (Image.new("HSV", (64, 48)), "mode HSV"),
         (unreadable(), "cannot be read: .*truncated"),
-        (np.zeros((48, 64, 3)), "not numpy.ndarray"),
+        (np.zeros((48, 64, 3)), r"not float64 \[48, 64, 3\]"),
+        (torch.zeros(48, 64, 3, dtype=torch.uint8).to_sparse(), "an image is a sparse_coo tensor"),
+        (torch.zeros(48, 64, 3, dtype=torch.uint8, device="meta"), "an image is a meta tensor"),
         (np.zeros((48, 64), np.uint8), r"not uint8 \[48, 64\]"),
     ],
 )

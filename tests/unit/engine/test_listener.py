@@ -138,6 +138,7 @@ def test_arrays_of_any_strides_and_with_their_rate(recwarn):
     samples = clip(4).numpy()
     read_only = np.frombuffer(samples.tobytes(), np.float32)
     kinds = [samples, samples[::-1].copy()[::-1], read_only, (samples, 16000), (clip(4), 16_000.0)]
+    kinds += [samples.astype(">f4")]  # as files of other machines have it
     kinds += [samples[None], clip(4)[None], (clip(4)[None], 16000)]  # [1, N], as torchaudio gives it
     greedy = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
     outputs = llm.generate([listened(audio) for audio in kinds], greedy)
@@ -195,7 +196,11 @@ def test_a_finished_request_holds_no_states():
         (listened(np.zeros(9, np.int16)), "int16: the model takes float32"),
         (listened(np.zeros(9)), "float64: the model takes float32"),
         (listened(np.zeros((9, 2), np.float32)), r"\[9, 2\].* one channel"),
-        (listened(np.array(["a"])), r"float32 tensor or array \[samples\], not numpy.ndarray"),
+        (listened(np.array(["a"])), r"float32 tensor or array \[samples\], not <U1 \[1\]"),
+        (listened(np.zeros(9, np.longdouble)), r"not float\d+ \[9\]"),
+        (listened(torch.zeros(9).to_sparse()), "audio is a sparse_coo tensor"),
+        (listened(torch.zeros(9, device="meta")), "audio is a meta tensor"),
+        (listened((torch.zeros(9), np.array([16000, 16000]))), "samples a second: the model takes 16000"),
         (listened("clip.wav"), "not str"),
         (listened(None), "not NoneType"),
         (listened((torch.zeros(9), 44100)), "44100 samples a second: the model takes 16000. Resample"),

@@ -99,6 +99,11 @@ def test_progress_counts_every_request(llm):
         (list(range(256)), "max_model_len is 256"),
         ("text", "needs a tokenizer"),
         ({"prompt": "x"}, "needs prompt_token_ids"),
+        (b"w3", "must be integers"),
+        (torch.ones(3, dtype=torch.bfloat16), "must be integers"),
+        (torch.ones(3, requires_grad=True), "must be integers"),
+        (torch.ones(3, dtype=torch.int64, device="meta"), "must be integers"),
+        ([torch.ones(1, dtype=torch.bfloat16)], "must be integers"),
     ],
     ids=str,
 )
@@ -110,6 +115,11 @@ def test_bad_request_is_named_and_the_engine_goes_on(llm, prompt, problem):
     assert len(ids(llm.generate([[3, 4], [5]], GREEDY))) == 2
 
 
+def test_what_the_tokenizer_refuses_is_named(talker):
+    with pytest.raises(RequestError, match=r"^request 1: the tokenizer refuses '\\ud800'"):
+        talker.generate(["w3", "\ud800"], GREEDY)
+
+
 def test_numbers_of_parameters_and_prompts_must_agree(llm):
     with pytest.raises(RequestError, match="1 sampling_params for 2 prompts"):
         llm.generate([[3], [4]], [GREEDY])
@@ -119,8 +129,11 @@ def test_numbers_of_parameters_and_prompts_must_agree(llm):
         llm.generate([[3]], GREEDY, forced=[[]])
     with pytest.raises(RequestError, match="need a tokenizer"):
         llm.generate([[3]], SamplingParams(stop="x"))
-    with pytest.raises(RequestError, match="prompts are text or lists"):
-        llm.generate(5, GREEDY)
+    for nothing in (5, torch.tensor(5)):
+        with pytest.raises(RequestError, match="prompts are text or lists"):
+            llm.generate(nothing, GREEDY)
+    with pytest.raises(RequestError, match=r"request 0: .* must be integers"):
+        llm.generate(b"w3", GREEDY)
     with pytest.raises(RequestError, match="sampling_params must be one for each"):
         llm.generate([[3]], {"temperature": 0})
     with pytest.raises(RequestError, match="request 0: sampling_params must be SamplingParams"):
@@ -293,6 +306,7 @@ def test_dtype_and_device():
     assert len(ids(llm.generate([[3, 4]], GREEDY))[0]) == 6
     assert make(dtype=torch.float64).generate([[3]], GREEDY)
     assert device_of("auto").type in ("cpu", "cuda")
+    assert make(device="cpu:0").device == torch.device("cpu")
 
 
 def test_seed_chooses_the_weights():
@@ -311,7 +325,12 @@ def test_seed_chooses_the_weights():
         ({"max_num_batched_tokens": 0}, UsageError, "max_num_batched_tokens=0"),
         ({"block_size": 0}, UsageError, "block_size=0"),
         ({"dtype": "int8"}, UsageError, "dtype='int8'"),
+        ({"dtype": torch.int32}, UsageError, "dtype=torch.int32"),
+        ({"dtype": ["float32"]}, UsageError, "expected auto, float32"),
         ({"device": "tpu"}, UsageError, "device='tpu'"),
+        ({"device": None}, UsageError, "device=None"),
+        ({"config": None, "size": "huge"}, UsageError, "size='huge'"),
+        ({"config": 5}, UsageError, "No configuration of llama '5'"),
         ({"max_model_len": "8"}, UsageError, "max_model_len='8': must be an integer"),
         ({"max_num_seqs": "4"}, UsageError, "max_num_seqs='4': must be an integer of at least 1"),
         ({"max_num_batched_tokens": 2.5}, UsageError, "max_num_batched_tokens=2.5"),
@@ -331,6 +350,12 @@ def test_seed_chooses_the_weights():
 def test_wrong_arguments_are_named(wrong, error, problem):
     with pytest.raises(error, match=problem):
         make(**wrong)
+
+
+@pytest.mark.parametrize("model", [None, 5, ["llama"], b"llama"], ids=str)
+def test_what_is_no_model_is_named(model):
+    with pytest.raises(UsageError, match=r"model=.*: expected an architecture, folder"):
+        LLM(model, device="cpu")
 
 
 def test_weights_that_exceed_the_memory_are_refused_with_numbers():

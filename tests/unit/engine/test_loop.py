@@ -217,6 +217,36 @@ def test_failing_step_ends_all_requests_and_leaves_a_usable_loop(llm):
     assert len(ids(llm.generate([[3]], GREEDY))[0]) == 6
 
 
+def test_failing_tokenizer_ends_all_requests_and_leaves_a_usable_loop():
+    """The text of a request that nobody watches is made when it has ended."""
+
+    class Fails:
+        def decode(self, ids, skip_special_tokens):
+            raise ArithmeticError("no text")
+
+    llm = make(tokenizer=Fails())
+    for token in (3, 4, 5):
+        llm.add_request([token], GREEDY)
+    with pytest.raises(ArithmeticError):
+        finish(llm)
+    assert not llm.has_unfinished_requests()
+    assert_nothing_is_held(llm)
+    silent = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True, detokenize=False)
+    assert len(ids(llm.generate([[3]], silent))[0]) == 6
+
+
+@pytest.mark.parametrize("call", ["add_request", "generate"])
+def test_reader_of_generate_starts_nothing_else(llm, call):
+    with pytest.raises(UsageError, match=r"of generate\(\)|of another generate\(\)"):
+        llm.generate([[3], [4]], GREEDY, on_token=lambda output: getattr(llm, call)([5], GREEDY))
+    assert not llm.has_unfinished_requests()
+    assert_nothing_is_held(llm)
+    pieces = []
+    alone = ids(llm.generate([[3], [4]], GREEDY))
+    assert ids(llm.generate([[3], [4]], GREEDY, on_token=lambda _: pieces.extend(llm.step()))) == alone
+    assert pieces == []
+
+
 def test_ten_thousand_requests_queue_up():
     llm = make(max_num_seqs=256, num_kv_cache_blocks=600, max_model_len=64)
     short = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True)

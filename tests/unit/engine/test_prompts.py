@@ -83,6 +83,8 @@ def test_every_side_of_a_prompt_counts(side: str):
         ({"text": torch.zeros(513, dtype=torch.int64)}, r"ids \[513\] for T5"),
         ({"pooled": torch.zeros(78, dtype=torch.int64)}, r"ids \[78\] for CLIP"),
         ({"text": torch.zeros(1, 5, dtype=torch.int64)}, r"ids \[1, 5\] for T5"),
+        ({"text": torch.zeros(3, dtype=torch.int64).to_sparse()}, "text is a sparse_coo tensor"),
+        ({"pooled": torch.zeros(3, dtype=torch.int64, device="meta")}, "pooled is a meta tensor"),
         ({"pooled": None}, "two tensors"),
         ({"text": "a cat"}, "no `pooled` beside it"),
         ({"text": "a cat", "pooled": None}, "flux:tiny lacks some of them"),
@@ -93,6 +95,16 @@ def test_refused_prompts_do_no_harm(change: dict[str, Any], says: str):
     with pytest.raises(RequestError, match=says):
         one.generate([by_ids(0), replace(by_ids(1), **change)])
     assert len(one.generate([by_ids(0)])) == 1
+
+
+def test_ids_and_features_of_any_width():
+    """PyTorch compares no unsigned ids but uint8, and no float8."""
+    one, request = pipeline(), by_ids(0)
+    narrow = replace(request, text=request.text.to(torch.uint16), pooled=request.pooled.to(torch.uint64))
+    assert torch.equal(one.generate([narrow])[0], one.generate([request])[0])
+    features = by_features(one, request)
+    (found,) = one.generate([replace(features, text=features.text.to(torch.float8_e4m3fn))])
+    assert found.isfinite().all()
 
 
 def test_a_model_without_text_encoders_takes_features():
@@ -163,6 +175,8 @@ def test_a_long_text_is_cut_for_clip_and_refused_where_t5_cannot_read_it(folder:
     assert (len(t5_ids), clip_ids[-1], clip_ids[-2]) == (512, 99, 11)
     with pytest.raises(RequestError, match="a prompt of 601 tokens: T5 reads 512"):
         prompts.checked("cat " * 600, None)
+    with pytest.raises(RequestError, match=r"the tokenizer refuses '\\ud800'"):
+        prompts.checked("\ud800", None)
 
 
 def test_words_without_a_tokenizer(folder: Path, tmp_path: Path):

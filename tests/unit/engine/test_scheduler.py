@@ -7,10 +7,12 @@ import pytest
 
 from fastkernels.engine.arrivals import Arrivals
 from fastkernels.engine.cache import BlockCache, BlockGroup
+from fastkernels.engine.forecast import Lengths
 from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.plan import Sampled
 from fastkernels.engine.requests import Request
 from fastkernels.engine.scheduler import Scheduler
+from fastkernels.engine.waves import UNLIMITED, equal_share
 
 from .fake_device import Parts, check
 
@@ -79,6 +81,18 @@ def test_stop_token_drops_the_extra_step():
     arrivals.retire(extra, reply(extra, 9))
     assert finished.output == [7]
     assert arrivals.finished() == []
+
+
+def test_many_stop_ids_of_one_request_cost_the_others_nothing():
+    scheduler = make()
+    arrivals, width = Arrivals(scheduler.ledger), scheduler.ledger.stops_RS.shape
+    scheduler.add(request(0, 3, max_tokens=9, stop_ids=range(5, 50_000)))
+    scheduler.add(request(1, 3, max_tokens=3))
+    for token in (4, 7, 7):
+        plan = scheduler.plan()
+        arrivals.retire(plan, reply(plan, token))
+    assert [done.output for done in arrivals.finished()] == [[4, 7], [4, 7, 7]]
+    assert scheduler.ledger.stops_RS.shape == width
 
 
 def test_who_surely_grows_to_the_limit_gets_room_for_it():
@@ -150,6 +164,17 @@ def test_a_queue_that_does_not_fit_runs_in_equal_waves():
     assert rows_of_steps(scheduler) == [5] * 4 + [5] * 4, "7 fit, and 3 would be left over"
 
 
+def test_a_long_queue_is_not_looked_through_for_each_wave():
+    class Queue(list):
+        def __iter__(self):
+            raise AssertionError("every waiting request was looked at")
+
+    group = BlockGroup(9, 64, 22, 4)
+    for max_rows, usable in ((1, 20), (8, 4)):
+        queue = Queue(request(serial, 4) for serial in range(100))
+        assert equal_share(queue, Lengths(), max_rows, [(group, usable)]) == UNLIMITED
+
+
 @pytest.mark.parametrize("window", [None, 4])
 def test_rows_and_blocks_limit_a_wave(window):
     group = BlockGroup(9, 64, 22, 4, window)
@@ -171,6 +196,17 @@ def test_what_may_end_early_and_what_comes_later_is_not_held_back():
     assert len(late.plan().rows_B) == 5
     late.add(request(10, 4, max_tokens=4))
     assert len(late.plan().rows_B) > 5
+
+
+def test_a_queue_that_others_left_is_not_held_back():
+    scheduler = make(max_rows=8, num_blocks=8 * 2 + 2)
+    requests = [request(serial, 4, max_tokens=4) for serial in range(10)]
+    for one in requests:
+        scheduler.add(one)
+    assert len(scheduler.plan().rows_B) == 5
+    for one in requests[-3:]:
+        scheduler.abort(one)
+    assert len(scheduler.plan().rows_B) > 5
 
 
 @pytest.mark.usefixtures("nobody_grows")

@@ -45,6 +45,13 @@ def test_what_never_completes_is_shown_in_the_end():
     assert 39 - MOST_PENDING_TOKENS <= len(long.text) < 39
 
 
+@pytest.mark.parametrize("broken", range(20))
+def test_a_character_behind_broken_ones_stays_whole(broken):
+    transcript = Transcript(BYTES, ["\u20ac"])
+    read(transcript, [0xFF] * broken + list("\U0001f600a\u20ac".encode()))
+    assert transcript.text == "\N{REPLACEMENT CHARACTER}" * broken + "\U0001f600a"
+
+
 def test_tokens_without_text_cost_nothing():
     transcript = Transcript(lambda ids: "".join("x" for i in ids if i))
     assert read(transcript, [0] * 30 + [1])[-1] == "x"
@@ -64,6 +71,16 @@ def test_stop_string_across_tokens_cuts_the_text(stops, left, found):
     transcript = Transcript(WORDS, stops)
     read(transcript, [3, 4, 5, 6])
     assert (transcript.text, transcript.stop) == (left, found)
+
+
+def test_stop_string_in_what_is_held_back_at_the_end_cuts_the_text():
+    tokens = [b"a", b"b\xe2"]  # the last one begins a character
+    for min_tokens, left in ((0, ("a", "b")), (2, ("ab\N{REPLACEMENT CHARACTER}", None))):
+        transcript = Transcript(
+            lambda ids: b"".join(tokens[i] for i in ids).decode(errors="replace"), ["b"], min_tokens
+        )
+        read(transcript, [0, 1])
+        assert (transcript.text, transcript.stop) == left
 
 
 def test_stop_strings_are_not_looked_for_before_min_tokens():
