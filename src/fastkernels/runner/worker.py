@@ -67,14 +67,25 @@ def _report(error: BaseException, side: Any) -> Any:
     if overlay is not None:
         place = overlay.blame(error)
     lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
-    message = error.msg if isinstance(error, SyntaxError) else str(error)
     return ErrorReport(
         kind=type(error).__name__,
-        message=message,
-        traceback="\n".join(lines[-_TRACEBACK_LINES:]),
-        file=str(place[0]) if place else None,
+        message=_sendable(_message(error)),
+        traceback=_sendable("\n".join(lines[-_TRACEBACK_LINES:])),
+        file=_sendable(str(place[0])) if place else None,
         line=place[1] if place else None,
     )
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error.msg if isinstance(error, SyntaxError) else error)
+    except Exception as second:
+        return f"its message cannot be made: {type(second).__name__} in __str__"
+
+
+def _sendable(text: str) -> str:
+    """Half a surrogate pair has no place in UTF-8."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 if __name__ == "__main__":

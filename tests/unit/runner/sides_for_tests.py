@@ -36,6 +36,15 @@ class Echo:
         print("before the failure", flush=True)
         raise ValueError(message)
 
+    def raise_mute(self) -> dict:
+        """An exception without words."""
+
+        class Mute(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError
+
+        raise Mute
+
     def leave(self, status: int) -> dict:
         print("leaving", flush=True)
         os._exit(status)

@@ -107,6 +107,21 @@ def test_an_exception_is_reported_and_the_worker_lives_on(worker: Worker) -> Non
     assert worker.call("add", a=1, b=1) == {"sum": 2}
 
 
+def test_messages_that_cannot_be_made_or_sent(worker: Worker) -> None:
+    with pytest.raises(WorkerError, match="its message cannot be made: RuntimeError in __str__"):
+        worker.call("raise_mute")
+    with pytest.raises(WorkerError, match=r"ValueError: half \\ud800"):
+        worker.call("look", code="raise ValueError('half ' + chr(0xd800))")
+    with pytest.raises(WorkerError, match="SyntaxError: None"):
+        worker.call("look", code="raise SyntaxError")
+    assert worker.call("add", a=1, b=1) == {"sum": 2}
+
+
+def test_a_signal_without_a_name_ends_one_worker() -> None:
+    with started() as worker, pytest.raises(WorkerDied, match="was killed by signal 40 during 'look'"):
+        worker.call("look", code="import os; os.kill(os.getpid(), 40)")
+
+
 def test_a_paused_worker_stands_still_until_its_next_call(worker: Worker) -> None:
     worker.call("beat")
     worker.pause()
