@@ -12,7 +12,7 @@ class Failure(Record):
     """What a user needs to mend a candidate: the message, the place, and what it printed."""
 
     message: Printable
-    file: str | None = None
+    file: Printable | None = None
     line: int | None = None
     output: Printable = ""
 
