@@ -38,7 +38,7 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
             click.option("--max-model-len", type=click.IntRange(min=2), metavar="N"),
             click.option("--max-num-seqs", type=_POSITIVE, metavar="N"),
             click.option("--max-num-batched-tokens", type=_POSITIVE, metavar="N"),
-            click.option("--gpu-memory-utilization", type=click.FloatRange(0, 1, min_open=True), metavar="X"),
+            click.option("--gpu-memory-utilization", type=options.Number(0, 1, min_open=True), metavar="X"),
             click.option("--block-size", type=_POSITIVE, metavar="N"),
             click.option("--enforce-eager", is_flag=True, default=None, help="Without CUDA graphs."),
             click.option("--enable-prefix-caching/--no-enable-prefix-caching", default=None),

@@ -10,6 +10,19 @@ from pathlib import Path
 from fastkernels.errors import UsageError
 
 
+def require_writable(path: str | Path, flag: str) -> None:
+    """UsageError, before a long run, where `write` could only fail after it. Nothing is made."""
+    if str(path) == "-":
+        return
+    if not str(path) or os.path.isdir(path):
+        raise UsageError(f"{flag} '{path}': name a file, or - for stdout")
+    folder = Path(path).absolute().parent
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{flag} {path}: nothing can be written into {folder}")
+
+
 def write(text: str, path: str | Path, flag: str) -> None:
     """To a file, made with its folders and replaced in one step, or to stdout for `-`. UsageError, which
     names the command's `flag`, if it cannot be."""
@@ -24,8 +37,12 @@ def write(text: str, path: str | Path, flag: str) -> None:
             "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
         ) as part:
             part.write(text)
-        os.chmod(part.name, 0o666 & ~_umask())  # a temporary file is private; a report is not
-        os.replace(part.name, target)
+        try:
+            os.chmod(part.name, 0o666 & ~_umask())  # a temporary file is private; a report is not
+            os.replace(part.name, target)
+        except OSError:
+            os.unlink(part.name)
+            raise
     except OSError as error:
         raise UsageError(f"{flag} {path}: {error.strerror or error}") from error
 

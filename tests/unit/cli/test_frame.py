@@ -146,3 +146,25 @@ def test_module_entry() -> None:
         [sys.executable, "-m", "fastkernels", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("fk, version ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("gate", "mine", "--max-regression", "nan"),
+        ("gate", "mine", "--min-speedup", "nan"),
+        ("kernels", "--budget", "inf"),
+        ("score", "report.json", "--lambda", "nan"),
+    ],
+)
+def test_a_limit_is_a_number(arguments: tuple[str, ...]) -> None:
+    """Nothing is ever beyond nan."""
+    done = fresh(*arguments)
+    assert "\nexit 2\n" in done.stderr
+    assert "is no finite number" in done.stderr
+
+
+def test_where_a_report_goes_is_looked_at_before_the_run() -> None:
+    done = fresh("gate", "mine", "--junit", f"{__file__}/gate.xml")
+    assert "\nexit 2\n" in done.stderr
+    assert f"--junit {__file__}/gate.xml: nothing can be written into {__file__}" in done.stderr
