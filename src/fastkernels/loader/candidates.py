@@ -7,6 +7,7 @@ A candidate is a tree with the baseline's folders (`L1/rms_norm.py`). A path nam
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ _WHAT_IT_IS = (
     "A candidate is a folder with task files at the baseline's places, like NAME/L1/rms_norm.py; "
     "`fk stubs --target rms_norm` writes one"
 )
+
+# Half of a surrogate pair (a byte that is no UTF-8) has no place in JSON, a control character none in XML.
+_UNSPEAKABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -55,9 +59,9 @@ def discover(paths: Iterable[str | Path]) -> list[CandidateSet]:
             found.append(tuple(parts))
     found = list(dict.fromkeys(found))
     for layer in (layer for layers in found for layer in layers):
-        if any("\ud800" <= character <= "\udfff" for character in str(layer)):
+        if _UNSPEAKABLE.search(str(layer)):
             raise UsageError(
-                f"{str(layer)!a}: no name in UTF-8, and reports name their candidates. Rename it"
+                f"{str(layer)!a}: reports and terminals name candidates. Rename it in plain UTF-8"
             )
     return [_candidate_set(name, layers) for name, layers in zip(_names(found), found)]
 

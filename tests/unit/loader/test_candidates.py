@@ -110,7 +110,9 @@ def test_discovery_and_check_import_no_torch(tree):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_name_that_no_report_can_hold(tree):
-    tree(os.fsdecode(b"mine\xff"), {"L1/rms_norm.py": NORM})
-    with pytest.raises(UsageError, match=r"mine\\udcff': no name in UTF-8"):
-        discover([tree(os.fsdecode(b"mine\xff"), {})])
+@pytest.mark.parametrize(
+    ("name", "told"), [(os.fsdecode(b"mine\xff"), r"mine\\udcff'"), ("mine\x1b[2J", r"mine\\x1b\[2J'")]
+)
+def test_a_name_that_no_report_can_hold(tree, name, told):
+    with pytest.raises(UsageError, match=f"{told}: .*Rename it"):
+        discover([tree(name, {"L1/rms_norm.py": NORM})])
