@@ -130,7 +130,7 @@ def _measure(kind: str, run: Any, flags: dict[str, Any], measure: Callable[..., 
     named = ("model", "candidates", "size", "seed", "load_format", "tokenizer")
     rest = {k: v for k, v in flags.items() if v is not None and k not in (*named, "device", "json_path")}
     engine = e2e.EngineOptions(**{k: flags[k] for k in named}, device=flags["device"] or "auto", options=rest)
-    with telling() as tell:
+    with telling() as tell, e2e.blaming(engine.candidates):
         tell(f"loading {engine.model}")
         llm, start_s = e2e.load(engine)
         result = e2e.record(kind, engine, run, start_s, llm, measure(llm, tell))
