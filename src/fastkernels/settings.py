@@ -96,13 +96,13 @@ def _files() -> list[tuple[str, dict[str, Any]]]:
 def state_dir() -> Path:
     """Where history and caches go; made by who writes there first."""
     chosen = resolve().state_dir
-    return chosen.expanduser() if chosen else default_state_dir()
+    return Path(os.path.expanduser(chosen)) if chosen else default_state_dir()
 
 
 def candidates_dir() -> Path:
     """Where `fk stubs` writes and where candidates are looked for."""
     chosen = resolve().candidates
-    return chosen.expanduser() if chosen else default_candidates_dir()
+    return Path(os.path.expanduser(chosen)) if chosen else default_candidates_dir()
 
 
 def nearest_pyproject(folder: Path) -> Path | None:

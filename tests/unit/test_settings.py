@@ -53,6 +53,8 @@ def test_folders(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.state_dir() == Path("/elsewhere")
     write(alone, "[tool.fastkernels]\ncandidates = 'mine'\n")
     assert settings.candidates_dir() == Path("mine")
+    write(alone, "[tool.fastkernels]\ncandidates = '~nobody_of_this_name/mine'\n")
+    assert settings.candidates_dir() == Path("~nobody_of_this_name/mine")
 
 
 def test_switches_and_empty_variables(monkeypatch: pytest.MonkeyPatch) -> None:

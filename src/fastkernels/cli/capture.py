@@ -46,7 +46,7 @@ _POSITIVE = click.IntRange(min=1)
 )
 @click.option("--times", "report", metavar="REPORT", help="With --golden: times from fk kernels --golden.")
 @click.option("--plot", metavar="PNG", help="Draw loads and times (extra: report).")
-@click.option("--json", "json_path", metavar="PATH", help="Write the comparison as JSON; `-` is stdout.")
+@options.written("--json", "json_path", "Write the comparison as JSON; `-` is stdout.")
 def command(
     golden: str | None, report: str | None, plot: str | None, json_path: str | None, **flags: Any
 ) -> None:

@@ -38,7 +38,7 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
             click.option("--max-model-len", type=click.IntRange(min=2), metavar="N"),
             click.option("--max-num-seqs", type=_POSITIVE, metavar="N"),
             click.option("--max-num-batched-tokens", type=_POSITIVE, metavar="N"),
-            click.option("--gpu-memory-utilization", type=click.FloatRange(0, 1, min_open=True), metavar="X"),
+            click.option("--gpu-memory-utilization", type=options.Number(0, 1, min_open=True), metavar="X"),
             click.option("--block-size", type=_POSITIVE, metavar="N"),
             click.option("--enforce-eager", is_flag=True, default=None, help="Without CUDA graphs."),
             click.option("--enable-prefix-caching/--no-enable-prefix-caching", default=None),
@@ -130,7 +130,7 @@ def _measure(kind: str, run: Any, flags: dict[str, Any], measure: Callable[..., 
     named = ("model", "candidates", "size", "seed", "load_format", "tokenizer")
     rest = {k: v for k, v in flags.items() if v is not None and k not in (*named, "device", "json_path")}
     engine = e2e.EngineOptions(**{k: flags[k] for k in named}, device=flags["device"] or "auto", options=rest)
-    with telling() as tell:
+    with telling() as tell, e2e.blaming(engine.candidates):
         tell(f"loading {engine.model}")
         llm, start_s = e2e.load(engine)
         result = e2e.record(kind, engine, run, start_s, llm, measure(llm, tell))

@@ -18,21 +18,21 @@ from fastkernels.cli import options
 )
 @click.option(
     "--min-speedup",
-    type=click.FloatRange(min=0, min_open=True),
+    type=options.Number(min=0, min_open=True),
     metavar="X",
     help="Least geometric mean of the head's speed-ups over the base.",
 )
 @click.option(
     "--max-regression",
     "max_regression_pct",
-    type=click.FloatRange(min=0),
+    type=options.Number(min=0),
     metavar="%",
     help="A case may be this much slower than the base's, or as the noise is: at least 1 %, of calls that "
     "cannot be captured (contract eager) 8 %. Default: 3.",
 )
 @click.option(
     "--min-regression-us",
-    type=click.FloatRange(min=0),
+    type=options.Number(min=0),
     metavar="US",
     help="And a case that is less than this slower is never SLOW. Default: 0.3.",
 )
@@ -51,7 +51,7 @@ from fastkernels.cli import options
 @click.option(
     "--budget",
     "budget_s",
-    type=click.FloatRange(min=0.01),
+    type=options.Number(min=0.01),
     metavar="SECONDS",
     help="Most time for sampling one timed case, in each look. Default: 1.",
 )
@@ -62,14 +62,8 @@ from fastkernels.cli import options
     help="Whether torch.compile must take the head whole where it takes the base so.",
 )
 @options.report_json
-@click.option("--junit", "junit_path", metavar="PATH", callback=options.writable, help="Write JUnit XML.")
-@click.option(
-    "--markdown",
-    "markdown_path",
-    metavar="PATH",
-    callback=options.writable,
-    help="Write a comment for a pull request.",
-)
+@options.written("--junit", "junit_path", "Write JUnit XML.")
+@options.written("--markdown", "markdown_path", "Write a comment for a pull request.")
 def command(
     json_path: str | None, junit_path: str | None, markdown_path: str | None, **arguments: Any
 ) -> None:

@@ -46,14 +46,14 @@ from fastkernels.cli import options
 @click.option(
     "--budget",
     "budget_s",
-    type=click.FloatRange(min=0.01),
+    type=options.Number(min=0.01),
     metavar="SECONDS",
     help="Most time for sampling one timed case. Default: 1.",
 )
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0.1),
+    type=options.Number(min=0.1),
     metavar="SECONDS",
     help="Most time for one phase of a candidate: import, build, first call, call. Default by phase.",
 )

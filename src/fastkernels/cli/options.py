@@ -2,7 +2,34 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import click
+
+
+class Number(click.FloatRange):
+    """A finite number in a range. click takes `nan` for one, and no limit is ever crossed beside it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
+
+
+def _writable(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        from fastkernels.report import files  # not for `--help`
+
+        files.require_writable(value, param.opts[0])
+    return value
+
+
+def written(flag: str, name: str, text: str) -> Any:
+    """An option for a file that a run writes at its end; asked before it begins whether it can."""
+    return click.option(flag, name, metavar="PATH", callback=_writable, help=text)
+
 
 level = click.option("--level", type=click.IntRange(1, 4), help="Only tasks of this level.")
 architecture = click.option("--architecture", metavar="A", help="Only tasks and cases of this architecture.")
@@ -23,21 +50,4 @@ size = click.option("--size", type=click.Choice(["tiny", "full"]), help="Default
 device = click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), help="Default: cuda where there is one."
 )
-
-
-def writable(context: click.Context, option: click.Parameter, path: str | None) -> str | None:
-    """Callback of an option that names a report's file: whether it can be written is seen at once."""
-    if path:
-        from fastkernels.report import files
-
-        files.require_writable(path, option.opts[0])
-    return path
-
-
-report_json = click.option(
-    "--json",
-    "json_path",
-    metavar="PATH",
-    callback=writable,
-    help="Write the report as JSON; `-` is stdout.",
-)
+report_json = written("--json", "json_path", "Write the report as JSON; `-` is stdout.")

@@ -6,6 +6,8 @@ from typing import Literal
 
 import click
 
+from fastkernels.cli import options
+
 
 @click.command(
     epilog="Example: fk score benchmarks/h200/eval_llama_self_test.json --f 0.5 --empty-family drop"
@@ -13,13 +15,13 @@ import click
 @click.argument("results", nargs=-1, required=True, metavar="RESULT...")
 @click.option(
     "--f",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=options.Number(0, 1, min_open=True),
     help="Ruin point of all models, instead of the measured ones.",
 )
 @click.option(
     "--lambda",
     "lambda_",
-    type=click.FloatRange(0, 1),
+    type=options.Number(0, 1),
     default=0.5,
     show_default=True,
     help="Weight of throughput against latency.",
@@ -31,9 +33,7 @@ import click
     show_default=True,
     help="A category without a valid model counts with speed-up 0.5, or not at all.",
 )
-@click.option(
-    "--json", "json_path", metavar="PATH", help="Write the report with its new scores; `-` is stdout."
-)
+@options.written("--json", "json_path", "Write the report with its new scores; `-` is stdout.")
 def command(
     results: tuple[str, ...],
     f: float | None,

@@ -18,7 +18,7 @@ from fastkernels.cli import options
 @click.option(
     "--budget",
     "budget_s",
-    type=click.FloatRange(min=0.01),
+    type=options.Number(min=0.01),
     metavar="SECONDS",
     help="Most time for sampling one timed case. Default: 1.",
 )

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import ConfigDict, ValidationError
+
 from fastkernels import registry
-from fastkernels.errors import UsageError
+from fastkernels.errors import FileFormatError, UsageError
 from fastkernels.gate import folders, words
 from fastkernels.gate.inventory import Filters
 from fastkernels.gate.pairs import Comparison, Key, Pair
@@ -20,7 +22,8 @@ from fastkernels.report import json as reports
 def compare(head: str, path: str, filters: Filters) -> Comparison:
     ours = folders.head_sets(head)
     report = reports.load_kernels(path)
-    paths = [str(p) for p in report.request.get("candidates") or ()]
+    asked = _asked(path, report)
+    paths = list(asked.candidates)
     if not paths:
         raise UsageError(
             f"{path} names no folders of candidates (it judged the workspace or the baseline). "
@@ -38,7 +41,7 @@ def compare(head: str, path: str, filters: Filters) -> Comparison:
             f"{path} judged {head} itself, whose files are now the head's: there is no base to measure. "
             "Compare with the folder as a commit has it: --base origin/main"
         )
-    filters = _as_reported(filters, report)
+    filters = _as_reported(filters, asked)
     known = {s.name for s in ours} & {s.name for s in theirs}
     if not known and len(ours) == 1 and len(theirs) > 1:
         names = ", ".join(s.name for s in theirs)
@@ -48,16 +51,26 @@ def compare(head: str, path: str, filters: Filters) -> Comparison:
     return Comparison(shown(head), f"the candidates of {shown(path)}", pairs, notes, folders.task_files(ours))
 
 
-def _as_reported(filters: Filters, report: KernelReport) -> Filters:
+class _Asked(Filters):
+    """Of a report's request, what a gate asks again."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    candidates: tuple[str, ...] = ()
+
+
+def _asked(path: str, report: KernelReport) -> _Asked:
+    try:
+        return _Asked.model_validate(report.request)
+    except ValidationError as error:
+        (first, *_) = error.errors(include_url=False)
+        where = ".".join(map(str, ("request", *first["loc"])))
+        raise FileFormatError(path, "", f"{where}: {first['msg']}") from None
+
+
+def _as_reported(filters: Filters, asked: _Asked) -> Filters:
     """What was not asked for is as the report has it."""
-    asked = report.request
-    return Filters(
-        targets=filters.targets or tuple(asked.get("targets") or ()),
-        level=filters.level or asked.get("level"),
-        architecture=filters.architecture or asked.get("architecture"),
-        case_glob=filters.case_glob or asked.get("case_glob"),
-        size=filters.size or asked.get("size"),
-    )
+    return Filters(**{name: getattr(filters, name) or getattr(asked, name) for name in Filters.model_fields})
 
 
 def _with_rows(

@@ -7,16 +7,16 @@ from pathlib import Path
 
 
 def parts(word: str) -> list[Path]:
-    return [Path(part).expanduser() for part in word.split(os.pathsep) if part]
+    return [Path(os.path.expanduser(part)) for part in word.split(os.pathsep) if part]
 
 
 def exists(word: str) -> bool:
     """Whether the word means files: a path that exists, or looks like nothing but a path."""
     first = [*parts(word), None][0]
     return first is not None and (
-        first.exists() or word.startswith((".", "/", "~")) or word.endswith(("/", ".json"))
+        os.path.exists(first) or word.startswith((".", "/", "~")) or word.endswith(("/", ".json"))
     )
 
 
 def is_file(word: str) -> bool:
-    return Path(word).expanduser().is_file() or (word.endswith(".json") and not Path(word).is_dir())
+    return os.path.isfile(os.path.expanduser(word)) or (word.endswith(".json") and not os.path.isdir(word))

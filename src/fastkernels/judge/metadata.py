@@ -33,18 +33,22 @@ class Description(Record):
 
 
 def describe(output: object, inputs: Mapping[str, Tensor]) -> Description:
-    """`output` as plain data. Anything that is no tensor gets an empty shape and its type's name."""
-    if not isinstance(output, Tensor):
-        return Description(shape=(), dtype="", device="", stride=(), type_name=type(output).__name__)
-    plain = type(output) in (Tensor, torch.nn.Parameter) and output.layout == torch.strided
+    """`output` as plain data. Anything that is no plain tensor gets an empty shape and its type's name: a
+    subclass may answer what it likes, and a nested tensor has no sizes that are numbers."""
+    kind = type(output)
+    if kind not in (Tensor, torch.nn.Parameter) or not isinstance(output, Tensor):
+        return Description(shape=(), dtype="", device="", stride=(), type_name=kind.__name__)
+    if output.layout != torch.strided or output.is_nested:
+        told = "nested" if output.is_nested else output.layout
+        return Description(shape=(), dtype="", device="", stride=(), type_name=f"{kind.__name__} ({told})")
     return Description(
         shape=tuple(output.shape),
         dtype=str(output.dtype).removeprefix("torch."),
         device=str(output.device),
-        stride=tuple(output.stride()) if plain else (),
-        type_name="Tensor" if plain else f"{type(output).__name__} ({output.layout})",
-        aliases=tuple(name for name, tensor in inputs.items() if plain and _share(output, tensor)),
-        overlaps_itself=plain and any(s == 0 and n > 1 for s, n in zip(output.stride(), output.shape)),
+        stride=tuple(output.stride()),
+        type_name="Tensor",
+        aliases=tuple(name for name, tensor in inputs.items() if _share(output, tensor)),
+        overlaps_itself=any(s == 0 and n > 1 for s, n in zip(output.stride(), output.shape)),
     )
 
 

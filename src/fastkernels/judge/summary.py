@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -56,6 +57,10 @@ def merge(reports: Sequence[KernelReport]) -> KernelReport:
     if twice:
         raise UsageError(f"{len(twice)} rows are in two of the reports, the first is {' '.join(twice[0])}")
     summaries = [report.summary for report in reports]
+    for row in rows:
+        if row.calls < 1 or not (row.speedup is None or 0 < row.speedup < math.inf):
+            told = f"{row.candidate} {row.task} {row.case}: speed-up {row.speedup}, {row.calls} calls"
+            raise UsageError(f"{told}: no row that fk kernels writes")
     return first.model_copy(
         update={
             "request": {**first.request, "parts": [report.request for report in reports]},

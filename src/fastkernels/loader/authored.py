@@ -10,9 +10,12 @@ Comments, docstrings and plain Python functions define no kernel.
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from fastkernels.loader import source
 
 CUDA_SUFFIXES = {".cu", ".cuh", ".cpp", ".cc", ".h", ".hpp"}
 _ATTRIBUTE = re.compile(r"__\w+__\s*\((?:[^()]|\([^()]*\))*\)")  # __launch_bounds__(256)
@@ -35,15 +38,16 @@ def kernel_names(layers: Iterable[Path]) -> frozenset[str]:
     for layer in layers:
         for file in sorted(layer.rglob("*")):
             if file.suffix == ".py":
-                found |= _of_python(file.read_text(encoding="utf-8", errors="replace"))
+                found |= _of_python(file)
             elif file.suffix in CUDA_SUFFIXES:
-                found |= _of_cuda(file.read_text(encoding="utf-8", errors="replace"))
+                with contextlib.suppress(OSError):  # a folder of that name, a link that leads nowhere
+                    found |= _of_cuda(file.read_text(encoding="utf-8", errors="replace"))
     return frozenset(found)
 
 
-def _of_python(source: str) -> set[str]:
+def _of_python(file: Path) -> set[str]:
     try:
-        tree = ast.parse(source)
+        tree = source.parse(file)
     except SyntaxError:
         return set()  # it defines nothing that could run
     return {*_jitted(tree), *(name for text in _strings(tree) for name in _of_cuda(text))}

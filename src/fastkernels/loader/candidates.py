@@ -7,6 +7,7 @@ A candidate is a tree with the baseline's folders (`L1/rms_norm.py`). A path nam
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ _WHAT_IT_IS = (
     "A candidate is a folder with task files at the baseline's places, like NAME/L1/rms_norm.py; "
     "`fk stubs --target rms_norm` writes one"
 )
+
+# Half of a surrogate pair (a byte that is no UTF-8) has no place in JSON, a control character none in XML.
+_UNSPEAKABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,12 @@ def discover(paths: Iterable[str | Path]) -> list[CandidateSet]:
     """The candidates under `paths`; UsageError for a path that holds none."""
     found: list[tuple[Path, ...]] = []
     for path in paths:
-        parts = [Path(part).expanduser().resolve() for part in str(path).split(os.pathsep) if part]
+        # Not Path's own: they raise for a home of nobody and for links in a circle.
+        parts = [
+            Path(os.path.realpath(os.path.expanduser(part))) for part in str(path).split(os.pathsep) if part
+        ]
+        if not parts:
+            raise UsageError(f"'{path}' names no folder. {_WHAT_IT_IS}")
         if len(parts) == 1 and not is_tree(_existing(parts[0])):
             found += [(tree,) for tree in _trees_inside(parts[0])]
         else:
@@ -49,6 +58,11 @@ def discover(paths: Iterable[str | Path]) -> list[CandidateSet]:
                     raise UsageError(f"{part}: no candidate here to stack. {_WHAT_IT_IS}")
             found.append(tuple(parts))
     found = list(dict.fromkeys(found))
+    for layer in (layer for layers in found for layer in layers):
+        if _UNSPEAKABLE.search(str(layer)):
+            raise UsageError(
+                f"{str(layer)!a}: reports and terminals name candidates. Rename it in plain UTF-8"
+            )
     return [_candidate_set(name, layers) for name, layers in zip(_names(found), found)]
 
 
@@ -68,7 +82,7 @@ def replaced_variants(file: Path, entry: TaskEntry) -> dict[str, str]:
 
 def python_files(tree: Path) -> list[Path]:
     """Every Python file of a candidate tree: tasks first, by level. Linked folders belong to it, as Python
-    imports from them."""
+    imports from them; so does what only has the name of one, a folder or a link that leads nowhere."""
     return [file for level in source.LEVELS for file in sorted(_python_files_below(tree / level))]
 
 
@@ -80,7 +94,13 @@ def _python_files_below(folder: Path) -> Iterator[Path]:
             folders.clear()  # a link to a folder above
             continue
         seen.add(real)
-        yield from (Path(place) / name for name in names if name.endswith(".py"))
+        files = (Path(place) / name for name in (*names, *folders) if name.endswith(".py"))
+        yield from (file for file in files if not _locks(file))
+
+
+def _locks(file: Path) -> bool:
+    """Emacs links `.#rms_norm.py` to nowhere while it holds changes of rms_norm.py."""
+    return file.name.startswith(".#") and not os.path.exists(file)
 
 
 def unknown_files(tree: Path) -> list[Path]:
@@ -114,7 +134,7 @@ def module_name(tree: Path, file: Path) -> str:
 
 
 def _existing(path: Path) -> Path:
-    if not path.exists():
+    if not os.path.exists(path):
         raise UsageError(f"{path}: no such folder. {_WHAT_IT_IS}")
     if not path.is_dir():
         raise UsageError(f"{path}: a file; give the folder that holds its L1 .. L4. {_WHAT_IT_IS}")
@@ -137,7 +157,8 @@ def _candidate_set(name: str, layers: tuple[Path, ...]) -> CandidateSet:
     files: dict[str, Path] = {}
     for entry in registry.tasks():
         places = (layer / f"{entry.id}.py" for layer in layers)
-        if file := next((place for place in places if place.is_file()), None):
+        # A folder or a broken link there is a candidate that cannot be read, and not none.
+        if file := next((place for place in places if os.path.lexists(place)), None):
             files[entry.id] = file
     unknown = tuple(file for layer in layers for file in unknown_files(layer))
     return CandidateSet(name, layers, files, unknown)

@@ -1,6 +1,7 @@
 """`fk check`: what can be said about candidates without running or importing them.
 
 syntax            the file does not parse
+unreadable        there is no file: a folder with its name, a link that leads nowhere
 unknown-task      a file at a task's place, not a registered task and imported by no file
 missing-class     none of the task's classes is defined
 init-signature    __init__ cannot be called as the baseline's
@@ -12,6 +13,7 @@ others            forbidden.py: torch-op, exit, signal, global-state, introspect
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +38,7 @@ class Finding:
 def check(path: Path) -> list[Finding]:
     """Findings on a candidate tree, a folder of trees, or one file of a tree, by file and line."""
     path = Path(path)
-    if path.is_file():
+    if os.path.isfile(path):
         found = list(_check_file(path.resolve(), _tree_of(path.resolve())))
     else:
         trees = [layer for group in candidates.discover([path]) for layer in group.layers]
@@ -58,7 +60,8 @@ def _check_file(file: Path, tree: Path) -> Iterator[Finding]:
     try:
         parsed = source.parse(file)
     except SyntaxError as error:
-        yield Finding(file, error.lineno or 1, "syntax", error.msg)
+        rule = "unreadable" if isinstance(error, source.Unreadable) else "syntax"
+        yield Finding(file, error.lineno or 1, rule, error.msg)
         return
     entry = _entry(file, tree)
     if entry is not None:

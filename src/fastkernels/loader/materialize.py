@@ -134,10 +134,12 @@ class Call:
     def outputs(self, result: Any) -> dict[str, Any]:
         """`out.0` .. of a result (a tuple's members in order, None left out), and the mutable tensors.
 
-        What is not a tensor stays as it is: to say so is the judge's part. So does a derived tuple, whose
-        members could be computed while it is unpacked, when no clock runs.
+        A tuple around one tensor is not that tensor: who calls the module would fail. What is no tensor stays
+        as it is: to say so is the judge's part. So does a derived tuple, whose members could be computed
+        while it is unpacked, when no clock runs.
         """
-        members = result if type(result) in (tuple, list) else (result,)
+        several = type(result) in (tuple, list) and sum(member is not None for member in result) != 1
+        members = result if several else (result,)
         return {f"out.{i}": member for i, member in enumerate(members) if member is not None} | self.mutable
 
     def invoke(self) -> dict[str, Any]:

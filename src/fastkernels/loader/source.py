@@ -11,9 +11,17 @@ BASELINE_PACKAGE = "fastkernels.baseline"
 LEVELS = ("L1", "L2", "L3", "L4")
 
 
+class Unreadable(SyntaxError):
+    """No file, whatever its name says: a folder, a link that leads nowhere, or without permission."""
+
+
 def parse(file: Path) -> ast.Module:
-    """The file's tree; SyntaxError names the file (also for bytes that are not UTF-8 and for NUL)."""
-    return _parse(file, file.stat().st_mtime_ns, file.stat().st_size)
+    """The file's tree; SyntaxError names the file (also for bytes that are not UTF-8, for NUL, and for what
+    is nested too deep for Python), Unreadable where there is nothing to parse."""
+    try:
+        return _parse(file, file.stat().st_mtime_ns, file.stat().st_size)
+    except OSError as error:
+        raise Unreadable(f"cannot be read: {error.strerror}", (str(file), 1, 1, "")) from error
 
 
 @lru_cache(maxsize=256)
@@ -22,6 +30,8 @@ def _parse(file: Path, modified: int, size: int) -> ast.Module:
         return ast.parse(file.read_bytes(), filename=str(file))
     except ValueError as error:
         raise SyntaxError(str(error), (str(file), 1, 1, "")) from error
+    except (RecursionError, MemoryError) as error:  # the parser's stack, in one version or the other
+        raise SyntaxError("nested too deep for Python's parser", (str(file), 1, 1, "")) from error
 
 
 def dotted(expression: ast.expr) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from fastkernels.errors import UsageError
 from fastkernels.layout import data_dir
 from fastkernels.loader import source
 from fastkernels.registry.schema import TaskEntry
@@ -25,7 +26,7 @@ _NEXT = "`fk check` looks this file over; `fk kernels --target {name}` judges it
 
 def stub(entry: TaskEntry) -> str:
     """Source of a candidate file for the entry's variants; `fk check` has nothing to say about it."""
-    text = (data_dir("baseline") / f"{entry.id}.py").read_text()
+    text = (data_dir("baseline") / f"{entry.id}.py").read_text(encoding="utf-8")
     tree = ast.parse(text)
     note = (_EXTEND if entry.level == 1 else _REWIRE) + _NEXT
     contract = (ast.get_source_segment(text, tree.body[0]) or "").removesuffix('"""').rstrip()
@@ -37,15 +38,19 @@ def stub(entry: TaskEntry) -> str:
 
 
 def write_stubs(entries: list[TaskEntry], folder: Path, force: bool) -> tuple[list[Path], list[Path]]:
-    """Write `folder/L1/rms_norm.py` ...: (files written, files kept because they exist and not `force`)."""
+    """Write `folder/L1/rms_norm.py` ...: (files written, files kept because they exist and not `force`).
+    UsageError for a place that cannot be written."""
     written, kept = [], []
     for entry in entries:
         file = folder / f"{entry.id}.py"
         if file.exists() and not force:
             kept.append(file)
             continue
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(stub(entry))
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(stub(entry), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{file}: {error.strerror}. Choose another folder: --output DIR") from error
         written.append(file)
     return written, kept
 

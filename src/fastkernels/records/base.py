@@ -27,24 +27,29 @@ LEAST_NOISE: dict[Contract, float] = {"graph": 0.01, "host": 0.01, "eager": 0.08
 
 
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
+_LEFT_OUT = "\n[...]\n"
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+# Of one text of a candidate, more than any message and its traceback: an exception may say 40 MB, which took
+# the table minutes to lay out.
+MOST_CHARACTERS = 20_000
 
 
 def printable(text: str) -> str:
     """Without colours, and with other control characters as `\\x1b`: on a terminal they could write over what
-    stands above."""
-    plain = _COLOURS.sub("", text.replace("\r\n", "\n"))
-    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", plain)
+    stands above. Half a surrogate pair is `\\udcff`, as it has no place in UTF-8. Of what is longer than
+    MOST_CHARACTERS the beginning and the end."""
+    whole = _ends(text).encode(errors="backslashreplace").decode()
+    plain = _COLOURS.sub("", whole.replace("\r\n", "\n"))
+    return _ends(_CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", plain))
 
 
-def shortened(text: str, most: int) -> str:
-    """Both ends of a text of more than `most` characters: a report must not grow with what a candidate
-    says."""
-    if len(text) <= most:
+def _ends(text: str) -> str:
+    if len(text) <= MOST_CHARACTERS:
         return text
-    mark = f"\n[... {len(text)} characters ...]\n"
-    kept = most - len(mark)
-    return text[: kept - kept // 2] + mark + text[-(kept // 2) :]
+    half = MOST_CHARACTERS // 2 - len(_LEFT_OUT)
+    return text[:half] + _LEFT_OUT + text[-half:]
 
 
 Printable = Annotated[str, AfterValidator(printable)]  # words of a candidate

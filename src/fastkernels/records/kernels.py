@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator
-
-from fastkernels.records.base import Contract, Document, Printable, Record, shortened
+from fastkernels.records.base import Contract, Document, Printable, Record
 from fastkernels.records.environment import Environment
-
-# Characters. What a compiler says of one file is some thousands long.
-MOST_SAID, MOST_PRINTED = 10_000, 20_000
 
 
 class Failure(Record):
     """What a user needs to mend a candidate: the message, the place, and what it printed."""
 
-    message: Annotated[Printable, AfterValidator(partial(shortened, most=MOST_SAID))]
-    file: str | None = None
+    message: Printable
+    file: Printable | None = None
     line: int | None = None
-    output: Annotated[Printable, AfterValidator(partial(shortened, most=MOST_PRINTED))] = ""
+    output: Printable = ""
 
 
 class KernelShare(Record):

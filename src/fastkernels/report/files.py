@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from fastkernels.errors import UsageError
+
+
+def require_writable(path: str | Path, flag: str) -> None:
+    """UsageError, before a long run, where `write` could only fail after it. Nothing is made."""
+    if str(path) == "-":
+        return
+    if not str(path) or os.path.isdir(path):
+        raise UsageError(f"{flag} '{path}': name a file, or - for stdout")
+    folder = Path(path).absolute().parent
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{flag} {path}: nothing can be written into {folder}")
 
 
 def write(text: str, path: str | Path, flag: str) -> None:
@@ -21,40 +31,18 @@ def write(text: str, path: str | Path, flag: str) -> None:
         sys.stdout.flush()
         return
     target = Path(path)
-    require_writable(path, flag)
-    with (
-        _told(path, flag),
-        tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
-        ) as part,
-    ):
-        try:
-            part.write(text)
-            part.flush()
-            os.chmod(part.name, 0o666 & ~_umask())  # a temporary file is private; a report is not
-            os.replace(part.name, target)
-        finally:
-            Path(part.name).unlink(missing_ok=True)
-
-
-def require_writable(path: str | Path, flag: str) -> None:
-    """UsageError where `write` could not write: before hours of measuring, not behind them. Makes the
-    file's folders."""
-    if str(path) == "-":
-        return
-    target = Path(path)
-    with _told(path, flag):
-        if target.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=target.parent):
-            pass
-
-
-@contextlib.contextmanager
-def _told(path: str | Path, flag: str) -> Iterator[None]:
     try:
-        yield
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
+        ) as part:
+            try:
+                part.write(text)
+                part.flush()
+                os.chmod(part.name, 0o666 & ~_umask())  # a temporary file is private; a report is not
+                os.replace(part.name, target)
+            finally:
+                Path(part.name).unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"{flag} {path}: {error.strerror or error}") from error
 

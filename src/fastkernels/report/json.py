@@ -19,6 +19,7 @@ _KINDS: dict[str, type[Report]] = {
     "gate": GateReport,
     "audit": AuditReport,
 }
+SCHEMA = 1  # of all kinds
 _MAX_PROBLEMS = 3  # of one file, in one message
 _decode = json.JSONDecoder().raw_decode
 
@@ -40,14 +41,19 @@ def load(path: str | Path) -> Report:
     except (OSError, UnicodeDecodeError) as error:
         raise FileFormatError(path, "", getattr(error, "strerror", None) or str(error)) from error
     try:
-        data = json.loads(text)
+        data = json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
         raise FileFormatError(path, f"line {error.lineno}", f"not JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:  # NaN, an integer of 5,000 digits, brackets 1,000 deep
+        raise FileFormatError(path, "", f"not JSON that a report can hold: {error}") from None
     kind = data.get("kind") if isinstance(data, dict) else None
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise FileFormatError(
             path, "line 1", f"not a report of fk: 'kind' must be one of {', '.join(_KINDS)}, not {kind!r}"
         )
+    if data.get("schema", SCHEMA) != SCHEMA:
+        problem = f"a report of schema {data['schema']}; this version of fk reads schema {SCHEMA}"
+        raise FileFormatError(path, f"line {line_of(text, ['schema'])}", problem)
     try:
         return _KINDS[kind].model_validate_json(text)
     except ValidationError as error:
@@ -56,6 +62,10 @@ def load(path: str | Path) -> Report:
         told = [f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in problems[:_MAX_PROBLEMS]]
         more = f" (and {len(problems) - _MAX_PROBLEMS} more)" if len(problems) > _MAX_PROBLEMS else ""
         raise FileFormatError(path, f"line {line}", "; ".join(told) + more) from None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")
 
 
 def load_eval(path: str | Path) -> EvalReport:

@@ -43,7 +43,7 @@ def _suite(root: xml.Element, name: str, cases: Sequence[xml.Element]) -> None:
 
 
 def _case(task: str, row: GateRow) -> xml.Element:
-    case = xml.Element("testcase", classname=task, name=f"{row.case} [{row.candidate}]")
+    case = xml.Element("testcase", classname=task, name=_legal(f"{row.case} [{row.candidate}]"))
     if words.unclear_or_failing(row):
         kind = "failure" if row.verdict in FAILING else "error"
         problem = xml.SubElement(case, kind, type=row.verdict, message=_legal(row.reason))

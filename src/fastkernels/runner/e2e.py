@@ -9,9 +9,10 @@ engines is the engine. Names in results are vLLM's.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +20,12 @@ import numpy as np
 
 from fastkernels.engine.llm import LLM
 from fastkernels.engine.params import SamplingParams
-from fastkernels.errors import UsageError
+from fastkernels.errors import FastKernelsError, UsageError
 from fastkernels.loader.candidates import discover
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import without_weights
 from fastkernels.measure.environment import environment
+from fastkernels.records.base import printable
 
 WARM_UP = (8, 16, 8)  # requests, tokens in and out: what is compiled and captured lazily
 PERCENTILES = (10, 25, 50, 75, 90, 99)
@@ -80,6 +82,19 @@ def load(engine: EngineOptions) -> tuple[LLM, float]:
     requests, input_len, output_len = WARM_UP
     _generate(llm, TokenRun(requests, input_len, output_len), random.Random(engine.seed))
     return llm, time.perf_counter() - begin
+
+
+@contextlib.contextmanager
+def blaming(candidates: str | None) -> Iterator[None]:
+    """What fails in a model with candidates is told as their failure: they run in this very process."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if candidates is None or isinstance(error, FastKernelsError):
+            raise
+        what = printable(f"{type(error).__name__}: {error}".strip())
+        advice = f"See where: fk kernels --candidates {candidates}"
+        raise FastKernelsError(f"with --candidates {candidates} the model fails: {what}. {advice}") from error
 
 
 def _tokenizer(name: str) -> Any:

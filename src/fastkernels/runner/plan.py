@@ -220,9 +220,13 @@ def _settled(found: CandidateSet, entry: TaskEntry) -> Verdict | None:
             task = finding.file.relative_to(layer).with_suffix("").as_posix()
             if task in tasks and task not in reached:
                 continue
+            if finding.rule == "unreadable" and task not in tasks:
+                continue  # a helper: who imports it fails
             failure = Failure(message=finding.message, file=str(finding.file), line=finding.line)
             if finding.rule in _SIGNATURE_RULES:
                 return Verdict.failed("SIGNATURE_MISMATCH", failure)
+            if finding.rule == "unreadable":  # an overlay would take the baseline's
+                return Verdict.failed("IMPORT_ERROR", failure)
             return Verdict.failed("TAMPERED", failure, finding.rule)
     return None
 

@@ -223,10 +223,17 @@ class Worker:
         if not ended:
             how = f"its answer was no valid reply ({problem})"
         elif status < 0:
-            how = f"the process was killed by {signal.Signals(-status).name}"
+            how = f"the process was killed by {_signal_name(-status)}"
         else:
             how = f"the process exited with status {status}"
         return WorkerDied("CRASHED", f"{self.name}: {how} during '{do}'", printed)
+
+
+def _signal_name(number: int) -> str:
+    """SIGSEGV; real-time signals have no names of their own but the first and the last."""
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
 
 
 def _importing_from(source: Path | None, environment: dict[str, str]) -> dict[str, str]:

@@ -34,6 +34,7 @@ _size = torch._C.TensorBase.size
 _is_cuda = torch._C.TensorBase.is_cuda.__get__  # type: ignore[attr-defined]
 _is_cpu = torch._C.TensorBase.is_cpu.__get__  # type: ignore[attr-defined]
 _layout = torch._C.TensorBase.layout.__get__  # type: ignore[attr-defined]
+_is_nested = torch._C.TensorBase.is_nested.__get__  # type: ignore[attr-defined]
 _PLAIN = (Tensor, Parameter)
 
 
@@ -58,7 +59,7 @@ class Results:
     def keep(self, outputs: Mapping[str, Any]) -> None:
         for name, value in outputs.items():
             target, capacity = self._targets.get(name, (0, -1))
-            if type(value) in _PLAIN and _layout(value) is torch.strided and self._here(value):
+            if _plain(value) and self._here(value):
                 size = span_bytes(value)
                 if 0 < size <= capacity:
                     self._device.copy(target, address(value), size)
@@ -70,7 +71,7 @@ class Results:
         for name, value in outputs.items():
             others = {other: tensor for other, tensor in inputs.items() if other != name}
             description = describe(value, others)
-            plain = type(value) in _PLAIN and _layout(value) is torch.strided
+            plain = _plain(value)
             found[name] = Result(
                 description=description,
                 bytes=_numel(value) * _itemsize(value) if plain else 0,
@@ -87,6 +88,8 @@ def span_bytes(value: Tensor) -> int:
 def members(result: Any) -> list[Tensor]:
     """The plain tensors of what a forward returned."""
     parts = result if type(result) in (tuple, list) else (result,)
-    return [
-        part for part in parts if type(part) in _PLAIN and _layout(part) is torch.strided and _numel(part)
-    ]
+    return [part for part in parts if _plain(part) and _numel(part)]
+
+
+def _plain(value: Any) -> bool:
+    return type(value) in _PLAIN and _layout(value) is torch.strided and not _is_nested(value)

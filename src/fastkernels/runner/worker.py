@@ -75,7 +75,7 @@ def _report(error: BaseException, side: Any) -> Any:
         kind=_encodable(type(error).__name__),
         message=_encodable(str(said.msg if isinstance(error, SyntaxError) else said)),
         traceback=_encodable("\n".join(lines[-_TRACEBACK_LINES:])),
-        file=str(place[0]) if place else None,
+        file=_encodable(str(place[0])) if place else None,
         line=place[1] if place else None,
     )
 

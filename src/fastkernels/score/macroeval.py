@@ -18,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 
+from fastkernels.errors import UsageError
 from fastkernels.measure.stats import CONFIDENCE, SEED, geomean
 from fastkernels.records import EvalReport, MacroEval, ModelResult
 from fastkernels.score import calibrate
@@ -112,7 +113,7 @@ def rescore(
     """The same report with everything computed again from its raw samples and rounds.
 
     `f` replaces every measured ruin point. Failed models stay failed. A report without candidates is a
-    self-test.
+    self-test. UsageError for samples and rounds that cannot be scored.
     """
     self_test = not report.candidates
     models = tuple(_again(model, self_test, f, lambda_) for model in report.models)
@@ -123,22 +124,26 @@ def rescore(
 def _again(model: ModelResult, self_test: bool, f: float | None, lambda_: float) -> ModelResult:
     if model.failure is not None:
         return model
-    return calibrate.model_result(
-        model=model.model,
-        category=model.category,
-        size=model.size,
-        config=model.config,
-        workloads=model.workloads,
-        d=model.d,
-        noise_d=model.noise_d,
-        ruin_d=model.ruin_d,
-        kl=model.kl,
-        swap=model.swap,
-        self_test=self_test,
-        notes=model.notes,
-        f=f,
-        lambda_=lambda_,
-    )
+    try:
+        return calibrate.model_result(
+            model=model.model,
+            category=model.category,
+            size=model.size,
+            config=model.config,
+            workloads=model.workloads,
+            d=model.d,
+            noise_d=model.noise_d,
+            ruin_d=model.ruin_d,
+            kl=model.kl,
+            swap=model.swap,
+            self_test=self_test,
+            notes=model.notes,
+            f=f,
+            lambda_=lambda_,
+        )
+    except ValueError as error:
+        told = f"its samples and rounds in the report are none that fk eval writes: {error}"
+        raise UsageError(f"{model.model} ({model.config}): {told}") from error
 
 
 def _scored(model: ModelResult, lambda_: float) -> Scored:

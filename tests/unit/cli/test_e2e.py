@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from fastkernels import registry
 from fastkernels.cli import main
 from fastkernels.cli.e2e import command
-from fastkernels.errors import NotFoundError, UsageError
+from fastkernels.errors import FastKernelsError, NotFoundError, UsageError
 
 TINY = ["--size", "tiny", "--device", "cpu"]
 LLAMA = ["--model", "llama", *TINY]
@@ -57,7 +57,7 @@ def test_latency_counts_its_iterations_without_the_warm_up() -> None:
 def test_candidates_are_in_place(tmp_path) -> None:
     (tmp_path / "L1").mkdir()
     (tmp_path / "L1" / "rms_norm.py").write_text("raise RuntimeError('this candidate was imported')")
-    with pytest.raises(RuntimeError, match="was imported"):
+    with pytest.raises(FastKernelsError, match="was imported"):
         run("latency", "--candidates", str(tmp_path))
 
 
@@ -128,3 +128,25 @@ def test_a_seed_below_zero_is_no_capture(tmp_path) -> None:
     done = CliRunner().invoke(main, asked)
     assert done.exit_code == 2
     assert "-1 is not in the range" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("class RMSNorm(:", "SyntaxError"),
+        (
+            "from fastkernels.baseline.L1.rms_norm import RMSNorm as B\n"
+            "class RMSNorm(B):\n"
+            "    def forward(self, x_TD, residual_TD=None):\n"
+            "        raise ValueError('here')\n",
+            "ValueError: here",
+        ),
+    ],
+)
+def test_a_broken_candidate_is_told_as_one(tmp_path, source: str, told: str) -> None:
+    (tmp_path / "L1").mkdir()
+    (tmp_path / "L1" / "rms_norm.py").write_text(source)
+    with pytest.raises(FastKernelsError, match=f"the model fails: {told}.*fk kernels --candidates") as error:
+        run("latency", "--num-iters", "1", "--candidates", str(tmp_path))
+    assert error.value.exit_code == 1

@@ -191,4 +191,26 @@ def test_a_report_that_cannot_be_written_is_told_before_anything_is_measured(ver
     with pytest.raises(SystemExit) as end:
         cli.main([verb, *arguments, flag, str(tmp_path)])
     assert end.value.code == 2
-    assert f"{flag} {tmp_path}: Is a directory" in capsys.readouterr().err
+    assert f"{flag} '{tmp_path}': name a file, or - for stdout" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("gate", "mine", "--max-regression", "nan"),
+        ("gate", "mine", "--min-speedup", "nan"),
+        ("kernels", "--budget", "inf"),
+        ("score", "report.json", "--lambda", "nan"),
+    ],
+)
+def test_a_limit_is_a_number(arguments: tuple[str, ...]) -> None:
+    """Nothing is ever beyond nan."""
+    done = fresh(*arguments)
+    assert "\nexit 2\n" in done.stderr
+    assert "is no finite number" in done.stderr
+
+
+def test_where_a_report_goes_is_looked_at_before_the_run() -> None:
+    done = fresh("gate", "mine", "--junit", f"{__file__}/gate.xml")
+    assert "\nexit 2\n" in done.stderr
+    assert f"--junit {__file__}/gate.xml: nothing can be written into {__file__}" in done.stderr

@@ -186,6 +186,18 @@ def test_reports_without_candidates(tmp_path: Path, mine: str, changes: dict, to
         compared(mine, path)
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"candidates": 3}, r"request\.candidates: Input should be a valid tuple"),
+        ({"candidates": [FASTER], "level": "first"}, r"request\.level: Input should be a valid integer"),
+    ],
+)
+def test_a_request_that_fk_kernels_did_not_write(tmp_path: Path, mine: str, changes: dict, told: str) -> None:
+    with pytest.raises(FileFormatError, match=told):
+        compared(mine, report(tmp_path, **changes))
+
+
 def test_a_report_of_the_head_itself_has_no_base(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--base origin/main"):
         compared(FASTER, report(tmp_path, candidates=[FASTER]))

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fastkernels.judge.metadata import Description, Fingerprint, check, describe, mutated
+from fastkernels.runner.results import Results
 
 X = torch.randn(4, 8)
 
@@ -20,6 +21,12 @@ class Lazy(torch.Tensor):
     pass
 
 
+class Mute(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, *_: object) -> None:
+        raise RuntimeError("asked")
+
+
 @pytest.mark.parametrize(
     ("candidate", "expected"),
     [
@@ -31,7 +38,9 @@ class Lazy(torch.Tensor):
         (torch.empty(4, 8, dtype=torch.float64), "WRONG(dtype)"),
         (torch.empty(4, 8, device="meta"), "WRONG(dtype)"),
         (torch.empty(4, 8).as_subclass(Lazy), "WRONG(dtype)"),
+        (torch.empty(4, 8).as_subclass(Mute), "WRONG(dtype)"),
         (torch.eye(4, 8).to_sparse(), "WRONG(dtype)"),
+        (torch.nested.nested_tensor([torch.empty(2, 8)], layout=torch.jagged), "WRONG(dtype)"),
         (None, "WRONG(dtype)"),
         (X, "WRONG(alias)"),
         (X.clone(), None),
@@ -41,6 +50,14 @@ class Lazy(torch.Tensor):
 )
 def test_differences_from_the_contract(candidate, expected):
     assert verdict_of(candidate) == expected
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_has_no_shape():
+    nested = torch.nested.nested_tensor([torch.empty(2, 8), torch.empty(1, 8)])
+    assert verdict_of(nested) == "WRONG(dtype)"
+    (found,) = Results.describe({"out.0": nested}, {"arg.x": X}).values()
+    assert (found.bytes, found.description.type_name) == (0, "Tensor (nested)")
 
 
 def test_strides_where_the_contract_says_so():

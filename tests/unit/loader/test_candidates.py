@@ -48,8 +48,13 @@ def test_equal_names_are_told_apart_and_equal_paths_are_one(tree):
 def test_what_is_no_candidate_says_what_one_is(tree, tmp_path):
     mine = tree("mine", {"L1/rms_norm.py": NORM})
     (tmp_path / "empty").mkdir()
+    (tmp_path / "circle").symlink_to("circle")
     for path, message in [
         (tmp_path / "absent", "no such folder"),
+        (tmp_path / "circle", "no such folder"),
+        ("~nobody_of_this_name/mine", "no such folder"),
+        ("x" * 5000, "no such folder"),
+        (os.pathsep, "names no folder"),
         (tmp_path / "empty", "no candidate here"),
         (mine / "L1" / "rms_norm.py", "a file"),
         (mine / "L1", f"Did you mean {mine}"),
@@ -103,3 +108,11 @@ def test_discovery_and_check_import_no_torch(tree):
         "assert not {'torch', 'triton', 'transformers'} & sys.modules.keys()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [(os.fsdecode(b"mine\xff"), r"mine\\udcff'"), ("mine\x1b[2J", r"mine\\x1b\[2J'")]
+)
+def test_a_name_that_no_report_can_hold(tree, name, told):
+    with pytest.raises(UsageError, match=f"{told}: .*Rename it"):
+        discover([tree(name, {"L1/rms_norm.py": NORM})])

@@ -43,6 +43,8 @@ def test_a_good_file(tree):
         ("class RMSNorm(nn.Module):", "def RMSNorm(x):", "missing-class", 3),
         ("return x_TD", "return (x_TD", "syntax", 7),
         ("return x_TD", "return x_TD\x00", "syntax", 1),
+        ("return x_TD", f"return {'-' * 100_000}x_TD", "syntax", 1),
+        ("return x_TD", f"return x_TD{'.T' * 20_000}", "syntax", 1),
     ],
 )
 def test_structure(tree, old, new, rule, line):
@@ -51,6 +53,15 @@ def test_structure(tree, old, new, rule, line):
     assert (rule, "error") in [(r, s) for r, _, s in found]
     if rule != "syntax":
         assert (rule, line, "error") in found
+
+
+def test_what_has_the_name_of_a_file_only(tree):
+    mine = tree("mine", {"L1/glu.py": "class SiluAndMul: pass", "L1/rms_norm.py/inside.txt": ""})
+    (mine / "L1" / "linear.py").symlink_to("linear.py")
+    (mine / "L1" / "rope.py").symlink_to("nowhere.py")
+    (mine / "L1" / ".#glu.py").symlink_to("me@here.4711:99")  # Emacs, while it holds changes
+    found = [(f.file.name, f.rule) for f in check(mine) if f.file.name != "glu.py"]
+    assert found == [("linear.py", "unreadable"), ("rms_norm.py", "unreadable"), ("rope.py", "unreadable")]
 
 
 @pytest.mark.parametrize(

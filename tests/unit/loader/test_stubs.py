@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from fastkernels import registry
 from fastkernels.cli.stubs import command
+from fastkernels.errors import UsageError
 from fastkernels.loader.candidates import discover
 from fastkernels.loader.check import check
 from fastkernels.loader.inputs import draw, trial_specs
@@ -79,3 +80,9 @@ def test_command_by_level_and_architecture(tmp_path):
     assert [file.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("*.py")] == [
         "L3/decoder_layer.py"
     ]
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"file/L1/rms_norm\.py: Not a directory.*--output"):
+        write_stubs([registry.task("rms_norm")], tmp_path / "file", force=False)

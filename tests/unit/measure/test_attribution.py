@@ -148,8 +148,13 @@ def test_names_are_those_of_kernels_that_files_define(tmp_path: Path):
     (tmp_path / "L1" / "rms_norm.py").write_text(PYTHON)
     (tmp_path / "broken.py").write_text("def x(:")
     (tmp_path / "kernels.cu").write_text(CUDA)
+    (tmp_path / "deep.py").write_text(f"x = {'-' * 100_000}1")
+    (tmp_path / "marked.py").write_text("\ufeffimport triton\n@triton.jit\ndef _marked(): ...\n")
+    for name in ("folder.py", "folder.cuh"):
+        (tmp_path / name).mkdir()
+        (tmp_path / f"link_{name}").symlink_to("nowhere")
     found = kernel_names([tmp_path])
-    triton = {"_norm_rows", "_tuned", "_bare", "_gluon", "_wrapped"}
+    triton = {"_norm_rows", "_tuned", "_bare", "_gluon", "_wrapped", "_marked"}
     dsl = {"kernel_cutlass_dsl_*", "kernel_cutlass_run_*Norm_object_at_*"}
     assert found == triton | dsl | {"inline_norm", "other_one", "scale_rows", "after_it"}
 

@@ -66,8 +66,20 @@ def test_a_failed_write_leaves_the_old_file(kernel_report, tmp_path, monkeypatch
 
 
 def test_a_folder_in_the_way_is_named(kernel_report, tmp_path):
+    (tmp_path / "taken").mkdir()
     with pytest.raises(UsageError, match=str(tmp_path)):
-        reports.write(kernel_report, tmp_path)
+        reports.write(kernel_report, tmp_path / "taken")
+    assert [place.name for place in tmp_path.iterdir()] == ["taken"]
+
+
+def test_whether_a_report_can_be_written_is_asked_before_a_run(tmp_path):
+    for good in ("-", tmp_path / "report.json", tmp_path / "new" / "folder" / "report.json"):
+        files.require_writable(good, "--json")
+    assert [*tmp_path.iterdir()] == []
+    (tmp_path / "file").write_text("")
+    for bad in ("", tmp_path, tmp_path / "file" / "report.json"):
+        with pytest.raises(UsageError, match=f"--json '?{bad}"):
+            files.require_writable(bad, "--json")
 
 
 @pytest.mark.parametrize(
@@ -77,6 +89,8 @@ def test_a_folder_in_the_way_is_named(kernel_report, tmp_path):
         (lambda s: s[: len(s) // 2], None, "not JSON"),
         (lambda s: s.replace('"kind": "eval"', '"kind": "other"'), 1, "'other'"),
         (lambda s: "[]", 1, "not a report"),
+        (lambda s: '{"kind": ["eval"]}', 1, "not a report"),
+        (lambda s: s.replace('"schema": 1', '"schema": 2'), 3, "schema 2; this version of fk reads schema 1"),
         (lambda s: s.replace('"complete": true', '"complete": "maybe"'), None, "complete"),
         (lambda s: s.replace('"sites": 7', '"sites": "many"'), None, "models.0.swap.sites"),
         (lambda s: s.replace('"valid": true', '"valid": true, "extra": 1'), None, "models.0.extra"),
@@ -92,6 +106,14 @@ def test_corrupt_files_are_named_with_their_line(eval_report, tmp_path, change, 
     assert raised.value.where.startswith("line ")
     if line is not None:
         assert raised.value.where == f"line {line}"
+
+
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "9" * 5000, "[" * 100_000])
+def test_what_python_reads_or_chokes_on_is_no_report(eval_report, tmp_path, value):
+    path = tmp_path / "bad.json"
+    path.write_text(reports.dumps(eval_report).replace('"sites": 7', f'"sites": {value}'))
+    with pytest.raises(FileFormatError, match="not JSON that a report can hold"):
+        reports.load(path)
 
 
 def test_the_line_is_that_of_the_wrong_value(eval_report, tmp_path):

@@ -89,3 +89,11 @@ def test_the_mean_goes_over_the_primary_contract_and_the_others_are_counted(kern
     found = summarize(kernel_report.rows, 1.0, 1.0)
     assert (found.contract, found.other_contracts) == ("host", 0)
     assert summarize([], 1.0, 1.0).contract is None
+
+
+@pytest.mark.parametrize("change", [{"calls": 0}, {"speedup": 0.0}, {"speedup": float("inf")}])
+def test_rows_that_no_run_writes(part, change):
+    report = part(0, 1)
+    row = report.rows[0].model_copy(update=change)
+    with pytest.raises(UsageError, match="no row that fk kernels writes"):
+        merge([report.model_copy(update={"rows": (row,)})])

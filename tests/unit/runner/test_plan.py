@@ -62,6 +62,13 @@ def test_the_source_alone_settles_wrong_names_and_forbidden_acts() -> None:
     assert settled["syntax_error"] == set(), "left to the run: it has the better message"
 
 
+def test_a_folder_in_the_place_of_a_task_file_is_a_failed_import_and_not_the_baseline(tmp_path: Path) -> None:
+    (tmp_path / "L1" / "rms_norm.py").mkdir(parents=True)
+    (job,) = planned(targets=("rms_norm",), candidates=(str(tmp_path),))
+    assert {work.settled.label for work in job.works if work.settled} == {"IMPORT_ERROR"}
+    assert all(work.settled for work in job.works)
+
+
 def test_a_variant_that_a_file_leaves_out_is_not_judged(tmp_path: Path) -> None:
     (tmp_path / "L1").mkdir()
     source = (registry.lookup.data_dir("baseline") / "L1" / "glu.py").read_text()

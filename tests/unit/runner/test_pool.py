@@ -129,6 +129,11 @@ def test_the_place_of_what_ends_the_building_of_a_side_is_known() -> None:
     assert (caught.value.failure.file, caught.value.failure.line) == ("candidate.py", 7)
 
 
+def test_a_signal_without_a_name_ends_one_worker() -> None:
+    with started() as worker, pytest.raises(WorkerDied, match="was killed by signal 40 during 'look'"):
+        worker.call("look", code="import os; os.kill(os.getpid(), 40)")
+
+
 def test_a_paused_worker_stands_still_until_its_next_call(worker: Worker) -> None:
     worker.call("beat")
     worker.pause()

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from fastkernels.errors import UsageError
 from fastkernels.records import Failure, Swap
 from fastkernels.score import calibrate, macroeval
 from fastkernels.score.macroeval import Scored, aggregate, rescore
@@ -113,6 +114,14 @@ def test_rescoring_with_another_weight_and_empty_families(report):
     half, drop = rescore(broken), rescore(broken, empty_family="drop")
     assert half.macroeval.speedup == pytest.approx(math.sqrt(1.1 * 0.5))
     assert drop.macroeval.speedup == pytest.approx(1.1)
+
+
+def test_rounds_that_cannot_be_paired_are_the_files_fault(report):
+    model = report.models[0]
+    cut = model.workloads[0].model_copy(update={"baseline": (1.0,)})
+    broken = model.model_copy(update={"workloads": (cut, *model.workloads[1:])})
+    with pytest.raises(UsageError, match=f"{model.model}.*cannot be paired"):
+        rescore(report.model_copy(update={"models": (broken,)}))
 
 
 def test_rescoring_ignores_what_the_file_claims(report):
