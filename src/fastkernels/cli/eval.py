@@ -49,9 +49,9 @@ from fastkernels.cli import options
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0.1),
+    type=options.Number(min=0.1),
     metavar="SECONDS",
-    help="Most time for a side to start, and for each of its calls. Default by size: 300, or 600 and 1200.",
+    help="Most time for a side to start, and for each call. Default: 300 at tiny, 600 and 1200 at full.",
 )
 @options.report_json
 def command(json_path: str | None, **arguments: Any) -> None:

@@ -93,6 +93,6 @@ class EvalReport(Document):
     request: dict[str, Any]
     candidates: tuple[str, ...]
     models: tuple[ModelResult, ...]
-    macroeval: MacroEval | None  # None: interrupted before any model finished
+    macroeval: MacroEval | None  # None: interrupted before any model finished, or one could not be judged
     complete: bool = True
-    unevaluated: dict[str, str] = {}  # models that could not be judged, and why: the score lacks them
+    unevaluated: dict[str, str] = {}  # models that could not be judged, and why

@@ -73,6 +73,7 @@ def parts(report: EvalReport) -> list[RenderableType]:
     if report.unevaluated:
         found.append(heading("Not evaluated"))
         found += [Text(f"{model}: {why}") for model, why in report.unevaluated.items()]
+        found.append(Text("No MacroEval without them: name the others with --model to score those alone"))
     if report.macroeval is not None:
         found += _macroeval(report.macroeval, report.models)
     return [*found, *_foot(report)]

@@ -128,7 +128,8 @@ class Target:
 
 def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None) -> EvalReport:
     """Evaluate every model of the request. Ctrl-C ends the workers and gives the report so far,
-    `complete=False`. A model that cannot be judged costs the others nothing: `unevaluated`.
+    `complete=False`. A model that cannot be judged is in `unevaluated`: the others keep their results, and there
+    is no MacroEval.
 
     Raises NotFoundError, UsageError, MachineError, BaselineError, the last three where there is no result.
     """
@@ -172,6 +173,8 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
                 sides.close()
     if errors and complete and not results:
         raise next(iter(errors.values()))
+    # A candidate that kept the baseline of one model from running must not win by that model's absence.
+    is_whole = results and not errors
     return EvalReport(
         schema=1,
         environment=machine.model_copy(update={"isolation": isolation}),
@@ -179,7 +182,7 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
         candidates=tuple(map(shown, request.sources)),
         models=tuple(results),
         complete=complete,
-        macroeval=macroeval(results, self_test=request.candidates is None) if results else None,
+        macroeval=macroeval(results, self_test=request.candidates is None) if is_whole else None,
         unevaluated={model: str(error).removeprefix(f"{model}: ") for model, error in errors.items()},
     )
 

@@ -117,7 +117,8 @@ def rescore(
     """
     self_test = not report.candidates
     models = tuple(_again(model, self_test, f, lambda_) for model in report.models)
-    scored = macroeval(models, lambda_, empty_family, self_test=self_test) if models else None
+    is_whole = models and not report.unevaluated
+    scored = macroeval(models, lambda_, empty_family, self_test=self_test) if is_whole else None
     return report.model_copy(update={"models": models, "macroeval": scored})
 
 

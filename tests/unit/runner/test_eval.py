@@ -12,6 +12,7 @@ from fastkernels.runner import eval as eval_module
 from fastkernels.runner.eval import EvalRequest, run_eval
 from fastkernels.runner.model import ModelTrial
 from fastkernels.score import calibrate
+from fastkernels.score.macroeval import rescore
 
 
 def result(model: str) -> ModelResult:
@@ -42,6 +43,8 @@ def test_the_others_are_evaluated_and_the_reason_is_told(evaluate, capsys):
     assert [model.model for model in report.models] == ["llama", "gla"]
     assert report.unevaluated == {"mixtral": "94 GB of weights"}
     assert report.complete
+    assert report.macroeval is None, "a model's absence must not raise the score"
+    assert rescore(report).macroeval is None
     assert exit_code(report) == 3
     table.show(report, sys.stdout)
     assert "Not evaluated\nmixtral: 94 GB of weights" in capsys.readouterr().out
