@@ -128,8 +128,8 @@ class Target:
 
 def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None) -> EvalReport:
     """Evaluate every model of the request. Ctrl-C ends the workers and gives the report so far,
-    `complete=False`. A model that cannot be judged is in `unevaluated`: the others keep their results, and there
-    is no MacroEval.
+    `complete=False`. A model that cannot be judged is in `unevaluated`: the others keep their results, and
+    there is no MacroEval.
 
     Raises NotFoundError, UsageError, MachineError, BaselineError, the last three where there is no result.
     """
