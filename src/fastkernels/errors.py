@@ -1,15 +1,16 @@
 """Exceptions: our failures and the user's mistakes. A candidate's failure is a value (judge/verdict.py),
 never one of these.
 
-FastKernelsError              exit 1 ├── UsageError                exit 2   the request cannot be understood │
-├── NotFoundError                  no such task, architecture, workload, ... │   ├── FileFormatError
-a YAML, JSONL, JSON or safetensors file is corrupt: file, line or tensor │   ├── WeightsError
-a checkpoint does not fit the model: tensors, expected shapes │   └── RequestError                   a
-generation request that the engine cannot serve (also a ValueError) ├── MachineError              exit 3
-this machine cannot do it: no CUDA, not enough memory │   └── MissingExtraError              an optional
-package is not installed: the install line ├── BaselineError             exit 3   the baseline itself failed:
-nothing can be judged against it └── KernelError               exit 1   a kernel was asked for an
-implementation that cannot serve the call
+FastKernelsError              exit 1
+├── UsageError                exit 2   the request cannot be understood
+│   ├── NotFoundError                  no such task, architecture, workload, ...
+│   ├── FileFormatError                a file is corrupt: which, at which line or tensor
+│   ├── WeightsError                   a checkpoint does not fit the model: tensors, expected shapes
+│   └── RequestError                   a generation request that cannot be served (also a ValueError)
+├── MachineError              exit 3   this machine cannot do it: no CUDA, not enough memory
+│   └── MissingExtraError              an optional package is not installed: the install line
+├── BaselineError             exit 3   the baseline itself failed: nothing can be judged against it
+└── KernelError               exit 1   an implementation that was asked for cannot serve the call
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The next token of each row: the argmax, or a draw from the tempered distribution over the allowed tokens.
 
-    id = argmax_v(logits[v])                                           temperature = 0, ties to the lowest
-    id id = argmax_v(logits[v] / temperature + g(seed, position, v))      temperature > 0, v allowed by
-    top_k and top_p
+    id = argmax_v(logits[v])                                       temperature = 0, ties to the lowest id
+    id = argmax_v(logits[v] / temperature + g(seed, position, v))  temperature > 0, v of top_k and top_p
 
 B rows, V vocabulary. g is standard Gumbel noise, so the draw follows softmax(logits / temperature)
 restricted to: the top_k largest logits (0 = all), then the smallest set of them, most probable first, whose
