@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.engine.batching import require_values
+from fastkernels.engine.text import tokenizing
 from fastkernels.errors import RequestError
 
 MOST_FEATURE = 65504.0  # the largest of float16: finite in every dtype of a model
@@ -65,10 +66,8 @@ class Prompts:
         as the reference library does: T5 reads the rest."""
         tokenizer = self._tokenizer(encoder)
         most = MOST_TOKENS if encoder == "t5" else self.model.clip_length
-        try:
+        with tokenizing(text):
             made = tokenizer(text, padding="max_length", max_length=most, truncation=encoder == "clip")
-        except Exception as error:  # half a surrogate pair is a TypeError of some
-            raise RequestError(f"the tokenizer refuses {text!r:.60}: {error}") from error
         ids = made["input_ids"]
         if len(ids) > most:
             raise RequestError(f"a prompt of {len(ids)} tokens: T5 reads {most}. Shorten it")

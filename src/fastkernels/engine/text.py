@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +35,8 @@ class Text:
             raise RequestError(
                 "A text prompt needs a tokenizer, and this model has none: give lists of token ids"
             )
-        try:
+        with tokenizing(prompt):
             return list(self.tokenizer.encode(prompt))
-        except Exception as error:  # half a surrogate pair is a TypeError of some
-            raise RequestError(f"the tokenizer refuses {prompt!r:.60}: {error}") from error
 
     def decode(self, ids: list[int]) -> str:
         """The text of `ids`, empty without a tokenizer."""
@@ -48,3 +48,12 @@ class Text:
             return None
         stops = sampling.stop_strings if has_stops else []
         return Transcript(self.decode, stops, sampling.min_tokens)
+
+
+@contextlib.contextmanager
+def tokenizing(prompt: Any) -> Iterator[None]:
+    """What a tokenizer raises in the body is the prompt's RequestError."""
+    try:
+        yield
+    except Exception as error:  # half a surrogate pair is a TypeError of some
+        raise RequestError(f"the tokenizer refuses {prompt!r:.60}: {error}") from error
