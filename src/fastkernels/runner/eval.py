@@ -26,7 +26,7 @@ from fastkernels.runner.model import ModelTrial
 from fastkernels.runner.sides import Side, Sides, Timeouts
 from fastkernels.runner.speech_answers import SpeechAnswers
 from fastkernels.runner.token_answers import TokenAnswers
-from fastkernels.score.macroeval import macroeval
+from fastkernels.score.macroeval import with_score
 from fastkernels.settings import candidates_dir, resolve
 
 Device = Literal["cpu", "cuda"]
@@ -173,18 +173,17 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
                 sides.close()
     if errors and complete and not results:
         raise next(iter(errors.values()))
-    # A candidate that kept the baseline of one model from running must not win by that model's absence.
-    is_whole = results and not errors
-    return EvalReport(
+    report = EvalReport(
         schema=1,
         environment=machine.model_copy(update={"isolation": isolation}),
         request={**request.described(), "seed": seed},
         candidates=tuple(map(shown, request.sources)),
         models=tuple(results),
         complete=complete,
-        macroeval=macroeval(results, self_test=request.candidates is None) if is_whole else None,
+        macroeval=None,
         unevaluated={model: str(error).removeprefix(f"{model}: ") for model, error in errors.items()},
     )
+    return with_score(report)
 
 
 def _weights_seed(seed: int) -> int:

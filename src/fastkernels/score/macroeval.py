@@ -115,11 +115,20 @@ def rescore(
     `f` replaces every measured ruin point. Failed models stay failed. A report without candidates is a
     self-test. UsageError for samples and rounds that cannot be scored.
     """
+    models = tuple(_again(model, not report.candidates, f, lambda_) for model in report.models)
+    return with_score(report.model_copy(update={"models": models}), lambda_, empty_family)
+
+
+def with_score(
+    report: EvalReport, lambda_: float = calibrate.LAMBDA, empty_family: EmptyFamily = "half"
+) -> EvalReport:
+    """The report with the MacroEval of its models, as they are. There is none without a model, and none where
+    one could not be judged: a candidate that kept the baseline of one from running must not win by its
+    absence."""
+    is_whole = report.models and not report.unevaluated
     self_test = not report.candidates
-    models = tuple(_again(model, self_test, f, lambda_) for model in report.models)
-    is_whole = models and not report.unevaluated
-    scored = macroeval(models, lambda_, empty_family, self_test=self_test) if is_whole else None
-    return report.model_copy(update={"models": models, "macroeval": scored})
+    found = macroeval(report.models, lambda_, empty_family, self_test=self_test) if is_whole else None
+    return report.model_copy(update={"macroeval": found})
 
 
 def _again(model: ModelResult, self_test: bool, f: float | None, lambda_: float) -> ModelResult:
