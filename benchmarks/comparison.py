@@ -1,7 +1,8 @@
 """What programs share that hold our engine against another: each side in a process, whole runs timed.
 
-found = in_a_process(__file__, ["--side", "vllm"], packages)    one side after the other: each has all memory
-finish(result_file, found)                                      what the process does last
+found = each_side(__file__, {"vllm": flags}, out)    one after the other: each has all memory
+finish(result_file, found)                           what a side's process does last, and may do before
+write(report, out, found)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,43 @@ from typing import Any
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 
 
+def each_side(
+    program: str,
+    flags: Mapping[str, list[str]],
+    out: Path | None,
+    packages: Mapping[str, Path | None],
+    cut_off: bool,
+) -> dict[str, dict[str, Any]]:
+    """What `program --side NAME flags` finds, by NAME. packages: folders that imports of a side look into
+    first. Beside `out` each side leaves a file until `write`; cut_off: nothing runs, those are read.
+    """
+    if cut_off:
+        return _cut_off(flags, out)
+    found = {}
+    for side, its_flags in flags.items():
+        kept = _left(out, side) if out else None
+        found[side] = in_a_process(program, ["--side", side, *its_flags], packages.get(side), kept)
+    return found
+
+
+def _cut_off(sides: Iterable[str], out: Path | None) -> dict[str, dict[str, Any]]:
+    if out is None:
+        sys.exit("--cut-off needs the --out of the run that was cut off")
+    left = {side: _left(out, side) for side in sides}
+    if absent := [str(path) for path in left.values() if not path.is_file()]:
+        sys.exit(f"a run that was cut off leaves a file of each side; missing: {', '.join(absent)}")
+    return {side: json.loads(path.read_text()) for side, path in left.items()}
+
+
+def _left(out: Path, side: str) -> Path:
+    return out.with_suffix(f".{side}.json")
+
+
 def in_a_process(
     program: str, arguments: list[str], packages: Path | None = None, kept: Path | None = None
 ) -> dict[str, Any]:
     """What `program arguments --result FILE` writes. packages: a folder that its imports look into first.
-    kept: the file, if it stays: a program that writes what it has so far leaves that where it is cut off.
+    kept: the file, if it stays.
     """
     env = {**os.environ, **QUIET}
     if packages:
@@ -43,18 +76,25 @@ def in_a_process(
 
 
 def finish(result: Path, found: dict[str, Any]) -> None:
-    result.write_text(json.dumps(found))
+    part = result.with_suffix(".part")
+    part.write_text(json.dumps(found))
+    part.replace(result)  # whole, whenever the process is cut off
 
 
 def timed(
-    run: Callable[[], Any], *, warm_ups: int, runs: int, budget_s: float = math.inf
+    run: Callable[[], Any],
+    *,
+    warm_ups: int,
+    runs: int,
+    budget_s: float = math.inf,
+    warm_up: Callable[[], Any] | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """What the last run returned, and seconds: their median, each, and the first warm-up's.
 
-    `run` returns when all of its work is done. Warm-ups and runs each end early, after one at least, when
-    budget_s is spent on them.
+    `run` returns when all of its work is done; `warm_up` is another run where a whole one is not needed.
+    Warm-ups and runs each end early, after one at least, when budget_s is spent on them.
     """
-    warm = _repeated(run, warm_ups, budget_s)[1]
+    warm = _repeated(warm_up or run, warm_ups, budget_s)[1]
     returned, seconds = _repeated(run, runs, budget_s)
     figures: dict[str, Any] = {"seconds": statistics.median(seconds), "all_seconds": seconds}
     return returned, figures | ({"first_s": warm[0]} if warm else {})
@@ -70,9 +110,12 @@ def _repeated(run: Callable[[], Any], most: int, budget_s: float) -> tuple[Any, 
     return returned, seconds
 
 
-def write(report: dict[str, Any], out: Path | None) -> None:
+def write(report: dict[str, Any], out: Path | None, sides: Iterable[str] = ()) -> None:
+    """sides: those of `each_side`, whose files are no longer needed."""
     text = json.dumps(report, indent=1) + "\n"
-    if out:
-        out.write_text(text)
-    else:
+    if not out:
         print(text)
+        return
+    out.write_text(text)
+    for side in sides:
+        _left(out, side).unlink(missing_ok=True)

@@ -3,6 +3,7 @@
     python benchmarks/vs_reference.py mixtral --out benchmarks/h200/mixtral_vs_reference.json
     python benchmarks/vs_reference.py mixtral --reference vllm --reference-path ~/site-vllm
     python benchmarks/vs_reference.py siglip2 --size tiny --device cpu      says nothing about a GPU
+    python benchmarks/vs_reference.py mixtral --cut-off --out a.json    of what a run that was cut off left
 
 Each side runs in a process of its own, one after the other, so that only one holds weights. The reference is
 run in every setting that it has (compiled, static cache, ...); a ratio is the seconds of its fastest one over
@@ -18,11 +19,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from comparison import finish, in_a_process, timed, write
+from comparison import each_side, finish, timed, write
 from references import architectures, comparisons
 from references.base import Comparison, Machine, Side
 
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--settings", help="some of the reference's, with commas between")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--reference-path", "--vllm-path", type=Path)
+    parser.add_argument("--cut-off", action="store_true", help="from what the sides left beside --out")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -57,12 +59,19 @@ def main() -> None:
     if arguments.side:
         make = comparison.ours if arguments.side == OURS else comparison.theirs
         settings = arguments.settings if arguments.side != OURS else None
-        finish(arguments.result, one_side(make, machine, {name: workloads[name] for name in names}, settings))
+        for so_far in one_side(make, machine, {name: workloads[name] for name in names}, settings):
+            finish(arguments.result, so_far)
         return
-    sides = {side: _run(arguments, side, names, comparison.reference) for side in (OURS, reference)}
-    report = made(comparison, machine, sides)
+    flags = [arguments.architecture, "--reference", reference, "--workloads", ",".join(names)]
+    flags += ["--size", arguments.size, "--device", arguments.device]
+    flags += ["--settings", arguments.settings] if arguments.settings else []
+    packages = {reference: arguments.reference_path}
+    sides = each_side(
+        __file__, dict.fromkeys((OURS, reference), flags), arguments.out, packages, arguments.cut_off
+    )
+    report = made(comparison, machine, sides) | {"cut_off": arguments.cut_off}
     _tell(report)
-    write(report, arguments.out)
+    write(report, arguments.out, sides)
 
 
 def _chosen(parser: argparse.ArgumentParser, asked: str | None, known: list[str], what: str) -> list[str]:
@@ -72,20 +81,14 @@ def _chosen(parser: argparse.ArgumentParser, asked: str | None, known: list[str]
     return names
 
 
-def _run(arguments: argparse.Namespace, side: str, names: list[str], reference: str) -> dict[str, Any]:
-    flags = [arguments.architecture, "--side", side, "--reference", reference]
-    flags += ["--size", arguments.size, "--device", arguments.device, "--workloads", ",".join(names)]
-    flags += ["--settings", arguments.settings] if arguments.settings else []
-    return in_a_process(__file__, flags, None if side == OURS else arguments.reference_path)
-
-
 # ---------------------------------------------------------------- one side
 
 
 def one_side(
     make: Callable[[Machine], Side], machine: Machine, workloads: dict[str, Any], asked: str | None = None
-) -> dict[str, Any]:
-    """Every workload in every setting: rows of figures, and of failures of the reference's settings."""
+) -> Iterator[dict[str, Any]]:
+    """Every workload in every setting: rows of figures, and of failures of the reference's settings. What is
+    found so far, behind every row."""
     begin = time.perf_counter()
     side = make(machine)
     machine.wait()
@@ -105,7 +108,7 @@ def one_side(
                 row["failed"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             print({key: value for key, value in row.items() if key != "all_seconds"}, file=sys.stderr)
             rows.append(row)
-    return {"version": side.version, "start_s": start_s, "rows": rows}
+            yield {"version": side.version, "start_s": start_s, "rows": rows}
 
 
 def _measured(side: Side, machine: Machine, workload: Any, setting: str) -> dict[str, Any]:

@@ -19,7 +19,8 @@ IN_A_PROCESS = {"gla"}  # its library runs in Triton's interpreter, which the wh
 
 
 def row(workload: str, setting: str, seconds: float, items: int = 8, **more: Any) -> dict[str, Any]:
-    return {"workload": workload, "setting": setting, "seconds": seconds, "items": items, **more}
+    figures = {"seconds": seconds, "items": items, "items_per_s": items / seconds}
+    return {"workload": workload, "setting": setting, **figures, **more}
 
 
 def report(vs_reference, ours: list[dict], theirs: list[dict], size: str = "full") -> dict[str, Any]:
@@ -71,12 +72,12 @@ class Fake:
 
 def test_a_setting_that_fails_is_reported_and_a_side_that_fails_is_not_hidden(vs_reference, monkeypatch):
     machine = vs_reference.Machine("siglip2", "tiny", "cpu")
-    found = vs_reference.one_side(lambda _: Fake(), machine, {"a": 3})
+    *_, found = vs_reference.one_side(lambda _: Fake(), machine, {"a": 3})
     assert [one.get("failed") for one in found["rows"]] == [None, "RuntimeError: graph break"]
     assert found["rows"][0]["items"] == 3
     monkeypatch.setattr(Fake, "settings", ("compiled",))
     with pytest.raises(RuntimeError, match="break"):
-        vs_reference.one_side(lambda _: Fake(), machine, {"a": 3})
+        list(vs_reference.one_side(lambda _: Fake(), machine, {"a": 3}))
 
 
 def test_warm_ups_are_not_counted_and_a_budget_ends_runs(vs_reference, monkeypatch):
@@ -88,6 +89,11 @@ def test_warm_ups_are_not_counted_and_a_budget_ends_runs(vs_reference, monkeypat
     calls.clear()
     vs_reference.timed(lambda: calls.append(1), warm_ups=2, runs=4, budget_s=1.0)
     assert len(calls) == 2  # one of each
+    calls.clear()
+    _, figures = vs_reference.timed(
+        lambda: calls.append(1), warm_ups=1, runs=2, warm_up=lambda: calls.append(2)
+    )
+    assert (calls, figures["first_s"]) == ([2, 1, 1], 1)
 
 
 def test_every_registered_architecture_has_a_reference(vs_reference):
@@ -109,7 +115,8 @@ def test_both_sides_begin(vs_reference, name: str):
     workload, shape = next(iter(comparison.workloads("tiny").items()))
 
     def side(make: Any) -> dict[str, Any]:
-        return vs_reference.one_side(make, machine, {workload: shape}, make.settings[0])
+        *_, found = vs_reference.one_side(make, machine, {workload: shape}, make.settings[0])
+        return found
 
     sides = {vs_reference.OURS: side(comparison.ours)}
     try:
@@ -135,13 +142,12 @@ def test_vs_vllm_counts_tokens_of_its_runs(vs_vllm, monkeypatch):
         vs_vllm._run(generate, lambda count, length: [[0] * length] * count, "single-request")
 
 
-def test_vs_vllm_reports_what_a_run_that_was_cut_off_left(vs_vllm, tmp_path, monkeypatch, capsys) -> None:
+def test_vs_vllm_reports_what_a_run_that_was_cut_off_left(vs_vllm, tmp_path, monkeypatch) -> None:
     out = tmp_path / "a.json"
     monkeypatch.setattr(vs_vllm, "_environment", dict)
     monkeypatch.setattr(sys, "argv", ["vs_vllm.py", "--cut-off", "--out", str(out)])
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match=r"a\.vllm\.json"):
         vs_vllm.main()
-    assert "a.vllm.json" in capsys.readouterr().err
     for side, seconds in (
         ("fastkernels", {"balanced": 2.0, "decode-heavy": 4.0}),
         ("vllm", {"balanced": 3.0}),
@@ -151,6 +157,44 @@ def test_vs_vllm_reports_what_a_run_that_was_cut_off_left(vs_vllm, tmp_path, mon
         out.with_suffix(f".{side}.json").write_text(json.dumps(left))
     vs_vllm.main()
     assert json.loads(out.read_text())["ratios"] == {"balanced": 1.5}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_vs_vllm_warms_throughput_up_with_less(vs_vllm, monkeypatch) -> None:
+    monkeypatch.setattr(vs_vllm, "WORKLOADS", {"balanced": (8, 3, 16)})
+    asked: list[tuple[int, int]] = []
+
+    def generate(prompts: list[list[int]], length: int) -> list[Any]:
+        asked.append((len(prompts), length))
+        return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=[0] * length)]) for _ in prompts]
+
+    vs_vllm._run(generate, lambda count, length: [[0] * length] * count, "balanced")
+    assert asked == [(4, 2), (8, 16)]
+
+
+def test_vs_reference_reports_what_a_run_that_was_cut_off_left(vs_reference, tmp_path, monkeypatch) -> None:
+    out = tmp_path / "a.json"
+    command = [
+        "vs_reference.py",
+        "siglip2",
+        "--size",
+        "tiny",
+        "--device",
+        "cpu",
+        "--out",
+        str(out),
+        "--cut-off",
+    ]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit, match=r"a\.fastkernels\.json, .*a\.transformers\.json"):
+        vs_reference.main()
+    ours = [row("batch-8", "engine", 1.0), row("high-res", "engine", 1.0)]
+    for side, rows in (("fastkernels", ours), ("transformers", [row("batch-8", "default", 1.5)])):
+        left = {"start_s": 1.0, "rows": rows, "version": "1"}
+        out.with_suffix(f".{side}.json").write_text(json.dumps(left))
+    vs_reference.main()
+    found = json.loads(out.read_text())
+    assert (found["ratios"], found["cut_off"]) == ({"batch-8": 1.5}, True)
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
