@@ -82,19 +82,14 @@ def finish(result: Path, found: dict[str, Any]) -> None:
 
 
 def timed(
-    run: Callable[[], Any],
-    *,
-    warm_ups: int,
-    runs: int,
-    budget_s: float = math.inf,
-    warm_up: Callable[[], Any] | None = None,
+    run: Callable[[], Any], *, warm_ups: int, runs: int, budget_s: float = math.inf
 ) -> tuple[Any, dict[str, Any]]:
     """What the last run returned, and seconds: their median, each, and the first warm-up's.
 
-    `run` returns when all of its work is done; `warm_up` is another run where a whole one is not needed.
-    Warm-ups and runs each end early, after one at least, when budget_s is spent on them.
+    `run` returns when all of its work is done. Warm-ups and runs each end early, after one at least, when
+    budget_s is spent on them.
     """
-    warm = _repeated(warm_up or run, warm_ups, budget_s)[1]
+    warm = _repeated(run, warm_ups, budget_s)[1]
     returned, seconds = _repeated(run, runs, budget_s)
     figures: dict[str, Any] = {"seconds": statistics.median(seconds), "all_seconds": seconds}
     return returned, figures | ({"first_s": warm[0]} if warm else {})

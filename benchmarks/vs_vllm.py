@@ -5,9 +5,8 @@
     python benchmarks/vs_vllm.py --cut-off --out a.json         of what a run that was cut off left beside it
 
 Each engine runs in a process of its own, through its public `LLM`: bf16, greedy, exact output lengths, no
-prefix cache, 0.9 of the memory. Latency is the median of 5 runs after 1; throughput one run of all requests
-after one of half as many others with an eighth of the tokens, which meets every number of rows that the timed
-run meets. A ratio above 1 is ours.
+prefix cache, 0.9 of the memory. Throughput is one run of all requests after one of as many others; latency
+the median of 5 runs after 1. A ratio above 1 is ours.
 
 `--vllm-path` is the folder with vLLM's packages, where it is not installed beside ours. `--side` is this
 program's own.
@@ -17,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import random
 import statistics
 import sys
@@ -41,9 +39,7 @@ WORKLOADS = {
     "decode-heavy": (1000, 512, 1024),
 }
 LATENCY = ("single-request", "fixed-batch-32")
-LATENCY_RUNS = 5
-# A run is two equal waves, and all of its contexts share graphs: one wave, cut short, captures what it needs.
-WARM_UP_REQUESTS, WARM_UP_TOKENS = 1 / 2, 1 / 8
+LATENCY_RUNS, THROUGHPUT_RUNS, WARM_UPS = 5, 1, 1  # whole runs warm up: decision 68
 SEED = 20
 STEPS_WATCHED = 64  # tokens of the request between whose decode steps the gaps are measured
 
@@ -130,17 +126,9 @@ def _one_side(side: str, names: list[str], result: Path) -> None:
 
 def _run(generate: Generate, prompts: Callable[[int, int], Prompts], name: str) -> dict[str, Any]:
     requests, input_len, output_len = WORKLOADS[name]
-    latency = name in LATENCY
-    fewer, shorter = (1, 1) if latency else (WARM_UP_REQUESTS, WARM_UP_TOKENS)
-    warm_up = prompts(math.ceil(requests * fewer), input_len)
-    runs = LATENCY_RUNS if latency else 1
-    batches = [prompts(requests, input_len) for _ in range(runs)]
-    made, figures = timed(
-        lambda: count(generate(batches.pop(), output_len)),
-        warm_ups=1,
-        runs=runs,
-        warm_up=lambda: generate(warm_up, math.ceil(output_len * shorter)),
-    )
+    runs = LATENCY_RUNS if name in LATENCY else THROUGHPUT_RUNS
+    batches = [prompts(requests, input_len) for _ in range(WARM_UPS + runs)]
+    made, figures = timed(lambda: count(generate(batches.pop(), output_len)), warm_ups=WARM_UPS, runs=runs)
     assert made == requests * output_len, f"{name}: {made} tokens, not {requests * output_len}"
     rate = made / figures["seconds"]
     print(f"{name}: {figures['seconds']:.3f} s, {rate:.0f} out tok/s", file=sys.stderr, flush=True)
