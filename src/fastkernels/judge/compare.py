@@ -119,19 +119,31 @@ def floor(dtype: torch.dtype) -> float:
 def errors(x: Tensor, oracle: Tensor, dtype: torch.dtype | None = None) -> Errors:
     """Errors of `x` against `oracle` where both are finite; `dtype` (default x's) decides where a row
     vanishes."""
-    dtype = dtype or x.dtype
     x_RC, o_RC = _rows(x), _rows(oracle)
-    vanishing_rms = torch.finfo(dtype).smallest_normal
+    vanishing_rms = torch.finfo(dtype or x.dtype).smallest_normal
+    squares = _squares(x_RC, o_RC, vanishing_rms, masked=False)
+    if not all(map(math.isfinite, squares)):
+        squares = _squares(x_RC, o_RC, vanishing_rms, masked=True)
+    error_sq, oracle_sq, row_sq, vanishing_sq = squares
+    whole = math.sqrt(error_sq / oracle_sq) if oracle_sq else 0.0
+    return Errors(whole, math.sqrt(row_sq), math.sqrt(vanishing_sq))
+
+
+def _squares(x_RC: Tensor, o_RC: Tensor, vanishing_rms: float, masked: bool) -> list[float]:
+    """||x - o||^2 and ||o||^2 over rows that do not vanish, the worst row's (||x - o|| / ||o||)^2 of these,
+    and the worst mean square of x - o of the others. masked: of what is finite in both; otherwise anything
+    that is not makes one of them so. Half of the passes over the data are for the mask."""
     error_sq = x_RC.new_zeros((), dtype=torch.float64)
-    oracle_sq = error_sq.clone()
-    worst_row, worst_vanishing = error_sq.clone(), error_sq.clone()
+    oracle_sq, worst_row, worst_vanishing = (error_sq.clone() for _ in range(3))
     step = max(1, _SLICE_ELEMENTS // max(1, x_RC.shape[1]))
     for start in range(0, x_RC.shape[0], step):
-        part = x_RC[start : start + step].to(torch.float64)
+        part = x_RC[start : start + step]
         truth = o_RC[start : start + step].to(device=part.device, dtype=torch.float64)
-        both = part.isfinite() & truth.isfinite()
-        error_R = torch.where(both, part - truth, 0).square_().sum(1)
-        norm_R = torch.where(both, truth, 0).square_().sum(1)
+        apart = part - truth
+        if masked:
+            both = apart.isfinite()
+            apart, truth = torch.where(both, apart, 0), torch.where(both, truth, 0)
+        error_R, norm_R = (torch.linalg.vector_norm(side, dim=1).square() for side in (apart, truth))
         vanishes_R = norm_R <= vanishing_rms**2 * part.shape[1]
         relative_R = torch.where(vanishes_R, 0, error_R / norm_R.clamp_min(torch.finfo(torch.float64).tiny))
         worst_row = torch.maximum(worst_row, relative_R.max())
@@ -139,9 +151,7 @@ def errors(x: Tensor, oracle: Tensor, dtype: torch.dtype | None = None) -> Error
         worst_vanishing = torch.maximum(worst_vanishing, absolute_R.max())
         error_sq += torch.where(vanishes_R, 0, error_R).sum()
         oracle_sq += torch.where(vanishes_R, 0, norm_R).sum()
-    numbers = torch.stack([error_sq, oracle_sq, worst_row, worst_vanishing]).tolist()
-    whole = math.sqrt(numbers[0] / numbers[1]) if numbers[1] else 0.0
-    return Errors(whole, math.sqrt(numbers[2]), math.sqrt(numbers[3]))
+    return torch.stack([error_sq, oracle_sq, worst_row, worst_vanishing]).tolist()
 
 
 def allow(baseline: Errors, dtype: torch.dtype) -> Errors:
