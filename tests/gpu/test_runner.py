@@ -112,6 +112,41 @@ def test_a_chain_runs_its_links_in_order_and_each_to_its_end(device: CudaDevice)
     graph.release()
 
 
+def test_recorded_copies_and_fills_are_enqueued_by_one_launch() -> None:
+    """And move what lies at their addresses then; the memory of another process among it."""
+    from fastkernels.runner.device import Cuda
+
+    worker = Cuda()
+    sources = [torch.full((1 << 12,), float(i), device="cuda") for i in range(64)]
+    targets = [torch.zeros_like(source) for source in sources]
+    spoiled = torch.zeros(16, device="cuda")
+    shared = Arena.create([Want("x", (1 << 12,), torch.float32)], "cuda", writable=True)
+
+    def work() -> None:
+        for target, source in zip(targets, sources):
+            worker.copy(target.data_ptr(), source.data_ptr(), source.nbytes)
+        worker.copy(shared.tensors["x"].data_ptr(), targets[5].data_ptr(), targets[5].nbytes)
+        worker.fill(spoiled.data_ptr(), 0xFF, spoiled.nbytes)
+
+    recorded = worker.recorded(work)
+    worker.wait_all()
+    assert targets[63].sum().item() == 0, "a recording moves nothing"
+    for times in (1, 2):
+        for i, source in enumerate(sources):
+            source.fill_(times * i)
+        recorded()
+        worker.wait()
+        assert [target.unique().tolist() for target in targets] == [[float(times * i)] for i in range(64)]
+        assert shared.tensors["x"].unique().tolist() == [times * 5.0]
+        assert spoiled.isnan().all()
+        spoiled.zero_()
+    recorded.close()
+    worker.copy(targets[0].data_ptr(), sources[9].data_ptr(), sources[9].nbytes)
+    worker.wait()
+    assert targets[0].unique().tolist() == [18.0], "copies are enqueued on the worker's stream again"
+    shared.close()
+
+
 def test_a_link_runs_alone(device: CudaDevice) -> None:
     tensors = [torch.zeros(1 << 16, device="cuda") for _ in range(3)]
     graph = Graph(device, poison=lambda result: None)

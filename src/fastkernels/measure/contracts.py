@@ -44,6 +44,7 @@ import torch
 from fastkernels.kernels import counters
 from fastkernels.measure.cold import L2Flush
 from fastkernels.measure.cuda import Driver
+from fastkernels.measure.recorded import Recorded, Repeated, Work
 
 WARM_UPS = 3  # calls before a capture: lazy initialisation and autotuning must not be captured
 FIRST_SPIN_CYCLES = 200_000  # about 0.1 ms at 1.8 GHz
@@ -166,34 +167,48 @@ class Eager:
 
 
 class Graph(Eager):
-    """Launches what `capture` recorded; `poison(result)` spoils every call's results before each launch.
+    """Launches what `capture` captured; `poison(result)` spoils every call's results before each launch, with
+    raw fills that `record` may record.
 
-    `keep` gets the results of all calls that were launched, in order. Enqueueing its copies, hundreds for a
-    chain, is hidden behind the spin as well: the judge holds the windows of all sides against each other, and
-    the host's speed should not be in them (answers of honest processes took 0.2 to 0.5 ms longer than their
-    twins' on an H200 beside other work).
+    `keep` gets the results of all calls that were launched, in order. Enqueueing its copies is hidden behind
+    the spin as well: the judge holds the windows of all sides against each other, and the host's speed should
+    not be in them (answers of honest processes took 0.2 to 0.5 ms longer than their twins' on an H200 beside
+    other work).
     """
 
     name = "graph"
     _hides_keep = True
 
-    def __init__(self, device: Device, poison: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        device: Device,
+        poison: Callable[[Any], None],
+        record: Callable[[Work], Recorded] = Repeated,
+    ) -> None:
         super().__init__(device)
-        self._poison = poison
+        self._poison, self._record = poison, record
         self._chain: Chain | None = None
+        self._spoiling: Recorded | None = None
         self._link: int | None = None
 
     def capture(self, calls: Sequence[Call]) -> list[Any]:
-        """Record the calls; their results. Raises what a call or CUDA raises where it cannot be captured."""
+        """Capture the calls; their results. Raises what a call or CUDA raises where it cannot be captured."""
         self.release()
-        self._chain = self._device.capture(calls)
-        return self._chain.results
+        self._chain = chain = self._device.capture(calls)
+
+        def spoil() -> None:
+            for result in chain.results:
+                self._poison(result)
+
+        self._spoiling = self._record(spoil)
+        return chain.results
 
     def release(self) -> None:
-        """Forget the recording and the memory that it holds."""
-        if self._chain is not None:
-            self._chain.close()
-        self._chain = None
+        """Forget what was captured, and the memory that it holds."""
+        for held in (self._spoiling, self._chain):
+            if held is not None:
+                held.close()
+        self._chain = self._spoiling = None
 
     def choose(self, link: int | None) -> None:
         """What the next iterations launch: a link alone, or the whole chain (None)."""
@@ -201,10 +216,10 @@ class Graph(Eager):
 
     def prepare(self, spin_cycles: int) -> None:
         assert self._chain is not None, "capture() comes before prepare()"
+        assert self._spoiling is not None
         super().prepare(spin_cycles)
         self._chain.ready(self._link)
-        for result in self._chain.results:
-            self._poison(result)
+        self._spoiling()
 
     def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> Timing:
         assert self._chain is not None, "capture() comes before run()"
@@ -321,5 +336,5 @@ class CudaChain:
 
     def close(self) -> None:
         for executable in self._executables.values():
-            self._driver.drop_chain(executable)
+            self._driver.drop(executable)
         self._executables, self._graphs, self.results = {}, [], []

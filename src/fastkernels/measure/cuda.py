@@ -8,7 +8,7 @@ primary context, so torch must have initialised the device in the calling thread
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_char, c_float, c_int, c_size_t, c_uint, c_uint64, c_ulonglong, c_void_p
 from typing import Any
 
@@ -16,6 +16,7 @@ from fastkernels.errors import MachineError
 
 _IPC_LAZY_PEER_ACCESS = 1
 _NOT_READY = 600
+_NON_BLOCKING, _RELAXED = 1, 2  # of a stream; of a capture: other threads may do as they like
 # An IPC handle opens the whole block that cuMemAlloc cut the memory from: whole blocks keep neighbours out
 # of it.
 BLOCK_BYTES = 2 << 20
@@ -45,6 +46,10 @@ class Driver:
         self._event_elapsed = self._function("cuEventElapsedTime", c_void_p, c_void_p, c_void_p)
         self._event_query = self._lib.cuEventQuery
         self._event_query.argtypes, self._event_query.restype = [c_void_p], c_int
+        self._stream_create = self._function("cuStreamCreate", c_void_p, c_uint)
+        self._capture_begin = self._function("cuStreamBeginCapture_v2", c_void_p, c_uint)
+        self._capture_end = self._function("cuStreamEndCapture", c_void_p, c_void_p)
+        self._recording: int | None = None  # the stream of recordings
         self._stream_wait = self._function("cuStreamSynchronize", c_void_p)
         self._context_wait = self._function("cuCtxSynchronize")
         self._reset_persisting = self._function("cuCtxResetPersistingL2Cache")
@@ -108,18 +113,41 @@ class Driver:
                 after = None if previous is None else byref(previous)
                 self._graph_add(byref(node), parent, after, 0 if previous is None else 1, graph)
                 previous = node
-            executable = c_void_p()
-            self._graph_instantiate(byref(executable), parent, 0)
+            return self._executable(parent)
         finally:
             self._graph_destroy(parent)
-        assert executable.value is not None
-        return executable.value
+
+    def recorded(self, enqueue: Callable[[int], None]) -> int:
+        """An executable graph of the copies and fills that `enqueue(stream)` enqueues, one after another."""
+        stream = self._recording = self._recording or self._new_stream()
+        graph = c_void_p()
+        self._capture_begin(stream, _RELAXED)
+        try:
+            enqueue(stream)
+        finally:
+            self._capture_end(stream, byref(graph))
+        try:
+            return self._executable(graph)
+        finally:
+            self._graph_destroy(graph)
 
     def launch(self, executable: int, stream: int) -> None:
         self._graph_launch(executable, stream)
 
-    def drop_chain(self, executable: int) -> None:
+    def drop(self, executable: int) -> None:
         self._executable_destroy(executable)
+
+    def _executable(self, graph: c_void_p) -> int:
+        executable = c_void_p()
+        self._graph_instantiate(byref(executable), graph, 0)
+        assert executable.value is not None
+        return executable.value
+
+    def _new_stream(self) -> int:
+        handle = c_void_p()
+        self._stream_create(byref(handle), _NON_BLOCKING)
+        assert handle.value is not None
+        return handle.value
 
     # ------------------------------------------------------------ events and streams
 

@@ -12,6 +12,7 @@ import torch
 from fastkernels.measure import cold, unused
 from fastkernels.measure.contracts import Contract, CudaDevice, Eager, Graph, Host
 from fastkernels.measure.cuda import Driver
+from fastkernels.measure.recorded import Recorded, Repeated, Replayed, Work
 from fastkernels.runner.results import address as address_of
 from fastkernels.runner.results import members, span_bytes
 
@@ -23,6 +24,7 @@ class WorkerDevice(Protocol):
     def driver(self) -> Driver | None: ...
     def copy(self, target: int, source: int, size: int) -> None: ...
     def fill(self, address: int, byte: int, size: int) -> None: ...
+    def recorded(self, work: Work) -> Recorded: ...
     def wait(self) -> None: ...
     def wait_all(self) -> None: ...
     def contracts(self) -> dict[str, Contract]: ...
@@ -43,6 +45,9 @@ class Cpu:
 
     def fill(self, address: int, byte: int, size: int) -> None:
         self._set(address, byte, size)
+
+    def recorded(self, work: Work) -> Recorded:
+        return Repeated(work)
 
     def wait(self) -> None:
         """Every call has ended when it returns."""
@@ -79,6 +84,18 @@ class Cuda:
     def fill(self, address: int, byte: int, size: int) -> None:
         self.driver.fill(address, byte, size, self._stream)
 
+    def recorded(self, work: Work) -> Recorded:
+        """`work` enqueues copies and fills of this device, nothing else."""
+
+        def enqueue(stream: int) -> None:
+            self._stream = stream
+            try:
+                work()
+            finally:
+                self._stream = self._device.stream
+
+        return Replayed(self.driver, self.driver.recorded(enqueue), self._device.stream)
+
     def wait(self) -> None:
         self.driver.wait(self._stream)
 
@@ -87,7 +104,8 @@ class Cuda:
 
     def contracts(self) -> dict[str, Contract]:
         host = Host(idle=self.driver.wait_all)
-        return {"host": host, "eager": Eager(self._device), "graph": Graph(self._device, self._poison)}
+        graph = Graph(self._device, self._poison, self.recorded)
+        return {"host": host, "eager": Eager(self._device), "graph": graph}
 
     def overhead_ns(self) -> int:
         return self._device.overhead_ns()

@@ -27,6 +27,7 @@ from fastkernels.measure.contracts import Contract, Graph, Timing
 from fastkernels.measure.unused import MUCH_BYTES
 from fastkernels.records import Case
 from fastkernels.runner import flags, forcing
+from fastkernels.runner.chain_copies import ChainCopies
 from fastkernels.runner.compiling import Tracer
 from fastkernels.runner.device import WorkerDevice, open_device
 from fastkernels.runner.link import Link
@@ -50,6 +51,7 @@ class KernelSide:
         self._opened = contextlib.ExitStack()
         self._ballast = random.Random()
         self._links: list[Link] = []
+        self._chain: ChainCopies | None = None
         self._tracer = Tracer()
         self.overlay: Overlay | None = None
 
@@ -118,8 +120,7 @@ class KernelSide:
         """Capture a chain of new links, with what lies in the inbox. What cannot be captured is an answer, no
         error: one link is there then, as before."""
         graph = self._graph()
-        graph.release()
-        self._links = self._active = []  # a result that is held keeps the memory of its graph
+        self._forget()
         self._device.release(MUCH_BYTES)
         ballast = torch.empty(
             self._ballast.randrange(1, MOST_BALLAST_BYTES), dtype=torch.uint8, device=self._device.name
@@ -139,6 +140,7 @@ class KernelSide:
                 "kernels": {},
                 "outputs": [],
             }
+        self._chain = ChainCopies(self._device, self._links, results)
         described = [_plain(link.describe(result)) for link, result in zip(self._links, results)]
         return {"captured": True, "detail": "", "kernels": seen, "outputs": described}
 
@@ -152,12 +154,11 @@ class KernelSide:
         `link` alone; everything else runs the first."""
         self._contract = self._contracts[contract]
         self._captured = isinstance(self._contract, Graph)
+        self._number, self._parameters = link, parameters
         if isinstance(self._contract, Graph):
             self._contract.choose(link)
-            self._active = self._links if link is None else [self._links[link]]
-        else:
-            self._active = self._links[:1]
-        self._parameters = parameters
+        if self._whole:
+            self._whole.ready(parameters)
         if contract == "host":
             self._warm_up()
         if not self._captured:
@@ -169,21 +170,19 @@ class KernelSide:
 
     def go(self) -> dict[str, Any]:
         """The timed call. The results lie in the outbox when this returns."""
-        for link in self._active:
-            link.hold()
-        first = self._active[0]
-        with torch.inference_mode(), first.ambient():
-            timing: Timing = self._contract.run(self._stage, first.call.run, self._keep)
+        if not self._captured:
+            self._active.hold()
+        with torch.inference_mode(), self._active.ambient():
+            timing: Timing = self._contract.run(self._stage, self._active.call.run, self._keep)
         return {"ns": timing.ns, "hidden": timing.hidden}
 
     def inspect(self, echo: Sequence[str]) -> dict[str, Any]:
         """Describe the results of `go`; copy the named inputs, as they are now, into the echo box. What a
         chain returns was described when it was captured."""
         self._device.wait_all()  # what a call left running elsewhere must not run beside the other side
-        for link in self._active:
-            link.copy_out(echo)
+        (self._whole or self._active).copy_out(echo)
         self._device.wait()
-        described = {} if self._captured else _plain(self._active[0].describe_last())
+        described = {} if self._captured else _plain(self._active.describe_last())
         return {"outputs": described, "threads": self._threads(), "flags": self._flags()}
 
     def again(self) -> dict[str, Any]:
@@ -206,14 +205,30 @@ class KernelSide:
 
     def close(self) -> dict[str, Any]:
         """Forget the case."""
-        self._links = self._active = []
-        if "graph" in self._contracts:
-            self._graph().release()
+        self._forget()
         self._opened.close()
         self._device.release()
         return {}
 
     # ------------------------------------------------------------ inside
+
+    def _forget(self) -> None:
+        """Let go of links and chain: a result that is held keeps the memory of its graph."""
+        if self._chain is not None:
+            self._chain.close()
+        self._chain, self._links = None, []
+        if "graph" in self._contracts:
+            self._graph().release()
+
+    @property
+    def _whole(self) -> ChainCopies | None:
+        """The chain, where the iteration runs all of it."""
+        return self._chain if self._captured and self._number is None else None
+
+    @property
+    def _active(self) -> Link:
+        """The link that the iteration runs, or the first of all."""
+        return self._links[self._number or 0]
 
     def _graph(self) -> Graph:
         graph = self._contracts["graph"]
@@ -253,12 +268,15 @@ class KernelSide:
                 self._links[0].run()
 
     def _stage(self) -> None:
-        for link in self._active:
-            link.stage(self._parameters)
+        (self._whole or self._active).stage(self._parameters)
 
     def _keep(self, result: Any) -> None:
-        for link, own in zip(self._active, result if self._captured else [result], strict=True):
-            link.keep(own)
+        if self._whole:
+            self._whole.keep()
+            return
+        if self._captured:
+            (result,) = result
+        self._active.keep(result)
 
 
 def _plain(described: dict[str, Result]) -> dict[str, Any]:

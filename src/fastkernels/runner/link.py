@@ -5,7 +5,8 @@
     link.give_boxes(outbox, echo)           where results and inputs go after a call
     link.hold(), link.stage(...), link.run(), link.keep(result), link.copy_out(names)
 
-A call that is not captured has one link. What links share, the first of them loads, stages and copies out.
+A call that is not captured has one link. The copies of a whole chain are enqueued together (chain_copies.py).
+What links share, the first of them loads, stages and copies out.
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ class Link:
     def give_boxes(self, outbox: Attached, echo: Attached) -> None:
         self._results, self._echo = Results(self._device, outbox, self._index), echo
         self._result: Any = None
+
+    @property
+    def copies_raw(self) -> bool:
+        return self._staging.is_raw
 
     # ------------------------------------------------------------ the call
 

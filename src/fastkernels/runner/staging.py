@@ -31,6 +31,7 @@ class Staging:
         self._inputs: list[tuple[int, int, int]] = []  # (to, from, bytes)
         self._raw_parameters: list[tuple[int, int, int]] = []
         self._converted: list[tuple[Tensor, str]] = []
+        self._where: dict[str, Tensor] = {}
         self.move()
 
     def move(self) -> None:
@@ -45,11 +46,15 @@ class Staging:
         self._raw_parameters, self._converted = [], []
         self._where = parameters(self._module)
         for name, value in self._where.items():
-            slot = self._inbox.slots[_PARAMETER + name]
-            if value.is_contiguous() and str(value.dtype) == f"torch.{slot.dtype}":
+            if _fills(value, self._slot_of(name)):
                 self._raw_parameters.append(self._copy_to(value, _PARAMETER + name))
             else:
                 self._converted.append((value, _PARAMETER + name))
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether nothing but raw copies stages the link's tensors, and copies them out."""
+        return all(_fills(value, self._slot_of(name)) for name, value in self._where.items())
 
     def stage(self, parameters: bool) -> None:
         """Copy the inbox in."""
@@ -78,9 +83,12 @@ class Staging:
         for name in names:
             value = self.tensors[name] if name in self.tensors else self._where[name.removeprefix(_PARAMETER)]
             slot = box.slots[name]
-            if not value.is_contiguous() or str(value.dtype) != f"torch.{slot.dtype}":
+            if not _fills(value, slot):
                 value = value.to(getattr(torch, slot.dtype)).contiguous()
             self._device.copy(box.address(name, self._link), address(value), _bytes(slot))
+
+    def _slot_of(self, parameter: str) -> Slot:
+        return self._inbox.slots[_PARAMETER + parameter]
 
     def _copied(self, name: str) -> Tensor:
         value = self._empty(self._inbox.slots[name])
@@ -95,6 +103,11 @@ class Staging:
         start = ALIGNMENT * self._shifts.randrange(1, _MOST_SHIFTS) if shifted else 0
         block = torch.empty(start + _bytes(slot), dtype=torch.uint8, device=self._device.name)
         return block[start:].view(dtype).view(slot.shape)
+
+
+def _fills(value: Tensor, slot: Slot) -> bool:
+    """Whether the tensor lies in memory as the slot's does."""
+    return value.is_contiguous() and str(value.dtype) == f"torch.{slot.dtype}"
 
 
 def _bytes(slot: Slot) -> int:

@@ -174,6 +174,29 @@ def test_a_chain_is_poisoned_and_launched_and_its_calls_are_not_made_again() -> 
     ]
 
 
+def test_the_poison_is_recorded_with_the_chain_and_given_back_with_it() -> None:
+    tape = Tape()
+
+    class Recorded:
+        def __init__(self, work) -> None:
+            work()
+            tape.log.append("recorded")
+
+        def __call__(self) -> None:
+            tape.log.append("poison all")
+
+        def close(self) -> None:
+            tape.log.append("close poison")
+
+    contract = Graph(tape, poison=lambda result: tape.log.append(f"poison {result}"), record=Recorded)
+    contract.capture([lambda: "one", lambda: "two"])
+    assert tape.log == ["poison one", "poison two", "recorded"]
+    run(contract, tape.log)
+    assert tape.log[3:6] == ["ready", "poison all", "spin"]
+    contract.release()
+    assert tape.log[-2:] == ["close poison", "close"]
+
+
 def test_one_link_alone_gives_its_own_result() -> None:
     tape = Tape()
     contract = Graph(tape, poison=lambda result: None)

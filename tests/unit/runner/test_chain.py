@@ -105,6 +105,66 @@ def test_every_link_works_on_its_own_inputs_and_parameters(side: KernelSide, cha
             assert torch.equal(echo.tensors[name], value)
 
 
+class Recording:
+    """Makes recorded work again, and counts."""
+
+    def __init__(self, monkeypatch, device) -> None:
+        self.made, self.enqueued, self.closed = 0, 0, 0
+        monkeypatch.setattr(device, "recorded", self)
+
+    def __call__(self, work):
+        self.made += 1
+        outer = self
+
+        class Recorded:
+            def __call__(self) -> None:
+                outer.enqueued += 1
+                work()
+
+            def close(self) -> None:
+                outer.closed += 1
+
+        return Recorded()
+
+
+def test_the_copies_of_a_chain_are_recorded_once(side: KernelSide, chained, monkeypatch) -> None:
+    recording = Recording(monkeypatch, side._device)
+    case, inbox, outbox, echo = chained()
+    side.capture(PLAN)
+    for seed in (5, 6, 7):
+        inputs = drawn(case, seed, PLAN)
+        inbox.write(inputs)
+        iterate(side, echo=inputs)
+        torch.testing.assert_close(outbox.tensors["out.0"], expected(inputs, case.init["eps"]))
+        assert torch.equal(echo.tensors["arg.x_TD"], inputs["arg.x_TD"])
+    assert (recording.made, recording.enqueued) == (3, 9), "inputs in, results out, inputs out"
+    iterate(side, echo=["arg.x_TD"])
+    assert recording.made == 4, "of other inputs that are looked at"
+    side.capture(PLAN)
+    assert recording.closed == 4
+
+
+def test_parameters_in_another_form_are_not_recorded(
+    side: KernelSide, chained, monkeypatch, tmp_path: Path
+) -> None:
+    """They pass through torch's operators, which a recording of raw copies would not hold."""
+    recording = Recording(monkeypatch, side._device)
+    (tmp_path / "L1").mkdir()
+    source = UNCAPTURABLE.replace("CONDITION", "False").replace(
+        "torch.empty(hidden_size)", "torch.empty(2 * hidden_size)[::2]"
+    )
+    (tmp_path / "L1" / "rms_norm.py").write_text(source)
+    case, inbox, outbox, echo = chained([str(tmp_path)])
+    assert side.capture(PLAN)["captured"]
+    for seed in (5, 6):
+        inputs = drawn(case, seed, PLAN)
+        inbox.write(inputs)
+        iterate(side, echo=inputs)
+        torch.testing.assert_close(outbox.tensors["out.0"], expected(inputs, case.init["eps"]))
+        assert torch.equal(echo.tensors["param.weight"], inputs["param.weight"])
+    assert recording.made == 0
+
+
 def test_links_that_share_their_parameters_follow_them_together(side: KernelSide, chained) -> None:
     plan = ChainPlan(LINKS, shares_parameters=True)
     case, inbox, outbox, echo = chained(plan=plan)
