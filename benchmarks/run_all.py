@@ -3,6 +3,7 @@ jobs and, of a job, longest first.
 
     python benchmarks/run_all.py OUT                          everything below, on all GPUs that are visible
     python benchmarks/run_all.py OUT --jobs self_test_llama   some of it
+    python benchmarks/run_all.py OUT --resume --within 1500    what OUT has not yet, as much as ends by then
     python benchmarks/run_all.py OUT --list
 
 A part writes OUT/<its name>.json and .log. A long question is cut into parts of other cases or workloads;
@@ -14,12 +15,14 @@ that are not all busy: give no GPU twice.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -191,24 +194,24 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS))
     parser.add_argument("--gpus", help="as CUDA_VISIBLE_DEVICES; default: all")
+    parser.add_argument("--resume", action="store_true", help="leave out parts whose whole report OUT has")
+    parser.add_argument("--within", type=float, metavar="SECONDS", help="start nothing that takes longer")
     parser.add_argument("--list", action="store_true", help="say what would run")
     arguments = parser.parse_args()
     # A part that two jobs share runs once.
     wanted = (part for job in arguments.jobs for part in sorted(JOBS[job].parts, key=lambda p: -p.seconds))
     parts = list({part.name: part for part in wanted}.values())
+    if arguments.resume:
+        parts = [part for part in parts if not _is_there(arguments.out / f"{part.name}.json")]
     if arguments.list:
         print(*(f"{part.seconds:5} s  {' '.join(part.command)}" for part in parts), sep="\n")
         return
     arguments.out.mkdir(parents=True, exist_ok=True)
     gpus = arguments.gpus.split(",") if arguments.gpus else _gpus()
-    lock = threading.Lock()
+    queue = Queue(parts, arguments.within)
 
     def serve(gpu: str) -> None:
-        while True:
-            with lock:
-                if not parts:
-                    return
-                part = parts.pop(0)
+        for part in queue:
             _run(part, gpu, arguments.out)
 
     lanes = [threading.Thread(target=serve, args=(gpu,)) for gpu in gpus]
@@ -218,6 +221,33 @@ def main() -> None:
         lane.join()
     for job in arguments.jobs:
         _join(job, arguments.out)
+
+
+class Queue:
+    """Parts in order, each to one of the threads that iterate; within: seconds from now, by which the part
+    should have ended. A part that would outlast them is passed over for a shorter one."""
+
+    def __init__(self, parts: list[Part], within: float | None) -> None:
+        self._parts, self._lock = parts, threading.Lock()
+        self._deadline = None if within is None else time.monotonic() + within
+
+    def __iter__(self) -> Iterator[Part]:
+        while (part := self._next()) is not None:
+            yield part
+
+    def _next(self) -> Part | None:
+        with self._lock:
+            left_s = float("inf") if self._deadline is None else self._deadline - time.monotonic()
+            fitting = [part for part in self._parts if part.seconds <= left_s]
+            if not fitting:
+                return None
+            self._parts.remove(fitting[0])
+            return fitting[0]
+
+
+def _is_there(report: Path) -> bool:
+    """Whether a part's report is there, and not one of a run that was interrupted."""
+    return report.is_file() and json.loads(report.read_text()).get("complete", True)
 
 
 def _gpus() -> list[str]:

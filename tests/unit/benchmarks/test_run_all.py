@@ -71,3 +71,29 @@ def test_no_two_parts_write_one_file(run_all) -> None:
     assert len({part.name for part in parts}) == len(parts)
     whole = {name for name, job in run_all.JOBS.items() if job.join is not None}
     assert not whole & {part.name for part in parts}
+
+
+def test_what_would_not_end_in_time_is_passed_over(run_all, monkeypatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(run_all.time, "monotonic", lambda: now[0])
+    parts = [run_all.Part(name, seconds, ()) for name, seconds in (("long", 90), ("short", 20), ("tiny", 5))]
+    served = []
+    for part in run_all.Queue(list(parts), within=100):
+        served.append(part.name)
+        now[0] += part.seconds
+    assert served == ["long", "tiny"]
+    assert [part.name for part in run_all.Queue(list(parts), within=None)] == ["long", "short", "tiny"]
+
+
+def test_a_whole_report_is_not_made_again(run_all, tmp_path, monkeypatch, capsys) -> None:
+    (first, second, *_), name = run_all.JOBS["self_test_llama"].parts, "self_test_llama"
+    (tmp_path / f"{first.name}.json").write_text('{"complete": true}')
+    (tmp_path / f"{second.name}.json").write_text('{"complete": false}')
+    ran: list[str] = []
+    monkeypatch.setattr(run_all, "_run", lambda part, gpu, out: ran.append(part.name))
+    command = ["run_all.py", str(tmp_path), "--jobs", name, "--resume", "--gpus", "0"]
+    monkeypatch.setattr("sys.argv", command)
+    run_all.main()
+    assert first.name not in ran
+    assert {second.name} < set(ran)
+    assert "not joined" in capsys.readouterr().out
