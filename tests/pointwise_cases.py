@@ -278,6 +278,16 @@ def activation_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
     ]
 
 
+def check_gelu_tail(impl: str, device: str = "cpu") -> None:
+    """Each element by itself, which beside larger ones of its row would not count: x/2 (1 + erf) has no right
+    digit of it below -5.
+    """
+    x = torch.linspace(-10, -1, 4000).view(4, -1)
+    exact = x.double() / 2 * torch.erfc(-x.double() / math.sqrt(2))
+    (y,) = run("activation", (x.to(device), "gelu", 1.0), impl)
+    torch.testing.assert_close(y.cpu().double(), exact, rtol=1e-5, atol=0)
+
+
 # glu --------------------------------------------------------------------------------------------------------
 
 

@@ -72,6 +72,10 @@ def test_against_the_formula(case: KernelCase, impl: str, dtype: torch.dtype, mo
     check(case, dtype, impl, "cuda")
 
 
+def test_gelu_is_accurate_in_its_tail() -> None:
+    cases.check_gelu_tail("triton", "cuda")
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_reference_on_cuda(case: KernelCase, dtype: torch.dtype, monkeypatch) -> None:

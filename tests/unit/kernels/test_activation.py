@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fastkernels import kernels
-from tests.pointwise_cases import activation_cases, check
+from tests.pointwise_cases import activation_cases, check, check_gelu_tail
 from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
 
 CASES = activation_cases([(1, 64), (3, 7), (40, 160), (2, 1500), (0, 8)])
@@ -46,6 +46,20 @@ def test_large_values_stay_finite(impl):
         torch.testing.assert_close(y, torch.tensor([[0.0, 0.0, 0.0, 200.0]]))
     y = kernels.activation(x, "log_sigmoid", impl=impl)
     torch.testing.assert_close(y, torch.tensor([[-1e4, -200.0, -0.6931472, 0.0]]))
+
+
+@pytest.mark.parametrize("impl", [TRITON])
+def test_gelu_is_accurate_in_its_tail(impl):
+    check_gelu_tail(impl)
+
+
+@pytest.mark.parametrize("impl", [REFERENCE, TRITON])
+def test_gelu_at_the_ends(impl):
+    """x^2 overflows float32 at 2e19."""
+    x = torch.tensor([[torch.nan, torch.inf, -torch.inf, 3e38, -3e38, 1e20, -1e20]])
+    y = kernels.activation(x, "gelu", impl=impl)
+    wanted = torch.tensor([[torch.nan, torch.inf, torch.nan, 3e38, 0.0, 1e20, 0.0]])
+    torch.testing.assert_close(y, wanted, rtol=0, atol=0, equal_nan=True)
 
 
 def test_unknown_activation():
