@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fastkernels import kernels
+from fastkernels.engine.batching import RUN_BYTES, sent_together
 from fastkernels.engine.encoder import Encoder
 from fastkernels.errors import KernelError
 from fastkernels.kernels import registered
@@ -118,6 +119,18 @@ def test_replayed_passes_equal_eager_ones(dtype):
     assert (stats["graphs"], stats["graph_replays"]) == (1, 3)
     assert stats["eager_calls"] == {"first call of its shapes": 1}
     assert eager.stats()["eager_calls"] == {"enforce_eager": 4}
+
+
+@pytest.mark.parametrize("side", [100, 900])
+def test_images_arrive_together(side):
+    """Runs of several images, the last one shorter, and images longer than a run; pinned memory is not given
+    to the next batch while the device, busy here, still has to fetch from it."""
+    count = 2 * max(1, RUN_BYTES // (3 * side * side)) + 1
+    batches = [torch.randint(0, 256, (count, side, side, 3), dtype=torch.uint8) for _ in range(4)]
+    torch.cuda._sleep(50_000_000)
+    sent = [sent_together(list(batch), torch.device("cuda")) for batch in batches]
+    for got, batch in zip(sent, batches, strict=True):
+        assert torch.equal(got.cpu(), batch)
 
 
 def test_cuda_agrees_with_the_cpu():
