@@ -12,6 +12,7 @@ from torch import Tensor
 from fastkernels import kernels
 from fastkernels.kernels import counters
 from tests.attention_case import attention_case
+from tests.cross_case import cross_case
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 REPLAYS = 200
@@ -42,7 +43,16 @@ def an_attention(seed: int) -> Callable[[], Tensor]:
     return lambda: kernels.decode_attention(*case.decode_args, impl="triton")
 
 
-@pytest.mark.parametrize("make", [a_product, a_gated_product, an_attention])
+def a_cross_attention(seed: int) -> Callable[[], Tensor]:
+    case = cross_case([1, 4, 0, 1], 1500, num_heads=20, head_dim=64, dtype=torch.float16, seed=seed)
+    case = case.on("cuda")
+    return lambda: kernels.cross_attention(*case.args, impl="triton")
+
+
+SPLIT = [a_product, a_gated_product, an_attention, a_cross_attention]
+
+
+@pytest.mark.parametrize("make", SPLIT)
 def test_graphs_replay_beside_each_other(make) -> None:
     calls = [make(seed) for seed in range(2)]
     expected = [call() for call in calls]
@@ -63,7 +73,7 @@ def test_graphs_replay_beside_each_other(make) -> None:
         assert torch.equal(output, right)
 
 
-@pytest.mark.parametrize("make", [a_product, a_gated_product, an_attention])
+@pytest.mark.parametrize("make", SPLIT)
 def test_calls_repeat_bitwise(make) -> None:
     call = make(seed=5)
     first = call()

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+import re
+
 import pytest
+import torch
 
 from fastkernels import kernels
 from fastkernels.errors import KernelError
+from fastkernels.kernels import counters
 from fastkernels.kernels.cross_attention import paged
+from fastkernels.kernels.policy import interpreting
 from tests.cross_case import cross_case
+from tests.unit.kernels.hopper import compiled
 from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
 
 ROWS = {
@@ -41,6 +48,100 @@ def test_the_bound_of_the_queries_may_be_larger(impl):
     case = cross_case([3, 1, 2], 20)
     *tensors, scale, _ = case.args
     case.check(kernels.cross_attention(*tensors, scale, 16, impl=impl))
+
+
+SPLIT_ROWS = {
+    "one": [1],
+    "several": [1] * 4,
+    "short-prompts": [1, 4, 0, 1],
+    "long-prompts": [1, 17, 0, 1, 2],
+    "no-queries": [0, 0, 1],
+}
+
+
+@pytest.fixture
+def split(monkeypatch):
+    """The Triton module as on a GPU of 64 processors, with tiles of 16 keys and counters of its own."""
+    if not interpreting():
+        pytest.skip("runs in test_interpreted.py")
+    module = importlib.import_module("fastkernels.kernels.cross_attention.triton")
+    monkeypatch.setattr(module, "multiprocessors", lambda device: 64)
+    small = {size: tile._replace(keys=16) for size, tile in module.TILES.items()}
+    monkeypatch.setattr(module, "TILES", small)
+    monkeypatch.setattr(counters, "_of_stream", {})
+    return module
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("lens", SPLIT_ROWS.values(), ids=list(SPLIT_ROWS))
+@pytest.mark.parametrize("splits", [1, 2, 4, 100])
+def test_triton_split_keys(splits, lens, dtype, split):
+    """90 keys are six tiles, the last one of 10: of four splits one would have none, of a hundred most."""
+    case = cross_case(lens, 90, num_heads=2, dtype=dtype)
+    tile = split.TILES[dtype.itemsize]._replace(splits=splits)
+    assert -(-90 // split.keys_of_a_split(90, tile)) == {4: 3, 100: 6}.get(splits, splits)
+    first = split.launch(*case.args, tile)
+    case.check(first)
+    assert torch.equal(split.launch(*case.args, tile), first)
+    # Every launch has left its counters as it found them.
+    assert len(counters._of_stream) == (splits > 1)
+    assert all(not zeros.any() for zeros in counters._of_stream.values())
+
+
+@pytest.mark.parametrize(("lens", "is_split"), [([1], True), ([4, 1, 0], True), ([1] * 40, False)])
+def test_triton_splits_the_keys_of_few_rows(lens, is_split, split):
+    case = cross_case(lens, 100, head_dim=40)
+    case.check(kernels.cross_attention(*case.args, impl="triton"))
+    assert bool(counters._of_stream) == is_split
+
+
+def test_splits():
+    """At most two programs a processor, of 132, with 20 heads; without splits where that many are there."""
+    module = importlib.import_module("fastkernels.kernels.cross_attention.triton")
+    chosen = {rows: module.tile_of(20 * rows, 2, 132).splits for rows in (1, 2, 3, 4, 6, 7, 8, 32)}
+    assert chosen == {1: 13, 2: 6, 3: 4, 4: 3, 6: 2, 7: 1, 8: 1, 32: 1}
+    for keys in (1, 15, 16, 150, 1500):
+        for splits in range(1, 30):
+            size = module.keys_of_a_split(keys, module.Tile(16, 3, 4, splits))
+            assert size % 16 == 0
+            assert splits * size >= keys  # no more than asked for
+
+
+@pytest.mark.skipif(interpreting(), reason="the interpreter compiles nothing")
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("is_split", [False, True])
+def test_code_for_hopper(is_split):
+    """At the real model's size: nothing is read before the kernel ahead has ended, keys and values go to
+    shared memory, nothing lies in local memory, partial results are read behind the count."""
+    module = importlib.import_module("fastkernels.kernels.cross_attention.triton")
+    types = {
+        **dict.fromkeys(("query", "key", "value", "out"), "*fp16"), "scale": "fp32", "rows": "*i64",
+        **dict.fromkeys(("split_out", "split_lse"), "*fp32"),
+        **dict.fromkeys(("counters", "query_starts"), "*i32"),
+    }  # fmt: skip
+    tile = module.TILES[2]
+    constants = {"H": 20, "K": 64, "M": module.QUERIES, "SHORT": True, "TILE": tile.keys, "DIMS": 64,
+                 "SLOTS": module.SLOTS, "STAGES": tile.stages, "OVERLAPS": True}  # fmt: skip
+    if not is_split:
+        constants |= dict.fromkeys(("split_out", "split_lse", "counters"))
+    options = {"num_warps": tile.warps, "launch_pdl": True}
+    code = compiled(module._attend, types, constants, options).asm["ptx"]
+    assert ".local" not in code
+    assert "mma.sync" in code
+    assert "cp.async.cg.shared.global" in code
+    before, wait, _ = code.partition("griddepcontrol.wait")
+    assert wait
+    assert "ld.global" not in before
+    atomics = re.findall(r"atom[\w.:]*", code)
+    if not is_split:
+        assert not atomics
+        return
+    assert atomics == ["atom.global.gpu.acq_rel.add.u32"]
+    before, _, after = code.partition(atomics[0])
+    assert before.rindex("bar.sync") > before.rindex("st.global")
+    assert "ld.global.cg" not in before
+    assert after.index("bar.sync") < after.index("ld.global.cg")
+    assert set(re.findall(r"ld\.global[\w.:]*", after)) == {"ld.global.cg.b32", "ld.global.cg.v4.b32"}
 
 
 @pytest.mark.parametrize("keys", [50, 52, 64, 1500])

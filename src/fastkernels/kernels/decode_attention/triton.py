@@ -27,6 +27,7 @@ from fastkernels.kernels.counters import zeroed
 from fastkernels.kernels.kv_cache import limits
 from fastkernels.kernels.launch import multiprocessors
 from fastkernels.kernels.overlap import follow, overlap
+from fastkernels.kernels.splits import combine
 
 TILE_BYTES = 16384  # of K, and of V, in one step of the loop: four programs fit on an SM, 128 KiB in flight
 LARGEST_TILE = 128
@@ -56,36 +57,6 @@ def _split_bounds(seq_len, split, splits, MIN_SPLIT: tl.constexpr, WINDOW: tl.co
     size = tl.maximum(size, MIN_SPLIT)
     begin = start + split * size
     return first, begin, tl.minimum(begin + size, seq_len), tl.cdiv(seq_len - start, size)
-
-
-@triton.jit
-def _combine(out, split_out, split_lse, used,
-             G: tl.constexpr, K: tl.constexpr, GROUP: tl.constexpr, DIMS: tl.constexpr,
-             SLOTS: tl.constexpr):  # fmt: skip
-    """out[G, K] from split_out[used, G, K] and split_lse[used, G], SLOTS splits at a time."""
-    s, g, d = tl.arange(0, SLOTS), tl.arange(0, GROUP), tl.arange(0, DIMS)
-    out_mask = (g < G)[:, None] & (d < K)[None, :]
-    # Finite, so that heads that are only padding have weights 0 and not NaN.
-    top = tl.full([GROUP], -1e30, tl.float32)
-    total = tl.zeros([GROUP], tl.float32)
-    acc = tl.zeros([GROUP, DIMS], tl.float32)
-    for at in tl.range(0, used, SLOTS, num_stages=1):
-        slot = (at + s)[:, None] * G + g[None, :]
-        there = (at + s < used)[:, None] & (g < G)[None, :]
-        lse = tl.load(split_lse + slot, mask=there, other=float("-inf"), cache_modifier=".cg")
-        parts = tl.load(
-            split_out + slot[:, :, None] * K + d[None, None, :],
-            mask=there[:, :, None] & (d < K)[None, None, :], other=0.0, cache_modifier=".cg",
-        )  # fmt: skip
-        new_top = tl.maximum(top, tl.max(lse, 0))
-        weights = tl.exp2(lse - new_top[None, :])
-        shrink = tl.exp2(top - new_top)
-        total = total * shrink + tl.sum(weights, 0)
-        acc = acc * shrink[:, None] + tl.sum(parts * weights[:, :, None], 0)
-        top = new_top
-    total = tl.where(total > 0, total, 1.0)  # padding
-    o = (acc / total[:, None]).to(out.dtype.element_ty)
-    tl.store(out + g[:, None] * K + d[None, :], o, mask=out_mask)
 
 
 @triton.jit(do_not_specialize=["table_stride_b"])
@@ -148,7 +119,7 @@ def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, spl
         tl.store(split_out + split * G * K + here, acc, mask=out_mask)
         tl.store(split_lse + split * G + g, top + tl.log2(total), mask=g < G)
         if is_last(counters + group, used):
-            _combine(out, split_out, split_lse, used, G, K, GROUP, DIMS, SLOTS)
+            combine(out, split_out, split_lse, used, G, K, GROUP, DIMS, SLOTS)
 
 
 def _fill(programs: int, num_sms: int) -> bool:
