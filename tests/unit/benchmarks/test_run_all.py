@@ -60,6 +60,11 @@ def test_an_evaluation_is_cut_into_all_workloads(run_all) -> None:
     assert sorted(found) == sorted(known & set(registry.suite("default").workloads["full"]))
 
 
+def test_the_suite_is_cut_into_all_its_models(run_all) -> None:
+    models = [name for part in run_all.JOBS["eval_suite_default"].parts for name in given(part, "--model")]
+    assert set(models) == {entry.id for entry in registry.architectures()}
+
+
 def test_every_level_is_audited(run_all) -> None:
     audits = [job for name, job in run_all.JOBS.items() if name.startswith("audit")]
     levels = [int(given(part, "--level")[0]) for job in audits for part in job.parts]
