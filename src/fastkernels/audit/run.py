@@ -101,9 +101,7 @@ def _cases(request: AuditRequest) -> list[tuple[TaskEntry, Case]]:
     if found:
         return found
     if not entries:
-        raise UsageError(
-            f"No task at level {request.level} matches. See: fk list tasks --level {request.level}"
-        )
+        raise registry.no_task(request.targets, request.level, request.architecture)
     if request.case_glob is not None:
         known = [
             case.id for entry in entries for case in registry.cases(entry, request.size, request.architecture)

@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from fastkernels import __version__
-from fastkernels.errors import FastKernelsError, NotFoundError
+from fastkernels.errors import FastKernelsError, NotFoundError, UsageError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 VERBS = {
@@ -81,6 +81,11 @@ class LazyGroup(click.Group):
         except FastKernelsError as error:
             click.echo(f"error: {error}", err=True)
             code = error.exit_code
+        except PermissionError as error:
+            # Any verb may meet one, wherever it looks at a path.
+            advice = "Change its permissions, or name another path"
+            click.echo(f"error: {error.filename}: {error.strerror}. {advice}", err=True)
+            code = UsageError.exit_code
         except (KeyboardInterrupt, click.Abort):
             click.echo("interrupted", err=True)
             code = INTERRUPTED

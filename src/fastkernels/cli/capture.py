@@ -45,8 +45,8 @@ _POSITIVE = click.IntRange(min=1)
     help="Of these, with hidden states: by far the most bytes.",
 )
 @click.option("--times", "report", metavar="REPORT", help="With --golden: times from fk kernels --golden.")
-@click.option("--plot", metavar="PNG", help="Draw loads and times (extra: report).")
-@options.written("--json", "json_path", "Write the comparison as JSON; `-` is stdout.")
+@options.written("--plot", text="Draw loads and times (extra: report).", metavar="PNG")
+@options.written("--json", "json_path", text="Write the comparison as JSON; `-` is stdout.")
 def command(
     golden: str | None, report: str | None, plot: str | None, json_path: str | None, **flags: Any
 ) -> None:

@@ -32,8 +32,8 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
             click.option(
                 "--candidates", metavar="DIR", help="Candidates in place of the baseline's modules."
             ),
-            click.option("--size", type=click.Choice(["tiny", "full"]), help="Default: full on CUDA."),
-            click.option("--device", type=click.Choice(["cpu", "cuda"]), default=None),
+            options.size,
+            options.device,
             click.option("--dtype", help="Default: the model's on CUDA, float32 on a CPU."),
             click.option("--max-model-len", type=click.IntRange(min=2), metavar="N"),
             click.option("--max-num-seqs", type=_POSITIVE, metavar="N"),
@@ -51,9 +51,7 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
             click.option("--tokenizer", metavar="FOLDER|ID", help="Default: that of the model's folder."),
             click.option("--disable-detokenize", is_flag=True, help="No text is made of the tokens."),
             options.seed,
-            click.option(
-                "--json", "--output-json", "json_path", metavar="PATH", help="Write JSON; `-` is stdout."
-            ),
+            options.written("--json", "--output-json", "json_path", text="Write JSON; `-` is stdout."),
             vllm_flags.accepted,
         )
     ):
@@ -132,7 +130,7 @@ def _measure(kind: str, run: Any, flags: dict[str, Any], measure: Callable[..., 
     engine = e2e.EngineOptions(**{k: flags[k] for k in named}, device=flags["device"] or "auto", options=rest)
     with telling() as tell, e2e.blaming(engine.candidates):
         tell(f"loading {engine.model}")
-        llm, start_s = e2e.load(engine)
+        llm, start_s = e2e.load(engine, run)
         result = e2e.record(kind, engine, run, start_s, llm, measure(llm, tell))
     if flags["json_path"]:
         emit_json(result, flags["json_path"])

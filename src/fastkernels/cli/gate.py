@@ -62,8 +62,8 @@ from fastkernels.cli import options
     help="Whether torch.compile must take the head whole where it takes the base so.",
 )
 @options.report_json
-@options.written("--junit", "junit_path", "Write JUnit XML.")
-@options.written("--markdown", "markdown_path", "Write a comment for a pull request.")
+@options.written("--junit", "junit_path", text="Write JUnit XML.")
+@options.written("--markdown", "markdown_path", text="Write a comment for a pull request.")
 def command(
     json_path: str | None, junit_path: str | None, markdown_path: str | None, **arguments: Any
 ) -> None:

@@ -26,9 +26,9 @@ def _writable(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     return value
 
 
-def written(flag: str, name: str, text: str) -> Any:
+def written(*names: str, text: str, metavar: str = "PATH") -> Any:
     """An option for a file that a run writes at its end; asked before it begins whether it can."""
-    return click.option(flag, name, metavar="PATH", callback=_writable, help=text)
+    return click.option(*names, metavar=metavar, callback=_writable, help=text)
 
 
 level = click.option("--level", type=click.IntRange(1, 4), help="Only tasks of this level.")
@@ -50,4 +50,4 @@ size = click.option("--size", type=click.Choice(["tiny", "full"]), help="Default
 device = click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), help="Default: cuda where there is one."
 )
-report_json = written("--json", "json_path", "Write the report as JSON; `-` is stdout.")
+report_json = written("--json", "json_path", text="Write the report as JSON; `-` is stdout.")

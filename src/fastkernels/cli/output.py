@@ -8,28 +8,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
-from fastkernels.errors import UsageError
+from fastkernels.cli import options
 
-json_option = click.option(
-    "--json", "json_path", metavar="PATH", help="Write JSON to this file; `-` is stdout."
-)
+json_option = options.written("--json", "json_path", text="Write JSON to this file; `-` is stdout.")
 
 
 def emit_json(value: Any, path: str) -> None:
     """Indented JSON to a file, or to stdout for `-`."""
-    text = json.dumps(value, indent=2) + "\n"
-    if path == "-":
-        click.echo(text, nl=False)
-        return
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--json {path}: {error.strerror}") from None
+    from fastkernels.report import files  # not for `--help`
+
+    files.write(json.dumps(value, indent=2) + "\n", path, "--json")
 
 
 def heading(text: str) -> None:

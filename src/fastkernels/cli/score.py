@@ -33,7 +33,7 @@ from fastkernels.cli import options
     show_default=True,
     help="A category without a valid model counts with speed-up 0.5, or not at all.",
 )
-@options.written("--json", "json_path", "Write the report with its new scores; `-` is stdout.")
+@options.written("--json", "json_path", text="Write the report with its new scores; `-` is stdout.")
 def command(
     results: tuple[str, ...],
     f: float | None,

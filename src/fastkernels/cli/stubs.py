@@ -35,6 +35,8 @@ def command(
     from fastkernels.settings import candidates_dir
 
     entries = registry.find_tasks(targets, level, architecture)
+    if not entries:
+        raise registry.no_task(targets, level, architecture)
     written, kept = write_stubs(entries, output or candidates_dir(), force)
     for file in written:
         click.echo(file)

@@ -39,11 +39,13 @@ def command(report_path: str | None, out: Path | None, **arguments: Any) -> None
     from fastkernels.cli.progress import counting
     from fastkernels.kernels.policy import slug
     from fastkernels.layout import data_dir, shown
-    from fastkernels.report import json
+    from fastkernels.report import files, json
     from fastkernels.runner import tune
     from fastkernels.runner.kernels import run_kernels
     from fastkernels.runner.plan import KernelsRequest
 
+    devices = data_dir("registry") / "devices"
+    files.require_writable(out or devices / "DEVICE.yaml", "--out")
     if report_path is not None:
         report = json.load_kernels(report_path)
         asked = {e.id for e in registry.find_tasks(arguments["targets"], None, arguments["architecture"])}
@@ -57,7 +59,7 @@ def command(report_path: str | None, out: Path | None, **arguments: Any) -> None
         with counting() as count:
             report = run_kernels(request, count)
     device = report.environment.device if report.environment.device_type == "cuda" else "cpu"
-    path = out or data_dir("registry") / "devices" / f"{slug(device)}.yaml"
+    path = out or devices / f"{slug(device)}.yaml"
     table = tune.tune(report)
     tune.write(table, path, report)
     for kernel, choices in table.items():

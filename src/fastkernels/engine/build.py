@@ -59,6 +59,7 @@ def build(
     specs = cache_groups(model)
     states = allocate_states(model, limits.max_rows + 1, dtype, device)
     block_sizes = [limits.block_size] * len(specs)
+    memory.require_rows_fit(limits, len(specs), device)
     rows = DeviceRows(limits.max_rows + 1, limits.max_len, block_sizes, device, states)
     pool = GraphPool(device, options.enforce_eager)
     runner = ModelRunner(model, rows, pool, limits.max_rows, limits.max_tokens)

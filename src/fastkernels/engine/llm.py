@@ -40,6 +40,7 @@ from fastkernels.errors import UsageError
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import find, load_model, weights_bytes
 from fastkernels.nn.cache import has_source
+from fastkernels.nn.config import ConfigReader
 from fastkernels.records import Size
 
 # Requests that run at once when the caller does not say.
@@ -97,7 +98,7 @@ class LLM:
         self.limits = self._limits(max_num_seqs, max_model_len, max_num_batched_tokens, block_size)
         self.overlay = overlay or Overlay.over_baseline()
         self.text = Text(tokenizer, self.source.folder)
-        self.vocabulary = int(self.source.config["vocab_size"])
+        self.vocabulary = ConfigReader(self.source.config).integer("vocab_size")
         memory.require_weights_fit(weights_bytes(self.source, self.dtype), self.device)
         self.model = load_model(self.source, self.overlay, self.device, self.dtype, seed)
         rows = memory.rows_for_states(
@@ -133,6 +134,9 @@ class LLM:
     def _limits(self, rows: int | None, length: int | None, tokens: int, block_size: int) -> memory.Limits:
         reach = self.source.config.get(self.source.architecture.positions)
         length = reach if length is None else length
+        if length is None:
+            positions = self.source.architecture.positions
+            raise UsageError(f"max_model_len: the configuration has no '{positions}', so say it here")
         rows = MAX_ROWS[self.device.type] if rows is None else rows
         for name, value, least in (
             ("max_num_seqs", rows, 1),
@@ -141,7 +145,6 @@ class LLM:
             ("block_size", block_size, 1),
         ):
             require_integer(name, value, least)
-        assert length is not None
         if reach is not None and length > reach:
             raise UsageError(f"max_model_len={length}: the model's positions end at {reach}")
         return memory.Limits(rows, length, tokens, block_size)

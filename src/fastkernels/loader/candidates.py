@@ -134,8 +134,12 @@ def module_name(tree: Path, file: Path) -> str:
 
 
 def _existing(path: Path) -> Path:
-    if not os.path.exists(path):
-        raise UsageError(f"{path}: no such folder. {_WHAT_IT_IS}")
+    try:
+        path.stat()
+    except PermissionError:
+        raise  # it may well be there: `fk` says whose permission is missing
+    except (OSError, ValueError):
+        raise UsageError(f"{path}: no such folder. {_WHAT_IT_IS}") from None
     if not path.is_dir():
         raise UsageError(f"{path}: a file; give the folder that holds its L1 .. L4. {_WHAT_IT_IS}")
     return path

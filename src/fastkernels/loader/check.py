@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from fastkernels import registry
-from fastkernels.errors import NotFoundError
+from fastkernels.errors import NotFoundError, UsageError
 from fastkernels.layout import data_dir
 from fastkernels.loader import candidates, forbidden, signatures, source
 from fastkernels.registry.schema import TaskEntry
@@ -36,8 +36,12 @@ class Finding:
 
 
 def check(path: Path) -> list[Finding]:
-    """Findings on a candidate tree, a folder of trees, or one file of a tree, by file and line."""
+    """Findings on a candidate tree, a folder of trees, or one file of a tree, by file and line.
+
+    UsageError for a file that is no Python."""
     path = Path(path)
+    if os.path.isfile(path) and path.suffix != ".py":
+        raise UsageError(f"{path}: no Python file. Give a task file, like L1/rms_norm.py, or its candidate")
     if os.path.isfile(path):
         found = list(_check_file(path.resolve(), _tree_of(path.resolve())))
     else:

@@ -1,6 +1,6 @@
 """Facts about tasks, models, workloads and devices: read from `registry/`, validated, without torch."""
 
-from fastkernels.registry.lookup import cases, find_tasks, matching, task, tasks, tasks_of
+from fastkernels.registry.lookup import cases, find_tasks, matching, no_task, task, tasks, tasks_of
 from fastkernels.registry.models import (
     architecture_for,
     architectures,
@@ -24,6 +24,7 @@ __all__ = [
     "find_architectures",
     "find_tasks",
     "matching",
+    "no_task",
     "read_config",
     "suite",
     "suites",

@@ -73,6 +73,16 @@ def find_tasks(
     return sorted(merged.values(), key=lambda entry: order.index(entry.id))
 
 
+def no_task(patterns: Iterable[str], level: int | None, architecture: str | None) -> UsageError:
+    """What to say where `find_tasks` finds nothing: each of the three is right, but not all of them."""
+    asked = [f"--target '{pattern}'" if "*" in pattern else f"--target {pattern}" for pattern in patterns]
+    narrowed = [] if level is None else [f"--level {level}"]
+    narrowed += [] if architecture is None else [f"--architecture {architecture}"]
+    return UsageError(
+        f"No task matches {' '.join([*asked, *narrowed])}. See: {' '.join(['fk list tasks', *narrowed])}"
+    )
+
+
 def tasks_of(architecture: Architecture) -> set[str]:
     """Ids of the tasks that an architecture's model file imports, directly or through others."""
     return uses.reached(architecture.task)

@@ -153,8 +153,17 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The `config.json` of a Hugging Face folder."""
     path = folder / "config.json" if folder.is_dir() else folder
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FileFormatError(path, "", error.strerror or str(error)) from error
+    except UnicodeDecodeError:
+        raise FileFormatError(path, "", "not UTF-8 text") from None
     except json.JSONDecodeError as error:
-        raise FileFormatError(path, f"line {error.lineno}", error.msg) from None
+        raise FileFormatError(path, f"line {error.lineno}", f"not JSON: {error.msg}") from None
+    if not isinstance(config, dict):
+        problem = f"a configuration has keys and values, and this is a {type(config).__name__}"
+        raise FileFormatError(path, "line 1", problem)
+    classes = config.get("architectures")
+    if classes is not None and not (isinstance(classes, list) and all(isinstance(c, str) for c in classes)):
+        raise FileFormatError(path, "", f"architectures: {classes!r}: expected names of classes, in a list")
+    return config

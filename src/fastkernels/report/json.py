@@ -39,7 +39,8 @@ def load(path: str | Path) -> Report:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise FileFormatError(path, "", getattr(error, "strerror", None) or str(error)) from error
+        problem = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise FileFormatError(path, "", f"{problem}. Name a report that `fk` wrote with --json") from error
     try:
         data = json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
@@ -82,7 +83,8 @@ def load_kernels(path: str | Path) -> KernelReport:
     """Read a report of `fk kernels`; FileFormatError for another kind."""
     report = load(path)
     if not isinstance(report, KernelReport):
-        raise FileFormatError(path, "line 1", f"a report of `fk {report.kind}`, not of `fk kernels`")
+        problem = f"a report of `fk {report.kind}`, not of `fk kernels`. Make one: fk kernels --json PATH"
+        raise FileFormatError(path, "line 1", problem)
     return report
 
 

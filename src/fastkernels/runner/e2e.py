@@ -58,8 +58,9 @@ class TokenRun:
     detokenize: bool = True
 
 
-def load(engine: EngineOptions) -> tuple[LLM, float]:
-    """The model, and the seconds until its first tokens were there."""
+def load(engine: EngineOptions, run: TokenRun) -> tuple[LLM, float]:
+    """The model, and the seconds until its first tokens were there. UsageError, before any token, where
+    `run` does not fit."""
     begin = time.perf_counter()
     overlay = None
     if engine.candidates is not None:
@@ -79,8 +80,10 @@ def load(engine: EngineOptions) -> tuple[LLM, float]:
         tokenizer=None if engine.tokenizer is None else _tokenizer(engine.tokenizer),
         **engine.options,
     )
+    _fits(llm, run)
     requests, input_len, output_len = WARM_UP
-    _generate(llm, TokenRun(requests, input_len, output_len), random.Random(engine.seed))
+    lengths = (input_len, output_len) if sum(WARM_UP[1:]) <= llm.limits.max_len else (1, 1)
+    _generate(llm, TokenRun(requests, *lengths), random.Random(engine.seed))
     return llm, time.perf_counter() - begin
 
 
@@ -104,7 +107,9 @@ def _tokenizer(name: str) -> Any:
     try:
         return AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
-        first = str(error).strip().partition("\n")[0]
+        first = str(error).strip().partition("\n")[0].strip()
+        if first.endswith(":"):  # a list begins, of all that transformers tried
+            first = "no tokenizer that transformers can read."
         raise UsageError(
             f"--tokenizer {name}: {first} Give a folder with a tokenizer, or --disable-detokenize instead"
         ) from error

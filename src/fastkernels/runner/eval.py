@@ -16,6 +16,7 @@ from fastkernels.errors import FastKernelsError, NotFoundError, UsageError
 from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet, discover
 from fastkernels.measure.environment import environment, require_device
+from fastkernels.nn.config import ConfigReader
 from fastkernels.records import EvalReport, ModelResult, Size
 from fastkernels.registry.schema import Architecture, SpeechWorkload, TokenWorkload, Workload
 from fastkernels.runner.answers import Answers
@@ -278,7 +279,7 @@ def _answers(request: EvalRequest, target: Target, rng: random.Random) -> Answer
         return ImageAnswers(DETECTIONS, correctness.samples[request.size], rng)
     if correctness.kind == "image":
         return GenerationAnswers(correctness.samples[request.size], rng)
-    vocabulary = target.hf_config["vocab_size"]
+    vocabulary = ConfigReader(target.hf_config).integer("vocab_size")
     if correctness.kind == "speech":
         prompt = correctness.prompt[request.size]
         return SpeechAnswers(correctness.samples[request.size], prompt, vocabulary, request.size, rng)

@@ -263,7 +263,7 @@ def _providers(entries: Sequence[TaskEntry], cases: dict[str, list[Case]], devic
 
 def _nothing(request: KernelsRequest, entries: Sequence[TaskEntry], size: Size) -> str:
     if not entries:
-        return f"No task at level {request.level} matches. See: fk list tasks --level {request.level}"
+        return str(registry.no_task(request.targets, request.level, request.architecture))
     if request.case_glob is not None:
         every = _cases(request.model_copy(update={"case_glob": None}), entries, size)
         known = [case.id for cases in every.values() for case in cases]

@@ -98,7 +98,11 @@ def write(table: Table, path: Path, report: KernelReport) -> None:
         told = (c.use if c.max_rows is None else f"{{use: {c.use}, max_rows: {c.max_rows}}}" for c in choices)
         lines.append(f"  {kernel}: [{', '.join(told)}]")
     old = path.read_text(encoding="utf-8") if path.is_file() else f"name: {environment.device}\n"
-    path.write_text(_without_table(old).rstrip() + "\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_without_table(old).rstrip() + "\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--out {path}: {error.strerror}. Name another file") from error
 
 
 def _without_table(text: str) -> str:

@@ -64,11 +64,24 @@ def test_candidates_are_in_place(tmp_path) -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(UsageError, match=r"need 1000 positions; the model is loaded with 256"):
         run("throughput", "--input-len", "500", "--output-len", "500")
+    with pytest.raises(UsageError, match=r"need 640 positions; the model is loaded with 4"):
+        run("throughput", "--max-model-len", "4")
     with pytest.raises(NotFoundError, match="nosuch"):
         CliRunner().invoke(command, ["latency", "--model", "nosuch", *TINY], catch_exceptions=False)
     with pytest.raises(UsageError, match="name one of them"):
         run("latency", "--candidates", "examples/candidates")
     assert run("throughput", "--num-prompts", "0").exit_code == 2
+
+
+def test_a_model_that_is_shorter_than_the_warm_up_is_served() -> None:
+    sizes = ["--max-model-len", "8", "--input-len", "4", "--output-len", "4", "--num-prompts", "2"]
+    assert run("throughput", *sizes).exit_code == 0
+
+
+def test_a_folder_without_a_tokenizer_is_told_in_one_line(tmp_path) -> None:
+    with pytest.raises(UsageError, match=r"transformers can read\. Give a folder with a tokenizer") as raised:
+        run("latency", "--tokenizer", str(tmp_path))
+    assert "\n" not in str(raised.value)
 
 
 SHORT = ["--num-prompts", "3", "--random-input-len", "12", "--random-output-len", "7"]

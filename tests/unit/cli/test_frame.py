@@ -127,6 +127,45 @@ def test_our_own_bugs_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(CliRunner().invoke(cli.main, ["buggy"]).exception, RuntimeError)
 
 
+def test_a_path_without_permission_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def forbidden() -> None:
+        raise PermissionError(13, "Permission denied", "/secret/L1")
+
+    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: forbidden)
+    result = CliRunner().invoke(cli.main, ["forbidden"])
+    told = "error: /secret/L1: Permission denied. Change its permissions, or name another path\n"
+    assert (result.exit_code, result.stderr) == (2, told)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("kernels", "--self-test", "--device", "cpu"),
+        ("audit", "--device", "cpu"),
+        ("tune", "--device", "cpu"),
+        ("stubs",),
+    ],
+    ids=" ".join,
+)
+def test_filters_that_leave_no_task_are_all_named(arguments, capsys) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main([*arguments, "--target", "rms_norm", "--architecture", "yolov10"])
+    assert end.value.code == 2
+    told = (
+        "No task matches --target rms_norm --architecture yolov10. See: fk list tasks --architecture yolov10"
+    )
+    assert told in capsys.readouterr().err
+
+
+def test_fk_tune_asks_whether_its_table_can_be_written_before_it_measures(tmp_path, capsys) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as end:
+        cli.main(["tune", "--target", "rms_norm", "--out", str(tmp_path / "file" / "table.yaml")])
+    assert end.value.code == 2
+    assert f"nothing can be written into {tmp_path / 'file'}" in capsys.readouterr().err
+
+
 def test_an_unknown_verb_has_near_names() -> None:
     result = CliRunner().invoke(cli.main, ["lits"])
     assert result.exit_code == 2
@@ -183,13 +222,16 @@ def test_module_entry() -> None:
         ("audit", "--json"),
         ("gate", "--junit"),
         ("gate", "--markdown"),
+        ("capture", "--plot"),
+        ("e2e latency", "--json"),
+        ("e2e throughput", "--json"),
     ],
 )
 def test_a_report_that_cannot_be_written_is_told_before_anything_is_measured(verb, flag, tmp_path, capsys):
     """Nothing of the request was looked at yet: its candidates do not exist."""
     arguments = ["no/such/candidate"] if verb == "gate" else []
     with pytest.raises(SystemExit) as end:
-        cli.main([verb, *arguments, flag, str(tmp_path)])
+        cli.main([*verb.split(), *arguments, flag, str(tmp_path)])
     assert end.value.code == 2
     assert f"{flag} '{tmp_path}': name a file, or - for stdout" in capsys.readouterr().err
 

@@ -75,9 +75,16 @@ def test_json_to_a_file(tmp_path: Path) -> None:
     path = tmp_path / "tasks.json"
     assert fk("--json", str(path)).stdout == ""
     assert json.loads(path.read_text())["kind"] == "tasks"
-    result = fk("--json", str(tmp_path / "no" / "tasks.json"))
-    assert result.exit_code == 2
-    assert "No such file" in result.stderr
+    inside = tmp_path / "new" / "tasks.json"
+    assert fk("--json", str(inside)).exit_code == 0
+    assert inside.read_text() == path.read_text()
+    for wrong, told in (
+        (path / "x.json", "nothing can be written into"),
+        ("", "name a file, or - for stdout"),
+    ):
+        result = fk("--json", str(wrong))
+        assert result.exit_code == 2
+        assert told in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -343,6 +343,7 @@ def test_seed_chooses_the_weights():
         ({"gpu_memory_utilization": float("nan")}, UsageError, "gpu_memory_utilization=nan"),
         ({"num_kv_cache_blocks": 2}, MachineError, "2 blocks of 16 tokens"),
         ({"num_kv_cache_blocks": -1}, UsageError, "num_kv_cache_blocks=-1: must be at least 1"),
+        ({"max_num_seqs": 10**9}, MachineError, r"tables of as many rows of .* Lower max_num_seqs"),
         ({"num_kv_cache_blocks": 10**9}, MachineError, r"take \d+\.\d GiB and \d+\.\d GiB are free on cpu"),
     ],
     ids=str,
@@ -350,6 +351,15 @@ def test_seed_chooses_the_weights():
 def test_wrong_arguments_are_named(wrong, error, problem):
     with pytest.raises(error, match=problem):
         make(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"), [({}, "max_position_embeddings"), ({"max_model_len": 8}, "vocab_size")]
+)
+def test_a_configuration_without_what_it_needs_is_told_its_key(tmp_path, options, key):
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    with pytest.raises(UsageError, match=key):
+        LLM(str(tmp_path), device="cpu", **options)
 
 
 @pytest.mark.parametrize("model", [None, 5, ["llama"], b"llama"], ids=str)

@@ -65,6 +65,15 @@ def test_what_is_no_candidate_says_what_one_is(tree, tmp_path):
         assert message in str(error.value)
 
 
+def test_a_folder_behind_one_without_permission_is_not_said_to_be_missing(monkeypatch, tmp_path):
+    def forbidden(self, **_):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(type(tmp_path), "stat", forbidden)  # for root no folder is closed
+    with pytest.raises(PermissionError):
+        discover([tmp_path / "mine"])
+
+
 def test_unknown_files_are_reported_and_helpers_are_not(tree):
     (found,) = discover(
         [

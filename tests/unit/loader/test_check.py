@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from fastkernels.cli.check import command
+from fastkernels.errors import UsageError
 from fastkernels.loader.check import check
 
 GOOD = """import torch
@@ -20,6 +21,15 @@ class RMSNorm(nn.Module):
 
 def findings(tree, source: str, name: str = "L1/rms_norm.py"):
     return [(f.rule, f.line, f.severity) for f in check(tree("mine", {name: source}))]
+
+
+def test_a_file_that_is_no_python_is_refused(tree):
+    helper = (
+        tree("mine", {"L1/rms_norm.py": GOOD, "L1/rms_norm_kernel.c": "int f(void);"})
+        / "L1/rms_norm_kernel.c"
+    )
+    with pytest.raises(UsageError, match=r"rms_norm_kernel\.c: no Python file\. Give a task file"):
+        check(helper)
 
 
 def test_a_good_file(tree):

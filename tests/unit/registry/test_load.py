@@ -106,7 +106,16 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_yaml(empty, list[Workload])
 
 
-@pytest.mark.parametrize(("text", "where"), [("{\n'a': 1}", "line 2"), (None, "")])
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("{\n'a': 1}", "line 2"),
+        (None, ""),
+        ("[1]", "line 1"),
+        ('{"architectures": 3}', ""),
+        ('{"architectures": "Llama"}', ""),
+    ],
+)
 def test_config_json(tmp_path: Path, text: str | None, where: str) -> None:
     if text is not None:
         (tmp_path / "config.json").write_text(text)

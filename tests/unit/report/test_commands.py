@@ -66,7 +66,9 @@ def test_score_without_files_and_with_missing_ones(tmp_path):
     assert fk("score").returncode == 2
     done = fk("score", str(tmp_path / "none.json"))
     assert done.returncode == 2
-    assert "none.json: No such file" in done.stderr
+    assert "none.json: No such file or directory. Name a report that `fk` wrote" in done.stderr
+    (tmp_path / "binary.json").write_bytes(b"\xff")
+    assert "binary.json: not UTF-8 text. Name a report" in fk("score", str(tmp_path / "binary.json")).stderr
 
 
 def test_score_imports_no_torch(path):

@@ -139,7 +139,7 @@ def test_missing_and_unreadable_files(tmp_path, kernel_report):
         reports.load(tmp_path / "none.json")
     binary = tmp_path / "binary.json"
     binary.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(FileFormatError, match="decode"):
+    with pytest.raises(FileFormatError, match="not UTF-8 text"):
         reports.load(binary)
     reports.write(kernel_report, tmp_path / "kernels.json")
     with pytest.raises(FileFormatError, match="fk kernels"):

@@ -144,6 +144,13 @@ def test_the_table_is_written_and_other_facts_stay(tmp_path: Path) -> None:
         assert text.count("fk tune") == 1
 
 
+def test_a_table_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    made = report(row(two_sizes()[0], "torch", 1.0))
+    with pytest.raises(UsageError, match=r"--out .*table\.yaml: .*Name another file"):
+        tune.write({"glu": [Choice(use="torch")]}, tmp_path / "file" / "table.yaml", made)
+
+
 def test_the_committed_tables_survive_their_own_rewriting(tmp_path: Path) -> None:
     """What the policy reads is what fk tune writes."""
     for file in (Path(registry.__file__).parents[3] / "registry" / "devices").glob("*.yaml"):
