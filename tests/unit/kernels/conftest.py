@@ -1,6 +1,20 @@
-"""Fixtures of tests that compile kernels."""
+"""Fixtures of tests that compile kernels, and which warnings Triton's interpreter may give."""
+
+from pathlib import Path
 
 import pytest
+
+from fastkernels.kernels.policy import interpreting
+
+# It computes with numpy, which warns of infinities that the kernels rely on.
+QUIET = [f"ignore:{what} encountered:RuntimeWarning" for what in ("overflow", "invalid value")]
+
+
+def pytest_collection_modifyitems(items):
+    """All items of the run come here, those of other folders too."""
+    for item in items:
+        if interpreting() and Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings(*QUIET))
 
 
 @pytest.fixture
