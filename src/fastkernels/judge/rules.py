@@ -82,6 +82,15 @@ def without_null_block(
     }
 
 
+def by_token(outputs: Mapping[str, Tensor], caches: Sequence[str], dim: int = 0) -> dict[str, Tensor]:
+    """`outputs` with the blocks of the paged caches and their entries, dimensions `dim` and the next, as one:
+    a row is what one token stored. In a row of a whole block it would count little beside what nobody
+    changed."""
+    return {
+        name: tensor.flatten(dim, dim + 1) if name in caches else tensor for name, tensor in outputs.items()
+    }
+
+
 def _nan(x: Tensor) -> Tensor:
     return x.isnan() if x.is_floating_point() else torch.zeros_like(x, dtype=torch.bool)
 
