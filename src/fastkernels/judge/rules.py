@@ -61,12 +61,12 @@ def repeatable(
 
 
 def untouched(at_return: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> Verdict | None:
-    """WRONG(unstable_result) if outputs of call n, copied when it returned, changed by the end of call n +
-    1."""
+    """WRONG(unstable_result) if outputs of a call, copied when it returned, have changed by the end of a
+    later one."""
     for name, copied in at_return.items():
         now = later[name]
         if not bool((torch.eq(copied, now) | (_nan(copied) & _nan(now))).all()):
-            return _unstable(f"{name}: the result of a call changed during the next call (a reused buffer)")
+            return _unstable(f"{name}: the result of a call changed during a later call (a reused buffer)")
     return None
 
 

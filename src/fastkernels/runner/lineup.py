@@ -204,7 +204,7 @@ class Lineup:
         return found
 
     def again(self, reading: Reading) -> dict[str, torch.Tensor] | Verdict:
-        """The candidate's results of the call before the last one, as they lie in memory now."""
+        """The candidate's results of the call before the last one, as they lie in memory now (party.py)."""
         try:
             return self.c.again(reading)
         except Trouble as trouble:
