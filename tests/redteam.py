@@ -131,7 +131,7 @@ def fault(name: str, row: dict) -> str | None:
     for part, where in (("says", "message"), ("prints", "output")):
         if expected.get(part, "") not in failure[where]:
             return f"its {where} lacks {expected[part]!r}: {failure[where]}"
-    place = CANDIDATES / name / "L1" / f"{expected.get('task', 'rms_norm')}.py"
+    (place,) = (CANDIDATES / name).glob(f"L?/{expected.get('task', 'rms_norm')}.py")
     if not failure["file"].startswith(shown(place.parent)):
         return f"it blames {failure['file']}"
     if "line" in expected and (failure["file"], failure["line"]) != (shown(place), expected["line"]):

@@ -123,4 +123,5 @@ class Gate:
         return Ruling(Verdict.passed(), 0.0) if verdict is None else Ruling(verdict, math.inf)
 
     def _strip(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return rules.without_null_block(outputs, [*self.subject.caches, *self.subject.states])
+        named = rules.without_null_block(outputs, [*self.subject.caches, *self.subject.states])
+        return rules.by_token(named, self.subject.caches)

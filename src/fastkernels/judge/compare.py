@@ -118,15 +118,15 @@ def floor(dtype: torch.dtype) -> float:
 
 def errors(x: Tensor, oracle: Tensor, dtype: torch.dtype | None = None) -> Errors:
     """Errors of `x` against `oracle` where both are finite; `dtype` (default x's) decides where a row
-    vanishes."""
+    vanishes. What is too large for its square is infinitely wrong: nothing may compare with NaN."""
     x_RC, o_RC = _rows(x), _rows(oracle)
     vanishing_rms = torch.finfo(dtype or x.dtype).smallest_normal
     squares = _squares(x_RC, o_RC, vanishing_rms, masked=False)
     if not all(map(math.isfinite, squares)):
         squares = _squares(x_RC, o_RC, vanishing_rms, masked=True)
     error_sq, oracle_sq, row_sq, vanishing_sq = squares
-    whole = math.sqrt(error_sq / oracle_sq) if oracle_sq else 0.0
-    return Errors(whole, math.sqrt(row_sq), math.sqrt(vanishing_sq))
+    found = error_sq / oracle_sq if oracle_sq else 0.0, row_sq, vanishing_sq
+    return Errors(*(math.inf if math.isnan(square) else math.sqrt(square) for square in found))
 
 
 def _squares(x_RC: Tensor, o_RC: Tensor, vanishing_rms: float, masked: bool) -> list[float]:
@@ -141,13 +141,13 @@ def _squares(x_RC: Tensor, o_RC: Tensor, vanishing_rms: float, masked: bool) -> 
         truth = o_RC[start : start + step].to(device=part.device, dtype=torch.float64)
         apart = part - truth
         if masked:
-            both = apart.isfinite()
+            both = part.isfinite() & truth.isfinite()  # their difference may not be
             apart, truth = torch.where(both, apart, 0), torch.where(both, truth, 0)
         error_R, norm_R = (torch.linalg.vector_norm(side, dim=1).square() for side in (apart, truth))
         vanishes_R = norm_R <= vanishing_rms**2 * part.shape[1]
         relative_R = torch.where(vanishes_R, 0, error_R / norm_R.clamp_min(torch.finfo(torch.float64).tiny))
         worst_row = torch.maximum(worst_row, relative_R.max())
-        absolute_R = torch.where(vanishes_R, error_R, 0) / part.shape[1]
+        absolute_R = torch.where(vanishes_R, error_R, 0) / max(1, part.shape[1])
         worst_vanishing = torch.maximum(worst_vanishing, absolute_R.max())
         error_sq += torch.where(vanishes_R, 0, error_R).sum()
         oracle_sq += torch.where(vanishes_R, 0, norm_R).sum()
@@ -231,7 +231,7 @@ def suspect(
             if not torch.equal(ours, theirs):
                 return f"{name}: integers differ from the baseline's"
             continue
-        if not torch.equal(ours.isfinite(), theirs.isfinite()):
+        if strays(ours, theirs):
             return f"{name}: other elements are non-finite than the baseline's"
         found, bound = errors(ours, theirs), allowed[name]
         if found.whole >= quick_bound(bound.whole) or found.row >= quick_bound(bound.row):
@@ -262,15 +262,21 @@ def nonfinite(name: str, candidate: Tensor, baseline: Tensor, oracle: Tensor) ->
     spoiled = int((expected & ~baseline.isfinite()).sum())
     if spoiled:
         return _invalid(f"{name}: the baseline has {spoiled} non-finite elements where the oracle is finite")
-    wrong = int((candidate.isfinite() != baseline.isfinite()).sum())
-    wrong_sign = int((baseline.isinf() & candidate.isinf() & (candidate != baseline)).sum())
-    if wrong or wrong_sign:
+    if wrong := strays(candidate, baseline):
         return Verdict.wrong(
             "nonfinite",
-            f"{name}: {wrong + wrong_sign} of {candidate.numel()} elements are NaN or infinite where the "
+            f"{name}: {wrong} of {candidate.numel()} elements are NaN or infinite where the "
             "oracle is finite, or finite where it is not",
         )
     return None
+
+
+def strays(ours: Tensor, theirs: Tensor) -> int:
+    """How many elements are finite on one side only, or not the same infinity as theirs."""
+    finite, expected = ours.isfinite(), theirs.isfinite()
+    if bool((finite & expected).all()):
+        return 0
+    return int(((finite != expected) | (theirs.isinf() & (ours != theirs))).sum())
 
 
 def _integers(

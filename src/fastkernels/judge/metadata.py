@@ -9,24 +9,27 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fastkernels.judge.verdict import Verdict
 from fastkernels.records import Record
 
 _SLICE_WORDS = 1 << 22
+Extent = Annotated[int, Field(ge=0, lt=2**63)]  # as a tensor has them: a worker may say what it likes
 
 
 class Description(Record):
     """A tensor as plain data. `aliases`: names of inputs whose memory it shares; `overlaps_itself`: expanded
     storage."""
 
-    shape: tuple[int, ...]
+    shape: tuple[Extent, ...]
     dtype: str
     device: str
-    stride: tuple[int, ...]
+    stride: tuple[Extent, ...]
     type_name: str
     aliases: tuple[str, ...] = ()
     overlaps_itself: bool = False

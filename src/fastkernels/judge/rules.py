@@ -48,7 +48,7 @@ def repeatable(
             if not torch.equal(one, two):
                 return _unstable(f"{name}: two calls on the same inputs return other integers")
             continue
-        if not torch.equal(one.isfinite(), two.isfinite()):
+        if compare.strays(two, one):
             return _unstable(f"{name}: two calls on the same inputs are finite in other places")
         found, bound = compare.errors(two, one), allowed[name]
         whole, row = (2 * a / (1 - a) for a in bound[:2])
@@ -61,12 +61,12 @@ def repeatable(
 
 
 def untouched(at_return: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> Verdict | None:
-    """WRONG(unstable_result) if outputs of call n, copied when it returned, changed by the end of call n +
-    1."""
+    """WRONG(unstable_result) if outputs of a call, copied when it returned, have changed by the end of a
+    later one."""
     for name, copied in at_return.items():
         now = later[name]
         if not bool((torch.eq(copied, now) | (_nan(copied) & _nan(now))).all()):
-            return _unstable(f"{name}: the result of a call changed during the next call (a reused buffer)")
+            return _unstable(f"{name}: the result of a call changed during a later call (a reused buffer)")
     return None
 
 
@@ -79,6 +79,15 @@ def without_null_block(
     return {
         name: tensor.narrow(dim, 1, tensor.shape[dim] - 1) if name in caches else tensor
         for name, tensor in outputs.items()
+    }
+
+
+def by_token(outputs: Mapping[str, Tensor], caches: Sequence[str], dim: int = 0) -> dict[str, Tensor]:
+    """`outputs` with the blocks of the paged caches and their entries, dimensions `dim` and the next, as one:
+    a row is what one token stored. In a row of a whole block it would count little beside what nobody
+    changed."""
+    return {
+        name: tensor.flatten(dim, dim + 1) if name in caches else tensor for name, tensor in outputs.items()
     }
 
 

@@ -9,6 +9,7 @@ B rows, T query tokens, M blocks of the longest row, N blocks of the pool, P tok
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -41,6 +42,22 @@ def case_pool_blocks(case: Case) -> int:
         if getattr(spec, "draw", None) == "cache":
             return spec.shape[0]  # type: ignore[union-attr]
     return pool_blocks(case.batch)
+
+
+def varied(batch: Batch, seed: int) -> Batch:
+    """Another step of as many requests and tokens: what goes on has less behind it, at least one token, and
+    prefills come in another order. A kernel may not know the lengths from an earlier call. Images are all
+    there, in the order of their grids."""
+    if batch.grids:
+        return batch
+    rng = random.Random(seed)
+    rows = [
+        (1, query, seq if query == seq else rng.randint(query + 1, seq))
+        for query, seq in zip(batch.query_lens, batch.seq_lens)
+    ]
+    decodes, prefills = rows[: batch.num_decodes], rows[batch.num_decodes :]
+    rng.shuffle(prefills)
+    return batch.model_copy(update={"rows": (*decodes, *prefills)})
 
 
 def _blocks(tokens: int, block_size: int) -> int:

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import get_args
 
 import torch
 from torch import Generator, Tensor, nn
 
 from fastkernels.loader import distributions, routing
-from fastkernels.loader.batches import Layout, case_pool_blocks, layout, pool_rows
+from fastkernels.loader.batches import Layout, case_pool_blocks, layout, pool_rows, varied
 from fastkernels.loader.materialize import parameters
 from fastkernels.nn.cache import cache_groups, has_source, paged_owners, state_owners
 from fastkernels.nn.filters import is_filters
@@ -114,14 +115,16 @@ def draw_links(
     links_of: Callable[[str], int],
     distribution: str = "normal",
     device: torch.device | str = "cpu",
+    other_lengths: bool = False,
 ) -> dict[str, Tensor]:
     """[links_of(name), *shape]: as many trials as a chain has links, with one layout of requests for all.
-    What the links share is drawn once."""
+    What the links share is drawn once. `other_lengths`: of requests, than those of the case's batch."""
     drawn: dict[str, Tensor] = {}
+    laid = partial(_layout, case, seed, other_lengths)
     for name, spec in specs.items():
         links = links_of(name)
         if spec.draw.startswith("step."):
-            value = _from_layout(name, spec, case, seed).to(device)
+            value = _from_layout(name, spec, case, laid).to(device)
             drawn[name] = value.expand(links, *value.shape)
             continue
         if spec.draw.startswith("routing."):
@@ -149,9 +152,9 @@ def draw_links(
         if spec.draw.startswith("routed"):
             routing.plant(value, spec, case, _seed(seed, "routing"))
         if spec.draw == "cache":
-            _spoil_unheld(name, value, case, seed)
+            _spoil_unheld(name, value, laid)
         elif spec.draw in ("state", "kept"):
-            _settle_states(value, case, seed, is_kept=spec.draw == "kept")
+            _settle_states(value, case, laid, is_kept=spec.draw == "kept")
         elif spec.draw == "log_decay":
             value.copy_(nn.functional.logsigmoid(value).div_(_DECAY_DIVISOR))
         drawn[name] = value
@@ -172,9 +175,10 @@ def _seed(seed: int, name: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8], "big") >> 1
 
 
-def _layout(case: Case, seed: int, group: int) -> Layout:
+def _layout(case: Case, seed: int, other_lengths: bool, group: int) -> Layout:
     assert case.batch is not None, f"{case.task} {case.id}: its inputs are of a batch, and it has none"
-    return layout(case.batch, case_pool_blocks(case), _seed(seed, f"layout.{group}"))
+    batch = varied(case.batch, _seed(seed, "lengths")) if other_lengths else case.batch
+    return layout(batch, case_pool_blocks(case), _seed(seed, f"layout.{group}"))
 
 
 def _attends(draws: set[str]) -> bool:
@@ -195,19 +199,19 @@ def _attended(spec: TensorSpec, head: int | None) -> TensorSpec:
     return spec.model_copy(update={"draw": "attended", "row": head})
 
 
-def _spoil_unheld(name: str, pool: Tensor, case: Case, seed: int) -> None:
+def _spoil_unheld(name: str, pool: Tensor, laid: Callable[[int], Layout]) -> None:
     """Make entries of [links, N, P, ...] that hold no token large. A module's own pool does not hold this
     step's tokens yet."""
     is_argument = name.startswith("arg.")
-    layout = _layout(case, seed, 0 if is_argument else int(name.split(".")[1]))
+    layout = laid(0 if is_argument else int(name.split(".")[1]))
     scale_NP = torch.where(layout.held(with_queries=is_argument), 1, _GARBAGE_SCALE)
     pool.mul_(scale_NP.to(pool.device, pool.dtype).view(1, *pool.shape[1:3], *[1] * (pool.dim() - 3)))
 
 
-def _settle_states(pool: Tensor, case: Case, seed: int, is_kept: bool) -> None:
+def _settle_states(pool: Tensor, case: Case, laid: Callable[[int], Layout], is_kept: bool) -> None:
     """States [links, R, ...] as an engine gives them: zero for requests that begin, unless a layer has stored
     theirs already (`is_kept`); nobody's are large."""
-    is_owned, is_new = _layout(case, seed, 0).state_kinds
+    is_owned, is_new = laid(0).state_kinds
     if len(is_owned) != pool.shape[1]:
         raise ValueError(
             f"{case.task} {case.id}: {pool.shape[1]} rows of states, its batch has {len(is_owned)}"
@@ -237,10 +241,10 @@ def _fill_ids(value: Tensor, spec: TensorSpec, generator: Generator) -> None:
         ids_LN[:, 0], ids_LN[:, -1] = int(spec.high) - 1, int(spec.low)
 
 
-def _from_layout(name: str, spec: TensorSpec, case: Case, seed: int) -> Tensor:
+def _from_layout(name: str, spec: TensorSpec, case: Case, laid: Callable[[int], Layout]) -> Tensor:
     field = spec.draw.removeprefix("step.")
     group = int(name.rpartition(".")[2]) if name.startswith(("step.block_tables.", "step.slots.")) else 0
-    value: Tensor = getattr(_layout(case, seed, group), field)
+    value: Tensor = getattr(laid(group), field)
     if field == "block_tables" and spec.shape[1] > value.shape[1]:
         value = nn.functional.pad(value, (0, spec.shape[1] - value.shape[1]))
     if tuple(value.shape) != spec.shape:

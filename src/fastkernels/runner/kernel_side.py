@@ -186,7 +186,8 @@ class KernelSide:
         return {"outputs": described, "threads": self._threads(), "flags": self._flags()}
 
     def again(self) -> dict[str, Any]:
-        """Copy the results of the call before the last one into the outbox: they must not have changed."""
+        """Copy the results of the call before the last one into the outbox: they must not have changed, now
+        and whenever this is asked again."""
         self._links[0].keep_held()
         self._device.wait()
         return {}

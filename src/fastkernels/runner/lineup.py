@@ -60,6 +60,7 @@ class Lineup:
         self._spin_cycles = FIRST_SPIN_CYCLES
         self.inputs = self._draw("normal", parameters=True)
         self._arguments = [name for name in specs if not name.startswith(_PARAMETER)]
+        self.has_lengths = any(spec.draw.startswith("step.") for spec in specs.values())
 
     @property
     def everybody(self) -> list[Party]:
@@ -141,11 +142,17 @@ class Lineup:
         except Trouble as trouble:
             return self._blamed(trouble)
 
-    def refill(self, distribution: str, parameters: bool = True, only: str | None = None) -> None:
-        """New values for the next block; `only`: of this tensor. Parameters go into the inbox at once, for
-        modules that repack them; inputs come with each party's turn."""
+    def refill(
+        self,
+        distribution: str,
+        parameters: bool = True,
+        only: str | None = None,
+        other_lengths: bool = False,
+    ) -> None:
+        """New values for the next block; `only`: of this tensor; `other_lengths`: of requests. Parameters go
+        into the inbox at once, for modules that repack them; inputs come with each party's turn."""
         assert self._inbox is not None
-        new = self._draw(distribution, parameters, only)
+        new = self._draw(distribution, parameters, only, other_lengths)
         self.inputs = {**self.inputs, **new}
         self._inbox.write({name: value for name, value in new.items() if name.startswith(_PARAMETER)})
 
@@ -197,7 +204,7 @@ class Lineup:
         return found
 
     def again(self, reading: Reading) -> dict[str, torch.Tensor] | Verdict:
-        """The candidate's results of the call before the last one, as they lie in memory now."""
+        """The candidate's results of the call before the last one, as they lie in memory now (party.py)."""
         try:
             return self.c.again(reading)
         except Trouble as trouble:
@@ -211,11 +218,19 @@ class Lineup:
         if self._bench.device == "cuda":
             unused.give_back()
 
-    def _draw(self, distribution: str, parameters: bool, only: str | None = None) -> dict[str, torch.Tensor]:
+    def _draw(
+        self,
+        distribution: str,
+        parameters: bool,
+        only: str | None = None,
+        other_lengths: bool = False,
+    ) -> dict[str, torch.Tensor]:
         wanted = self._specs if only is None else {only: self._specs[only]}
         specs = {n: spec for n, spec in wanted.items() if parameters or not n.startswith(_PARAMETER)}
         seed = self._bench.rng.getrandbits(62)
-        return draw_links(specs, self._case, seed, self.plan.links_of, distribution, self._bench.device)
+        return draw_links(
+            specs, self._case, seed, self.plan.links_of, distribution, self._bench.device, other_lengths
+        )
 
     def _eager(self, why: str) -> None:
         self._outcome.contract, self.plan = "eager", ChainPlan()

@@ -53,6 +53,7 @@ class Link:
     def give_boxes(self, outbox: Attached, echo: Attached) -> None:
         self._results, self._echo = Results(self._device, outbox, self._index), echo
         self._result: Any = None
+        self._lasting: dict[str, Any] = {}
 
     @property
     def copies_raw(self) -> bool:
@@ -93,8 +94,11 @@ class Link:
         self._results.keep(self.call.outputs(result))
 
     def keep_held(self) -> None:
-        """Copy the results of the call before the last one into the outbox, as they are now."""
-        self._results.keep({name: value for name, value in self._held.items() if name.startswith("out.")})
+        """Copy the results of the call before the last one into the outbox, as they are now; asked again,
+        those of the first time, which are held from then on."""
+        held = {name: value for name, value in self._held.items() if name.startswith("out.")}
+        self._lasting = self._lasting or held
+        self._results.keep(self._lasting)
 
     def copy_out(self, names: Sequence[str]) -> None:
         """Copy the named inputs, as they are now, into the echo box."""

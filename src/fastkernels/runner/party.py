@@ -239,7 +239,7 @@ class Party:
 
     def again(self, reading: Reading) -> dict[str, Tensor]:
         """The results of the call before the last one, as they lie in memory now; `reading` is that
-        call's."""
+        call's. Asked again, of the same call, however many there were since."""
         assert self._outbox is not None
         self._outbox.poison()
         self._call("again", self._timeouts.call)

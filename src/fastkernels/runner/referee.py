@@ -44,7 +44,8 @@ class Referee:
         self._entry, self._case = entry, case
         self._oracle = Oracle(case, overlay, device)
         self.mutable = mutable_names(entry.mutates, specs)
-        self._caches = [name for name, spec in specs.items() if spec.draw in ("cache", "state")]
+        self._caches = [name for name, spec in specs.items() if spec.draw == "cache"]
+        self._states = [name for name, spec in specs.items() if spec.draw == "state"]
         self._allowed: dict[str, dict[str, Errors]] = {}
         self._rng = rng
         self._samplers = self._new_samplers()
@@ -221,7 +222,9 @@ class Referee:
         return self._strip({name: value[link] for name, value in reading.outputs.items()})
 
     def _strip(self, outputs: Mapping[str, Tensor], links: bool = False) -> dict[str, Tensor]:
-        return rules.without_null_block(outputs, self._caches, dim=1 if links else 0)
+        dim = 1 if links else 0
+        named = rules.without_null_block(outputs, [*self._caches, *self._states], dim)
+        return rules.by_token(named, self._caches, dim)
 
     def _remember(self, comparison: Comparison) -> None:
         if comparison.error_ratio is not None and (

@@ -1,7 +1,9 @@
 """The timed part of a trial: blocks, each of them checked, until the speed-up is known or the budget spent.
 
 In the graph contract chains are renewed from time to time, so that all sides are timed at many places in
-memory, and now and then one link runs alone (account.py).
+memory, and now and then one link runs alone (account.py). All that is timed has the lengths of the case's
+batch, which its least time is of; blocks of other lengths are checked in between, so that nobody can plan for
+the lengths of an earlier call.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ PARAMETER_ECHO_SHARE = (
     0.15  # of blocks look whether the parameters changed; other inputs are looked at always
 )
 ALONE_SHARE = 0.25  # of blocks are followed by one of a single link, drawn in secret (account.shared_work)
+OTHER_LENGTHS_SHARE = 0.1  # of blocks are followed by one of other lengths, checked and not counted
 REPACK_SHARE = 0.06  # of blocks bring new parameters to a module that repacks them
 # Links of a chain for each block that it lasts: long chains cost more to build, and need it less.
 LINKS_OF_A_BLOCK = 4
@@ -73,6 +76,10 @@ class Sampling:
                 if isinstance(lonely, Verdict):
                     return lonely
                 self._alone.add(index, *lonely)
+            if self._lineup.has_lengths and bench.draws(OTHER_LENGTHS_SHARE):
+                other = self._block(other_lengths=True)
+                if isinstance(other, Verdict):
+                    return other
             index += 1
             elapsed_s = time.monotonic() - begin
             few = len(blocks.c) < stats.MIN_SAMPLES and elapsed_s < FEW_SAMPLES_EXTENSION * usual_budget_s
@@ -88,14 +95,14 @@ class Sampling:
                 return Sampled(counted, self._alone, interval or _NO_INTERVAL, decision)
 
     def _block(
-        self, link: int | None = None, first: bool = False
+        self, link: int | None = None, first: bool = False, other_lengths: bool = False
     ) -> tuple[Reading, Reading, Reading] | Verdict:
         """One timed and checked block of A, C, A'. `link`: of the chain, alone, with the parameters that it
-        has."""
+        has. `other_lengths`: of requests, than the case's."""
         bench, lineup, outcome = self._bench, self._lineup, self._outcome
         distribution = "normal" if bench.draws(USUAL_SHARE) else bench.rng.choice(DISTRIBUTIONS)
         parameters = link is None and (not lineup.c.prepares or self._repacks(first))
-        lineup.refill(distribution, parameters)
+        lineup.refill(distribution, parameters, other_lengths=other_lengths)
         found = lineup.block(
             bench.rng.sample(lineup.everybody, 3),
             outcome.contract,

@@ -205,10 +205,26 @@ def test_overflow_of_the_dtype_must_be_the_same_infinity():
         compare.compare({"y": baseline.abs()}, {"y": baseline}, {"y": truth}).verdict.label
         == "WRONG(nonfinite)"
     )
+    nan = torch.where(baseline.isinf(), math.nan, baseline)
+    assert compare.compare({"y": nan}, {"y": baseline}, {"y": truth}).verdict.label == "WRONG(nonfinite)"
     saturated = baseline.clamp(-6e4, 6e4)
     assert (
         compare.compare({"y": saturated}, {"y": baseline}, {"y": truth}).verdict.label == "WRONG(nonfinite)"
     )
+
+
+@pytest.mark.parametrize("size", [1.7e308, 1e200])
+def test_what_float64_cannot_square_or_subtract_is_wrong(size: float):
+    truth = torch.full((2, 3), size, dtype=torch.float64)
+    other = {"y": truth.clone()}
+    other["y"][1, 2] = -size
+    assert compare.compare(other, {"y": truth}, {"y": truth}).verdict.status != "PASSED"
+    assert compare.suspect(other, {"y": truth}, {"y": Errors(0.1, 0.1, 0.1)})
+
+
+def test_nothing_at_all_is_not_wrong():
+    for shape in ((0,), (3, 0), (0, 3)):
+        assert compare.errors(torch.zeros(shape), torch.zeros(shape)) == Errors(0, 0, 0)
 
 
 def test_a_baseline_of_nan_is_invalid_and_admits_nobody(trial):
@@ -294,6 +310,9 @@ def test_the_quick_gate_sees_a_bad_row_nan_and_integers(trial):
     y = trial.baseline["out.0"].clone()
     y[0, 0] = math.nan
     assert "non-finite" in compare.suspect({"out.0": y}, trial.baseline, allowed)
+    infinite = {"y": torch.tensor([1, math.inf])}
+    for other in (-math.inf, math.nan):
+        assert "non-finite" in compare.suspect({"y": torch.tensor([1, other])}, infinite, {"y": Errors(0, 0)})
     ids = torch.tensor([1, 2])
     assert "integers" in compare.suspect({"ids": ids + 1}, {"ids": ids}, {})
 

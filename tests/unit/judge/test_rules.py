@@ -46,6 +46,8 @@ def test_repeated_integers_and_finiteness_must_be_equal():
     nan = y.clone()
     nan[0, 0] = math.nan
     assert rules.repeatable({"y": y}, {"y": nan}, {"y": Errors(0.5, 0.5)}).label == "WRONG(unstable_result)"
+    infinite = torch.full((3, 3), math.inf)
+    assert rules.repeatable({"y": infinite}, {"y": -infinite}, {"y": Errors(0.5, 0.5)})
 
 
 def test_a_reused_buffer_is_seen():
@@ -66,3 +68,17 @@ def test_the_null_block_is_nobodys():
     truth = rules.without_null_block({"arg.k_cache": cache, "out.0": cache[0]}, ["arg.k_cache"])
     assert compare.compare(kept, truth, {n: t.double() for n, t in truth.items()}).passed
     assert kept["out.0"].shape == cache[0].shape
+
+
+def test_what_a_token_stores_is_a_row_of_its_own():
+    """Beside 15 entries of garbage, keys with one bit of mantissa would be as good as the rest of a block."""
+    pool = 8 * torch.randn(4, 16, 2, 64, generator=torch.Generator().manual_seed(0))
+    pool[2, 5] /= 8
+    pool = pool.bfloat16()
+    rough = pool.clone()
+    rough[2, 5] = pool[2, 5].to(torch.float8_e5m2).bfloat16()
+    truth, right, wrong = ({"cache.0.0.k_cache": side} for side in (pool.double(), pool, rough))
+    assert compare.compare(wrong, right, truth).passed
+    by_token = [rules.by_token(side, ["cache.0.0.k_cache"]) for side in (wrong, right, truth)]
+    assert by_token[0]["cache.0.0.k_cache"].shape == (64, 2, 64)
+    assert compare.compare(*by_token).verdict.label == "WRONG(value)"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fastkernels.errors import BaselineError
-from fastkernels.loader.batches import Layout, layout, pool_blocks
+from fastkernels.loader.batches import Layout, layout, pool_blocks, varied
 from fastkernels.records import Batch
 
 BATCHES = [
@@ -34,6 +34,30 @@ def test_metadata_follows_the_batch(laid: Layout):
     starts = laid.query_starts.tolist()
     for row, (query, seq) in enumerate(zip(batch.query_lens, batch.seq_lens)):
         assert laid.positions[starts[row] : starts[row + 1]].tolist() == list(range(seq - query, seq))
+
+
+@pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: str(batch.rows))
+def test_another_step_has_as_many_of_everything_and_no_longer_requests(batch: Batch):
+    for seed in range(20):
+        other = varied(batch, seed)
+        assert other.num_decodes == batch.num_decodes
+        assert sorted(other.query_lens) == sorted(batch.query_lens)
+        begun = [[q for q, seq in zip(b.query_lens, b.seq_lens) if q == seq] for b in (batch, other)]
+        assert sorted(begun[0]) == sorted(begun[1])
+        assert pool_blocks(other) <= pool_blocks(batch)
+        assert max(other.seq_lens) <= max(batch.seq_lens)
+
+
+def test_lengths_vary_with_the_seed():
+    lens = {tuple(varied(BATCHES[1], seed).seq_lens) for seed in range(5)}
+    assert len(lens) == 5
+    orders = {tuple(varied(BATCHES[3], seed).query_lens) for seed in range(20)}
+    assert orders == {(16, 16, 1), (16, 1, 16), (1, 16, 16)}
+
+
+def test_images_stay_in_the_order_of_their_grids():
+    images = Batch(grids=((2, 3, 5), (1, 1, 7)))
+    assert varied(images, 1) == images
 
 
 def test_blocks_are_distinct_scattered_and_never_null(laid: Layout):

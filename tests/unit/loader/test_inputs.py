@@ -7,7 +7,7 @@ import torch
 
 from fastkernels import registry
 from fastkernels.loader.batches import pool_blocks, pool_rows
-from fastkernels.loader.inputs import DISTRIBUTIONS, cast, draw, trial_specs
+from fastkernels.loader.inputs import DISTRIBUTIONS, cast, draw, draw_links, trial_specs
 from fastkernels.loader.materialize import build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.records import Batch, Case, Provenance, TensorSpec
@@ -149,6 +149,22 @@ def test_caches_of_a_module_agree_with_its_step():
 
 
 @pytest.mark.parametrize("of", [STORE, ATTEND], ids=["arguments", "owned"])
+def test_other_lengths_agree_as_well(of):
+    specs = specs_of(of)
+    usual = draw(specs, of, 5)
+    other = {
+        name: value[0] for name, value in draw_links(specs, of, 5, lambda name: 1, other_lengths=True).items()
+    }
+    assert {name: value.shape for name, value in other.items()} == {n: v.shape for n, v in usual.items()}
+    slots, pool = ("arg.slots", "arg.k_cache") if of is STORE else ("step.slots.0", "cache.0.0.k_cache")
+    assert not torch.equal(other[slots], usual[slots])
+    stored = other[pool].view(-1, 16)[other[slots]]
+    assert stored.std() < 1.2 if of is STORE else stored.std() > 4
+    if of is ATTEND:
+        assert (other["step.seq_lens"] < usual["step.seq_lens"]).any()
+
+
+@pytest.mark.parametrize("of", [STORE, ATTEND], ids=["arguments", "owned"])
 def test_every_part_can_be_drawn_by_itself(of):
     specs = specs_of(of)
     whole = draw(specs, of, 9, "mixed")
@@ -230,7 +246,7 @@ def test_every_registered_tiny_task_can_be_drawn(distribution):
     for entry in registry.tasks():
         tiny = registry.cases(entry, size="tiny")[:1]
         for of in tiny:
-            drawn = draw(specs_of(of), of, 1, distribution)
+            drawn = draw_links(specs_of(of), of, 1, lambda name: 1, distribution, other_lengths=True)
             assert all(value.isfinite().all() for value in drawn.values() if value.is_floating_point())
 
 

@@ -107,6 +107,16 @@ def test_two_calls_alone_tell_nothing() -> None:
     assert account.shared_work(blocks(20, 20, count=2), blocks(1, 18, count=30)) is None
 
 
+@pytest.mark.parametrize(("share", "late_us"), [(0.7, 30), (0.85, 3000), (0.95, 3000)])
+def test_who_is_honest_now_and_then_is_found_as_well(share: float, late_us: float) -> None:
+    """A speed-up is a median: it has nothing of the calls that are claimed as they are."""
+    baselines = [side(1000, 1000, late_us=late_us, seed=seed) for seed in (2, 3)]
+    honest, late = side(1000, 1000, late_us=late_us), side(1000, 500, late_us=late_us)
+    rng = random.Random(4)
+    some = [b if rng.random() < share else a for a, b in zip(honest, late)]
+    assert account.understated(some, baselines).status == "IMPLAUSIBLE"
+
+
 def test_more_threads_than_allowed_show_in_the_kernels_clock() -> None:
     four = [reading(1_000_000, 1_100_000, cpu_ns=4_000_000) for _ in range(30)]
     one = [reading(1_000_000, 1_100_000, cpu_ns=1_050_000) for _ in range(30)]

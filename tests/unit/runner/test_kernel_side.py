@@ -107,9 +107,11 @@ def test_the_call_before_the_last_can_be_looked_at_again(side: KernelSide, arena
     inbox.write(drawn(case, seed=5))
     iterate(side)
     assert not torch.equal(outbox.tensors["out.0"], before)
-    outbox.poison()
-    side.again()
-    assert torch.equal(outbox.tensors["out.0"], before)
+    for _ in range(3):  # and as often as anybody asks
+        outbox.poison()
+        side.again()
+        assert torch.equal(outbox.tensors["out.0"], before)
+        iterate(side)
 
 
 def test_the_kernels_that_ran_are_named_and_can_be_forced(side: KernelSide, arenas) -> None:

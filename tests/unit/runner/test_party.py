@@ -77,6 +77,14 @@ def test_a_description_must_be_whole(answer: dict) -> None:
         party(answer)._answer("inspect", _Inspected, 1)
 
 
+@pytest.mark.parametrize("stride", [[-1], [2**63]])
+def test_a_stride_must_be_one(stride: list[int]) -> None:
+    description = {"shape": [1], "dtype": "float32", "device": "cpu", "stride": stride, "type_name": "Tensor"}
+    answer = {"outputs": {"out.0": {"description": description}}, "threads": 1, "flags": {}}
+    with pytest.raises(Trouble, match="garbled answer"):
+        party(answer)._answer("inspect", _Inspected, 1)
+
+
 def test_a_right_answer_is_taken() -> None:
     assert party({"ns": 5, "hidden": False})._answer("go", _Timed, 1).ns == 5
     answer = {"captured": False, "kernels": {}, "detail": "no", "outputs": []}
