@@ -13,6 +13,7 @@ import torch
 
 from fastkernels import registry
 from fastkernels.records import EvalReport
+from fastkernels.score import calibrate
 from tests.contract.test_checkpoints import checkpoint, write
 
 ROOT = Path(__file__).parents[2]
@@ -234,9 +235,19 @@ def test_one_workload_that_is_guessed_makes_all_invalid(tmp_path):
     done, report = evaluate(tmp_path, *QUICK, "--candidates", str(CANDIDATES / "guesses_alone"))
     assert done.returncode == 1, done.stderr
     (model,) = report["models"]
-    assert model["correctness"] > 0.9
+    assert calibrate.correctness(model["d"], model["ruin_point"], model["noise_floor"]) > 0.9
     assert not model["valid"]
     assert any("single-request: its answers in a timed round are wrong" in note for note in model["notes"])
+
+
+def test_answers_that_are_cut_short_cost_more_than_they_win(tmp_path):
+    """A quarter of each is filler: too little for its workload to be wrong."""
+    done, report = evaluate(tmp_path, *QUICK, "--candidates", str(CANDIDATES / "lazy_tail"))
+    assert done.returncode == 1, done.stderr
+    (model,) = report["models"]
+    assert calibrate.correctness(model["d"], model["ruin_point"], model["noise_floor"]) > 0.9
+    assert model["correctness"] < 0.6
+    assert not model["valid"]
 
 
 def test_a_candidate_that_sets_the_whole_process_is_invalid(tmp_path):

@@ -5,8 +5,10 @@
                     [0.001, 0.5]
     f               ruin point: half the median d of unrelated outputs
     c_j             clip((f - d_j) / (f - g), 0, 1)
-    C               mean_j c_j;   valid = ran, C >= 0.9, a candidate was reached, and in every workload the
-                    mean c of the answers of a timed round is at least 0.5: few answers are a small part of C
+    c_w             mean c of the answers of a timed round of workload w
+    C               min(mean_j c_j, mean_w c_w): answers that are cut short cost more than the time they save
+    valid           ran, C >= 0.9, a candidate was reached, and c_w >= 0.5 in every workload: one of them is a
+                    small part of C
     T, L            geomean of throughput ratios, of latency ratios
     s               T^lambda L^(1 - lambda)
 
@@ -196,6 +198,12 @@ def correctness(d: Sequence[float], f: float, g: float) -> float:
     return float(np.mean(np.clip((f - np.array([_finite(x) for x in d])) / (f - g), 0, 1)))
 
 
+def timed_correctness(workloads: Sequence[WorkloadResult], f: float, g: float) -> float:
+    """mean_w c_w; 1 where no workload's answers were looked at."""
+    found = [correctness(w.audited_d, f, g) for w in workloads if w.audited_d]
+    return float(np.mean(found)) if found else 1.0
+
+
 def _finite(d: float) -> float:
     return d if math.isfinite(d) else 1.0
 
@@ -259,7 +267,7 @@ def model_result(
     """A model that ran. `f` replaces the measured ruin point (0.5 reproduces the public leaderboard)."""
     notes = list(notes)
     g, ruin = noise_floor(noise_d), ruin_point(ruin_d) if f is None else f
-    credit = correctness(d, ruin, g)
+    credit = min(correctness(d, ruin, g), timed_correctness(workloads, ruin, g))
     if ruin <= g:
         notes.append(f"noise cannot be told from ruin: noise floor {g:.3g}, ruin point {ruin:.3g}")
     counts = self_test or reached(swap)

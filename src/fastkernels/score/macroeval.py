@@ -191,7 +191,8 @@ class _Draws:
         reached = self_test or calibrate.reached(model.swap)
         self._may_be_valid = model.failure is None and reached and not guessed
         credit_J = [calibrate.correctness([d], model.ruin_point, model.noise_floor) for d in model.d] or [0.0]
-        self._correctness = _resampled(np.array(credit_J), generator, resamples).mean(axis=1)
+        timed = calibrate.timed_correctness(model.workloads, model.ruin_point, model.noise_floor)
+        self._correctness = _resampled(np.array(credit_J), generator, resamples).mean(axis=1).clip(max=timed)
         logs: dict[str, list[np.ndarray]] = {"throughput": [], "latency": []}
         for workload in model.workloads:
             rounds = calibrate.round_ratios(workload) if workload.baseline else np.array([workload.ratio])

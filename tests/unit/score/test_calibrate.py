@@ -23,6 +23,24 @@ def test_credit_is_clipped_at_both_ends():
     assert calibrate.correctness([0.0, 1.0], f=0.5, g=0.001) == 0.5
 
 
+def test_filler_in_timed_answers_costs_more_than_it_wins():
+    """A share of the tokens of every answer saves as much of the time, and no sample shows it."""
+
+    def worth(share: float) -> float:
+        workloads = [
+            made(1 / (1 - share)).model_copy(update={"audited_d": (share, share)})
+            for made in (throughput, latency)
+        ]
+        found = result(workloads=tuple(workloads), d=(0.0,) * 50)
+        return found.correctness * (found.speedup or 0.0)
+
+    assert worth(0.0) == 1
+    assert all(worth(percent / 100) < 1 for percent in range(1, 100))
+    cut = latency(1.3).model_copy(update={"audited_d": (0.25,)})
+    one_of_five = result(workloads=(*(throughput(1.0, name=str(i)) for i in range(4)), cut), d=(0.0,) * 50)
+    assert one_of_five.correctness == pytest.approx(0.5, abs=0.01), "nobody looked at the other four"
+
+
 @pytest.mark.parametrize("missing", [math.nan, math.inf])
 def test_missing_samples_are_unrelated(missing):
     assert calibrate.correctness([missing], f=0.5, g=0.001) == 0
