@@ -27,10 +27,8 @@ def test_filler_in_timed_answers_costs_more_than_it_wins():
     """A share of the tokens of every answer saves as much of the time, and no sample shows it."""
 
     def worth(share: float) -> float:
-        workloads = [
-            made(1 / (1 - share)).model_copy(update={"audited_d": (share, share)})
-            for made in (throughput, latency)
-        ]
+        cut = [made(1 / (1 - share)) for made in (throughput, latency)]
+        workloads = [workload.model_copy(update={"audited_d": (share, share)}) for workload in cut]
         found = result(workloads=tuple(workloads), d=(0.0,) * 50)
         return found.correctness * (found.speedup or 0.0)
 
