@@ -15,6 +15,7 @@ from fastkernels.runner.model import ModelTrial, amdahl
 from fastkernels.runner.replies import MOST_CHARACTERS, Proof
 from fastkernels.runner.sides import SideFailure
 from fastkernels.runner.token_answers import TokenAnswers
+from fastkernels.score import calibrate
 from tests.unit.runner.fake_sides import FakeSides
 
 VOCABULARY = 50
@@ -182,7 +183,7 @@ def test_being_wrong_in_one_workload_is_invalid_however_few_answers_it_has(monke
     sides = TokenSides(seconds=0.2)
     sides.sides["candidate"].lies_alone = 1
     result = run(sides, monkeypatch)
-    assert result.correctness > 0.9
+    assert calibrate.correctness(result.d, result.ruin_point, result.noise_floor) > 0.9
     assert not result.valid
     assert any("one: its answers in a timed round are wrong" in note for note in result.notes)
 
