@@ -1,7 +1,7 @@
 """What programs share that hold our engine against another: each side in a process, whole runs timed.
 
-found = each_side(__file__, {"vllm": flags}, out)    one after the other: each has all memory
-finish(result_file, found)                           what a side's process does last, and may do before
+found = each_side(__file__, {"vllm": flags}, out, packages, cut_off)   in turn: each has all memory
+finish(result_file, found)              what a side's process does last, and may do before
 write(report, out, found)
 """
 

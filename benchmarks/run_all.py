@@ -3,7 +3,7 @@ jobs and, of a job, longest first.
 
     python benchmarks/run_all.py OUT                          everything below, on all GPUs that are visible
     python benchmarks/run_all.py OUT --jobs self_test_llama   some of it
-    python benchmarks/run_all.py OUT --resume --within 1500    what OUT has not yet, as much as ends by then
+    python benchmarks/run_all.py OUT --resume --within 1500   what OUT has not yet, as much as ends by then
     python benchmarks/run_all.py OUT --list
 
 A part writes OUT/<its name>.json and .log. A long question is cut into parts of other cases or workloads;

@@ -123,5 +123,4 @@ class Gate:
         return Ruling(Verdict.passed(), 0.0) if verdict is None else Ruling(verdict, math.inf)
 
     def _strip(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        named = rules.without_null_block(outputs, [*self.subject.caches, *self.subject.states])
-        return rules.by_token(named, self.subject.caches)
+        return rules.as_judged(outputs, self.subject.caches, self.subject.states)

@@ -173,7 +173,7 @@ def require_rows_fit(limits: Limits, num_groups: int, device: torch.device) -> N
     """Refuse, with numbers, more rows than the memory holds tokens and block tables of."""
     blocks = -(-limits.max_len // limits.block_size)
     needed = 4 * (limits.max_rows + 1) * (limits.max_len + num_groups * blocks)  # int32, and a null row
-    available = _with_freed(available_bytes(device), device)
+    available = _with_freed_bytes(device)
     if available is not None and needed > available:
         raise MachineError(
             f"max_num_seqs={limits.max_rows}: tokens and tables of as many rows of {limits.max_len} tokens "
@@ -182,8 +182,9 @@ def require_rows_fit(limits: Limits, num_groups: int, device: torch.device) -> N
         )
 
 
-def _with_freed(available: int | None, device: torch.device) -> int | None:
-    """With what PyTorch keeps of freed tensors: it is there for new ones."""
+def _with_freed_bytes(device: torch.device) -> int | None:
+    """`available_bytes` with what PyTorch keeps of freed tensors: it is there for new ones."""
+    available = available_bytes(device)
     if available is None or device.type != "cuda":
         return available
     return available + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -191,7 +192,7 @@ def _with_freed(available: int | None, device: torch.device) -> int | None:
 
 def require_blocks_fit(asked: int, sizes: list[int], device: torch.device) -> None:
     """Refuse, with numbers, more blocks than the memory holds: an allocator only says that it failed."""
-    needed, available = asked * sum(sizes), _with_freed(available_bytes(device), device)
+    needed, available = asked * sum(sizes), _with_freed_bytes(device)
     if available is not None and needed > available:
         raise MachineError(
             f"num_kv_cache_blocks={asked}: they take {needed / GIB:.1f} GiB and {available / GIB:.1f} GiB "

@@ -91,6 +91,13 @@ def by_token(outputs: Mapping[str, Tensor], caches: Sequence[str], dim: int = 0)
     }
 
 
+def as_judged(
+    outputs: Mapping[str, Tensor], caches: Sequence[str], states: Sequence[str], dim: int = 0
+) -> dict[str, Tensor]:
+    """`outputs` without what nobody reads, and with paged caches by tokens. `dim`: the one of the blocks."""
+    return by_token(without_null_block(outputs, [*caches, *states], dim), caches, dim)
+
+
 def _nan(x: Tensor) -> Tensor:
     return x.isnan() if x.is_floating_point() else torch.zeros_like(x, dtype=torch.bool)
 

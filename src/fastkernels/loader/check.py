@@ -40,9 +40,10 @@ def check(path: Path) -> list[Finding]:
 
     UsageError for a file that is no Python."""
     path = Path(path)
-    if os.path.isfile(path) and path.suffix != ".py":
-        raise UsageError(f"{path}: no Python file. Give a task file, like L1/rms_norm.py, or its candidate")
     if os.path.isfile(path):
+        if path.suffix != ".py":
+            problem = "no Python file. Give a task file, like L1/rms_norm.py, or its candidate"
+            raise UsageError(f"{path}: {problem}")
         found = list(_check_file(path.resolve(), _tree_of(path.resolve())))
     else:
         trees = [layer for group in candidates.discover([path]) for layer in group.layers]

@@ -222,9 +222,7 @@ class Referee:
         return self._strip({name: value[link] for name, value in reading.outputs.items()})
 
     def _strip(self, outputs: Mapping[str, Tensor], links: bool = False) -> dict[str, Tensor]:
-        dim = 1 if links else 0
-        named = rules.without_null_block(outputs, [*self._caches, *self._states], dim)
-        return rules.by_token(named, self._caches, dim)
+        return rules.as_judged(outputs, self._caches, self._states, dim=1 if links else 0)
 
     def _remember(self, comparison: Comparison) -> None:
         if comparison.error_ratio is not None and (
