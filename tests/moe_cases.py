@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tests.pointwise_cases import randn
+from fastkernels import kernels
+from tests.pointwise_cases import randn, to_device
 
 
 @dataclass(frozen=True)
@@ -100,3 +101,19 @@ def grouped_answer(shape: Shape, x_RK: Tensor, weight_ENK: Tensor, weights_S: Te
         if weights_S is not None:
             y_SN[slot] *= weights_S[slot].double()
     return y_SN
+
+
+def shuffled_and_straight(impl: str, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:
+    """[97, 2, N] of tokens in another order, and of the same tokens, then put into that order."""
+    shape = Shape(97, 8, 2, 33, 72)
+    (x, weight, *_), ids_TK = to_device(grouped_arguments(shape, dtype, True, False), device), ids_of(shape)
+    shuffle = torch.randperm(97, generator=torch.Generator().manual_seed(5))
+
+    def product(order: Tensor) -> Tensor:
+        ids = ids_TK[order].to(device)
+        y = kernels.grouped_linear(
+            x[order.to(device)], weight, *kernels.moe_align(ids, 8, impl=impl), impl=impl
+        )
+        return y.view(97, 2, -1).cpu()
+
+    return product(shuffle), product(torch.arange(97))[shuffle]

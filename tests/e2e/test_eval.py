@@ -218,6 +218,14 @@ def test_tokens_that_are_made_when_they_are_asked_for_are_no_win(tmp_path):
     assert model["workloads"][0]["latency_ratio"] < 2, "it would be hundreds"
 
 
+def test_features_that_are_made_when_they_are_asked_for_are_a_failure(tmp_path):
+    done, report = evaluate(tmp_path, *IMAGES, "--candidates", str(CANDIDATES / "late_features"))
+    assert done.returncode == 1, done.stderr
+    (model,) = report["models"]
+    assert not model["valid"]
+    assert "TAMPERED(late-answer): answer " in model["failure"]["message"]
+
+
 @pytest.mark.parametrize("name", ["garbled_tokens", "nan"])
 def test_answers_that_are_none_are_the_candidates_failure(name, tmp_path):
     """Tokens outside the vocabulary, along which no baseline can be forced; logits that are NaN."""

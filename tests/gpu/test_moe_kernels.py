@@ -5,7 +5,16 @@ import torch
 
 from fastkernels import LLM, SamplingParams, kernels
 from fastkernels.kernels import registered
-from tests.moe_cases import SHAPES, Shape, aligned, chosen, grouped_answer, grouped_arguments, ids_of
+from tests.moe_cases import (
+    SHAPES,
+    Shape,
+    aligned,
+    chosen,
+    grouped_answer,
+    grouped_arguments,
+    ids_of,
+    shuffled_and_straight,
+)  # fmt: skip
 from tests.pointwise_cases import poisoned, randn, to_device, worst_row_error
 
 pytestmark = [
@@ -73,6 +82,12 @@ def test_grouped_linear(shape, is_shared, is_weighted, impl, dtype, monkeypatch)
         y_SN = kernels.grouped_linear(*on_gpu, impl=impl)
     error = worst_row_error(y_SN, grouped_answer(shape, args[0], args[1], args[4]))
     assert error <= {torch.float32: 8}.get(dtype, 1.5) * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_shuffled_tokens_give_shuffled_rows_bit_for_bit(dtype):
+    shuffled, straight = shuffled_and_straight("triton", dtype, "cuda")
+    assert torch.equal(shuffled, straight)
 
 
 @pytest.mark.parametrize("impl", ["triton", "torch"])

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,10 +50,12 @@ class Detector(ImageModel):
         found = self.run(images, errors)
         return [one if isinstance(one, RequestError) else Detections(*one) for one in found]
 
-    def listed(self, answer: Sequence[Tensor]) -> list[list[float]]:
-        """Rows (left, top, right, bottom, score, label) of the places that are taken."""
-        boxes, scores, labels = (part.tolist() for part in answer)
-        return [[*box, score, label] for box, score, label in zip(boxes, scores, labels) if label >= 0]
+    def fetched(self, answers: Sequence[Sequence[Tensor]]) -> list[np.ndarray]:
+        """Of each image on the host, float32 [N, 6]: left, top, right, bottom, score and label of the places
+        that are taken."""
+        boxes_BK4, scores_BK, labels_BK = (torch.stack(list(part)) for part in zip(*answers))
+        rows_BK6 = torch.cat((boxes_BK4, scores_BK[..., None], labels_BK[..., None]), dim=-1).float()
+        return [rows_K6[rows_K6[:, 5] >= 0] for rows_K6 in rows_BK6.cpu().numpy()]
 
     def _batching(self) -> Batching:
         return Pixels(self.model.multiple, self.model.num_channels, self.dtype, self.device)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,9 +41,9 @@ class Encoder(ImageModel):
             return torch.empty(0, self.model.num_features, dtype=self.dtype, device=self.device)
         return torch.stack(features)
 
-    def listed(self, answer: Tensor) -> list[float]:
-        """A feature as JSON values."""
-        return answer.float().tolist()
+    def fetched(self, answers: Sequence[Tensor]) -> list[np.ndarray]:
+        """Features on the host, float32 [D] each."""
+        return list(torch.stack(list(answers)).float().cpu().numpy())
 
     def _batching(self) -> Batching:
         return Packed(self.model.patch_size, self.model.num_channels, self.dtype, self.device)

@@ -1,11 +1,13 @@
 """Models that answer a prompt with an image: batches one after another, compared by centred cosine.
 
-An image's seed gives its noise and its prompt; the seeds reach a side just before the clock starts. Latents
-are what is timed; the images that are compared are decoded by their side after the clock has stopped.
+An image's seed gives its noise and its prompt; the seeds reach a side with the word to generate. Latents are
+what is timed, and a digest of each comes back while the clock runs (image_batches.py). What is compared are
+images: those of timed runs are decoded by the baseline, those of the samples by their own side.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Sequence
 from itertools import cycle, islice
@@ -13,13 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from fastkernels.records import Failure
 from fastkernels.registry.schema import GenerationSamples, GenerationWorkload
 from fastkernels.runner import image_batches
 from fastkernels.runner.answers import Comparison
-from fastkernels.runner.arrays import unpacked
-from fastkernels.runner.replies import Image, read
-from fastkernels.runner.sides import SideFailure, SideHandle, Sides
+from fastkernels.runner.sides import SideHandle, Sides
 from fastkernels.score import calibrate
 
 NOISE_POINTWISE = (
@@ -32,7 +31,8 @@ WARM_UP_BATCHES = 2  # the second captures the graphs that the timed ones replay
 SIDE_BATCH = 8  # images of one launch where a workload does not say
 SEED_BITS = 53  # integers that JSON carries whole
 Wanted = dict[str, Any]  # an image's seed, height, width, prompt_len and steps
-Pixels = np.ndarray  # [pixels, 3]; of a model without a decoder latents [tokens, channels]
+Latents = np.ndarray  # [tokens, channels]
+Pixels = np.ndarray  # [pixels, 3]; of a model without a decoder latents
 
 
 class GenerationAnswers:
@@ -56,19 +56,25 @@ class GenerationAnswers:
 
     def timed(
         self, side: SideHandle, inputs: list[Wanted], workload: GenerationWorkload
-    ) -> tuple[float, dict[int, Pixels]]:
-        """A few images, chosen after the run."""
-        seconds = self._run(side, inputs, workload.batch)
+    ) -> tuple[float, dict[int, Latents]]:
+        """The latents of a few images, chosen after the run."""
+        seconds, digests = self._run(side, inputs, workload.batch)
         chosen = image_batches.chosen(self._rng, len(inputs), AUDITED_IMAGES)
-        return seconds, {i: _pixels(side, i) for i in chosen}
+        return seconds, dict(zip(chosen, image_batches.answers(side, digests, chosen), strict=True))
 
     def amount(self, workload: GenerationWorkload) -> float:
         return image_batches.amount(workload)
 
-    def audit(self, baseline: SideHandle, inputs: list[Wanted], answers: dict[int, Pixels]) -> list[float]:
+    def audit(self, baseline: SideHandle, inputs: list[Wanted], answers: dict[int, Latents]) -> list[float]:
         """The baseline generates images of the timed run again, in other company."""
-        expected = self._all(baseline, [inputs[i] for i in answers])
-        return list(map(calibrate.image_discrepancy, expected, answers.values()))
+        images = [inputs[i] for i in answers]
+        expected = self._latents(baseline, images)
+        return [
+            calibrate.image_discrepancy(_decoded(baseline, theirs, image), _decoded(baseline, ours, image))
+            if ours.shape == theirs.shape
+            else 1.0
+            for theirs, ours, image in zip(expected, answers.values(), images, strict=True)
+        ]
 
     def proof(self) -> dict[str, Any]:
         """One image of each size: a pass through every module, at all shapes of the samples."""
@@ -92,12 +98,17 @@ class GenerationAnswers:
         return list(map(calibrate.image_discrepancy, self._expected, self._all(side, self._sampled)))
 
     def _all(self, side: SideHandle, images: list[Wanted]) -> list[Pixels]:
-        self._run(side, images, SIDE_BATCH)
-        return [_pixels(side, i) for i in range(len(images))]
+        latents = self._latents(side, images)
+        return [_decoded(side, one, image) for one, image in zip(latents, images, strict=True)]
 
-    def _run(self, side: SideHandle, images: list[Wanted], batch: int) -> float:
-        """Seconds from the word to generate to the word that all latents are there."""
-        return image_batches.run(side, "generate", "images", images, batch)
+    def _latents(self, side: SideHandle, images: list[Wanted]) -> list[Latents]:
+        _, digests = self._run(side, images, SIDE_BATCH)
+        return image_batches.answers(side, digests, range(len(images)))
+
+    def _run(self, side: SideHandle, images: list[Wanted], batch: int) -> tuple[float, list[str]]:
+        return image_batches.run(
+            side, "generate", images, batch, lambda part: contextlib.nullcontext({"images": part})
+        )
 
     def _of_workload(self, workload: GenerationWorkload, count: int) -> list[Wanted]:
         return self._images(count, [workload.resolution], workload.prompt_len, workload.steps)
@@ -122,10 +133,7 @@ class GenerationAnswers:
         ]
 
 
-def _pixels(side: SideHandle, index: int) -> Pixels:
-    """Of one image of the last run: all of them would be one long message."""
-    answer = read(side, Image, "outputs", index=index).image
-    try:
-        return unpacked(answer)
-    except ValueError as error:
-        raise SideFailure(side.side, Failure(message=f"image {index}: {error}")) from error
+def _decoded(side: SideHandle, latents: Latents, image: Wanted) -> Pixels:
+    """One at a time: all of them would be one long message."""
+    size = {"height": image["height"], "width": image["width"]}
+    return image_batches.arrays(side, "decoded", 1, latents=latents, **size)[0]

@@ -1,5 +1,5 @@
-"""One side of a trial of a text-to-image model. `generate` ends with latents and only says how many there
-are: the judge times it with its own clock and asks afterwards for the images that it wants to see."""
+"""One side of a trial of a text-to-image model. `generate` ends with latents and says a digest of each: the
+judge times it with its own clock and asks afterwards for those that it wants to see."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from fastkernels.engine.image_pipeline import ImagePipeline, ImageRequest
-from fastkernels.runner.arrays import packed
+from fastkernels.runner.arrays import digest, packed
 from fastkernels.runner.model_side import ModelSide
 
 
@@ -21,40 +21,37 @@ class GenerationSide(ModelSide):
         self.pipeline = ImagePipeline(model, overlay=self.overlay, **engine)
         self.model: Any = self.pipeline.model
         self.device = self.pipeline.device
-        self._requests: list[ImageRequest] = []
-        self._latents: list[Tensor] = []
+        self._latents: list[np.ndarray] = []
 
-    def load(self, images: list[dict[str, Any]]) -> dict[str, Any]:
-        """Take images for the next `generate`: seed, height, width, prompt_len and steps of each."""
-        self._requests, self._latents = [self._request(**image) for image in images], []
-        return {}
+    def generate(self, start: int, images: list[dict[str, Any]]) -> dict[str, Any]:
+        """A batch of images by seed, height, width, prompt_len and steps, the first of which is number
+        `start` of a run. Their latents are fetched and stay here until `outputs`."""
+        del self._latents[start:]
+        latents = self.pipeline.generate([self._request(**image) for image in images])
+        fetched = [latents_LC.float().cpu().numpy() for latents_LC in latents]
+        self._latents += fetched
+        return {"digests": [digest(latents) for latents in fetched]}
 
-    def generate(self, batch: int) -> dict[str, Any]:
-        """Batches one after another, each waited for; their latents stay here until `outputs`."""
-        self._latents = []
-        for start in range(0, len(self._requests), batch):
-            self._latents += self.pipeline.generate(self._requests[start : start + batch])
-            self.synchronise()
-        return {"images": len(self._latents)}
+    def outputs(self, chosen: list[int]) -> dict[str, Any]:
+        """Latents [tokens, channels]."""
+        return {"arrays": [packed(self._latents[i]) for i in chosen]}
 
-    def outputs(self, index: int) -> dict[str, Any]:
-        """One image as [pixels, 3]; where the model has no decoder its latents [tokens, channels]."""
-        latents_LC, request = self._latents[index], self._requests[index]
+    def decoded(self, latents: np.ndarray, height: int, width: int) -> dict[str, Any]:
+        """The image of latents as [pixels, 3]; where the model has no decoder the latents themselves."""
         if self.model.vae is None:
-            values = latents_LC.float()
-        else:
-            values = self.pipeline.decode(latents_LC, request.height, request.width).flatten(1).T
-        return {"image": packed(values.cpu().numpy())}
+            return {"arrays": [packed(latents)]}
+        latents_LC = torch.tensor(latents, dtype=self.pipeline.dtype, device=self.device)
+        pixels_P3 = self.pipeline.decode(latents_LC, height, width).flatten(1).T
+        return {"arrays": [packed(pixels_P3.cpu().numpy())]}
 
     def eager(self) -> AbstractContextManager[None]:
         return self.pipeline.eager()
 
     def run_once(self, images: list[dict[str, Any]]) -> None:
         """To the images: modules of the decoder are reached too."""
-        self.load(images)
-        self.generate(len(images))
-        for index in range(len(images)):
-            self.outputs(index)
+        self.generate(0, images)
+        for image, latents in zip(images, self._latents):
+            self.decoded(latents, image["height"], image["width"])
 
     def engine_stats(self) -> dict[str, Any]:
         return self.pipeline.stats()

@@ -1,7 +1,7 @@
 """Models that answer an image, with a feature or with detections: batches one after another.
 
-Images reach a side just before the clock starts, as the inputs of an iteration do in tier 1: pixels of a
-thousand photographs take longer to cross to a process than to encode.
+Images reach a side with the word to answer them (handed.py), and a digest of every answer comes back while
+the clock runs (image_batches.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import numpy as np
 from fastkernels.registry.schema import ImageSamples, ImageWorkload
 from fastkernels.runner import image_batches
 from fastkernels.runner.answers import Comparison
-from fastkernels.runner.replies import Detections, Features, garbled, read
+from fastkernels.runner.handed import handed
+from fastkernels.runner.replies import garbled
 from fastkernels.runner.sides import SideHandle, Sides
 from fastkernels.score import calibrate
 
@@ -31,22 +32,22 @@ Images = list[np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What differs between kinds of answer. reply: its form; discrepancies(expected, found): of each image;
-    noise: kernels that compute otherwise in a noise run, one group a run."""
+    """What differs between kinds of answer. dims: of the array that one is; discrepancies(expected, found):
+    of each image; noise: kernels that compute otherwise in a noise run, one group a run."""
 
-    reply: type[Features | Detections]
+    dims: int
     discrepancies: Callable[[list[Any], list[Any]], list[float]]
     noise: tuple[tuple[str, ...], ...]
 
 
 # PyTorch's own arithmetic in the pointwise kernels; in what multiplies matrices.
 EMBEDDING = Kind(
-    Features,
+    1,
     calibrate.embedding_discrepancies,
     (("layer_norm", "add_layer_norm", "activation", "resize_grid"), ("dense_attention",)),
 )
 DETECTIONS = Kind(
-    Detections,
+    2,
     calibrate.detection_discrepancies,
     (("bias_activation", "box_decode"), ("conv2d", "dense_attention")),
 )
@@ -73,17 +74,18 @@ class ImageAnswers:
     def timed(
         self, side: SideHandle, inputs: Images, workload: ImageWorkload
     ) -> tuple[float, dict[int, Any]]:
-        """Answers to a few images, chosen after the run: fetching all would take longer than the run."""
-        seconds = self._run(side, inputs, workload.batch)
+        """Answers to a few images, chosen after the run."""
+        seconds, digests = self._run(side, inputs, workload.batch)
         chosen = image_batches.chosen(self._rng, len(inputs), AUDITED_IMAGES)
-        return seconds, dict(zip(chosen, self._answers_to(side, chosen), strict=True))
+        return seconds, dict(zip(chosen, self._answers(side, digests, chosen), strict=True))
 
     def amount(self, workload: ImageWorkload) -> float:
         return image_batches.amount(workload)
 
     def audit(self, baseline: SideHandle, inputs: Images, answers: dict[int, Any]) -> list[float]:
         """The baseline answers images of the timed run again, in other company."""
-        return self._compared(baseline, [inputs[i] for i in answers], list(answers.values()))
+        expected = self._all(baseline, [inputs[i] for i in answers])
+        return self._kind.discrepancies(expected, list(answers.values()))
 
     def proof(self) -> dict[str, Any]:
         return {"images": self._images(PROOF_IMAGES, self._samples.resolutions)}
@@ -91,9 +93,9 @@ class ImageAnswers:
     def compare(self, sides: Sides, report: Callable[[str], None]) -> Comparison:
         self._sampled = self._images(self._samples.images, self._samples.resolutions)
         report("answers, baseline")
-        self._expected = self._all(sides.use("baseline"))
+        self._expected = self._all(sides.use("baseline"), self._sampled)
         report("answers, candidate")
-        found = self._all(sides.use("candidate"))
+        found = self._all(sides.use("candidate"), self._sampled)
         # Shifted by one, every image is held against the answer to another one.
         unrelated = [*self._expected[1:], self._expected[0]]
         return Comparison(
@@ -102,24 +104,19 @@ class ImageAnswers:
         )
 
     def again(self, side: SideHandle) -> list[float]:
-        return self._kind.discrepancies(self._expected, self._all(side))
+        return self._kind.discrepancies(self._expected, self._all(side, self._sampled))
 
-    def _compared(self, baseline: SideHandle, images: Images, found: list[Any]) -> list[float]:
-        self._run(baseline, images, SIDE_BATCH)
-        return self._kind.discrepancies(self._answers_to(baseline, range(len(images))), found)
+    def _all(self, side: SideHandle, images: Images) -> list[np.ndarray]:
+        _, digests = self._run(side, images, SIDE_BATCH)
+        return self._answers(side, digests, range(len(images)))
 
-    def _all(self, side: SideHandle) -> list[Any]:
-        self._run(side, self._sampled, SIDE_BATCH)
-        return self._answers_to(side, range(len(self._sampled)))
+    def _run(self, side: SideHandle, images: Images, batch: int) -> tuple[float, list[str]]:
+        return image_batches.run(side, "answer", images, batch, handed)
 
-    def _run(self, side: SideHandle, images: Images, batch: int) -> float:
-        """Seconds from the word to answer to the word that all answers are there."""
-        return image_batches.run(side, "answer", "answers", images, batch)
-
-    def _answers_to(self, side: SideHandle, chosen: Sequence[int]) -> list[Any]:
-        found = read(side, self._kind.reply, "outputs", chosen=list(chosen)).answers
-        if len(found) != len(chosen):
-            raise garbled(side, "outputs", f"{len(found)} answers to {len(chosen)} images")
+    def _answers(self, side: SideHandle, digests: list[str], chosen: Sequence[int]) -> list[np.ndarray]:
+        found = image_batches.answers(side, digests, chosen)
+        if any(answer.ndim != self._kind.dims for answer in found):
+            raise garbled(side, "outputs", f"answers are not of {self._kind.dims} dimensions")
         return found
 
     def _images(self, count: int, resolutions: Sequence[tuple[int, int]]) -> Images:

@@ -1,30 +1,70 @@
-"""Images that cross to a side and are answered there in batches: what trials with images do alike.
+"""Images that are answered or made in batches: what trials with images do alike.
 
-`count_of`: the key under which the side's answer says how many it has.
+A batch reaches a side with the word to begin, when the one before is answered: whoever had them all could
+answer them together, and a batch of one would be an image of a large batch. The judge's clock runs until the
+side has said a digest of every answer of a batch. Which of them it wants to see it says when the run is over:
+fetching all would take longer than some runs, and what is not there yet has no digest.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
+
+import numpy as np
 
 from fastkernels.records import Failure
 from fastkernels.registry.schema import GenerationWorkload, ImageWorkload
+from fastkernels.runner.arrays import digest, unpacked
+from fastkernels.runner.replies import Arrays, Digests, garbled, parsed, read
 from fastkernels.runner.sides import SideFailure, SideHandle
 
 
-def run(side: SideHandle, do: str, count_of: str, images: Sequence[Any], batch: int) -> float:
-    """Seconds from the word to begin to the word that all is there."""
-    side.call("load", images=images)
-    begin = time.perf_counter()
-    answer = side.call(do, batch=batch)
-    seconds = time.perf_counter() - begin
-    if (count := answer.get(count_of)) != len(images):
-        problem = f"asked for {len(images)} {count_of}, got {count}"
-        raise SideFailure(side.side, Failure(message=problem))
-    return seconds
+def run(
+    side: SideHandle,
+    do: str,
+    inputs: Sequence[Any],
+    batch: int,
+    given: Callable[[Sequence[Any]], AbstractContextManager[dict[str, Any]]],
+) -> tuple[float, list[str]]:
+    """Seconds of all batches together, and the digests. given: arguments that hand a batch over."""
+    seconds, digests = 0.0, []
+    for start in range(0, len(inputs), batch):
+        part = inputs[start : start + batch]
+        with given(part) as arguments:
+            begin = time.perf_counter()
+            said = side.call(do, start=start, **arguments)
+            seconds += time.perf_counter() - begin
+        found = parsed(side, Digests, do, said).digests
+        if len(found) != len(part):
+            message = f"asked for {len(part)} answers to '{do}', got {len(found)}"
+            raise SideFailure(side.side, Failure(message=message))
+        digests += found
+    return seconds, digests
+
+
+def answers(side: SideHandle, digests: Sequence[str], chosen: Sequence[int]) -> list[np.ndarray]:
+    """Those answers of the last run, float32. SideFailure where one is not what its digest is of."""
+    found = arrays(side, "outputs", len(chosen), chosen=list(chosen))
+    for index, answer in zip(chosen, found, strict=True):
+        if digest(answer) != digests[index]:
+            message = f"TAMPERED(late-answer): answer {index} was another one when the clock stopped"
+            raise SideFailure(side.side, Failure(message=message))
+    return found
+
+
+def arrays(side: SideHandle, do: str, count: int, **arguments: Any) -> list[np.ndarray]:
+    """`count` arrays that a side is asked for."""
+    found = read(side, Arrays, do, **arguments).arrays
+    if len(found) != count:
+        raise garbled(side, do, f"{len(found)} arrays, not {count}")
+    try:
+        return [unpacked(array) for array in found]
+    except ValueError as error:
+        raise garbled(side, do, str(error)) from error
 
 
 def chosen(rng: random.Random, count: int, most: int) -> list[int]:

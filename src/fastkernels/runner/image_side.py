@@ -1,5 +1,5 @@
-"""One side of a trial of a model that answers images. `answer` only says how many answers there are: the
-judge times it with its own clock and asks afterwards for those that it wants to see."""
+"""One side of a trial of a model that answers images. `answer` says a digest of every answer: the judge times
+it with its own clock and asks afterwards for those that it wants to see."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fastkernels.engine.detector import Detector
 from fastkernels.engine.encoder import Encoder
+from fastkernels.runner.arrays import digest, packed
+from fastkernels.runner.handed import Form, taken
 from fastkernels.runner.model_side import ModelSide
 
 FACES: dict[str, type[Encoder | Detector]] = {face.answer: face for face in (Encoder, Detector)}
@@ -26,31 +27,27 @@ class ImageSide(ModelSide):
         super().__init__(layers, noise)
         self.face = FACES[kind](model, overlay=self.overlay, **engine)
         self.model, self.device = self.face.model, self.face.device
-        self._images: list[Tensor] = []
-        self._answers: list[Any] = []
+        self._answers: list[np.ndarray] = []
 
-    def load(self, images: list[np.ndarray]) -> dict[str, Any]:
-        """Take images uint8 [H, W, C] for the next `answer`."""
-        self._images, self._answers = [torch.from_numpy(image) for image in images], []
-        return {}
-
-    def answer(self, batch: int) -> dict[str, Any]:
-        """Batches one after another, each waited for; the answers stay here until `outputs`."""
-        self._answers = []
-        for start in range(0, len(self._images), batch):
-            self._answers += self.face.run(self._images[start : start + batch])
-            self.synchronise()
-        return {"answers": len(self._answers)}
+    def answer(self, start: int, forms: Sequence[Form], descriptors: Sequence[int]) -> dict[str, Any]:
+        """A batch of images uint8 [H, W, C], the first of which is number `start` of a run. The answers are
+        fetched and stay here until `outputs`."""
+        del self._answers[start:]
+        return {"digests": [digest(answer) for answer in self._answer(taken(forms, descriptors))]}
 
     def outputs(self, chosen: list[int]) -> dict[str, Any]:
-        return {"answers": [self.face.listed(self._answers[i]) for i in chosen]}
+        return {"arrays": [packed(self._answers[i]) for i in chosen]}
 
     def eager(self) -> AbstractContextManager[None]:
         return self.face.eager()
 
     def run_once(self, images: list[np.ndarray]) -> None:
-        self.load(images)
-        self.answer(len(images))
+        self._answer(images)
 
     def engine_stats(self) -> dict[str, Any]:
         return self.face.stats()
+
+    def _answer(self, images: list[np.ndarray]) -> list[np.ndarray]:
+        found = self.face.fetched(self.face.run([torch.from_numpy(image) for image in images]))
+        self._answers += found
+        return found

@@ -51,16 +51,12 @@ class Forced(_Reply):
     top: list[list[dict[str, float]]]
 
 
-class Features(_Reply):
-    answers: list[list[float]]
+class Digests(_Reply):
+    digests: list[str]
 
 
-class Detections(_Reply):
-    answers: list[list[list[float]]]
-
-
-class Image(_Reply):
-    image: dict[str, Any]
+class Arrays(_Reply):
+    arrays: list[dict[str, Any]]
 
 
 Kind = TypeVar("Kind", bound=_Reply)

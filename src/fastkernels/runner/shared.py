@@ -175,7 +175,7 @@ def span_elements(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 
 def _in_memory(slots: dict[str, Slot], size: int, writable: bool) -> Arena:
-    descriptor = _memory_file(size)
+    descriptor = memory_file(size)
     mapped = mmap.mmap(descriptor, size)
     seals = _F_SEAL_SHRINK | _F_SEAL_GROW | (0 if writable else _F_SEAL_FUTURE_WRITE)
     with contextlib.suppress(OSError):  # a plain file of a system without memory files cannot be sealed
@@ -183,7 +183,7 @@ def _in_memory(slots: dict[str, Slot], size: int, writable: bool) -> Arena:
     return Arena(Ticket(size, slots, writable), torch.frombuffer(mapped, dtype=torch.uint8), (descriptor,))
 
 
-def _memory_file(size: int) -> int:
+def memory_file(size: int) -> int:
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("fastkernels", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     else:

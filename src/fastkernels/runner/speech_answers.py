@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from fastkernels.records import Size
 from fastkernels.registry.schema import SpeechSamples
-from fastkernels.runner.sides import SideHandle
-from fastkernels.runner.token_answers import Prompts, TokenAnswers
+from fastkernels.runner.handed import handed
+from fastkernels.runner.token_answers import TokenAnswers
 
 SAMPLING_RATE = 16000
 TONES = 6  # of a synthetic clip, which change once in each part of it
@@ -20,7 +22,7 @@ Clips = list[np.ndarray]
 
 
 class SpeechAnswers(TokenAnswers):
-    """Inputs are clips; they cross to a side before the clock starts. All have the same prompt."""
+    """Inputs are clips, which reach a side with the word to generate. All have the same prompt."""
 
     noise_kernels = ("layer_norm", "add_layer_norm", "activation")
 
@@ -41,9 +43,10 @@ class SpeechAnswers(TokenAnswers):
     def sampled(self) -> Clips:
         return self._clips(self._samples.requests, self._seconds)
 
-    def hand_over(self, side: SideHandle, inputs: Clips) -> Prompts:
-        side.call("load", clips=inputs)
-        return [self._prompt] * len(inputs)
+    @contextlib.contextmanager
+    def given(self, inputs: Clips) -> Iterator[dict[str, Any]]:
+        with handed(inputs) as clips:
+            yield {"prompts": [self._prompt] * len(inputs), **clips}
 
     def proof(self) -> dict[str, Any]:
         clips = self._clips(PROOF_CLIPS, self._seconds)

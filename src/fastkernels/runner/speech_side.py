@@ -1,4 +1,4 @@
-"""One side of a trial of a model that listens: clips are loaded first, then asked for as prompts are."""
+"""One side of a trial of a model that listens: asked as for prompts, with a clip handed over for each."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from fastkernels.runner.handed import taken
 from fastkernels.runner.token_side import TokenSide
 
 
 class SpeechSide(TokenSide):
-    _clips: list[Tensor]
+    """Clips are float32 [N]."""
 
-    def load(self, clips: list[np.ndarray]) -> dict[str, Any]:
-        """Take clips float32 [N] for the next call, one for each of its prompts."""
-        self._clips = [torch.from_numpy(clip) for clip in clips]
-        return {}
-
-    def prompts(self, prompts: list[list[int]]) -> list[Any]:
-        return [
-            {"prompt_token_ids": ids, "multi_modal_data": {"audio": clip}}
-            for ids, clip in zip(prompts, self._clips, strict=True)
-        ]
+    def requests(self, prompts: list[list[int]], **handed: Any) -> list[Any]:
+        return _heard(prompts, taken(**handed))
 
     def run_once(self, *, clips: list[np.ndarray], prompts: list[list[int]], max_tokens: int) -> None:
-        self.load(clips)
-        self.generate(prompts, max_tokens)
+        self._answer(_heard(prompts, clips), max_tokens)
+
+
+def _heard(prompts: list[list[int]], clips: list[np.ndarray]) -> list[Any]:
+    return [
+        {"prompt_token_ids": ids, "multi_modal_data": {"audio": torch.from_numpy(clip)}}
+        for ids, clip in zip(prompts, clips, strict=True)
+    ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from fastkernels.records import Failure, Size
@@ -49,9 +51,9 @@ class TokenAnswers:
         assert isinstance(self._samples, TokenSamples)
         return self._prompts(self._samples.requests, self._samples.input_lens)
 
-    def hand_over(self, side: SideHandle, inputs: list[Any]) -> Prompts:
-        """The prompts of the inputs, once the side has all else of them: no clock runs."""
-        return inputs
+    def given(self, inputs: list[Any]) -> AbstractContextManager[dict[str, Any]]:
+        """The arguments of a call that hands the inputs over."""
+        return contextlib.nullcontext({"prompts": inputs})
 
     def proof(self) -> dict[str, Any]:
         return {"prompts": self._prompts(4, (8, 24)), "max_tokens": 8}
@@ -73,8 +75,8 @@ class TokenAnswers:
         """The baseline is forced along tokens of the timed run."""
         chosen = self._rng.sample(range(len(inputs)), min(AUDITED_REQUESTS, len(inputs)))
         forced = [answers[i] for i in chosen]
-        prompts = self.hand_over(baseline, [inputs[i] for i in chosen])
-        found = read(baseline, Forced, "forced", prompts=prompts, continuations=forced, top=0).argmax
+        with self.given([inputs[i] for i in chosen]) as given:
+            found = read(baseline, Forced, "forced", **given, continuations=forced, top=0).argmax
         return [calibrate.token_discrepancy(a, b) for a, b in zip(found, forced, strict=True)]
 
     def compare(self, sides: Sides, report: Callable[[str], None]) -> Comparison:
@@ -102,20 +104,20 @@ class TokenAnswers:
         return self._discrepancies(self._forced(side))
 
     def _run(self, side: SideHandle, inputs: list[Any], output_len: int) -> tuple[float, Prompts]:
-        """Seconds from sending the prompts until the judge has all tokens: that they are there is only the
+        """Seconds from sending the inputs until the judge has all tokens: that they are there is only the
         side's word."""
-        prompts = self.hand_over(side, inputs)
-        begin = time.perf_counter()
-        side.call("generate", prompts=prompts, max_tokens=output_len)
-        said = side.call("outputs")
-        seconds = time.perf_counter() - begin
+        with self.given(inputs) as given:
+            begin = time.perf_counter()
+            side.call("generate", **given, max_tokens=output_len)
+            said = side.call("outputs")
+            seconds = time.perf_counter() - begin
         tokens = parsed(side, Tokens, "outputs", said).token_ids
         lengths = [len(ids) for ids in tokens]
-        if lengths != [output_len] * len(prompts):
+        if lengths != [output_len] * len(inputs):
             raise SideFailure(
                 side.side,
                 Failure(
-                    message=f"asked for {len(prompts)} x {output_len} tokens, "
+                    message=f"asked for {len(inputs)} x {output_len} tokens, "
                     f"got {len(lengths)} x {sorted(set(lengths))}"
                 ),
             )
@@ -124,8 +126,9 @@ class TokenAnswers:
         return seconds, tokens
 
     def _forced(self, side: SideHandle) -> Forced:
-        prompts, tokens = self.hand_over(side, self._forced_inputs), self._forced_tokens
-        found = read(side, Forced, "forced", prompts=prompts, continuations=tokens, top=TOP_LOGPROBS)
+        tokens = self._forced_tokens
+        with self.given(self._forced_inputs) as given:
+            found = read(side, Forced, "forced", **given, continuations=tokens, top=TOP_LOGPROBS)
         if len(found.argmax) != len(tokens):
             raise garbled(side, "forced", f"{len(found.argmax)} answers to {len(tokens)} prompts")
         return found

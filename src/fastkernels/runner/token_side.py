@@ -18,27 +18,26 @@ class TokenSide(ModelSide):
         self.model, self.device = self.llm.model, self.llm.device
         self._outputs: list[list[int]] = []
 
-    def prompts(self, prompts: list[list[int]]) -> list[Any]:
-        """What the engine takes for them."""
+    def requests(self, prompts: list[list[int]], **handed: Any) -> list[Any]:
+        """What the engine takes for prompts, and for what is handed over beside them."""
         return prompts
 
-    def generate(self, prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
+    def generate(self, prompts: list[list[int]], max_tokens: int, **handed: Any) -> dict[str, Any]:
         """Greedy, exact lengths; the tokens stay here until `outputs`."""
-        greedy = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
-        outputs = self.llm.generate(self.prompts(prompts), greedy)
-        self._outputs = [list(o.outputs[0].token_ids) for o in outputs]
-        return {"requests": len(self._outputs)}
+        return self._answer(self.requests(prompts, **handed), max_tokens)
 
     def outputs(self) -> dict[str, Any]:
         return {"token_ids": self._outputs}
 
-    def forced(self, prompts: list[list[int]], continuations: list[list[int]], top: int) -> dict[str, Any]:
+    def forced(
+        self, prompts: list[list[int]], continuations: list[list[int]], top: int, **handed: Any
+    ) -> dict[str, Any]:
         """Decode along given tokens: at each position the argmax and the `top` largest log-probabilities."""
         params = [
             SamplingParams(temperature=0.0, max_tokens=len(ids), ignore_eos=True, logprobs=top or None)
             for ids in continuations
         ]
-        outputs = self.llm.generate(self.prompts(prompts), params, forced=continuations)
+        outputs = self.llm.generate(self.requests(prompts, **handed), params, forced=continuations)
         results = [o.outputs[0] for o in outputs]
         tops = [[{str(i): p for i, p in position.items()} for position in r.logprobs or ()] for r in results]
         return {"argmax": [list(r.token_ids) for r in results], "top": tops}
@@ -51,3 +50,9 @@ class TokenSide(ModelSide):
 
     def engine_stats(self) -> dict[str, Any]:
         return self.llm.stats()
+
+    def _answer(self, requests: list[Any], max_tokens: int) -> dict[str, Any]:
+        greedy = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+        outputs = self.llm.generate(requests, greedy)
+        self._outputs = [list(o.outputs[0].token_ids) for o in outputs]
+        return {"requests": len(self._outputs)}

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fastkernels import kernels
+from fastkernels.errors import KernelError
 from fastkernels.kernels import policy
 from tests.pointwise_cases import check, softmax_cases
 from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
@@ -18,6 +19,10 @@ CASES = softmax_cases([(1, 64), (3, 7), (40, 129), (2, 3000), (0, 8), (5, 1), (2
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
 def test_against_the_formula(case, impl, dtype):
+    if impl == "torch" and dtype == torch.float32 and case.make(dtype)[0].shape[-1] > 400:
+        with pytest.raises(KernelError, match="too roughly for more than 400 float32 values"):
+            check(case, dtype, impl)
+        return
     check(case, dtype, impl)
 
 
@@ -32,10 +37,10 @@ def test_reference_is_exact_in_float64(case):
 @pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
 def test_a_long_masked_beginning(impl, width):
     """An online softmax meets whole blocks of -inf before the first number."""
-    x = torch.full((2, width), -torch.inf)
+    x = torch.full((2, width), -torch.inf, dtype=torch.float64 if impl == "torch" else torch.float32)
     x[:, -2:] = torch.tensor([1.0, 1.0])
     y = kernels.softmax(x, impl=impl)
-    assert torch.equal(y[:, -2:], torch.full((2, 2), 0.5))
+    assert torch.equal(y[:, -2:], torch.full((2, 2), 0.5).to(y))
     assert not y[:, :-2].any()
 
 

@@ -10,7 +10,7 @@ import pytest
 from fastkernels import registry
 from fastkernels.registry.schema import GenerationSamples, GenerationWorkload
 from fastkernels.runner import model as model_module
-from fastkernels.runner.arrays import packed
+from fastkernels.runner.arrays import digest, packed
 from fastkernels.runner.generation_answers import AUDITED_IMAGES, GenerationAnswers
 from fastkernels.runner.model import ModelTrial
 from tests.unit.runner.fake_sides import FakeSides
@@ -38,12 +38,15 @@ def pixels(seed: int, height: int, width: int, prompt_len: int, steps: int) -> n
 
 class FakeSide:
     """Answers like a GenerationSide; each batch takes `seconds` on the fake clock. wrong: an image is its
-    neighbour's. lies: the same in timed runs only."""
+    neighbour's. lies: the same in timed runs only. late: made when they are asked for."""
 
     def __init__(self, trial: FakeSides, side: str, seconds: float, wrong: bool = False, lies: bool = False,
-                 missing: int = 0, nan: bool = False, torn: bool = False) -> None:  # fmt: skip
+                 missing: int = 0, nan: bool = False, torn: bool = False,
+                 late: bool = False) -> None:  # fmt: skip
         self.trial, self.side, self.seconds = trial, side, seconds
         self.wrong, self.lies, self.missing, self.nan, self.torn = wrong, lies, missing, nan, torn
+        self.late = late
+        self.made: list[np.ndarray] = []
 
     def call(self, do: str, **arguments: Any) -> dict[str, Any]:
         self.trial.log.append((self.side, do))
@@ -56,22 +59,24 @@ class FakeSide:
         assert len({(image["height"], image["width"]) for image in images}) == 2
         return {"calls": {"L1/linear": 3}, "site_s": self.seconds / 2, "total_s": 2 * self.seconds}
 
-    def load(self, images: list[dict[str, int]]) -> dict[str, Any]:
-        self.images = images
-        return {}
+    def generate(self, start: int, images: list[dict[str, int]]) -> dict[str, Any]:
+        self.trial.now += self.seconds
+        found = [pixels(**image) for image in images]
+        if self.wrong or (self.lies and len(images) != SAMPLES.images):
+            found = [pixels(**{**image, "seed": image["seed"] + 1}) for image in images]
+        if self.nan and not start:
+            found[0][0, 0] = float("nan")
+        self.made[start:] = found
+        said = [digest(np.zeros(3)) if self.late else digest(one) for one in found]
+        return {"digests": said[: len(said) - self.missing]}
 
-    def generate(self, batch: int) -> dict[str, Any]:
-        self.trial.now += self.seconds * -(-len(self.images) // batch)
-        self.made = [pixels(**image) for image in self.images]
-        if self.wrong or (self.lies and len(self.images) != SAMPLES.images):
-            self.made = [pixels(**{**image, "seed": image["seed"] + 1}) for image in self.images]
-        if self.nan:
-            self.made[0][0, 0] = float("nan")
-        return {"images": len(self.made) - self.missing}
+    def outputs(self, chosen: list[int]) -> dict[str, Any]:
+        arrays = [packed(self.made[i]) for i in chosen]
+        return {"arrays": [{**array, "shape": [7, 3]} if self.torn else array for array in arrays]}
 
-    def outputs(self, index: int) -> dict[str, Any]:
-        image = packed(self.made[index])
-        return {"image": {**image, "shape": [7, 3]} if self.torn else image}
+    def decoded(self, latents: np.ndarray, height: int, width: int) -> dict[str, Any]:
+        assert latents.shape == (height * width, 3)
+        return {"arrays": [packed(latents)]}
 
     def stats(self) -> dict[str, Any]:
         return {"engine": {}, "passed_over": {}, "settings": {}}
@@ -112,12 +117,35 @@ def test_a_faster_and_right_candidate(monkeypatch):
     assert result.ruin_point > 0.3, "other images must count as unrelated"
 
 
-def test_images_are_loaded_before_the_clock_starts(monkeypatch):
+def test_latents_that_are_made_after_the_clock_has_stopped_are_a_failure(monkeypatch):
+    result = run(FakeSides(FakeSide, seconds=0.001, late=True), monkeypatch)
+    assert "TAMPERED(late-answer): answer " in result.failure.message
+
+
+def test_the_baseline_decodes_latents_of_timed_runs(monkeypatch):
+    """A decoder that makes right images of any latents is not asked."""
     sides = FakeSides(FakeSide, seconds=0.2)
     run(sides, monkeypatch)
-    for side in ("baseline", "candidate"):
-        calls = [do for name, do in sides.log if name == side and do in ("load", "generate")]
-        assert calls == ["load", "generate"] * (len(calls) // 2)
+    assert sides.log.count(("baseline", "decoded")) == SAMPLES.images + 2 * 2 * AUDITED_IMAGES
+    assert sides.log.count(("candidate", "decoded")) == SAMPLES.images
+
+
+def test_latents_of_another_shape_count_as_unrelated(monkeypatch):
+    sides = FakeSides(FakeSide, seconds=0.2)
+    side = sides.sides["candidate"]
+    generate = side.generate
+
+    def shorter(start: int, images: list[dict[str, int]]) -> dict[str, Any]:
+        said = generate(start, images)
+        if len(images) == SAMPLES.images:
+            return said
+        side.made[start:] = [one[:-1] for one in side.made[start:]]
+        return {"digests": [digest(one) for one in side.made[start:]]}
+
+    monkeypatch.setattr(side, "generate", shorter)
+    result = run(sides, monkeypatch)
+    assert result.d[SAMPLES.images :] == (1.0,) * 2 * AUDITED_IMAGES
+    assert not result.valid
 
 
 def test_a_wrong_candidate_is_invalid(monkeypatch):
@@ -138,10 +166,11 @@ def test_what_is_no_array_is_a_failure(monkeypatch):
     assert ": no packed array: cannot reshape" in result.failure.message
 
 
-@pytest.mark.parametrize("reply", [{}, {"image": None}, {"image": {"shape": [10**30], "float32": ""}}])
-def test_what_is_no_image_is_a_failure(reply, monkeypatch):
+@pytest.mark.parametrize("do", ["outputs", "decoded"])
+@pytest.mark.parametrize("reply", [{}, {"arrays": None}, {"arrays": [{"shape": [10**30], "float32": ""}]}])
+def test_what_is_no_image_is_a_failure(do, reply, monkeypatch):
     sides = FakeSides(FakeSide, seconds=0.1)
-    monkeypatch.setattr(sides.sides["candidate"], "outputs", lambda index: reply)
+    monkeypatch.setattr(sides.sides["candidate"], do, lambda **arguments: reply)
     assert run(sides, monkeypatch).failure is not None
 
 
@@ -155,7 +184,7 @@ def test_pixels_that_are_not_numbers_count_as_unrelated(monkeypatch):
 def test_missing_images_are_a_failure(monkeypatch):
     result = run(FakeSides(FakeSide, seconds=0.1, missing=1), monkeypatch)
     assert result.failure is not None
-    assert "got 7" in result.failure.message
+    assert "got 3" in result.failure.message
 
 
 def test_every_image_has_a_seed_of_its_own():

@@ -1,5 +1,6 @@
 """A trial of an image encoder on two simulated sides: amounts, audit, discrepancies, and bad answers."""
 
+import os
 import random
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from fastkernels import registry
 from fastkernels.registry.schema import ImageSamples, ImageWorkload
 from fastkernels.runner import model as model_module
+from fastkernels.runner.arrays import digest, packed
+from fastkernels.runner.handed import taken
 from fastkernels.runner.image_answers import AUDITED_IMAGES, EMBEDDING, ImageAnswers
 from fastkernels.runner.model import ModelTrial
 from tests.unit.runner.fake_sides import FakeSides
@@ -23,21 +26,24 @@ WORKLOADS = [
 ]
 
 
-def feature(image: np.ndarray) -> list[float]:
+def feature(image: np.ndarray) -> np.ndarray:
     """A large common part, as real features have, and the image's own."""
     height, width, _ = image.shape
     parts = [image[y::4, x::4].astype(float).mean() / 255 for y in range(4) for x in range(4)]
-    return [100.0 + part for part in parts] + [height / 100, width / 100]
+    return np.array([100.0 + part for part in parts] + [height / 100, width / 100])
 
 
 class FakeSide:
     """Answers like an ImageSide; each batch takes `seconds` on the fake clock. wrong: features of samples are
-    those of the neighbour. lies: the same in timed runs only."""
+    those of the neighbour. lies: the same in timed runs only. late: made when they are asked for."""
 
     def __init__(self, trial: FakeSides, side: str, seconds: float, wrong: bool = False, lies: bool = False,
-                 missing: int = 0, nan: bool = False) -> None:  # fmt: skip
+                 missing: int = 0, nan: bool = False, late: bool = False) -> None:  # fmt: skip
         self.trial, self.side, self.seconds = trial, side, seconds
         self.wrong, self.lies, self.missing, self.nan = wrong, lies, missing, nan
+        self.late = late
+        self.features: list[np.ndarray] = []
+        self.batches: list[tuple[int, int]] = []
 
     def call(self, do: str, **arguments: Any) -> dict[str, Any]:
         self.trial.log.append((self.side, do))
@@ -50,21 +56,21 @@ class FakeSide:
         assert len({image.shape for image in images}) == 2
         return {"calls": {"L1/layer_norm": 3}, "site_s": self.seconds / 2, "total_s": 2 * self.seconds}
 
-    def load(self, images: list[np.ndarray]) -> dict[str, Any]:
-        self.images = images
-        return {}
-
-    def answer(self, batch: int) -> dict[str, Any]:
-        self.trial.now += self.seconds * -(-len(self.images) // batch)
-        self.features = [feature(image) for image in self.images]
-        if self.wrong or (self.lies and len(self.images) != SAMPLES.images):
-            self.features = self.features[1:] + self.features[:1]
-        if self.nan:
-            self.features[0][0] = float("nan")
-        return {"answers": len(self.features) - self.missing}
+    def answer(self, start: int, forms: list[Any], descriptors: list[int]) -> dict[str, Any]:
+        images = taken(forms, [os.dup(descriptor) for descriptor in descriptors])
+        self.trial.now += self.seconds
+        self.batches.append((start, len(images)))
+        found = [feature(image) for image in images]
+        if self.wrong or (self.lies and len(images) != SAMPLES.images):
+            found = found[1:] + found[:1]
+        if self.nan and not start:
+            found[0][0] = float("nan")
+        self.features[start:] = found
+        said = [digest(np.zeros(18)) if self.late else digest(one) for one in found]
+        return {"digests": said[: len(said) - self.missing]}
 
     def outputs(self, chosen: list[int]) -> dict[str, Any]:
-        return {"answers": [self.features[i] for i in chosen]}
+        return {"arrays": [packed(self.features[i]) for i in chosen]}
 
     def stats(self) -> dict[str, Any]:
         return {"engine": {}, "passed_over": {}, "settings": {}}
@@ -105,12 +111,18 @@ def test_a_faster_and_right_candidate(monkeypatch):
     assert result.ruin_point > 0.3, "other images must count as unrelated"
 
 
-def test_images_cross_before_the_clock_starts(monkeypatch):
+def test_a_batch_comes_when_the_one_before_is_answered(monkeypatch):
+    """All at once could be answered together."""
     sides = FakeSides(FakeSide, seconds=0.2)
     run(sides, monkeypatch)
-    for side in ("baseline", "candidate"):
-        calls = [do for name, do in sides.log if name == side and do in ("load", "answer")]
-        assert calls == ["load", "answer"] * (len(calls) // 2)
+    for side in sides.sides.values():
+        assert side.batches[:4] == [(0, 8), (8, 8), (16, 8), (24, 8)]
+        assert side.batches.count((18, 2)) >= 4
+
+
+def test_answers_that_are_made_after_the_clock_has_stopped_are_a_failure(monkeypatch):
+    result = run(FakeSides(FakeSide, seconds=0.001, late=True), monkeypatch)
+    assert "TAMPERED(late-answer): answer " in result.failure.message
 
 
 def test_a_wrong_candidate_is_invalid(monkeypatch):
@@ -135,29 +147,58 @@ def test_features_that_are_not_numbers_count_as_unrelated(monkeypatch):
 def test_features_of_another_length_count_as_unrelated(monkeypatch):
     sides = FakeSides(FakeSide, seconds=0.1)
     candidate = sides.sides["candidate"]
-    outputs = candidate.outputs
+    answer = candidate.answer
 
-    def shorter(chosen: list[int]) -> dict[str, Any]:
-        first, *others = outputs(chosen)["answers"]
-        return {"answers": [first[:-1], *others]}
+    def shorter(**arguments: Any) -> dict[str, Any]:
+        answer(**arguments)
+        if arguments["start"] == 0:
+            candidate.features[0] = candidate.features[0][:-1]
+        return {"digests": [digest(one) for one in candidate.features[arguments["start"] :]]}
 
-    monkeypatch.setattr(candidate, "outputs", shorter)
+    monkeypatch.setattr(candidate, "answer", shorter)
     result = run(sides, monkeypatch)
     assert result.d[0] == 1.0
     assert max(result.d[1 : SAMPLES.images]) < 1e-6
 
 
-@pytest.mark.parametrize("answers", [None, [], [[1.0]] * 99, [["a"]] * 6, [[[1.0]]] * 6, [1.0] * 6])
-def test_what_are_no_features_is_a_failure(answers, monkeypatch):
+@pytest.mark.parametrize("shape", [[], [1, 1]])
+def test_arrays_of_other_dimensions_are_no_features(shape, monkeypatch):
     sides = FakeSides(FakeSide, seconds=0.1)
-    monkeypatch.setattr(sides.sides["candidate"], "outputs", lambda chosen: {"answers": answers})
+    side = sides.sides["candidate"]
+    answer, one = side.answer, np.ones(1)
+
+    def other(**arguments: Any) -> dict[str, Any]:
+        return {"digests": [digest(one) for _ in answer(**arguments)["digests"]]}
+
+    def outputs(chosen: list[int]) -> dict[str, Any]:
+        return {"arrays": [{**packed(one), "shape": shape} for _ in chosen]}
+
+    monkeypatch.setattr(side, "answer", other)
+    monkeypatch.setattr(side, "outputs", outputs)
+    message = run(sides, monkeypatch).failure.message
+    assert message == "garbled answer to 'outputs': answers are not of 1 dimensions"
+
+
+@pytest.mark.parametrize(
+    "arrays", [None, [], [packed(np.ones(3))] * 99, [[1.0]] * 8, [{"shape": [3]}] * 8, [1.0] * 8]
+)
+def test_what_are_no_features_is_a_failure(arrays, monkeypatch):
+    sides = FakeSides(FakeSide, seconds=0.1)
+    monkeypatch.setattr(sides.sides["candidate"], "outputs", lambda chosen: {"arrays": arrays})
     assert run(sides, monkeypatch).failure.message.startswith("garbled answer to 'outputs': ")
+
+
+@pytest.mark.parametrize("said", [{}, {"digests": 32}, {"digests": [0] * 32}, {"answers": 32}])
+def test_what_are_no_digests_is_a_failure(said, monkeypatch):
+    sides = FakeSides(FakeSide, seconds=0.1)
+    monkeypatch.setattr(sides.sides["candidate"], "answer", lambda **arguments: said)
+    assert run(sides, monkeypatch).failure.message.startswith("garbled answer to 'answer': ")
 
 
 def test_missing_features_are_a_failure(monkeypatch):
     result = run(FakeSides(FakeSide, seconds=0.1, missing=1), monkeypatch)
     assert result.failure is not None
-    assert "got 31" in result.failure.message
+    assert "got 7" in result.failure.message
 
 
 def test_images_differ_and_have_the_asked_sizes():

@@ -1,0 +1,48 @@
+"""Arrays that cross with the word to begin, through a memory file."""
+
+import os
+
+import numpy as np
+import pytest
+
+from fastkernels.runner.handed import handed, taken
+
+
+def crossed(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    with handed(arrays) as arguments:
+        copies = [os.dup(descriptor) for descriptor in arguments["descriptors"]]
+        return taken(arguments["forms"], copies)
+
+
+def test_arrays_come_as_they_were() -> None:
+    rng = np.random.default_rng(1)
+    arrays = [
+        rng.integers(0, 256, (5, 7, 3), dtype=np.uint8),
+        rng.normal(size=11).astype(np.float32),
+        np.empty((0, 3), dtype=np.uint8),
+        rng.normal(size=(6, 4)).T,
+    ]
+    for given, found in zip(arrays, crossed(arrays), strict=True):
+        assert found.dtype == given.dtype
+        np.testing.assert_array_equal(found, given)
+
+
+def test_none_at_all() -> None:
+    assert crossed([]) == []
+
+
+def test_what_a_side_writes_is_its_own() -> None:
+    array = np.arange(8)
+    with handed([array]) as arguments:
+        first, second = (
+            taken(arguments["forms"], [os.dup(arguments["descriptors"][0])])[0] for _ in range(2)
+        )
+    first[0] = 99
+    assert second[0] == array[0] == 0
+
+
+def test_the_file_is_closed_behind_the_call() -> None:
+    with handed([np.arange(3)]) as arguments:
+        (descriptor,) = arguments["descriptors"]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
