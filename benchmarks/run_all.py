@@ -87,6 +87,12 @@ def _program(name: str, seconds: int, *flags: str, program: str = "") -> Job:
     return Job((Part(name, seconds, (str(HERE / f"{program or name}.py"), *flags, "--out")),))
 
 
+def _tests(name: str, seconds: int, processes: int) -> Job:
+    file = HERE.parent / "tests" / "gpu" / f"test_{name}.py"
+    flags = ("-n", str(processes)) if processes > 1 else ()
+    return _program(f"gpu_tests_{name}", seconds, str(file), *flags, program="gpu_tests")
+
+
 POINTWISE = ("rms_norm", "glu", "rope", "embedding", "kv_cache")
 ATTENTION = ("prefill_attention", "decode_attention")
 # As seen on four H200s on 2026-11-22, FlashInfer's kernels built before (scripts/build_flashinfer.py),
@@ -132,6 +138,28 @@ EVAL_OTHERS = {
     "siglip2": 200,
     "whisper": 400,
     "yolov10": 200,
+}
+# Of tests/gpu: seconds, and processes beside each other. Engine, split_kernels, listener and sample as seen;
+# of the others guesses.
+GPU_TESTS = {
+    "engine": (90, 1),
+    "runner": (200, 1),
+    "split_kernels": (30, 1),
+    "sample": (30, 1),
+    "encoder": (60, 1),
+    "listener": (60, 1),
+    "detector": (40, 1),
+    "image_pipeline": (60, 1),
+    "cross_attention": (60, 1),
+    "moe_kernels": (120, 4),
+    "mamba_kernels": (60, 4),
+    "gla_kernels": (150, 4),
+    "capture": (60, 1),
+    "attribution": (60, 1),
+    "gate": (120, 1),
+    "redteam": (500, 1),
+    "attention_kernels": (500, 8),
+    "pointwise_kernels": (500, 8),
 }
 # Never ran: guesses, of 1456, 923, 179 and 69 cases with a float64 oracle and some 40 changed calls each.
 AUDIT = {1: 4400, 2: 3700, 3: 1400, 4: 1400}
@@ -196,6 +224,7 @@ JOBS: dict[str, Job] = {
     # Never ran, a guess: some 90 candidates on the CPU take 100 s of a core, on CUDA each compiles anew, and
     # one that never ends is waited for.
     "redteam": _program("redteam", 600, "--alternates", str(HERE / "h200" / "kernels_llama.json")),
+    **{f"gpu_tests_{name}": _tests(name, *costs) for name, costs in GPU_TESTS.items()},
     **{f"audit_level_{level}": _audit(level, seconds) for level, seconds in AUDIT.items()},
 }
 

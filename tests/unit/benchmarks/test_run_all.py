@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from fastkernels import registry
 from fastkernels.registry.schema import TokenWorkload
 from fastkernels.runner.plan import KernelsRequest, plan
+
+ROOT = Path(__file__).parents[3]
 
 
 def given(part, flag: str) -> tuple[str, ...]:
@@ -102,3 +105,11 @@ def test_a_whole_report_is_not_made_again(run_all, tmp_path, monkeypatch, capsys
     assert first.name not in ran
     assert {second.name} < set(ran)
     assert "not joined" in capsys.readouterr().out
+
+
+def test_every_gpu_test_is_a_job(run_all) -> None:
+    files = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / "gpu").glob("test_*.py")}
+    assert set(run_all.GPU_TESTS) == files
+    for name in files:
+        (part,) = run_all.JOBS[f"gpu_tests_{name}"].parts
+        assert Path(part.command[1]).is_file()
