@@ -16,6 +16,7 @@ other, as do the tensors that say or decide which experts the tokens choose.
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import get_args
@@ -32,6 +33,7 @@ from fastkernels.nn.random_weights import UNSCALED_FAN_IN, is_unscaled
 from fastkernels.records import Case, DType, TensorSpec
 
 DISTRIBUTIONS = distributions.DISTRIBUTIONS
+_POSITIONS_ALONE = "step.positions_alone"  # nothing else says to which requests the tokens belong
 _DTYPE_NAMES = {getattr(torch, name): name for name in get_args(DType)}
 _LIMITS = {
     "normal": distributions.ORDINARY,
@@ -124,7 +126,10 @@ def draw_links(
     for name, spec in specs.items():
         links = links_of(name)
         if spec.draw.startswith("step."):
-            value = _from_layout(name, spec, case, laid).to(device)
+            value = _from_layout(name, spec, case, laid)
+            if other_lengths and spec.draw == _POSITIONS_ALONE:
+                value = _shorter(value, _seed(seed, name))
+            value = value.to(device)
             drawn[name] = value.expand(links, *value.shape)
             continue
         if spec.draw.startswith("routing."):
@@ -241,8 +246,14 @@ def _fill_ids(value: Tensor, spec: TensorSpec, generator: Generator) -> None:
         ids_LN[:, 0], ids_LN[:, -1] = int(spec.high) - 1, int(spec.low)
 
 
+def _shorter(positions_T: Tensor, seed: int) -> Tensor:
+    """Positions of as many tokens in requests that end earlier: also a lone prompt's are others then."""
+    last = int(positions_T.max())
+    return positions_T % random.Random(seed).randint(max(1, last // 2), max(1, last))
+
+
 def _from_layout(name: str, spec: TensorSpec, case: Case, laid: Callable[[int], Layout]) -> Tensor:
-    field = spec.draw.removeprefix("step.")
+    field = "positions" if spec.draw == _POSITIONS_ALONE else spec.draw.removeprefix("step.")
     group = int(name.rpartition(".")[2]) if name.startswith(("step.block_tables.", "step.slots.")) else 0
     value: Tensor = getattr(laid(group), field)
     if field == "block_tables" and spec.shape[1] > value.shape[1]:

@@ -164,6 +164,19 @@ def test_other_lengths_agree_as_well(of):
         assert (other["step.seq_lens"] < usual["step.seq_lens"]).any()
 
 
+def test_a_lone_prompt_has_other_positions_where_nothing_else_tells_its_length():
+    (of,) = registry.cases(registry.task("L1/rope"), size="tiny", glob="llama-tiny-T64-K16-f32")
+    specs = specs_of(of)
+    usual = draw(specs, of, 5)["arg.positions"]
+    assert usual.tolist() == list(range(64))
+    found = [
+        draw_links(specs, of, seed, lambda name: 1, other_lengths=True)["arg.positions"][0]
+        for seed in range(9)
+    ]
+    assert all(not torch.equal(positions, usual) and positions.max() < 63 for positions in found)
+    assert len({tuple(positions.tolist()) for positions in found}) > 5
+
+
 @pytest.mark.parametrize("of", [STORE, ATTEND], ids=["arguments", "owned"])
 def test_every_part_can_be_drawn_by_itself(of):
     specs = specs_of(of)
