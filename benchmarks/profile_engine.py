@@ -1,19 +1,24 @@
-"""Where the device time of our engine goes: kernels by their share, and the time between them.
+"""Where the time of our engine goes: kernels by their share of the device's, the time between them, and what
+the host does.
 
     python benchmarks/profile_engine.py llama --runs 1x128/128 32x128/64 256x1024/32 --out profile.json
     python benchmarks/profile_engine.py siglip2 --runs single-image default-res
 
 A run of a language model is `requests x prompt / output` tokens, greedy; of any model it is a workload of
 vs_reference.py by its name. Random weights; three times to compile and to capture graphs, once timed without
-the profiler, once under it. `idle_s` is wall time in which no kernel of the profiled run was under way.
+the profiler, once under it, and once more under Python's, for the functions in which the host was longest (a
+wait for the device is one of them). `idle_s` is wall time in which no kernel of the profiled run was under
+way.
 """
 
 from __future__ import annotations
 
 import argparse
+import cProfile
 import re
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +33,7 @@ if TYPE_CHECKING:
 
 WARM_UPS = 3
 NAME_LENGTH = 90
-MOST_KERNELS = 25
+MOST_KERNELS, MOST_FUNCTIONS = 25, 12
 
 
 def main() -> None:
@@ -54,17 +59,20 @@ def main() -> None:
     make = limited if comparison.ours is Ours and arguments.max_model_len else comparison.ours
     ours = make(machine)
     start_s = time.perf_counter() - begin
-    runs, kernels = [], []
+    runs, kernels, host = [], [], []
     for text in arguments.runs:
-        figures, found = _profiled(ours, workloads.get(text) or _parsed(text), machine)
+        figures, found, functions = _profiled(ours, workloads.get(text) or _parsed(text), machine)
         runs.append({"run": text, **figures})
         kernels += [{"run": text, **kernel} for kernel in found]
+        host += [{"run": text, **function} for function in functions]
         print(runs[-1], flush=True)
         for one in found:
             line = f"{one['share_pct']:5.1f} % {one['calls']:7} x {one['mean_us']:9.2f} us  {one['name']}"
             print(line, flush=True)
+        for one in functions:
+            print(f"host {one['ms']:9.3f} ms {one['calls']:7} x  {one['name']}", flush=True)
     report = {"kind": "profile", "architecture": arguments.architecture, "start_s": start_s}
-    report |= {"runs": runs, "kernels": kernels}
+    report |= {"runs": runs, "kernels": kernels, "host": host}
     write({**report, "environment": environment("cuda").model_dump()}, arguments.out)
 
 
@@ -77,8 +85,10 @@ def _parsed(text: str) -> TokenWorkload | None:
     return workload(text.replace("/", "-"), requests, prompt, output, "full")
 
 
-def _profiled(ours: Side, given: Any, machine: Machine) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Figures of a run, and its kernels."""
+def _profiled(
+    ours: Side, given: Any, machine: Machine
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Figures of a run, its kernels, and the host's functions."""
     from torch.profiler import ProfilerActivity, profile
 
     run = ours.prepare(given, "engine")
@@ -98,7 +108,27 @@ def _profiled(ours: Side, given: Any, machine: Machine) -> tuple[dict[str, Any],
         if str(event.device_type).endswith("CUDA")
     ]
     busy, kernels = _summary(spans)
-    return {"seconds": seconds, "items_per_s": items / seconds, **busy}, kernels
+    figures = {"seconds": seconds, "items_per_s": items / seconds, **busy}
+    return figures, kernels, _functions(run, machine)
+
+
+def _functions(run: Callable[[], Any], machine: Machine) -> list[dict[str, Any]]:
+    """Those with the longest time of their own, without what they call."""
+    with cProfile.Profile() as seen:
+        run()
+        machine.wait()
+    longest = sorted(seen.getstats(), key=lambda entry: -entry.inlinetime)[:MOST_FUNCTIONS]
+    return [
+        {"name": _name(entry.code), "calls": entry.callcount, "ms": 1e3 * entry.inlinetime}
+        for entry in longest
+    ]
+
+
+def _name(code: Any) -> str:
+    """Of Python's functions with their module, of C's as they are."""
+    if isinstance(code, str):
+        return code[:NAME_LENGTH]
+    return f"{Path(code.co_filename).stem}.{code.co_name}"
 
 
 def _summary(spans: list[tuple[str, float, float]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
