@@ -14,7 +14,7 @@ from fastkernels.records import AuditRow, Case
 from fastkernels.registry.schema import TaskEntry
 
 SEED = 0  # of `fk audit`
-REPORTS = sorted(Path(__file__).parents[3].glob("benchmarks/*/audit_level_*.json"))
+REPORTS = sorted(Path(__file__).parents[3].glob("benchmarks/*/audit_*.json"))
 VARIANTS = [(entry, variant) for entry in registry.tasks() for variant in entry.variants]
 # Draws tell little where a case has few rows: what one of these leaves open another has to show.
 SAMPLING = ("-T8-V256-f32", "-T8-V256-top_k-top_p", "greedy", "same-position", "same-seed")

@@ -68,12 +68,6 @@ def test_the_suite_is_cut_into_all_its_models(run_all) -> None:
     assert set(models) == {entry.id for entry in registry.architectures()}
 
 
-def test_every_level_is_audited(run_all) -> None:
-    audits = [job for name, job in run_all.JOBS.items() if name.startswith("audit")]
-    levels = [int(given(part, "--level")[0]) for job in audits for part in job.parts]
-    assert sorted(levels) == sorted({entry.level for entry in registry.tasks()})
-
-
 def test_no_two_parts_write_one_file(run_all) -> None:
     parts = {part for job in run_all.JOBS.values() for part in job.parts}
     assert len({part.name for part in parts}) == len(parts)
@@ -113,3 +107,23 @@ def test_every_gpu_test_is_a_job(run_all) -> None:
     for name in files:
         (part,) = run_all.JOBS[f"gpu_tests_{name}"].parts
         assert Path(part.command[1]).is_file()
+
+
+def test_audits_are_cut_into_all_tasks(run_all) -> None:
+    parts = [part for level in (1, 2, 3, 4) for part in run_all.JOBS[f"audit_level_{level}"].parts]
+    assert sorted(given(part, "--target")[0] for part in parts) == sorted(e.id for e in registry.tasks())
+
+
+def test_lanes_serve_one_gpu_beside_each_other(run_all, monkeypatch, tmp_path, capsys) -> None:
+    """Each waits for the other three."""
+    wait = (
+        "import sys, time, pathlib; out = pathlib.Path(sys.argv[-1]); out.write_text('{}'); "
+        "[time.sleep(0.01) for _ in range(6000) if len(list(out.parent.glob('part_*.json'))) < 4]; "
+        "sys.exit(len(list(out.parent.glob('part_*.json'))) < 4)"
+    )
+    parts = tuple(run_all.Part(f"part_{n}", 60, ("-c", wait)) for n in range(4))
+    monkeypatch.setitem(run_all.JOBS, "waits", run_all.Job(parts, ("-c", "")))
+    command = ["run_all", str(tmp_path), "--jobs", "waits", "--gpus", "7", "--lanes", "4"]
+    monkeypatch.setattr("sys.argv", command)
+    run_all.main()
+    assert capsys.readouterr().out.count("exit 0, ") == 4
