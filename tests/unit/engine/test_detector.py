@@ -39,15 +39,10 @@ def test_scores_fall_and_free_places_are_empty():
     assert found.scores_K[~taken].abs().sum() == found.boxes_K4[~taken].abs().sum() == 0
     assert (found.labels_K[~taken] == -1).all()
     assert found.labels_K.max() < 4
-    assert (
-        detector().listed(found)
-        == [
-            [*box, score, label]
-            for box, score, label in zip(
-                found.boxes_K4.tolist(), found.scores_K.tolist(), found.labels_K.tolist()
-            )
-        ][: int(taken.sum())]
-    )
+    (rows_N6,) = detector().fetched([found])
+    assert rows_N6.shape == (int(taken.sum()), 6)
+    parts = (found.boxes_K4, found.scores_K[:, None], found.labels_K[:, None])
+    assert torch.equal(torch.from_numpy(rows_N6), torch.cat(parts, dim=1)[taken])
 
 
 def test_what_scores_too_little_is_left_out():
