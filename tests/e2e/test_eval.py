@@ -18,18 +18,8 @@ from tests.contract.test_checkpoints import checkpoint, write
 
 ROOT = Path(__file__).parents[2]
 CANDIDATES = ROOT / "tests" / "candidates"
-QUICK = (
-    "--model",
-    "llama",
-    "--size",
-    "tiny",
-    "--device",
-    "cpu",
-    "--workload",
-    "single-request",
-    "--rounds",
-    "2",
-)
+LLAMA = ("--model", "llama", "--size", "tiny", "--device", "cpu", "--rounds", "2", "--workload")
+QUICK, ALONE = (*LLAMA, "balanced"), (*LLAMA, "single-request")
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +75,7 @@ def test_an_honest_candidate_is_inside_and_right(tmp_path):
     assert model["swap"]["sites"] == 7  # two norms in each of three layers, and the final one
     assert model["swap"]["calls"] > 7
     assert model["valid"]
-    assert model["workloads"][0]["latency_ratio"] > 0
+    assert model["workloads"][0]["throughput_ratio"] > 0
 
 
 IMAGES = (
@@ -212,7 +202,7 @@ def test_bad_candidates_are_invalid(tmp_path, name, says):
 
 
 def test_tokens_that_are_made_when_they_are_asked_for_are_no_win(tmp_path):
-    _, report = evaluate(tmp_path, *QUICK, "--candidates", str(CANDIDATES / "late_tokens"))
+    _, report = evaluate(tmp_path, *ALONE, "--candidates", str(CANDIDATES / "late_tokens"))
     (model,) = report["models"]
     assert model["valid"]
     assert model["workloads"][0]["latency_ratio"] < 2, "it would be hundreds"
@@ -229,7 +219,7 @@ def test_features_that_are_made_when_they_are_asked_for_are_a_failure(tmp_path):
 @pytest.mark.parametrize("name", ["garbled_tokens", "nan"])
 def test_answers_that_are_none_are_the_candidates_failure(name, tmp_path):
     """Tokens outside the vocabulary, along which no baseline can be forced; logits that are NaN."""
-    done, report = evaluate(tmp_path, *QUICK, "--candidates", str(CANDIDATES / name))
+    done, report = evaluate(tmp_path, *ALONE, "--candidates", str(CANDIDATES / name))
     assert done.returncode == 1, done.stderr
     (model,) = report["models"]
     assert not model["valid"]
@@ -240,7 +230,7 @@ def test_answers_that_are_none_are_the_candidates_failure(name, tmp_path):
 
 def test_one_workload_that_is_guessed_makes_all_invalid(tmp_path):
     """Its single audited answer is one of dozens: by the mean alone it would be valid."""
-    done, report = evaluate(tmp_path, *QUICK, "--candidates", str(CANDIDATES / "guesses_alone"))
+    done, report = evaluate(tmp_path, *ALONE, "--candidates", str(CANDIDATES / "guesses_alone"))
     assert done.returncode == 1, done.stderr
     (model,) = report["models"]
     assert calibrate.correctness(model["d"], model["ruin_point"], model["noise_floor"]) > 0.9
@@ -250,7 +240,7 @@ def test_one_workload_that_is_guessed_makes_all_invalid(tmp_path):
 
 def test_answers_that_are_cut_short_cost_more_than_they_win(tmp_path):
     """A quarter of each is filler: too little for its workload to be wrong."""
-    done, report = evaluate(tmp_path, *QUICK, "--candidates", str(CANDIDATES / "lazy_tail"))
+    done, report = evaluate(tmp_path, *ALONE, "--candidates", str(CANDIDATES / "lazy_tail"))
     assert done.returncode == 1, done.stderr
     (model,) = report["models"]
     assert calibrate.correctness(model["d"], model["ruin_point"], model["noise_floor"]) > 0.9
@@ -327,7 +317,8 @@ def test_ctrl_c_leaves_a_marked_report_and_no_workers(number, tmp_path, interrup
         "-m",
         "fastkernels",
         "eval",
-        *QUICK[:-1],
+        *QUICK,
+        "--rounds",
         "400",
         "--self-test",
         "--json",

@@ -27,10 +27,12 @@ class LogMel(nn.Module):
     ) -> None:
         super().__init__()
         self.hop_length = hop_length
-        window_L = torch.hann_window(n_fft, periodic=True, dtype=torch.float64)
-        filters_MK = kernels.mel_filters(num_mel_bins, n_fft, sampling_rate)
+        # Made on the CPU: on the meta device they would import torch's compiler, 2 s of every start.
+        with torch.device("cpu"):
+            window_L = torch.hann_window(n_fft, periodic=True, dtype=torch.float64)
+            filters_MK = kernels.mel_filters(num_mel_bins, n_fft, sampling_rate)
         for name, table in (("window", window_L), ("filters", filters_MK)):
-            self.register_buffer(name, table.float(), persistent=False)
+            self.register_buffer(name, table.float().to(torch.get_default_device()), persistent=False)
 
     def forward(self, audio: Tensor) -> Tensor:
         """float32 [B, N], values -1 .. 1 -> float32 [B, M, N // hop]"""

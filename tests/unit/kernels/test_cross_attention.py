@@ -72,9 +72,8 @@ def split(monkeypatch):
     return module
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("lens", SPLIT_ROWS.values(), ids=list(SPLIT_ROWS))
-@pytest.mark.parametrize("splits", [1, 2, 4, 100])
+@pytest.mark.parametrize(("splits", "dtype"), list(zip([1, 2, 4, 100], 2 * DTYPES)), ids=str)
 def test_triton_split_keys(splits, lens, dtype, split):
     """90 keys are six tiles, the last one of 10: of four splits one would have none, of a hundred most."""
     case = cross_case(lens, 90, num_heads=2, dtype=dtype)
