@@ -11,6 +11,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "fastkernels"
 # `gate.verdicts` is pure, and reports read it.
 RANKS = {
     "errors": 0,
+    "free_memory": 0,
     "layout": 0,
     "records": 0,
     "settings": 1,

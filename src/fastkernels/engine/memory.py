@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from fastkernels.engine.packing import null_plan
 from fastkernels.engine.plan import Plan
 from fastkernels.engine.runner import ModelRunner
 from fastkernels.errors import MachineError
+from fastkernels.free_memory import allocatable_bytes, available_bytes
 from fastkernels.nn.cache import cache_groups, paged_owners, state_owners
 
 # On CPU memory is shared with everything else: enough for small models, never a large part of the machine.
@@ -148,17 +148,6 @@ def largest_steps(limits: Limits, num_groups: int) -> list[Plan]:
     return [null_plan([min(n, long) for n in counts], num_groups) for counts in (few, many)]
 
 
-def available_bytes(device: torch.device) -> int | None:
-    """Memory that a new model could take; None where the system does not say."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    facts = Path("/proc/meminfo")
-    if not facts.is_file():
-        return None
-    lines = dict(line.split(":", 1) for line in facts.read_text().splitlines())
-    return int(lines["MemAvailable"].split()[0]) << 10
-
-
 def require_weights_fit(needed: int, device: torch.device) -> None:
     """Refuse a model whose weights alone exceed the memory, before the machine starts to swap."""
     available = available_bytes(device)
@@ -173,7 +162,7 @@ def require_rows_fit(limits: Limits, num_groups: int, device: torch.device) -> N
     """Refuse, with numbers, more rows than the memory holds tokens and block tables of."""
     blocks = -(-limits.max_len // limits.block_size)
     needed = 4 * (limits.max_rows + 1) * (limits.max_len + num_groups * blocks)  # int32, and a null row
-    available = _with_freed_bytes(device)
+    available = allocatable_bytes(device)
     if available is not None and needed > available:
         raise MachineError(
             f"max_num_seqs={limits.max_rows}: tokens and tables of as many rows of {limits.max_len} tokens "
@@ -182,17 +171,9 @@ def require_rows_fit(limits: Limits, num_groups: int, device: torch.device) -> N
         )
 
 
-def _with_freed_bytes(device: torch.device) -> int | None:
-    """`available_bytes` with what PyTorch keeps of freed tensors: it is there for new ones."""
-    available = available_bytes(device)
-    if available is None or device.type != "cuda":
-        return available
-    return available + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-
-
 def require_blocks_fit(asked: int, sizes: list[int], device: torch.device) -> None:
     """Refuse, with numbers, more blocks than the memory holds: an allocator only says that it failed."""
-    needed, available = asked * sum(sizes), _with_freed_bytes(device)
+    needed, available = asked * sum(sizes), allocatable_bytes(device)
     if available is not None and needed > available:
         raise MachineError(
             f"num_kv_cache_blocks={asked}: they take {needed / GIB:.1f} GiB and {available / GIB:.1f} GiB "

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.errors import MachineError
+from fastkernels.free_memory import allocatable_bytes
 from fastkernels.kernels import base as kernels
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
@@ -63,8 +64,8 @@ class Oracle:
     def _dtype(self, tensors: Mapping[str, Tensor]) -> torch.dtype:
         floats = [t for t in tensors.values() if t.is_floating_point()]
         needed = _FOOTPRINT * sum(8 * t.numel() for t in floats)
-        free = free_bytes(self._device)
-        if needed <= free:
+        free = allocatable_bytes(self._device)
+        if free is None or needed <= free:
             return torch.float64
         if getattr(torch, self._case.dtype) in _WIDE or needed // 2 > free:
             raise MachineError(
@@ -82,16 +83,6 @@ class Oracle:
             self._modules.clear()  # at most one wide copy of the parameters at a time
             self._modules[dtype] = build_module(self._overlay, self._case, self._device, dtype=dtype)
         return self._modules[dtype]
-
-
-def free_bytes(device: torch.device) -> int:
-    """Memory that can still be allocated on `device`, including what PyTorch's own pool holds free."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    with open("/proc/meminfo") as lines:
-        facts = dict(line.split(":", 1) for line in lines)
-    return int(facts["MemAvailable"].split()[0]) * 1024
 
 
 def _copy(tensor: Tensor, dtype: torch.dtype | None, device: torch.device) -> Tensor:
