@@ -87,7 +87,7 @@ def test_resize_grid_against_torch(impl, dtype):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", LINEAR_ACTIVATIONS)
-@pytest.mark.parametrize("rows", [(1,), (2, 300)], ids=str)
+@pytest.mark.parametrize("rows", [(1,), (4, 8), (2, 300)], ids=str)
 @pytest.mark.parametrize("impl", registered["linear_activation"].names)
 def test_linear_activation_against_the_formula(impl, rows, name, bias, dtype):
     given, wanted, limit = linear_activation_case(rows, 1152, 4304, name, dtype, bias)

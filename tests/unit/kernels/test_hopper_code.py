@@ -137,12 +137,18 @@ def check_skinny(kernel, rows: int, inputs: int, outputs: int, y: str = "*bf16",
 @pytest.mark.parametrize(("outputs", "inputs"), [(6144, 4096), (28672, 4096), (4096, 14336)])
 @pytest.mark.parametrize("rows", [1, 16, 32])
 def test_linear(rows, inputs, outputs):
-    check_skinny(linear._multiply, rows, inputs, outputs)
+    check_skinny(linear._multiply, rows, inputs, outputs, ACTIVATION=None)
+
+
+@pytest.mark.parametrize("rows", [1, 32])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
+def test_linear_activation(activation, rows):
+    check_skinny(linear._multiply, rows, 1280, 5120, ACTIVATION=activation)
 
 
 @pytest.mark.parametrize("rows", [1, 16, 32])
 def test_linear_float32(rows):
-    check_skinny(linear._multiply, rows, 4096, 128256, y="*fp32")
+    check_skinny(linear._multiply, rows, 4096, 128256, y="*fp32", ACTIVATION=None)
 
 
 @pytest.mark.parametrize(("rows", "outputs"), [(1, 28672), (8, 2048), (16, 28672), (32, 28672), (32, 4096)])
@@ -168,17 +174,19 @@ WEIGHT = "ld.global.L1::evict_first.L2::cache_hint.v4.b32"
 ANSWER = "st.global.b16"
 
 
-def test_linear_on_cuda_cores():
+@pytest.mark.parametrize("activation", [None, "gelu"])
+def test_linear_on_cuda_cores(activation):
     """A parameter's first tile is loaded before the kernel waits for the one before it, all of x after; by 16
     bytes a thread, tails too."""
-    kernel, tile, outputs = linear_gemv._multiply, gemv.TILE, {"OUTPUTS": gemv.TILE.outputs}
-    early = gemv_code(kernel, tile, EVEN=True, EARLY=True, **outputs)
+    kernel, tile = linear_gemv._multiply, gemv.TILE
+    same = {"OUTPUTS": tile.outputs, "ACTIVATION": activation}
+    early = gemv_code(kernel, tile, EVEN=True, EARLY=True, **same)
     assert early == ({WEIGHT}, {WEIGHT, X, ANSWER})
-    late = gemv_code(kernel, tile, EVEN=True, EARLY=False, **outputs)
+    late = gemv_code(kernel, tile, EVEN=True, EARLY=False, **same)
     assert late == (set(), {WEIGHT, X, ANSWER})
-    tail = gemv_code(kernel, tile, EVEN=False, EARLY=True, K=3 * tile.inputs - 256, **outputs)
+    tail = gemv_code(kernel, tile, EVEN=False, EARLY=True, K=3 * tile.inputs - 256, **same)
     assert tail == early
-    unrounded = gemv_code(kernel, tile, y="*fp32", EVEN=True, EARLY=True, **outputs)
+    unrounded = gemv_code(kernel, tile, y="*fp32", EVEN=True, EARLY=True, **same)
     assert unrounded == ({WEIGHT}, {WEIGHT, X, "st.global.b32"})
 
 

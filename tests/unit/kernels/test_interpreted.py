@@ -23,6 +23,7 @@ PARTS = {
         "test_linear.py",
         "test_linear_float32.py",
         "test_linear_glu.py",
+        "test_linear_activation.py",
     ],
     "others": [
         "test_rms_norm.py",

@@ -5,7 +5,9 @@ import torch
 
 from fastkernels import kernels
 from fastkernels.errors import KernelError
+from fastkernels.kernels.activation import Name
 from tests.encoder_cases import LINEAR_ACTIVATIONS, linear_activation_case
+from tests.unit.kernels.implementations import GEMV, TRITON, TRITON_DTYPE
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -18,6 +20,29 @@ def test_against_the_formula(impl, name, bias, dtype):
     assert found.dtype == dtype
     assert found.shape == (2, 5, 40)
     assert (found.double() - wanted).abs().max() < limit
+
+
+def check_few_rows(impl: str, shape: tuple[tuple[int, ...], int, int], name: Name, bias: bool) -> None:
+    args, wanted, limit = linear_activation_case(*shape, name, TRITON_DTYPE, bias)
+    found = kernels.linear_activation(*args, name, impl=impl)
+    assert found.shape == wanted.shape
+    assert (found.double() - wanted).abs().max() < limit
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", LINEAR_ACTIVATIONS)
+@pytest.mark.parametrize("impl", [GEMV])
+def test_one_row(impl, name, bias):
+    check_few_rows(impl, ((1,), 1500, 9), name, bias)
+
+
+# With splits and without, tails of inputs and of outputs.
+@pytest.mark.parametrize("shape", [((2, 5), 1030, 70), ((32,), 130, 65)], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", LINEAR_ACTIVATIONS)
+@pytest.mark.parametrize("impl", [TRITON])
+def test_few_rows(impl, name, bias, shape):
+    check_few_rows(impl, shape, name, bias)
 
 
 def test_bad_calls():

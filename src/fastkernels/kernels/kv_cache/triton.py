@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fastkernels.kernels import checks
 from fastkernels.kernels.launch import multiprocessors
+from fastkernels.kernels.overlap import follow, overlap
 
 # Elements that one program moves for K and as many for V: 8 KiB each in bf16, enough 16-byte loads for 4
 # warps.
@@ -30,7 +31,9 @@ def _store(key, value, k_cache, v_cache, slots, num_tokens,
            key_stride_t, key_stride_j, value_stride_t, value_stride_j,
            k_stride_n, k_stride_p, k_stride_j, v_stride_n, v_stride_p, v_stride_j,
            J: tl.constexpr, K: tl.constexpr, P: tl.constexpr,
-           TOKENS: tl.constexpr, HEADS: tl.constexpr, DIMS: tl.constexpr):  # fmt: skip
+           TOKENS: tl.constexpr, HEADS: tl.constexpr, DIMS: tl.constexpr,
+           OVERLAPS: tl.constexpr):  # fmt: skip
+    follow(OVERLAPS)
     t = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     flat = tl.arange(0, HEADS * DIMS)
     j, d = flat // DIMS, flat % DIMS
@@ -57,4 +60,5 @@ def store_kv(key_TJK: Tensor, value_TJK: Tensor, k_cache: Tensor, v_cache: Tenso
         key_TJK.stride(0), key_TJK.stride(1), value_TJK.stride(0), value_TJK.stride(1),
         *k_cache.stride()[:3], *v_cache.stride()[:3],
         J=num_heads, K=head_dim, P=k_cache.shape[1], TOKENS=tokens, HEADS=heads, DIMS=dims,
+        **overlap(key_TJK.device),
     )  # fmt: skip

@@ -18,6 +18,8 @@ import triton.language as tl
 from torch import Tensor
 
 from fastkernels.kernels import gemv
+from fastkernels.kernels.activated import activated
+from fastkernels.kernels.activation import Name
 from fastkernels.kernels.gemv import Tile, product
 from fastkernels.kernels.launch import ceil_div, rows_of
 
@@ -28,13 +30,16 @@ def unsupported(kernel: str, x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | N
 
 @triton.jit(do_not_specialize=["steps"])
 def _multiply(x, weight, bias, y, K, N, steps, weight_stride, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
-              EVEN: tl.constexpr, OVERLAPS: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
+              EVEN: tl.constexpr, OVERLAPS: tl.constexpr, EARLY: tl.constexpr,
+              ACTIVATION: tl.constexpr):  # fmt: skip
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     # Outputs past the end read the last one's weights and write nothing.
     weight_at_N = weight + tl.minimum(n, N - 1).to(tl.int64) * weight_stride
     sum_N = product(x, weight_at_N, K, steps, INPUTS, EVEN, OVERLAPS, EARLY)
     if bias is not None:
         sum_N += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)
+    if ACTIVATION is not None:
+        sum_N = activated(sum_N, ACTIVATION)
     tl.store(y + n, sum_N.to(y.dtype.element_ty), mask=n < N)
 
 
@@ -43,15 +48,21 @@ def linear(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
 
 
 def launch(
-    x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, tile: Tile, dtype: torch.dtype | None = None
+    x_TK: Tensor,
+    weight_NK: Tensor,
+    bias_N: Tensor | None,
+    tile: Tile,
+    dtype: torch.dtype | None = None,
+    activation: Name | None = None,
 ) -> Tensor:
-    """linear with a tile of the caller's choice; y in `dtype`, without one in that of x."""
+    """linear with a tile of the caller's choice, and an activation behind it; y in `dtype`, without one in
+    that of x."""
     outputs, inputs = weight_NK.shape
     y_TN = x_TK.new_empty((*x_TK.shape[:-1], outputs), dtype=dtype)
     if y_TN.numel() == 0:
         return y_TN
     _multiply[(ceil_div(outputs, tile.outputs),)](
         rows_of(x_TK).tensor, weight_NK, bias_N, y_TN, inputs, outputs, weight_stride=weight_NK.stride(0),
-        OUTPUTS=tile.outputs, **gemv.options(weight_NK, tile),
+        OUTPUTS=tile.outputs, ACTIVATION=activation, **gemv.options(weight_NK, tile),
     )  # fmt: skip
     return y_TN

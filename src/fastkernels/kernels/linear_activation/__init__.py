@@ -23,6 +23,8 @@ _linear_activation = Kernel(
     implementations=(
         Implementation("cublaslt", f"{__name__}.cublaslt"),
         Implementation("parts", f"{__name__}.parts", devices=("cpu", "cuda")),
+        Implementation("triton", f"{__name__}.triton"),
+        Implementation("gemv", f"{__name__}.gemv"),
     ),
     rows=lambda x_TK, *_: x_TK.numel() // x_TK.shape[-1],
 )
