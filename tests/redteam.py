@@ -25,19 +25,22 @@ OF_DEVICE = {
 _CASES = {"cpu": "llama-tiny-T16-D64-f32", "cuda": "llama-8b-T512-D4096-bf16"}
 # A candidate that hangs must be ended; one that starts slowly on a busy machine must not.
 _OPTIONS = {"cpu": ["--timeout", "10", "--budget", "0.5"], "cuda": ["--budget", "1"]}
+# `fk kernels`, with one list of arguments after the other: to import PyTorch takes longer than to judge one
+# candidate. A busy machine gives wide intervals, and `fk` then says UNSTABLE and no speed-up. False wins are
+# factors, so here every speed-up is shown, unless UNSTABLE is expected; a candidate that costs milliseconds
+# must be slow on any machine.
 _FK = """
+import json, sys
 from fastkernels.cli import main
-main()
-"""
-# A busy machine gives wide intervals, and `fk` then says UNSTABLE and no speed-up. False wins are factors, so
-# here every speed-up is shown, unless UNSTABLE is expected; a candidate that costs milliseconds must be slow
-# on any machine.
-_ANY_WIDTH = """
 from fastkernels.measure import stats
-stats.UNSTABLE_HALF_WIDTH = 99.0
+width = stats.UNSTABLE_HALF_WIDTH
+for any_width, arguments in json.loads(sys.argv[1]):
+    stats.UNSTABLE_HALF_WIDTH = 99.0 if any_width else width
+    try:
+        main(arguments)
+    except SystemExit:
+        pass
 """
-
-
 # Its workers run as on a kernel that gives no namespaces, which is how GPU machines often are.
 _REFUSED = """
 from fastkernels.runner import template
@@ -48,47 +51,37 @@ template.OURS += ("tests.unit.runner.refuses_namespaces",)
 def judge(folder: Path, names: Sequence[str], device: str, namespaces: bool = True) -> list[dict]:
     """Reports on these candidates, one for each case and way to judge: the candidates of one share the
     baseline's processes. `folder` is the run's own."""
-    runs = defaultdict(list)
+    together = defaultdict(list)
     for name in names:
-        runs[_how(name, device, namespaces)].append(name)
-    return [
-        _run(program, folder / f"{number}.json", some, [*options, "--device", device])
-        for number, ((program, *options), some) in enumerate(runs.items())
+        together[_how(name, device)].append(name)
+    reports = [folder / f"{number}.json" for number in range(len(together))]
+    runs = [
+        (any_width, ["kernels", "--device", device, *options, "--json", str(report), *_chosen(some)])
+        for report, ((any_width, *options), some) in zip(reports, together.items(), strict=True)
     ]
-
-
-def _how(name: str, device: str, namespaces: bool) -> tuple[str, ...]:
-    """The program that judges a candidate, and its options."""
-    expected = EXPECTED[name]
-    program = ("" if expected["verdict"] == "UNSTABLE" else _ANY_WIDTH) + _FK
-    options = [*_OPTIONS[device], "--case", expected.get("case", _CASES[device])]
-    if "timeout" in expected:
-        options += ["--timeout", str(expected["timeout"])]
-    return program if namespaces else _REFUSED + program, *options
-
-
-def _run(program: str, path: Path, names: Sequence[str], options: Sequence[str]) -> dict:
-    chosen = [argument for name in names for argument in ("--candidates", str(CANDIDATES / name))]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            program,
-            "kernels",
-            *options,
-            "--no-compile-check",
-            "--json",
-            str(path),
-            *chosen,
-        ],
+        [sys.executable, "-c", _FK if namespaces else _REFUSED + _FK, json.dumps(runs)],
         capture_output=True,
         text=True,
-        env={**_environment(), "FK_STATE_DIR": str(path.parent), "FK_TRACKING": "false"},
+        env={**_environment(), "FK_STATE_DIR": str(folder), "FK_TRACKING": "false"},
         check=False,
     )
-    if not path.is_file() or "Traceback" in done.stderr:
+    if done.returncode or "Traceback" in done.stderr or not all(report.is_file() for report in reports):
         raise RuntimeError(f"fk kernels ended with {done.returncode}:\n{done.stderr}")
-    return json.loads(path.read_text())
+    return [json.loads(report.read_text()) for report in reports]
+
+
+def _how(name: str, device: str) -> tuple[Any, ...]:
+    """Whether a candidate's interval may have any width, and the options with which it is judged."""
+    expected = EXPECTED[name]
+    options = [*_OPTIONS[device], "--no-compile-check", "--case", expected.get("case", _CASES[device])]
+    if "timeout" in expected:
+        options += ["--timeout", str(expected["timeout"])]
+    return expected["verdict"] != "UNSTABLE", *options
+
+
+def _chosen(names: Sequence[str]) -> list[str]:
+    return [argument for name in names for argument in ("--candidates", str(CANDIDATES / name))]
 
 
 def _environment() -> dict[str, str]:
