@@ -1,9 +1,8 @@
-"""`fk eval` as a user runs it: the tiny model on a CPU, real processes."""
+"""`fk eval` as a user runs it: the tiny model on a CPU, sides in real processes."""
 
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,9 +11,9 @@ import pytest
 import torch
 
 from fastkernels import registry
-from fastkernels.records import EvalReport
 from fastkernels.score import calibrate
 from tests.contract.test_checkpoints import checkpoint, write
+from tests.e2e.program import assert_good, called, evaluate, settings, started
 
 ROOT = Path(__file__).parents[2]
 CANDIDATES = ROOT / "tests" / "candidates"
@@ -24,41 +23,8 @@ QUICK, ALONE = (*LLAMA, "balanced"), (*LLAMA, "single-request")
 pytestmark = pytest.mark.slow
 
 
-def environment(folder: Path) -> dict[str, str]:
-    return {**os.environ, "FK_STATE_DIR": str(folder), "FK_TRACKING": "false", "OMP_NUM_THREADS": "1"}
-
-
-def take_a_core() -> None:
-    """One for each process of a parallel run of the tests: workers of every evaluation would be pinned to the
-    last one, and wait for each other."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
-    if worker and hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
-
-
-def evaluate(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess, dict]:
-    path = folder / "report.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "fastkernels", "eval", "--json", str(path), *arguments],
-        capture_output=True,
-        text=True,
-        env=environment(folder),
-        preexec_fn=take_a_core,
-        check=False,
-    )
-    return done, json.loads(path.read_text()) if path.exists() else {}
-
-
-def assert_good(done: subprocess.CompletedProcess, report: dict) -> None:
-    """Exit 0; or 3, on a machine too busy to say how fast, which the report then shows."""
-    assert report, done.stderr
-    unstable = any(w.unstable for m in EvalReport.model_validate(report).models for w in m.workloads)
-    assert done.returncode == (3 if unstable else 0), done.stderr
-
-
 def test_the_baseline_against_itself(tmp_path):
-    done, report = evaluate(tmp_path, *QUICK, "--self-test")
+    done, report = evaluate(tmp_path, *QUICK, "--self-test", run=started)
     assert_good(done, report)
     model = report["models"][0]
     assert model["correctness"] == 1.0
@@ -191,7 +157,9 @@ def test_a_workload_of_another_kind_is_refused(tmp_path):
     ],
 )
 def test_bad_candidates_are_invalid(tmp_path, name, says):
-    done, report = evaluate(tmp_path, *QUICK, "--candidates", str(CANDIDATES / name))
+    # The status that is the candidate's own must not become the program's.
+    run = started if name == "exit_zero" else called
+    done, report = evaluate(tmp_path, *QUICK, "--candidates", str(CANDIDATES / name), run=run)
     assert done.returncode == 1, done.stderr
     model = report["models"][0]
     assert not model["valid"]
@@ -269,24 +237,23 @@ def test_a_candidate_that_the_model_never_uses_is_said_to_be_unused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "says", "run"),
     [
-        (("--model", "lama", "--self-test"), 2, "Did you mean llama"),
-        (("--model", "lama"), 2, "Did you mean llama"),
-        (("--model", "llama", "--self-test", "--workload", "balance"), 2, "Did you mean balanced"),
-        (("--model", "llama", "--device", "cuda", "--self-test"), 3, "fk doctor"),
-        (("--model", "llama", "--candidates", "no/such/folder"), 2, "no such folder"),
-        (("--model", "llama", "--candidates", "examples/candidates"), 2, "top:below"),
+        (("--model", "lama", "--self-test"), 2, "Did you mean llama", started),
+        (("--model", "lama"), 2, "Did you mean llama", called),
+        (("--model", "llama", "--self-test", "--workload", "balance"), 2, "Did you mean balanced", called),
+        (("--model", "llama", "--device", "cuda", "--self-test"), 3, "fk doctor", called),
+        (("--model", "llama", "--candidates", "no/such/folder"), 2, "no such folder", called),
+        (("--model", "llama", "--candidates", "examples/candidates"), 2, "top:below", called),
     ],
 )
-def test_bad_requests(tmp_path, arguments, code, says):
-    import torch
-
+def test_bad_requests(tmp_path, arguments, code, says, run):
     if "cuda" in arguments and torch.cuda.is_available():
         pytest.skip("this machine has CUDA")
-    done, report = evaluate(tmp_path, *arguments)
+    done, report = evaluate(tmp_path, *arguments, run=run)
     assert done.returncode == code, done.stderr
     assert says in done.stderr
+    assert "Traceback" not in done.stderr
     assert not report
 
 
@@ -324,7 +291,7 @@ def test_ctrl_c_leaves_a_marked_report_and_no_workers(number, tmp_path, interrup
         "--json",
         str(path),
     ]
-    process = interruptible(command, environment(tmp_path))
+    process = interruptible(command, {**os.environ, **settings(tmp_path)})
     assert process.stderr is not None
     for line in process.stderr:  # a line every few seconds
         if "round" in line:

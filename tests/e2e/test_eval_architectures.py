@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_eval import assert_good, evaluate
+from tests.e2e.program import assert_good, evaluate
 
 pytestmark = pytest.mark.slow
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree as xml
 
 import pytest
 
+from tests.e2e.program import Run, called, reported, started
 from tests.unit.gate.repositories import KERNEL, ROOT, git, make_repository
 
 EXAMPLES = ROOT / "examples" / "candidates"
@@ -19,24 +16,11 @@ EXAMPLES = ROOT / "examples" / "candidates"
 pytestmark = pytest.mark.slow
 
 
-def gate(folder: Path, *arguments: str, cwd: Path = ROOT) -> tuple[int, dict, str]:
+def gate(folder: Path, *arguments: str, cwd: Path = ROOT, run: Run = called) -> tuple[int, dict, str]:
     """Exit code, the JSON report, and everything printed."""
-    path = folder / "gate.json"
-    command = [
-        sys.executable,
-        "-m",
-        "fastkernels",
-        "gate",
-        "--device",
-        "cpu",
-        "--json",
-        str(path),
-        *arguments,
-    ]
-    environment = {**os.environ, "FK_STATE_DIR": str(folder), "FK_TRACKING": "false", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, check=False)
+    done, report = reported(run, folder, "gate", "--device", "cpu", *arguments, cwd=cwd)
     assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode, json.loads(path.read_text()) if path.exists() else {}, done.stdout + done.stderr
+    return done.returncode, report, done.stdout + done.stderr
 
 
 def test_a_slower_and_an_identical_head(tmp_path: Path) -> None:
@@ -47,7 +31,7 @@ def test_a_slower_and_an_identical_head(tmp_path: Path) -> None:
     junit, markdown = tmp_path / "gate.xml", tmp_path / "gate.md"
     words = [str(tmp_path / "head"), "--base", str(tmp_path / "base"), "--case", "llama-tiny-T16-D64-f32"]
     files = ["--junit", str(junit), "--markdown", str(markdown)]
-    code, report, printed = gate(tmp_path, *words, "--budget", "0.5", *files)
+    code, report, printed = gate(tmp_path, *words, "--budget", "0.5", *files, run=started)
     assert report, printed
     rows = {row["candidate"]: row for row in report["rows"]}
     looks = rows["worse"]["looks"]

@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.program import Run, called, started
 from tests.golden_folders import skewed_checkpoint
 
 pytestmark = pytest.mark.slow
 
 
-def fk(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "FK_STATE_DIR": str(folder), "FK_TRACKING": "false", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "fastkernels", *arguments],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=folder,
-        check=False,
-    )
-
-
 def test_a_checkpoint_is_captured_replayed_and_compared(tmp_path: Path) -> None:
     skewed_checkpoint(tmp_path / "model")
-    captured = fk(
-        tmp_path, "capture", "--model", "model", "--out", "golden", "--size", "tiny", "--device", "cpu"
-    )
+    fk = partial(called, tmp_path, cwd=tmp_path)
+    asked = ("--model", "model", "--out", "golden", "--size", "tiny", "--device", "cpu")
+    captured = started(tmp_path, "capture", *asked, cwd=tmp_path)
     assert captured.returncode == 0, captured.stderr
     judged = fk(
-        tmp_path, "kernels", "--golden", "golden", "--self-test", "--device", "cpu", "--json", "report.json",
+        "kernels", "--golden", "golden", "--self-test", "--device", "cpu", "--json", "report.json",
         "--target", "fused_experts", "--target", "moe_routing", "--case", "*T128-*", "--budget", "0.5",
         "--architecture", "mixtral",
     )  # fmt: skip
@@ -47,7 +34,7 @@ def test_a_checkpoint_is_captured_replayed_and_compared(tmp_path: Path) -> None:
     assert report["request"]["golden"] == "golden"
     assert "captured routing: model (mixtral)" in report["notes"][0]
     if judged.returncode == 0:
-        compared = fk(tmp_path, "capture", "--golden", "golden", "--times", "report.json", "--device", "cpu")
+        compared = fk("capture", "--golden", "golden", "--times", "report.json", "--device", "cpu")
         assert compared.returncode == 0, compared.stderr
         times = compared.stdout.partition("\nTimes\n")[2]
         assert "L2/fused_experts" in times
@@ -59,20 +46,24 @@ def captured(tmp_path_factory) -> Path:
     """Where a golden folder of the tiny model lies."""
     folder = tmp_path_factory.mktemp("captured")
     asked = ("--model", "mixtral", "--out", "golden", "--size", "tiny", "--device", "cpu", "--requests", "1")
-    assert fk(folder, "capture", *asked).returncode == 0
+    assert called(folder, "capture", *asked, cwd=folder).returncode == 0
     return folder
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("asked", "message", "run"),
     [
-        ("--golden nowhere --target moe", "nowhere is no golden folder"),
-        ("--golden golden --target rms_norm", "nothing in the cases asked for chooses experts"),
-        ("--golden golden --target moe --size full", "choose 2 of 4 experts"),
-        ("--golden golden --target moe --case mixtral-tiny-T128-E4-captured-f32", "Did you mean mixtral"),
+        ("--golden nowhere --target moe", "nowhere is no golden folder", started),
+        ("--golden golden --target rms_norm", "nothing in the cases asked for chooses experts", called),
+        ("--golden golden --target moe --size full", "choose 2 of 4 experts", called),
+        (
+            "--golden golden --target moe --case mixtral-tiny-T128-E4-captured-f32",
+            "Did you mean mixtral",
+            called,
+        ),
     ],
 )
-def test_what_cannot_be_replayed_is_a_usage_error(asked: str, message: str, captured: Path) -> None:
-    done = fk(captured, "kernels", "--self-test", "--device", "cpu", *asked.split())
+def test_what_cannot_be_replayed_is_a_usage_error(asked: str, message: str, run: Run, captured: Path) -> None:
+    done = run(captured, "kernels", "--self-test", "--device", "cpu", *asked.split(), cwd=captured)
     assert done.returncode == 2
     assert message in done.stderr

@@ -3,13 +3,14 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+
+from tests.e2e.program import Done, Run, called, reported, settings, started
 
 ROOT = Path(__file__).parents[2]
 CANDIDATES = ROOT / "tests" / "candidates"
@@ -21,32 +22,14 @@ TIMEOUT_S = 10
 pytestmark = pytest.mark.slow
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "fastkernels", "kernels", "--device", "cpu", *arguments]
-
-
-def environment(folder: Path) -> dict[str, str]:
-    return {**os.environ, "FK_STATE_DIR": str(folder), "FK_TRACKING": "false", "OMP_NUM_THREADS": "1"}
-
-
-def run(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess, dict]:
-    """The finished command and its JSON report ({} without one)."""
-    path = folder / "report.json"
-    path.unlink(missing_ok=True)
-    done = subprocess.run(
-        command("--json", str(path), *arguments),
-        capture_output=True,
-        text=True,
-        env=environment(folder),
-        check=False,
-    )
-    return done, json.loads(path.read_text()) if path.exists() else {}
+def judge(folder: Path, *arguments: str, run: Run = called) -> tuple[Done, dict]:
+    return reported(run, folder, "kernels", "--device", "cpu", *arguments)
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory) -> tuple[subprocess.CompletedProcess, dict]:
+def judged(tmp_path_factory) -> tuple[Done, dict]:
     """One run over candidates that end in several ways."""
-    return run(
+    return judge(
         tmp_path_factory.mktemp("judged"),
         *(argument for name in ENDINGS for argument in ("--candidates", str(CANDIDATES / name))),
         "--case",
@@ -56,6 +39,7 @@ def judged(tmp_path_factory) -> tuple[subprocess.CompletedProcess, dict]:
         "--budget",
         "0.3",
         "--no-compile-check",
+        run=started,
     )
 
 
@@ -76,7 +60,7 @@ def test_bad_candidates_fail_the_command_and_hurt_nobody_else(judged) -> None:
 
 
 def test_a_candidate_is_judged_through_the_block_above_it(tmp_path: Path) -> None:
-    done, report = run(
+    done, report = judge(
         tmp_path,
         "--target",
         "L3/decoder_layer",
@@ -101,40 +85,44 @@ def test_a_candidate_is_judged_through_the_block_above_it(tmp_path: Path) -> Non
 
 
 def test_the_baseline_equals_itself_and_compiles_as_it_does(tmp_path: Path) -> None:
-    done, report = run(tmp_path, "--target", "rms_norm", "--self-test", "--case", CASE, "--budget", "1")
+    done, report = judge(tmp_path, "--target", "rms_norm", "--self-test", "--case", CASE, "--budget", "1")
     (row,) = report["rows"]
     assert done.returncode == (0 if row["verdict"] == "PASSED" else 3)
     assert row["verdict"] in ("PASSED", "UNSTABLE")
     if row["verdict"] == "PASSED":
         assert 0.7 < row["speedup"] < 1.4
     assert "CPU, host contract" in done.stdout
-    done, report = run(
+    done, report = judge(
         tmp_path, "--candidates", str(CANDIDATES / "honest"), "--case", CASE, "--budget", "0.1"
     )
     assert [row["compile"] for row in report["rows"]] == ["ok"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "says", "run"),
     [
-        (["--target", "rmsnorm"], 2, "Did you mean"),
+        (["--target", "rmsnorm"], 2, "Did you mean", started),
         (
             ["--target", "softmax", "--candidates", str(CANDIDATES / "honest")],
             2,
             "fk stubs --target L1/softmax",
+            called,
         ),
-        (["--target", "rms_norm", "--candidates", "/nowhere"], 2, "no such folder"),
-        (["--target", "rms_norm", "--self-test", "--contract", "graph"], 2, "needs a CUDA device"),
+        (["--target", "rms_norm", "--candidates", "/nowhere"], 2, "no such folder", called),
+        (["--target", "rms_norm", "--self-test", "--contract", "graph"], 2, "needs a CUDA device", called),
         pytest.param(
             ["--target", "rms_norm", "--self-test", "--device", "cuda"],
             3,
             "--device cuda",
+            called,
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="has CUDA"),
         ),
     ],
 )
-def test_requests_that_cannot_be_served(tmp_path: Path, arguments: list[str], code: int, says: str) -> None:
-    done, report = run(tmp_path, *arguments)
+def test_requests_that_cannot_be_served(
+    tmp_path: Path, arguments: list[str], code: int, says: str, run: Run
+) -> None:
+    done, report = judge(tmp_path, *arguments, run=run)
     assert done.returncode == code, done.stderr
     assert says in done.stderr
     assert report == {}
@@ -151,7 +139,8 @@ def children(pid: int) -> list[int]:
 def test_an_interrupt_leaves_a_partial_report_and_no_process(tmp_path: Path, interruptible) -> None:
     path = tmp_path / "partial.json"
     arguments = ("--target", "rms_norm", "--self-test", "--budget", "60", "--json", str(path))
-    process = interruptible(command(*arguments), environment(tmp_path))
+    command = [sys.executable, "-m", "fastkernels", "kernels", "--device", "cpu", *arguments]
+    process = interruptible(command, {**os.environ, **settings(tmp_path)})
     deadline = time.monotonic() + 60
     workers: set[int] = set()
     while len(workers) < 4 and time.monotonic() < deadline:

@@ -12,10 +12,10 @@ from fastkernels.kernels.plans import plan_scope
 from tests import rope_store_case
 from tests.attention_case import AttentionCase, attention_case
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
-]
+if not torch.cuda.is_available():
+    pytest.skip("needs CUDA", allow_module_level=True)
+
+pytestmark = pytest.mark.gpu
 
 BIG = {"heads": (32, 8), "head_dim": 128}
 DECODE = {

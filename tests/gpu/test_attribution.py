@@ -11,7 +11,10 @@ from fastkernels.records import KernelReport
 from fastkernels.runner.kernels import run_kernels
 from fastkernels.runner.plan import KernelsRequest
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+if not torch.cuda.is_available():
+    pytest.skip("needs CUDA", allow_module_level=True)
+
+pytestmark = pytest.mark.gpu
 
 # Few rows by a kernel of its own, many by PyTorch.
 BY_SHAPE = """

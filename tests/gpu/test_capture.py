@@ -14,7 +14,10 @@ from fastkernels.loader.golden import PHASES
 from fastkernels.runner.kernels import run_kernels
 from fastkernels.runner.plan import KernelsRequest
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+if not torch.cuda.is_available():
+    pytest.skip("needs CUDA", allow_module_level=True)
+
+pytestmark = pytest.mark.gpu
 
 
 def capture(folder: Path, device: str) -> golden.GoldenValues:

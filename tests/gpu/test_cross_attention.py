@@ -9,7 +9,10 @@ from fastkernels import kernels
 from fastkernels.kernels import counters, registered
 from tests.cross_case import CrossCase, cross_case
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+if not torch.cuda.is_available():
+    pytest.skip("needs CUDA", allow_module_level=True)
+
+pytestmark = pytest.mark.gpu
 
 KEYS = 1500
 # With 4 heads: from 24 splits of one tile to none.

@@ -11,7 +11,10 @@ from fastkernels.kernels import registered
 from tests.unit.engine.test_encoder import images
 from tests.unit.kernels.test_convolution import CONVOLUTIONS, close, convolution, drawn
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+if not torch.cuda.is_available():
+    pytest.skip("needs CUDA", allow_module_level=True)
+
+pytestmark = pytest.mark.gpu
 each_dtype = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 
 

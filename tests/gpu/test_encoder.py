@@ -13,7 +13,10 @@ from fastkernels.kernels import registered
 from tests.encoder_cases import LINEAR_ACTIVATIONS, dense_case, linear_activation_case, resized
 from tests.pointwise_cases import worst_row_error
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+if not torch.cuda.is_available():
+    pytest.skip("needs CUDA", allow_module_level=True)
+
+pytestmark = pytest.mark.gpu
 
 ROWS = {
     "one": ([7], [7]),

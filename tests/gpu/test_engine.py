@@ -12,7 +12,10 @@ from fastkernels import LLM, SamplingParams
 from fastkernels.errors import MachineError
 from tests.row_cases import MAX_LEN, SIZES, check_decode_step
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+if not torch.cuda.is_available():
+    pytest.skip("needs CUDA", allow_module_level=True)
+
+pytestmark = pytest.mark.gpu
 
 LENGTHS = (5, 17, 33, 2, 64, 1, 9, 40, 12, 3, 21)
 GREEDY = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True)

@@ -12,10 +12,10 @@ from fastkernels.gate.gate import GateRequest, run_gate
 
 SLOWER = Path(__file__).parents[2] / "examples" / "candidates" / "slower"
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+if not torch.cuda.is_available():
+    pytest.skip("needs CUDA", allow_module_level=True)
+
+pytestmark = pytest.mark.gpu
 
 
 WAITS = """

@@ -9,7 +9,10 @@ import torch
 
 from fastkernels.engine.image_pipeline import ImagePipeline, ImageRequest
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+if not torch.cuda.is_available():
+    pytest.skip("needs CUDA", allow_module_level=True)
+
+pytestmark = pytest.mark.gpu
 
 
 def request(seed: int) -> ImageRequest:

@@ -11,7 +11,10 @@ from fastkernels import LLM, SamplingParams
 from fastkernels.errors import RequestError
 from fastkernels.nn.weights import export_weights, load_weights
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+if not torch.cuda.is_available():
+    pytest.skip("needs CUDA", allow_module_level=True)
+
+pytestmark = pytest.mark.gpu
 
 SAMPLES, PROMPT, OUTPUT_LEN = 16_000, [91, 92, 93, 94], 24
 CLIPS = 6

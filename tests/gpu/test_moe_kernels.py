@@ -17,10 +17,10 @@ from tests.moe_cases import (
 )  # fmt: skip
 from tests.pointwise_cases import poisoned, randn, to_device, worst_row_error
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
-]
+if not torch.cuda.is_available():
+    pytest.skip("needs CUDA", allow_module_level=True)
+
+pytestmark = pytest.mark.gpu
 
 # Every tile size, odd numbers of tokens, widths that are no multiple of a tile, and one real expert layer.
 LARGE = [

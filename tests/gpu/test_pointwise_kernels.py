@@ -10,10 +10,10 @@ from tests import diffusion_cases as diffusion
 from tests import pointwise_cases as cases
 from tests.pointwise_cases import KernelCase, check, run, to_device
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
-]
+if not torch.cuda.is_available():
+    pytest.skip("needs CUDA", allow_module_level=True)
+
+pytestmark = pytest.mark.gpu
 
 # A decode step, a prefill, odd and prime sizes, and the widths of 8B and 70B models.
 ROWS = [

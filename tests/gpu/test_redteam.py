@@ -11,12 +11,10 @@ from tests.redteam import EXPECTED, OF_DEVICE, assert_fooled, fault, judge, naiv
 HERE = OF_DEVICE["cuda"]
 ATTACKS = [name for name in HERE if "naive" in EXPECTED[name]]
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.slow,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+if not torch.cuda.is_available():
+    pytest.skip("needs CUDA", allow_module_level=True)
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")

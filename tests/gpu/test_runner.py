@@ -13,10 +13,10 @@ from fastkernels.measure import unused
 from fastkernels.measure.contracts import CudaDevice, Eager, Graph
 from fastkernels.runner.shared import Arena, Want
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+if not torch.cuda.is_available():
+    pytest.skip("needs CUDA", allow_module_level=True)
+
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,10 @@ from fastkernels.kernels import counters
 from tests.attention_case import attention_case
 from tests.cross_case import cross_case
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+if not torch.cuda.is_available():
+    pytest.skip("needs CUDA", allow_module_level=True)
+
+pytestmark = pytest.mark.gpu
 REPLAYS = 200
 
 

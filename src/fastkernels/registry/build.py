@@ -8,7 +8,6 @@ their `order` of addition, timed sets before held-out ones, the scored model bef
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
 import re
@@ -26,7 +25,7 @@ from fastkernels.nn.cache import cache_owners
 from fastkernels.nn.routing import routers
 from fastkernels.records import Batch, Case, DType, Provenance, Routing, Skew, TensorSpec
 from fastkernels.registry.schema import Architecture, BatchEntry, BatchSet, ModelConfig, TaskEntry
-from fastkernels.registry.walk import Load, TaskCall, Walk
+from fastkernels.registry.walk import Load, TaskCall, Walk, signature_of
 
 # Arguments that have an entry for each row of the step, so that the batch tells uses apart.
 _OF_ROWS = {"step.seq_lens", "step.rows"}
@@ -273,7 +272,7 @@ def _id(
 
 def _optional(call: TaskCall) -> list[str]:
     """Tensors that the call gives and that forward may go without, less their shape: `residual`, `top_k`."""
-    parameters = inspect.signature(call.module.forward).parameters
+    parameters = signature_of(type(call.module).forward).parameters
     given = [name for name, value in call.arguments.items() if isinstance(value, Tensor)]
     return [re.sub(r"_[A-Z0-9]+$", "", name) for name in given if "None" in str(parameters[name].annotation)]
 

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import importlib
+import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -45,3 +48,27 @@ def decode_step(program) -> ModuleType:
 @pytest.fixture
 def admission(program) -> ModuleType:
     return program("admission")
+
+
+@pytest.fixture
+def called(monkeypatch) -> Callable[..., None]:
+    """`python PROGRAM ARGUMENTS`, in this process: PyTorch is there already."""
+
+    def call(program: ModuleType, *arguments: str) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", [str(program.__file__), *arguments])
+            program.main()
+
+    return call
+
+
+@pytest.fixture
+def side_here(called, tmp_path) -> Callable[..., dict[str, Any]]:
+    """In place of `comparison.in_a_process`: what a side finds that a program runs in this process."""
+
+    def find(program: str, arguments: list[str], *_: Path | None) -> dict[str, Any]:
+        result = tmp_path / "side.json"
+        called(sys.modules[Path(program).stem], *arguments, "--result", str(result))
+        return json.loads(result.read_text())
+
+    return find

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
-
-from tests.unit.benchmarks.conftest import BENCHMARKS
 
 
 def test_agreement_is_counted_position_by_position(agreement) -> None:
@@ -22,10 +18,14 @@ def test_agreement_is_counted_position_by_position(agreement) -> None:
         agreement._report(machine, theirs, {"choices": [1, 2, 3], "version": "2"})
 
 
-def test_a_tiny_model_in_float32_agrees_everywhere(tmp_path) -> None:
+@pytest.mark.filterwarnings("ignore")  # of transformers, which is not ours
+def test_a_tiny_model_in_float32_agrees_everywhere(
+    agreement, called, side_here, tmp_path, monkeypatch
+) -> None:
+    """Without processes of its own: those are test_vs_reference.py's."""
     out = tmp_path / "report.json"
-    command = [sys.executable, str(BENCHMARKS / "agreement.py"), "llama", "--size", "tiny", "--device", "cpu"]
-    subprocess.run([*command, "--out", str(out)], check=True, timeout=240)
+    monkeypatch.setattr(agreement, "in_a_process", side_here)
+    called(agreement, "llama", "--size", "tiny", "--device", "cpu", "--out", str(out))
     report = json.loads(out.read_text())
     assert report["agreement"] == {"fastkernels": 1.0, "transformers": 1.0}
     assert report["positions"] == 128

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import pytest
 
 from fastkernels import registry
-from tests.unit.benchmarks.conftest import BENCHMARKS
 
 IN_A_PROCESS = {"gla"}  # its library runs in Triton's interpreter, which the whole process is then given to
 
@@ -181,20 +180,35 @@ def test_vs_reference_reports_what_a_run_that_was_cut_off_left(vs_reference, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
+@pytest.fixture
+def ours_here(program, vs_reference, side_here, monkeypatch) -> Callable[[], None]:
+    """From the call on our side needs no process of its own."""
+    comparison = program("comparison")
+    theirs = comparison.in_a_process
+
+    def find(file: str, arguments: list[str], *rest: Any) -> dict[str, Any]:
+        return (side_here if vs_reference.OURS in arguments else theirs)(file, arguments, *rest)
+
+    return lambda: monkeypatch.setattr(comparison, "in_a_process", find)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "workload", "reference", "items"),
     [("siglip2", "batch-8", "transformers", 8), ("gla", "single-request", "flash-linear-attention", 16)],
 )
-def test_a_run_on_the_cpu(tmp_path, name: str, workload: str, reference: str, items: int):
-    if name == "gla" and find_spec("fla") is None:
-        pytest.skip("fla is not installed")
+def test_a_run_on_the_cpu(
+    vs_reference, called, ours_here, capsys, tmp_path, name: str, workload: str, reference: str, items: int
+):
+    """Both sides are processes, and of the second comparison the side that must be one."""
+    if name in IN_A_PROCESS:
+        if find_spec("fla") is None:
+            pytest.skip("fla is not installed")
+        ours_here()
     out = tmp_path / "report.json"
-    command = [sys.executable, str(BENCHMARKS / "vs_reference.py"), name, "--size", "tiny"]
-    command += ["--device", "cpu", "--workloads", workload, "--settings", "default", "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "not a GPU result" in done.stdout
+    flags = ["--size", "tiny", "--device", "cpu", "--workloads", workload, "--settings", "default"]
+    called(vs_reference, name, *flags, "--out", str(out))
+    assert "not a GPU result" in capsys.readouterr().out
     found = json.loads(out.read_text())
     assert found["kind"] == "vs_reference"
     assert found["ratios"].keys() == {workload}
