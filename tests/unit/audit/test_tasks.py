@@ -1,5 +1,6 @@
 """Every registered task is admitted, but those that the registry excepts. Here on its first and last tiny
-case and a few between, a model on its first; `fk audit` takes all of them."""
+case and a few between, a block on its last and a model on its first: their parts are audited by themselves.
+`fk audit` takes all cases (`benchmarks/*/audit_*.json`)."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def ends(entry: TaskEntry, variant: str) -> list[Case]:
     found = [case for case in registry.cases(entry, size="tiny") if case.variant == variant]
     if entry.level == 4:
         return found[:1]
-    return [*found[:1], *(case for case in found[1:-1] if case.id in ALSO), *found[1:][-1:]]
+    first = found[:1] if entry.level < 3 else []
+    return [*first, *(case for case in found[len(first) : -1] if case.id in ALSO), *found[len(first) :][-1:]]
 
 
 def told(row: AuditRow) -> str:
