@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
+from fastkernels import registry
 from fastkernels.audit.mutants import mutants
 from fastkernels.audit.subject import Change, Draw, NotApplicable, Subject
 from fastkernels.audit.trivial import candidates
+from fastkernels.records import Case, TensorSpec
 from tests.unit.audit.conftest import case_of, subject_of
 
 
@@ -34,6 +38,28 @@ def test_a_case_offers_what_it_has() -> None:
         "last row not written, cache.0.0.k_cache",
         "arithmetic one step narrower",
     } <= {name for name, change in found.items() if isinstance(change, Change)}
+
+
+def smallest_of_each_layout() -> dict[str, Case]:
+    """Of what the step draws (positions, lengths, blocks ...), the tiny case that has the least of it."""
+    found: dict[str, tuple[int, Case]] = {}
+    for entry in registry.tasks():
+        for case in registry.cases(entry, size="tiny"):
+            for spec in case.inputs.values():
+                if isinstance(spec, TensorSpec) and spec.draw.startswith("step."):
+                    size = math.prod(spec.shape)
+                    if spec.draw not in found or size < found[spec.draw][0]:
+                        found[spec.draw] = (size, case)
+    return {field: case for field, (_, case) in found.items()}
+
+
+@pytest.mark.parametrize(("field", "case"), smallest_of_each_layout().items(), ids=str)
+def test_every_layout_is_mistaken_also_where_there_is_one_of_it(field: str, case: Case) -> None:
+    subject = subject_of(case)
+    found = {change.name for change in mutants(subject, subject.draw("normal", 0))}
+    names = [name for name, spec in subject.specs.items() if spec.draw == field]
+    assert names
+    assert all(f"{name} off by one" in found for name in names)
 
 
 def test_a_parameter_that_forward_never_reads_is_left_to_the_task_of_its_part() -> None:

@@ -93,7 +93,7 @@ def _short(draw: Draw, name: str) -> Tensor:
 
 def _layout(subject: Subject, draw: Draw, name: str, spec: TensorSpec) -> list[Change | NotApplicable]:
     field = spec.draw.removeprefix("step.")
-    if field == "positions":
+    if field in ("positions", "positions_alone"):
         return [_off_by_one(name, lambda x: (x - 1).clamp(min=0))]
     if field == "slots":
         slots = _slots(subject)
@@ -102,7 +102,9 @@ def _layout(subject: Subject, draw: Draw, name: str, spec: TensorSpec) -> list[C
         return [_off_by_one(name, lambda x: x - 1), _stale_padding(subject, draw, name)]
     if field == "query_starts":
         return [_moved_start(subject, draw, name)]
-    return [_other_rows_blocks(name, spec)]
+    if field in ("block_tables", "grids"):
+        return [_other_rows(name, spec)]
+    raise ValueError(f"{name}: there is no mutant yet of what {spec.draw} draws; add one here")
 
 
 def _next_rows(subject: Subject, name: str) -> Change:
@@ -154,8 +156,8 @@ def _moved_start(subject: Subject, draw: Draw, name: str) -> Change | NotApplica
     return Change("mutant", what, tensors=moved, raised=(*_QUERY_BOUNDS, *_KEY_BOUNDS))
 
 
-def _other_rows_blocks(name: str, spec: TensorSpec) -> Change | NotApplicable:
-    """Every row reads with its neighbour's blocks; a single row with its own blocks in another order."""
+def _other_rows(name: str, spec: TensorSpec) -> Change | NotApplicable:
+    """Every row has its neighbour's blocks, or grid; a single row its own in another order."""
     dim = 0 if spec.shape[0] > 1 else 1
     if spec.shape[dim] == 1:
         return NotApplicable("mutant", f"{name} off by one", "one row of one block")
