@@ -186,7 +186,8 @@ def test_features_that_are_made_when_they_are_asked_for_are_a_failure(tmp_path):
 
 @pytest.mark.parametrize("name", ["garbled_tokens", "nan"])
 def test_answers_that_are_none_are_the_candidates_failure(name, tmp_path):
-    """Tokens outside the vocabulary, along which no baseline can be forced; logits that are NaN."""
+    """Tokens outside the vocabulary, along which no baseline can be forced; logits that are NaN, of the last
+    request of each step: alone it is all of them."""
     done, report = evaluate(tmp_path, *ALONE, "--candidates", str(CANDIDATES / name))
     assert done.returncode == 1, done.stderr
     (model,) = report["models"]

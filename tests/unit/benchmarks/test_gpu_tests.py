@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-ROOT = Path(__file__).parents[3]
+import pytest
+
+from tests.unit.benchmarks.conftest import BENCHMARKS
+
 TESTS = """
 import pytest
 
@@ -35,25 +38,38 @@ def test_left(): pass
 """
 
 
-def reported(folder: Path, tests: str, *flags: str) -> tuple[int, dict[str, Any]]:
-    file, out = folder / "test_some.py", folder / "out.json"
-    file.write_text(tests)
-    command = [
-        sys.executable,
-        str(ROOT / "benchmarks" / "gpu_tests.py"),
-        str(file),
-        *flags,
-        "--out",
-        str(out),
-    ]
-    done = subprocess.run([*command, "-p", "no:cacheprovider"], capture_output=True, text=True, check=False)
-    assert out.is_file(), done.stderr
-    return done.returncode, json.loads(out.read_text())
+@pytest.fixture
+def reported(program, called, tmp_path) -> Callable[..., dict[str, Any]]:
+    """The report on a file with these tests."""
+
+    def report(tests: str, code: int, *flags: str, process: bool = False) -> dict[str, Any]:
+        """`process`: from a process of its own."""
+        file, out = tmp_path / "test_some.py", tmp_path / "out.json"
+        file.write_text(tests)
+        arguments = (
+            str(file),
+            *flags,
+            "--out",
+            str(out),
+            "-p",
+            "no:cacheprovider",
+            "--import-mode=importlib",
+        )
+        if process:
+            command = [sys.executable, str(BENCHMARKS / "gpu_tests.py"), *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == code, done.stderr
+        else:
+            with pytest.raises(SystemExit) as end:
+                called(program("gpu_tests"), *arguments)
+            assert end.value.code == code
+        return json.loads(out.read_text())
+
+    return report
 
 
-def test_outcomes_and_reasons(tmp_path: Path) -> None:
-    code, report = reported(tmp_path, TESTS)
-    assert code == 1
+def test_outcomes_and_reasons(reported) -> None:
+    report = reported(TESTS, 1)
     assert report["complete"]
     assert (report["passed"], report["failed"], report["skipped"]) == (2, 3, 1)
     said = {failure["test"].rpartition("::")[2]: failure["says"] for failure in report["failures"]}
@@ -65,15 +81,14 @@ def test_outcomes_and_reasons(tmp_path: Path) -> None:
     assert report["skips"] == [{"reason": "needs a GPU", "tests": 1}]
 
 
-def test_processes_beside_each_other_report_as_one(tmp_path: Path) -> None:
-    _, report = reported(tmp_path, TESTS, "-n", "2")
+def test_processes_beside_each_other_report_as_one(reported) -> None:
+    report = reported(TESTS, 1, "-n", "2", process=True)
     assert (report["passed"], report["failed"], report["skipped"]) == (2, 3, 1)
     assert len(report["failures"]) == 3
 
 
-def test_what_was_interrupted_keeps_what_was_reached(tmp_path: Path) -> None:
+def test_what_was_interrupted_keeps_what_was_reached(reported) -> None:
     tests = "def test_first(): pass\ndef test_second(): raise KeyboardInterrupt\ndef test_third(): pass\n"
-    code, report = reported(tmp_path, tests)
-    assert code == 2
+    report = reported(tests, 2)
     assert not report["complete"]
     assert (report["passed"], report["failed"]) == (1, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -181,30 +180,29 @@ def test_vs_reference_reports_what_a_run_that_was_cut_off_left(vs_reference, tmp
 
 
 @pytest.fixture
-def ours_here(program, vs_reference, side_here, monkeypatch) -> Callable[[], None]:
-    """From the call on our side needs no process of its own."""
+def ours_here(program, vs_reference, side_here, monkeypatch) -> None:
+    """Our side needs no process of its own."""
     comparison = program("comparison")
     theirs = comparison.in_a_process
 
     def find(file: str, arguments: list[str], *rest: Any) -> dict[str, Any]:
         return (side_here if vs_reference.OURS in arguments else theirs)(file, arguments, *rest)
 
-    return lambda: monkeypatch.setattr(comparison, "in_a_process", find)
+    monkeypatch.setattr(comparison, "in_a_process", find)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ours_here")
 @pytest.mark.parametrize(
     ("name", "workload", "reference", "items"),
     [("siglip2", "batch-8", "transformers", 8), ("gla", "single-request", "flash-linear-attention", 16)],
 )
 def test_a_run_on_the_cpu(
-    vs_reference, called, ours_here, capsys, tmp_path, name: str, workload: str, reference: str, items: int
+    vs_reference, called, capsys, tmp_path, name: str, workload: str, reference: str, items: int
 ):
-    """Both sides are processes, and of the second comparison the side that must be one."""
-    if name in IN_A_PROCESS:
-        if find_spec("fla") is None:
-            pytest.skip("fla is not installed")
-        ours_here()
+    """The reference's side is a process: one of them runs in Triton's interpreter."""
+    if name == "gla" and find_spec("fla") is None:
+        pytest.skip("fla is not installed")
     out = tmp_path / "report.json"
     flags = ["--size", "tiny", "--device", "cpu", "--workloads", workload, "--settings", "default"]
     called(vs_reference, name, *flags, "--out", str(out))
