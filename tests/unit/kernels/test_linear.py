@@ -17,7 +17,7 @@ FEW_ROWS = linear_cases(
     [(1, 4096, 3), (1, 4100, 5), (2, 512, 64), (7, 1500, 33), (8, 700, 6), (16, 640, 70), (17, 300, 64),
      (32, 1030, 130), (0, 8, 4)]
 )  # fmt: skip
-SPLIT = linear_cases([(1, 4096, 65), (8, 2100, 40), (16, 2048, 70), (32, 1100, 129)])
+SPLIT = linear_cases([(1, 2100, 65), (8, 1100, 40), (16, 1024, 70), (32, 1100, 129)])
 SPLIT_ARGUMENTS = next(case for case in linear_cases([(7, 1030, 130)]) if case.name.endswith("bias"))
 # Inputs of one tile, of several, and with a tail; outputs that end within a program's.
 ONE_ROW = [

@@ -48,10 +48,11 @@ def test_other_convolutions(impl, channels, taps, bias):
     check(conv((1, 1), channels, taps, bias), impl, is_update=True)
 
 
-@pytest.mark.parametrize(("channels", "values"), [(8, 1), (35, 5), (5, 20)])
+# More channels than a program has, values of no power of two. Triton's interpreter scans a number at a time.
+@pytest.mark.parametrize(("channels", "values"), [(8, 1), (33, 3), (3, 20)])
 @pytest.mark.parametrize("impl", SCANS)
 def test_other_states(impl, channels, values):
-    check(scan((5, 1, 17), channels, values), impl)
+    check(scan((1, 17), channels, values), impl)
     if impl != "torch":
         check(scan((1, 1), channels, values), impl, is_update=True)
 
@@ -69,9 +70,9 @@ def test_one_call_equals_many(impl, make):
     """A prompt in one call, in chunks cut anywhere, some shorter than a past, and token by token."""
     if make is conv and impl == "torch":
         pytest.skip("convolutions have no such implementation")
-    whole = make((37,))
+    whole = make((23,))
     y, state = whole.run(impl)
-    for cuts in ([0, 5, 21, 37], [0, 16, 18, 19, 37], list(range(38))):
+    for cuts in ([0, 5, 22, 23], [0, 16, 18, 19, 23], list(range(24))):
         moving, parts = whole.state.clone(), []
         for start, end in itertools.pairwise(cuts):
             is_update = end - start == 1 and start > 0

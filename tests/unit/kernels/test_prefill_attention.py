@@ -14,19 +14,21 @@ from tests.unit.kernels.implementations import REFERENCE, TORCH, TRITON
 ALL = [REFERENCE, TORCH, TRITON]
 DTYPES = [torch.float32, torch.float16 if interpreting() else torch.bfloat16]
 
+# Where tiles, windows and blocks are the point there are few heads: the interpreter pays for each.
+FEW = (2, 1)
 CASES = {
     "one-token": {"query_lens": [1], "seq_lens": [1]},
     "one-row": {"query_lens": [37], "seq_lens": [37]},
     "many-rows": {"query_lens": [5, 1, 33, 16], "seq_lens": [5, 1, 33, 16]},
     "chunked": {"query_lens": [5, 1, 33], "seq_lens": [100, 64, 40]},
-    "long-tiles": {"query_lens": [150, 70], "seq_lens": [210, 70]},
-    "rows-without-queries": {"query_lens": [0, 7, 0, 3, 0], "seq_lens": [9, 7, 0, 20, 4]},
-    "window": {"query_lens": [40, 3, 90], "seq_lens": [40, 80, 130], "window": 33},
-    "window-of-one": {"query_lens": [20, 3], "seq_lens": [20, 18], "window": 1},
-    "window-inside-a-tile": {"query_lens": [150], "seq_lens": [160], "window": 7},
-    "window-longer-than-rows": {"query_lens": [20, 3], "seq_lens": [20, 18], "window": 64},
-    "small-blocks": {"query_lens": [9, 33], "seq_lens": [9, 70], "block_size": 4, "window": 20},
-    "large-blocks": {"query_lens": [9, 40], "seq_lens": [9, 300], "block_size": 128},
+    "long-tiles": {"query_lens": [150, 70], "seq_lens": [210, 70], "heads": FEW},
+    "rows-without-queries": {"query_lens": [0, 7, 0, 3, 0], "seq_lens": [9, 7, 0, 20, 4], "heads": FEW},
+    "window": {"query_lens": [40, 3, 90], "seq_lens": [40, 80, 130], "window": 33, "heads": FEW},
+    "window-of-one": {"query_lens": [20, 3], "seq_lens": [20, 18], "window": 1, "heads": FEW},
+    "window-inside-a-tile": {"query_lens": [150], "seq_lens": [160], "window": 7, "heads": FEW},
+    "window-longer-than-rows": {"query_lens": [20, 3], "seq_lens": [20, 18], "window": 64, "heads": FEW},
+    "small-blocks": {"query_lens": [9, 33], "seq_lens": [9, 70], "block_size": 4, "window": 20, "heads": FEW},
+    "large-blocks": {"query_lens": [9, 40], "seq_lens": [9, 300], "block_size": 128, "heads": FEW},
     "no-groups": {"query_lens": [21, 4], "seq_lens": [21, 40], "heads": (3, 3)},
     "one-kv-head": {"query_lens": [21, 4], "seq_lens": [21, 40], "heads": (5, 1)},
     "odd-head-dim": {"query_lens": [21, 4], "seq_lens": [21, 40], "head_dim": 40},

@@ -10,10 +10,11 @@ from tests.rope_store_case import BLOCK_SIZE, copied, expected, make, same
 from tests.unit.kernels.implementations import REFERENCE, TRITON
 
 ALL = [REFERENCE, pytest.param("parts", id="parts"), TRITON]
-# (T, H, J, K, R): those of test_rope.py, one token of grouped heads, and many tokens.
+# (T, H, J, K, R): heads as in test_rope.py, with and without a rest that is not rotated; one token of grouped
+# heads. A program has one token, so a few of them are as good as many.
 SHAPES = [
-    (9, 4, 2, 16, 16), (1, 1, 1, 64, 64), (3, 2, 5, 8, 8), (4, 6, 3, 24, 16), (5, 3, 1, 14, 10),
-    (2, 20, 4, 128, 128), (1, 8, 2, 16, 16), (33, 4, 2, 16, 8),
+    (3, 4, 2, 16, 16), (1, 1, 1, 64, 64), (2, 2, 5, 8, 8), (2, 6, 3, 24, 16), (3, 3, 1, 14, 10),
+    (2, 20, 4, 128, 128), (1, 8, 2, 16, 16), (3, 4, 2, 16, 8),
 ]  # fmt: skip
 
 
