@@ -233,7 +233,7 @@ def test_thresholds(threshold):
 @pytest.mark.parametrize("vocabulary", [1, 3, 5003])
 def test_triton_allows_what_a_sort_allows(vocabulary, kind):
     """The sort's sums are in float64; where a float32 sum decides otherwise, next to no weight does."""
-    generator, rows = torch.Generator().manual_seed(vocabulary), 7
+    generator, rows = torch.Generator().manual_seed(vocabulary), 11
     logits = {
         "random": torch.randn(rows, vocabulary, generator=generator) * 3,
         "ties": (torch.randn(rows, vocabulary, generator=generator) * 3).round(),
@@ -245,9 +245,9 @@ def test_triton_allows_what_a_sort_allows(vocabulary, kind):
     logits[:, 0] = 0.0
     heat = torch.linspace(0.0, 2.0, rows)
     # Rows of top_p alone, of both, of top_k alone.
-    some = torch.randint(1, vocabulary + 1, (3,), dtype=torch.int32, generator=generator)
+    some = torch.randint(1, vocabulary + 1, (7,), dtype=torch.int32, generator=generator)
     top_k = torch.tensor([0, 0, 0, vocabulary + 2, *some], dtype=torch.int32)
-    top_p = torch.tensor([0.0, 0.99951, *torch.rand(3, generator=generator), 1.0, 1.0])
+    top_p = torch.tensor([0.0, 0.99951, *torch.rand(4, generator=generator), 0.99951, 1.0, 1.0, 1.0, 1.0])
     calls = [(top_k, top_p)]
     if vocabulary == 3 and kind == "ties":
         # None leaves a part out; the draws above do so with a large vocabulary.
