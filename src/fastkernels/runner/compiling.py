@@ -11,6 +11,7 @@ from typing import Any
 
 from fastkernels.loader.materialize import Call
 
+LIBRARIES = ("torch._dynamo",)  # as long to import as torch
 _DETAIL_CHARACTERS = 400
 
 

@@ -14,6 +14,7 @@ from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
 from fastkernels.records import Case
+from fastkernels.runner import forcing
 from fastkernels.runner.isolation import HiddenMemory
 from fastkernels.runner.party import Party, Timeouts
 from fastkernels.runner.plan import Job
@@ -38,9 +39,11 @@ class Crew:
         clock: SmClock,
         caches: Path,
         memory: HiddenMemory,
+        libraries: Sequence[str] = (),
     ) -> None:
+        """`libraries`: slow ones to import that the workers will need, besides torch."""
         self._device, self._threads, self._timeouts, self._clock = device, threads, timeouts, clock
-        self._caches, self._memory = caches, memory
+        self._caches, self._memory, self._libraries = caches, memory, libraries
         self._baseline: list[Party | None] = [None, None]
         self._base: tuple[tuple[Path, ...], Path | None] = ((), None)
         self._candidate: Party | None = None
@@ -74,16 +77,21 @@ class Crew:
         self._candidate = self._candidate_of = None
 
     @contextlib.contextmanager
-    def loaded(self, job: Job, case: Case, candidate: bool, again: bool = False) -> Iterator[Party]:
+    def loaded(
+        self, job: Job, case: Case, candidate: bool, again: bool = False, kernels_matter: bool = True
+    ) -> Iterator[Party]:
         """The candidate or a baseline worker with a case's module, called once: to look at it, untimed.
-        `again`: right after another case of the same job."""
+        `again`: right after another case of the same job. Where our kernels do not matter, their references
+        run, so that nobody waits for one to be built."""
         party = self._candidate_for(job) if candidate else self._baselines(job)[0]
         specs = trial_specs(case, build_module(Overlay.over_baseline(), case, "meta"))
         inbox = Arena.like(specs, self._device, ChainPlan())
         inbox.write(draw_links(specs, case, _LOOK_SEED, ChainPlan().links_of, device=self._device))
         try:
             layers = [str(layer) for layer in (job.layers if candidate else job.base_layers)]
-            forced = job.implementations.get(case.task, {}) if candidate else {}
+            forced = {} if kernels_matter else forcing.references()
+            if candidate:
+                forced |= job.implementations.get(case.task, {})
             results = party.load(case, layers, forced, inbox, again)
             party.give_boxes(specs, results, ChainPlan())
             yield party
@@ -221,6 +229,7 @@ class Crew:
             source=source,
             reads=reads,
             pinned=self._device == "cpu",
+            libraries=self._libraries,
             **walls,
         )
 

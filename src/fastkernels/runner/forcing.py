@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from fastkernels.errors import KernelError
-from fastkernels.kernels import policy, reload_policy, skipped
+from fastkernels.kernels import policy, registered, reload_policy, skipped
 from fastkernels.kernels.policy import Entry
 
 
@@ -33,10 +33,16 @@ def preferring(implementations: Mapping[str, str]) -> Iterator[None]:
         reload_policy()
 
 
+def references() -> dict[str, str]:
+    """For a call whose kernels do not matter: nothing has to be built for them."""
+    return dict.fromkeys(registered, "reference")
+
+
 def require(implementations: Mapping[str, str], seen: Mapping[str, str]) -> None:
-    """KernelError, with the reason, for the first kernel of a call that ran something else."""
+    """KernelError, with the reason, for the first kernel of a call that ran something else. A reference
+    serves every call: where another ran, the caller asked for that itself."""
     for kernel, name in implementations.items():
-        if kernel in seen and seen[kernel] != name:
+        if name != "reference" and kernel in seen and seen[kernel] != name:
             reasons = [why for (k, i, why) in skipped if (k, i) == (kernel, name)]
             raise KernelError(
                 f"Kernel {kernel}, implementation {name}: {reasons[-1] if reasons else 'not chosen'}"

@@ -26,7 +26,7 @@ from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.environment import environment
 from fastkernels.records import Failure, KernelReport, KernelRow
-from fastkernels.runner import isolation, origins
+from fastkernels.runner import compiling, isolation, origins
 from fastkernels.runner.bench import Bench
 from fastkernels.runner.crew import Crew
 from fastkernels.runner.looks import compile_columns
@@ -93,7 +93,7 @@ class _Run:
                 isolation.HiddenMemory() as memory,
                 _equal_threads() as threads,
                 _caches() as caches,
-                self._crew(threads, caches, memory) as crew,
+                self._crew(jobs, threads, caches, memory) as crew,
             ):
                 try:
                     self._all(jobs, crew, self._bench(threads))
@@ -129,12 +129,15 @@ class _Run:
             baseline=Overlay.over_baseline(),
         )
 
-    def _crew(self, threads: int, caches: Path, memory: isolation.HiddenMemory) -> Crew:
+    def _crew(self, jobs: list[Job], threads: int, caches: Path, memory: isolation.HiddenMemory) -> Crew:
         device = self.request.device
         assert device is not None
-        return Crew(
-            device, threads, Timeouts.of(device, self.request.timeout_s), SmClock(device), caches, memory
-        )
+        limits = Timeouts.of(device, self.request.timeout_s)
+        libraries = compiling.LIBRARIES if any(map(self._is_traced, jobs)) else ()
+        return Crew(device, threads, limits, SmClock(device), caches, memory, libraries)
+
+    def _is_traced(self, job: Job) -> bool:
+        return job.is_candidate and self.request.compile_check
 
     def _all(self, jobs: list[Job], crew: Crew, bench: Bench) -> None:
         total = sum(len(job.works) for job in jobs)
@@ -216,7 +219,7 @@ class _Run:
 
     def _look(self, job: Job, work: Work, crew: Crew) -> None:
         """The column `compile` of one (candidate, variant), from its last case."""
-        if not (job.is_candidate and self.request.compile_check):
+        if not self._is_traced(job):
             return
         mine = [
             i

@@ -95,7 +95,8 @@ def _traced(crew: Crew, job: Job, cases: list[Case], candidate: bool) -> Compile
     found = Compiled(status="ok", detail="", traces=0)
     for index, case in enumerate(cases):
         try:
-            with crew.loaded(job, case, candidate, again=index > 0) as party:
+            # Tracing does not look into our kernels, which are operators to it.
+            with crew.loaded(job, case, candidate, again=index > 0, kernels_matter=False) as party:
                 found = party.compiled(again=index > 0)
         except Trouble as trouble:
             return Compiled(status="error", detail=trouble.problem.failure.message, traces=found.traces)

@@ -86,12 +86,13 @@ class Worker:
         source: Path | None = None,
         reads: Sequence[Path] = (),
         pinned: bool = False,
+        libraries: Sequence[str] = (),
     ) -> None:
         """Start the process; it is not waited for. `shared_caches`: compiler caches of our own (baseline)
         code. `user`: without namespaces, a user of its own if this one is root; `reads`: the candidate's
         folders, which that user must be able to read. `source`: the folder that it imports fastkernels from,
         instead of the judge's. `pinned`: it runs on the cores that every pinned worker of as many threads
-        has."""
+        has. `libraries`: slow ones to import that it will need, besides torch."""
         self.name = name
         self.isolation: tuple[str, ...] = ()
         self.stays_root = ""  # why it has no user of its own, where it was to have one
@@ -113,7 +114,9 @@ class Worker:
             with theirs, self.scratch.output.open("ab") as output:
                 channel = theirs.fileno()
                 if template.available():
-                    self._process = template.forked(arguments, channel, output, environment, source is None)
+                    self._process = template.forked(
+                        arguments, channel, output, environment, source is None, libraries
+                    )
                 else:
                     self._process = executed(_PROGRAM, arguments, channel, output, environment)
         except BaseException:

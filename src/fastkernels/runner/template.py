@@ -126,12 +126,17 @@ def available() -> bool:
 
 
 def forked(
-    arguments: Sequence[str], channel: int, output: IO[bytes], environment: dict[str, str], ours: bool
+    arguments: Sequence[str],
+    channel: int,
+    output: IO[bytes],
+    environment: dict[str, str],
+    ours: bool,
+    libraries: Sequence[str] = (),
 ) -> Process:
     """A worker with these arguments of worker.main, from a template of its kind; the first of a kind starts
-    that. `ours`: it imports this program's own source."""
+    that. `ours`: it imports this program's own source; `libraries`: others that it will import."""
     shared = {k: v for k, v in environment.items() if k not in isolation.OWN_FOLDERS}
-    modules = (*LIBRARIES, *OURS) if ours else LIBRARIES
+    modules = (*LIBRARIES, *libraries, *(OURS if ours else ()))
     kind = (os.getpid(), modules, frozenset(shared.items()))
     with _lock:
         if kind in _templates and not _templates[kind].fit():

@@ -41,10 +41,11 @@ class Tile(NamedTuple):
 
 # Prompts are a few tokens, and most rows decode one: the smallest tile that tl.dot takes.
 QUERIES = 16
-# By bytes of an element; splits are those of `tile_of`. Not yet swept (benchmarks/sweeps/cross_attention.py).
-TILES = {2: Tile(keys=64, stages=3, warps=4), 4: Tile(keys=32, stages=2, warps=4)}
-# On each processor at most, of a call with splits: more would only leave more to add up.
-PROGRAMS = 2
+# By bytes of an element; splits are those of `tile_of`. Of float16 as swept on an H200
+# (benchmarks/sweeps/cross_attention.py, docs/measured.md); of float32 not swept.
+TILES = {2: Tile(keys=32, stages=3, warps=1), 4: Tile(keys=32, stages=2, warps=4)}
+# On each processor at most, of a call with splits: more would only leave more to add up. Swept with the tiles.
+PROGRAMS = 4
 SLOTS = 16  # splits added up at a time
 LOG2_E = tl.constexpr(1.4426950408889634)
 
