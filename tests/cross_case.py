@@ -11,7 +11,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from tests.encoder_cases import ROUNDING
+from tests.encoder_cases import limit_of, worst_error
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,8 @@ class CrossCase:
         assert o_THK.shape == self.answer_THK.shape
         assert o_THK.dtype == self.q_THK.dtype
         assert o_THK.is_contiguous()
-        error = _error(o_THK.cpu(), self.answer_THK)
+        error = worst_error(o_THK.cpu(), self.answer_THK)
         assert error <= self.limit, f"error {error:.3g} above {self.limit:.3g}"
-
-
-def _error(o_THK: Tensor, answer_THK: Tensor) -> float:
-    """The worst token's, relative L2."""
-    difference = (o_THK.double() - answer_THK).flatten(1).norm(dim=1)
-    return (difference / answer_THK.flatten(1).norm(dim=1)).max().item()
 
 
 def cross_case(
@@ -77,8 +71,6 @@ def cross_case(
         return (scores_TSH.softmax(1)[..., None] * v_TSHK).sum(1)
 
     answer = plain(torch.float64)
-    # Scores of many keys cost float32 more than ROUNDING says of few: as the judge allows, twice what the
-    # plain formula loses.
-    limit = max(ROUNDING[dtype], 2 * _error(plain(torch.float32), answer) if dtype == torch.float32 else 0.0)
+    limit = limit_of(dtype, answer, plain)
     starts = torch.tensor([0, *accumulate(query_lens)], dtype=torch.int32)
     return CrossCase(q, k, v, starts, rows_B, scale, max(query_lens), answer, limit)

@@ -32,3 +32,5 @@ def test_an_implementation_that_cannot_serve_the_call_says_why() -> None:
     with pytest.raises(KernelError, match="Kernel rms_norm, implementation triton: needs cuda, not cpu"):
         forcing.require({"rms_norm": "triton"}, seen)
     forcing.require({"rms_norm": "reference", "glu": "triton"}, seen)
+    # Whoever asks a kernel for an implementation by name gets it, whatever is preferred.
+    forcing.require({"rms_norm": "reference"}, {"rms_norm": "triton"})
