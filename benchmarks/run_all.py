@@ -31,7 +31,7 @@ from fastkernels import registry
 
 FK = ("-m", "fastkernels")
 HERE = Path(__file__).parent
-EXAMPLE = str(HERE.parent / "examples" / "candidates" / "faster")
+EXAMPLE = str(HERE.parent / "examples" / "cuda" / "triton")
 VLLM = ("--vllm-path", "~/site-vllm")  # where vLLM's packages are looked for first
 # What an interrupted run may take to end its workers and write its report.
 ENDING_S = 90

@@ -1,4 +1,4 @@
-"""The Triton kernels on CPU: this folder's `triton` tests, in a process with the interpreter."""
+"""The Triton kernels on CPU: this folder's `triton` tests and the example's, in the interpreter."""
 
 import os
 import re
@@ -37,6 +37,7 @@ PARTS = {
         "test_convolution.py",
         "test_sample.py",
         "test_diffusion.py",
+        "../examples/test_triton_example.py",
     ],
 }
 
