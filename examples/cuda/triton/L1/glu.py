@@ -6,9 +6,6 @@ T tokens, F features; any leading shape. A program takes TILE neighbouring featu
 not on a CUDA device are served by the baseline.
 """
 
-# Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
-# pyright: reportCallIssue=false, reportArgumentType=false
-
 from __future__ import annotations
 
 import triton

@@ -7,9 +7,6 @@ T tokens, D hidden; any leading shape. A program reads one row, keeps it in regi
 scaling, and writes it. Tensors that are not on a CUDA device are served by the baseline.
 """
 
-# Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
-# pyright: reportCallIssue=false, reportArgumentType=false
-
 from __future__ import annotations
 
 import torch
