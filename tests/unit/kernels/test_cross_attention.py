@@ -91,7 +91,7 @@ def test_triton_split_keys(name, splits, split):
     assert all(not zeros.any() for zeros in counters._of_stream.values())
 
 
-@pytest.mark.parametrize(("lens", "is_split"), [([1], True), ([4, 1, 0], True), ([1] * 5, False)])
+@pytest.mark.parametrize(("lens", "is_split"), [([1], True), ([4, 1, 0], True), ([1] * 11, False)])
 def test_triton_splits_the_keys_of_few_rows(lens, is_split, split):
     case = cross_case(lens, 60, head_dim=40)
     case.check(kernels.cross_attention(*case.args, impl="triton"))
