@@ -3,12 +3,14 @@
     python benchmarks/gate_trials.py --out benchmarks/h200/gate_trials.json --times 20
 
 Each trial is a whole gate: fresh processes, a head's folder against its base's. Both hold the baseline's
-gated unit; the slow head computes 5 % of the rows once more, which on a GPU is 5 % of the time.
+gated unit; the slow head computes 5 % of the rows once more, which on a GPU is 5 % of the time. The report is
+written after every trial; --resume goes on with those that it holds.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -48,25 +50,34 @@ def main() -> None:
     parser.add_argument("--case", default=CASE, help="of L1/glu (default: %(default)s)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--resume", action="store_true", help="add to the trials of --out")
     arguments = parser.parse_args()
     from fastkernels.measure.environment import environment
 
-    rows = []
+    told: dict[str, Any] = {"kind": "gate-trials", "case": f"{TARGET} {arguments.case}"}
+    rows: list[dict[str, Any]] = []
+    told["environment"], told["earlier"] = environment(arguments.device).model_dump(), []
+    if arguments.resume:
+        before = json.loads(arguments.out.read_text())
+        rows, told["earlier"] = before["rows"], [*before["earlier"], before["environment"]]
     with tempfile.TemporaryDirectory() as folder:
         for name, text in {"base": SAME, "same": SAME, "slower": SLOWER}.items():
             file = Path(folder) / name / f"{TARGET}.py"
             file.parent.mkdir(parents=True)
             file.write_text(text)
-        for trial in range(arguments.times):
+        for trial in range(len(rows) // len(WANTED), arguments.times):
             for head in WANTED:
                 rows.append({"trial": trial, **_gate(Path(folder), head, arguments.case, arguments.device)})
                 print(rows[-1], flush=True)
+            write({**told, **_summary(rows), "rows": rows}, arguments.out)
+
+
+def _summary(rows: list[dict[str, Any]]) -> dict[str, int]:
     right = {
         head: sum(row["outcome"] == WANTED[head] for row in rows if row["head"] == head) for head in WANTED
     }
-    report = {"kind": "gate-trials", "times": arguments.times, "case": f"{TARGET} {arguments.case}"}
-    report |= {"identical_passed": right["same"], "regressions_caught": right["slower"], "rows": rows}
-    write({**report, "environment": environment(arguments.device).model_dump()}, arguments.out)
+    times = len(rows) // len(WANTED)
+    return {"times": times, "identical_passed": right["same"], "regressions_caught": right["slower"]}
 
 
 def _gate(folder: Path, head: str, case: str, device: Any) -> dict[str, Any]:

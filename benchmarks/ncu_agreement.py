@@ -6,8 +6,10 @@ Medians of the baseline in `fk kernels --self-test`: graph_us of one captured ca
 Compute profiles it; chain_us of the chain of such calls that `fk` reports, divided by their number. The clock
 is held to Nsight's by the first. A chain reads less for short calls, whose code is warm in it, and more for
 those that write much, since what lies in the L2 at the end of one must leave it in the next. ncu_us is the
-sum of `gpu__time_duration` over the kernels of one call in a process of its own, with caches flushed and
-clocks left alone. `--calls` is this program's own: all calls, under the profiler.
+sum of `gpu__time_duration` over the kernels of one call in a process of its own, with clocks left alone and
+after the read that evicts the L2 before a graph, too. ncu_emptied_us: where Nsight Compute empties the caches
+itself, as it does unless told otherwise: no line of others must leave, and addresses are translated already.
+`--calls` is this program's own: all calls, under the profiler.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ CASES = {
     "L1/linear": ["llama-8b-T1-K4096-N6144-bf16", "llama-8b-T2048-K4096-N6144-bf16"],
 }
 NCU = ["ncu", "--clock-control", "none", "--profile-from-start", "off", "--csv"]
-NCU += ["--metrics", "gpu__time_duration.sum"]
+NCU += ["--metrics", "gpu__time_duration.sum", "--cache-control"]
 CALLS = 5  # of each case; the median counts
 SEED = 20
 SEPARATOR, SEPARATOR_CYCLES = "spin_kernel", 1000  # torch.cuda._sleep: profiled behind each case's calls
@@ -74,7 +76,7 @@ def _report() -> dict[str, Any]:
     from fastkernels.measure.chain import ChainPlan
     from fastkernels.measure.environment import environment
 
-    chained, profiled = _graph_us(), _ncu_us()
+    chained, profiled, emptied = _graph_us(), _ncu_us("none"), _ncu_us("all")
     # Of single short calls no ratio is known to 5 %; their medians are all that is asked for.
     single = patch("fastkernels.runner.trial.chain_plan", lambda **_: ChainPlan())
     with single, patch("fastkernels.measure.stats.UNSTABLE_HALF_WIDTH", 1.0):
@@ -84,7 +86,12 @@ def _report() -> dict[str, Any]:
         graph_us, ncu_us = graph[entry.id, case.id], profiled[entry.id, case.id]
         limit_us = max(0.05 * ncu_us, 0.5 if ncu_us < 5 else 0.0)
         agrees = abs(graph_us - ncu_us) <= limit_us
-        read = {"graph_us": graph_us, "chain_us": chained[entry.id, case.id], "ncu_us": ncu_us}
+        read = {
+            "graph_us": graph_us,
+            "chain_us": chained[entry.id, case.id],
+            "ncu_us": ncu_us,
+            "ncu_emptied_us": emptied[entry.id, case.id],
+        }
         rows.append({"kernel": f"{entry.id} {case.id}", **read, "agrees": agrees})
     return {"kind": "ncu-agreement", "rows": rows, "environment": environment("cuda").model_dump()}
 
@@ -102,9 +109,12 @@ def _graph_us() -> dict[tuple[str, str], float]:
     return {(row.task, row.case): row.baseline_us for row in report.rows if row.baseline_us is not None}
 
 
-def _ncu_us() -> dict[tuple[str, str], float]:
+def _ncu_us(cache_control: str) -> dict[tuple[str, str], float]:
     done = subprocess.run(
-        [*NCU, sys.executable, __file__, "--calls"], capture_output=True, text=True, check=False
+        [*NCU, cache_control, sys.executable, __file__, "--calls"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
     found = [durations_us for durations_us in split(lines) if durations_us]
@@ -137,25 +147,31 @@ def of_one_call(durations_us: list[float]) -> float:
 
 def _calls() -> None:
     import torch
+    from torch.cuda import profiler
 
     from fastkernels.loader.inputs import draw, trial_specs
     from fastkernels.loader.materialize import bind, build_module
     from fastkernels.loader.overlay import Overlay
+    from fastkernels.measure.cold import L2Flush
+    from fastkernels.measure.cuda import Driver
 
     overlay = Overlay.over_baseline()
+    flush = L2Flush(Driver(), torch.cuda.Stream())
     for _, case in _cases():
         module = build_module(overlay, case, "cuda")
         call = bind(module, case, draw(trial_specs(case, module), case, SEED, device="cuda"))
         with torch.inference_mode(), call.ambient():
             for _ in range(3):
                 call.run()
-            torch.cuda.synchronize()
-            torch.cuda.cudart().cudaProfilerStart()
-            for _ in range(CALLS):
+            for number in range(CALLS):
+                flush()
+                torch.cuda.synchronize()
+                profiler.start()
                 call.run()
-            torch.cuda._sleep(SEPARATOR_CYCLES)
-            torch.cuda.synchronize()
-            torch.cuda.cudart().cudaProfilerStop()
+                if number == CALLS - 1:
+                    torch.cuda._sleep(SEPARATOR_CYCLES)
+                torch.cuda.synchronize()
+                profiler.stop()
 
 
 if __name__ == "__main__":

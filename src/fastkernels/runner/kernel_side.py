@@ -47,6 +47,7 @@ class KernelSide:
         torch.set_num_threads(threads)
         self._threads, self._flags = torch.get_num_threads, flags.read
         self._device: WorkerDevice = open_device(device)
+        self._device_flags = self._device.flags
         self._contracts: dict[str, Contract] = self._device.contracts()
         self._opened = contextlib.ExitStack()
         self._ballast = random.Random()
@@ -183,7 +184,8 @@ class KernelSide:
         (self._whole or self._active).copy_out(echo)
         self._device.wait()
         described = {} if self._captured else _plain(self._active.describe_last())
-        return {"outputs": described, "threads": self._threads(), "flags": self._flags()}
+        settings = {**self._flags(), **self._device_flags()}
+        return {"outputs": described, "threads": self._threads(), "flags": settings}
 
     def again(self) -> dict[str, Any]:
         """Copy the results of the call before the last one into the outbox: they must not have changed, now

@@ -8,25 +8,30 @@ T rows · F width of a half.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from fastkernels.kernels import checks
 from fastkernels.kernels.activated import activated
-from fastkernels.kernels.launch import (
-    ceil_div,
-    multiprocessors,
-    power_of_two,
-    rows_in_a_tile,
-    rows_of,
-    warps,
-)
+from fastkernels.kernels.launch import ceil_div, multiprocessors, power_of_two, rows_of
 from fastkernels.kernels.overlap import follow, overlap
 
-# Columns of a program. Where the widest would leave processors idle, tiles are halved, down to a 16-byte load
-# for each thread of a warp: one row of 14,336 took 2.0 us, where Inductor needs 1.4 on an H200.
-WIDEST_TILE, NARROWEST_TILE = 1024, 256
+# Elements of a program. A thread takes 8, a 16-byte load of each half; 4 where the processors hold all
+# programs even so. At most 2 % behind the fastest of 43 tiles for 1 to 8,192 rows of 14,336 on an H200; 16
+# elements a thread cost up to 60 % (benchmarks/sweeps/glu.py).
+TILE_ELEMENTS, MOST_WARPS = 1024, 8
+RESIDENT_WARPS = 64  # of a processor
+
+
+class Tile(NamedTuple):
+    """What one program takes, and its warps."""
+
+    columns: int
+    rows: int
+    warps: int
 
 
 def unsupported(kernel: str, x_T2F: Tensor, activation: str) -> str | None:
@@ -56,13 +61,21 @@ def glu(x_T2F: Tensor, activation: str) -> Tensor:
     if y_TF.numel() == 0:
         return y_TF
     x = rows_of(x_T2F)
-    tile = min(WIDEST_TILE, power_of_two(width))
-    while tile > NARROWEST_TILE and x.count * ceil_div(width, tile) < multiprocessors(x_T2F.device):
-        tile //= 2
-    column_tiles = ceil_div(width, tile)
-    rows = rows_in_a_tile(x.count * column_tiles, tile, x_T2F)
-    _gate_rows[(ceil_div(x.count, rows) * column_tiles,)](
+    tile = tile_of(x.count, width, x_T2F)
+    column_tiles = ceil_div(width, tile.columns)
+    _gate_rows[(ceil_div(x.count, tile.rows) * column_tiles,)](
         x.tensor, y_TF, x.count, x.inner, x.outer_stride, x.inner_stride, column_tiles,
-        F=width, ACTIVATION=activation, ROWS=rows, WIDTH=tile, **warps(rows * tile), **overlap(x_T2F.device),
+        F=width, ACTIVATION=activation, ROWS=tile.rows, WIDTH=tile.columns, num_warps=tile.warps,
+        **overlap(x_T2F.device),
     )  # fmt: skip
     return y_TF
+
+
+def tile_of(count: int, width: int, x_T2F: Tensor) -> Tile:
+    """For `count` rows of `width` results."""
+    columns = min(TILE_ELEMENTS, power_of_two(width))
+    rows = min(TILE_ELEMENTS // columns, power_of_two(count))
+    programs = ceil_div(count, rows) * ceil_div(width, columns)
+    all_at_once = programs * MOST_WARPS <= RESIDENT_WARPS * multiprocessors(x_T2F.device)
+    elements = 4 if all_at_once else 8
+    return Tile(columns, rows, max(1, rows * columns // (32 * elements)))
