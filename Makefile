@@ -21,7 +21,7 @@ demo: $(VENV)/.installed
 	$(FK) eval --model llama --size tiny --candidates examples/candidates/slower || test $$? -eq 3
 
 # Two at a time where no test depends on a time; one after the other where processes are measured.
-UNTIMED := $(addprefix tests/,contract gpu parity $(addprefix e2e/test_,eval.py eval_architectures.py golden.py) $(addprefix unit/, \
+UNTIMED := $(addprefix tests/,contract gpu parity $(addprefix e2e/test_,eval.py eval_architectures.py gate.py golden.py kernels.py) $(addprefix unit/, \
 	audit benchmarks capture cli engine examples gate judge kernels loader nn registry report runner/test_looks.py \
 	score tasks))
 test: $(VENV)/.installed

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fastkernels import registry
 from fastkernels.loader.overlay import Overlay
-from fastkernels.nn.cache import paged_owners, state_groups, state_owners
+from fastkernels.nn.cache import paged_owners, state_owners
 from fastkernels.nn.context import Step, use_step
 from fastkernels.records import Case, TensorSpec
 
@@ -199,7 +199,8 @@ def _bind_caches(module: nn.Module, tensors: Mapping[str, Tensor]) -> int:
 
 def _bind_states(module: nn.Module, tensors: Mapping[str, Tensor]) -> int:
     """Give the I-th owner of a State the pools `state.I.NAME`: by order. The number of owners."""
-    owners, groups = state_owners(module), state_groups(module)
+    owners = state_owners(module)
+    groups = list(dict.fromkeys(state for _, _, state in owners))
     pools: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith("state."):

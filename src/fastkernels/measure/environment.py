@@ -8,6 +8,7 @@ import platform
 import subprocess
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -76,6 +77,7 @@ def require_device(wanted: Device | None = None) -> Device:
     return "cpu"
 
 
+@cache
 def version(package: str) -> str | None:
     try:
         return metadata.version(package)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from fastkernels.layout import data_dir
@@ -14,7 +14,7 @@ def direct(task_id: str) -> tuple[str, ...]:
     return _direct(data_dir("baseline") / f"{task_id}.py")
 
 
-@lru_cache
+@cache
 def _direct(path: Path) -> tuple[str, ...]:
     if not path.is_file():
         return ()
@@ -30,15 +30,15 @@ def _direct(path: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
-def reached(task_id: str) -> set[str]:
+def reached(task_id: str) -> frozenset[str]:
     """The task and every task below it."""
-    found, open_ids = set(), [task_id]
-    while open_ids:
-        current = open_ids.pop()
-        if current not in found:
-            found.add(current)
-            open_ids += direct(current)
-    return found
+    return _reached(data_dir("baseline"), task_id)
+
+
+@cache
+def _reached(folder: Path, task_id: str) -> frozenset[str]:
+    below = _direct(folder / f"{task_id}.py")
+    return frozenset({task_id}.union(*(_reached(folder, task) for task in below)))
 
 
 def users(task_id: str, all_ids: list[str]) -> list[str]:

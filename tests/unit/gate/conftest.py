@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from fastkernels.gate import measurement
 from fastkernels.measure import stats
 from fastkernels.measure.environment import environment
-from fastkernels.records import KernelReport, KernelRow, KernelSummary, Look
+from fastkernels.records import Environment, KernelReport, KernelRow, KernelSummary, Look
 from fastkernels.runner.blocks import Blocks, durations_ns
 from fastkernels.runner.plan import Job, KernelsRequest, Work
 from tests.unit.gate.repositories import CASES, KERNEL, make_repository
@@ -53,6 +54,12 @@ class Machine:
         return self.base_us * 1e3 * steady * drift * scatter * tail
 
 
+@cache
+def here() -> Environment:
+    """Once: it asks git, in processes of their own."""
+    return environment("cpu")
+
+
 class Runs:
     """Stands in for run_kernels. `verdict(job, work)` says whether a side is right, `factor(job, work)` how
     slow the head is, `facts(job, work)` what else a timed row says; `calls` are the (job, case) of every run,
@@ -76,9 +83,7 @@ class Runs:
             rows=len(rows), passed=0, failed=0, unstable=0, geomean_speedup=None, wall_s=0, measuring_share=0
         )
         rows = rows if complete else rows[:-1]
-        return KernelReport(
-            environment=environment("cpu"), request={}, rows=rows, summary=summary, complete=complete
-        )
+        return KernelReport(environment=here(), request={}, rows=rows, summary=summary, complete=complete)
 
     def _row(self, job: Job, work: Work) -> KernelRow:
         facts: dict = {
