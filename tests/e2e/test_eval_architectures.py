@@ -1,6 +1,6 @@
 """`fk eval` of models with layers that no other test evaluates: experts, states, both, and a decoder that
-listens. Each is judged with one of its own layers, rightly and wrongly replaced. (Against itself every model is
-judged in `benchmarks/cpu/eval_suite_default.json`, and one of each kind in test_eval.py.)"""
+listens. Each is judged with one of its own layers, rightly and wrongly replaced. (Against itself every model
+is judged in `benchmarks/cpu/eval_suite_default.json`, and one of each kind in test_eval.py.)"""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -66,6 +66,7 @@ class ModelTrial:
     extra_s: float  # rounds go on this long until the ratio is known
     report: Callable[[str], None]  # what is going on, for a progress line
     _notes: list[str] = field(default_factory=list)
+    _stats: dict[Side, Stats] = field(default_factory=dict)  # as of the last timed run
 
     def run(self) -> ModelResult:
         try:
@@ -102,12 +103,16 @@ class ModelTrial:
         if not sites:
             return Swap(sites=0, calls=0, unused=unused)
         inputs = self.answers.proof()
+
+        def prove(handle: SideHandle) -> Proof:
+            return read(handle, Proof, "proof", sites=sites, **inputs)
+
         runs: dict[str, list[Proof]] = {"baseline": [], "candidate": []}
         for turn in range(2 * PROOF_REPEATS):
             side = ("baseline", "candidate", "candidate", "baseline")[turn % 4]
             self.report(f"swap proof, {side}")
-            handle = self.sides.use(side)
-            runs[side].append(read(handle, Proof, "proof", sites=sites, **inputs))
+            handle = self._warm(side, "swap proof", prove)
+            runs[side].append(prove(handle))
             if set(runs[side][-1].calls) != set(sites):
                 raise garbled(handle, "proof", "calls of other sites than were asked for")
         calls = runs["candidate"][-1].calls
@@ -138,43 +143,37 @@ class ModelTrial:
     def _measure(self) -> tuple[list[WorkloadResult], list[float]]:
         results, audited = [], []
         for workload in self.workloads:
-            self._warm_up(workload)
-            begin, seconds = time.perf_counter(), {"baseline": [], "candidate": []}
-            kept: tuple[Any, Any] = (None, None)
-            while True:
+            seconds: dict[str, list[float]] = {"baseline": [], "candidate": []}
+            kept = self._round(workload, seconds)
+            begin = time.perf_counter()  # of the extra time: behind the first round with its warm-ups
+            while not self._enough(workload, seconds, time.perf_counter() - begin):
                 played = self._round(workload, seconds)
                 # Any round may be the one that is audited, with equal chances: nobody knows which, nor how
                 # many come.
                 if self.rng.random() * len(seconds["baseline"]) < 1:
                     kept = played
-                result = _workload_result(
-                    workload, self.answers.amount(workload), seconds["baseline"], seconds["candidate"]
-                )
-                if self._enough(workload, result, time.perf_counter() - begin):
-                    break
             d = self.answers.audit(self.sides.use("baseline"), *kept)
             audited += d
-            result = result.model_copy(update={"audited_d": tuple(d)})
+            result = self._result(workload, seconds).model_copy(update={"audited_d": tuple(d)})
             if result.unstable:
                 self._notes.append(
                     f"{workload.name}: unstable, the ratio is known to {100 * result.half_width:.0f} % only"
                 )
             results.append(result)
-        stats = {side: read(self.sides.use(side), Stats, "stats") for side in ("baseline", "candidate")}
-        for side, of_side in stats.items():
+        for side, of_side in self._stats.items():
             passed_over = of_side.passed_over.items()
             self._notes += [f"{side}: passed over {n} times: {what}" for what, n in passed_over]
-        if changed := flags.differences(stats["candidate"].settings, stats["baseline"].settings):
-            message = (
-                f"TAMPERED(global-state): {changed}: the whole engine runs with what a candidate has set"
-            )
-            raise SideFailure("candidate", Failure(message=message))
         return results, audited
 
-    def _warm_up(self, workload: Workload) -> None:
-        for side in ("baseline", "candidate"):
-            self.report(f"{workload.name}, warm-up, {side}")
-            self.answers.warm_up(self.sides.use(side), workload)
+    def _warm(self, side: Side, what: str, warm_up: Callable[[SideHandle], object]) -> SideHandle:
+        """The side, in a process that has done `what` before. One that is started for its turn has not: its
+        kernels are loaded and its graphs captured when they are first needed."""
+        handle = self.sides.use(side)
+        if what not in handle.warmed:
+            self.report(f"{what}, warm-up, {side}")
+            warm_up(handle)
+            handle.warmed.add(what)
+        return handle
 
     def _round(self, workload: Workload, seconds: dict[str, list[float]]) -> tuple[Any, Any]:
         """Both sides once on the same fresh inputs, A B and B A in turn; the inputs and the candidate's
@@ -185,17 +184,34 @@ class ModelTrial:
         order: tuple[Side, Side] = ("baseline", "candidate") if turn % 2 == 0 else ("candidate", "baseline")
         answers: dict[str, Any] = {}
         for side in order:
+            handle = self._warm(side, workload.name, lambda handle: self.answers.warm_up(handle, workload))
             self.report(f"{workload.name}, round {turn + 1}, {side}")
-            took_s, answers[side] = self.answers.timed(self.sides.use(side), inputs, workload)
+            took_s, answers[side] = self.answers.timed(handle, inputs, workload)
             seconds[side].append(took_s)
+            # At once: the process may end with its turn.
+            self._stats[side] = read(handle, Stats, "stats")
+        self._compare_settings()
         return inputs, answers["candidate"]
 
-    def _enough(self, workload: Workload, result: WorkloadResult, elapsed_s: float) -> bool:
+    def _compare_settings(self) -> None:
+        """SideFailure where a candidate has set what holds for the whole process."""
+        theirs, ours = self._stats["baseline"].settings, self._stats["candidate"].settings
+        if changed := flags.differences(ours, theirs):
+            message = (
+                f"TAMPERED(global-state): {changed}: the whole engine runs with what a candidate has set"
+            )
+            raise SideFailure("candidate", Failure(message=message))
+
+    def _enough(self, workload: Workload, seconds: dict[str, list[float]], elapsed_s: float) -> bool:
         """At least the asked rounds; then until the interval is narrow or the extra time is spent."""
         least = self.rounds if workload.kind == "throughput" else max(self.rounds, LATENCY_ROUNDS)
-        if len(result.baseline) < least:
+        if len(seconds["baseline"]) < least:
             return False
-        return result.half_width <= ROUND_HALF_WIDTH or elapsed_s > self.extra_s
+        return self._result(workload, seconds).half_width <= ROUND_HALF_WIDTH or elapsed_s > self.extra_s
+
+    def _result(self, workload: Workload, seconds: dict[str, list[float]]) -> WorkloadResult:
+        amount = self.answers.amount(workload)
+        return _workload_result(workload, amount, seconds["baseline"], seconds["candidate"])
 
     # ------------------------------------------------------------ is it right?
 

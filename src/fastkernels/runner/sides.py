@@ -2,7 +2,8 @@
 still.
 
 Where two engines fit the device together, both stay alive and are paused between their turns. Where they do
-not (`exclusive`), a side is closed before the other starts: every turn loads its weights again.
+not (`exclusive`), a side is closed before the other starts: every turn loads its weights again, and is a
+process that has to be warmed up.
 """
 
 from __future__ import annotations
@@ -45,11 +46,13 @@ class SideFailure(Exception):
 
 
 class SideHandle:
-    """A started side: `call` is a method of a runner.model_side.ModelSide."""
+    """A started side: `call` is a method of a runner.model_side.ModelSide. warmed: what this process has
+    done, for whoever times it."""
 
     def __init__(self, side: Side, worker: Worker, timeout_s: float) -> None:
         self.side: Side = side
         self.worker = worker
+        self.warmed: set[str] = set()
         self._timeout_s = timeout_s
 
     def call(self, do: str, **arguments: Any) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from typing import Any
 
 class FakeSides:
     """make(sides, name, seconds, ...) is one side; a batch of the baseline's takes 0.4 s of `now`, the
-    candidate is as its arguments say. log: what tests and sides note; changes: of the noise runs."""
+    candidate is as its arguments say. log: what tests and sides note; changes: of the noise runs; exclusive:
+    a side is another process in each of its turns."""
 
-    isolation, stays_root = (), ""
+    isolation, stays_root, exclusive = (), "", False
 
     def __init__(self, make: Callable[..., Any], **candidate: Any) -> None:
         self.now, self.log = 0.0, []
@@ -19,8 +20,14 @@ class FakeSides:
             "candidate": make(self, "candidate", **candidate),
         }
         self.changes: list[dict[str, Any]] = []
+        self._last = ""
+        for side in self.sides.values():
+            side.warmed = set()
 
     def use(self, side: str) -> Any:
+        if self.exclusive and side != self._last:
+            self.sides[side].warmed = set()
+        self._last = side
         return self.sides[side]
 
     @contextlib.contextmanager

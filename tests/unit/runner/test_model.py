@@ -64,8 +64,7 @@ class FakeSide:
         return {"requests": len(prompts)}
 
     def stats(self) -> dict[str, Any]:
-        settings = {"torch's number of threads": str(self.threads)}
-        return {"engine": {}, "passed_over": {}, "settings": settings}
+        return _stats(self.threads)
 
     def outputs(self) -> dict[str, Any]:
         self.trial.now += self.lazy_s
@@ -77,6 +76,10 @@ class FakeSide:
             "argmax": [[(t + self.wrong) % VOCABULARY for t in ids] for ids in right],
             "top": [[] for _ in right],
         }
+
+
+def _stats(threads: int) -> dict[str, Any]:
+    return {"engine": {}, "passed_over": {}, "settings": {"torch's number of threads": str(threads)}}
 
 
 class TokenSides(FakeSides):
@@ -126,8 +129,47 @@ def test_the_sides_alternate_and_swap_their_order(monkeypatch):
     run(sides, monkeypatch)
     begin = sides.log.index(("baseline", "generate"))
     timed = [side for side, do in sides.log[begin:] if do == "generate"][:10]
-    # A warm-up of each side, then A B, B A, A B, B A.
-    assert timed == ["baseline", "candidate"] + ["baseline", "candidate", "candidate", "baseline"] * 2
+    # A B, each after its warm-up, then B A, A B, B A.
+    first = ["baseline", "baseline", "candidate", "candidate"]
+    assert timed == [*first, "candidate", "baseline", "baseline", "candidate", "candidate", "baseline"]
+
+
+def test_a_process_that_starts_for_its_turn_is_not_timed_cold(monkeypatch):
+    """Two models that do not fit the device together: every turn is a new process."""
+    sides = TokenSides(seconds=0.2)
+    sides.exclusive = True
+    for side in sides.sides.values():
+        monkeypatch.setattr(side, "generate", _slow_at_first(sides, side))
+    result = run(sides, monkeypatch)
+    assert result.valid
+    assert result.throughput_speedup == pytest.approx(2.0)
+    assert result.latency_speedup == pytest.approx(2.0)
+    begin = sides.log.index(("baseline", "generate"))
+    timed = [side for side, do in sides.log[begin:] if do == "generate"][:7]
+    # Candidate and baseline have two turns each behind the first A B, but one process each for the two.
+    assert timed == ["baseline"] * 2 + ["candidate"] * 3 + ["baseline"] * 2
+
+
+def _slow_at_first(sides: TokenSides, side: FakeSide) -> Any:
+    """generate(): in a process that has warmed up for nothing yet, ten times slower."""
+    honest = side.generate
+
+    def generate(**arguments: Any) -> Any:
+        sides.now += 0 if side.warmed else 9 * side.seconds
+        return honest(**arguments)
+
+    return generate
+
+
+def test_settings_are_read_from_the_process_that_was_timed(monkeypatch):
+    """A process that is started anew for the question would show those that it begins with."""
+    sides = TokenSides(seconds=0.2)
+    sides.exclusive = True
+    candidate = sides.sides["candidate"]
+    monkeypatch.setattr(candidate, "stats", lambda: _stats(threads=4 if candidate.warmed else 1))
+    result = run(sides, monkeypatch)
+    assert not result.valid
+    assert "torch's number of threads is 4, not 1" in result.failure.message
 
 
 def test_rounds_go_on_until_the_ratio_is_known(monkeypatch):
