@@ -135,17 +135,24 @@ EVAL_LLAMA = (
     _eval("eval_llama_decode_heavy", 610, "decode-heavy"),
     _eval("eval_llama_latency", 130, "single-request", "fixed-batch-32"),
 )
-# Never ran: guesses. Workloads of 1,000 requests would take an hour where a turn loads 94 GB first.
+# Workloads of 1,000 requests would take an hour where a turn loads 94 GB first. gla, siglip2, yolov10 and
+# mixtral as seen (mixtral without the warm-up of each turn), the others guesses.
 QUICK = ("single-request", "prefill-heavy-smoke")
-EVAL_OTHERS = {
-    "flux": _eval("eval_flux", 900, model="flux"),
-    "gla": _eval("eval_gla", 250, "fixed-batch-32", *QUICK, model="gla"),
-    "jamba": _eval("eval_jamba", 800, *QUICK, model="jamba"),
-    "mixtral": _eval("eval_mixtral", 700, *QUICK, model="mixtral"),
-    "siglip2": _eval("eval_siglip2", 200, model="siglip2"),
-    "whisper": _eval("eval_whisper", 400, model="whisper"),
-    "yolov10": _eval("eval_yolov10", 200, model="yolov10"),
-}
+
+
+def _other(model: str, seconds: int, *workloads: str) -> Part:
+    return _eval(f"eval_{model}_self_test", seconds, *workloads, model=model)
+
+
+EVAL_OTHERS = (
+    _other("flux", 600),
+    _other("gla", 85, "fixed-batch-32", *QUICK),
+    _other("jamba", 500, *QUICK),
+    _other("mixtral", 450, *QUICK),
+    _other("siglip2", 190),
+    _other("whisper", 300),
+    _other("yolov10", 375),
+)
 # Of tests/gpu: seconds, and processes beside each other. Engine, split_kernels, listener and sample as seen;
 # of the others guesses.
 GPU_TESTS = {
@@ -195,8 +202,8 @@ JOBS: dict[str, Job] = {
     ),
     "eval_llama_self_test": Job(EVAL_LLAMA, (*FK, "score")),
     # What `fk eval --suite default --self-test` says of these workloads, a model at a time.
-    "eval_suite_default": Job((*EVAL_LLAMA, *EVAL_OTHERS.values()), (*FK, "score")),
-    **{part.name: Job((part,)) for part in EVAL_OTHERS.values()},
+    "eval_suite_default": Job((*EVAL_LLAMA, *EVAL_OTHERS), (*FK, "score")),
+    **{part.name: Job((part,)) for part in EVAL_OTHERS},
     "self_test": Job(
         (
             *LLAMA_L1,
