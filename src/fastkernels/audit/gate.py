@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from fastkernels.audit.subject import Draw, Outputs, Subject
-from fastkernels.judge import compare, metadata, rules, sampler
+from fastkernels.judge import compare, metadata, rules
 from fastkernels.judge.compare import Errors
 from fastkernels.judge.conditioning import conditioning
-from fastkernels.judge.sampler import SamplerJudge
+from fastkernels.judge.sampler import Question, SamplerJudge
 from fastkernels.judge.verdict import Verdict
 
 
@@ -43,6 +43,7 @@ class Gate:
     subject: Subject
     seed: int
     _draw: Draw = field(init=False)
+    _question: Question = field(init=False)  # of a sampler
     truth: Outputs = field(init=False)  # the oracle's outputs, without null blocks
     _moves: dict[str, Errors] | None = None
     _samplers: dict[str, SamplerJudge] = field(default_factory=dict)
@@ -64,6 +65,8 @@ class Gate:
     def open(self, draw: Draw) -> None:
         """Judge what follows on these inputs."""
         self._draw, self._moves = draw, None
+        if self.rule == "sampler":
+            self._question = Question.of(draw.inputs)
         self.truth = self._strip(self.subject.oracle(draw.inputs))
 
     def judge(self, name: str, outputs: Outputs) -> Ruling:
@@ -116,10 +119,9 @@ class Gate:
         return self._moves
 
     def _sampled(self, name: str, outputs: Outputs) -> Ruling:
-        given = sampler.arguments(self._draw.inputs)
         judge = self._samplers.setdefault(name, SamplerJudge(self.seed))
         (ids,) = outputs.values()
-        verdict = judge.check(ids, *given)  # type: ignore[arg-type]
+        verdict = judge.check(ids, self._question)
         return Ruling(Verdict.passed(), 0.0) if verdict is None else Ruling(verdict, math.inf)
 
     def _strip(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:

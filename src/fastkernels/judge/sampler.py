@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -34,7 +35,6 @@ from fastkernels.judge.compare import Comparison
 from fastkernels.judge.verdict import Verdict
 from fastkernels.records import TensorSpec
 
-_ARGUMENTS = ("logits", "temperature", "top_k", "top_p")
 _CHANCE = ("seeds", "positions")  # what a draw must depend on besides
 _LEAST_VALUES = 1024  # of seeds or positions: in a case that holds them fixed, equal draws are right
 _LEAST_CALLS = 16
@@ -44,12 +44,6 @@ ENOUGH = 512  # draws of a trial: by then one id for all rows, or always the lik
 SIGNIFICANCE = 1e-7  # a right sampler is condemned once in ten million trials
 # Float32 kernels sum V probabilities before they cut at top_p: mass this close to it may fall on either side.
 TOP_P_SLACK = 1e-4
-
-
-def arguments(inputs: Mapping[str, Tensor]) -> tuple[Tensor | None, ...]:
-    """The arguments of `SamplerJudge.check` behind the ids, from a trial's inputs by name."""
-    given = {_plain(name): value for name, value in inputs.items() if name.startswith("arg.")}
-    return tuple(given.get(name) for name in _ARGUMENTS)
 
 
 def calls_that_change(specs: Mapping[str, TensorSpec]) -> dict[str, int]:
@@ -77,6 +71,36 @@ class Allowed(NamedTuple):
     is_untied_B: Tensor
 
 
+class Question:
+    """What a sampler is asked: logits_BV and, for each row, temperature, top_k and top_p. Several answer it;
+    what they may is worked out once, which takes longer than the rest of judging them."""
+
+    def __init__(
+        self,
+        logits_BV: Tensor,
+        temperature_B: Tensor,
+        top_k_B: Tensor | None = None,
+        top_p_B: Tensor | None = None,
+    ) -> None:
+        self.logits_BV, self._temperature_B = logits_BV, temperature_B
+        self._top_k_B, self._top_p_B = top_k_B, top_p_B
+        self.drawn_B = temperature_B > 0  # the others are determined
+
+    @classmethod
+    def of(cls, inputs: Mapping[str, Tensor]) -> Question:
+        """From a trial's inputs by name."""
+        given = {_plain(name): value for name, value in inputs.items() if name.startswith("arg.")}
+        return cls(given["logits"], given["temperature"], given.get("top_k"), given.get("top_p"))
+
+    @cached_property
+    def allowed(self) -> Allowed | None:
+        """Of the rows that draw; None where none does."""
+        if not bool(self.drawn_B.any()):
+            return None
+        values = (self.logits_BV, self._temperature_B, self._top_k_B, self._top_p_B)
+        return allowed(*(_pick(value, self.drawn_B) for value in values))
+
+
 class SamplerJudge:
     """Collects the draws of one trial; `check` judges each call, `verdict` the distribution of all of
     them."""
@@ -95,15 +119,9 @@ class SamplerJudge:
         """Whether a trial may stop drawing; with fewer draws a wrong distribution can pass."""
         return self.draws >= ENOUGH
 
-    def check(
-        self,
-        ids_B: Tensor,
-        logits_BV: Tensor,
-        temperature_B: Tensor,
-        top_k_B: Tensor | None = None,
-        top_p_B: Tensor | None = None,
-    ) -> Verdict | None:
+    def check(self, ids_B: Tensor, question: Question) -> Verdict | None:
         """Judge one call: determined rows exactly, drawn rows by membership; remembers the drawn rows."""
+        logits_BV, drawn_B = question.logits_BV, question.drawn_B
         vocabulary = logits_BV.shape[1]
         ids_B = ids_B.to(logits_BV.device, torch.int64).reshape(-1)
         outside = int(((ids_B < 0) | (ids_B >= vocabulary)).sum())
@@ -111,15 +129,10 @@ class SamplerJudge:
             return Verdict.wrong(
                 "value", f"{outside} of {len(ids_B)} ids lie outside the vocabulary of {vocabulary}"
             )
-        greedy_B = temperature_B <= 0
-        if verdict := _greedy(ids_B[greedy_B], logits_BV[greedy_B]):
+        if verdict := _greedy(ids_B[~drawn_B], logits_BV[~drawn_B]):
             return verdict
-        drawn_B = ~greedy_B
-        if not bool(drawn_B.any()):
+        if (may := question.allowed) is None:
             return None
-        may = allowed(
-            logits_BV[drawn_B], temperature_B[drawn_B], _pick(top_k_B, drawn_B), _pick(top_p_B, drawn_B)
-        )
         column_B1 = ids_B[drawn_B].unsqueeze(1)
         forbidden = ~(may.may_BV.gather(1, column_B1).squeeze(1))
         if bool(forbidden.any()):

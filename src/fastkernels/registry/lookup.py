@@ -89,6 +89,8 @@ def tasks_of(architecture: Architecture) -> set[str]:
 
 
 def _match(pattern: str) -> list[TaskEntry]:
+    if exact := _tasks(data_dir("registry")).get(pattern):
+        return [exact]
     name, _, variant = pattern.partition(":")
     found = []
     for entry in tasks():

@@ -212,11 +212,11 @@ class Referee:
     def _sampled(
         self, inputs: Mapping[str, Tensor], ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]
     ) -> Verdict | None:
-        given = sampler.arguments(inputs)
+        question = sampler.Question.of(inputs)
         (name,) = theirs
-        if problem := self._samplers["baseline"].check(theirs[name], *given):  # type: ignore[arg-type]
+        if problem := self._samplers["baseline"].check(theirs[name], question):
             return _invalid(f"the baseline: {problem.failure.message if problem.failure else problem.label}")
-        return self._samplers["candidate"].check(ours[name], *given)  # type: ignore[arg-type]
+        return self._samplers["candidate"].check(ours[name], question)
 
     def _judged(self, reading: Reading, link: int) -> dict[str, Tensor]:
         return self._strip({name: value[link] for name, value in reading.outputs.items()})

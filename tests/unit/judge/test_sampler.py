@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.judge import sampler
-from fastkernels.judge.sampler import SamplerJudge, allowed, uniformity
+from fastkernels.judge.sampler import Question, SamplerJudge, allowed, uniformity
 
 B, V, CALLS = 64, 50, 40
 
@@ -36,7 +36,7 @@ def run(sample, temperature=0.8, top_k=0, top_p=1.0) -> str:
     for _ in range(CALLS):
         logits = 2 * torch.randn(B, V, generator=generator)
         ids = sample(logits, generator)
-        verdict = judge.check(ids, logits, full(temperature), torch.full((B,), top_k), full(top_p))
+        verdict = judge.check(ids, Question(logits, full(temperature), torch.full((B,), top_k), full(top_p)))
         if verdict:
             return verdict.label
     assert judge.draws == B * CALLS
@@ -69,16 +69,16 @@ def test_ids_beyond_the_cuts_fail_at_once():
     logits = torch.randn(B, V, generator=generator)
     second = logits.argsort(1, descending=True)[:, 1]
     judge = SamplerJudge(seed=1)
-    assert judge.check(second, logits, full(1.0), torch.full((B,), 1), None).label == "WRONG(value)"
-    assert judge.check(second, logits, full(1.0), torch.full((B,), 2), None) is None
-    assert judge.check(second, logits, full(1.0), None, full(1e-6)).label == "WRONG(value)"
-    assert judge.check(logits.argmax(1), logits, full(1.0), None, full(1e-6)) is None
+    assert judge.check(second, Question(logits, full(1.0), torch.full((B,), 1), None)).label == "WRONG(value)"
+    assert judge.check(second, Question(logits, full(1.0), torch.full((B,), 2), None)) is None
+    assert judge.check(second, Question(logits, full(1.0), None, full(1e-6))).label == "WRONG(value)"
+    assert judge.check(logits.argmax(1), Question(logits, full(1.0), None, full(1e-6))) is None
 
 
 @pytest.mark.parametrize("bad", [-1, V])
 def test_ids_outside_the_vocabulary_fail(bad):
     logits = torch.randn(B, V)
-    verdict = SamplerJudge(seed=1).check(torch.full((B,), bad), logits, full(1.0))
+    verdict = SamplerJudge(seed=1).check(torch.full((B,), bad), Question(logits, full(1.0)))
     assert "outside the vocabulary" in verdict.failure.message
 
 
@@ -86,10 +86,10 @@ def test_temperature_zero_is_the_largest_logit_with_ties():
     logits = torch.randn(B, V, generator=torch.Generator().manual_seed(7))
     judge = SamplerJudge(seed=1)
     best = logits.argmax(1)
-    assert judge.check(best, logits, full(0.0)) is None
-    assert judge.check((best + 1) % V, logits, full(0.0)).label == "WRONG(value)"
+    assert judge.check(best, Question(logits, full(0.0))) is None
+    assert judge.check((best + 1) % V, Question(logits, full(0.0))).label == "WRONG(value)"
     logits[:, 3] = logits.amax(1)
-    assert judge.check(torch.full((B,), 3), logits, full(0.0)) is None
+    assert judge.check(torch.full((B,), 3), Question(logits, full(0.0))) is None
     assert judge.draws == 0
 
 
@@ -101,18 +101,18 @@ def test_rows_of_both_kinds_in_one_batch():
     ids = draw(logits, 0.7, generator)
     ids[::2] = logits.argmax(1)[::2]
     judge = SamplerJudge(seed=1)
-    assert judge.check(ids, logits, temperature) is None
+    assert judge.check(ids, Question(logits, temperature)) is None
     assert judge.draws == B // 2
     ids[0] = logits[0].argmin()
-    assert judge.check(ids, logits, temperature).label == "WRONG(value)"
+    assert judge.check(ids, Question(logits, temperature)).label == "WRONG(value)"
 
 
 def test_masked_tokens_are_never_drawn():
     logits = torch.zeros(B, V)
     logits[:, 10] = -torch.inf
     judge = SamplerJudge(seed=1)
-    assert judge.check(torch.full((B,), 10), logits, full(1.0)).label == "WRONG(value)"
-    assert judge.check(torch.full((B,), 11), logits, full(1.0)) is None
+    assert judge.check(torch.full((B,), 10), Question(logits, full(1.0))).label == "WRONG(value)"
+    assert judge.check(torch.full((B,), 11), Question(logits, full(1.0))) is None
 
 
 def test_allowed_keeps_the_smallest_set_that_reaches_p_and_ties_at_k():
@@ -136,7 +136,8 @@ def test_which_of_tied_tokens_stay_is_free(top_k, top_p):
         for _ in range(CALLS):
             ids = torch.randint(0, width, (B,), generator=generator)
             assert (
-                judge.check(ids, torch.zeros(B, V), full(1.0), torch.full((B,), top_k), full(top_p)) is None
+                judge.check(ids, Question(torch.zeros(B, V), full(1.0), torch.full((B,), top_k), full(top_p)))
+                is None
             )
         assert judge.verdict().passed
         assert judge.draws == 0
@@ -150,5 +151,5 @@ def test_uniformity_tells_even_from_uneven():
 
 def test_few_draws_are_judged_by_membership_alone():
     judge = SamplerJudge(seed=1)
-    assert judge.check(torch.zeros(B, dtype=torch.int64), torch.zeros(B, V), full(1.0)) is None
+    assert judge.check(torch.zeros(B, dtype=torch.int64), Question(torch.zeros(B, V), full(1.0))) is None
     assert judge.verdict().passed
