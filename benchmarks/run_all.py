@@ -76,7 +76,7 @@ def _level(architecture: str, level: int, seconds: int) -> Part:
 
 def _eval(name: str, seconds: int, *workloads: str, model: str = "llama") -> Part:
     chosen = (word for workload in workloads for word in ("--workload", workload))
-    flags = ("--model", model, "--size", "full", "--self-test", "--rounds", "2")
+    flags = ("--model", model, "--size", "full", "--self-test")
     return Part(name, seconds, (*FK, "eval", *flags, *chosen, "--json"))
 
 

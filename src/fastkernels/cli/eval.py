@@ -41,8 +41,8 @@ from fastkernels.cli import options
 @click.option(
     "--rounds",
     type=click.IntRange(min=2),
-    help="Alternating rounds of each workload; a latency takes six at least. Default by size, and at tiny "
-    "more while the ratio is uncertain.",
+    help="Alternating rounds of each workload; a latency takes six at least. Default by size, and for some "
+    "seconds more while the ratio is uncertain.",
 )
 @click.option("--eager", is_flag=True, help="Without CUDA graphs, on both sides.")
 @click.option("--seed", type=int, help="Seed of prompts and weights. Default: fresh, stored in the report.")

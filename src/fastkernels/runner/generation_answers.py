@@ -60,7 +60,8 @@ class GenerationAnswers:
         """The latents of a few images, chosen after the run."""
         seconds, digests = self._run(side, inputs, workload.batch)
         chosen = image_batches.chosen(self._rng, len(inputs), AUDITED_IMAGES)
-        return seconds, dict(zip(chosen, image_batches.answers(side, digests, chosen), strict=True))
+        answers = dict(zip(chosen, image_batches.answers(side, digests, chosen), strict=True))
+        return image_batches.measured(workload, seconds), answers
 
     def amount(self, workload: GenerationWorkload) -> float:
         return image_batches.amount(workload)
@@ -105,7 +106,7 @@ class GenerationAnswers:
         _, digests = self._run(side, images, SIDE_BATCH)
         return image_batches.answers(side, digests, range(len(images)))
 
-    def _run(self, side: SideHandle, images: list[Wanted], batch: int) -> tuple[float, list[str]]:
+    def _run(self, side: SideHandle, images: list[Wanted], batch: int) -> tuple[list[float], list[str]]:
         return image_batches.run(
             side, "generate", images, batch, lambda part: contextlib.nullcontext({"images": part})
         )

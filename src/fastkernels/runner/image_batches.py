@@ -9,6 +9,7 @@ fetching all would take longer than some runs, and what is not there yet has no 
 from __future__ import annotations
 
 import random
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -29,15 +30,16 @@ def run(
     inputs: Sequence[Any],
     batch: int,
     given: Callable[[Sequence[Any]], AbstractContextManager[dict[str, Any]]],
-) -> tuple[float, list[str]]:
-    """Seconds of all batches together, and the digests. given: arguments that hand a batch over."""
-    seconds, digests = 0.0, []
+) -> tuple[list[float], list[str]]:
+    """Seconds of each batch, and the digests. given: arguments that hand a batch over."""
+    seconds: list[float] = []
+    digests: list[str] = []
     for start in range(0, len(inputs), batch):
         part = inputs[start : start + batch]
         with given(part) as arguments:
             begin = time.perf_counter()
             said = side.call(do, start=start, **arguments)
-            seconds += time.perf_counter() - begin
+            seconds.append(time.perf_counter() - begin)
         found = parsed(side, Digests, do, said).digests
         if len(found) != len(part):
             message = f"asked for {len(part)} answers to '{do}', got {len(found)}"
@@ -70,6 +72,13 @@ def arrays(side: SideHandle, do: str, count: int, **arguments: Any) -> list[np.n
 def chosen(rng: random.Random, count: int, most: int) -> list[int]:
     """Places of a few of `count` images, in order."""
     return sorted(rng.sample(range(count), min(most, count)))
+
+
+def measured(workload: ImageWorkload | GenerationWorkload, seconds: Sequence[float]) -> float:
+    """Seconds of a run by those of its batches: all of them where images a second count. Where seconds a
+    batch count the median batch does, as the models' own harnesses say latencies: some batch of hundreds
+    meets a busy host, and waits for longer than all others take."""
+    return sum(seconds) if workload.kind == "throughput" else statistics.median(seconds) * len(seconds)
 
 
 def amount(workload: ImageWorkload | GenerationWorkload) -> float:

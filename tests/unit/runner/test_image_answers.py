@@ -35,13 +35,15 @@ def feature(image: np.ndarray) -> np.ndarray:
 
 class FakeSide:
     """Answers like an ImageSide; each batch takes `seconds` on the fake clock. wrong: features of samples are
-    those of the neighbour. lies: the same in timed runs only. late: made when they are asked for."""
+    those of the neighbour. lies: the same in timed runs only. late: made when they are asked for. stalls: the
+    second batch of each run waits for ten seconds."""
 
     def __init__(self, trial: FakeSides, side: str, seconds: float, wrong: bool = False, lies: bool = False,
-                 missing: int = 0, nan: bool = False, late: bool = False) -> None:  # fmt: skip
+                 missing: int = 0, nan: bool = False, late: bool = False,
+                 stalls: bool = False) -> None:  # fmt: skip
         self.trial, self.side, self.seconds = trial, side, seconds
         self.wrong, self.lies, self.missing, self.nan = wrong, lies, missing, nan
-        self.late = late
+        self.late, self.stalls = late, stalls
         self.features: list[np.ndarray] = []
         self.batches: list[tuple[int, int]] = []
 
@@ -58,7 +60,7 @@ class FakeSide:
 
     def answer(self, start: int, forms: list[Any], descriptors: list[int]) -> dict[str, Any]:
         images = taken(forms, [os.dup(descriptor) for descriptor in descriptors])
-        self.trial.now += self.seconds
+        self.trial.now += self.seconds + 10 * (self.stalls and len(images) == start)
         self.batches.append((start, len(images)))
         found = [feature(image) for image in images]
         if self.wrong or (self.lies and len(images) != SAMPLES.images):
@@ -109,6 +111,13 @@ def test_a_faster_and_right_candidate(monkeypatch):
     assert len({str(change) for change in sides.changes}) == len(result.noise_d) == 3
     assert len(result.d) == SAMPLES.images + 2 * AUDITED_IMAGES
     assert result.ruin_point > 0.3, "other images must count as unrelated"
+
+
+def test_a_latency_is_the_median_batch_and_a_throughput_is_all_of_them(monkeypatch):
+    result = run(FakeSides(FakeSide, seconds=0.4, stalls=True), monkeypatch)
+    many, one = result.workloads
+    assert many.throughput_ratio == pytest.approx(1.6 / 11.6)
+    assert one.latency_ratio == pytest.approx(1.0)
 
 
 def test_a_batch_comes_when_the_one_before_is_answered(monkeypatch):
