@@ -97,8 +97,13 @@ class Question:
         """Of the rows that draw; None where none does."""
         if not bool(self.drawn_B.any()):
             return None
-        values = (self.logits_BV, self._temperature_B, self._top_k_B, self._top_p_B)
-        return allowed(*(_pick(value, self.drawn_B) for value in values))
+        drawn_B = self.drawn_B
+        return allowed(
+            self.logits_BV[drawn_B],
+            self._temperature_B[drawn_B],
+            _pick(self._top_k_B, drawn_B),
+            _pick(self._top_p_B, drawn_B),
+        )
 
 
 class SamplerJudge:

@@ -83,7 +83,7 @@ def no_task(patterns: Iterable[str], level: int | None, architecture: str | None
     )
 
 
-def tasks_of(architecture: Architecture) -> set[str]:
+def tasks_of(architecture: Architecture) -> frozenset[str]:
     """Ids of the tasks that an architecture's model file imports, directly or through others."""
     return uses.reached(architecture.task)
 
