@@ -37,6 +37,7 @@ _MODEL_COLUMNS = (
     "sites", "calls",
 )  # fmt: skip
 _KINDS_OF_FK = ("kernels", "eval")
+MOST_NUMBERS = 12  # of a cell
 
 
 class Show(NamedTuple):
@@ -74,8 +75,10 @@ def _read(path: Path) -> Report:
         data = None
     if not isinstance(data, dict) or data.get("kind") in (None, *_KINDS_OF_FK):
         return load(path)
+    # A comparison of routing was made from what a capture holds, on the capture's machine.
+    environment = data.pop("environment", None) or data.get("capture", {}).get("environment")
     try:
-        environment = Environment.model_validate(data.pop("environment", None))
+        environment = Environment.model_validate(environment)
     except ValidationError as error:
         raise FileFormatError(path, "environment", str(error)) from None
     return Show(environment, data)
@@ -119,7 +122,21 @@ def _shown(show: Show) -> Iterable[str]:
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+    """Of many numbers the range."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_cell(one)}" for name, one in value.items())
+    numbers = list(_numbers(value)) if isinstance(value, list) else []
+    if len(numbers) > MOST_NUMBERS and all(isinstance(number, float) for number in numbers):
+        return f"{_cell(min(numbers))} .. {_cell(max(numbers))}"
+    return "" if value is None else str(value)
+
+
+def _numbers(values: list[Any]) -> Iterable[Any]:
+    """What lists of lists hold."""
+    for value in values:
+        yield from _numbers(value) if isinstance(value, list) else [value]
 
 
 # ---------------------------------------------------------------- fk kernels
