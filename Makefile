@@ -20,13 +20,11 @@ demo: $(VENV)/.installed
 	$(FK) eval --model llama --size tiny --candidates examples/candidates/faster || test $$? -eq 3
 	$(FK) eval --model llama --size tiny --candidates examples/candidates/slower || test $$? -eq 3
 
-# Two at a time where no test depends on a time; one after the other where processes are measured.
-UNTIMED := $(addprefix tests/,contract gpu parity $(addprefix e2e/test_,eval.py eval_architectures.py gate.py golden.py kernels.py) $(addprefix unit/, \
-	audit benchmarks capture cli engine examples gate judge kernels loader nn registry report runner/test_looks.py \
-	score tasks))
+# Two at a time, but those that say by times which candidate is faster.
+TIMED := tests/e2e/test_redteam.py
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 $(UNTIMED)
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(UNTIMED))
+	$(BIN)/python -m pytest -n 2 --ignore=$(TIMED)
+	$(BIN)/python -m pytest $(TIMED)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

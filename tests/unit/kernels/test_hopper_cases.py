@@ -30,7 +30,7 @@ pytestmark = [
 
 PROCESSORS = 132
 # Specialisations of each kernel that are compiled: one or two seconds each for attention.
-MOST = 3
+MOST = 2
 
 
 class Hopper:
