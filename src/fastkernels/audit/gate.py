@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from fastkernels.audit.subject import Draw, Outputs, Subject
-from fastkernels.judge import compare, metadata, rules
-from fastkernels.judge.compare import Errors
+from fastkernels.judge import metadata, rules
+from fastkernels.judge.compare import Errors, Standard
 from fastkernels.judge.conditioning import conditioning
 from fastkernels.judge.sampler import Question, SamplerJudge
 from fastkernels.judge.verdict import Verdict
@@ -44,6 +44,7 @@ class Gate:
     seed: int
     _draw: Draw = field(init=False)
     _question: Question = field(init=False)  # of a sampler
+    _standard: Standard = field(init=False)
     truth: Outputs = field(init=False)  # the oracle's outputs, without null blocks
     _moves: dict[str, Errors] | None = None
     _samplers: dict[str, SamplerJudge] = field(default_factory=dict)
@@ -68,6 +69,7 @@ class Gate:
         if self.rule == "sampler":
             self._question = Question.of(draw.inputs)
         self.truth = self._strip(self.subject.oracle(draw.inputs))
+        self._standard = Standard(self._strip(draw.right), self.truth)
 
     def judge(self, name: str, outputs: Outputs) -> Ruling:
         described, expected = (
@@ -96,10 +98,9 @@ class Gate:
         return Ruling(verdict, 0.0 if verdict.status == "PASSED" else math.inf)
 
     def _valued(self, outputs: Outputs) -> Ruling:
-        ours, theirs = self._strip(outputs), self._strip(self._draw.right)
-        comparison = compare.compare(ours, theirs, self.truth)
+        comparison = self._standard.compare(self._strip(outputs))
         if comparison.verdict.label == "WRONG(value)":
-            comparison = compare.compare(ours, theirs, self.truth, self._conditioning())
+            comparison = self._standard.loosened(comparison, self._conditioning())
         is_measured = comparison.verdict.label in ("PASSED", "WRONG(value)")
         ratio = (comparison.error_ratio if comparison.outputs else None) if is_measured else None
         beyond = math.inf if not comparison.passed else 0.0

@@ -32,6 +32,7 @@ Everything is computed where the tensors lie, in float64, in slices of rows; onl
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -133,8 +134,7 @@ def _squares(x_RC: Tensor, o_RC: Tensor, vanishing_rms: float, masked: bool) -> 
     """||x - o||^2 and ||o||^2 over rows that do not vanish, the worst row's (||x - o|| / ||o||)^2 of these,
     and the worst mean square of x - o of the others. masked: of what is finite in both; otherwise anything
     that is not makes one of them so. Half of the passes over the data are for the mask."""
-    error_sq = x_RC.new_zeros((), dtype=torch.float64)
-    oracle_sq, worst_row, worst_vanishing = (error_sq.clone() for _ in range(3))
+    parts = [torch.zeros(4, dtype=torch.float64, device=x_RC.device)]
     step = max(1, _SLICE_ELEMENTS // max(1, x_RC.shape[1]))
     for start in range(0, x_RC.shape[0], step):
         part = x_RC[start : start + step]
@@ -146,12 +146,11 @@ def _squares(x_RC: Tensor, o_RC: Tensor, vanishing_rms: float, masked: bool) -> 
         error_R, norm_R = (torch.linalg.vector_norm(side, dim=1).square() for side in (apart, truth))
         vanishes_R = norm_R <= vanishing_rms**2 * part.shape[1]
         relative_R = torch.where(vanishes_R, 0, error_R / norm_R.clamp_min(torch.finfo(torch.float64).tiny))
-        worst_row = torch.maximum(worst_row, relative_R.max())
         absolute_R = torch.where(vanishes_R, error_R, 0) / max(1, part.shape[1])
-        worst_vanishing = torch.maximum(worst_vanishing, absolute_R.max())
-        error_sq += torch.where(vanishes_R, 0, error_R).sum()
-        oracle_sq += torch.where(vanishes_R, 0, norm_R).sum()
-    return torch.stack([error_sq, oracle_sq, worst_row, worst_vanishing]).tolist()
+        error_sq, oracle_sq = (torch.where(vanishes_R, 0, square_R).sum() for square_R in (error_R, norm_R))
+        parts.append(torch.stack([error_sq, oracle_sq, relative_R.max(), absolute_R.max()]))
+    found_P4 = torch.stack(parts).cpu()
+    return [*found_P4[:, :2].sum(0).tolist(), *found_P4[:, 2:].amax(0).tolist()]
 
 
 def allow(baseline: Errors, dtype: torch.dtype) -> Errors:
@@ -171,47 +170,75 @@ def _one_rounding(output: Tensor) -> Errors:
     return Errors(whole=lost if len(_rows(output)) == 1 else 0.0, row=lost)
 
 
-def compare(
-    candidate: Mapping[str, Tensor],
-    baseline: Mapping[str, Tensor],
-    oracle: Mapping[str, Tensor],
-    conditioning: Mapping[str, Errors] | None = None,
-    logits: Mapping[str, Tensor] | None = None,
-) -> Comparison:
-    """The full gate over all outputs (same names on all sides). Shapes and dtypes are taken as checked
-    (rules.py). `conditioning` (judge/conditioning.py): how far the oracle moves on these inputs, m; then
-    k max(e(b), m) is allowed, and k max(e(b), u, m) of a row.
-
-    Verdicts: PASSED, WRONG(value), WRONG(nonfinite), INVALID_BASELINE. Integer outputs must be equal to the
-    oracle's; those that were chosen by `logits` may differ where these tie (judge/selection.py).
+class Standard:
+    """What results are held against: the baseline's and the oracle's outputs of one call, by name. What is
+    known of these two serves every candidate of the call. Shapes and dtypes are taken as checked (rules.py).
     """
-    judged: list[OutputErrors] = []
-    for name, truth in oracle.items():
-        ours, theirs = candidate[name], baseline[name]
-        if not ours.is_floating_point():
-            if verdict := _integers(name, ours, theirs, truth, (logits or {}).get(name)):
-                return Comparison.of(verdict)
-            continue
-        if verdict := nonfinite(name, ours, theirs, truth):
-            return Comparison.of(verdict, tuple(judged))
-        theirs_errors = errors(theirs, truth)
-        if max(theirs_errors[:2]) > MAX_ALLOWED:
-            return Comparison.of(
-                _invalid(
-                    f"{name}: the baseline is {theirs_errors.whole:.3g} (worst row {theirs_errors.row:.3g}) "
-                    f"away from the float64 oracle, more than {MAX_ALLOWED}: nothing can be judged against it"
-                ),
-                tuple(judged),
+
+    def __init__(self, baseline: Mapping[str, Tensor], oracle: Mapping[str, Tensor]) -> None:
+        self._baseline, self._oracle = baseline, oracle
+        self._errors: dict[str, Errors] = {}  # of the baseline
+        self._invalid: dict[str, Verdict | None] = {}
+
+    def compare(
+        self, candidate: Mapping[str, Tensor], logits: Mapping[str, Tensor] | None = None
+    ) -> Comparison:
+        """The full gate over all outputs.
+
+        Verdicts: PASSED, WRONG(value), WRONG(nonfinite), INVALID_BASELINE. Integer outputs must be equal to
+        the oracle's; those that were chosen by `logits` may differ where these tie (judge/selection.py).
+        """
+        judged: list[OutputErrors] = []
+        for name, truth in self._oracle.items():
+            ours, theirs = candidate[name], self._baseline[name]
+            if not ours.is_floating_point():
+                if verdict := _integers(name, ours, theirs, truth, (logits or {}).get(name)):
+                    return Comparison.of(verdict)
+                continue
+            if verdict := self._unsound(name) or nonfinite(name, ours, theirs):
+                return Comparison.of(verdict, tuple(judged))
+            allowed = allow(self._errors[name], theirs.dtype)
+            judged.append(OutputErrors(name, errors(ours, truth), self._errors[name], allowed))
+        return _gated(tuple(judged))
+
+    def loosened(self, found: Comparison, conditioning: Mapping[str, Errors]) -> Comparison:
+        """`found`, where inputs excuse more. `conditioning` (judge/conditioning.py): how far the oracle moves
+        on these inputs, m; then k max(e(b), m) is allowed, and k max(e(b), u, m) of a row."""
+        judged = []
+        for output in found.outputs:
+            theirs = self._baseline[output.name]
+            moved = output.baseline.worst(conditioning[output.name]).worst(_one_rounding(theirs))
+            judged.append(dataclasses.replace(output, allowed=allow(moved, theirs.dtype)))
+        return _gated(tuple(judged)) if judged else found
+
+    def _unsound(self, name: str) -> Verdict | None:
+        """Why nothing can be judged against the baseline; its errors are known then."""
+        if name not in self._invalid:
+            self._invalid[name] = self._looked_at(name)
+        return self._invalid[name]
+
+    def _looked_at(self, name: str) -> Verdict | None:
+        theirs, truth = self._baseline[name], self._oracle[name]
+        # An oracle beyond the dtype's range counts as infinite.
+        expected = truth.to(device=theirs.device).to(theirs.dtype).isfinite()
+        if spoiled := int((expected & ~theirs.isfinite()).sum()):
+            return _invalid(
+                f"{name}: the baseline has {spoiled} non-finite elements where the oracle is finite"
             )
-        moved = theirs_errors
-        if conditioning:
-            moved = moved.worst(conditioning[name]).worst(_one_rounding(theirs))
-        judged.append(OutputErrors(name, errors(ours, truth), theirs_errors, allow(moved, theirs.dtype)))
-    outputs = tuple(judged)
-    bad = [o for o in outputs if o.ratio > 1]
+        self._errors[name] = found = errors(theirs, truth)
+        if max(found[:2]) <= MAX_ALLOWED:
+            return None
+        return _invalid(
+            f"{name}: the baseline is {found.whole:.3g} (worst row {found.row:.3g}) away from the float64 "
+            f"oracle, more than {MAX_ALLOWED}: nothing can be judged against it"
+        )
+
+
+def _gated(outputs: tuple[OutputErrors, ...]) -> Comparison:
+    bad = [output for output in outputs if output.ratio > 1]
     if not bad:
         return Comparison.of(Verdict.passed(), outputs)
-    worst = max(bad, key=lambda o: o.ratio)
+    worst = max(bad, key=lambda output: output.ratio)
     return Comparison.of(Verdict.wrong("value", _explain(worst)), outputs)
 
 
@@ -251,17 +278,8 @@ def merge(*allowances: Mapping[str, Errors]) -> dict[str, Errors]:
     return merged
 
 
-def nonfinite(name: str, candidate: Tensor, baseline: Tensor, oracle: Tensor) -> Verdict | None:
-    """WRONG(nonfinite) unless the candidate is finite exactly where it should be, with the same infinities.
-
-    An oracle beyond the dtype's range counts as infinite. A baseline that is not finite where the oracle is,
-    is invalid.
-    """
-    truth = oracle.to(device=baseline.device).to(baseline.dtype)
-    expected = truth.isfinite()
-    spoiled = int((expected & ~baseline.isfinite()).sum())
-    if spoiled:
-        return _invalid(f"{name}: the baseline has {spoiled} non-finite elements where the oracle is finite")
+def nonfinite(name: str, candidate: Tensor, baseline: Tensor) -> Verdict | None:
+    """WRONG(nonfinite) unless the candidate is finite exactly where the baseline is, with its infinities."""
     if wrong := strays(candidate, baseline):
         return Verdict.wrong(
             "nonfinite",

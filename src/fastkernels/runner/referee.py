@@ -146,7 +146,8 @@ class Referee:
             comparison = rules.exact(ours, truth)
         else:
             logits = {output: inputs[f"arg.{name}"] for output, name in self._entry.selects.items()}
-            comparison = compare.compare(ours, theirs, truth, logits=logits)
+            standard = compare.Standard(theirs, truth)
+            comparison = standard.compare(ours, logits)
             known = self._allowed.get(distribution)
             if comparison.allowed:
                 self._allowed[distribution] = compare.merge(*([known] if known else []), comparison.allowed)
@@ -159,7 +160,7 @@ class Referee:
                     self._case,
                     self.checked,
                 )
-                comparison = compare.compare(ours, theirs, truth, moves, logits)
+                comparison = standard.loosened(comparison, moves)
         self._remember(comparison)
         return None if comparison.passed else comparison.verdict
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fastkernels import registry
-from fastkernels.audit import admission
+from fastkernels.audit import admission, gate
 from fastkernels.audit.admission import admit, audit_case
 from fastkernels.judge import compare
 from fastkernels.kernels import base as kernels
@@ -94,12 +94,12 @@ def test_a_state_in_the_dtype_of_a_model_fails_in_that_dtype_too() -> None:
 
 def test_a_rule_that_does_not_look_at_states_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     case = case_of("L1/gla", "recurrent-gla-tiny-decode-8x200-f32")
-    compare_all = compare.compare
 
-    def without_states(candidate, baseline, oracle, *more):  # type: ignore[no-untyped-def]
-        return compare_all(candidate, baseline, {"out.0": oracle["out.0"]}, *more)
+    class WithoutStates(compare.Standard):
+        def __init__(self, baseline, oracle):  # type: ignore[no-untyped-def]
+            super().__init__(baseline, {"out.0": oracle["out.0"]})
 
-    monkeypatch.setattr(compare, "compare", without_states)
+    monkeypatch.setattr(gate, "Standard", WithoutStates)
     found = bad(audit(case))
     assert {"empty as arg.state", "last row not written, arg.state"} <= found.keys()
 

@@ -16,7 +16,7 @@ from .conftest import EPS, D, T, Trial, norm
 
 
 def judge(trial: Trial, candidate: Tensor) -> compare.Comparison:
-    return compare.compare({"out.0": candidate}, trial.baseline, trial.oracle)
+    return compare.Standard(trial.baseline, trial.oracle).compare({"out.0": candidate})
 
 
 def mantissa(x: Tensor, bits: int) -> Tensor:
@@ -80,14 +80,14 @@ def test_trivial_candidates_fail(trial, trivial):
 
 def test_zeros_fail_even_beside_a_terrible_baseline(trial):
     terrible = {"out.0": trial.baseline["out.0"] * 0.55}  # relative error 0.45: twice that would admit zeros
-    found = compare.compare({"out.0": torch.zeros_like(terrible["out.0"])}, terrible, trial.oracle)
+    found = compare.Standard(terrible, trial.oracle).compare({"out.0": torch.zeros_like(terrible["out.0"])})
     assert found.verdict.label == "WRONG(value)"
     assert found.error_ratio == pytest.approx(2.0)
 
 
 def test_a_baseline_that_is_wrong_itself_judges_nobody(trial):
     zeros = {"out.0": torch.zeros_like(trial.baseline["out.0"])}
-    found = compare.compare(trial.baseline, zeros, trial.oracle)
+    found = compare.Standard(zeros, trial.oracle).compare(trial.baseline)
     assert found.verdict.label == "INVALID_BASELINE"
 
 
@@ -127,7 +127,7 @@ def test_one_bad_row_among_very_many_fails():
     baseline = truth.bfloat16()
     candidate = baseline.clone()
     candidate[-1] = 0
-    found = compare.compare({"y": candidate}, {"y": baseline}, {"y": truth.double()})
+    found = compare.Standard({"y": baseline}, {"y": truth.double()}).compare({"y": candidate})
     assert found.outputs[0].candidate.whole < found.outputs[0].allowed.whole
     assert found.verdict.label == "WRONG(value)"
     assert "worst row" in found.verdict.failure.message
@@ -146,7 +146,7 @@ def test_small_rows_count_beside_large_ones():
     truth = torch.randn(16, 64, generator=generator) * torch.tensor([1e4, 1e-4]).repeat(8)[:, None]
     candidate = truth.clone()
     candidate[1::2] = 0
-    found = compare.compare({"y": candidate}, {"y": truth}, {"y": truth.double() * (1 + 1e-8)})
+    found = compare.Standard({"y": truth}, {"y": truth.double() * (1 + 1e-8)}).compare({"y": candidate})
     assert found.verdict.label == "WRONG(value)"
     assert found.outputs[0].candidate.whole < 1e-7
     assert found.outputs[0].candidate.row == pytest.approx(1)
@@ -159,10 +159,10 @@ def test_rows_that_must_be_zero():
     truth = torch.randn(4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     truth[2] = 0
     baseline = truth.float()
-    assert compare.compare({"y": baseline.clone()}, {"y": baseline}, {"y": truth}).passed
+    assert compare.Standard({"y": baseline}, {"y": truth}).compare({"y": baseline.clone()}).passed
     stale = baseline.clone()
     stale[2] = 1e-6
-    found = compare.compare({"y": stale}, {"y": baseline}, {"y": truth})
+    found = compare.Standard({"y": baseline}, {"y": truth}).compare({"y": stale})
     assert found.verdict.label == "WRONG(value)"
     assert "should be zero" in found.verdict.failure.message
 
@@ -172,15 +172,15 @@ def test_rounding_noise_of_the_baseline_in_a_zero_row_is_allowed_twice():
     truth[1] = 0
     baseline, near, far = (truth.float().clone() for _ in range(3))
     baseline[1], near[1], far[1] = 1e-9, 1.9e-9, 2.1e-9
-    assert compare.compare({"y": near}, {"y": baseline}, {"y": truth}).passed
-    assert not compare.compare({"y": far}, {"y": baseline}, {"y": truth}).passed
+    assert compare.Standard({"y": baseline}, {"y": truth}).compare({"y": near}).passed
+    assert not compare.Standard({"y": baseline}, {"y": truth}).compare({"y": far}).passed
 
 
 def test_all_zero_oracle_admits_only_zeros():
     truth = torch.zeros(3, 5, dtype=torch.float64)
     baseline = truth.float()
-    assert compare.compare({"y": baseline.clone()}, {"y": baseline}, {"y": truth}).passed
-    assert not compare.compare({"y": baseline + 1}, {"y": baseline}, {"y": truth}).passed
+    assert compare.Standard({"y": baseline}, {"y": truth}).compare({"y": baseline.clone()}).passed
+    assert not compare.Standard({"y": baseline}, {"y": truth}).compare({"y": baseline + 1}).passed
 
 
 # ---------------------------------------------------------------- non-finite values, integers, several
@@ -200,16 +200,20 @@ def test_overflow_of_the_dtype_must_be_the_same_infinity():
     truth = torch.tensor([[1.0, 1e6, -1e6]], dtype=torch.float64)
     baseline = truth.half()
     assert baseline.isinf().sum() == 2
-    assert compare.compare({"y": baseline.clone()}, {"y": baseline}, {"y": truth}).passed
+    assert compare.Standard({"y": baseline}, {"y": truth}).compare({"y": baseline.clone()}).passed
     assert (
-        compare.compare({"y": baseline.abs()}, {"y": baseline}, {"y": truth}).verdict.label
+        compare.Standard({"y": baseline}, {"y": truth}).compare({"y": baseline.abs()}).verdict.label
         == "WRONG(nonfinite)"
     )
     nan = torch.where(baseline.isinf(), math.nan, baseline)
-    assert compare.compare({"y": nan}, {"y": baseline}, {"y": truth}).verdict.label == "WRONG(nonfinite)"
+    assert (
+        compare.Standard({"y": baseline}, {"y": truth}).compare({"y": nan}).verdict.label
+        == "WRONG(nonfinite)"
+    )
     saturated = baseline.clamp(-6e4, 6e4)
     assert (
-        compare.compare({"y": saturated}, {"y": baseline}, {"y": truth}).verdict.label == "WRONG(nonfinite)"
+        compare.Standard({"y": baseline}, {"y": truth}).compare({"y": saturated}).verdict.label
+        == "WRONG(nonfinite)"
     )
 
 
@@ -218,7 +222,7 @@ def test_what_float64_cannot_square_or_subtract_is_wrong(size: float):
     truth = torch.full((2, 3), size, dtype=torch.float64)
     other = {"y": truth.clone()}
     other["y"][1, 2] = -size
-    assert compare.compare(other, {"y": truth}, {"y": truth}).verdict.status != "PASSED"
+    assert compare.Standard({"y": truth}, {"y": truth}).compare(other).verdict.status != "PASSED"
     assert compare.suspect(other, {"y": truth}, {"y": Errors(0.1, 0.1, 0.1)})
 
 
@@ -229,15 +233,15 @@ def test_nothing_at_all_is_not_wrong():
 
 def test_a_baseline_of_nan_is_invalid_and_admits_nobody(trial):
     nan = {"out.0": torch.full_like(trial.baseline["out.0"], math.nan)}
-    assert compare.compare(nan, nan, trial.oracle).verdict.label == "INVALID_BASELINE"
+    assert compare.Standard(nan, trial.oracle).compare(nan).verdict.label == "INVALID_BASELINE"
 
 
 def test_every_output_counts(trial):
     both = {"out.0": trial.baseline["out.0"], "out.1": trial.x_TD}
     truth = {**trial.oracle, "out.1": trial.x_TD.double()}
-    assert compare.compare(both, both, truth).passed
+    assert compare.Standard(both, truth).compare(both).passed
     spoiled = {**both, "out.1": trial.x_TD + 1}
-    found = compare.compare(spoiled, both, truth)
+    found = compare.Standard(both, truth).compare(spoiled)
     assert found.verdict.label == "WRONG(value)"
     assert found.verdict.failure.message.startswith("out.1")
 
@@ -245,9 +249,9 @@ def test_every_output_counts(trial):
 def test_integers_are_exact():
     ids = torch.tensor([3, 1, 2])
     truth = {"ids": ids}
-    assert compare.compare({"ids": ids.clone()}, {"ids": ids}, truth).passed
-    assert compare.compare({"ids": ids + 1}, {"ids": ids}, truth).verdict.label == "WRONG(value)"
-    assert compare.compare({"ids": ids}, {"ids": ids + 1}, truth).verdict.label == "INVALID_BASELINE"
+    assert compare.Standard({"ids": ids}, truth).compare({"ids": ids.clone()}).passed
+    assert compare.Standard({"ids": ids}, truth).compare({"ids": ids + 1}).verdict.label == "WRONG(value)"
+    assert compare.Standard({"ids": ids + 1}, truth).compare({"ids": ids}).verdict.label == "INVALID_BASELINE"
 
 
 def test_an_empty_store_fails():
@@ -257,8 +261,8 @@ def test_an_empty_store_fails():
     after = before.clone()
     after[3, 5] = torch.randn(2, 8, generator=generator).bfloat16()
     truth = {"arg.k_cache": after.double()}
-    assert compare.compare({"arg.k_cache": after.clone()}, {"arg.k_cache": after}, truth).passed
-    found = compare.compare({"arg.k_cache": before}, {"arg.k_cache": after}, truth)
+    assert compare.Standard({"arg.k_cache": after}, truth).compare({"arg.k_cache": after.clone()}).passed
+    found = compare.Standard({"arg.k_cache": after}, truth).compare({"arg.k_cache": before})
     assert found.verdict.label == "WRONG(value)"
 
 

@@ -99,10 +99,10 @@ def test_only_references_run(monkeypatch):
 def test_the_baseline_passes_on_every_distribution(which, distribution):
     tensors = tensors_of(which, distribution)
     baseline, truth = outputs_of(which, tensors), Oracle(which, BASELINE, "cpu")(tensors)
-    found = compare.compare(baseline, baseline, truth)
+    found = compare.Standard(baseline, truth).compare(baseline)
     assert found.passed, found.verdict.failure
     zeros = {name: torch.zeros_like(value) for name, value in baseline.items()}
-    assert compare.compare(zeros, baseline, truth).verdict.label == "WRONG(value)"
+    assert compare.Standard(baseline, truth).compare(zeros).verdict.label == "WRONG(value)"
 
 
 def test_an_empty_store_fails_and_the_baseline_passes():
@@ -113,7 +113,7 @@ def test_an_empty_store_fails_and_the_baseline_passes():
     empty = rules.without_null_block({name: tensors[name] for name in caches}, caches)
     assert rules.exact(right, truth).passed
     assert rules.exact(empty, truth).verdict.label == "WRONG(value)"
-    assert compare.compare(empty, right, truth).verdict.label == "WRONG(value)"
+    assert compare.Standard(right, truth).compare(empty).verdict.label == "WRONG(value)"
 
 
 def test_a_cache_that_is_not_written_fails_the_attention_block():
@@ -121,7 +121,7 @@ def test_a_cache_that_is_not_written_fails_the_attention_block():
     baseline, truth = outputs_of(ATTENTION, tensors), Oracle(ATTENTION, BASELINE, "cpu")(tensors)
     name = next(name for name in baseline if name.endswith("k_cache"))
     stale = {**baseline, name: tensors[name]}
-    found = compare.compare(stale, baseline, truth)
+    found = compare.Standard(baseline, truth).compare(stale)
     assert found.verdict.label == "WRONG(value)"
     assert found.verdict.failure.message.startswith(name)
 
@@ -135,18 +135,22 @@ def test_a_state_that_is_not_advanced_or_not_kept_apart_fails_the_block():
     name, rows = "state.0.state", tensors["step.rows"]
     assert baseline[name].dtype == torch.float32
     right, strict = (rules.without_null_block(outputs, [name]) for outputs in (baseline, truth))
-    assert compare.compare(right, right, strict).passed
+    assert compare.Standard(right, strict).compare(right).passed
     swapped, touched, padded = (baseline[name].clone() for _ in range(3))
     swapped[rows] = baseline[name][rows.flip(0)]
     nobody = next(row for row in range(1, len(touched)) if row not in rows.tolist())
     touched[nobody] = 0
     for wrong in (tensors[name], swapped, touched):
         theirs = rules.without_null_block({**baseline, name: wrong}, [name])
-        found = compare.compare(theirs, right, strict)
+        found = compare.Standard(right, strict).compare(theirs)
         assert found.verdict.label == "WRONG(value)"
         assert found.verdict.failure.message.startswith(name)
     padded[0] = 0
-    assert compare.compare(rules.without_null_block({**baseline, name: padded}, [name]), right, strict).passed
+    assert (
+        compare.Standard(right, strict)
+        .compare(rules.without_null_block({**baseline, name: padded}, [name]))
+        .passed
+    )
 
 
 def test_float32_where_memory_forbids_and_it_says_so(monkeypatch):

@@ -66,7 +66,7 @@ def test_the_null_block_is_nobodys():
     padded[0] = math.nan
     kept = rules.without_null_block({"arg.k_cache": padded, "out.0": cache[0]}, ["arg.k_cache"])
     truth = rules.without_null_block({"arg.k_cache": cache, "out.0": cache[0]}, ["arg.k_cache"])
-    assert compare.compare(kept, truth, {n: t.double() for n, t in truth.items()}).passed
+    assert compare.Standard(truth, {n: t.double() for n, t in truth.items()}).compare(kept).passed
     assert kept["out.0"].shape == cache[0].shape
 
 
@@ -78,7 +78,7 @@ def test_what_a_token_stores_is_a_row_of_its_own():
     rough = pool.clone()
     rough[2, 5] = pool[2, 5].to(torch.float8_e5m2).bfloat16()
     truth, right, wrong = ({"cache.0.0.k_cache": side} for side in (pool.double(), pool, rough))
-    assert compare.compare(wrong, right, truth).passed
-    by_token = [rules.by_token(side, ["cache.0.0.k_cache"]) for side in (wrong, right, truth)]
-    assert by_token[0]["cache.0.0.k_cache"].shape == (64, 2, 64)
-    assert compare.compare(*by_token).verdict.label == "WRONG(value)"
+    assert compare.Standard(right, truth).compare(wrong).passed
+    wrong, right, truth = (rules.by_token(side, ["cache.0.0.k_cache"]) for side in (wrong, right, truth))
+    assert wrong["cache.0.0.k_cache"].shape == (64, 2, 64)
+    assert compare.Standard(right, truth).compare(wrong).verdict.label == "WRONG(value)"

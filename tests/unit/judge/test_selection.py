@@ -61,13 +61,13 @@ def test_the_gate_takes_ties_where_it_is_told_the_logits():
     truth = outputs(*kernels.topk_softmax(logits.double(), 2, True, impl="reference"))
     tied = outputs(baseline["out.0"], torch.tensor([[2, 0], [2, 3]], dtype=torch.int32))
     scores = {"out.1": logits}
-    assert compare.compare(tied, baseline, truth, logits=scores).passed
-    assert compare.compare(tied, baseline, truth).verdict.label == "WRONG(value)"
+    assert compare.Standard(baseline, truth).compare(tied, scores).passed
+    assert compare.Standard(baseline, truth).compare(tied).verdict.label == "WRONG(value)"
     other = outputs(baseline["out.0"], torch.tensor([[0, 1], [2, 0]], dtype=torch.int32))
-    found = compare.compare(other, baseline, truth, logits=scores).verdict
+    found = compare.Standard(baseline, truth).compare(other, scores).verdict
     assert found.label == "WRONG(value)"
     assert "1 of 4" in found.failure.message
     # The baseline is held to the same rule, and weights are judged as values whatever the ids are.
-    assert compare.compare(baseline, other, truth, logits=scores).verdict.label == "INVALID_BASELINE"
+    assert compare.Standard(other, truth).compare(baseline, scores).verdict.label == "INVALID_BASELINE"
     heavier = outputs(baseline["out.0"] * 1.001, baseline["out.1"])
-    assert not compare.compare(heavier, baseline, truth, logits=scores).passed
+    assert not compare.Standard(baseline, truth).compare(heavier, scores).passed
