@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from fastkernels import kernels
 from fastkernels.judge.oracle import Oracle
 from fastkernels.loader.inputs import cast, draw, trial_specs
-from fastkernels.loader.materialize import bind, build_module, mutable_names
+from fastkernels.loader.materialize import Call, bind, build_module, mutable_names, parameters, prepare
 from fastkernels.loader.overlay import Overlay
 from fastkernels.records import Case, TensorSpec
 from fastkernels.registry.schema import TaskEntry
@@ -79,11 +80,34 @@ RIGHT = Change("mutant", "none", around=lambda module: contextlib.nullcontext())
 
 
 @dataclass
+class _Resident:
+    """A module, and the parameters that lie in it: of hundreds of calls most change one, or none."""
+
+    module: nn.Module
+    _there: dict[str, Tensor] = field(default_factory=dict)
+
+    def bound(self, case: Case, tensors: Mapping[str, Tensor]) -> Call:
+        given = {name: tensor for name, tensor in tensors.items() if name.startswith("param.")}
+        call = bind(self.module, case, tensors, load=not self._there)
+        if changed := [name for name in self._there if given[name] is not self._there[name]]:
+            with torch.no_grad():
+                for name in changed:
+                    self._places[name].copy_(given[name])
+            prepare(self.module)
+        self._there = given
+        return call
+
+    @cached_property
+    def _places(self) -> dict[str, Tensor]:
+        return {f"param.{name}": place for name, place in parameters(self.module).items()}
+
+
+@dataclass
 class Subject:
     entry: TaskEntry
     case: Case
     device: str
-    _modules: dict[torch.dtype, nn.Module] = field(default_factory=dict)
+    _residents: dict[torch.dtype, _Resident] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         overlay = Overlay.over_baseline()
@@ -94,7 +118,7 @@ class Subject:
         self.caches = [name for name, spec in self.specs.items() if spec.draw == "cache"]
         self.states = [name for name, spec in self.specs.items() if spec.draw == "state"]
         self.oracle = Oracle(self.case, overlay, self.device)
-        self._modules[self.dtype] = self.module
+        self._residents[self.dtype] = _Resident(self.module)
 
     @property
     def changeable(self) -> dict[str, TensorSpec]:
@@ -131,15 +155,15 @@ class Subject:
         self, tensors: Mapping[str, Tensor], change: Change, dtype: torch.dtype | None = None
     ) -> Outputs:
         own = {name: tensor.clone() if name in self.mutable else tensor for name, tensor in tensors.items()}
-        module = self._module(dtype or self.dtype)
-        call = bind(module, self._raised(change.raised), own)
+        resident = self._resident(dtype or self.dtype)
+        call = resident.bound(self._raised(change.raised), own)
         if call.step is not None:
             bounds = {
                 name: getattr(call.step, name) + 1 for name in change.raised if hasattr(call.step, name)
             }
             call = dataclasses.replace(call, step=dataclasses.replace(call.step, **bounds))
         forced = kernels.use(change.implementation) if change.implementation else contextlib.nullcontext()
-        with forced, change.around(module) if change.around else contextlib.nullcontext():
+        with forced, change.around(resident.module) if change.around else contextlib.nullcontext():
             return {name: output.detach() for name, output in call.invoke().items()}
 
     def _raised(self, bounds: tuple[str, ...]) -> Case:
@@ -148,7 +172,7 @@ class Subject:
         raised = {name: inputs[name] + 1 for name in bounds if name in inputs}  # type: ignore[operator]
         return self.case.model_copy(update={"inputs": {**inputs, **raised}}) if raised else self.case
 
-    def _module(self, dtype: torch.dtype) -> nn.Module:
-        if dtype not in self._modules:
-            self._modules[dtype] = build_module(self.overlay, self.case, self.device, dtype)
-        return self._modules[dtype]
+    def _resident(self, dtype: torch.dtype) -> _Resident:
+        if dtype not in self._residents:
+            self._residents[dtype] = _Resident(build_module(self.overlay, self.case, self.device, dtype))
+        return self._residents[dtype]
