@@ -145,7 +145,7 @@ def _other(model: str, seconds: int, *workloads: str) -> Part:
 
 
 EVAL_OTHERS = (
-    _other("flux", 600),
+    _other("flux", 730),
     _other("gla", 85, "fixed-batch-32", *QUICK),
     _other("jamba", 500, *QUICK),
     _other("mixtral", 450, *QUICK),

@@ -13,8 +13,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -79,27 +79,24 @@ class NotApplicable:
 RIGHT = Change("mutant", "none", around=lambda module: contextlib.nullcontext())
 
 
-@dataclass
 class _Resident:
-    """A module, and the parameters that lie in it: of hundreds of calls most change one, or none."""
+    """A module, and which parameters lie in it: of hundreds of calls most change one, or none. Those of draws
+    that are over are not kept."""
 
-    module: nn.Module
-    _there: dict[str, Tensor] = field(default_factory=dict)
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._places = {f"param.{name}": place for name, place in parameters(module).items()}
+        self._there: WeakValueDictionary[str, Tensor] = WeakValueDictionary()
 
     def bound(self, case: Case, tensors: Mapping[str, Tensor]) -> Call:
-        given = {name: tensor for name, tensor in tensors.items() if name.startswith("param.")}
-        call = bind(self.module, case, tensors, load=not self._there)
-        if changed := [name for name in self._there if given[name] is not self._there[name]]:
-            with torch.no_grad():
-                for name in changed:
-                    self._places[name].copy_(given[name])
+        changed = [name for name in self._places if self._there.get(name) is not tensors[name]]
+        with torch.no_grad():
+            for name in changed:
+                self._places[name].copy_(tensors[name])
+                self._there[name] = tensors[name]
+        if changed:
             prepare(self.module)
-        self._there = given
-        return call
-
-    @cached_property
-    def _places(self) -> dict[str, Tensor]:
-        return {f"param.{name}": place for name, place in parameters(self.module).items()}
+        return bind(self.module, case, tensors, load=False)
 
 
 @dataclass
