@@ -51,8 +51,8 @@ class GenerationAnswers:
         return self._of_workload(workload, workload.requests)
 
     def warm_up(self, side: SideHandle, workload: GenerationWorkload) -> None:
-        count = min(workload.requests, WARM_UP_BATCHES * workload.batch)
-        self._run(side, self._of_workload(workload, count), workload.batch)
+        images = self._of_workload(workload, WARM_UP_BATCHES * workload.batch)
+        self._run(side, images, workload.batch)
 
     def timed(
         self, side: SideHandle, inputs: list[Wanted], workload: GenerationWorkload

@@ -45,6 +45,7 @@ LEAST_PREDICTED = 0.03  # a smaller predicted gain is noise of the proof passes,
 PROOF_REPEATS = 3  # eager proof passes of each side, alternating
 ROUND_HALF_WIDTH = 0.01  # a workload's ratio is known well enough within 1 %
 LATENCY_ROUNDS = 6  # at least: a latency workload takes about a second
+TURN_RUNS = 3  # of one, where every turn loads a model for half a minute: their median is the turn's
 # Names of what a worker raises for a model that its user named.
 USERS_ERRORS = {kind.__name__ for kind in (UsageError, NotFoundError, FileFormatError, WeightsError)}
 
@@ -176,22 +177,25 @@ class ModelTrial:
         return handle
 
     def _round(self, workload: Workload, seconds: dict[str, list[float]]) -> tuple[Any, Any]:
-        """Both sides once on the same fresh inputs, A B and B A in turn; the inputs and the candidate's
-        answers.
-        """
+        """Both sides on the same fresh inputs, A B and B A in turn; inputs and candidate's answers of one run."""
         turn = len(seconds["baseline"])
-        inputs = self.answers.inputs(workload)
+        count = TURN_RUNS if self._repeats_in_turn(workload) else 1
+        inputs = [self.answers.inputs(workload) for _ in range(count)]
         order: tuple[Side, Side] = ("baseline", "candidate") if turn % 2 == 0 else ("candidate", "baseline")
-        answers: dict[str, Any] = {}
+        runs: dict[str, list[tuple[float, Any]]] = {}
         for side in order:
             handle = self._warm(side, workload.name, lambda handle: self.answers.warm_up(handle, workload))
             self.report(f"{workload.name}, round {turn + 1}, {side}")
-            took_s, answers[side] = self.answers.timed(handle, inputs, workload)
-            seconds[side].append(took_s)
+            runs[side] = [self.answers.timed(handle, given, workload) for given in inputs]
+            seconds[side].append(statistics.median(took_s for took_s, _ in runs[side]))
             # At once: the process may end with its turn.
             self._stats[side] = read(handle, Stats, "stats")
         self._compare_settings()
-        return inputs, answers["candidate"]
+        kept = self.rng.randrange(count)
+        return inputs[kept], runs["candidate"][kept][1]
+
+    def _repeats_in_turn(self, workload: Workload) -> bool:
+        return self.sides.exclusive and workload.kind == "latency"
 
     def _compare_settings(self) -> None:
         """SideFailure where a candidate has set what holds for the whole process."""
@@ -204,7 +208,8 @@ class ModelTrial:
 
     def _enough(self, workload: Workload, seconds: dict[str, list[float]], elapsed_s: float) -> bool:
         """At least the asked rounds; then until the interval is narrow or the extra time is spent."""
-        least = self.rounds if workload.kind == "throughput" else max(self.rounds, LATENCY_ROUNDS)
+        once = workload.kind == "throughput" or self._repeats_in_turn(workload)
+        least = self.rounds if once else max(self.rounds, LATENCY_ROUNDS)
         if len(seconds["baseline"]) < least:
             return False
         return self._result(workload, seconds).half_width <= ROUND_HALF_WIDTH or elapsed_s > self.extra_s

@@ -75,7 +75,7 @@ class Sides:
         reads: Sequence[Path] = (),
     ) -> None:
         self._kind, self._timeouts = kind, timeouts
-        self._layers, self._engine, self._exclusive = layers, engine, exclusive
+        self._layers, self._engine, self.exclusive = layers, engine, exclusive
         self._shared_caches, self._reads = shared_caches, reads
         self._alive: dict[Side, SideHandle] = {}
         self.isolation: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class Sides:
         """The side, alive and the only one that runs."""
         others: list[Side] = [alive for alive in self._alive if alive != side]
         for other in others:
-            if self._exclusive:
+            if self.exclusive:
                 self._alive.pop(other).worker.close()
             else:
                 self._alive[other].worker.pause()

@@ -150,6 +150,27 @@ def test_a_process_that_starts_for_its_turn_is_not_timed_cold(monkeypatch):
     assert timed == ["baseline"] * 2 + ["candidate"] * 3 + ["baseline"] * 2
 
 
+def test_a_turn_that_loads_a_model_answers_a_latency_workload_three_times(monkeypatch):
+    """The median counts, so that one answer in three that met a busy host decides nothing."""
+    sides = TokenSides(seconds=0.2)
+    sides.exclusive = True
+    candidate = sides.sides["candidate"]
+    honest, alone = candidate.generate, [0]
+
+    def generate(prompts: list[list[int]], max_tokens: int) -> Any:
+        if len(prompts) == 1:
+            alone[0] += 1
+            sides.now += 5 * (alone[0] % 3 == 0)
+        return honest(prompts=prompts, max_tokens=max_tokens)
+
+    monkeypatch.setattr(candidate, "generate", generate)
+    many, one = run(sides, monkeypatch).workloads
+    assert (len(many.candidate), len(one.candidate)) == (4, 4)
+    assert one.candidate == pytest.approx([0.2] * 4)
+    warm_ups = 2  # B A, A B: the candidate's four turns are those of two processes
+    assert alone[0] == 4 * model_module.TURN_RUNS + warm_ups
+
+
 def _slow_at_first(sides: TokenSides, side: FakeSide) -> Any:
     """generate(): in a process that has warmed up for nothing yet, ten times slower."""
     honest = side.generate
