@@ -145,12 +145,12 @@ def _other(model: str, seconds: int, *workloads: str) -> Part:
 
 
 EVAL_OTHERS = (
-    _other("flux", 730),
+    _other("flux", 690),
     _other("gla", 85, "fixed-batch-32", *QUICK),
-    _other("jamba", 500, *QUICK),
-    _other("mixtral", 450, *QUICK),
+    _other("jamba", 230, *QUICK),
+    _other("mixtral", 210, *QUICK),
     _other("siglip2", 190),
-    _other("whisper", 300),
+    _other("whisper", 430),
     _other("yolov10", 375),
 )
 # Of tests/gpu: seconds, and processes beside each other. Engine, split_kernels, listener and sample as seen;
