@@ -136,7 +136,7 @@ EVAL_LLAMA = (
     _eval("eval_llama_latency", 130, "single-request", "fixed-batch-32"),
 )
 # Workloads of 1,000 requests would take an hour where a turn loads 94 GB first. gla, siglip2, yolov10 and
-# mixtral as seen (mixtral without the warm-up of each turn), the others guesses.
+# whisper as seen, the others guesses: what mixtral and jamba took before decision 117, less what it spares.
 QUICK = ("single-request", "prefill-heavy-smoke")
 
 
