@@ -177,7 +177,7 @@ class ModelTrial:
         return handle
 
     def _round(self, workload: Workload, seconds: dict[str, list[float]]) -> tuple[Any, Any]:
-        """Both sides on the same fresh inputs, A B and B A in turn; inputs and answers of one run are kept."""
+        """Both sides on the same fresh inputs, A B and B A in turn; inputs and answers of one run remain."""
         turn = len(seconds["baseline"])
         count = TURN_RUNS if self._repeats_in_turn(workload) else 1
         inputs = [self.answers.inputs(workload) for _ in range(count)]
