@@ -100,8 +100,7 @@ class _Sums(TorchDispatchMode):
         step = self._part or -(-a.shape[-1] // PARTS)
         total = None
         for left, right in reversed(list(zip(a.split(step, -1), b.split(step, -2)))):
-            product = func(left.to(wide), right.to(wide))
-            total = self._keep(product if total is None else total + product)
+            total = self._added(total, func(left.to(wide), right.to(wide)))
         assert total is not None
         return (total if bias is None else total + bias.to(wide)).to(a.dtype)
 
@@ -112,11 +111,14 @@ class _Sums(TorchDispatchMode):
         step = self._part or -(-x.shape[dims[0]] // PARTS)
         total = None
         for part in reversed(x.split(step, dims[0])):
-            found = _aten.sum.dim_IntList(part.to(wide), dims, *rest)
-            total = self._keep(found if total is None else total + found)
+            total = self._added(total, _aten.sum.dim_IntList(part.to(wide), dims, *rest))
         assert total is not None
         is_mean = func is _aten.mean.dim
         return (total / x.shape[dims[0]] if is_mean else total).to(x.dtype)
+
+    def _added(self, total: Tensor | None, part: Tensor) -> Tensor:
+        """A sum of one part is never kept: it is rounded as the result is, like any other."""
+        return part if total is None else self._keep(self._keep(total) + part)
 
 
 _PRODUCTS = (_aten.mm.default, _aten.addmm.default, _aten.bmm.default)

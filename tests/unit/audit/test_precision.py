@@ -60,6 +60,16 @@ def test_narrow_sums_lose_what_they_add_up() -> None:
     assert right > 2
 
 
+def test_a_sum_of_a_few_is_no_sum_in_parts() -> None:
+    """Two experts' outputs are added in one step: no partial sum is rounded, in float64 either."""
+    x = torch.randn(7, 2, 64, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    with narrow_sums(torch.bfloat16):
+        few = x.sum(1)
+        many = x.reshape(7, 128).sum(1)
+    assert torch.equal(few, x.sum(1))
+    assert not torch.allclose(many, x.reshape(7, 128).sum(1), rtol=1e-4)
+
+
 def test_arithmetic_is_narrow_and_copies_are_not() -> None:
     x = torch.randn(64, generator=torch.Generator().manual_seed(2))
     with narrower(torch.float32):

@@ -63,6 +63,21 @@ def test_queries_and_keys_of_scores_that_are_not_scaled_are_small():
     assert model.attn.unscaled_qkv_proj.weight.std().item() == pytest.approx(3200**-0.5, rel=0.02)
 
 
+def test_scans_over_states_have_short_steps_and_decay_by_different_rates():
+    model = nn.Module()
+    model.mamba, model.A_log = nn.Module(), nn.Parameter(torch.empty(2000, 16))
+    model.mamba.dt_bias = nn.Parameter(torch.empty(2000))
+    random_weights(model, 0)
+    for values, (low, high) in (
+        (nn.functional.softplus(model.mamba.dt_bias), module.TIME_STEPS),
+        (model.A_log.exp(), module.DECAY_RATES),
+    ):
+        assert low * 0.999 <= values.min() <= 1.05 * low
+        assert high * 0.95 <= values.max() <= 1.001 * high
+        assert values.log().mean().item() == pytest.approx(math.log(low * high) / 2, abs=0.1)
+    assert not torch.equal(model.A_log[0], model.A_log[1])
+
+
 def test_filters_keep_a_variance_and_shut_out_the_mean():
     """Of convolutions, channels last; a depthwise filter has one channel and is as it falls."""
     model = nn.Module()
