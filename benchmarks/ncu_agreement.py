@@ -8,8 +8,10 @@ number, each with inputs and parameters of its own, so that memory is cold and c
 an evicted L2, each profiled (the sum over its kernels), the median counts; with clocks and caches left alone.
 
 Beside them stands one call alone, which `fk` times where a chain has one link: single_us as captured,
-ncu_single_us as profiled, both from an evicted L2, where the kernel's code is cold, too. No criterion: what
-two events read beyond the kernel differs by machine (docs/measured.md).
+ncu_single_us as profiled, both from an evicted L2, where the kernel's code is cold, too. in_order_us is a
+chain of this program's own whose kernels begin when the one before has ended, as they do under the profiler,
+and not while it ends (kernels/overlap.py). No criteria: what two events read beyond the kernel differs by
+machine, and a model's kernels overlap (docs/measured.md).
 
 `--calls` is this program's own: the calls, under the profiler.
 """
@@ -17,6 +19,7 @@ two events read beyond the kernel differs by machine (docs/measured.md).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import io
 import json
@@ -28,7 +31,10 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 if TYPE_CHECKING:
+    import torch
+
     from fastkernels.loader.materialize import Call
+    from fastkernels.measure.cold import L2Flush
     from fastkernels.records import Case
     from fastkernels.records.kernels import KernelRow
     from fastkernels.registry.schema import TaskEntry
@@ -45,6 +51,8 @@ NCU = ["ncu", "--clock-control", "none", "--profile-from-start", "off", "--csv"]
 NCU += ["--metrics", "gpu__time_duration.sum", "--cache-control", "none"]
 LINKS = 16  # of a chain's at most: profiling takes long
 SINGLE_CALLS = 5
+REPLAYS = 15
+OVERLAPPING = ("overlap", "gemv")  # modules that ask whether kernels may overlap
 SHARED_BYTES = 8 << 30  # parameters of a case's links that would take more are one link's
 SEED = 20
 SEPARATOR, SEPARATOR_CYCLES = "spin_kernel", 1000  # torch.cuda._sleep: profiled behind each series
@@ -88,8 +96,11 @@ def _report() -> dict[str, Any]:
     with single, patch("fastkernels.measure.stats.UNSTABLE_HALF_WIDTH", 1.0):
         alone = _graph_rows()
     profiled = _ncu_us([min(LINKS, row.links) for row in chained])
+    in_order = _in_order_us([row.links for row in chained])
     rows = []
-    for row, single_row, (ncu_us, ncu_single_us) in zip(chained, alone, profiled, strict=True):
+    for row, single_row, (ncu_us, ncu_single_us), in_order_us in zip(
+        chained, alone, profiled, in_order, strict=True
+    ):
         rows.append(
             {
                 "kernel": f"{row.task} {row.case}",
@@ -99,6 +110,7 @@ def _report() -> dict[str, Any]:
                 "agrees": agree(row.baseline_us, ncu_us),
                 "single_us": single_row.baseline_us,
                 "ncu_single_us": ncu_single_us,
+                "in_order_us": in_order_us,
             }
         )
     return {"kind": "ncu-agreement", "rows": rows, "environment": environment("cuda").model_dump()}
@@ -122,6 +134,41 @@ def _graph_rows() -> list[KernelRow]:
         raise SystemExit("\n".join(failed))
     found = {(row.task, row.case): row for row in report.rows}
     return [found[entry.id, case.id] for entry, case in _cases()]
+
+
+def _in_order_us(links: list[int]) -> list[float]:
+    """Of each case: a call of a captured chain from an evicted L2, no kernel of which begins early."""
+    import torch
+
+    from fastkernels.measure.cold import L2Flush
+    from fastkernels.measure.cuda import Driver
+
+    stream = torch.cuda.Stream()
+    flush, found = L2Flush(Driver(), stream), []
+    alone = [patch(f"fastkernels.kernels.{name}.overlapping", lambda device: False) for name in OVERLAPPING]
+    with contextlib.ExitStack() as patched, torch.inference_mode(), torch.cuda.stream(stream):
+        for one in alone:
+            patched.enter_context(one)
+        for (_, case), number in zip(_cases(), links, strict=True):
+            calls = _bound(case, number)
+            graph = torch.cuda.CUDAGraph()
+            _run(calls)
+            with torch.cuda.graph(graph, stream=stream):
+                _run(calls)
+            found.append(statistics.median(_replayed_us(graph, flush) for _ in range(REPLAYS)) / number)
+    return found
+
+
+def _replayed_us(graph: torch.cuda.CUDAGraph, flush: L2Flush) -> float:
+    import torch
+
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    flush()
+    begin.record()
+    graph.replay()
+    end.record()
+    torch.cuda.synchronize()
+    return 1e3 * begin.elapsed_time(end)
 
 
 def _ncu_us(links: list[int]) -> list[tuple[float, float]]:
@@ -179,9 +226,7 @@ def _calls(links: list[int]) -> None:
     for (_, case), number in zip(_cases(), links, strict=True):
         calls = _bound(case, number)
         with torch.inference_mode():
-            for call in calls:
-                with call.ambient():
-                    call.run()
+            _run(calls)
             flush()
             _profiled(calls)
             for turn in range(SINGLE_CALLS):
@@ -207,6 +252,12 @@ def _bound(case: Case, number: int) -> list[Call]:
     ]
 
 
+def _run(calls: list[Call]) -> None:
+    for call in calls:
+        with call.ambient():
+            call.run()
+
+
 def _profiled(calls: list[Call], last: bool = True) -> None:
     """`last`: a series ends here."""
     import torch
@@ -214,9 +265,7 @@ def _profiled(calls: list[Call], last: bool = True) -> None:
 
     torch.cuda.synchronize()
     profiler.start()
-    for call in calls:
-        with call.ambient():
-            call.run()
+    _run(calls)
     if last:
         torch.cuda._sleep(SEPARATOR_CYCLES)
     torch.cuda.synchronize()

@@ -79,6 +79,7 @@ class ModelTrial:
                 raise self._of_the_baseline(failure) from failure
             return self._failed(failure.failure)
         noise = self._noise_runs()
+        self._require_scale(noise, compared.ruin)
         return calibrate.model_result(
             model=self.model,
             category=self.architecture.category,
@@ -235,6 +236,17 @@ class ModelTrial:
                     f"{self.model}: a noise run failed: {failure.failure.message}"
                 ) from failure
         return runs
+
+    def _require_scale(self, noise_d: list[list[float]], ruin_d: list[float]) -> None:
+        """BaselineError where unrelated answers lie within the baseline's noise: right and wrong would look
+        alike, and no candidate is to blame."""
+        g, f = calibrate.noise_floor(noise_d), calibrate.ruin_point(ruin_d)
+        if f <= g:
+            raise BaselineError(
+                f"{self.model}: noise cannot be told from ruin: with these weights the baseline differs from "
+                f"itself by {g:.3g} (0.95 quantile), and half of what unrelated answers differ by is {f:.3g} "
+                "(median). Another --seed draws other weights; a folder with real ones can be evaluated, too"
+            )
 
     def _of_the_baseline(self, failure: SideFailure) -> FastKernelsError:
         """Whoever named a model that cannot be loaded, or a machine too small for it, is told just that."""

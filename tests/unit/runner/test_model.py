@@ -193,6 +193,14 @@ def test_settings_are_read_from_the_process_that_was_timed(monkeypatch):
     assert "torch's number of threads is 4, not 1" in result.failure.message
 
 
+def test_a_model_whose_answers_are_all_alike_judges_nobody(monkeypatch):
+    """Nothing lies between noise and ruin, and no candidate is to blame."""
+    sides = TokenSides(seconds=0.2)
+    monkeypatch.setitem(globals(), "continuation", lambda prompt, length: list(range(length)))
+    with pytest.raises(BaselineError, match=r"m: noise cannot be told from ruin: .* Another --seed"):
+        run(sides, monkeypatch)
+
+
 def test_rounds_go_on_until_the_ratio_is_known(monkeypatch):
     sides = TokenSides(seconds=0.2)
     steady = run(sides, monkeypatch)
