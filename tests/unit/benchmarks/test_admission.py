@@ -38,7 +38,7 @@ def test_what_one_part_leaves_open_another_shows(admission) -> None:
 def test_what_is_not_good_is_kept(admission) -> None:
     found = admission.summary([report(row("a", check("x", False), check("y", True)))])
     assert found["not_admitted"] == 1
-    assert found["tasks"][0]["problems"] == ("a: x: a reason",)
+    assert found["tasks"][0]["problems"] == ["a: x: a reason"]
     ((kept,),) = [one["bad"] for one in found["rows"]]
     assert kept["name"] == "x"
 
@@ -50,3 +50,20 @@ def test_no_margin_at_all(admission) -> None:
 def test_a_part_that_was_interrupted_makes_the_whole_incomplete(admission) -> None:
     cut_off = report(row("a")).model_copy(update={"complete": False})
     assert not admission.summary([report(row("b")), cut_off])["complete"]
+
+
+def test_a_task_that_is_audited_again_replaces_itself_alone(admission) -> None:
+    before = admission.summary([report(row("a", check("x", False)), row("b"))])
+    other = row("c", margin=3.0).model_copy(update={"task": "L1/glu"})
+    more = admission.joined(before, admission.summary([report(other)]))
+    assert [(task["task"], task["admitted"]) for task in more["tasks"]] == [
+        ("L1/glu", True),
+        ("L1/rope", False),
+    ]
+    assert (more["cases"], more["checks"], more["not_admitted"], more["smallest_margin"]) == (3, 1, 1, 3.0)
+    again = admission.joined(more, admission.summary([report(row("a", check("x", True)))]))
+    assert [task["admitted"] for task in again["tasks"]] == [True, True]
+    assert [(kept["task"], kept["case"]) for kept in again["rows"]] == [("L1/glu", "c"), ("L1/rope", "a")]
+    # Each report could not audit one case of rope: that of the task that was audited again counts once.
+    assert again["unaudited"] == ["L1/rope big: no room"]
+    assert {"L1/rms_norm", "L1/linear"} <= set(again["left"]) and "L1/rope" not in again["left"]
