@@ -1,9 +1,11 @@
 """What `fk kernels --self-test` reports come to: how far from 1 the baseline's ratio to itself is.
 
-    python benchmarks/self_test.py REPORT... --out benchmarks/h200/self_test.json
+    python benchmarks/self_test.py REPORT... --out benchmarks/h200/self_test.json --resume
 
 `worst_pct` and `median_abs_pct` are of |speed-up - 1| over the timed rows; `false_calls` are rows that the
-report calls significantly faster or slower than the baseline; `unstable` rows have no ratio.
+report calls significantly faster or slower than the baseline; `unstable` rows have no ratio. --resume keeps,
+of what `--out` holds, the cases that these reports have not; each row says with which revision it ran.
+Rows are of L1 and L2; `left` says how many cases of which of their tasks are not there.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fastkernels import registry
 from fastkernels.judge.summary import merge
-from fastkernels.records import KernelReport
+from fastkernels.records import KernelReport, KernelRow
 from fastkernels.report.json import load_kernels
 
 
@@ -26,39 +29,54 @@ def main() -> None:
     )
     parser.add_argument("reports", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--resume", action="store_true", help="add to the rows of --out")
     arguments = parser.parse_args()
-    found = summary([load_kernels(path) for path in arguments.reports])
+    before = json.loads(arguments.out.read_text())["rows"] if arguments.resume else []
+    found = summary([load_kernels(path) for path in arguments.reports], before)
     arguments.out.write_text(json.dumps(found, indent=1) + "\n")
     print({key: value for key, value in found.items() if key not in ("rows", "environment")})
 
 
-def summary(reports: Sequence[KernelReport]) -> dict[str, Any]:
-    """Parts of one self-test, each of other cases."""
+def summary(reports: Sequence[KernelReport], before: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """Parts of one self-test, each of other cases. before: rows of an earlier summary."""
     report = merge(reports)
     if not report.request["self_test"]:
         raise SystemExit("these are no self-tests: they judge candidates")
-    timed = [row for row in report.rows if row.timed]
-    off_pct = [100 * abs(row.speedup - 1) for row in timed if row.speedup is not None]
+    found = {(row["task"], row["case"]): row for row in before}
+    found |= {(row.task, row.case): _told(row, report.environment.git_revision) for row in report.rows}
+    rows = [found[key] for key in sorted(found) if key[0].startswith(("L1/", "L2/"))]
+    off_pct = [100 * abs(row["speedup"] - 1) for row in rows if row["speedup"] is not None]
+    left = {
+        entry.id: sum((entry.id, case.id) not in found for case in registry.cases(entry, "full"))
+        for level in (1, 2)
+        for entry in registry.find_tasks((), level)
+    }
     return {
         "kind": "self-test",
         "median_abs_pct": statistics.median(off_pct) if off_pct else None,
         "worst_pct": max(off_pct, default=None),
-        "false_calls": sum(bool(row.significant) for row in timed),
-        "not_passed": sum(row.verdict not in ("PASSED", "UNSTABLE") for row in report.rows),
-        "unstable": sum(row.verdict == "UNSTABLE" for row in report.rows),
-        "timed": len(timed),
-        "rows": [
-            {
-                "task": row.task,
-                "case": row.case,
-                "verdict": row.verdict,
-                "speedup": row.speedup,
-                "baseline_us": row.baseline_us,
-                "noise_pct": row.noise_pct,
-            }
-            for row in timed
-        ],
+        "false_calls": sum(row["significant"] for row in rows),
+        "not_passed": sum(row["verdict"] not in ("PASSED", "UNSTABLE") for row in rows),
+        "unstable": sum(row["verdict"] == "UNSTABLE" for row in rows),
+        "cases": len(rows),
+        "timed": sum(row["timed"] for row in rows),
+        "left": {task: count for task, count in left.items() if count},
+        "rows": rows,
         "environment": report.environment.model_dump(),
+    }
+
+
+def _told(row: KernelRow, revision: str | None) -> dict[str, Any]:
+    return {
+        "task": row.task,
+        "case": row.case,
+        "verdict": row.verdict,
+        "timed": row.timed,
+        "speedup": row.speedup if row.timed else None,
+        "significant": bool(row.timed and row.significant),
+        "baseline_us": row.baseline_us,
+        "noise_pct": row.noise_pct,
+        "revision": revision,
     }
 
 

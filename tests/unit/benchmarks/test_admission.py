@@ -66,4 +66,5 @@ def test_a_task_that_is_audited_again_replaces_itself_alone(admission) -> None:
     assert [(kept["task"], kept["case"]) for kept in again["rows"]] == [("L1/glu", "c"), ("L1/rope", "a")]
     # Each report could not audit one case of rope: that of the task that was audited again counts once.
     assert again["unaudited"] == ["L1/rope big: no room"]
-    assert {"L1/rms_norm", "L1/linear"} <= set(again["left"]) and "L1/rope" not in again["left"]
+    assert {"L1/rms_norm", "L1/linear"} <= set(again["left"])
+    assert "L1/rope" not in again["left"]

@@ -101,6 +101,19 @@ def test_a_whole_report_is_not_made_again(run_all, tmp_path, monkeypatch, capsys
     assert "not joined" in capsys.readouterr().out
 
 
+def test_parts_are_chosen_by_name(run_all, tmp_path, monkeypatch, capsys) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(run_all, "_run", lambda part, gpu, out: ran.append(part.name))
+    asked = ["run_all.py", str(tmp_path), "--jobs", "self_test", "--gpus", "0", "--parts"]
+    monkeypatch.setattr("sys.argv", [*asked, "*gla*", "*flux_level_2"])
+    run_all.main()
+    assert sorted(ran) == ["self_test_flux_level_2", "self_test_gla_level_1", "self_test_gla_level_2"]
+    monkeypatch.setattr("sys.argv", [*asked, "*glo*"])
+    with pytest.raises(SystemExit):
+        run_all.main()
+    assert "no part of self_test is called *glo*" in capsys.readouterr().err
+
+
 def test_every_gpu_test_is_a_job(run_all) -> None:
     files = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / "gpu").glob("test_*.py")}
     assert set(run_all.GPU_TESTS) == files
