@@ -75,6 +75,8 @@ def _how(name: str, device: str) -> tuple[Any, ...]:
     """Whether a candidate's interval may have any width, and the options with which it is judged."""
     expected = EXPECTED[name]
     options = [*_OPTIONS[device], "--no-compile-check", "--case", expected.get("case", _CASES[device])]
+    if "size" in expected:
+        options += ["--size", expected["size"]]
     if "timeout" in expected:
         options += ["--timeout", str(expected["timeout"])]
     return expected["verdict"] != "UNSTABLE", *options

@@ -1,8 +1,8 @@
 """What surrounds a launch of a whole chain: the copies of all its links, in the place of a single link's.
 
     copies = ChainCopies(device, links, results)        of links that were captured, and what they returned
-    copies.ready(parameters)                            before the judge's clock starts
-    copies.stage(parameters), copies.keep(), copies.copy_out(names)
+    copies.ready(), copies.stage_parameters()           before the judge's clock starts
+    copies.stage(), copies.keep(), copies.copy_out(names)
 
 Everything lies where it lay when the chain was captured, so each kind is recorded once (measure/recorded.py).
 """
@@ -24,13 +24,18 @@ class ChainCopies:
         self._record = device.recorded if all(link.copies_raw for link in links) else Repeated
         self._recorded: dict[Hashable, Recorded] = {}
 
-    def ready(self, parameters: bool) -> None:
-        self._staging(parameters)
+    def ready(self) -> None:
+        self._staging()
         self._keeping()
 
-    def stage(self, parameters: bool) -> None:
-        """Copy the inbox in."""
-        self._staging(parameters)()
+    def stage_parameters(self) -> None:
+        """Copy the parameters in. Nobody waits for it, so it is not recorded."""
+        for link in self._links:
+            link.stage_parameters()
+
+    def stage(self) -> None:
+        """Copy the inputs in."""
+        self._staging()()
 
     def keep(self) -> None:
         """Copy the results into the outbox."""
@@ -50,12 +55,12 @@ class ChainCopies:
             recorded.close()
         self._recorded = {}
 
-    def _staging(self, parameters: bool) -> Recorded:
+    def _staging(self) -> Recorded:
         def work() -> None:
             for link in self._links:
-                link.stage(parameters)
+                link.stage()
 
-        return self._once(("stage", parameters), work)
+        return self._once("stage", work)
 
     def _keeping(self) -> Recorded:
         def work() -> None:

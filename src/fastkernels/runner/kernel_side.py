@@ -5,9 +5,10 @@
 A case has one link (link.py): the module with its tensors. `capture` replaces it by a chain of new ones, for
 the graph contract; captured again, all of them lie elsewhere in memory.
 
-Every step answers with JSON values. Inputs arrive in the inbox with `go`, not before (parameters with
-`prepare`), and are copied from there by the driver or memmove, never through torch's operators; results leave
-the same way, directly after the timed call.
+Every step answers with JSON values. Inputs arrive in the inbox with `go`, not before, and are copied from
+there by the driver or memmove, never through torch's operators; results leave the same way, directly after
+the timed call. Parameters arrive with `prepare` and are copied before it answers: in the judge's window of a
+call, a candidate that leaves that copy out could compute instead.
 """
 
 from __future__ import annotations
@@ -155,15 +156,18 @@ class KernelSide:
         `link` alone; everything else runs the first."""
         self._contract = self._contracts[contract]
         self._captured = isinstance(self._contract, Graph)
-        self._number, self._parameters = link, parameters
+        self._number = link
         if isinstance(self._contract, Graph):
             self._contract.choose(link)
         if self._whole:
-            self._whole.ready(parameters)
+            self._whole.ready()
         if contract == "host":
             self._warm_up()
+        if fresh and not self._captured:
+            self._active.move()
+        if parameters:
+            self._take_parameters()
         if not self._captured:
-            self._renew_first(fresh)
             self._device.poison_free_memory(self._sizes)
         with torch.inference_mode():
             self._contract.prepare(spin_cycles)
@@ -254,14 +258,14 @@ class KernelSide:
             links[-1].give_boxes(self._outbox, self._echo)
         return links
 
-    def _renew_first(self, fresh: bool) -> None:
-        """Other addresses, and parameters that are repacked."""
-        first = self._links[0]
-        if fresh:
-            first.move()
-        if self._parameters and first.prepares:
-            first.load_parameters()
-            self._parameters = False
+    def _take_parameters(self) -> None:
+        """Those in the inbox; a module that repacks them does it anew, where nothing of it is captured."""
+        if self._active.prepares and not self._captured:
+            self._active.load_parameters()
+        else:
+            with torch.inference_mode():
+                (self._whole or self._active).stage_parameters()
+        self._device.wait()
 
     def _warm_up(self) -> None:
         """Wake the code and the core up after a pause, on the inputs of the last iteration: the next are not
@@ -271,7 +275,7 @@ class KernelSide:
                 self._links[0].run()
 
     def _stage(self) -> None:
-        (self._whole or self._active).stage(self._parameters)
+        (self._whole or self._active).stage()
 
     def _keep(self, result: Any) -> None:
         if self._whole:

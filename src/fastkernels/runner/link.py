@@ -3,7 +3,7 @@
     link = Link(device, case, module)       usually a module of its own; `sharing` makes one with the same
     link.attach(inbox, index)               loads its parameters, binds the call to its tensors
     link.give_boxes(outbox, echo)           where results and inputs go after a call
-    link.hold(), link.stage(...), link.run(), link.keep(result), link.copy_out(names)
+    link.stage_parameters(), link.hold(), link.stage(), link.run(), link.keep(result), link.copy_out(names)
 
 A call that is not captured has one link. The copies of a whole chain are enqueued together (chain_copies.py).
 What links share, the first of them loads, stages and copies out.
@@ -44,7 +44,7 @@ class Link:
         """Copy the inbox's inputs in, load its parameters, and make the call on them."""
         self._index = index
         self._staging = Staging(self._device, inbox, index, self._module)
-        self.stage(parameters=False)
+        self.stage()
         self._device.wait()
         self._bind(load=self._owns_parameters)
         if self._owns_parameters:
@@ -66,9 +66,14 @@ class Link:
         self._staging.move()
         self._bind(load=False)
 
-    def stage(self, parameters: bool) -> None:
-        """Copy the inbox in."""
-        self._staging.stage(parameters and self._owns_parameters)
+    def stage(self) -> None:
+        """Copy the inputs in."""
+        self._staging.stage()
+
+    def stage_parameters(self) -> None:
+        """Copy the parameters in, where they are not another link's."""
+        if self._owns_parameters:
+            self._staging.stage_parameters()
 
     def load_parameters(self) -> None:
         """Load the inbox's parameters as a model's weights are loaded, repacking included."""

@@ -56,16 +56,17 @@ class Staging:
         """Whether nothing but raw copies stages the link's tensors, and copies them out."""
         return all(_fills(value, self._slot_of(name)) for name, value in self._where.items())
 
-    def stage(self, parameters: bool) -> None:
-        """Copy the inbox in."""
-        copy = self._device.copy
+    def stage(self) -> None:
+        """Copy the inputs in."""
         for target, source, size in self._inputs:
-            copy(target, source, size)
-        if parameters:
-            for target, source, size in self._raw_parameters:
-                copy(target, source, size)
-            for value, name in self._converted:
-                value.copy_(self._copied(name))
+            self._device.copy(target, source, size)
+
+    def stage_parameters(self) -> None:
+        """Copy the parameters in."""
+        for target, source, size in self._raw_parameters:
+            self._device.copy(target, source, size)
+        for value, name in self._converted:
+            value.copy_(self._copied(name))
 
     def parameter_copies(self) -> dict[str, Tensor]:
         """Tensors with the inbox's parameters, for a strict load."""
