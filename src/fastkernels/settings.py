@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from fastkernels.errors import FileFormatError, NotFoundError, UsageError
 from fastkernels.layout import data_dir, default_candidates_dir, default_state_dir
+from fastkernels.records.base import Device, Size
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -45,6 +46,16 @@ class Settings(BaseSettings):
     def origin(self, name: str) -> str:
         """`flag`, `FK_DEVICE`, `/home/me/project/pyproject.toml`, `registry/settings.yaml` or `default`."""
         return self._origins.get(name, "default")
+
+    @property
+    def device_asked(self) -> Device | None:
+        """None for `auto`."""
+        return None if self.device == "auto" else self.device
+
+    @property
+    def size_asked(self) -> Size | None:
+        """None for `auto`."""
+        return None if self.size == "auto" else self.size
 
     @classmethod
     def settings_customise_sources(

@@ -8,6 +8,7 @@ import pytest
 
 from fastkernels import settings
 from fastkernels.errors import FileFormatError, NotFoundError, UsageError
+from fastkernels.records import default_size
 from fastkernels.settings import resolve
 
 
@@ -86,3 +87,11 @@ def test_unknown_settings_and_broken_files(alone: Path) -> None:
     write(alone, "[tool.fastkernels\n")
     with pytest.raises(FileFormatError, match="line 1"):
         resolve()
+
+
+def test_auto_is_left_to_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (resolve().device_asked, resolve().size_asked) == (None, None)
+    monkeypatch.setenv("FK_DEVICE", "cpu")
+    monkeypatch.setenv("FK_SIZE", "full")
+    assert (resolve().device_asked, resolve().size_asked) == ("cpu", "full")
+    assert (default_size("cuda"), default_size("cpu")) == ("full", "tiny")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -16,7 +16,7 @@ from fastkernels import registry
 from fastkernels.audit.admission import admit, audit_case
 from fastkernels.errors import MachineError, NotFoundError, UsageError
 from fastkernels.measure.environment import environment, require_device
-from fastkernels.records import AuditReport, AuditRow, AuditTask, Case, Record, Size
+from fastkernels.records import AuditReport, AuditRow, AuditTask, Case, Device, Record, Size, default_size
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.settings import resolve
 
@@ -29,21 +29,19 @@ class AuditRequest(Record):
     architecture: str | None = None
     case_glob: str | None = None
     size: Size | None = None
-    device: Literal["cpu", "cuda"] | None = None
+    device: Device | None = None
     seed: int = 0  # fixed: admission is a fact about a case, and has to come out the same tomorrow
 
     @classmethod
     def parse(cls, **flags: Any) -> AuditRequest:
         """From a command's flags, with the user's settings behind them."""
         settings = resolve(device=flags.pop("device"), size=flags.pop("size"))
-        device = None if settings.device == "auto" else settings.device
-        size = None if settings.size == "auto" else settings.size
-        return cls(**flags, device=device, size=size).resolved()
+        return cls(**flags, device=settings.device_asked, size=settings.size_asked).resolved()
 
     def resolved(self) -> AuditRequest:
         """Every default filled in from this machine. MachineError for CUDA without CUDA."""
         device = require_device(self.device)
-        size = self.size or ("full" if device == "cuda" else "tiny")
+        size = self.size or default_size(device)
         return self.model_copy(update={"device": device, "size": size})
 
 

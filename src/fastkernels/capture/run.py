@@ -12,7 +12,7 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fastkernels import registry
 from fastkernels.capture.calls import Calls
@@ -24,7 +24,7 @@ from fastkernels.layout import shown
 from fastkernels.loader import golden
 from fastkernels.loader.weights import ModelSource, find
 from fastkernels.measure.environment import environment, require_device
-from fastkernels.records import RANDOM_IDS, Capture, Record, Size
+from fastkernels.records import RANDOM_IDS, Capture, Device, Record, Size, default_size
 from fastkernels.registry.schema import Architecture, TokenWorkload
 from fastkernels.settings import resolve
 
@@ -40,7 +40,7 @@ class CaptureRequest(Record):
     requests: int = 32  # most of the workload's that are served
     prompts: str | None = None  # a file with a prompt in each line; None: random ids
     size: Size | None = None
-    device: Literal["cpu", "cuda"] | None = None
+    device: Device | None = None
     dtype: str | None = None
     seed: int = 0
     tokens: int = 8192  # most of each phase that are kept
@@ -51,15 +51,14 @@ class CaptureRequest(Record):
         """From a command's flags, with the user's settings behind them. MachineError for CUDA without
         CUDA."""
         settings = resolve(device=flags.pop("device"), size=flags.pop("size"))
-        device = require_device(None if settings.device == "auto" else settings.device)
-        size = settings.size if settings.size != "auto" else "full" if device == "cuda" else "tiny"
-        return cls(**flags, device=device, size=size)
+        device = require_device(settings.device_asked)
+        return cls(**flags, device=device, size=settings.size_asked or default_size(device))
 
 
 def run_capture(request: CaptureRequest, tell: Tell = lambda text: None) -> Capture:
     """Run, record, write. UsageError and its kin for what cannot be captured, before anything is loaded."""
     device = require_device(request.device)
-    size: Size = request.size or ("full" if device == "cuda" else "tiny")
+    size = request.size or default_size(device)
     out = _free(Path(request.out))
     source = find(request.model, None, size)
     _require_choices(source.architecture)

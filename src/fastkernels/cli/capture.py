@@ -70,12 +70,13 @@ def command(
     from fastkernels.cli.output import emit_json
     from fastkernels.measure.environment import require_device
     from fastkernels.report.layout import show
+    from fastkernels.settings import resolve
 
     if plot is not None:
         picture.require()
     if golden is None:
         golden = _run(flags)
-    found = compare(golden, require_device(flags["device"]), report)
+    found = compare(golden, require_device(resolve(device=flags["device"]).device_asked), report)
     show(parts(found), sys.stderr if json_path == "-" else sys.stdout)
     if json_path is not None:
         emit_json(found.facts(), json_path)

@@ -124,10 +124,14 @@ def _measure(kind: str, run: Any, flags: dict[str, Any], measure: Callable[..., 
     from fastkernels.cli.output import emit_json
     from fastkernels.cli.progress import telling
     from fastkernels.runner import e2e
+    from fastkernels.settings import resolve
 
-    named = ("model", "candidates", "size", "seed", "load_format", "tokenizer")
-    rest = {k: v for k, v in flags.items() if v is not None and k not in (*named, "device", "json_path")}
-    engine = e2e.EngineOptions(**{k: flags[k] for k in named}, device=flags["device"] or "auto", options=rest)
+    settings = resolve(device=flags.pop("device"), size=flags.pop("size"))
+    named = ("model", "candidates", "seed", "load_format", "tokenizer")
+    rest = {k: v for k, v in flags.items() if v is not None and k not in (*named, "json_path")}
+    engine = e2e.EngineOptions(
+        **{k: flags[k] for k in named}, device=settings.device, size=settings.size_asked, options=rest
+    )
     with telling() as tell, e2e.blaming(engine.candidates):
         tell(f"loading {engine.model}")
         llm, start_s = e2e.load(engine, run)

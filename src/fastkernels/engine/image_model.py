@@ -22,7 +22,7 @@ from fastkernels.errors import RequestError, UsageError
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import find, load_model, weights_bytes
 from fastkernels.nn.context import use_step
-from fastkernels.records import Size
+from fastkernels.records import Size, default_size
 
 Errors = Literal["raise", "return"]  # what a face does with a request that it cannot serve
 
@@ -56,7 +56,7 @@ class ImageModel:
         self.device = device_of(device)
         if self.device.index is not None:
             torch.cuda.set_device(self.device)
-        self.source = find(model, config, size or ("full" if self.device.type == "cuda" else "tiny"))
+        self.source = find(model, config, size or default_size(self.device.type))
         self.source.require((self.answer,), type(self).__name__)
         self.dtype = self.source.dtype(self.device) if dtype == "auto" else dtype_of(dtype)
         self.overlay = overlay or Overlay.over_baseline()

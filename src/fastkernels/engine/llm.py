@@ -41,7 +41,7 @@ from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import find, load_model, weights_bytes
 from fastkernels.nn.cache import has_source
 from fastkernels.nn.config import ConfigReader
-from fastkernels.records import Size
+from fastkernels.records import Size, default_size
 
 # Requests that run at once when the caller does not say.
 MAX_ROWS = {"cuda": 1024, "cpu": 256}
@@ -92,7 +92,7 @@ class LLM:
         self.device = device_of(device)
         if self.device.index is not None:
             torch.cuda.set_device(self.device)
-        self.source = find(model, config, size or ("full" if self.device.type == "cuda" else "tiny"))
+        self.source = find(model, config, size or default_size(self.device.type))
         self.source.require(("tokens", "speech"), "LLM")
         self.dtype = self.source.dtype(self.device) if dtype == "auto" else dtype_of(dtype)
         self.limits = self._limits(max_num_seqs, max_model_len, max_num_batched_tokens, block_size)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from fastkernels.gate import rows, verdicts
 from fastkernels.gate.comparison import opened
@@ -19,6 +19,7 @@ from fastkernels.gate.measurement import Measurement
 from fastkernels.measure.environment import environment
 from fastkernels.records import (
     Contract,
+    Device,
     Environment,
     GateLimits,
     GateReport,
@@ -43,7 +44,7 @@ class GateRequest(Filters):
     max_regression_pct: float = MAX_REGRESSION_PCT
     min_regression_us: float = MIN_REGRESSION_US
     min_speedup: float | None = None
-    device: Literal["cpu", "cuda"] | None = None
+    device: Device | None = None
     budget_s: float | None = None
     # Off: every variant is loaded and traced once more with what holds it, which is much for two revisions.
     compile_check: bool = False
@@ -52,10 +53,8 @@ class GateRequest(Filters):
     def parse(cls, **flags: Any) -> GateRequest:
         """From a command's flags (None: not given), with the user's settings behind them."""
         settings = resolve(device=flags.pop("device"), size=flags.pop("size"))
-        device = None if settings.device == "auto" else settings.device
-        size = None if settings.size == "auto" else settings.size
         given = {name: value for name, value in flags.items() if value is not None}
-        return cls(**given, device=device, size=size)
+        return cls(**given, device=settings.device_asked, size=settings.size_asked)
 
     @property
     def filters(self) -> Filters:

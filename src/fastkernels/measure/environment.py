@@ -11,13 +11,11 @@ from datetime import datetime, timezone
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
 
 from fastkernels import __version__
 from fastkernels.errors import MachineError
-from fastkernels.records import Environment
+from fastkernels.records import Device, Environment
 
-Device = Literal["cpu", "cuda"]
 _LIBRARIES = (
     "transformers",
     "numpy",

@@ -11,12 +11,14 @@ from fastkernels.records.base import (
     RANDOM_IDS,
     UNSTABLE_HALF_WIDTH,
     Contract,
+    Device,
     DType,
     Printable,
     Record,
     Size,
     Skew,
     TokenPhase,
+    default_size,
     primary,
 )
 from fastkernels.records.capture import Capture, CapturedTokens
@@ -42,6 +44,7 @@ __all__ = [
     "Case",
     "Contract",
     "DType",
+    "Device",
     "Environment",
     "EvalReport",
     "Failure",
@@ -69,5 +72,6 @@ __all__ = [
     "TensorSpec",
     "TokenPhase",
     "WorkloadResult",
+    "default_size",
     "primary",
 ]

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 DType = Literal["float64", "float32", "bfloat16", "float16", "int64", "int32", "bool"]
+Device = Literal["cpu", "cuda"]
 Size = Literal["tiny", "full"]
 Contract = Literal["graph", "eager", "host"]
 Skew = Literal["uniform", "zipf"]
@@ -53,6 +54,11 @@ def _ends(text: str) -> str:
 
 
 Printable = Annotated[str, AfterValidator(printable)]  # words of a candidate
+
+
+def default_size(device: str) -> Size:
+    """The size of models and cases where none was asked for: a CPU is too slow for the real one."""
+    return "full" if device == "cuda" else "tiny"
 
 
 def primary(contracts: Iterable[Contract]) -> Contract | None:

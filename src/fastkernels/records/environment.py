@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from fastkernels.records.base import Record
+from fastkernels.records.base import Device, Record
 
 
 class Environment(Record):
@@ -13,7 +11,7 @@ class Environment(Record):
     """
 
     device: str
-    device_type: Literal["cpu", "cuda"]
+    device_type: Device
     host_cpu: str
     cores: int
     memory_gib: float

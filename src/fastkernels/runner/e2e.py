@@ -25,7 +25,7 @@ from fastkernels.loader.candidates import discover
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import without_weights
 from fastkernels.measure.environment import environment
-from fastkernels.records.base import printable
+from fastkernels.records.base import Size, printable
 
 WARM_UP = (8, 16, 8)  # requests, tokens in and out: what is compiled and captured lazily
 PERCENTILES = (10, 25, 50, 75, 90, 99)
@@ -39,7 +39,7 @@ class EngineOptions:
 
     model: str
     candidates: str | None = None
-    size: str | None = None
+    size: Size | None = None
     device: str = "auto"
     seed: int = 0
     load_format: str = "auto"  # dummy: random weights for the configuration of a folder or a Hub id
@@ -74,7 +74,7 @@ def load(engine: EngineOptions, run: TokenRun) -> tuple[LLM, float]:
     llm = LLM(
         without_weights(engine.model) if engine.load_format == "dummy" else engine.model,
         overlay=overlay,
-        size=engine.size,  # type: ignore[arg-type]
+        size=engine.size,
         device=engine.device,
         seed=engine.seed,
         tokenizer=None if engine.tokenizer is None else _tokenizer(engine.tokenizer),

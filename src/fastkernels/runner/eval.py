@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fastkernels import registry
 from fastkernels.errors import FastKernelsError, NotFoundError, UsageError
@@ -17,7 +17,7 @@ from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet, discover
 from fastkernels.measure.environment import environment, require_device
 from fastkernels.nn.config import ConfigReader
-from fastkernels.records import EvalReport, ModelResult, Size
+from fastkernels.records import Device, EvalReport, ModelResult, Size, default_size
 from fastkernels.registry.schema import Architecture, SpeechWorkload, TokenWorkload, Workload
 from fastkernels.runner.answers import Answers
 from fastkernels.runner.generation_answers import GenerationAnswers
@@ -29,8 +29,6 @@ from fastkernels.runner.speech_answers import SpeechAnswers
 from fastkernels.runner.token_answers import TokenAnswers
 from fastkernels.score.macroeval import with_score
 from fastkernels.settings import candidates_dir, resolve
-
-Device = Literal["cpu", "cuda"]
 
 ROUNDS: dict[Size, int] = {"tiny": 6, "full": 2}
 # Time of a workload for more rounds than these; none where a number was asked. At full size that is for
@@ -86,8 +84,7 @@ class EvalRequest:
         MachineError.
         """
         settings = resolve(device=device, size=size, suite=suite)
-        machine = require_device(None if settings.device == "auto" else settings.device)
-        by_machine: Size = "full" if machine == "cuda" else "tiny"
+        machine = require_device(settings.device_asked)
         if self_test and candidate_paths:
             raise UsageError("--self-test judges the baseline against itself: leave out --candidates")
         # A misspelt name is told before a missing candidate is.
@@ -95,7 +92,7 @@ class EvalRequest:
         return cls(
             models=tuple(models),
             candidates=None if self_test else _one_set(candidate_paths),
-            size=by_machine if settings.size == "auto" else settings.size,
+            size=settings.size_asked or default_size(machine),
             device=machine,
             suite=settings.suite,
             workloads=tuple(workloads),

@@ -15,7 +15,7 @@ from fastkernels.loader import check
 from fastkernels.loader.candidates import CandidateSet, discover, replaced_variants
 from fastkernels.loader.replay import with_captured
 from fastkernels.measure.environment import require_device
-from fastkernels.records import Case, Contract, Failure, Record, Size
+from fastkernels.records import Case, Contract, Device, Failure, Record, Size, default_size
 from fastkernels.registry import uses
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.settings import candidates_dir, resolve
@@ -39,7 +39,7 @@ class KernelsRequest(Record):
     size: Size | None = None
     golden: str | None = None  # a golden folder, whose routing is replayed beside the drawn one
     candidates: tuple[str, ...] = ()  # folders; empty: the user's workspace
-    device: Literal["cpu", "cuda"] | None = None
+    device: Device | None = None
     contract: Contract | None = None
     self_test: bool = False
     providers: bool = False
@@ -60,9 +60,7 @@ class KernelsRequest(Record):
             asked = "--self-test" if flags["self_test"] else "--providers"
             raise UsageError(f"{asked} judges no candidates: leave out --candidates")
         settings = resolve(device=flags.pop("device"), size=flags.pop("size"))
-        device = None if settings.device == "auto" else settings.device
-        size = None if settings.size == "auto" else settings.size
-        return cls(**flags, device=device, size=size).resolved()
+        return cls(**flags, device=settings.device_asked, size=settings.size_asked).resolved()
 
     def resolved(self) -> KernelsRequest:
         """Every default filled in from this machine. MachineError for CUDA without CUDA."""
@@ -78,7 +76,7 @@ class KernelsRequest(Record):
             update={
                 "device": device,
                 "contract": contract,
-                "size": self.size or ("full" if device == "cuda" else "tiny"),
+                "size": self.size or default_size(device),
                 "budget_s": self.budget_s or DEFAULT_BUDGET_S,
                 "seed": secrets.randbits(62) if self.seed is None else self.seed,
             }

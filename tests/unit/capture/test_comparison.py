@@ -148,6 +148,12 @@ def test_random_weights_are_called_so(random_weights: Path) -> None:
     )
 
 
+def test_the_device_of_the_settings_counts(random_weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FK_DEVICE", "abacus")
+    done = fk("capture", "--golden", random_weights)
+    assert (done.exit_code, "FK_DEVICE: device" in done.stderr) == (2, True)
+
+
 def test_a_missing_plot_library_is_named_before_anything_runs(
     skewed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

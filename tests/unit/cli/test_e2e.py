@@ -54,6 +54,18 @@ def test_latency_counts_its_iterations_without_the_warm_up() -> None:
     assert "Avg latency" in done.stderr
 
 
+def test_settings_stand_behind_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FK_SIZE", "huge")
+    with pytest.raises(UsageError, match="FK_SIZE: size"):
+        CliRunner().invoke(command, ["throughput", "--model", "llama"], catch_exceptions=False)
+    monkeypatch.setenv("FK_SIZE", "tiny")
+    monkeypatch.setenv("FK_DEVICE", "cpu")
+    short = ["--num-prompts", "1", "--input-len", "2", "--output-len", "1", "--json", "-"]
+    done = CliRunner().invoke(command, ["throughput", "--model", "llama", *short], catch_exceptions=False)
+    engine = json.loads(done.stdout)["engine"]
+    assert (engine["device"], engine["size"]) == ("cpu", "tiny")
+
+
 def test_candidates_are_in_place(tmp_path) -> None:
     (tmp_path / "L1").mkdir()
     (tmp_path / "L1" / "rms_norm.py").write_text("raise RuntimeError('this candidate was imported')")
