@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import random
 import secrets
@@ -142,24 +143,29 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
     with tempfile.TemporaryDirectory(prefix="fk-eval-") as caches, HiddenMemory() as memory:
         for target in targets:
             chosen = workloads[target.model]
-            sides = _sides(request, target, chosen, _weights_seed(seed), Path(caches))
-            rng = random.Random(seed)
-            trial = ModelTrial(
-                architecture=target.architecture,
-                model=target.model,
-                config=target.config,
-                size=request.size,
-                answers=_answers(request, target, rng),
-                workloads=chosen,
-                candidates=request.candidates,
-                sides=sides,
-                rng=rng,
-                rounds=request.rounds or ROUNDS[request.size],
-                extra_s=0.0 if request.rounds else EXTRA_S[request.size],
-                report=lambda doing, model=target.model: tell(f"{model}: {doing}"),
-            )
             try:
-                result = trial.run()
+                rng = random.Random(seed)
+                answers = _answers(request, target, rng)
+                sides = _sides(request, target, chosen, _weights_seed(seed), Path(caches))
+                with contextlib.closing(sides):
+                    trial = ModelTrial(
+                        architecture=target.architecture,
+                        model=target.model,
+                        config=target.config,
+                        size=request.size,
+                        answers=answers,
+                        workloads=chosen,
+                        candidates=request.candidates,
+                        sides=sides,
+                        rng=rng,
+                        rounds=request.rounds or ROUNDS[request.size],
+                        extra_s=0.0 if request.rounds else EXTRA_S[request.size],
+                        report=lambda doing, model=target.model: tell(f"{model}: {doing}"),
+                    )
+                    try:
+                        result = trial.run()
+                    finally:
+                        isolation = (*ALWAYS, *(("memory",) if memory.hidden else ()), *sides.isolation)
                 notes = [f"the candidate ran as root: {why}" for why in [sides.stays_root] if why]
                 results.append(result.model_copy(update={"notes": (*result.notes, *notes)}))
             except FastKernelsError as error:
@@ -167,9 +173,6 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
             except KeyboardInterrupt:
                 complete = False
                 break
-            finally:
-                isolation = (*ALWAYS, *(("memory",) if memory.hidden else ()), *sides.isolation)
-                sides.close()
     if errors and complete and not results:
         raise next(iter(errors.values()))
     report = EvalReport(

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fastkernels.errors import BaselineError, FastKernelsError, MachineError
+from fastkernels.errors import BaselineError, FastKernelsError, MachineError, UsageError
 from fastkernels.records import EvalReport, Failure, ModelResult
 from fastkernels.report import exit_code, table
 from fastkernels.runner import eval as eval_module
@@ -53,3 +53,18 @@ def test_the_others_are_evaluated_and_the_reason_is_told(evaluate, capsys):
 def test_without_any_result_the_first_error_is_raised(evaluate):
     with pytest.raises(BaselineError, match="its kernels"):
         evaluate({"llama": BaselineError("llama: its kernels"), "gla": MachineError("gla: no memory")})
+
+
+@pytest.mark.parametrize("preparation", ["_sides", "_answers"])
+def test_a_model_that_cannot_even_be_prepared_costs_the_others_nothing(evaluate, monkeypatch, preparation):
+    prepared = getattr(eval_module, preparation)
+
+    def fails_for_gla(request, target, *rest):
+        if target.model == "gla":
+            raise UsageError("gla: its configuration says nothing of a vocabulary")
+        return prepared(request, target, *rest)
+
+    monkeypatch.setattr(eval_module, preparation, fails_for_gla)
+    report = evaluate({"llama": None, "gla": None})
+    assert [model.model for model in report.models] == ["llama"]
+    assert report.unevaluated == {"gla": "its configuration says nothing of a vocabulary"}
