@@ -21,6 +21,7 @@ from fastkernels.judge import metadata, rules
 from fastkernels.judge.compare import Errors, Standard
 from fastkernels.judge.conditioning import conditioning
 from fastkernels.judge.sampler import Question, SamplerJudge
+from fastkernels.judge.selection import logits_of
 from fastkernels.judge.verdict import Verdict
 
 
@@ -98,7 +99,8 @@ class Gate:
         return Ruling(verdict, 0.0 if verdict.status == "PASSED" else math.inf)
 
     def _valued(self, outputs: Outputs) -> Ruling:
-        comparison = self._standard.compare(self._strip(outputs))
+        logits = logits_of(self.subject.entry, self._draw.inputs)
+        comparison = self._standard.compare(self._strip(outputs), logits)
         if comparison.verdict.label == "WRONG(value)":
             comparison = self._standard.loosened(comparison, self._conditioning())
         is_measured = comparison.verdict.label in ("PASSED", "WRONG(value)")

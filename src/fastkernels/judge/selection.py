@@ -10,14 +10,22 @@ rounding does to exp(s - max), or because both probabilities vanish in float32.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+
+from fastkernels.registry.schema import TaskEntry
 
 _FLOAT32 = torch.finfo(torch.float32)
 # exp rounds its argument and its result, the division once more.
 _ROUNDINGS = 2
 _VANISHING = math.log(_FLOAT32.smallest_normal)  # s - max below which a probability has no float32 left
+
+
+def logits_of(entry: TaskEntry, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """By the name of each output that is chosen, the logits that it is chosen by."""
+    return {output: inputs[f"arg.{argument}"] for output, argument in entry.selects.items()}
 
 
 def misplaced(chosen_TK: Tensor, expected_TK: Tensor, logits_TE: Tensor) -> Tensor:

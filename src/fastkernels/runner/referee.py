@@ -20,6 +20,7 @@ from fastkernels.judge.compare import Comparison, Errors
 from fastkernels.judge.conditioning import conditioning
 from fastkernels.judge.oracle import Oracle
 from fastkernels.judge.sampler import SamplerJudge
+from fastkernels.judge.selection import logits_of
 from fastkernels.judge.verdict import Verdict
 from fastkernels.loader.materialize import mutable_names
 from fastkernels.loader.overlay import Overlay
@@ -145,9 +146,8 @@ class Referee:
                 return _invalid("the baseline differs from the oracle of an exact task")
             comparison = rules.exact(ours, truth)
         else:
-            logits = {output: inputs[f"arg.{name}"] for output, name in self._entry.selects.items()}
             standard = compare.Standard(theirs, truth)
-            comparison = standard.compare(ours, logits)
+            comparison = standard.compare(ours, logits_of(self._entry, inputs))
             known = self._allowed.get(distribution)
             if comparison.allowed:
                 self._allowed[distribution] = compare.merge(*([known] if known else []), comparison.allowed)
