@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from fastkernels.errors import BaselineError
 from fastkernels.judge.summary import summarize
 from fastkernels.judge.verdict import Verdict
 from fastkernels.loader import golden
@@ -34,9 +35,10 @@ from fastkernels.runner.party import Timeouts
 from fastkernels.runner.plan import Job, KernelsRequest, Work, plan
 from fastkernels.runner.pool import default_threads
 from fastkernels.runner.rows import row, unavailable_row
-from fastkernels.runner.trial import Trial
+from fastkernels.runner.trial import Outcome, Trial
 
-# A candidate that was ended this often in one task is not tried on the rest of its cases.
+# A candidate that was ended this often in one task, or had no baseline so often, is not tried on the rest of
+# its cases.
 MOST_DEATHS = 2
 # One failed import is the same failure for every case.
 _FINAL = ("IMPORT_ERROR",)
@@ -58,9 +60,9 @@ def run_kernels(
     request: KernelsRequest, progress: Report = lambda progress: None, jobs: list[Job] | None = None
 ) -> KernelReport:
     """Judge what the request names, or `jobs` that the caller has planned itself. After Ctrl-C the rows so
-    far, `complete=False`.
+    far, `complete=False`. What the baseline fails in later than at once is a row, INVALID_BASELINE.
 
-    UsageError: nothing to judge. MachineError: the device is not there.
+    UsageError: nothing to judge. MachineError: the device is not there. BaselineError: there is no row yet.
     """
     run = _Run(request.resolved(), progress, jobs)
     return run.report()
@@ -75,6 +77,7 @@ class _Run:
     shadowed: list[str] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
     complete: bool = True
+    total: int = 0  # trials
     spent_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # on what
     _deaths: defaultdict[tuple[str, str], list[Verdict]] = field(default_factory=lambda: defaultdict(list))
     levels: tuple[str, ...] = isolation.ALWAYS
@@ -140,30 +143,26 @@ class _Run:
         return job.is_candidate and self.request.compile_check
 
     def _all(self, jobs: list[Job], crew: Crew, bench: Bench) -> None:
-        total = sum(len(job.works) for job in jobs)
+        self.total = sum(len(job.works) for job in jobs)
         self.notes.update(dict.fromkeys(_not_admitted(jobs)))
         for job in jobs:
             self.shadowed += job.shadowed
             for entry, reason in job.unavailable:
                 self.rows.append(unavailable_row(job, entry, reason, bench.contract))
             for index, work in enumerate(job.works):
-                self.progress(
-                    Progress(len(self._trials), total, f"{job.name} · {work.entry.id} {work.case.id}")
-                )
+                self._tell(f"{job.name} · {work.entry.id} {work.case.id}")
                 self._one(job, work, crew, bench)
                 if self._last_of_variant(job, index):
-                    with self._spending("looking"):
-                        self._look(job, work, crew)
+                    self._look(job, work, crew)
             if job.is_candidate and self.request.attribution and self.request.device == "cuda":
-                with self._spending("looking"):
-                    self._attribute(job, crew)
+                self._attribute(job, crew)
             crew.dismiss_candidate()
         if crew.overhead_ns:
             overhead_us = crew.overhead_ns / 1e3
             self.notes[
                 f"{overhead_us:.2f} us, which two events read for nothing, are taken off every duration"
             ] = None
-        self.progress(Progress(total, total, "done"))
+        self.progress(Progress(self.total, self.total, "done"))
 
     @contextlib.contextmanager
     def _spending(self, on: str) -> Iterator[None]:
@@ -182,26 +181,36 @@ class _Run:
         if settled is not None:
             self.rows.append(row(job, work, settled, bench.contract))
             return
-        parties = crew.parties(job)
-        with self._spending("measuring"):
-            layers = [str(layer) for layer in job.layers]
-            outcome = Trial(
-                bench,
-                work.entry,
-                work.case,
-                parties,
-                layers,
-                job.implementations.get(work.entry.id, {}),
-                [str(layer) for layer in job.base_layers],
-            ).run()
+        try:
+            outcome = self._tried(job, work, crew, bench)
+        except BaselineError as error:
+            if not self.rows:
+                raise
+            verdict = Verdict.failed("INVALID_BASELINE", Failure(message=str(error)))
+            self._deaths[job.name, work.entry.id].append(verdict)
+            self.rows.append(row(job, work, verdict, bench.contract))
+            return
         if outcome.died:
             self._deaths[job.name, work.entry.id].append(outcome.verdict)
         self.notes.update(dict.fromkeys(outcome.notes))
         self.rows.append(row(job, work, outcome.verdict, bench.contract, outcome))
 
+    def _tried(self, job: Job, work: Work, crew: Crew, bench: Bench) -> Outcome:
+        parties = crew.parties(job)
+        with self._spending("measuring"):
+            return Trial(
+                bench,
+                work.entry,
+                work.case,
+                parties,
+                [str(layer) for layer in job.layers],
+                job.implementations.get(work.entry.id, {}),
+                [str(layer) for layer in job.base_layers],
+            ).run()
+
     def _settled_before(self, job: Job, work: Work) -> Verdict | None:
-        """The verdict of a candidate that cannot be imported, or that crashed or hung too often in this
-        task."""
+        """The verdict of a candidate that cannot be imported, or that crashed, hung or had no baseline too
+        often in this task."""
         before = [r for r in self.rows if r.candidate == job.name and r.task == work.entry.id]
         imports = next((r for r in before if r.verdict in _FINAL and r.variant == work.case.variant), None)
         if imports is not None:
@@ -209,8 +218,10 @@ class _Run:
         deaths = self._deaths[job.name, work.entry.id]
         if len(deaths) < MOST_DEATHS:
             return None
-        message = f"not tried: {len(deaths)} other cases of {work.entry.id} ended its process"
-        return Verdict.failed(deaths[-1].status, Failure(message=message))
+        status = deaths[-1].status
+        why = "had no baseline" if status == "INVALID_BASELINE" else "ended its process"
+        message = f"not tried: {len(deaths)} other cases of {work.entry.id} {why}"
+        return Verdict.failed(status, Failure(message=message))
 
     def _last_of_variant(self, job: Job, index: int) -> bool:
         work = job.works[index]
@@ -228,10 +239,10 @@ class _Run:
         ]
         if not any(self.rows[i].verdict in origins.SEEN for i in mine):
             return
-        self._tell(f"{job.name} · {work.entry.id} torch.compile")
-        update = compile_columns(crew, job, work)
-        for i in mine:
-            self.rows[i] = self.rows[i].model_copy(update=update)
+        with self._looking(f"{job.name} · {work.entry.id} torch.compile"):
+            update = compile_columns(crew, job, work)
+            for i in mine:
+                self.rows[i] = self.rows[i].model_copy(update=update)
 
     def _attribute(self, job: Job, crew: Crew) -> None:
         """The columns `origins` and `kernels`. Last of all, because a profiler may leave hooks behind in the
@@ -246,9 +257,9 @@ class _Run:
             i: work for work in job.works if (i := places.get((work.entry.id, work.case.id))) is not None
         }
         for number, (i, work) in enumerate(works.items()):
-            self._tell(f"{job.name} · {work.entry.id} {work.case.id} kernels")
-            update = origins.look(crew, job, work, authored, again=number > 0)
-            self.rows[i] = self.rows[i].model_copy(update=update)
+            with self._looking(f"{job.name} · {work.entry.id} {work.case.id} kernels"):
+                update = origins.look(crew, job, work, authored, again=number > 0)
+                self.rows[i] = self.rows[i].model_copy(update=update)
         mine = [self.rows[i] for i in works]
         self.notes.update(dict.fromkeys(origins.foreign(mine)))
         if self.request.track == "authored":
@@ -262,9 +273,18 @@ class _Run:
         leaving = {id(r) for r in rows}
         self.rows = [r for r in self.rows if id(r) not in leaving]
 
+    @contextlib.contextmanager
+    def _looking(self, what: str) -> Iterator[None]:
+        """Where the baseline fails in a look, that is a note: the rows are there already."""
+        self._tell(what)
+        with self._spending("looking"):
+            try:
+                yield
+            except BaselineError as error:
+                self.notes[f"{what} could not be looked at: {error}"] = None
+
     def _tell(self, text: str) -> None:
-        """What goes on between trials."""
-        self.progress(Progress(len(self._trials), len(self._trials), text))
+        self.progress(Progress(len(self._trials), self.total, text))
 
 
 def _not_admitted(jobs: list[Job]) -> Iterator[str]:

@@ -1,0 +1,91 @@
+"""A run of `fk kernels` without processes: what a baseline that fails costs, and what progress says."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from fastkernels.errors import BaselineError
+from fastkernels.judge.verdict import Verdict
+from fastkernels.records import KernelReport
+from fastkernels.report import exit_code
+from fastkernels.runner import kernels
+from fastkernels.runner.bench import Outcome
+from fastkernels.runner.kernels import Progress, run_kernels
+from fastkernels.runner.plan import KernelsRequest
+
+ASKED = KernelsRequest(targets=("rms_norm", "embedding"), size="tiny", device="cpu", self_test=True)
+
+
+class StandInCrew:
+    """`starts(n)`: whether the processes of the n-th trial start."""
+
+    levels, stays_root, overhead_ns = (), (), 0
+
+    def __init__(self, starts) -> None:
+        self.starts, self.asked = starts, 0
+
+    def parties(self, job) -> tuple[None, None, None]:
+        self.asked += 1
+        if not self.starts(self.asked):
+            raise BaselineError("A baseline worker does not start: no memory")
+        return (None, None, None)
+
+    def dismiss_candidate(self) -> None:
+        pass
+
+
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch):
+    class Passes:
+        def __init__(self, bench, *_: object) -> None:
+            self.outcome = Outcome(Verdict.passed(), contract=bench.contract)
+
+        def run(self) -> Outcome:
+            return self.outcome
+
+    monkeypatch.setattr(kernels, "Trial", Passes)
+
+    def judge(starts) -> tuple[KernelReport, list[Progress], StandInCrew]:
+        crew, steps = StandInCrew(starts), []
+        monkeypatch.setattr(kernels._Run, "_crew", lambda *_: contextlib.nullcontext(crew))
+        return run_kernels(ASKED, steps.append), steps, crew
+
+    return judge
+
+
+def test_a_baseline_that_fails_late_costs_no_row(judge) -> None:
+    report, _, _ = judge(lambda number: number != 3)
+    verdicts = [row.verdict for row in report.rows]
+    assert (verdicts.count("PASSED"), verdicts[2]) == (len(verdicts) - 1, "INVALID_BASELINE")
+    assert report.rows[2].failure.message == "A baseline worker does not start: no memory"
+    assert (report.complete, exit_code(report)) == (True, 3)
+
+
+def test_a_task_is_given_up_where_its_baseline_does_not_come_back(judge) -> None:
+    report, _, crew = judge(lambda number: number < 3)
+    tasks = {row.task: sum(other.task == row.task for other in report.rows) for row in report.rows}
+    assert crew.asked == 2 + kernels.MOST_DEATHS * len(tasks)
+    assert "2 other cases of" in report.rows[-1].failure.message
+    assert report.rows[-1].failure.message.endswith("had no baseline")
+
+
+def test_a_baseline_that_fails_at_once_is_an_error(judge) -> None:
+    with pytest.raises(BaselineError, match="no memory"):
+        judge(lambda number: False)
+
+
+def test_every_step_says_how_many_trials_there_are(judge) -> None:
+    report, steps, _ = judge(lambda number: True)
+    assert [step.done for step in steps] == [*range(len(report.rows)), len(report.rows)]
+    assert {step.total for step in steps} == {len(report.rows)}
+
+
+def test_a_look_is_no_last_step_and_costs_no_row_either() -> None:
+    steps: list[Progress] = []
+    run = kernels._Run(ASKED, steps.append, total=7)
+    with run._looking("mine · L1/rms_norm torch.compile"):
+        raise BaselineError("no memory")
+    assert steps == [Progress(0, 7, "mine · L1/rms_norm torch.compile")]
+    assert list(run.notes) == ["mine · L1/rms_norm torch.compile could not be looked at: no memory"]
