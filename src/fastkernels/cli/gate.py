@@ -80,8 +80,10 @@ def command(
     request = GateRequest.parse(**arguments)
     with counting() as count:
         run = run_gate(request, count)
-    if junit_path:
-        files.write(junit.text(run.report), junit_path, "--junit")
-    if markdown_path:
-        files.write(markdown.text(run.report), markdown_path, "--markdown")
-    raise SystemExit(publish(run.report, json_path, run.sources))
+    asked = (("--junit", junit_path, junit.text), ("--markdown", markdown_path, markdown.text))
+    further = [
+        lambda flag=flag, path=path, text=text: files.write(text(run.report), path, flag)
+        for flag, path, text in asked
+        if path
+    ]
+    raise SystemExit(publish(run.report, json_path, run.sources, further))

@@ -4,13 +4,14 @@ code.
     raise SystemExit(publish(report, json_path, sources))
 
 `--json -` puts the JSON alone on stdout and the table on stderr. A report is shown first, then written, then
-logged: nothing that fails afterwards costs the result.
+logged: what fails of it costs nothing of the rest.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fastkernels.records import AuditReport, EvalReport, GateReport, Report
@@ -20,21 +21,28 @@ __all__ = ["exit_code", "publish"]
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
-def publish(report: Report, json_path: str | None = None, sources: Sequence[Path] = ()) -> int:
+def publish(
+    report: Report,
+    json_path: str | None = None,
+    sources: Sequence[Path] = (),
+    further: Sequence[Callable[[], None]] = (),
+) -> int:
     """Show, write and log a report; returns its exit code. `sources`: the candidates' files, kept with the
-    MLflow run.
+    MLflow run. `further`: writes other files of it.
 
     UsageError where `json_path` cannot be written. A failure of MLflow is a warning on stderr.
     """
     from fastkernels.report import json, mlflow, table
 
-    try:
-        table.show(report, sys.stderr if json_path == "-" else sys.stdout)
-    finally:  # whoever reads a pipe may have gone
-        if json_path:
-            json.write(report, json_path)
+    # Each is done whatever befell another: who reads a pipe may have gone, a disk may be full.
+    with contextlib.ExitStack() as last_first:
         if not isinstance(report, AuditReport):  # a fact about our tasks, not a result of this machine
-            mlflow.log(report, sources)
+            last_first.callback(mlflow.log, report, sources)
+        for write in reversed(further):
+            last_first.callback(write)
+        if json_path:
+            last_first.callback(json.write, report, json_path)
+        table.show(report, sys.stderr if json_path == "-" else sys.stdout)
     return exit_code(report)
 
 

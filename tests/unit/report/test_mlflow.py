@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fastkernels import report as package
+from fastkernels.errors import UsageError
 from fastkernels.report import mlflow, table
 
 
@@ -127,6 +128,21 @@ def test_a_reader_that_has_gone_costs_no_report(kernel_report, tmp_path, monkeyp
         package.publish(kernel_report, str(tmp_path / "out.json"))
     assert (tmp_path / "out.json").is_file()
     assert logged
+
+
+def test_a_file_that_cannot_be_written_costs_nothing_else(kernel_report, tmp_path, capsys, monkeypatch):
+    def full() -> None:
+        raise UsageError("--junit x: No space left on device")
+
+    logged, written = [], []
+    monkeypatch.setattr(mlflow, "log", lambda *arguments: logged.append(arguments))
+    with pytest.raises(UsageError, match="No space left"):
+        package.publish(
+            kernel_report, str(tmp_path / "out.json"), further=[full, lambda: written.append("markdown")]
+        )
+    assert "fk kernels on" in capsys.readouterr().out
+    assert (tmp_path / "out.json").is_file()
+    assert (len(written), len(logged)) == (1, 1)
 
 
 def test_exit_codes(kernel_report, eval_report):
