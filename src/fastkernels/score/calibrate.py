@@ -17,12 +17,14 @@ Pure functions on records; neither torch nor a clock.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fastkernels.errors import UsageError
 from fastkernels.measure.stats import geomean, paired_ratios
 from fastkernels.records import Failure, ModelResult, Size, Swap, WorkloadResult
 
@@ -265,19 +267,13 @@ def model_result(
     lambda_: float = LAMBDA,
 ) -> ModelResult:
     """A model that ran. `f` replaces the measured ruin point (0.5 reproduces the public leaderboard)."""
-    notes = list(notes)
     g, ruin = noise_floor(noise_d), ruin_point(ruin_d) if f is None else f
     credit = min(correctness(d, ruin, g), timed_correctness(workloads, ruin, g))
-    if ruin <= g:
-        notes.append(f"noise cannot be told from ruin: noise floor {g:.3g}, ruin point {ruin:.3g}")
-    counts = self_test or reached(swap)
-    if not counts:
-        notes.append("no candidate was reached by this model: no coverage")
-    clipped = [_clip(workload, notes) for workload in workloads]
+    clipped = [_clip(workload) for workload in workloads]
     throughput, latency = speedups([(w.kind, w.ratio) for w in clipped])
     speedup = combine(throughput, latency, lambda_)
+    counts = self_test or reached(swap)
     guessed = wrong_workloads(workloads, ruin, g)
-    notes += [f"{name}: its answers in a timed round are wrong, so nothing counts" for name in guessed]
     valid = credit >= VALID_FROM and counts and speedup is not None and not guessed
     return ModelResult(
         model=model,
@@ -297,8 +293,39 @@ def model_result(
         throughput_speedup=throughput,
         latency_speedup=latency,
         swap=swap,
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys((*notes, *_derived_notes(workloads, swap, ruin, g, self_test)))),
     )
+
+
+@contextlib.contextmanager
+def recorded(model: ModelResult) -> Iterator[None]:
+    """UsageError where samples and rounds of a report's model cannot be scored."""
+    try:
+        yield
+    except ValueError as error:
+        told = f"its samples and rounds in the report are none that fk eval writes: {error}"
+        raise UsageError(f"{model.model} ({model.config}): {told}") from error
+
+
+def observed_notes(model: ModelResult, self_test: bool) -> list[str]:
+    """The notes of a scored model less those that its score brought, which another score brings anew."""
+    f, g = model.ruin_point, model.noise_floor
+    derived = set(_derived_notes(model.workloads, model.swap, f, g, self_test))
+    return [note for note in model.notes if note not in derived]
+
+
+def _derived_notes(
+    workloads: Sequence[WorkloadResult], swap: Swap, f: float, g: float, self_test: bool
+) -> Iterator[str]:
+    if f <= g:
+        yield f"noise cannot be told from ruin: noise floor {g:.3g}, ruin point {f:.3g}"
+    if not (self_test or reached(swap)):
+        yield "no candidate was reached by this model: no coverage"
+    for workload in workloads:
+        if (ratio := clip_ratio(raw := workload_ratio(workload))) != raw:
+            yield f"{workload.name}: ratio {raw:.4g} clipped to {ratio:g}"
+    for name in wrong_workloads(workloads, f, g):
+        yield f"{name}: its answers in a timed round are wrong, so nothing counts"
 
 
 def wrong_workloads(workloads: Sequence[WorkloadResult], f: float, g: float) -> list[str]:
@@ -337,10 +364,8 @@ def reached(swap: Swap) -> bool:
     return swap.sites > 0 and swap.calls > 0
 
 
-def _clip(workload: WorkloadResult, notes: list[str]) -> WorkloadResult:
+def _clip(workload: WorkloadResult) -> WorkloadResult:
     raw = workload_ratio(workload)
     ratio = clip_ratio(raw)
-    if ratio != raw:
-        notes.append(f"{workload.name}: ratio {raw:.4g} clipped to {ratio:g}")
     key = "throughput_ratio" if workload.kind == "throughput" else "latency_ratio"
     return workload.model_copy(update={key: ratio, "clipped": ratio != raw})

@@ -18,7 +18,6 @@ from typing import Literal
 
 import numpy as np
 
-from fastkernels.errors import UsageError
 from fastkernels.measure.stats import CONFIDENCE, SEED, geomean
 from fastkernels.records import EvalReport, MacroEval, ModelResult
 from fastkernels.score import calibrate
@@ -134,7 +133,7 @@ def with_score(
 def _again(model: ModelResult, self_test: bool, f: float | None, lambda_: float) -> ModelResult:
     if model.failure is not None:
         return model
-    try:
+    with calibrate.recorded(model):
         return calibrate.model_result(
             model=model.model,
             category=model.category,
@@ -147,13 +146,10 @@ def _again(model: ModelResult, self_test: bool, f: float | None, lambda_: float)
             kl=model.kl,
             swap=model.swap,
             self_test=self_test,
-            notes=model.notes,
+            notes=calibrate.observed_notes(model, self_test),
             f=f,
             lambda_=lambda_,
         )
-    except ValueError as error:
-        told = f"its samples and rounds in the report are none that fk eval writes: {error}"
-        raise UsageError(f"{model.model} ({model.config}): {told}") from error
 
 
 def _scored(model: ModelResult, lambda_: float) -> Scored:

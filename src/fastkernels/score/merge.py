@@ -9,6 +9,7 @@ import numpy as np
 from fastkernels.errors import UsageError
 from fastkernels.measure.parts import require_one_machine
 from fastkernels.records import EvalReport, ModelResult
+from fastkernels.score import calibrate
 
 
 def merge(reports: Sequence[EvalReport]) -> EvalReport:
@@ -57,6 +58,10 @@ def _joined(parts: Sequence[tuple[EvalReport, ModelResult]]) -> ModelResult:
         raise UsageError(f"In more than one report: {first.model} ({first.config}): {', '.join(twice)}")
     if failed := next((model for model in models if model.failure is not None), None):
         return failed
+    observed = []
+    for model in models:
+        with calibrate.recorded(model):
+            observed.append(calibrate.observed_notes(model, not report.candidates))
     samples = [len(model.d) for model in models]
     kls = [model.kl for model in models if model.kl is not None]
     return first.model_copy(update={
@@ -65,5 +70,5 @@ def _joined(parts: Sequence[tuple[EvalReport, ModelResult]]) -> ModelResult:
         "noise_d": tuple(run for model in models for run in model.noise_d),
         "ruin_d": tuple(d for model in models for d in model.ruin_d),
         "kl": float(np.average(kls, weights=samples)) if len(kls) == len(models) else None,
-        "notes": tuple(dict.fromkeys(note for model in models for note in model.notes)),
+        "notes": tuple(dict.fromkeys(note for notes in observed for note in notes)),
     })  # fmt: skip

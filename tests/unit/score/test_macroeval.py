@@ -106,6 +106,16 @@ def test_rescoring_with_the_published_ruin_point(report):
     assert strict.macroeval.coverage == 0
 
 
+def test_a_note_of_another_score_does_not_stay(report):
+    fast = result(workloads=(throughput(20.0), latency(1.0)), notes=("ran as root",))
+    found = report.model_copy(update={"models": (fast,)})
+    strict = rescore(found, f=0.0001)
+    assert any("noise cannot be told from ruin" in note for note in strict.models[0].notes)
+    assert (
+        rescore(strict).models[0].notes == fast.notes == ("ran as root", "balanced: ratio 20 clipped to 10")
+    )
+
+
 def test_rescoring_with_another_weight_and_empty_families(report):
     assert rescore(report, lambda_=1).macroeval.speedup == report.macroeval.speedup_throughput_only
     broken = report.model_copy(

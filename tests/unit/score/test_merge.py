@@ -45,6 +45,22 @@ def test_parts_of_one_model_are_scored_as_one(parts):
     assert model.correctness == calibrate.correctness(model.d, ruin, model.noise_floor)
 
 
+def test_what_a_part_alone_looked_like_is_not_said_of_the_whole(report):
+    first = result(workloads=(throughput(1.21),), ruin_d=(0.001, 0.002), notes=("a",))
+    assert any("noise cannot be told from ruin" in note for note in first.notes)
+    second = result(workloads=(latency(1.0),), ruin_d=(0.9, 0.96, 0.97))
+    (model,) = rescore(merge([of(report, first), of(report, second)])).models
+    assert (model.notes, model.valid) == (("a",), True)
+
+
+def test_rounds_that_cannot_be_paired_are_the_files_fault(report, parts):
+    model = parts[0].models[0]
+    cut = model.workloads[0].model_copy(update={"baseline": (1.0,)})
+    broken = of(report, model.model_copy(update={"workloads": (cut,)}))
+    with pytest.raises(UsageError, match=r"llama.*cannot be paired"):
+        merge([broken, parts[1]])
+
+
 def test_a_model_that_failed_in_one_part_has_failed(report, parts):
     failed = calibrate.failed_model(
         model="llama", category="LLM", size="tiny", config="tiny", failure=Failure(message="it broke")
