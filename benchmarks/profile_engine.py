@@ -29,7 +29,7 @@ from references.base import Machine, Side
 from references.language import Ours, workload
 
 if TYPE_CHECKING:
-    from fastkernels.registry.schema import TokenWorkload
+    from fastkernels.registry.workloads import TokenWorkload
 
 WARM_UPS = 3
 NAME_LENGTH = 90

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 from fastkernels import registry
 from fastkernels.records import Size
-from fastkernels.registry.schema import Workload
+from fastkernels.registry.workloads import Workload
 
 
 @dataclass(frozen=True)

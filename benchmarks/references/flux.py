@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from fastkernels.registry.schema import GenerationWorkload
+from fastkernels.registry.workloads import GenerationWorkload
 from references.base import Comparison, Machine, one_batch
 from references.transformers_lm import filled
 

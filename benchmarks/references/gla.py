@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from fastkernels.records import Size
-from fastkernels.registry.schema import TokenWorkload
+from fastkernels.registry.workloads import TokenWorkload
 from references import language
 from references.base import Comparison, Machine
 from references.transformers_lm import generation

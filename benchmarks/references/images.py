@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from fastkernels.registry.schema import ImageWorkload
+from fastkernels.registry.workloads import ImageWorkload
 from references.base import Machine
 
 SEED = 20

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
-from fastkernels.registry.schema import TokenWorkload
+from fastkernels.registry.workloads import TokenWorkload
 from references.base import Comparison, Machine
 from references.language import Ours, prompts, workloads
 

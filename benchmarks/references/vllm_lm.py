@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fastkernels.records import Size
-from fastkernels.registry.schema import TokenWorkload
+from fastkernels.registry.workloads import TokenWorkload
 from references.base import Comparison, Machine
 from references.language import Ours, Prompts, tokens_made, workload
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from fastkernels import registry
 from fastkernels.records import Size
-from fastkernels.registry.schema import SpeechWorkload
+from fastkernels.registry.workloads import SpeechWorkload
 from references import language
 from references.base import Comparison, Machine
 from references.transformers_lm import filled

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from fastkernels.registry.schema import ImageWorkload
+from fastkernels.registry.workloads import ImageWorkload
 from references.base import Comparison, Machine, one_batch
 from references.images import Ours, images, on_device
 

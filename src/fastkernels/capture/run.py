@@ -25,7 +25,8 @@ from fastkernels.loader import golden
 from fastkernels.loader.weights import ModelSource, find
 from fastkernels.measure.environment import environment, require_device
 from fastkernels.records import RANDOM_IDS, Capture, Device, Record, Size, default_size
-from fastkernels.registry.schema import Architecture, TokenWorkload
+from fastkernels.registry.schema import Architecture
+from fastkernels.registry.workloads import TokenWorkload
 from fastkernels.settings import resolve
 
 Tell = Callable[[str], None]

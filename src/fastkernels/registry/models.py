@@ -13,7 +13,8 @@ from fastkernels.errors import FileFormatError, NotFoundError
 from fastkernels.layout import data_dir
 from fastkernels.records import Size
 from fastkernels.registry.load import read_yaml
-from fastkernels.registry.schema import Architecture, BatchSet, Device, Suite, Workload
+from fastkernels.registry.schema import Architecture, BatchSet, Device, Suite
+from fastkernels.registry.workloads import Workload
 
 # ---------------------------------------------------------------- architectures
 

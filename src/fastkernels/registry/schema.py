@@ -3,7 +3,7 @@
 tasks.yaml               TaskEntry     what exists to be replaced
 architectures/*.yaml     Architecture  which model uses it
 batches.yaml             BatchEntry    the steps that cases are taken from
-workloads.yaml           Workload      what a model is asked to do
+workloads.yaml           Workload      (workloads.py) what a model is asked to do
 suites/*.yaml            Suite         which models and workloads make a score
 devices/*.yaml           Device        measured ceilings and preferred implementations
 cases/L*/*.jsonl         Case          (records.py) written by build.py
@@ -11,7 +11,7 @@ cases/L*/*.jsonl         Case          (records.py) written by build.py
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, StringConstraints, model_validator
 
@@ -236,121 +236,6 @@ class Architecture(Record):
     default_config: dict[Size, str]
     workloads: tuple[Name, ...]
     correctness: Correctness
-
-
-class TokenWorkload(Record):
-    """`requests` prompts of `input_len` tokens, all at once, each answered by exactly `output_len` tokens."""
-
-    name: Name
-    kind: Literal["throughput", "latency"]
-    size: Size
-    requests: PositiveInt
-    input_len: PositiveInt
-    output_len: PositiveInt
-    summary: str = ""
-
-    answer: ClassVar = "tokens"  # the kind of correctness that its models have
-
-    @property
-    def unit(self) -> str:
-        return "out tok/s" if self.kind == "throughput" else "s"
-
-    @property
-    def each(self) -> str:
-        """What one request is, for tables."""
-        return f"{self.input_len} in, {self.output_len} out"
-
-
-class ImageWorkload(Record):
-    """`requests` images in batches of `batch`, one batch after another; their resolutions take turns.
-
-    Throughput counts images; latency is the time of one batch.
-    """
-
-    name: Name
-    kind: Literal["throughput", "latency"]
-    size: Size
-    requests: PositiveInt
-    batch: PositiveInt
-    resolutions: tuple[Resolution, ...] = Field(min_length=1)
-    summary: str = ""
-
-    answer: Literal["embedding", "detections"] = "embedding"
-
-    @model_validator(mode="after")
-    def _whole_batches(self) -> ImageWorkload:
-        if self.requests % self.batch:
-            raise ValueError(f"{self.requests} images are no whole number of batches of {self.batch}")
-        return self
-
-    @property
-    def unit(self) -> str:
-        return "images/s" if self.kind == "throughput" else "s"
-
-    @property
-    def each(self) -> str:
-        sizes = ", ".join(f"{height}x{width}" for height, width in self.resolutions)
-        return f"{sizes}, {self.batch} a batch"
-
-
-class GenerationWorkload(Record):
-    """`requests` images of one resolution from prompts of `prompt_len` tokens, `steps` denoising steps each,
-    in batches of `batch`, one batch after another.
-
-    Throughput counts images; latency is the time of one batch.
-    """
-
-    name: Name
-    kind: Literal["throughput", "latency"]
-    size: Size
-    requests: PositiveInt
-    batch: PositiveInt
-    resolution: Resolution
-    prompt_len: PositiveInt
-    steps: PositiveInt
-    summary: str = ""
-
-    answer: ClassVar = "image"
-
-    @model_validator(mode="after")
-    def _whole_batches(self) -> GenerationWorkload:
-        if self.requests % self.batch:
-            raise ValueError(f"{self.requests} images are no whole number of batches of {self.batch}")
-        return self
-
-    @property
-    def unit(self) -> str:
-        return "images/s" if self.kind == "throughput" else "s"
-
-    @property
-    def each(self) -> str:
-        height, width = self.resolution
-        return f"{height}x{width}, {self.steps} steps, {self.batch} a batch"
-
-
-class SpeechWorkload(Record):
-    """`requests` audio clips of `seconds`, all at once, each answered by exactly `output_len` tokens."""
-
-    name: Name
-    kind: Literal["throughput", "latency"]
-    size: Size
-    requests: PositiveInt
-    seconds: PositiveFloat
-    output_len: PositiveInt
-    summary: str = ""
-
-    answer: ClassVar = "speech"
-
-    @property
-    def unit(self) -> str:
-        return "out tok/s" if self.kind == "throughput" else "s"
-
-    @property
-    def each(self) -> str:
-        return f"{self.seconds:g} s of audio, {self.output_len} out"
-
-
-Workload = TokenWorkload | ImageWorkload | GenerationWorkload | SpeechWorkload
 
 
 class Suite(Record):

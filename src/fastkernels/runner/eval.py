@@ -19,7 +19,8 @@ from fastkernels.loader.candidates import CandidateSet, discover
 from fastkernels.measure.environment import environment, require_device
 from fastkernels.nn.config import ConfigReader
 from fastkernels.records import Device, EvalReport, ModelResult, Size, default_size
-from fastkernels.registry.schema import Architecture, SpeechWorkload, TokenWorkload, Workload
+from fastkernels.registry.schema import Architecture
+from fastkernels.registry.workloads import SpeechWorkload, TokenWorkload, Workload
 from fastkernels.runner.answers import Answers
 from fastkernels.runner.generation_answers import GenerationAnswers
 from fastkernels.runner.image_answers import DETECTIONS, EMBEDDING, ImageAnswers

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from fastkernels.registry.schema import GenerationSamples, GenerationWorkload
+from fastkernels.registry.schema import GenerationSamples
+from fastkernels.registry.workloads import GenerationWorkload
 from fastkernels.runner import image_batches
 from fastkernels.runner.answers import Comparison
 from fastkernels.runner.sides import SideHandle, Sides

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from fastkernels.registry.schema import ImageSamples, ImageWorkload
+from fastkernels.registry.schema import ImageSamples
+from fastkernels.registry.workloads import ImageWorkload
 from fastkernels.runner import image_batches
 from fastkernels.runner.answers import Comparison
 from fastkernels.runner.handed import handed

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fastkernels.records import Failure
-from fastkernels.registry.schema import GenerationWorkload, ImageWorkload
+from fastkernels.registry.workloads import GenerationWorkload, ImageWorkload
 from fastkernels.runner.arrays import digest, unpacked
 from fastkernels.runner.replies import Arrays, Digests, garbled, parsed, read
 from fastkernels.runner.sides import SideFailure, SideHandle

@@ -34,7 +34,8 @@ from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet
 from fastkernels.measure.stats import paired_ratio
 from fastkernels.records import Failure, ModelResult, Size, Swap, WorkloadResult
-from fastkernels.registry.schema import Architecture, Workload
+from fastkernels.registry.schema import Architecture
+from fastkernels.registry.workloads import Workload
 from fastkernels.runner import flags
 from fastkernels.runner.answers import Answers
 from fastkernels.runner.replies import Proof, Sites, Stats, garbled, read

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fastkernels import registry
-from fastkernels.registry.schema import TokenWorkload
+from fastkernels.registry.workloads import TokenWorkload
 from fastkernels.runner.plan import KernelsRequest, plan
 
 ROOT = Path(__file__).parents[3]

@@ -9,7 +9,7 @@ import pytest
 from fastkernels import registry
 from fastkernels.errors import FileFormatError
 from fastkernels.registry.load import read_yaml
-from fastkernels.registry.schema import Workload
+from fastkernels.registry.workloads import Workload
 
 
 def line_of(text: str, needle: str) -> int:

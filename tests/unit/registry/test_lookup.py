@@ -9,7 +9,7 @@ import pytest
 from fastkernels import registry
 from fastkernels.errors import NotFoundError
 from fastkernels.registry import lookup
-from fastkernels.registry.schema import TokenWorkload
+from fastkernels.registry.workloads import TokenWorkload
 
 
 @pytest.mark.parametrize(

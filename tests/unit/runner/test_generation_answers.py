@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fastkernels import registry
-from fastkernels.registry.schema import GenerationSamples, GenerationWorkload
+from fastkernels.registry.schema import GenerationSamples
+from fastkernels.registry.workloads import GenerationWorkload
 from fastkernels.runner import model as model_module
 from fastkernels.runner.arrays import digest, packed
 from fastkernels.runner.generation_answers import AUDITED_IMAGES, GenerationAnswers

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fastkernels import registry
-from fastkernels.registry.schema import ImageSamples, ImageWorkload
+from fastkernels.registry.schema import ImageSamples
+from fastkernels.registry.workloads import ImageWorkload
 from fastkernels.runner import model as model_module
 from fastkernels.runner.arrays import digest, packed
 from fastkernels.runner.handed import taken

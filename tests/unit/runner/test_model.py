@@ -9,7 +9,7 @@ import pytest
 from fastkernels import registry
 from fastkernels.errors import BaselineError, MachineError, UsageError
 from fastkernels.records import Failure
-from fastkernels.registry.schema import TokenWorkload
+from fastkernels.registry.workloads import TokenWorkload
 from fastkernels.runner import model as model_module
 from fastkernels.runner.model import ModelTrial, amdahl
 from fastkernels.runner.replies import MOST_CHARACTERS, Proof
