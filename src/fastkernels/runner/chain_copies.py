@@ -2,7 +2,7 @@
 
     copies = ChainCopies(device, links, results)        of links that were captured, and what they returned
     copies.ready(), copies.stage_parameters()           before the judge's clock starts
-    copies.stage(), copies.keep(), copies.copy_out(names)
+    copies.stage(), copies.keep_last(), copies.copy_out(names)
 
 Everything lies where it lay when the chain was captured, so each kind is recorded once (measure/recorded.py).
 """
@@ -37,8 +37,8 @@ class ChainCopies:
         """Copy the inputs in."""
         self._staging()()
 
-    def keep(self) -> None:
-        """Copy the results into the outbox."""
+    def keep_last(self) -> None:
+        """Copy the results into the outbox, after a launch or once more."""
         self._keeping()()
 
     def copy_out(self, names: Sequence[str]) -> None:

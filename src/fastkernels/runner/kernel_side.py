@@ -181,11 +181,13 @@ class KernelSide:
             timing: Timing = self._contract.run(self._stage, self._active.call.run, self._keep)
         return {"ns": timing.ns, "hidden": timing.hidden}
 
-    def inspect(self, echo: Sequence[str]) -> dict[str, Any]:
-        """Describe the results of `go`; copy the named inputs, as they are now, into the echo box. What a
-        chain returns was described when it was captured."""
+    def inspect(self, echo: Sequence[str], echo_results: bool = False) -> dict[str, Any]:
+        """Describe the results of `go`; copy the named inputs, as they are now, into the echo box, and, if
+        asked, the results into the outbox again. What a chain returns was described when it was captured."""
         self._device.wait_all()  # what a call left running elsewhere must not run beside the other side
         (self._whole or self._active).copy_out(echo)
+        if echo_results:
+            (self._whole or self._active).keep_last()
         self._device.wait()
         described = {} if self._captured else _plain(self._active.describe_last())
         settings = {**self._flags(), **self._device_flags()}
@@ -279,7 +281,7 @@ class KernelSide:
 
     def _keep(self, result: Any) -> None:
         if self._whole:
-            self._whole.keep()
+            self._whole.keep_last()
             return
         if self._captured:
             (result,) = result

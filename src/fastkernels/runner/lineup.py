@@ -160,6 +160,10 @@ class Lineup:
         assert self._inbox is not None
         self._inbox.write({name: self.inputs[name] for name in self._arguments})
 
+    def _withdraw(self) -> None:
+        assert self._inbox is not None
+        self._inbox.poison(self._arguments)
+
     def inputs_of(self, link: int | None) -> dict[str, torch.Tensor]:
         """The judge's copies, [n, *shape]: of all links, or of one."""
         if link is None:
@@ -174,6 +178,7 @@ class Lineup:
         parameters: bool,
         echo_parameters: bool,
         link: int | None = None,
+        echo_results: bool = False,
     ) -> dict[int, Reading] | Verdict:
         """One iteration of each party on the same inputs, in this order; readings by id(party). `link`: of a
         captured chain, to run alone.
@@ -181,7 +186,6 @@ class Lineup:
         A party wakes up before an empty inbox, whoever had its turn before: its threads may run, and calls
         that warm it up do run, before the judge's clock does.
         """
-        assert self._inbox is not None
         echo = [
             name
             for name in self.inputs
@@ -191,10 +195,17 @@ class Lineup:
         for party in order:
             # The baseline copies its inputs out as well, though nobody looks: equal work beside the calls.
             names = [n for n in echo if not (party.prepares and n.startswith(_PARAMETER))]
-            self._inbox.poison(self._arguments)
             try:
                 reading = party.iterate(
-                    self._deliver, contract, fresh, parameters, names, self._spin_cycles, link
+                    self._deliver,
+                    self._withdraw,
+                    contract,
+                    fresh,
+                    parameters,
+                    names,
+                    echo_results,
+                    self._spin_cycles,
+                    link,
                 )
             except Trouble as trouble:
                 return self._blamed(trouble) if party is self.c else baseline_verdict(trouble)

@@ -96,7 +96,11 @@ class Link:
     def keep(self, result: Any) -> None:
         """Copy the results of the call into the outbox."""
         self._result = result
-        self._results.keep(self.call.outputs(result))
+        self.keep_last()
+
+    def keep_last(self) -> None:
+        """Copy them once more, as they are now."""
+        self._results.keep(self.call.outputs(self._result))
 
     def keep_held(self) -> None:
         """Copy the results of the call before the last one into the outbox, as they are now; asked again,

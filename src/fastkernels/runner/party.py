@@ -116,6 +116,7 @@ class Reading:
     echo: dict[str, Tensor]  # in the echo box: valid until the next iteration
     flags: dict[str, str] = field(default_factory=dict)
     waits: bool = False
+    lasting: bool = True  # what the call returned is what the outbox got, where that was asked
 
 
 class Party:
@@ -184,16 +185,22 @@ class Party:
     def iterate(
         self,
         deliver: Callable[[], None],
+        withdraw: Callable[[], None],
         contract: str,
         fresh: bool,
         parameters: bool,
         echo: Sequence[str],
+        echo_results: bool = False,
         spin_cycles: int = 0,
         link: int | None = None,
     ) -> Reading:
         """One iteration, of a captured chain or of one `link` of it alone, on the inputs that `deliver`
-        writes into the inbox after the judge's clock has started. The outbox is poisoned before; the worker
-        sleeps afterwards."""
+        writes into the inbox after the judge's clock has started, and `withdraw` spoils once it has stopped.
+        The outbox is poisoned before; the worker sleeps afterwards.
+
+        Both echoes must come from the worker's own memory then: whoever left the copies beside the call out,
+        to compute in their time, has nothing to echo.
+        """
         assert self._outbox is not None
         assert self._echo is not None
         self._outbox.poison()
@@ -214,7 +221,12 @@ class Party:
         # What was not there when the clock stopped is no result, so it is copied before anybody runs on.
         self.worker.pause()
         kept = self._outbox.copied()
-        inspected = self._answer("inspect", _Inspected, self._timeouts.call, echo=list(echo))
+        withdraw()
+        if echo_results:
+            self._outbox.poison()
+        inspected = self._answer(
+            "inspect", _Inspected, self._timeouts.call, echo=list(echo), echo_results=echo_results
+        )
         self.worker.pause()
         overhead_ns = 0 if contract == "host" else self._overhead_ns
         results = self._captured if contract == "graph" else [inspected.outputs]
@@ -235,6 +247,7 @@ class Party:
             outputs=self._lay(kept, results[0], ran),
             echo={name: of_links(self._echo.tensors[name], ran) for name in echo},
             flags=inspected.flags,
+            lasting=not echo_results or torch.equal(kept.bytes, self._outbox.bytes),
         )
 
     def again(self, reading: Reading) -> dict[str, Tensor]:

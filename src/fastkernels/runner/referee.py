@@ -73,6 +73,7 @@ class Referee:
             or self.described(candidate, baseline)
             or self.check(inputs, candidate, baseline, distribution, oracle_link)
             or self.unchanged(inputs, candidate.echo)
+            or self.lasting(candidate)
         )
 
     def unchanged(self, inputs: Mapping[str, Tensor], echo: Mapping[str, Tensor]) -> Verdict | None:
@@ -85,6 +86,12 @@ class Referee:
         if not changed:
             return None
         return Verdict.wrong("mutated_input", f"the call changed its input {', '.join(sorted(changed))}")
+
+    def lasting(self, candidate: Reading) -> Verdict | None:
+        """WRONG(unstable_result) where other results lie in memory than when the clock had stopped."""
+        if candidate.lasting:
+            return None
+        return Verdict.wrong("unstable_result", "the results changed once the clock had stopped")
 
     def described(self, candidate: Reading, baseline: Reading) -> Verdict | None:
         """Shape, dtype, device, type and aliasing against the baseline's results, in every link."""

@@ -30,6 +30,7 @@ ORACLE_SHARE = 0.1  # of timed blocks also meet the oracle; nobody but the judge
 PARAMETER_ECHO_SHARE = (
     0.15  # of blocks look whether the parameters changed; other inputs are looked at always
 )
+RESULT_ECHO_SHARE = 0.25  # of blocks ask for the results once more after the clock has stopped
 ALONE_SHARE = 0.25  # of blocks are followed by one of a single link, drawn in secret (account.shared_work)
 OTHER_LENGTHS_SHARE = 0.1  # of blocks are followed by one of other lengths, checked and not counted
 REPACK_SHARE = 0.06  # of blocks bring new parameters to a module that repacks them
@@ -110,6 +111,7 @@ class Sampling:
             parameters=parameters,
             echo_parameters=link is None and bench.draws(PARAMETER_ECHO_SHARE),
             link=link,
+            echo_results=bench.draws(RESULT_ECHO_SHARE),
         )
         if isinstance(found, Verdict):
             return found

@@ -64,6 +64,17 @@ def test_results_follow_the_inbox_and_leave_through_the_outbox(side: KernelSide,
             assert torch.equal(echo.tensors[name], value)
 
 
+def test_results_are_copied_out_again_from_where_they_lie(side: KernelSide, arenas) -> None:
+    _, _, inbox, outbox, _ = opened(side, arenas, "L1/rms_norm")
+    iterate(side)
+    kept = outbox.copied()
+    inbox.poison()
+    outbox.poison()
+    side.inspect([], echo_results=True)
+    assert torch.equal(outbox.bytes, kept.bytes)
+    assert outbox.tensors["out.0"].isfinite().all()
+
+
 def test_parameters_stay_where_they_are_told_to(side: KernelSide, arenas) -> None:
     case, inputs, inbox, outbox, _ = opened(side, arenas, "L1/rms_norm")
     other = drawn(case, seed=9)

@@ -128,7 +128,7 @@ def test_a_call_that_the_longest_spin_does_not_hide_waits(contract, spin_cycles,
         poison=lambda: None, copied=lambda: None, tensors={}
     )
     judge._captured = [{}]
-    reading = judge.iterate(lambda: None, contract, False, False, [], spin_cycles)
+    reading = judge.iterate(lambda: None, lambda: None, contract, False, False, [], False, spin_cycles)
     assert (reading.hidden, reading.waits) == (hidden, waits)
 
 
@@ -151,7 +151,41 @@ def test_what_is_written_after_the_clock_has_stopped_is_no_result() -> None:
 
     judge = Party(Late({}), "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0)  # type: ignore[arg-type]
     judge._outbox = judge._echo = box
-    reading = judge.iterate(lambda: None, "host", False, False, [])
+    reading = judge.iterate(lambda: None, lambda: None, "host", False, False, [])
     assert reading.outputs["out.0"].isnan().all(), "poison, as the outbox had it before the call"
     assert (box.tensors["out.0"] == 1).all()
+    box.close()
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_inputs_and_results_come_from_the_worker_once_the_clock_has_stopped(keeps: bool) -> None:
+    """Inbox and outbox are spoilt before it is asked for either."""
+    box = Arena.create([Want("out.0", (2,), torch.float32)], "cpu", writable=True)
+    plain = {"shape": [2], "dtype": "float32", "device": "cpu", "stride": [1], "type_name": "Tensor"}
+    seen: list[str] = []
+
+    class Keeper(Liar):
+        pid = os.getpid()
+
+        def call(self, phase, *arguments, **more) -> dict:
+            seen.append(phase)
+            if phase == "inspect":
+                assert more["echo_results"]
+                assert box.tensors["out.0"].isnan().all()
+            if phase == "go" or (phase == "inspect" and keeps):
+                box.tensors["out.0"].fill_(1)
+            result = {"description": plain, "bytes": 8, "span_bytes": 8}
+            inspected = {"outputs": {"out.0": result}, "threads": 1, "flags": {}}
+            return {"go": {"ns": 5, "hidden": True}, "inspect": inspected}.get(phase, {})
+
+        def pause(self) -> None:
+            """It stands still."""
+
+    judge = Party(Keeper({}), "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0)  # type: ignore[arg-type]
+    judge._outbox = judge._echo = box
+    deliver, withdraw = (lambda: seen.append("deliver")), (lambda: seen.append("withdraw"))
+    reading = judge.iterate(deliver, withdraw, "host", False, False, [], echo_results=True)
+    assert seen == ["prepare", "deliver", "go", "withdraw", "inspect"]
+    assert (reading.outputs["out.0"] == 1).all()
+    assert reading.lasting == keeps
     box.close()
