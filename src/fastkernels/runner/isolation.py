@@ -24,10 +24,12 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
+
+from fastkernels.runner import removal
 
 ALWAYS = ("processes", "environment", "home", "limits")
 
@@ -75,7 +77,7 @@ OWN_FOLDERS = frozenset(
 
 _CLONE_NEWUSER, _CLONE_NEWNET, _CLONE_NEWNS = 0x10000000, 0x40000000, 0x00020000
 _PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 1, 3, 4
-_REMOVALS, _REMOVAL_PAUSE_S = 5, 0.05
+_OUTPUT = "output.txt"
 MAX_FILE_BYTES = 8 << 30  # a compiler cache fits; a runaway log does not fill the disk
 
 
@@ -84,36 +86,33 @@ class Scratch:
     """A folder for one process; `shared` holds compiler caches that several (baseline) processes share."""
 
     root: Path
-    shared: Path | None = None
+    shared: Path | None
+    # Read from here: the process may put a link in the file's place, and we would open what it may not.
+    _printed: IO[bytes]
 
     @classmethod
     def create(cls, shared: Path | None = None) -> Scratch:
         root = Path(tempfile.mkdtemp(prefix="fk-worker-"))
         for name in ("home", "tmp", "cache", "work"):
             (root / name).mkdir()
-        return cls(root, shared)
+        return cls(root, shared, (root / _OUTPUT).open("xb+", buffering=0))
 
     @property
     def output(self) -> Path:
-        """What the process prints."""
-        return self.root / "output.txt"
+        """What the process prints, for whoever starts it."""
+        return self.root / _OUTPUT
 
     def printed(self, last: int = 4000) -> str:
-        """The end of what the process printed."""
-        if not self.output.is_file():
+        """The end of what the process printed; nothing any more once the folder is removed."""
+        if self._printed.closed:
             return ""
-        with self.output.open("rb") as file:
-            file.seek(max(0, self.output.stat().st_size - last))
-            return file.read().decode(errors="replace")
+        self._printed.seek(max(0, os.fstat(self._printed.fileno()).st_size - last))
+        return self._printed.read(last).decode(errors="replace")
 
     def remove(self) -> None:
-        """Delete the folder. Members of the process's group may still be ending, and write as they do."""
-        for _ in range(_REMOVALS):
-            shutil.rmtree(self.root, ignore_errors=True)
-            if not self.root.exists():
-                return
-            time.sleep(_REMOVAL_PAUSE_S)
-        # Unreadable folders that the process left on purpose stay in the temp folder.
+        """Delete the folder. May be called twice."""
+        self._printed.close()
+        removal.remove(self.root)  # what the system does not let go of stays in the temp folder
 
     def environment(self, threads: int, outer: Mapping[str, str] = os.environ) -> dict[str, str]:
         """The worker's whole environment."""

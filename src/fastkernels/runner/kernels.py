@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import shutil
 import tempfile
 import time
 from collections import Counter, defaultdict
@@ -27,7 +26,7 @@ from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.environment import environment
 from fastkernels.records import Failure, KernelReport, KernelRow
-from fastkernels.runner import compiling, isolation, origins
+from fastkernels.runner import compiling, isolation, origins, removal
 from fastkernels.runner.bench import Bench
 from fastkernels.runner.crew import Crew
 from fastkernels.runner.looks import compile_columns
@@ -311,4 +310,4 @@ def _caches() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        removal.remove(folder)

@@ -59,6 +59,18 @@ def test_the_end_of_the_output_is_kept() -> None:
     scratch.remove()
 
 
+def test_a_link_in_place_of_the_output_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("of the judge")
+    scratch = Scratch.create()
+    scratch.output.write_text("printed")
+    scratch.output.unlink()
+    scratch.output.symlink_to(tmp_path / "secret")
+    assert scratch.printed() == "printed"
+    scratch.remove()
+    assert scratch.printed() == ""
+    scratch.remove()
+
+
 def test_hidden_memory_is_visible_again_afterwards() -> None:
     libc = ctypes.CDLL(None)
     before = libc.prctl(3, 0, 0, 0, 0)
