@@ -15,18 +15,19 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from fastkernels.loader import source
+from fastkernels.loader import files, source
 
 CUDA_SUFFIXES = {".cu", ".cuh", ".cpp", ".cc", ".h", ".hpp"}
-_ATTRIBUTE = re.compile(r"__\w+__\s*\((?:[^()]|\([^()]*\))*\)")  # __launch_bounds__(256)
-_GLOBAL = re.compile(r"__global__\b[^;{(]*?(\w+)\s*\(")  # the word before the first parenthesis
+_ATTRIBUTE = re.compile(r"(?<!\w)__\w+(?<=__)\s*\((?:[^()]|\([^()]*\))*\)")  # __launch_bounds__(256)
+_GLOBAL = re.compile(r"__global__\b")
+# What has no end goes on to the end of the text: to look for one from each later place would take for ever.
 _UNUSED = re.compile(
-    r'R"(?P<mark>\w*)\(.*?\)(?P=mark)"'  # a raw string
-    r'|"(?:\\.|[^"\\\n])*"'
+    r'R"(?P<mark>\w*)\((?:.*?\)(?P=mark)"|.*)'  # a raw string
+    r'|"(?:\\.|[^"\\\n])*"?'
     r"|'(?:\\.|[^'\\\n])'"  # or '"' would open a string
     r"|//(?:\\\n|[^\n])*"
-    r"|/\*.*?\*/"
-    r"|^[ \t]*#[ \t]*if[ \t]+0\b.*?^[ \t]*#[ \t]*(?:else|elif|endif)\b",
+    r"|/\*(?:.*?\*/|.*)"
+    r"|^[ \t]*#[ \t]*if[ \t]+0\b(?:.*?^[ \t]*#[ \t]*(?:else|elif|endif)\b|.*)",
     re.DOTALL | re.MULTILINE,
 )
 
@@ -36,12 +37,14 @@ def kernel_names(layers: Iterable[Path]) -> frozenset[str]:
     puts into them."""
     found: set[str] = set()
     for layer in layers:
-        for file in sorted(layer.rglob("*")):
+        for file in files.below(layer):
             if file.suffix == ".py":
                 found |= _of_python(file)
             elif file.suffix in CUDA_SUFFIXES:
-                with contextlib.suppress(OSError):  # a folder of that name, a link that leads nowhere
-                    found |= _of_cuda(file.read_text(encoding="utf-8", errors="replace"))
+                with contextlib.suppress(
+                    OSError
+                ):  # a folder of that name, a link that leads nowhere, too long
+                    found |= _of_cuda(files.read(file).decode(errors="replace"))
     return frozenset(found)
 
 
@@ -101,5 +104,10 @@ def _strings(tree: ast.Module) -> Iterator[str]:
             yield node.value
 
 
-def _of_cuda(source: str) -> set[str]:
-    return set(_GLOBAL.findall(_ATTRIBUTE.sub("", _UNUSED.sub(" ", source))))
+def _of_cuda(text: str) -> set[str]:
+    found: set[str] = set()
+    for after in _GLOBAL.split(_ATTRIBUTE.sub("", _UNUSED.sub(" ", text)))[1:]:
+        head, parenthesis, _ = after.partition("(")
+        if parenthesis and not {";", "{"} & set(head):
+            found.add(re.split(r"\W", head.rstrip())[-1])  # the word before it, or nothing
+    return found - {""}

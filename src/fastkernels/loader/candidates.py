@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from fastkernels import registry
 from fastkernels.errors import UsageError
+from fastkernels.loader import files as lying
 from fastkernels.loader import shadow, source
 from fastkernels.registry.schema import TaskEntry
 
@@ -21,6 +23,8 @@ _WHAT_IT_IS = (
     "A candidate is a folder with task files at the baseline's places, like NAME/L1/rms_norm.py; "
     "`fk stubs --target rms_norm` writes one"
 )
+
+_MAX_ENTRIES = 10_000  # a copy of a library's headers has some thousand
 
 # Half of a surrogate pair (a byte that is no UTF-8) has no place in JSON, a control character none in XML.
 _UNSPEAKABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -82,20 +86,17 @@ def replaced_variants(file: Path, entry: TaskEntry) -> dict[str, str]:
 
 def python_files(tree: Path) -> list[Path]:
     """Every Python file of a candidate tree: tasks first, by level. Linked folders belong to it, as Python
-    imports from them; so does what only has the name of one, a folder or a link that leads nowhere."""
+    imports from them; so does what only has the name of one, a folder or a link that leads nowhere.
+    UsageError where that is no candidate's tree any more."""
     return [file for level in source.LEVELS for file in sorted(_python_files_below(tree / level))]
 
 
-def _python_files_below(folder: Path) -> Iterator[Path]:
-    seen: set[Path] = set()
-    for place, folders, names in os.walk(folder, followlinks=True):
-        real = Path(place).resolve()
-        if real in seen:
-            folders.clear()  # a link to a folder above
-            continue
-        seen.add(real)
-        files = (Path(place) / name for name in (*names, *folders) if name.endswith(".py"))
-        yield from (file for file in files if not _locks(file))
+def _python_files_below(folder: Path) -> list[Path]:
+    found = list(islice(lying.below(folder, linked=True), _MAX_ENTRIES + 1))
+    if len(found) > _MAX_ENTRIES:
+        problem = f"more than {_MAX_ENTRIES} files, those of linked folders with it"
+        raise UsageError(f"{folder}: {problem}. Keep here what the candidate imports")
+    return [file for file in found if file.name.endswith(".py") and not _locks(file)]
 
 
 def _locks(file: Path) -> bool:

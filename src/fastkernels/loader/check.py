@@ -1,7 +1,8 @@
 """`fk check`: what can be said about candidates without running or importing them.
 
 syntax            the file does not parse
-unreadable        there is no file: a folder with its name, a link that leads nowhere
+unreadable        there is no file: a folder with its name, a link that leads nowhere, a pipe
+excessive         longer than files.MAX_BYTES, or nested deeper than source.MAX_DEPTH, to be looked over
 unknown-task      a file at a task's place, not a registered task and imported by no file
 missing-class     none of the task's classes is defined
 init-signature    __init__ cannot be called as the baseline's
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -44,14 +45,16 @@ def check(path: Path) -> list[Finding]:
         if path.suffix != ".py":
             problem = "no Python file. Give a task file, like L1/rms_norm.py, or its candidate"
             raise UsageError(f"{path}: {problem}")
-        found = list(_check_file(path.resolve(), _tree_of(path.resolve())))
+        tree = _tree_of(path.resolve())
+        found = list(_check_file(path.resolve(), tree, candidates.unknown_files(tree)))
     else:
         trees = [layer for group in candidates.discover([path]) for layer in group.layers]
         found = [
             finding
             for tree in trees
+            for unknown in [candidates.unknown_files(tree)]
             for file in candidates.python_files(tree)
-            for finding in _check_file(file, tree)
+            for finding in _check_file(file, tree, unknown)
         ]
     return sorted(found, key=lambda finding: (finding.file, finding.line, finding.rule))
 
@@ -61,17 +64,17 @@ def _tree_of(file: Path) -> Path:
     return next((parent.parent for parent in file.parents if parent.name in source.LEVELS), file.parent)
 
 
-def _check_file(file: Path, tree: Path) -> Iterator[Finding]:
+def _check_file(file: Path, tree: Path, unknown: Sequence[Path]) -> Iterator[Finding]:
     try:
         parsed = source.parse(file)
     except SyntaxError as error:
-        rule = "unreadable" if isinstance(error, source.Unreadable) else "syntax"
-        yield Finding(file, error.lineno or 1, rule, error.msg)
+        kinds = {source.Unreadable: "unreadable", source.Excessive: "excessive"}
+        yield Finding(file, error.lineno or 1, kinds.get(type(error), "syntax"), error.msg)
         return
     entry = _entry(file, tree)
     if entry is not None:
         yield from _check_task(file, parsed, entry)
-    elif file.parent == tree or file in candidates.unknown_files(tree):
+    elif file.parent == tree or file in unknown:
         yield Finding(file, 1, "unknown-task", _unknown(file, tree))
     for rule, line, message, severity in forbidden.violations(parsed):
         yield Finding(file, line, rule, message, "error" if severity == "error" else "warning")

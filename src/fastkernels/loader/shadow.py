@@ -8,6 +8,7 @@ must know that.
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -76,7 +77,8 @@ class _Graph:
             for layer in self.layers
             for part in (relative.with_name(f"{relative.name}.py"), relative / "__init__.py")
         )
-        return [place for place in places if place.is_file()]
+        # Not Path's own: it raises for a name that is too long, and a candidate may import any.
+        return [place for place in places if os.path.isfile(place)]
 
     def readable(self, module: str) -> bool:
         try:

@@ -3,35 +3,55 @@
 from __future__ import annotations
 
 import ast
+import errno
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from fastkernels.loader import files
+
 BASELINE_PACKAGE = "fastkernels.baseline"
 LEVELS = ("L1", "L2", "L3", "L4")
+# Readers of a tree recurse, by up to five calls for a level. PyTorch's and Triton's own code has up to 94.
+MAX_DEPTH = 150
 
 
 class Unreadable(SyntaxError):
-    """No file, whatever its name says: a folder, a link that leads nowhere, or without permission."""
+    """No file, whatever its name says: a folder, a link that leads nowhere, a pipe, or without permission."""
+
+
+class Excessive(SyntaxError):
+    """Too long, or nested too deep, to be looked over; Python itself might run it."""
 
 
 def parse(file: Path) -> ast.Module:
-    """The file's tree; SyntaxError names the file (also for bytes that are not UTF-8, for NUL, and for what
-    is nested too deep for Python), Unreadable where there is nothing to parse."""
+    """The file's tree; SyntaxError names the file (also for bytes that are not UTF-8, and for NUL), Excessive
+    where it is too much, Unreadable where there is nothing to parse."""
     try:
         return _parse(file, file.stat().st_mtime_ns, file.stat().st_size)
     except OSError as error:
-        raise Unreadable(f"cannot be read: {error.strerror}", (str(file), 1, 1, "")) from error
+        kind = Excessive if error.errno == errno.EFBIG else Unreadable
+        raise kind(f"cannot be read: {error.strerror}", (str(file), 1, 1, "")) from error
 
 
 @lru_cache(maxsize=256)
 def _parse(file: Path, modified: int, size: int) -> ast.Module:
     try:
-        return ast.parse(file.read_bytes(), filename=str(file))
+        tree = ast.parse(files.read(file), filename=str(file))
     except ValueError as error:
         raise SyntaxError(str(error), (str(file), 1, 1, "")) from error
     except (RecursionError, MemoryError) as error:  # the parser's stack, in one version or the other
-        raise SyntaxError("nested too deep for Python's parser", (str(file), 1, 1, "")) from error
+        raise Excessive("nested too deep for Python's parser", (str(file), 1, 1, "")) from error
+    if _deeper(tree, MAX_DEPTH):
+        raise Excessive(f"nested more than {MAX_DEPTH} levels deep", (str(file), 1, 1, ""))
+    return tree
+
+
+def _deeper(tree: ast.Module, most: int) -> bool:
+    level: list[ast.AST] = [tree]
+    for _ in range(most):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    return bool(level)
 
 
 def dotted(expression: ast.expr) -> str | None:

@@ -223,7 +223,8 @@ def _settled(found: CandidateSet, entry: TaskEntry) -> Verdict | None:
             failure = Failure(message=finding.message, file=str(finding.file), line=finding.line)
             if finding.rule in _SIGNATURE_RULES:
                 return Verdict.failed("SIGNATURE_MISMATCH", failure)
-            if finding.rule == "unreadable":  # an overlay would take the baseline's
+            # An overlay would take the baseline's, or what nobody has looked over.
+            if finding.rule in ("unreadable", "excessive"):
                 return Verdict.failed("IMPORT_ERROR", failure)
             return Verdict.failed("TAMPERED", failure, finding.rule)
     return None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from click.testing import CliRunner
 
 from fastkernels.cli.check import command
 from fastkernels.errors import UsageError
+from fastkernels.loader.authored import kernel_names
 from fastkernels.loader.check import check
+from fastkernels.runner import removal
 
 GOOD = """import torch
 from torch import nn
@@ -53,8 +57,11 @@ def test_a_good_file(tree):
         ("class RMSNorm(nn.Module):", "def RMSNorm(x):", "missing-class", 3),
         ("return x_TD", "return (x_TD", "syntax", 7),
         ("return x_TD", "return x_TD\x00", "syntax", 1),
-        ("return x_TD", f"return {'-' * 100_000}x_TD", "syntax", 1),
-        ("return x_TD", f"return x_TD{'.T' * 20_000}", "syntax", 1),
+        ("return x_TD", f"return {'-' * 100_000}x_TD", "excessive", 1),
+        ("return x_TD", f"return x_TD{'.T' * 20_000}", "excessive", 1),
+        ("return x_TD", f"return x_TD{'.T' * 1_000}", "excessive", 1),
+        ("import torch", f"if A: B\n{('elif A: B' + chr(10)) * 1_000}", "excessive", 1),
+        ("return x_TD", f"return x_TD\n#{'long' * 2**18}", "excessive", 1),
     ],
 )
 def test_structure(tree, old, new, rule, line):
@@ -63,6 +70,65 @@ def test_structure(tree, old, new, rule, line):
     assert (rule, "error") in [(r, s) for r, _, s in found]
     if rule != "syntax":
         assert (rule, line, "error") in found
+
+
+DEEP = 130  # and what stands around it: a little less than is refused
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"{'if A: pass' + chr(10)}{('elif A: pass' + chr(10)) * DEEP}",
+        f"import torch\ntorch{'.T' * DEEP}()\n",
+        f"@a({'-' * DEEP}1)\ndef f(x={'not ' * DEEP}1): ...\n",
+        f"try: ...\nexcept E: f({'-' * DEEP}1)(2)\n",
+        f"try: ...\nexcept E: {'f(' * (DEEP // 2)}{')' * (DEEP // 2)}.x(2)\n",
+        f"class RMSNorm:\n def __init__(self, x={'(' * (DEEP // 2)}1{',)' * (DEEP // 2)}): ...\n",
+        f"class RMSNorm:\n def __init__(self, x={'{1: ' * (DEEP // 2)}1{'}' * (DEEP // 2)}): ...\n",
+        f"class RMSNorm:\n def __init__(self, x={'lambda: ' * (DEEP // 2)}1): ...\n",
+    ],
+)
+def test_what_is_read_at_all_is_read_whatever_its_depth(tree, source):
+    found = findings(tree, source)
+    assert "excessive" not in [rule for rule, _, _ in found]
+    kernel_names([tree("mine", {})])
+
+
+def test_files_that_never_end_are_not_read(tree):
+    mine = tree("mine", {"L1/rms_norm.py": GOOD})
+    os.mkfifo(mine / "L1" / "glu.py")
+    os.mkfifo(mine / "L1" / "glu.cu")
+    for name in ("linear.py", "linear.cu"):
+        (mine / "L1" / name).symlink_to("/dev/zero")
+    assert [(f.file.name, f.rule) for f in check(mine)] == [
+        ("glu.py", "unreadable"),
+        ("linear.py", "unreadable"),
+    ]
+    assert kernel_names([mine]) == set()
+
+
+def test_folders_deeper_than_python_recurses(tree):
+    mine = tree("mine", {"L1/rms_norm.py": GOOD})
+    place = os.open(mine / "L1", os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=place)
+        below = os.open("d", os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = below
+    os.close(place)
+    assert check(mine) == []
+    assert kernel_names([mine]) == set()
+    assert removal.remove(mine)  # what pytest uses is not deep enough
+
+
+def test_a_link_to_all_of_the_machine(tree):
+    mine = tree("mine", {"L1/rms_norm.py": GOOD})
+    (mine / "L1" / "circle").symlink_to("..")
+    assert check(mine) == []
+    (mine / "L1" / "all").symlink_to("/")
+    with pytest.raises(UsageError, match=r"L1: more than 10000 files"):
+        check(mine)
+    kernel_names([mine])
 
 
 def test_what_has_the_name_of_a_file_only(tree):

@@ -35,6 +35,11 @@ def test_a_dropped_import_shadows(tree, upper):
     )
 
 
+def test_a_name_that_is_too_long_for_a_file_is_none(tree):
+    upper = f"from ..L1 import glu, {'a' * 300}\nclass GatedMLP: pass\n"
+    assert shadowed(tree, {**GLU, "L2/gated_mlp.py": upper}) == ()
+
+
 def test_imports_through_helpers_count(tree):
     assert (
         shadowed(

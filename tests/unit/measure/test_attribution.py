@@ -159,6 +159,31 @@ def test_names_are_those_of_kernels_that_files_define(tmp_path: Path):
     assert found == triton | dsl | {"inline_norm", "other_one", "scale_rows", "after_it"}
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "begun",
+    [
+        "_",
+        "__a",
+        "__global__ ",
+        "__global__ a",
+        "a",
+        "/* ",
+        'R"(',
+        '\\"',
+        "\n#if 0",
+        "__a__(",
+        "__a__((",
+        " ",
+    ],
+)
+def test_what_begins_again_and_again_takes_no_longer(tmp_path: Path, begun: str):
+    """Hours, if from every place the rest of the text was looked at."""
+    for first in ("", '"', "__global__ a"):
+        (tmp_path / "kernels.cu").write_text((first + begun * 2**20)[: 2**20])
+        kernel_names([tmp_path])
+
+
 def test_a_dead_function_makes_no_kernel_of_a_library_its_own(tmp_path: Path):
     """Not even under the right decorator."""
     (tmp_path / "mine.py").write_text(PYTHON + "@triton.jit\ndef Kernel2(): ...\n")

@@ -69,6 +69,15 @@ def test_a_folder_in_the_place_of_a_task_file_is_a_failed_import_and_not_the_bas
     assert all(work.settled for work in job.works)
 
 
+def test_a_helper_that_nobody_could_look_over_is_no_import(tmp_path: Path) -> None:
+    (tmp_path / "L1").mkdir()
+    (tmp_path / "L1" / "rms_norm.py").write_text("from torch.nn import RMSNorm\nfrom . import _helper\n")
+    (tmp_path / "L1" / "_helper.py").write_text(f"x = {'-' * 500}1\n")
+    (job,) = planned(targets=("rms_norm",), candidates=(str(tmp_path),))
+    (told,) = {work.settled.label + work.settled.failure.message for work in job.works}
+    assert told == "IMPORT_ERRORnested more than 150 levels deep"
+
+
 def test_a_variant_that_a_file_leaves_out_is_not_judged(tmp_path: Path) -> None:
     (tmp_path / "L1").mkdir()
     source = (registry.lookup.data_dir("baseline") / "L1" / "glu.py").read_text()
