@@ -92,10 +92,10 @@ def source(revision: Revision, exported: Path, into: Path) -> Path:
         return [n for n in names if n == "__pycache__" or os.path.join(folder, n) in without]
 
     shutil.copytree(ours, package, ignore=left_out)
-    for name in _PRODUCT:
-        shutil.copytree(exported / "src" / "fastkernels" / name, package / name)
+    for name in _PRODUCT:  # links stay links: one may lead in a circle, or to what has no end
+        shutil.copytree(exported / "src" / "fastkernels" / name, package / name, symlinks=True)
     for place in _PRODUCT_DATA:
-        shutil.copytree(exported / place, into / place)
+        shutil.copytree(exported / place, into / place, symlinks=True)
     return into / "src"
 
 

@@ -83,6 +83,18 @@ def test_a_source_has_the_revision_s_product_and_our_harness(source: Path) -> No
     assert all(line.startswith(str(source.parent)) for line in done.stdout.splitlines()), done.stdout
 
 
+def test_a_revision_s_links_are_not_followed(tmp_path: Path) -> None:
+    for place in ("src/fastkernels/kernels", "src/fastkernels/nn", "tasks/baseline", "registry"):
+        (tmp_path / "export" / place).mkdir(parents=True)
+        (tmp_path / "export" / place / "endless").symlink_to("/dev/zero")
+        (tmp_path / "export" / place / "circle").symlink_to(".")
+    revision = revisions.Revision("linked", "0" * 40, tmp_path)
+    into = revisions.source(revision, tmp_path / "export", tmp_path / "side")
+    for name in ("endless", "circle"):
+        assert (into / "fastkernels" / "kernels" / name).is_symlink()
+        assert (tmp_path / "side" / "registry" / name).is_symlink()
+
+
 def test_a_revision_s_own_registry_is_asked(repository: Path, source: Path) -> None:
     second = revisions.find("second", repository)
     ours = {case.id for case in registry.cases("L1/rms_norm")}
