@@ -114,6 +114,12 @@ def test_temporary_files_home_and_caches_are_its_own() -> None:
             assert found(worker, code) == [str(worker.scratch.root / folder) for folder in folders]
 
 
+def test_every_side_is_imported_before_the_fork() -> None:
+    folder = Path(template.__file__).parent
+    sides = {f"fastkernels.runner.{file.stem}" for file in folder.glob("*_side.py")}
+    assert set(template.OURS) == sides - {"fastkernels.runner.model_side"}, "that one is what others build on"
+
+
 def test_random_numbers_differ_from_worker_to_worker() -> None:
     numbers = "import random, numpy; found = [random.random(), numpy.random.random()]"
     with started() as first, started() as second:
