@@ -52,12 +52,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--resume", action="store_true", help="add to the trials of --out")
     arguments = parser.parse_args()
+    if arguments.resume and not arguments.out:
+        parser.error("--resume goes on with --out FILE: name it")
     from fastkernels.measure.environment import environment
 
     told: dict[str, Any] = {"kind": "gate-trials", "case": f"{TARGET} {arguments.case}"}
     rows: list[dict[str, Any]] = []
     told["environment"], told["earlier"] = environment(arguments.device).model_dump(), []
-    if arguments.resume:
+    if arguments.resume and arguments.out.is_file():
         before = json.loads(arguments.out.read_text())
         rows, told["earlier"] = before["rows"], [*before["earlier"], before["environment"]]
     with tempfile.TemporaryDirectory() as folder:

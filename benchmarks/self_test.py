@@ -31,7 +31,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--resume", action="store_true", help="add to the rows of --out")
     arguments = parser.parse_args()
-    before = json.loads(arguments.out.read_text())["rows"] if arguments.resume else []
+    resumed = arguments.resume and arguments.out.is_file()
+    before = json.loads(arguments.out.read_text())["rows"] if resumed else []
     found = summary([load_kernels(path) for path in arguments.reports], before)
     arguments.out.write_text(json.dumps(found, indent=1) + "\n")
     print({key: value for key, value in found.items() if key not in ("rows", "environment")})

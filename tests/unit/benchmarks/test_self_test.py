@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from fastkernels.records import KernelReport
@@ -33,6 +35,15 @@ def test_parts_come_to_what_the_whole_comes_to(self_test, whole) -> None:
     assert once["worst_pct"] == max(100 * abs(row.speedup - 1) for row in whole.rows if row.timed)
     assert "L1/rms_norm" in first["left"]
     assert once["left"]["L1/rms_norm"] < first["left"]["L1/rms_norm"]
+
+
+def test_the_first_of_several_runs_begins_with_nothing(self_test, whole, called, tmp_path) -> None:
+    report, out = tmp_path / "part.json", tmp_path / "all.json"
+    report.write_text(part(whole, 0, 3).model_dump_json())
+    called(self_test, str(report), "--out", str(out), "--resume")
+    report.write_text(part(whole, 3, 5).model_dump_json())
+    called(self_test, str(report), "--out", str(out), "--resume")
+    assert len(json.loads(out.read_text())["rows"]) == 5
 
 
 def test_a_case_that_ran_again_counts_as_it_ran_last(self_test, whole) -> None:
