@@ -345,6 +345,8 @@ def _run(part: Part, gpu: str, out: Path) -> None:
 
 def _join(name: str, out: Path) -> None:
     job, whole = JOBS[name], out / f"{name}.json"
+    if job.join is not None:
+        whole.unlink(missing_ok=True)  # of an earlier run
     paths = [out / f"{part.name}.json" for part in job.parts]
     if missing := [path.name for path in paths if not path.is_file()]:
         print(f"{name}: not joined, {', '.join(missing)} missing")
@@ -352,8 +354,9 @@ def _join(name: str, out: Path) -> None:
     if job.join is not None:
         command = [sys.executable, *job.join, *map(str, paths), job.out, str(whole)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if not whole.is_file():
-            print(f"{name}: not joined\n{done.stderr}")
+        if done.returncode:
+            whole.unlink(missing_ok=True)
+            print(f"{name}: not joined, exit {done.returncode}\n{done.stderr}")
             return
     print(f"{name}: {whole}")
 

@@ -101,6 +101,19 @@ def test_a_whole_report_is_not_made_again(run_all, tmp_path, monkeypatch, capsys
     assert "not joined" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("join", ["sys.exit(3)", "open(sys.argv[-1], 'w').write('{'); sys.exit(3)"])
+def test_what_was_joined_before_is_not_taken_for_what_could_not_be(
+    run_all, monkeypatch, tmp_path, capsys, join: str
+) -> None:
+    part = run_all.Part("part", 60, ("-c", "import sys; open(sys.argv[-1], 'w').write('{}')"))
+    monkeypatch.setitem(run_all.JOBS, "two", run_all.Job((part,), ("-c", f"import sys; {join}")))
+    (tmp_path / "two.json").write_text("of an earlier run")
+    monkeypatch.setattr("sys.argv", ["run_all", str(tmp_path), "--jobs", "two", "--gpus", "7"])
+    run_all.main()
+    assert "two: not joined, exit 3" in capsys.readouterr().out
+    assert not (tmp_path / "two.json").exists()
+
+
 def test_parts_are_chosen_by_name(run_all, tmp_path, monkeypatch, capsys) -> None:
     ran: list[str] = []
     monkeypatch.setattr(run_all, "_run", lambda part, gpu, out: ran.append(part.name))
