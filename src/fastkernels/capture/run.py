@@ -136,6 +136,11 @@ def _workload(architecture: Architecture, name: str | None, size: Size) -> Token
         raise UsageError(
             f"{workload.name}: not a workload of prompts and tokens, which a capture needs (--workload)"
         )
+    if workload.output_len < 2:
+        raise UsageError(
+            f"{workload.name}: its only token of output comes with the prompt, and a capture needs decode "
+            "steps as well (--workload)"
+        )
     return workload
 
 

@@ -169,6 +169,7 @@ def test_nothing_is_loaded_for_a_model_without_choices(tmp_path: Path, monkeypat
 def test_a_run_without_decode_steps_is_refused(tmp_path: Path, monkeypatch) -> None:
     short = WORKLOAD.model_copy(update={"output_len": 1})
     monkeypatch.setattr(registry, "workloads", lambda *_: [short])
-    with pytest.raises(UsageError, match="had no decode token"):
+    monkeypatch.setattr(LLM, "__init__", lambda *_, **__: pytest.fail("loaded"))
+    with pytest.raises(UsageError, match="needs decode steps as well"):
         refused(tmp_path)
     assert not (tmp_path / "out").exists()
