@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -31,19 +31,13 @@ class Machine:
         entry = registry.architecture(self.architecture)
         return "float32" if self.device == "cpu" else entry.configs[entry.default_config[self.size]].dtype
 
-    @contextlib.contextmanager
-    def creating(self) -> Iterator[None]:
-        """Parameters of the body are created where they run and in their dtype: tens of gigabytes never lie
-        on the host."""
+    def creating(self) -> AbstractContextManager[None]:
+        """Parameters of the body are created where they run and in their dtype."""
         import torch
 
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(getattr(torch, self.dtype))
-        try:
-            with torch.device(self.device):
-                yield
-        finally:
-            torch.set_default_dtype(before)
+        from fastkernels.creation import creating
+
+        return creating(self.device, getattr(torch, self.dtype))
 
     def filled(self, make: Callable[[], Any]) -> Any:
         """The model that `make` creates, here and in our dtype, with our random weights."""

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels import registry
+from fastkernels.creation import creating
 from fastkernels.errors import NotFoundError, UsageError, WeightsError
 from fastkernels.loader.checkpoint import read_json, read_tensors, tensor_files
 from fastkernels.loader.materialize import differences, prepare
@@ -213,13 +214,8 @@ def build(source: ModelSource, overlay: Overlay, device: torch.device, dtype: to
     """The overlay's class for the architecture with uninitialised parameters."""
     entry = registry.task(source.architecture.task)
     cls = getattr(overlay.load(entry.module), entry.variants["default"])
-    previous = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device(device):
-            model = cls(source.config)
-    finally:
-        torch.set_default_dtype(previous)
+    with creating(device, dtype):
+        model = cls(source.config)
     return model.eval().requires_grad_(False)
 
 

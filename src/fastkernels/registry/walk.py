@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fastkernels.creation import creating
 from fastkernels.nn.cache import allocate, allocate_states, cache_groups, has_source
 from fastkernels.nn.context import Step, use_step
 from fastkernels.records import Batch
@@ -51,7 +52,7 @@ class Walk:
         self._dtype = getattr(torch, dtype)
         self._calls: list[TaskCall] = []
         name = model_task.variants["default"]
-        with _init_arguments(list(self._classes)) as self._inits, _building(self._dtype):
+        with _init_arguments(list(self._classes)) as self._inits, creating("meta", self._dtype):
             self.model: nn.Module = getattr(load(model_task.module), name)(config=config)
         for module in self.model.modules():
             if type(module) in self._classes:
@@ -175,17 +176,6 @@ def _meta_step(batch: Batch, groups: int, with_source: bool) -> Step:
         max_seq_len=max(batch.seq_lens),
         begun_A=torch.empty(begun, dtype=torch.int64) if begun else None,
     )
-
-
-@contextmanager
-def _building(dtype: torch.dtype) -> Iterator[None]:
-    previous = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device("meta"):
-            yield
-    finally:
-        torch.set_default_dtype(previous)
 
 
 @contextmanager
