@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.engine import flow_matching, latents
-from fastkernels.engine.batching import require_values
+from fastkernels.engine.batching import require_values, sent
 from fastkernels.engine.image_model import Errors, ImageModel
 from fastkernels.engine.image_request import ImageRequest, checked, checked_sides
 from fastkernels.engine.program import Call, Program
@@ -65,7 +65,7 @@ class ImagePipeline(ImageModel):
             raise RequestError(
                 f"latents {list(latents_LC.shape)}: an image of {height} x {width} pixels has {expected}"
             )
-        (image,) = self.engine.run([_decoded(self._sent(latents_LC.to(self.dtype)), rows, columns)])
+        (image,) = self.engine.run([_decoded(sent(latents_LC.to(self.dtype), self.device), rows, columns)])
         return image
 
     def _program(self, request: ImageRequest) -> Program:
@@ -79,11 +79,11 @@ class ImagePipeline(ImageModel):
         levels = flow_matching.noise_levels(request.steps, rows * columns)
         done = yield Call(
             "model",
-            [self._sent(noise_LC), torch.zeros((), dtype=torch.int64, device=self.device)],
+            [sent(noise_LC, self.device), torch.zeros((), dtype=torch.int64, device=self.device)],
             text_SJ,
             pooled_P,
-            self._sent(levels),
-            self._sent(torch.tensor(request.guidance, dtype=torch.float32)),
+            sent(levels, self.device),
+            sent(torch.tensor(request.guidance, dtype=torch.float32), self.device),
             (rows, columns),
             loop=request.steps,
         )
@@ -95,10 +95,10 @@ class ImagePipeline(ImageModel):
         """Features [S, J] and [P] on the device; what comes as ids goes through its encoder."""
         sides = {"t5": text, "clip": pooled}
         ids = {stage: side for stage, side in sides.items() if is_ids(side)}
-        made = yield [Call(stage, self._sent(side.long())) for stage, side in ids.items()]
+        made = yield [Call(stage, sent(side.long(), self.device)) for stage, side in ids.items()]
         features = dict(zip(ids, made))
         return [
-            features[stage] if stage in ids else self._sent(side.to(self.dtype))
+            features[stage] if stage in ids else sent(side.to(self.dtype), self.device)
             for stage, side in sides.items()
         ]
 
@@ -143,12 +143,6 @@ class ImagePipeline(ImageModel):
                 f"{self.source.name} has no decoder, because there is no vae beside its transformer: it "
                 "answers with latents. Ask for output='latent', or load the whole folder of the pipeline"
             )
-
-    def _sent(self, tensor: Tensor) -> Tensor:
-        """On the device; from pinned memory, so that the host goes on."""
-        if self.device.type == "cuda" and not tensor.is_cuda:
-            tensor = tensor.pin_memory()
-        return tensor.to(self.device, non_blocking=True)
 
 
 def _decoded(latents_LC: Tensor, rows: int, columns: int) -> Program:
