@@ -331,15 +331,12 @@ def _fit_together(target: Target) -> bool:
     """Whether two copies of the weights leave half of the GPU to caches, graphs and activations."""
     import torch
 
-    from fastkernels.loader.overlay import Overlay
-    from fastkernels.loader.weights import build, find
+    from fastkernels.loader.weights import find, weights_bytes
 
     source = (
         find(target.model, config=target.config)
         if target.model == target.architecture.id
         else find(target.model)
     )
-    meta = torch.device("meta")
-    model = build(source, Overlay.over_baseline(), meta, source.dtype(torch.device("cuda")))
-    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    weights = weights_bytes(source, source.dtype(torch.device("cuda")))
     return 2 * weights <= torch.cuda.get_device_properties(0).total_memory / 2
