@@ -15,10 +15,6 @@ class SmClock:
             with contextlib.suppress(ImportError):
                 self._read = _reader()
 
-    @property
-    def available(self) -> bool:
-        return self._read is not None
-
     def sample(self) -> int | None:
         return self._read() if self._read else None
 

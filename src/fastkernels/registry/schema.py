@@ -254,7 +254,6 @@ class Ceilings(Record):
     copy_tb_s: float  # bytes read + written
     read_tb_s: float | None = None
     gemm_tflops: dict[DType, float]
-    vector_tflops: float | None = None  # float32 outside the tensor cores
 
 
 class Choice(Record):
@@ -266,7 +265,5 @@ class Device(Record):
     name: str  # as the vendor says it
     ceilings: Ceilings | None = None  # None: measured at run time
     l2_mib: float | None = None
-    sms: int | None = None
-    noise_pct: dict[str, float] = {}  # A/A bias of two identical processes, by task id
     implementations: dict[str, tuple[str | Choice, ...]] = {}
     sources: dict[str, str] = {}  # figure -> how and where it was measured

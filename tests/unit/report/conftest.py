@@ -57,8 +57,9 @@ def kernel_report() -> KernelReport:
         failed("tiny-T65-D64-f32"),
     )  # fmt: skip
     return KernelReport(
-        environment=environment("cpu", isolation=("processes", "home")), request={"target": ["rms_norm"],
-        "seed": 3}, rows=rows, shadowed=("cand/L1/glu.py is not reached by cand/L2/gated_mlp.py",),
+        environment=environment("cpu").model_copy(update={"isolation": ("processes", "home")}),
+        request={"target": ["rms_norm"], "seed": 3}, rows=rows,
+        shadowed=("cand/L1/glu.py is not reached by cand/L2/gated_mlp.py",),
         summary=KernelSummary(
             rows=6, passed=4, failed=2, unstable=0, geomean_speedup=1.0008, wall_s=12.3, measuring_share=0.82
         ),
