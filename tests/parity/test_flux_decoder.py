@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fastkernels import kernels, registry
+from fastkernels.engine import flow_matching
 from fastkernels.engine.image_pipeline import ImagePipeline, ImageRequest
 from fastkernels.errors import UsageError, WeightsError
 from fastkernels.nn.weights import export_weights, load_weights
@@ -173,6 +174,9 @@ def test_configurations_that_are_refused(change: dict[str, Any], says: str):
 # ---------------------------------------------------------------- folders
 
 
+SCHEDULER = {"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 1.0, "use_dynamic_shifting": False}
+
+
 def write(folder: Path, config: dict[str, Any], weights: Weights) -> None:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
@@ -196,6 +200,8 @@ def write_pipeline(folder: Path, vae: Weights) -> None:
         "vae": ["diffusers", "AutoencoderKL"],
     }
     (folder / "model_index.json").write_text(json.dumps(index))
+    (folder / "scheduler").mkdir()
+    (folder / "scheduler" / "scheduler_config.json").write_text(json.dumps(SCHEDULER))
 
 
 def encoder_weights() -> Weights:
@@ -224,10 +230,43 @@ def test_a_folder_saved_without_its_autoencoder_answers_with_latents(tmp_path: P
     assert ImagePipeline(tmp_path, device="cpu").model.vae is None
 
 
-def test_a_part_that_is_missing_is_named(tmp_path: Path):
+@pytest.mark.parametrize(("part", "file"), [("vae", "config.json"), ("scheduler", "scheduler_config.json")])
+def test_a_part_that_is_missing_is_named(part: str, file: str, tmp_path: Path):
     write_pipeline(tmp_path, checkpoint())
-    (tmp_path / "vae" / "config.json").unlink()
-    with pytest.raises(UsageError, match=r"names the part vae, but there is no vae/config\.json"):
+    (tmp_path / part / file).unlink()
+    with pytest.raises(UsageError, match=rf"names the part {part}, but there is no {part}/{file}"):
+        ImagePipeline(tmp_path, device="cpu")
+
+
+def test_the_schedule_is_that_of_the_folder(tmp_path: Path):
+    """Without a shift, as the model that was distilled to a few steps has it, levels are even."""
+    write_pipeline(tmp_path, checkpoint())
+    pipeline = ImagePipeline(tmp_path, device="cpu")
+    levels = flow_matching.noise_levels(4, 4096, pipeline.schedule)
+    assert levels.tolist() == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])
+    request = ImageRequest(torch.zeros(3, 32), torch.zeros(24), 32, 48, steps=3, output="latent")
+    (even,) = pipeline.generate([request])
+    (tmp_path / "scheduler" / "scheduler_config.json").write_text(json.dumps(SCHEDULER | {"shift": 3.0}))
+    (shifted,) = ImagePipeline(tmp_path, device="cpu").generate([request])
+    assert not torch.allclose(even, shifted)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"_class_name": "DDIMScheduler"}, r"scheduler\._class_name: 'DDIMScheduler' is not supported"),
+        ({"use_karras_sigmas": True}, r"scheduler\.use_karras_sigmas: True is not supported"),
+        ({"num_train_timesteps": 100}, r"scheduler\.num_train_timesteps: 100 is not supported"),
+        ({"shift": "far"}, r"scheduler\.shift: must be a positive number"),
+        ({"use_dynamic_shifting": True, "max_image_seq_len": 256}, r"must be more than base_image_seq_len"),
+    ],
+)
+def test_a_schedule_that_the_engine_does_not_have_is_refused(
+    change: dict[str, Any], says: str, tmp_path: Path
+):
+    write_pipeline(tmp_path, checkpoint())
+    (tmp_path / "scheduler" / "scheduler_config.json").write_text(json.dumps(SCHEDULER | change))
+    with pytest.raises(UsageError, match=says):
         ImagePipeline(tmp_path, device="cpu")
 
 

@@ -60,6 +60,7 @@ class ImageModel:
         self.source.require((self.answer,), type(self).__name__)
         self.dtype = self.source.dtype(self.device) if dtype == "auto" else dtype_of(dtype)
         self.overlay = overlay or Overlay.over_baseline()
+        self._configure()
         memory.require_weights_fit(weights_bytes(self.source, self.dtype), self.device)
         self.model: Any = load_model(self.source, self.overlay, self.device, self.dtype, seed)
         self.graphs = CallGraphs(self._compute, self.device, enforce_eager)
@@ -107,6 +108,9 @@ class ImageModel:
         return {**self.graphs.stats(), "images": sum(self.stage.batch_sizes), **further}
 
     # ---- what a face may define
+
+    def _configure(self) -> None:
+        """Read of the configuration what is not the model's own. UsageError, before there are weights."""
 
     def _batching(self) -> Batching:
         """How requests become one launch."""

@@ -15,11 +15,14 @@ from torch import Tensor
 
 from fastkernels.engine import flow_matching, latents
 from fastkernels.engine.batching import require_values, sent
+from fastkernels.engine.flow_matching import Schedule
 from fastkernels.engine.image_model import Errors, ImageModel
 from fastkernels.engine.image_request import ImageRequest, checked, checked_sides
 from fastkernels.engine.program import Call, Program
 from fastkernels.engine.prompts import Prompts, is_ids
 from fastkernels.errors import RequestError
+from fastkernels.loader.weights import SCHEDULER
+from fastkernels.nn.config import ConfigReader
 
 ENCODED_AT_ONCE = 8  # prompts of 512 tokens
 DECODED_AT_ONCE = 4  # images of 1024 x 1024 pixels: a map of 256 channels has 2^30 values, 2 GiB
@@ -68,6 +71,11 @@ class ImagePipeline(ImageModel):
         (image,) = self.engine.run([_decoded(sent(latents_LC.to(self.dtype), self.device), rows, columns)])
         return image
 
+    def _configure(self) -> None:
+        reader = ConfigReader(self.source.config)
+        is_told = reader.has(SCHEDULER)
+        self.schedule = Schedule.of(reader.section(SCHEDULER)) if is_told else Schedule()
+
     def _program(self, request: ImageRequest) -> Program:
         """The program of an image: its prompt's features, as many steps as it asks for, then its decoder."""
         request = checked(request)
@@ -76,7 +84,7 @@ class ImagePipeline(ImageModel):
         text_SJ, pooled_P = yield from self._encoded(*self.prompts.checked(request.text, request.pooled))
         rows, columns = (side // latents.TOKEN_PIXELS for side in (request.height, request.width))
         noise_LC = latents.noise(self.model.in_channels, rows, columns, request.seed, self.dtype)
-        levels = flow_matching.noise_levels(request.steps, rows * columns)
+        levels = flow_matching.noise_levels(request.steps, rows * columns, self.schedule)
         done = yield Call(
             "model",
             [sent(noise_LC, self.device), torch.zeros((), dtype=torch.int64, device=self.device)],

@@ -32,6 +32,7 @@ from fastkernels.records import Size
 from fastkernels.registry.schema import Architecture
 
 _PIPELINE = "model_index.json"
+SCHEDULER = "scheduler"  # of a pipeline: a folder without weights, and a section of the configuration
 _TOKENIZERS = "tokenizer*"  # folders of a pipeline, one for each text encoder
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
@@ -156,15 +157,16 @@ def _from_pipeline(name: str, folder: Path) -> ModelSource:
     index = read_json(folder / _PIPELINE)
     architecture = registry.architecture_for(index)
     config = {key: index[key] for key in ("_class_name",) if key in index}
-    for part in architecture.components:
+    files = {**dict.fromkeys(architecture.components, "config.json"), SCHEDULER: "scheduler_config.json"}
+    for part, file in files.items():
         if not any(index.get(part) or ()):
             continue
-        if not (folder / part / "config.json").is_file():
+        if not (folder / part / file).is_file():
             raise UsageError(
-                f"{folder}: {_PIPELINE} names the part {part}, but there is no {part}/config.json. "
+                f"{folder}: {_PIPELINE} names the part {part}, but there is no {part}/{file}. "
                 "Copy it from the repository, or give the folder of one part"
             )
-        config[part] = registry.read_config(folder / part)
+        config[part] = registry.read_config(folder / part / file)
     return ModelSource(name, architecture, config, folder)
 
 
@@ -189,7 +191,7 @@ def download(repository: str, files: list[str] | None = None) -> Path:
         wanted = _HUB_FILES
         if (folder / _PIPELINE).is_file():
             parts = registry.architecture_for(read_json(folder / _PIPELINE)).components
-            parts = (*parts, _TOKENIZERS)
+            parts = (*parts, SCHEDULER, _TOKENIZERS)
             wanted = [_PIPELINE, *(f"{part}/{pattern}" for part in parts for pattern in _HUB_FILES)]
         return Path(snapshot_download(repository, allow_patterns=wanted))
     except GatedRepoError as error:
