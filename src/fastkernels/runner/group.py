@@ -1,13 +1,21 @@
-"""A filter on system calls that keeps a worker and everything it starts in one process group, and on its
-cores.
+"""A filter on system calls that keeps a worker and everything it starts in one process group, on its cores,
+and from leaving anything behind.
 
 The judge stops and ends a worker by its group (pool.py). A descendant that left it would run on while the
 baseline is timed, and after the run; a stopped process with a timer could continue itself. A thread or a
-process on another core would work beside a call of which both sides have the same cores.
+process on another core would work beside a call of which both sides have the same cores. What outlives a
+process in the kernel's own tables would bring one run's answers to the next.
 
-    setsid, setpgid                       do nothing and report success: build tools call them as a habit
-    sched_setaffinity                     the same: the cores are those that the worker took before
-    timer_create, mq_notify, F_SETSIG     are refused: they send any signal, SIGCONT among them
+    setsid, setpgid               do nothing and report success: build tools call them as a habit
+    sched_setaffinity             the same: the cores are those that the worker took before
+    timer_create, mq_notify,      are refused: they send any signal, SIGCONT among them
+    F_SETSIG, PR_SET_PDEATHSIG
+    clone                         is refused with another signal at the child's end than SIGCHLD, with this
+                                  process's parent, and with namespaces of its own
+    clone3, io_uring_setup        do not exist: their arguments lie in memory, where no filter sees them
+    unshare, setns                are refused: a process is root in a user namespace of its own
+    shmget, shmat, semget,        are refused: such memory and messages live until the machine ends
+    msgget, mq_open
 
 The filter is inherited by every child, survives exec and cannot be taken off. It needs no privileges.
 """
@@ -16,22 +24,29 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import signal
 import struct
 
-_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER = 22, 38, 2
-_EPERM, _F_SETSIG = 1, 10
-# Of struct seccomp_data: the call's number, the machine's, and the low half of the second argument.
-_NUMBER, _MACHINE, _ARGUMENT_1 = 0, 4, 24
-_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER = 1, 22, 38, 2
+_EPERM, _ENOSYS, _F_SETSIG = 1, 38, 10
+# Of struct seccomp_data: the call's number, the machine's, and the low halves of the first two arguments.
+_NUMBER, _MACHINE, _ARGUMENT_0, _ARGUMENT_1 = 0, 4, 16, 24
+_LOAD, _AND, _EQUAL, _ANY_OF, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x45, 0x35, 0x06
 _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
 _OTHER_NUMBERS = 0x40000000  # x86-64's second table of calls
+_CLONE_PARENT, _CLONE_NEW = 0x8000, 0x7E020000  # every kind of namespace that `clone` makes
+_END_SIGNAL = 0xFF
 
-_IGNORED, _REFUSED = ("setpgid", "setsid", "sched_setaffinity"), ("timer_create", "mq_notify")
-_CALLS = (*_IGNORED, *_REFUSED, "fcntl")
+_IGNORED = ("setpgid", "setsid", "sched_setaffinity")
+_REFUSED = ("timer_create", "mq_notify", "mq_open", "unshare", "setns", "shmget", "shmat", "semget", "msgget")
+_ABSENT = ("clone3", "io_uring_setup")
+_CALLS = (*_IGNORED, *_REFUSED, *_ABSENT, "fcntl", "prctl", "clone")
+_X86_64 = (109, 112, 203, 222, 244, 240, 272, 308, 29, 30, 64, 68, 435, 425, 72, 157, 56)
+_AARCH64 = (154, 157, 122, 107, 184, 180, 97, 268, 194, 196, 190, 186, 435, 425, 25, 167, 220)
 # machine: its name for the filter, and its numbers of the calls
 _MACHINES = {
-    "x86_64": (0xC000003E, dict(zip(_CALLS, (109, 112, 203, 222, 244, 72)))),
-    "aarch64": (0xC00000B7, dict(zip(_CALLS, (154, 157, 122, 107, 184, 25)))),
+    "x86_64": (0xC000003E, dict(zip(_CALLS, _X86_64, strict=True))),
+    "aarch64": (0xC00000B7, dict(zip(_CALLS, _AARCH64, strict=True))),
 }
 
 
@@ -51,13 +66,33 @@ def keep() -> bool:
 
 def _program(machine: int, numbers: dict[str, int]) -> bytes:
     """Instructions of the kernel's packet filter: (operation, steps if true, steps if false, value)."""
-    nothing, refuse = (_RETURN, 0, 0, _FAIL), (_RETURN, 0, 0, _FAIL | _EPERM)
+    nothing, refuse, absent = ((_RETURN, 0, 0, _FAIL | error) for error in (0, _EPERM, _ENOSYS))
     steps = [(_LOAD, 0, 0, _MACHINE), (_EQUAL, 1, 0, machine), refuse, (_LOAD, 0, 0, _NUMBER)]
     steps += [(_AT_LEAST, 0, 1, _OTHER_NUMBERS), refuse]
-    for name in _IGNORED:
-        steps += [(_EQUAL, 0, 1, numbers[name]), nothing]
-    for name in _REFUSED:
-        steps += [(_EQUAL, 0, 1, numbers[name]), refuse]
-    steps += [(_EQUAL, 0, 3, numbers["fcntl"]), (_LOAD, 0, 0, _ARGUMENT_1), (_EQUAL, 0, 1, _F_SETSIG), refuse]
-    steps += [(_RETURN, 0, 0, _ALLOW)]
+    for names, answer in ((_IGNORED, nothing), (_REFUSED, refuse), (_ABSENT, absent)):
+        for name in names:
+            steps += [(_EQUAL, 0, 1, numbers[name]), answer]
+    by_argument = {
+        "fcntl": [(_LOAD, 0, 0, _ARGUMENT_1), (_EQUAL, 0, 1, _F_SETSIG), refuse],
+        "prctl": [
+            (_LOAD, 0, 0, _ARGUMENT_0),
+            (_EQUAL, 0, 3, _PR_SET_PDEATHSIG),
+            (_LOAD, 0, 0, _ARGUMENT_1),
+            (_EQUAL, 0, 1, signal.SIGCONT),
+            refuse,
+        ],
+        "clone": [
+            (_LOAD, 0, 0, _ARGUMENT_0),
+            (_ANY_OF, 0, 1, _CLONE_PARENT | _CLONE_NEW),
+            refuse,
+            (_AND, 0, 0, _END_SIGNAL),
+            (_EQUAL, 2, 0, 0),  # a thread has none
+            (_EQUAL, 1, 0, signal.SIGCHLD),
+            refuse,
+        ],
+    }
+    allow = (_RETURN, 0, 0, _ALLOW)
+    for name, looks in by_argument.items():
+        steps += [(_EQUAL, 0, len(looks) + 1, numbers[name]), *looks, allow]
+    steps += [allow]
     return b"".join(struct.pack("HBBI", *step) for step in steps)

@@ -5,7 +5,9 @@
     environment   an allow-list of variables: no tokens, no seeds
     home          fresh HOME, TMPDIR and caches, in a folder that goes with the process
     limits        no core dumps, bounded file size; bounded memory on the CPU
-    group         what a worker starts stays in its process group, so pauses and ends reach it (group.py)
+    group         what a worker starts stays in its process group, so pauses and ends reach it, and leaves
+                  nothing in the kernel's tables (group.py)
+    signals       what it sends reaches nobody else, the judge least of all (signals.py)
     namespace     its own user namespace: no privileges over the judge, even for root
     user          where root gets no namespaces: a user of its own (user.py)
     network       its own, empty network namespace
@@ -180,7 +182,7 @@ def enter(
     namespaces. `number`: the user that it becomes where there are none (0: none); `reads` as in user.py."""
     import resource
 
-    from fastkernels.runner import group, readonly, user
+    from fastkernels.runner import group, readonly, signals, user
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _lower(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)
@@ -196,7 +198,7 @@ def enter(
         _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0
     )  # no worker outlives its judge, not even a stopped one
     hide(hidden)
-    levels = ["group"] if group.keep() else []
+    levels = [name for name, done in (("group", group.keep), ("signals", signals.confine)) if done()]
     if separated:
         levels += ["namespace", "network"]
         # Where this fails names of users are unknown; the kernel's permissions, which count, are as before.

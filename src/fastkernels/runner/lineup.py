@@ -18,6 +18,7 @@ from fastkernels.measure import unused
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.contracts import FIRST_SPIN_CYCLES, longer
 from fastkernels.records import Case, Failure, TensorSpec
+from fastkernels.runner import account
 from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.blame import Trouble, baseline_verdict, verdict_of
 from fastkernels.runner.party import Captured, Party, Reading, of_links
@@ -209,6 +210,8 @@ class Lineup:
                 )
             except Trouble as trouble:
                 return self._blamed(trouble) if party is self.c else baseline_verdict(trouble)
+            if party is self.c and (verdict := account.restless(party.worker.restless)):
+                return verdict  # before another block waits for it as long
             found[id(party)] = reading
         if not all(reading.hidden for reading in found.values()):
             self._spin_cycles = longer(self._spin_cycles)

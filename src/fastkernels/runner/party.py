@@ -19,6 +19,7 @@ from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.contracts import MAX_SPIN_CYCLES
 from fastkernels.records import Case, Printable, Record, TensorSpec
 from fastkernels.runner.blame import Phase, Trouble, lost_context
+from fastkernels.runner.members import cpu_ns
 from fastkernels.runner.pool import Worker, WorkerDied, WorkerProblem
 from fastkernels.runner.results import Result
 from fastkernels.runner.shared import Arena, Want
@@ -213,10 +214,10 @@ class Party:
             spin_cycles=spin_cycles,
             link=link,
         )
-        cpu_before, begin = self._cpu_ns(), time.perf_counter_ns()
+        cpu_before, begin = cpu_ns(self.worker.pid), time.perf_counter_ns()
         deliver()
         timed = self._answer("go", _Timed, self._timeouts.call)
-        window_ns, cpu_after = time.perf_counter_ns() - begin, self._cpu_ns()
+        window_ns, cpu_after = time.perf_counter_ns() - begin, cpu_ns(self.worker.pid)
         clock_mhz = self._clock.sample()
         # What was not there when the clock stopped is no result, so it is copied before anybody runs on.
         self.worker.pause()
@@ -323,13 +324,6 @@ class Party:
         self.worker.close()
         message = f"{self.worker.name}: garbled answer to '{phase}': {why}"
         return Trouble(phase, WorkerDied("CRASHED", message, printed))
-
-    def _cpu_ns(self) -> int | None:
-        """CPU time of all threads of the worker so far, from the kernel's clock of that process (Linux)."""
-        try:
-            return time.clock_gettime_ns((~self.worker.pid << 3) | 2)
-        except OSError:
-            return None
 
 
 def of_links(value: Tensor, links: slice) -> Tensor:

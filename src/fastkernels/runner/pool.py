@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ from pydantic import ValidationError
 
 from fastkernels.errors import MachineError
 from fastkernels.records import Failure, Printable, Record
-from fastkernels.runner import isolation, template
+from fastkernels.runner import isolation, members, template
 from fastkernels.runner import user as new_user
 from fastkernels.runner.process import Standing, executed
 from fastkernels.runner.protocol import (
@@ -36,7 +37,9 @@ from fastkernels.runner.protocol import (
 _PROGRAM = "fastkernels.runner.worker"
 START_TIMEOUT_S = 180.0  # Python, torch and a CUDA context on a cold disk
 _STOP_TIMEOUT_S = 10.0  # after SIGSTOP as well; a thread in the middle of a system call finishes that first
+_COMPANY_TIMEOUT_S = 0.5  # for what it started, which has no business in a system call that long
 _STOP_LOOK_S = 20e-6
+_COMPANY_SHARE = 0.125  # of pauses look for other members of the group, in secret: that takes most of 1 ms
 
 
 class WorkerProblem(Exception):
@@ -101,6 +104,9 @@ class Worker:
             self.scratch.adopt_caches()
         self._channel, theirs = socket.socketpair()
         self._paused = False
+        self._secret = random.SystemRandom()
+        self._has_company = False  # other members of its group were seen, so every pause looks for them
+        self._company: dict[int, int | None] = {}  # CPU time of those that were there when it was paused
         self.restless: str | None = (
             None  # how it ran while it should have stood still; whoever asks resets it
         )
@@ -181,9 +187,10 @@ class Worker:
         """What another process of the same user could change about this one (Linux; None elsewhere)."""
         return self._process.standing()
 
-    def pause(self) -> None:
+    def pause(self, looks: bool = False) -> None:
         """Stop the whole process group until its next call, and wait until the process stands still: nothing
-        of it runs while another worker has its turn."""
+        of it runs while another worker has its turn. What else is in the group is waited for once any of it
+        was seen; `looks`: look for it in any case, before a turn that is worth a millisecond."""
         if self._paused or not self.alive:
             return
         self._process.send(signal.SIGSTOP)
@@ -194,10 +201,28 @@ class Worker:
                 self.restless = f"did not stop within {_STOP_TIMEOUT_S:.0f} s"
                 return
             time.sleep(_STOP_LOOK_S)
+        if looks or self._has_company or self._secret.random() < _COMPANY_SHARE:
+            self._still_company()
+
+    def _still_company(self) -> None:
+        deadline = time.monotonic() + _COMPANY_TIMEOUT_S
+        found = members.others(self.pid)
+        self._has_company = self._has_company or bool(found)
+        while moving := [pid for pid in found if not members.stands_still(pid)]:
+            if time.monotonic() > deadline:
+                self.restless = f"had process {moving[0]} of its own run for {_COMPANY_TIMEOUT_S:g} s"
+                break
+            time.sleep(_STOP_LOOK_S)
+        self._company = {pid: members.cpu_ns(pid) for pid in found}
 
     def resume(self) -> None:
         if not self._paused:
             return
+        for pid, before in self._company.items():
+            now = members.cpu_ns(pid)
+            if now is not None and now != before:
+                self.restless = f"had process {pid} of its own run"
+        self._company = {}
         # The kernel tells a parent of every stop and every continuation; ours were taken note of.
         if self._process.changed(os.WSTOPPED | os.WCONTINUED):
             self.restless = "was continued"
@@ -244,19 +269,6 @@ def _importing_from(source: Path | None, environment: dict[str, str]) -> dict[st
         return environment
     before = environment.get("PYTHONPATH")
     return {**environment, "PYTHONPATH": os.pathsep.join([str(source), *([before] if before else [])])}
-
-
-@contextlib.contextmanager
-def turns(workers: Sequence[Worker]) -> Iterator[None]:
-    """In the body every worker starts paused: only the one that is being called runs (the caller pauses it
-    again)."""
-    for worker in workers:
-        worker.pause()
-    try:
-        yield
-    finally:
-        for worker in workers:
-            worker.resume()
 
 
 def _cores(threads: int) -> list[int]:

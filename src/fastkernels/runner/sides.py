@@ -57,7 +57,21 @@ class SideHandle:
 
     def call(self, do: str, **arguments: Any) -> dict[str, Any]:
         with _as_side_failure(self.side):
-            return self.worker.call(do, self._timeout_s, **arguments)
+            answer = self.worker.call(do, self._timeout_s, **arguments)
+        self._require_rest()
+        return answer
+
+    def pause(self) -> None:
+        """It and all that it started stand still until its next call."""
+        self.worker.pause(looks=True)
+        self._require_rest()
+
+    def _require_rest(self) -> None:
+        if how := self.worker.restless:
+            message = (
+                f"TAMPERED(pause): the process {how} while it was stopped and the other side had its turn"
+            )
+            raise SideFailure(self.side, Failure(message=message))
 
 
 class Sides:
@@ -88,7 +102,7 @@ class Sides:
             if self.exclusive:
                 self._alive.pop(other).worker.close()
             else:
-                self._alive[other].worker.pause()
+                self._alive[other].pause()
         if side not in self._alive:
             self._alive[side] = self._start(side, {})
         return self._alive[side]

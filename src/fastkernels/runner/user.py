@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fastkernels import layout
+from fastkernels.loader.files import below
 
 # systemd keeps these for services whose user exists while they run, so no account has one.
 NUMBERS = range(61184, 65520)
@@ -102,9 +103,7 @@ def _needed(folder: Path, reads: Sequence[Path]) -> list[tuple[str, int]]:
 
 def _all_below(path: Path) -> Iterator[str]:
     yield str(path)
-    for place, folders, files in os.walk(path):
-        folders[:] = [name for name in folders if name != "__pycache__"]  # others may be writing there
-        yield from (os.path.join(place, name) for name in (*folders, *files))
+    yield from (str(place) for place in below(path) if "__pycache__" not in place.parts)  # written to
 
 
 def _tried(number: int, reading: bool, needed: Sequence[tuple[str, int]]) -> str:

@@ -25,6 +25,21 @@ def test_a_side_that_hangs_fails_when_its_time_is_over(tmp_path: Path, monkeypat
         sides.close()
 
 
+def test_a_side_whose_processes_run_in_the_others_turn_has_failed(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", MODULES)
+    layers = {"baseline": (), "candidate": (tmp_path,)}
+    sides = Sides(SIDE, layers, {"device": "cpu"}, False, tmp_path, Timeouts(start=60, call=10))
+    try:
+        candidate = sides.use("candidate")
+        sides.use("baseline").call("add", a=1, b=2)
+        candidate.worker.restless = "was continued"
+        with pytest.raises(SideFailure, match=r"TAMPERED\(pause\): the process was continued") as caught:
+            sides.use("candidate").call("add", a=1, b=2)
+        assert caught.value.side == "candidate"
+    finally:
+        sides.close()
+
+
 def test_a_tiny_model_has_less_time_and_a_user_chooses() -> None:
     tiny, full = Timeouts.of("tiny"), Timeouts.of("full")
     assert tiny.start < full.start
