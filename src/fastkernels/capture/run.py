@@ -8,7 +8,6 @@ Everything runs eagerly: a replayed graph calls no module. Continuations are gre
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +26,7 @@ from fastkernels.measure.environment import environment, require_device
 from fastkernels.records import RANDOM_IDS, Capture, Device, Record, Size, default_size
 from fastkernels.registry.schema import Architecture
 from fastkernels.registry.workloads import TokenWorkload
+from fastkernels.report import files
 from fastkernels.settings import resolve
 
 Tell = Callable[[str], None]
@@ -109,9 +109,7 @@ def run_capture(request: CaptureRequest, tell: Tell = lambda text: None) -> Capt
 def _free(out: Path) -> Path:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"--out {out}: is there already, and a capture replaces nothing. Name a new folder")
-    above = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise UsageError(f"--out {out}: nothing can be written into {above}. Name another folder")
+    files.require_room(out.absolute(), f"--out {out}")
     return out
 
 

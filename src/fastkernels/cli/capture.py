@@ -10,6 +10,7 @@ from fastkernels.cli import options
 from fastkernels.errors import UsageError
 
 _POSITIVE = click.IntRange(min=1)
+_OF_A_RUN = ("out", "workload", "prompts", "requests", "size", "dtype", "seed", "tokens", "hidden_tokens")
 
 
 @click.command(
@@ -56,6 +57,8 @@ def command(
     """
     if (golden is None) == (flags["model"] is None):
         raise UsageError("Say what to capture (--model M --out DIR), or which capture to show (--golden DIR)")
+    if golden is not None:
+        options.refuse(_OF_A_RUN, "--golden shows what was captured, and captures nothing")
     if golden is None and flags["out"] is None:
         raise UsageError("--model: say where the golden folder is written (--out DIR)")
     if golden is None and report is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -12,6 +13,11 @@ from fastkernels.cli.output import emit_json, heading, json_option, table
 from fastkernels.errors import NotFoundError
 
 KINDS = ("tasks", "architectures", "workloads", "candidates")
+_NARROWS = {
+    "tasks": ("level", "architecture"),
+    "architectures": ("category", "as_map"),
+    "candidates": ("folder",),
+}
 
 
 @click.command(
@@ -39,11 +45,13 @@ def command(
 ) -> None:
     """List tasks (the default), architectures, workloads or candidates. A PATTERN alone is one of tasks."""
     if kind not in KINDS:
-        if pattern is not None:
+        if pattern is not None or difflib.get_close_matches(kind, KINDS, cutoff=0.8):
             raise NotFoundError("kind of list", kind, KINDS, "fk list --help")
         kind, pattern = "tasks", kind
     if as_map or (category and kind == "tasks"):
         kind = "architectures"
+    others = {name for of, names in _NARROWS.items() if of != kind for name in names}
+    options.refuse(others, f"narrows nothing in a list of {kind}. See: fk list --help")
     if kind == "tasks":
         rows = _tasks(pattern, level, architecture)
     elif kind == "architectures":

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Iterable
 from typing import Any
 
 import click
+from click.core import ParameterSource
+
+from fastkernels.errors import UsageError
 
 
 class Number(click.FloatRange):
@@ -22,13 +27,29 @@ def _writable(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     if value is not None:
         from fastkernels.report import files  # not for `--help`
 
-        files.require_writable(value, param.opts[0])
+        flag, place = param.opts[0], value if value == "-" else os.path.abspath(value)
+        files.require_writable(value, flag)
+        if (other := ctx.meta.setdefault(__name__, {}).setdefault(place, flag)) != flag:
+            raise UsageError(f"{other} and {flag} both write {value}: name another place for one of them")
     return value
 
 
 def written(*names: str, text: str, metavar: str = "PATH") -> Any:
     """An option for a file that a run writes at its end; asked before it begins whether it can."""
     return click.option(*names, metavar=metavar, callback=_writable, help=text)
+
+
+def refuse(names: Iterable[str], why: str) -> None:
+    """UsageError where one of these parameters of the command was given: beside another they mean nothing,
+    and `why` says beside which."""
+    context = click.get_current_context()
+    given = [
+        param.opts[0]
+        for param in context.command.params
+        if param.name in names and context.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise UsageError(f"{', '.join(given)}: {why}")
 
 
 level = click.option("--level", type=click.IntRange(1, 4), help="Only tasks of this level.")

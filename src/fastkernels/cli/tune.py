@@ -47,6 +47,9 @@ def command(report_path: str | None, out: Path | None, **arguments: Any) -> None
     devices = data_dir("registry") / "devices"
     files.require_writable(out or devices / "DEVICE.yaml", "--out")
     if report_path is not None:
+        options.refuse(
+            ("size", "device", "budget_s"), "--from measures nothing, and takes the report as it is"
+        )
         report = json.load_kernels(report_path)
         asked = {e.id for e in registry.find_tasks(arguments["targets"], None, arguments["architecture"])}
         rows = tuple(row for row in report.rows if row.task in asked)

@@ -11,16 +11,27 @@ from fastkernels.errors import UsageError
 
 
 def require_writable(path: str | Path, flag: str) -> None:
-    """UsageError, before a long run, where `write` could only fail after it. Nothing is made."""
+    """UsageError, before a long run, where `write` could only fail after it. Nothing stays."""
     if str(path) == "-":
         return
     if not str(path) or os.path.isdir(path):
         raise UsageError(f"{flag} '{path}': name a file, or - for stdout")
-    folder = Path(path).absolute().parent
+    require_room(Path(path).absolute().parent, f"{flag} {path}")
+
+
+def require_room(folder: Path, told: str) -> None:
+    """UsageError, which begins with `told`, where no file can be made in the folder, or where the folder
+    itself cannot be."""
     while not os.path.lexists(folder):
         folder = folder.parent
-    if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"{flag} {path}: nothing can be written into {folder}")
+    try:  # permissions say nothing of a file system without room for files, and everything is allowed to root
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        why = error.strerror or error
+        raise UsageError(
+            f"{told}: nothing can be written into {folder} ({why}). Name another place"
+        ) from error
 
 
 def write(text: str, path: str | Path, flag: str) -> None:

@@ -178,6 +178,7 @@ def test_a_missing_plot_library_is_named_before_anything_runs(
             "Architectures with such tasks: jamba, mixtral",
         ),
         (("--golden", "x"), "is no golden folder"),
+        (("--golden", "x", "--out", "y", "--seed", "3"), "--out, --seed: --golden shows what was captured"),
         (("--golden", "{skewed}", "--times", "none.json"), "none.json"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -164,6 +164,8 @@ def test_nothing_is_loaded_for_a_model_without_choices(tmp_path: Path, monkeypat
     assert (tmp_path / "out" / "mine.txt").read_text() == "precious"
     with pytest.raises(UsageError, match="nothing can be written into"):
         refused(tmp_path, out=str(tmp_path / "out" / "mine.txt" / "golden"))
+    with pytest.raises(UsageError, match="--out /proc/golden: nothing can be written into /proc"):
+        refused(tmp_path, out="/proc/golden")
 
 
 def test_a_run_without_decode_steps_is_refused(tmp_path: Path, monkeypatch) -> None:

@@ -252,6 +252,26 @@ def test_a_limit_is_a_number(arguments: tuple[str, ...]) -> None:
     assert "is no finite number" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ("gate", "mine", "--junit", "x.md", "--markdown", "./x.md"),
+            "--junit and --markdown both write ./x.md",
+        ),
+        (("gate", "mine", "--json", "-", "--junit", "-"), "--json and --junit both write -"),
+        (("tune", "--from", "x.json", "--budget", "2"), "--budget: --from measures nothing"),
+        (("list", "workloads", "--level", "1"), "--level: narrows nothing in a list of workloads"),
+        (("list", "tasks", "--candidates", "mine"), "--candidates: narrows nothing in a list of tasks"),
+        (("list", "task"), "No kind of list 'task'. Did you mean tasks?"),
+    ],
+)
+def test_options_that_exclude_each_other(arguments: tuple[str, ...], told: str) -> None:
+    done = fresh(*arguments)
+    assert "\nexit 2\n" in done.stderr
+    assert told in done.stderr
+
+
 def test_where_a_report_goes_is_looked_at_before_the_run() -> None:
     done = fresh("gate", "mine", "--junit", f"{__file__}/gate.xml")
     assert "\nexit 2\n" in done.stderr

@@ -4,6 +4,7 @@ schema."""
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import jsonschema
@@ -80,6 +81,14 @@ def test_whether_a_report_can_be_written_is_asked_before_a_run(tmp_path):
     for bad in ("", tmp_path, tmp_path / "file" / "report.json"):
         with pytest.raises(UsageError, match=f"--json '?{bad}"):
             files.require_writable(bad, "--json")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="a folder in which nobody makes files")
+def test_a_file_system_that_takes_no_files_is_told_before_a_run(tmp_path):
+    with pytest.raises(
+        UsageError, match=r"--json /proc/new/report.json: nothing can be written into /proc \("
+    ):
+        files.require_writable("/proc/new/report.json", "--json")
 
 
 @pytest.mark.parametrize(
