@@ -23,7 +23,7 @@ from fastkernels.engine.params import SamplingParams
 from fastkernels.errors import FastKernelsError, UsageError
 from fastkernels.loader.candidates import discover
 from fastkernels.loader.overlay import Overlay
-from fastkernels.loader.weights import without_weights
+from fastkernels.loader.weights import find, without_weights
 from fastkernels.measure.environment import environment
 from fastkernels.records.base import Size, printable
 
@@ -71,8 +71,10 @@ def load(engine: EngineOptions, run: TokenRun) -> tuple[LLM, float]:
                 f"--candidates {engine.candidates}: {len(found)} sets ({names}); name one of them"
             )
         overlay = Overlay.over_baseline(list(found[0].layers))
+    model = without_weights(engine.model) if engine.load_format == "dummy" else engine.model
+    find(model).require(("tokens",), "fk e2e")  # one that listens needs clips too: fk eval has them
     llm = LLM(
-        without_weights(engine.model) if engine.load_format == "dummy" else engine.model,
+        model,
         overlay=overlay,
         size=engine.size,
         device=engine.device,

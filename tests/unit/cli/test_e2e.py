@@ -9,6 +9,7 @@ from fastkernels import registry
 from fastkernels.cli import main
 from fastkernels.cli.e2e import command
 from fastkernels.errors import FastKernelsError, NotFoundError, UsageError
+from fastkernels.runner import e2e
 
 TINY = ["--size", "tiny", "--device", "cpu"]
 LLAMA = ["--model", "llama", *TINY]
@@ -52,6 +53,12 @@ def test_latency_counts_its_iterations_without_the_warm_up() -> None:
     assert len(found["latencies"]) == 3
     assert min(found["latencies"]) <= found["percentiles"]["50"] <= max(found["latencies"])
     assert "Avg latency" in done.stderr
+
+
+def test_a_model_that_listens_is_refused_before_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(e2e, "LLM", lambda *_, **__: pytest.fail("loaded"))
+    with pytest.raises(UsageError, match="answers with speech: fk e2e serves models that answer with tokens"):
+        CliRunner().invoke(command, ["throughput", "--model", "whisper", *TINY], catch_exceptions=False)
 
 
 def test_settings_stand_behind_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
