@@ -113,4 +113,8 @@ def _ended_like_interrupted() -> Iterator[None]:
 @click.group(cls=LazyGroup, epilog="Example: fk kernels --target rms_norm")
 @click.version_option(__version__, prog_name="fk")
 def main() -> None:
-    """FastKernels: judge GPU kernels alone and inside the models that use them."""
+    """FastKernels: judge GPU kernels alone and inside the models that use them.
+
+    Exit codes: 0 good, 1 a candidate failed, a gate was missed or a task is not admitted, 2 usage, 3 this
+    machine cannot do it or results are unstable, 130 interrupted.
+    """

@@ -22,7 +22,13 @@ from fastkernels.cli import options
 @options.case
 @options.size
 @options.device
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0, max=2**62),
+    default=0,
+    show_default=True,
+    help="Seed of the inputs.",
+)
 @options.report_json
 def command(json_path: str | None, **arguments: Any) -> None:
     """Audit tasks: would the judge accept a wrong kernel, or refuse a right one?

@@ -22,6 +22,7 @@ from fastkernels.settings import candidates_dir, resolve
 
 SELF_TEST = "self-test"
 DEFAULT_BUDGET_S = 1.0
+_MOST_NAMED = 3  # tasks in an error
 DEFAULT_CONTRACT: dict[str, Contract] = {"cpu": "host", "cuda": "graph"}
 CONTRACTS: dict[str, tuple[Contract, ...]] = {"cpu": ("host",), "cuda": ("graph", "eager", "host")}
 _SIGNATURE_RULES = {"missing-class", "init-signature", "forward-signature"}
@@ -170,7 +171,9 @@ def _candidates(
     ]
     left_out = [task for task in dict.fromkeys(named) if task not in judged and cases[task]]
     if left_out or not jobs:
-        wanted = ", ".join(left_out or [entry.id for entry in entries])
+        wanted = ", ".join(left_out or [entry.id for entry in entries][:_MOST_NAMED])
+        if not left_out and len(entries) > _MOST_NAMED:
+            wanted += f" or {len(entries) - _MOST_NAMED} more tasks"
         where = ", ".join(request.candidates) or str(candidates_dir())
         example = (left_out or [entries[0].id])[0]
         raise UsageError(

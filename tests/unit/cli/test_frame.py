@@ -263,10 +263,11 @@ def test_a_limit_is_a_number(arguments: tuple[str, ...]) -> None:
         (("tune", "--from", "x.json", "--budget", "2"), "--budget: --from measures nothing"),
         (("list", "workloads", "--level", "1"), "--level: narrows nothing in a list of workloads"),
         (("list", "tasks", "--candidates", "mine"), "--candidates: narrows nothing in a list of tasks"),
+        (("audit", "--seed", str(2**64)), "is not in the range"),
         (("list", "task"), "No kind of list 'task'. Did you mean tasks?"),
     ],
 )
-def test_options_that_exclude_each_other(arguments: tuple[str, ...], told: str) -> None:
+def test_options_that_make_no_sense(arguments: tuple[str, ...], told: str) -> None:
     done = fresh(*arguments)
     assert "\nexit 2\n" in done.stderr
     assert told in done.stderr

@@ -121,6 +121,8 @@ def test_nothing_to_judge_says_what_to_do(tmp_path: Path, monkeypatch) -> None:
     ):
         planned(targets=("rms_norm", "glu"), candidates=(str(CANDIDATES / "honest"),))
     monkeypatch.setenv("FK_CANDIDATES", str(tmp_path))
+    with pytest.raises(UsageError, match=r"No candidate for L1/\w+, L1/\w+, L1/\w+ or \d+ more tasks in "):
+        planned()
     with pytest.raises(UsageError, match="No candidate for L1/softmax"):
         planned(targets=("softmax",))
 
