@@ -129,6 +129,7 @@ class Clips:
         if isinstance(audio, Tensor) and audio.dim() == 2 and len(audio) == 1:
             audio = audio[0]  # one channel, as libraries that read files give it
         self.key((audio,))
+        audio = audio.detach()
         loudest = float(audio.abs().amax())  # on CUDA the host waits here, once for each clip
         if not math.isfinite(loudest):
             raise RequestError("audio holds values that are not finite: samples lie between -1 and 1")

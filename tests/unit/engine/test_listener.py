@@ -139,6 +139,7 @@ def test_arrays_of_any_strides_and_with_their_rate(recwarn):
     read_only = np.frombuffer(samples.tobytes(), np.float32)
     kinds = [samples, samples[::-1].copy()[::-1], read_only, (samples, 16000), (clip(4), 16_000.0)]
     kinds += [samples.astype(">f4")]  # as files of other machines have it
+    kinds += [clip(4).requires_grad_()]
     kinds += [samples[None], clip(4)[None], (clip(4)[None], 16000)]  # [1, N], as torchaudio gives it
     greedy = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
     outputs = llm.generate([listened(audio) for audio in kinds], greedy)
