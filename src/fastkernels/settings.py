@@ -147,5 +147,7 @@ def _known(path: Path, values: Any) -> dict[str, Any]:
     values = {str(name).replace("-", "_"): value for name, value in values.items()}
     for name in values:
         if name not in Settings.model_fields:
-            raise NotFoundError(f"setting in {path},", name, list(Settings.model_fields), "fk doctor")
+            settings = list(Settings.model_fields)
+            there = f"README.md (the settings are {', '.join(settings)})"
+            raise NotFoundError(f"setting in {path},", name, settings, there)
     return values

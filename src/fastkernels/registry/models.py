@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fastkernels.errors import FileFormatError, NotFoundError
+from fastkernels.errors import FileFormatError, NotFoundError, UsageError
 from fastkernels.layout import data_dir
 from fastkernels.records import Size
 from fastkernels.registry.load import read_yaml
@@ -75,9 +75,13 @@ def architecture_for(hf_config: dict[str, Any]) -> Architecture:
     for entry in architectures():
         if not classes and hf_config.get("model_type") in entry.model_types:
             return entry
-    name = ", ".join(sorted(classes)) or str(hf_config.get("model_type"))
+    name = ", ".join(sorted(classes)) or hf_config.get("model_type")
+    if name is None:
+        raise UsageError(
+            "The configuration names neither architectures, model_type nor _class_name: is it a model's?"
+        )
     known = [cls for entry in architectures() for cls in entry.hf_architectures]
-    raise NotFoundError("architecture for the configuration of", name, known, "fk list architectures")
+    raise NotFoundError("architecture for the configuration of", str(name), known, "fk list architectures")
 
 
 # ---------------------------------------------------------------- workloads, suites, batches, devices
@@ -120,7 +124,7 @@ def suites() -> list[Suite]:
 def suite(name: str) -> Suite:
     found = _suites(data_dir("registry"))
     if name not in found:
-        raise NotFoundError("suite", name, found, "fk list workloads")
+        raise NotFoundError("suite", name, found, "fk eval --help")
     return found[name]
 
 

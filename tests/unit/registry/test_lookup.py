@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastkernels import registry
-from fastkernels.errors import NotFoundError
+from fastkernels.errors import NotFoundError, UsageError
 from fastkernels.registry import lookup
 from fastkernels.registry.workloads import TokenWorkload
 
@@ -137,6 +137,8 @@ def test_architecture_by_checkpoint_and_configuration() -> None:
         registry.architecture_for(
             {"architectures": ["LlamaForSequenceClassification"], "model_type": "llama"}
         )
+    with pytest.raises(UsageError, match="names neither architectures, model_type nor _class_name"):
+        registry.architecture_for({"hidden_size": 64})
 
 
 def test_workloads_of_the_scored_suite() -> None:
