@@ -132,15 +132,15 @@ class Call:
         return self.module(*self.args, **self.kwargs)
 
     def outputs(self, result: Any) -> dict[str, Any]:
-        """`out.0` .. of a result (a tuple's members in order, None left out), and the mutable tensors.
+        """`out.0` .. of a result (a tuple's members in order), and the mutable tensors.
 
-        A tuple around one tensor is not that tensor: who calls the module would fail. What is no tensor stays
-        as it is: to say so is the judge's part. So does a derived tuple, whose members could be computed
-        while it is unpacked, when no clock runs.
+        No baseline returns a list, a tuple around one tensor, or None beside tensors: who calls the module
+        would fail. Such a result stays as it is, and so does a None in a tuple: to say so is the judge's
+        part. A derived tuple's members could be computed while it is unpacked, when no clock runs.
         """
-        several = type(result) in (tuple, list) and sum(member is not None for member in result) != 1
-        members = result if several else (result,)
-        return {f"out.{i}": member for i, member in enumerate(members) if member is not None} | self.mutable
+        several = type(result) is tuple and len(result) > 1
+        members = () if result is None else result if several else (result,)
+        return {f"out.{i}": member for i, member in enumerate(members)} | self.mutable
 
     def invoke(self) -> dict[str, Any]:
         with self.ambient(), torch.no_grad():

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from fastkernels.judge.metadata import Description, describe
+from fastkernels.judge.metadata import Description, describe, unlike_memory
 from fastkernels.records import Record
 from fastkernels.runner.shared import Attached, span_elements
 
@@ -33,8 +33,6 @@ _stride, _numel, _itemsize = (
 _size = torch._C.TensorBase.size
 _is_cuda = torch._C.TensorBase.is_cuda.__get__  # type: ignore[attr-defined]
 _is_cpu = torch._C.TensorBase.is_cpu.__get__  # type: ignore[attr-defined]
-_layout = torch._C.TensorBase.layout.__get__  # type: ignore[attr-defined]
-_is_nested = torch._C.TensorBase.is_nested.__get__  # type: ignore[attr-defined]
 _PLAIN = (Tensor, Parameter)
 
 
@@ -92,4 +90,4 @@ def members(result: Any) -> list[Tensor]:
 
 
 def _plain(value: Any) -> bool:
-    return type(value) in _PLAIN and _layout(value) is torch.strided and not _is_nested(value)
+    return type(value) in _PLAIN and unlike_memory(value) is None

@@ -178,8 +178,8 @@ def test_results_are_handed_on_as_they_are():
     call = bind(build_module(BASELINE, case, "cpu"), case, trial(case))
     x = torch.ones(1)
     assert call.outputs(None) == {}
-    assert call.outputs((x, None, "text")) == {"out.0": x, "out.2": "text"}
-    for around in ((x,), [x], (x, None)):
+    assert call.outputs((x, None, "text")) == {"out.0": x, "out.1": None, "out.2": "text"}
+    for around in ((), (x,), [x], [x, x]):
         assert call.outputs(around) == {"out.0": around}
 
 
