@@ -21,6 +21,7 @@ from fastkernels.engine.checks import is_within
 from fastkernels.errors import RequestError
 
 RUN_BYTES = 2**21  # sent at once. Estimated: on their way 50 us, where a launch costs the host 10
+MOST_PIXELS = 1 << 24  # of one image: far beyond it a pass takes all memory, and others' requests with it
 MOST_AMPLITUDE = 1e4  # of audio between -1 and 1; far above it the front end's squares overflow
 
 
@@ -180,6 +181,10 @@ def _image(args: tuple[Any, ...], num_channels: int) -> tuple[Tensor, int, int]:
     height, width, channels = image.shape
     if not height or not width:
         raise RequestError(f"an image of {height} x {width} pixels is empty")
+    if height * width > MOST_PIXELS:
+        raise RequestError(
+            f"an image of {height} x {width} pixels: they are at most {MOST_PIXELS} (4096 x 4096). Resize it"
+        )
     if channels != num_channels:
         raise RequestError(
             f"an image has {channels} channels, the model takes {num_channels}. Convert it (grey, alpha)"

@@ -12,7 +12,7 @@ from fastkernels.engine.flow_matching import TIMESTEPS
 from fastkernels.engine.latents import TOKEN_PIXELS
 from fastkernels.errors import RequestError
 
-MOST_PIXELS = 4096  # of a side: an image 16 times as large as the largest that models are trained for
+MOST_SIDE = 4096  # of a side: an image 16 times as large as the largest that models are trained for
 MOST_GUIDANCE = 65  # models embed it times 1000, and float16 ends at 65,504
 
 
@@ -53,8 +53,8 @@ def checked(request: Any) -> ImageRequest:
 def checked_sides(height: Any, width: Any) -> tuple[int, int]:
     """Sides of an image that tokens fill."""
     for name, side in (("height", height), ("width", width)):
-        is_side = is_integer(side) and 0 < side <= MOST_PIXELS and side % TOKEN_PIXELS == 0
-        _require(name, side, is_side, f"a multiple of {TOKEN_PIXELS} pixels, up to {MOST_PIXELS}")
+        is_side = is_integer(side) and 0 < side <= MOST_SIDE and side % TOKEN_PIXELS == 0
+        _require(name, side, is_side, f"a multiple of {TOKEN_PIXELS} pixels, up to {MOST_SIDE}")
     return int(height), int(width)
 
 

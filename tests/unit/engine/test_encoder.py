@@ -93,6 +93,7 @@ def test_patches_are_rows_columns_channels_in_raster_order():
         (None, "not NoneType"),
         (torch.zeros(48, 44, 3, dtype=torch.uint8), "48 x 44 pixels"),
         (torch.zeros(0, 48, 3, dtype=torch.uint8), "0 x 48 pixels is empty"),
+        (torch.zeros(1, 1, 3, dtype=torch.uint8).expand(4100, 4096, 3), "at most 16777216.*Resize"),
     ],
 )
 def test_refused_images_do_no_harm(image: object, says: str):
