@@ -18,7 +18,11 @@ decide by one sample.
 
 Numbers made of the logits look as even as drawn ones, as long as the logits are others each time. So some
 calls change the seeds alone, and some the positions: whoever does not look at them draws the same again and
-again.
+again. They go on by one from call to call, as a text does, and from one u of a row to the next
+
+    u' - u  modulo 1                  is uniform where draws do not depend on one another
+
+A number that creeps from position to position is even over all texts, and known from the token before.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -38,10 +43,11 @@ from fastkernels.records import TensorSpec
 _CHANCE = ("seeds", "positions")  # what a draw must depend on besides
 _LEAST_VALUES = 1024  # of seeds or positions: in a case that holds them fixed, equal draws are right
 _LEAST_CALLS = 16
+_SHARE_THAT_DRAWS = 0.5  # of rows, at least: the others have temperature 0, or ties
 BINS = 16
 MIN_PER_BIN = 5  # the chi-square approximation needs this many expected draws in each bin
 ENOUGH = 512  # draws of a trial: by then one id for all rows, or always the likeliest, is seen
-SIGNIFICANCE = 1e-7  # a right sampler is condemned once in ten million trials
+SIGNIFICANCE = 1e-7  # a test condemns a right sampler once in ten million trials
 # Float32 kernels sum V probabilities before they cut at top_p: mass this close to it may fall on either side.
 TOP_P_SLACK = 1e-4
 
@@ -49,8 +55,9 @@ TOP_P_SLACK = 1e-4
 def calls_that_change(specs: Mapping[str, TensorSpec]) -> dict[str, int]:
     """Which inputs of a sampler are to change alone, each in how many calls: enough for `verdict`, and for
     draws that repeat to be seen."""
+    steps = BINS * MIN_PER_BIN / _SHARE_THAT_DRAWS
     return {
-        name: max(_LEAST_CALLS, math.ceil(BINS * MIN_PER_BIN / max(1, math.prod(spec.shape))))
+        name: max(_LEAST_CALLS, 1 + math.ceil(steps / max(1, math.prod(spec.shape))))
         for name, spec in specs.items()
         if name.startswith("arg.") and _plain(name) in _CHANCE and spec.high - spec.low >= _LEAST_VALUES
     }
@@ -108,9 +115,10 @@ class Question:
 
 class SamplerJudge:
     """Collects the draws of one trial; `check` judges each call, `verdict` the distribution of all of
-    them."""
+    them. `in_steps`: calls differ by a step of the seeds or of the positions alone."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, in_steps: bool = False) -> None:
+        self._in_steps = in_steps
         self._generator = torch.Generator(device="cpu").manual_seed(seed)
         self._by_rank: list[Tensor] = []
         self._by_id: list[Tensor] = []
@@ -156,13 +164,11 @@ class SamplerJudge:
         for order, parts in (("probability", self._by_rank), ("vocabulary index", self._by_id)):
             chance = uniformity(torch.cat(parts))
             if chance < SIGNIFICANCE:
-                return Comparison.of(
-                    Verdict.wrong(
-                        "value",
-                        f"{self.draws} draws ordered by {order} do not follow the distribution of the logits "
-                        f"(chi-square, chance {chance:.1e})",
-                    )
-                )
+                what = f"{self.draws} draws ordered by {order} do not follow the distribution of the logits"
+                return _improbable(what, chance)
+            if self._in_steps and (chance := uniformity(_steps(parts))) < SIGNIFICANCE:
+                what = f"draws ordered by {order} depend on the draws of the call before"
+                return _improbable(what, chance)
         return Comparison.of(Verdict.passed())
 
     def _remember(self, probability_BV: Tensor, column_B1: Tensor) -> None:
@@ -224,6 +230,15 @@ def uniformity(u: Tensor) -> float:
     statistic = ((counts - expected) ** 2 / expected).sum()
     half = torch.tensor((BINS - 1) / 2, dtype=torch.float64)
     return float(torch.special.gammaincc(half, statistic / 2))
+
+
+def _steps(parts: list[Tensor]) -> Tensor:
+    """Of each row from call to call; the rows of all calls are the same."""
+    return torch.cat([(after - before) % 1 for before, after in pairwise(parts)])
+
+
+def _improbable(what: str, chance: float) -> Comparison:
+    return Comparison.of(Verdict.wrong("value", f"{what} (chi-square, chance {chance:.1e})"))
 
 
 def _greedy(ids_G: Tensor, logits_GV: Tensor) -> Verdict | None:

@@ -147,15 +147,19 @@ class Lineup:
         self,
         distribution: str,
         parameters: bool = True,
-        only: str | None = None,
         other_lengths: bool = False,
     ) -> None:
-        """New values for the next block; `only`: of this tensor; `other_lengths`: of requests. Parameters go
-        into the inbox at once, for modules that repack them; inputs come with each party's turn."""
+        """New values for the next block; `other_lengths`: of requests. Parameters go into the inbox at once,
+        for modules that repack them; inputs come with each party's turn."""
         assert self._inbox is not None
-        new = self._draw(distribution, parameters, only, other_lengths)
+        new = self._draw(distribution, parameters, other_lengths)
         self.inputs = {**self.inputs, **new}
         self._inbox.write({name: value for name, value in new.items() if name.startswith(_PARAMETER)})
+
+    def step(self, name: str) -> None:
+        """The next block has the inputs of the last one, and in this of integers the numbers after its."""
+        spec, last = self._specs[name], self.inputs[name]
+        self.inputs = {**self.inputs, name: torch.where(last + 1 < spec.high, last + 1, int(spec.low))}
 
     def _deliver(self) -> None:
         assert self._inbox is not None
@@ -236,11 +240,9 @@ class Lineup:
         self,
         distribution: str,
         parameters: bool,
-        only: str | None = None,
         other_lengths: bool = False,
     ) -> dict[str, torch.Tensor]:
-        wanted = self._specs if only is None else {only: self._specs[only]}
-        specs = {n: spec for n, spec in wanted.items() if parameters or not n.startswith(_PARAMETER)}
+        specs = {n: spec for n, spec in self._specs.items() if parameters or not n.startswith(_PARAMETER)}
         seed = self._bench.rng.getrandbits(62)
         return draw_links(
             specs, self._case, seed, self.plan.links_of, distribution, self._bench.device, other_lengths

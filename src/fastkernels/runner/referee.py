@@ -198,8 +198,8 @@ class Referee:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """In the body the draws are counted, and have their `final`, by themselves."""
-        before, self._samplers = self._samplers, self._new_samplers()
+        """In the body, of calls that differ by steps, the draws are counted and have their `final` apart."""
+        before, self._samplers = self._samplers, self._new_samplers(in_steps=True)
         try:
             yield
         finally:
@@ -214,8 +214,8 @@ class Referee:
         comparison = self._samplers["candidate"].verdict()
         return None if comparison.passed else comparison.verdict
 
-    def _new_samplers(self) -> dict[str, SamplerJudge]:
-        return {side: SamplerJudge(self._rng.getrandbits(62)) for side in ("baseline", "candidate")}
+    def _new_samplers(self, in_steps: bool = False) -> dict[str, SamplerJudge]:
+        return {side: SamplerJudge(self._rng.getrandbits(62), in_steps) for side in ("baseline", "candidate")}
 
     def _sampled(
         self, inputs: Mapping[str, Tensor], ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]

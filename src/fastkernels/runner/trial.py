@@ -159,14 +159,17 @@ class Trial:
                 return verdict
         for name, calls in self._referee.changes_alone.items():
             with self._referee.apart():
-                if verdict := next(filter(None, (self._draw(only=name) for _ in range(calls))), None):
+                if verdict := next(filter(None, (self._draw(step=name) for _ in range(calls))), None):
                     return verdict
                 if verdict := self._referee.final():
                     return verdict.explained(f"where only {name} changes from call to call")
         return None
 
-    def _draw(self, only: str | None = None) -> Verdict | None:
-        self._lineup.refill("normal", only=only)
+    def _draw(self, step: str | None = None) -> Verdict | None:
+        if step is None:
+            self._lineup.refill("normal")
+        else:
+            self._lineup.step(step)
         found = self._lineup.block(
             [self._lineup.a, self._lineup.c], "host", fresh=False, parameters=True, echo_parameters=False
         )

@@ -153,3 +153,27 @@ def test_few_draws_are_judged_by_membership_alone():
     judge = SamplerJudge(seed=1)
     assert judge.check(torch.zeros(B, dtype=torch.int64), Question(torch.zeros(B, V), full(1.0))) is None
     assert judge.verdict().passed
+
+
+@pytest.mark.parametrize("step", [1 / 4096, 0.6180339887498949])
+def test_numbers_that_creep_from_call_to_call_fail(step: float) -> None:
+    """Evenly over many calls, and each by the one before."""
+    generator = torch.Generator().manual_seed(5)
+    start_B = torch.rand(B, generator=generator)
+    logits = torch.randn(B, V, generator=generator)
+    question = Question(logits, full(1.0))
+    mass_BV = logits.softmax(1).cumsum(1)
+
+    def verdict(in_steps: bool, independent: bool) -> str:
+        judge = SamplerJudge(seed=9, in_steps=in_steps)
+        for call in range(CALLS):
+            creeping_B = (start_B + call * step) % 1
+            u_B = torch.rand(B, generator=generator) if independent else creeping_B
+            ids_B = torch.searchsorted(mass_BV, u_B.unsqueeze(1)).squeeze(1).clamp(max=V - 1)
+            assert judge.check(ids_B, question) is None
+        return judge.verdict().verdict.label
+
+    assert verdict(in_steps=True, independent=True) == "PASSED"
+    assert verdict(in_steps=True, independent=False) == "WRONG(value)"
+    if step > 0.5:
+        assert verdict(in_steps=False, independent=False) == "PASSED", "it is even over all calls"
