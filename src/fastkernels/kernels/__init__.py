@@ -5,6 +5,7 @@ One folder for each: `__init__` has the public function with its mathematics, `r
 """
 
 from fastkernels.kernels.activation import activation
+from fastkernels.kernels.all_reduce import all_reduce
 from fastkernels.kernels.base import Implementation, Kernel, registered, reload_policy, skipped, use
 from fastkernels.kernels.bias_activation import bias_activation
 from fastkernels.kernels.box_decode import box_decode
@@ -51,6 +52,7 @@ __all__ = [
     "activation",
     "add_layer_norm",
     "add_rms_norm",
+    "all_reduce",
     "bias_activation",
     "box_decode",
     "causal_conv1d",

@@ -7,6 +7,7 @@
     step.query_starts     ambient step, for modules that own caches: query_starts, seq_lens, rows,
     step.slots.G          and for each cache group block_tables.G and slots.G; begun where requests that have
                           a source begin
+    peer.P.arg.NAME       the same argument of another rank (ranks.py)
 
 A worker gets the tensors and never the seed. Every tensor depends on (seed, its name) alone, so any part of a
 trial can be drawn by itself; the block tables, slots, caches, rows and states of one seed agree with each
@@ -24,7 +25,7 @@ from typing import get_args
 import torch
 from torch import Generator, Tensor, nn
 
-from fastkernels.loader import distributions, routing
+from fastkernels.loader import distributions, ranks, routing
 from fastkernels.loader.batches import Layout, case_pool_blocks, layout, pool_rows, varied
 from fastkernels.loader.materialize import parameters
 from fastkernels.nn.cache import cache_groups, has_source, paged_owners, state_owners
@@ -58,7 +59,12 @@ _FILTER_GAIN = 2**0.5
 
 
 def trial_specs(case: Case, baseline: nn.Module) -> dict[str, TensorSpec]:
-    """Every tensor of a trial by name. `baseline` is the case's baseline module (meta will do)."""
+    """Every tensor of a trial by name, of peers as well (ranks.py). `baseline` is the case's baseline module
+    (meta will do)."""
+    return ranks.with_peers(_specs(case, baseline), case.ranks)
+
+
+def _specs(case: Case, baseline: nn.Module) -> dict[str, TensorSpec]:
     arguments = {name: spec for name, spec in case.inputs.items() if isinstance(spec, TensorSpec)}
     owners, groups, states = paged_owners(baseline), cache_groups(baseline), state_owners(baseline)
     if owners or _attends({spec.draw for spec in arguments.values()}):

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels import registry
+from fastkernels.kernels.group import simulated
+from fastkernels.loader import ranks
 from fastkernels.loader.overlay import Overlay
 from fastkernels.nn.cache import paged_owners, state_owners
 from fastkernels.nn.context import Step, use_step
@@ -123,12 +125,18 @@ class Call:
     kwargs: dict[str, Any]
     step: Step | None
     mutable: dict[str, Tensor]
+    peers: tuple[Call, ...] = ()  # of the other ranks, where one process makes the calls of all
 
     def ambient(self) -> AbstractContextManager[None]:
         return use_step(self.step)
 
     def run(self) -> Any:
         """Forward as it returns; inside `ambient()`."""
+        if self.peers:
+            return simulated([self._forward, *(peer._forward for peer in self.peers)])[0]
+        return self._forward()
+
+    def _forward(self) -> Any:
         return self.module(*self.args, **self.kwargs)
 
     def outputs(self, result: Any) -> dict[str, Any]:
@@ -148,9 +156,12 @@ class Call:
 
 
 def bind(module: nn.Module, case: Case, tensors: Mapping[str, Tensor], load: bool = True) -> Call:
-    """A call of `module` on a trial's tensors. `load=False`: its parameters are in place (next iteration)."""
+    """A call of `module` on a trial's tensors. `load=False`: its parameters are in place (next iteration).
+    With its peers' tensors beside them, the calls of all ranks, of which the own one's results count."""
+    tensors, *others = ranks.by_rank(tensors)
     if load:
         load_parameters(module, tensors)
+    peers = tuple(bind(module, case, theirs, load=False) for theirs in others)
     has_caches = _bind_caches(module, tensors) + _bind_states(module, tensors) > 0
     values = {
         name: tensors[f"arg.{name}"] if isinstance(value, TensorSpec) else value
@@ -169,6 +180,7 @@ def bind(module: nn.Module, case: Case, tensors: Mapping[str, Tensor], load: boo
         bound.kwargs,
         _step(case, tensors) if has_caches else None,
         {name: tensors[name] for name in sorted(mutable)},
+        peers,
     )
 
 

@@ -3,6 +3,8 @@
     host     wall clock round the call, to the end of the device's work. CPU: the primary contract.
     eager    device time of one eager call; its launches are enqueued while the device is busy with
              something else, so the gaps between them do not count.
+    collective  wall clock of a call on a group of ranks, from a start that all of them wait for, on the rank
+             that takes longest.
     graph    device time of a chain of captured calls in one CUDA graph, divided by their number: how
              production decodes, layer after layer. Every call has its own module, inputs and results, so
              all find cold caches; each ends before the next begins (measure/chain.py). CUDA: primary.
@@ -46,6 +48,7 @@ from fastkernels.measure.cold import L2Flush
 from fastkernels.measure.cuda import Driver
 from fastkernels.measure.recorded import Recorded, Repeated, Work
 
+WALL_CLOCKS = ("host", "collective")  # contracts that read no device's clock
 WARM_UPS = 3  # calls before a capture: lazy initialisation and autotuning must not be captured
 FIRST_SPIN_CYCLES = 200_000  # about 0.1 ms at 1.8 GHz
 MAX_SPIN_CYCLES = 80_000_000  # about 40 ms: an eager call that is still not hidden waits for the device
@@ -76,26 +79,32 @@ class Contract(Protocol):
 
 
 class Host:
-    """`idle` waits for the device (CUDA) inside the interval; None on the CPU."""
+    """`idle` waits for the device (CUDA) inside the interval; None on the CPU. `start`, of a rank of a group,
+    returns when all ranks are ready: the contract is `collective` then."""
 
     name = "host"
 
     def __init__(
-        self, idle: Callable[[], None] | None = None, clock: Callable[[], int] = time.perf_counter_ns
+        self,
+        idle: Callable[[], None] | None = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        start: Callable[[], None] | None = None,
     ) -> None:
-        self._idle, self._clock = idle, clock
+        self._idle, self._clock, self._start = idle, clock, start
         self._gc_off, self._gc_on = gc.disable, gc.enable
 
     def prepare(self, spin_cycles: int) -> None:
         """Nothing: the clock is there, and no device needs to be hidden."""
 
     def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> Timing:
-        clock, idle = self._clock, self._idle
+        clock, idle, start = self._clock, self._idle, self._start
         self._gc_off()
         try:
             stage()
             if idle:
                 idle()
+            if start:
+                start()
             begin = clock()
             result = call()
             if idle:

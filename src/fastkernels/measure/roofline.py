@@ -38,6 +38,7 @@ from fastkernels.kernels.conv2d.shapes import output_shape
 from fastkernels.loader.inputs import trial_specs
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
+from fastkernels.loader.ranks import own
 from fastkernels.loader.routing import reached
 from fastkernels.measure.ceilings import Ceilings
 from fastkernels.records import Batch, Case, Routing, TensorSpec
@@ -66,7 +67,7 @@ class Work:
 def work(case: Case, overlay: Overlay) -> Work:
     """Count a case's work on the baseline of `overlay`, without memory and without running it."""
     module = build_module(overlay, case, "meta")
-    specs = trial_specs(case, module)
+    specs = own(trial_specs(case, module))
     tensors = meta_tensors(specs)
     call = bind(module, case, tensors)
     watch, used = _Watch(case.batch, case.routing), _Used()

@@ -150,3 +150,4 @@ class Case(Record):
     provenance: Provenance
     calls: int = 1  # calls of this shape in one step of the model
     timed: bool = True  # held-out shapes are checked, not timed
+    ranks: int = 1  # that make the call together, each with tensors of its own

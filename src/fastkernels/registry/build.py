@@ -46,7 +46,7 @@ def build(load: Load) -> dict[str, list[Case]]:
     for entry in registry.tasks():
         for extra in entry.extra_cases:
             provenance = Provenance(architecture="registry", config=extra.size, phase="held-out")
-            builder.add(entry, Case(task=entry.id, provenance=provenance, timed=False, **dict(extra)))
+            builder.add(entry, Case(task=entry.id, provenance=provenance, **dict(extra)))
     return builder.cases
 
 

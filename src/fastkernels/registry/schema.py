@@ -37,7 +37,7 @@ class Draw(Record):
 
 
 class ExtraCase(Record):
-    """A use of a task that no registered architecture makes: checked, never timed."""
+    """A use of a task that no registered architecture makes: checked, and timed where it says so."""
 
     id: str
     variant: str = "default"
@@ -46,6 +46,8 @@ class ExtraCase(Record):
     init: dict[str, Any]
     inputs: dict[str, TensorSpec | bool | int | float | str | None]
     batch: Batch | None = None
+    ranks: PositiveInt = 1
+    timed: bool = False
 
 
 class TaskEntry(Record):
@@ -61,6 +63,7 @@ class TaskEntry(Record):
     aliases: tuple[str, ...] = ()  # names in use elsewhere; `name:variant` points at one variant
     draws: dict[str, Draw] = {}  # arguments that are not plain activations
     selects: dict[str, str] = {}  # output of indices -> argument with the logits that they are chosen by
+    replicates: bool = False  # every rank of a group returns the same bits
     replays: dict[str, str] = {}  # argument -> draw that takes it from a golden folder (loader/replay.py)
     label: str | dict[Name, str] = ""  # part of case ids, or of each variant's: "K{in_features}", "D{dims}"
     extra_cases: tuple[ExtraCase, ...] = ()

@@ -40,6 +40,7 @@ _COLUMNS = (
 _OUTPUT_LINES = 20  # of captured output in the table; the JSON has all of it
 _CONTRACTS = {
     "graph": "contract graph: device time of the captured call inside a CUDA graph, cold L2",
+    "collective": "contract collective: wall clock from a start that all ranks share to the end of the last",
     "eager": "contract eager: device time of one eager call, launch latency hidden, cold L2",
     "host": "contract host: wall clock from the call to its end",
 }

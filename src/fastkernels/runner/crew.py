@@ -6,11 +6,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from fastkernels.errors import BaselineError
 from fastkernels.loader.inputs import draw_links, trial_specs
 from fastkernels.loader.materialize import build_module
 from fastkernels.loader.overlay import Overlay
+from fastkernels.loader.ranks import own
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
 from fastkernels.records import Case
@@ -22,6 +24,7 @@ from fastkernels.runner.pool import Worker, WorkerError, WorkerProblem, memory_l
 from fastkernels.runner.shared import Arena, Want
 
 _SIDE = "fastkernels.runner.kernel_side:KernelSide"
+_RANKS_SIDE = "fastkernels.runner.ranks_side:RanksSide"
 _PROBE_BYTE = 0x5A
 # How a candidate's worker is separated: where shared memory does not reach into it, the next is tried.
 _WALLS = ({"namespaces": True, "user": True}, {"user": True}, {})
@@ -44,6 +47,7 @@ class Crew:
         """`libraries`: slow ones to import that the workers will need, besides torch."""
         self._device, self._threads, self._timeouts, self._clock = device, threads, timeouts, clock
         self._caches, self._memory, self._libraries = caches, memory, libraries
+        self._ranks = 1  # of which every worker is a group
         self._baseline: list[Party | None] = [None, None]
         self._base: tuple[tuple[Path, ...], Path | None] = ((), None)
         self._candidate: Party | None = None
@@ -65,8 +69,9 @@ class Crew:
         """What separates candidates here, beyond isolation.ALWAYS."""
         return (*(self._levels or ()), *(("memory",) if self._memory.hidden else ()))
 
-    def parties(self, job: Job) -> tuple[Party, Party, Party]:
-        """(baseline A, candidate C, baseline A'), all alive."""
+    def parties(self, job: Job, ranks: int = 1) -> tuple[Party, Party, Party]:
+        """(baseline A, candidate C, baseline A'), all alive, each a group of so many ranks."""
+        self._of(ranks)
         a, a2 = self._baselines(job)
         return a, self._candidate_for(job), a2
 
@@ -83,8 +88,9 @@ class Crew:
         """The candidate or a baseline worker with a case's module, called once: to look at it, untimed.
         `again`: right after another case of the same job. Where our kernels do not matter, their references
         run, so that nobody waits for one to be built."""
+        self._of(case.ranks)
         party = self._candidate_for(job) if candidate else self._baselines(job)[0]
-        specs = trial_specs(case, build_module(Overlay.over_baseline(), case, "meta"))
+        specs = own(trial_specs(case, build_module(Overlay.over_baseline(), case, "meta")))
         inbox = Arena.like(specs, self._device, ChainPlan())
         inbox.write(draw_links(specs, case, _LOOK_SEED, ChainPlan().links_of, device=self._device))
         try:
@@ -100,6 +106,12 @@ class Crew:
             inbox.close()
 
     # ------------------------------------------------------------ processes
+
+    def _of(self, ranks: int) -> None:
+        if ranks != self._ranks:
+            self.dismiss_candidate()
+            self._dismiss_baselines()
+            self._ranks = ranks
 
     def _dismiss_baselines(self) -> None:
         for party in self._baseline:
@@ -152,7 +164,7 @@ class Crew:
         return self._candidate is None or self._candidate_of != job.name or not self._candidate.worker.alive
 
     def _party(self, worker: Worker) -> Party:
-        return Party(worker, self._device, self._timeouts, self._clock, self.overhead_ns)
+        return Party(worker, self._device, self._timeouts, self._clock, self.overhead_ns, self._ranks)
 
     def _separated(self, name: str, source: Path | None, layers: Sequence[Path]) -> tuple[Worker, dict]:
         """A candidate's worker behind the best walls that shared memory passes, and what it says at its
@@ -230,8 +242,12 @@ class Crew:
             reads=reads,
             pinned=self._device == "cpu",
             libraries=self._libraries,
+            processes=self._ranks,
             **walls,
         )
 
     def _start(self, worker: Worker) -> dict:
-        return worker.start(_SIDE, device=self._device, threads=self._threads)
+        settings: dict[str, Any] = {"device": self._device, "threads": self._threads}
+        if self._ranks > 1:
+            return worker.start(_RANKS_SIDE, **settings, ranks=self._ranks)
+        return worker.start(_SIDE, **settings)

@@ -10,7 +10,7 @@
     signals       what it sends reaches nobody else, the judge least of all (signals.py)
     namespace     its own user namespace: no privileges over the judge, even for root
     user          where root gets no namespaces: a user of its own (user.py)
-    network       its own, empty network namespace
+    network       its own network namespace, in which there is nothing but its own loopback
     files         read-only but for its own folder (readonly.py)
     memory        the judge's memory cannot be read through /proc while it judges, nor the baseline's
 
@@ -24,6 +24,8 @@ import ctypes
 import os
 import shutil
 import signal
+import socket
+import struct
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -79,6 +81,7 @@ OWN_FOLDERS = frozenset(
 
 _CLONE_NEWUSER, _CLONE_NEWNET, _CLONE_NEWNS = 0x10000000, 0x40000000, 0x00020000
 _PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 1, 3, 4
+_GET_FLAGS, _SET_FLAGS, _IS_UP = 0x8913, 0x8914, 0x1  # of a network interface, for ioctl
 _OUTPUT = "output.txt"
 MAX_FILE_BYTES = 8 << 30  # a compiler cache fits; a runaway log does not fill the disk
 
@@ -215,7 +218,20 @@ def enter(
 
 def unshare() -> bool:
     """User, network and mount namespaces for the calling process; False where the kernel refuses."""
-    return ctypes.CDLL(None).unshare(_CLONE_NEWUSER | _CLONE_NEWNET | _CLONE_NEWNS) == 0
+    if ctypes.CDLL(None).unshare(_CLONE_NEWUSER | _CLONE_NEWNET | _CLONE_NEWNS) != 0:
+        return False
+    _raise_loopback()
+    return True
+
+
+def _raise_loopback() -> None:
+    """Ranks of a group meet there. A new namespace has it, and it is down."""
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        interface = struct.pack("16sH14x", b"lo", 0)
+        flags = struct.unpack("16sH14x", fcntl.ioctl(any_socket, _GET_FLAGS, interface))[1]
+        fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH14x", b"lo", flags | _IS_UP))
 
 
 def hide(hidden: bool) -> None:

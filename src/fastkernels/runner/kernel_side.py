@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import torch
 from fastkernels.loader.materialize import build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.chain import ChainPlan
-from fastkernels.measure.contracts import Contract, Graph, Timing
+from fastkernels.measure.contracts import Contract, Graph, Host, Timing
 from fastkernels.measure.unused import MUCH_BYTES
 from fastkernels.records import Case
 from fastkernels.runner import flags, forcing
@@ -42,14 +42,20 @@ MOST_BALLAST_BYTES = 32 << 20
 
 
 class KernelSide:
-    """`device` is `cpu` or `cuda`; `threads` of torch on the CPU. Made before any candidate is imported."""
+    """`device` is `cpu` or `cuda`; `threads` of torch on the CPU. Made before any candidate is imported.
+    `rank`: in a group, whose calls begin when `start` returns."""
 
-    def __init__(self, device: str, threads: int) -> None:
+    def __init__(
+        self, device: str, threads: int, rank: int = 0, start: Callable[[], None] | None = None
+    ) -> None:
         torch.set_num_threads(threads)
         self._threads, self._flags = torch.get_num_threads, flags.read
         self._device: WorkerDevice = open_device(device)
         self._device_flags = self._device.flags
-        self._contracts: dict[str, Contract] = self._device.contracts()
+        self._rank = rank
+        self._contracts: dict[str, Contract] = (
+            {"collective": Host(start=start)} if start else self._device.contracts()
+        )
         self._opened = contextlib.ExitStack()
         self._ballast = random.Random()
         self._links: list[Link] = []
@@ -96,7 +102,7 @@ class KernelSide:
     def attach(self, ticket: Ticket, descriptors: Sequence[int] = ()) -> dict[str, Any]:
         """Take the inbox and copy its first inputs in."""
         self._inbox = self._box(ticket, descriptors)
-        self._links[0].attach(self._inbox, 0)
+        self._links[0].attach(self._inbox, self._rank)
         return {}
 
     def first(self) -> dict[str, Any]:
@@ -161,7 +167,7 @@ class KernelSide:
             self._contract.choose(link)
         if self._whole:
             self._whole.ready()
-        if contract == "host":
+        if isinstance(self._contract, Host):
             self._warm_up()
         if fresh and not self._captured:
             self._active.move()
@@ -189,7 +195,7 @@ class KernelSide:
         if echo_results:
             (self._whole or self._active).keep_last()
         self._device.wait()
-        described = {} if self._captured else _plain(self._active.describe_last())
+        described = [] if self._captured else [_plain(self._active.describe_last())]
         settings = {**self._flags(), **self._device_flags()}
         return {"outputs": described, "threads": self._threads(), "flags": settings}
 

@@ -195,7 +195,7 @@ class _Run:
         self.rows.append(row(job, work, outcome.verdict, bench.contract, outcome))
 
     def _tried(self, job: Job, work: Work, crew: Crew, bench: Bench) -> Outcome:
-        parties = crew.parties(job)
+        parties = crew.parties(job, work.case.ranks)
         with self._spending("measuring"):
             return Trial(
                 bench,

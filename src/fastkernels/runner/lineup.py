@@ -48,7 +48,8 @@ class Lineup:
         base_layers: Sequence[str] = (),
     ) -> None:
         """`parties`: A, C, A'. `layers` and `implementations` are the candidate's, `base_layers` lie over the
-        baseline in A and A'; `mutable`: arguments that a call may write; `chain`: what `capture` captures.
+        baseline in A and A'; `mutable`: arguments that a call may write; `chain`: what `capture` captures, or
+        a group's ranks.
         Contract, capture, links and what the baseline ran are noted in `outcome`.
         """
         self._bench, self._case, self._specs, self._mutable = bench, case, specs, mutable
@@ -57,7 +58,7 @@ class Lineup:
         self._base_layers = base_layers
         self._inbox: Arena | None = None
         self._chain = chain
-        self.plan = ChainPlan()  # until a chain is captured
+        self.plan = chain if case.ranks > 1 else ChainPlan()  # until a chain is captured
         self._spin_cycles = FIRST_SPIN_CYCLES
         self.inputs = self._draw("normal", parameters=True)
         self._arguments = [name for name in specs if not name.startswith(_PARAMETER)]

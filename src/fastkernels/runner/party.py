@@ -16,7 +16,7 @@ from fastkernels.judge.metadata import Description
 from fastkernels.measure.attribution import Launched
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
-from fastkernels.measure.contracts import MAX_SPIN_CYCLES
+from fastkernels.measure.contracts import MAX_SPIN_CYCLES, WALL_CLOCKS
 from fastkernels.records import Case, Printable, Record, TensorSpec
 from fastkernels.runner.blame import Phase, Trouble, lost_context
 from fastkernels.runner.members import cpu_ns
@@ -75,7 +75,9 @@ class _Timed(_Answer):
 
 
 class _Inspected(_Answer):
-    outputs: dict[str, Result]
+    """`outputs`: of the call, or of every rank's; none of a chain, described when it was captured."""
+
+    outputs: list[dict[str, Result]]
     threads: int
     flags: dict[str, str]
 
@@ -97,7 +99,7 @@ class _Launches(_Answer):
 
 @dataclass(frozen=True)
 class Reading:
-    """One iteration of n links (1 where the call is not captured); tensors are [n, *shape].
+    """One iteration of n links (1 where the call is not captured) or n ranks; tensors are [n, *shape].
 
     `ns` is the worker's word for one link, `claimed_ns` for all of them with what the clock reads for
     nothing. `window_ns` and `cpu_ns` are the judge's own: wall clock round the call, CPU time of the process.
@@ -112,7 +114,7 @@ class Reading:
     hidden: bool
     clock_mhz: int | None
     threads: int
-    described: tuple[dict[str, Description], ...]  # of each link
+    described: tuple[dict[str, Description], ...]  # of each link or rank
     outputs: dict[str, Tensor]  # as they lay in the outbox when the clock had stopped
     echo: dict[str, Tensor]  # in the echo box: valid until the next iteration
     flags: dict[str, str] = field(default_factory=dict)
@@ -124,11 +126,18 @@ class Party:
     """Use `load` for each case, then `iterate`. Problems come as Trouble with their phase."""
 
     def __init__(
-        self, worker: Worker, device: str, timeouts: Timeouts, clock: SmClock, overhead_ns: int
+        self,
+        worker: Worker,
+        device: str,
+        timeouts: Timeouts,
+        clock: SmClock,
+        overhead_ns: int,
+        ranks: int = 1,
     ) -> None:
-        """`overhead_ns`: what the device's clock reads for nothing, taken off every device duration."""
+        """`overhead_ns`: what the device's clock reads for nothing, taken off every device duration. `ranks`:
+        of which the worker is the first."""
         self.worker, self._device, self._timeouts, self._clock = worker, device, timeouts, clock
-        self._overhead_ns = overhead_ns
+        self._overhead_ns, self._ranks = overhead_ns, ranks
         self._outbox: Arena | None = None
         self._echo: Arena | None = None
         self._captured: list[dict[str, Result]] = []
@@ -229,14 +238,17 @@ class Party:
             "inspect", _Inspected, self._timeouts.call, echo=list(echo), echo_results=echo_results
         )
         self.worker.pause()
-        overhead_ns = 0 if contract == "host" else self._overhead_ns
-        results = self._captured if contract == "graph" else [inspected.outputs]
+        overhead_ns = 0 if contract in WALL_CLOCKS else self._overhead_ns
+        results = self._captured if contract == "graph" else inspected.outputs
+        if contract != "graph" and len(results) != self._ranks:
+            raise self._garbled("inspect", f"{len(results)} of {self._ranks} ranks are described")
         results = results if link is None else [results[link]]
         links = len(results)
+        calls = links if contract == "graph" else 1  # ranks make one call together
         longest = spin_cycles == MAX_SPIN_CYCLES
         ran = slice(links) if link is None else slice(link, link + 1)
         return Reading(
-            ns=max(timed.ns - overhead_ns, 1) / links,
+            ns=max(timed.ns - overhead_ns, 1) / calls,
             claimed_ns=timed.ns,
             window_ns=window_ns,
             hidden=timed.hidden or longest,
@@ -259,7 +271,7 @@ class Party:
         self._call("again", self._timeouts.call)
         self.worker.pause()
         return {
-            name: self._outbox.view(name, tensor.shape[1:], tensor.stride()[1:])[:1]
+            name: self._outbox.view(name, tensor.shape[1:], tensor.stride()[1:])[: len(tensor)]
             for name, tensor in reading.outputs.items()
             if name.startswith("out.")
         }
@@ -307,7 +319,8 @@ class Party:
         try:
             return self.worker.call(phase, timeout_s, descriptors, **arguments)
         except WorkerProblem as problem:
-            if lost_context(problem):
+            # A rank that failed has left its group.
+            if lost_context(problem) or self._ranks > 1:
                 self.worker.close()
             raise Trouble(phase, problem) from problem
 

@@ -90,12 +90,14 @@ class Worker:
         reads: Sequence[Path] = (),
         pinned: bool = False,
         libraries: Sequence[str] = (),
+        processes: int = 1,
     ) -> None:
         """Start the process; it is not waited for. `shared_caches`: compiler caches of our own (baseline)
         code. `user`: without namespaces, a user of its own if this one is root; `reads`: the candidate's
         folders, which that user must be able to read. `source`: the folder that it imports fastkernels from,
         instead of the judge's. `pinned`: it runs on the cores that every pinned worker of as many threads
-        has. `libraries`: slow ones to import that it will need, besides torch."""
+        has. `libraries`: slow ones to import that it will need, besides torch. `processes`: that it will
+        have for itself, each with `threads`."""
         self.name = name
         self.isolation: tuple[str, ...] = ()
         self.stays_root = ""  # why it has no user of its own, where it was to have one
@@ -105,7 +107,8 @@ class Worker:
         self._channel, theirs = socket.socketpair()
         self._paused = False
         self._secret = random.SystemRandom()
-        self._has_company = False  # other members of its group were seen, so every pause looks for them
+        # Other members of its group were seen, or will be there: every pause looks for them.
+        self._has_company = processes > 1
         self._company: dict[int, int | None] = {}  # CPU time of those that were there when it was paused
         self.restless: str | None = (
             None  # how it ran while it should have stood still; whoever asks resets it
@@ -114,7 +117,8 @@ class Worker:
         ours = shared_caches is not None
         number = new_user.unused() if user else 0
         arguments = [str(int(namespaces)), str(memory_bytes or 0), str(int(ours)), str(self.scratch.root)]
-        arguments += [",".join(map(str, _cores(threads))) if pinned else "", str(number), *map(str, reads)]
+        cores = _cores(threads * processes) if pinned else []
+        arguments += [",".join(map(str, cores)), str(number), *map(str, reads)]
         environment = _importing_from(source, self.scratch.environment(threads))
         try:
             with theirs, self.scratch.output.open("ab") as output:

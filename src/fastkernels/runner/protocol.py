@@ -62,6 +62,14 @@ class ErrorReport(Record):
     line: int | None = None
 
 
+class Reported(Exception):
+    """An error whose report is there already: another process made it."""
+
+    def __init__(self, report: ErrorReport) -> None:
+        self.report = report
+        super().__init__(report.message)
+
+
 class Reply(Record):
     # What a model computes may be NaN or infinite, and must not arrive as null.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")

@@ -22,6 +22,7 @@ from fastkernels.judge.oracle import Oracle
 from fastkernels.judge.sampler import SamplerJudge
 from fastkernels.judge.selection import logits_of
 from fastkernels.judge.verdict import Verdict
+from fastkernels.loader import ranks
 from fastkernels.loader.materialize import mutable_names
 from fastkernels.loader.overlay import Overlay
 from fastkernels.records import Case, Failure, TensorSpec
@@ -145,7 +146,7 @@ class Referee:
         link: int,
     ) -> Verdict | None:
         self.checked += 1
-        inputs = {name: value[link if len(value) > 1 else 0] for name, value in inputs.items()}
+        inputs = ranks.seen_from(link, self._case.ranks, inputs)
         ours, theirs = self._judged(candidate, link), self._judged(baseline, link)
         truth = self._strip(self._oracle(inputs))
         if self._entry.rule == "exact":

@@ -72,7 +72,7 @@ class Sampling:
                 return found
             if index >= WARM_UP_BLOCKS:
                 blocks.add(index - WARM_UP_BLOCKS, *found)
-            if self._lineup.plan.links > 1 and bench.draws(ALONE_SHARE):
+            if self._is_chain and bench.draws(ALONE_SHARE):
                 lonely = self._block(link=bench.rng.randrange(self._lineup.plan.links))
                 if isinstance(lonely, Verdict):
                     return lonely
@@ -121,6 +121,10 @@ class Sampling:
         if verdict := self._referee.judge(inputs, c, a, distribution, oracle_link) or account.impossible(c):
             return verdict
         return a, c, a2
+
+    @property
+    def _is_chain(self) -> bool:
+        return self._outcome.contract == "graph" and self._lineup.plan.links > 1
 
     def _repacks(self, first: bool) -> bool:
         """Whether an uncaptured module gets parameters to repack in this block; a captured one gets them with

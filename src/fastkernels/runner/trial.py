@@ -25,10 +25,12 @@ from fastkernels.errors import MachineError
 from fastkernels.judge.verdict import Speedup, Verdict, too_noisy
 from fastkernels.loader.inputs import DISTRIBUTIONS, trial_specs
 from fastkernels.loader.materialize import build_module
+from fastkernels.loader.ranks import own
 from fastkernels.measure import roofline, stats
 from fastkernels.measure.ceilings import ceilings
 from fastkernels.measure.chain import ChainPlan, chain_plan
-from fastkernels.records import Case, Failure, TensorSpec
+from fastkernels.measure.contracts import WALL_CLOCKS
+from fastkernels.records import Case, Contract, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner import account
 from fastkernels.runner.bench import Bench, Outcome
@@ -40,7 +42,7 @@ from fastkernels.runner.sampling import Sampled, Sampling
 
 # What windows of the two sides may differ by beside the call: in a graph's, how the launch of a spin that is
 # equally long on all sides varies; in an eager one also the host's own time, which the contract hides.
-WINDOW_SLACK_NS: dict[str, int | None] = {"host": 0, "graph": 100_000, "eager": None}
+WINDOW_SLACK_NS: dict[str, int | None] = {"host": 0, "graph": 100_000, "eager": None, "collective": 0}
 
 
 class Trial:
@@ -59,9 +61,11 @@ class Trial:
         """`parties`: baseline A, candidate C, baseline A'. `layers` and `implementations` are the
         candidate's; `base_layers` lie over the baseline in A and A'."""
         self._bench, self._entry, self._case = bench, entry, case
-        specs = trial_specs(case, build_module(bench.baseline, case, "meta"))
+        specs = own(trial_specs(case, build_module(bench.baseline, case, "meta")))
         self._referee = Referee(entry, case, specs, bench.baseline, bench.device, bench.rng)
-        self._outcome = Outcome(Verdict.passed(), contract=bench.contract)
+        contract: Contract = "collective" if case.ranks > 1 else bench.contract
+        self._outcome = Outcome(Verdict.passed(), contract=contract)
+        self._checks_under: Contract = "collective" if case.ranks > 1 else "host"
         self._held: Reading | None = None  # whose results the candidate's process holds
         self._lineup = Lineup(
             bench,
@@ -99,7 +103,7 @@ class Trial:
             return verdict
         if not self._case.timed:
             return self._referee.final() or Verdict.passed()
-        if self._bench.contract == "graph" and (verdict := self._lineup.capture()):
+        if self._outcome.contract == "graph" and (verdict := self._lineup.capture()):
             return verdict
         return self._time()
 
@@ -113,7 +117,9 @@ class Trial:
         return found
 
     def _chain(self, specs: Mapping[str, TensorSpec]) -> ChainPlan:
-        """One link where nothing will be captured."""
+        """One link where nothing will be captured. A group's ranks have what a chain's links have."""
+        if self._case.ranks > 1:
+            return ChainPlan(self._case.ranks, shares_parameters=True)
         if self._bench.contract != "graph" or not self._case.timed:
             return ChainPlan()
         taken = {name: prod(spec.shape) * getattr(torch, spec.dtype).itemsize for name, spec in specs.items()}
@@ -139,7 +145,7 @@ class Trial:
             self._lineup.refill(distribution, other_lengths=number % 4 >= 2)
             found = self._lineup.block(
                 [self._lineup.a, self._lineup.c],
-                "host",
+                self._checks_under,
                 fresh=number % 2 == 1,
                 parameters=True,
                 echo_parameters=True,
@@ -171,7 +177,11 @@ class Trial:
         else:
             self._lineup.step(step)
         found = self._lineup.block(
-            [self._lineup.a, self._lineup.c], "host", fresh=False, parameters=True, echo_parameters=False
+            [self._lineup.a, self._lineup.c],
+            self._checks_under,
+            fresh=False,
+            parameters=True,
+            echo_parameters=False,
         )
         if isinstance(found, Verdict):
             return found
@@ -186,7 +196,7 @@ class Trial:
                 self._lineup.refill(distribution)
             found = self._lineup.block(
                 [self._lineup.c],
-                "host",
+                self._checks_under,
                 fresh=call == "again",
                 parameters=call == "other",
                 echo_parameters=True,
@@ -220,7 +230,7 @@ class Trial:
         if isinstance(sampled, Verdict):
             return sampled
         # The links of a capture are others than those that were asked to hold results.
-        if self._bench.contract == "host" and (verdict := self._survived()):
+        if self._outcome.contract in WALL_CLOCKS and (verdict := self._survived()):
             return verdict
         if verdict := self._broken_rule(sampled.blocks):
             return verdict

@@ -16,9 +16,12 @@ import sys
 import traceback
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastkernels.runner import isolation
+
+if TYPE_CHECKING:
+    from fastkernels.runner.protocol import ErrorReport
 
 _TRACEBACK_LINES = 40
 
@@ -52,7 +55,7 @@ def main(arguments: list[str]) -> None:
                 value = getattr(side, request.do)(**request.arguments, **extra)
             reply = Reply(id=request.id, value=value or {})
         except BaseException as error:  # SystemExit and KeyboardInterrupt of a candidate are its failures
-            reply = Reply(id=request.id, error=_report(error, side))
+            reply = Reply(id=request.id, error=report(error, side))
         send_reply(channel, reply)
 
 
@@ -62,9 +65,12 @@ def _unbuilt(side: str) -> Any:
     return kind.__new__(kind)
 
 
-def _report(error: BaseException, side: Any) -> Any:
-    from fastkernels.runner.protocol import ErrorReport
+def report(error: BaseException, side: Any) -> ErrorReport:
+    """What the judge is told of an error; the side's overlay says in which file it is."""
+    from fastkernels.runner.protocol import ErrorReport, Reported
 
+    if isinstance(error, Reported):
+        return error.report
     place = None
     overlay = getattr(side, "overlay", None)
     if overlay is not None:

@@ -1,0 +1,125 @@
+"""A side of tier 1 that is a group of ranks: the worker is rank 0 and forks the others, a process for each.
+
+    judge ──call──▶ rank 0 ──the same call──▶ rank 1, rank 2, ...        one answer, of all
+
+Every rank has a KernelSide with its own part of the boxes: rank r has what link r has of a chain. All ranks
+stand behind the worker's walls, in its process group, and meet over torch.distributed (Gloo, by loopback)
+before a candidate is imported. A timed call begins on each when the last one is ready, and has lasted as long
+as on the one that took longest.
+
+An error ends its rank, because the others may wait for it in a collective: they notice that its connections
+are closed. The earliest error is the group's. A rank that hangs is ended with all by the judge's timeout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from fastkernels.kernels.group import Distributed, use_group
+from fastkernels.runner.kernel_side import KernelSide
+from fastkernels.runner.peer import Failed, Peer, Start, failure
+from fastkernels.runner.protocol import Reported
+from fastkernels.runner.shared import Ticket
+
+_NOTICE_S = 2.0  # in which ranks tell their errors once one has failed
+
+
+class RanksSide:
+    """`ranks`: how many. The rest as KernelSide."""
+
+    def __init__(self, device: str, threads: int, ranks: int) -> None:
+        if device != "cpu":
+            raise ValueError(f"groups of ranks are judged on CPUs, not on {device}")
+        start = Start(ranks)
+        folder = tempfile.mkdtemp(prefix="ranks-", dir=os.environ.get("TMPDIR"))
+        place = os.path.join(folder, "store")
+        self._peers: list[Peer] = []
+        for rank in range(1, ranks):
+            others = list(self._peers)
+            self._peers.append(Peer(rank, lambda r: _Rank(r, device, threads, start, place), others))
+        self._own = _Rank(0, device, threads, start, place)
+
+    def hello(self) -> dict[str, Any]:
+        return self._own.hello()
+
+    def probe(self, ticket: Ticket, descriptors: Sequence[int] = ()) -> dict[str, Any]:
+        first, *others = self._all("probe", descriptors, ticket=ticket)
+        return first if all(other == first for other in others) else {"byte": None}
+
+    # ------------------------------------------------------------ KernelSide's steps, on every rank
+
+    def open(self, **arguments: Any) -> dict[str, Any]:
+        return self._all("open", **arguments)[0]
+
+    def build(self) -> dict[str, Any]:
+        return {"prepares": any(built["prepares"] for built in self._all("build"))}
+
+    def attach(self, ticket: Ticket, descriptors: Sequence[int] = ()) -> dict[str, Any]:
+        return self._all("attach", descriptors, ticket=ticket)[0]
+
+    def first(self) -> dict[str, Any]:
+        return self._all("first")[0]
+
+    def boxes(self, outbox: Ticket, echo: Ticket, descriptors: Sequence[int] = ()) -> dict[str, Any]:
+        return self._all("boxes", descriptors, outbox=outbox, echo=echo)[0]
+
+    def prepare(self, **arguments: Any) -> dict[str, Any]:
+        return self._all("prepare", **arguments)[0]
+
+    def go(self) -> dict[str, Any]:
+        timed = self._all("go")
+        return {"ns": max(t["ns"] for t in timed), "hidden": all(t["hidden"] for t in timed)}
+
+    def inspect(self, **arguments: Any) -> dict[str, Any]:
+        """Results of every rank; settings of all but rank 0 under their rank's number."""
+        seen = self._all("inspect", **arguments)
+        own, *others = (one["flags"] for one in seen)
+        flags = own | {f"rank {r} {key}": v for r, one in enumerate(others, 1) for key, v in one.items()}
+        outputs = [described for one in seen for described in one["outputs"]]
+        return {"outputs": outputs, "threads": max(one["threads"] for one in seen), "flags": flags}
+
+    def again(self) -> dict[str, Any]:
+        return self._all("again")[0]
+
+    def close(self) -> dict[str, Any]:
+        return self._all("close")[0]
+
+    def _all(self, do: str, descriptors: Sequence[int] = (), **arguments: Any) -> list[dict[str, Any]]:
+        """What each rank answers, in their order. Reported: the earliest error of them."""
+        for peer in self._peers:
+            peer.ask(do, descriptors, arguments)
+        extra = {"descriptors": descriptors} if descriptors else {}
+        answers: list[dict[str, Any] | Failed] = []
+        try:
+            answers.append(getattr(self._own, do)(**arguments, **extra))
+        except BaseException as error:  # SystemExit of a candidate is its failure
+            answers.append(failure(error, self._own))
+        deadline = time.monotonic() + _NOTICE_S
+        for peer in self._peers:
+            failed = any(isinstance(answer, Failed) for answer in answers)
+            answers.append(peer.answer(deadline if failed else None))
+        failures = {rank: answer for rank, answer in enumerate(answers) if isinstance(answer, Failed)}
+        if failures:
+            rank = min(failures, key=lambda rank: failures[rank].at_ns)
+            report = failures[rank].report
+            raise Reported(report.model_copy(update={"message": f"rank {rank}: {report.message}"}))
+        return [answer for answer in answers if not isinstance(answer, Failed)]
+
+
+class _Rank(KernelSide):
+    """A rank's own side, in the group from its beginning."""
+
+    def __init__(self, rank: int, device: str, threads: int, start: Start, place: str) -> None:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        store = dist.FileStore(place, start.ranks)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=start.ranks)
+        self._membership = contextlib.ExitStack()
+        self._membership.enter_context(use_group(Distributed()))
+        super().__init__(device, threads, rank, start.of(rank))
