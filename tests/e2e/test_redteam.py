@@ -28,8 +28,12 @@ def judged(tmp_path_factory) -> dict[str, dict]:
 
 @pytest.fixture(scope="module")
 def fooled() -> dict[str, dict]:
-    """What the naive judge says of every attack, and of three candidates that attack nothing."""
-    return naive("tests.e2e.naive", [*ATTACKS, "honest", "sleeps", "zeros"])
+    """What the naive judges say of every attack, and of some candidates that attack nothing."""
+    of_ranks = [name for name in ATTACKS if EXPECTED[name].get("task") == "all_reduce"]
+    alone = [name for name in ATTACKS if name not in of_ranks]
+    return naive("tests.e2e.naive", [*alone, "honest", "sleeps", "zeros"]) | naive(
+        "tests.e2e.naive_ranks", [*of_ranks, "ranks_honest", "ranks_one_ends"]
+    )
 
 
 def test_every_candidate_has_an_expected_verdict() -> None:
@@ -51,6 +55,8 @@ def test_the_naive_judge_can_say_no(fooled) -> None:
     assert fooled["honest"]["passed"]
     assert fooled["sleeps"]["speedup"] < 0.5
     assert not fooled["zeros"]["passed"]
+    assert fooled["ranks_honest"]["passed"]
+    assert not fooled["ranks_one_ends"]["passed"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a process another user")

@@ -4,7 +4,8 @@
     exact     every element equal to the oracle's
     sampler   ids are judged against the distribution they are drawn from (sampler.py)
 
-Also the rules about repetition: the same call twice, and a result that must not change under later calls.
+Also the rules about repetition: the same call twice, and a result that must not change under later calls; and
+about ranks, whose results are the same.
 """
 
 from __future__ import annotations
@@ -67,6 +68,17 @@ def untouched(at_return: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> V
         now = later[name]
         if not bool((torch.eq(copied, now) | (_nan(copied) & _nan(now))).all()):
             return _unstable(f"{name}: the result of a call changed during a later call (a reused buffer)")
+    return None
+
+
+def replicated(outputs: Mapping[str, Tensor]) -> Verdict | None:
+    """WRONG(rank_divergent) unless every rank's results, [ranks, ...], have the bits of the first one's: what
+    follows from them, a token or an expert, would be another on another rank."""
+    for name, of_ranks in outputs.items():
+        first = of_ranks[0].contiguous().view(torch.uint8)
+        for rank, result in enumerate(of_ranks[1:], 1):
+            if not torch.equal(result.contiguous().view(torch.uint8), first):
+                return Verdict.wrong("rank_divergent", f"{name}: rank {rank} has other bits than rank 0")
     return None
 
 

@@ -21,9 +21,8 @@ _PEER = "peer."
 def with_peers(specs: Mapping[str, Value], ranks: int) -> dict[str, Value]:
     """Specs of one rank, and of its peers' arguments. Parameters are the same on all ranks."""
     arguments = {name: spec for name, spec in specs.items() if name.startswith("arg.")}
-    return specs | {
-        f"{_PEER}{place}.{name}": spec for place in range(1, ranks) for name, spec in arguments.items()
-    }
+    peers = {f"{_PEER}{place}.{name}": spec for place in range(1, ranks) for name, spec in arguments.items()}
+    return {**specs, **peers}
 
 
 def own(tensors: Mapping[str, Value]) -> dict[str, Value]:

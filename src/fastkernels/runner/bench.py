@@ -9,7 +9,7 @@ from typing import Literal
 from fastkernels.judge.compare import Comparison
 from fastkernels.judge.verdict import Verdict
 from fastkernels.loader.overlay import Overlay
-from fastkernels.records import Contract
+from fastkernels.records import Case, Contract
 
 
 @dataclass
@@ -41,6 +41,10 @@ class Bench:
     threads: int
     rng: random.Random
     baseline: Overlay
+
+    def contract_of(self, case: Case) -> Contract:
+        """A group of ranks has a contract of its own."""
+        return "collective" if case.ranks > 1 else self.contract
 
     def draws(self, share: float) -> bool:
         return self.rng.random() < share

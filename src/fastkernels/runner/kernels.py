@@ -176,9 +176,10 @@ class _Run:
         return [row for row in self.rows if row.case != "*"]
 
     def _one(self, job: Job, work: Work, crew: Crew, bench: Bench) -> None:
-        settled = work.settled or self._settled_before(job, work)
+        contract = bench.contract_of(work.case)
+        settled = work.settled or self._settled_before(job, work) or self._not_here(work)
         if settled is not None:
-            self.rows.append(row(job, work, settled, bench.contract))
+            self.rows.append(row(job, work, settled, contract))
             return
         try:
             outcome = self._tried(job, work, crew, bench)
@@ -187,12 +188,12 @@ class _Run:
                 raise
             verdict = Verdict.failed("INVALID_BASELINE", Failure(message=str(error)))
             self._deaths[job.name, work.entry.id].append(verdict)
-            self.rows.append(row(job, work, verdict, bench.contract))
+            self.rows.append(row(job, work, verdict, contract))
             return
         if outcome.died:
             self._deaths[job.name, work.entry.id].append(outcome.verdict)
         self.notes.update(dict.fromkeys(outcome.notes))
-        self.rows.append(row(job, work, outcome.verdict, bench.contract, outcome))
+        self.rows.append(row(job, work, outcome.verdict, contract, outcome))
 
     def _tried(self, job: Job, work: Work, crew: Crew, bench: Bench) -> Outcome:
         parties = crew.parties(job, work.case.ranks)
@@ -222,6 +223,13 @@ class _Run:
         message = f"not tried: {len(deaths)} other cases of {work.entry.id} {why}"
         return Verdict.failed(status, Failure(message=message))
 
+    def _not_here(self, work: Work) -> Verdict | None:
+        """Groups of ranks need a device for each, and are judged on CPUs alone so far."""
+        if work.case.ranks == 1 or self.request.device == "cpu":
+            return None
+        message = f"a group of {work.case.ranks} ranks is judged on a CPU only: --device cpu"
+        return Verdict.failed("UNSUPPORTED", Failure(message=message))
+
     def _last_of_variant(self, job: Job, index: int) -> bool:
         work = job.works[index]
         key = (work.entry.id, work.case.variant)
@@ -229,8 +237,8 @@ class _Run:
 
     def _look(self, job: Job, work: Work, crew: Crew) -> None:
         """The column `compile` of one (candidate, variant), from its last case."""
-        if not self._is_traced(job):
-            return
+        if not self._is_traced(job) or work.case.ranks > 1:
+            return  # to the tracer a collective is an operator like others: nothing to see
         mine = [
             i
             for i, r in enumerate(self.rows)

@@ -1,9 +1,9 @@
 """Everything that the judge holds against a candidate's results in one trial: rules, oracle, memory of what
 was seen.
 
-Inputs are the judge's own copies, [links, ...] as all tensors of an iteration. The full gate runs the float64
-oracle; the quick one compares with the baseline's results on the same inputs and calls the oracle only where
-it suspects something (judge/compare.py).
+Inputs are the judge's own copies, [links, ...] as all tensors of an iteration; a group has ranks where a
+chain has links. The full gate runs the float64 oracle; the quick one compares with the baseline's results on
+the same inputs and calls the oracle only where it suspects something (judge/compare.py).
 """
 
 from __future__ import annotations
@@ -69,10 +69,11 @@ class Referee:
     ) -> Verdict | None:
         """All that one iteration shows: None when the candidate passes. `oracle_link`: of the reading, to be
         held against the oracle."""
+        check = self.check if self._case.ranks == 1 else self._check_ranks
         return (
             account.other_settings(candidate, baseline)
             or self.described(candidate, baseline)
-            or self.check(inputs, candidate, baseline, distribution, oracle_link)
+            or check(inputs, candidate, baseline, distribution, oracle_link)
             or self.unchanged(inputs, candidate.echo)
             or self.lasting(candidate)
         )
@@ -136,6 +137,32 @@ class Referee:
             self._against_oracle(inputs, candidate, baseline, distribution, link) for link in range(links)
         )
         return next((verdict for verdict in verdicts if verdict), None)
+
+    def _check_ranks(
+        self,
+        inputs: Mapping[str, Tensor],
+        candidate: Reading,
+        baseline: Reading,
+        distribution: str,
+        oracle_rank: int | None,
+    ) -> Verdict | None:
+        """`check` of a group: WRONG(rank_divergent) where one rank is wrong and another right, or where the
+        ranks should have the same bits and have not."""
+        found = self.check(inputs, candidate, baseline, distribution, oracle_rank)
+        if found is None:
+            return rules.replicated(candidate.outputs) if self._entry.replicates else None
+        if found.status != "WRONG":
+            return found
+        each = [
+            self._against_oracle(inputs, candidate, baseline, distribution, rank)
+            for rank in range(self._case.ranks)
+        ]
+        if None not in each:
+            return found
+        rank, failure = next((r, v.failure) for r, v in enumerate(each) if v is not None and v.failure)
+        return Verdict.wrong(
+            "rank_divergent", f"rank {rank}: {failure.message}; rank {each.index(None)} is right"
+        )
 
     def _against_oracle(
         self,

@@ -63,8 +63,7 @@ class Trial:
         self._bench, self._entry, self._case = bench, entry, case
         specs = own(trial_specs(case, build_module(bench.baseline, case, "meta")))
         self._referee = Referee(entry, case, specs, bench.baseline, bench.device, bench.rng)
-        contract: Contract = "collective" if case.ranks > 1 else bench.contract
-        self._outcome = Outcome(Verdict.passed(), contract=contract)
+        self._outcome = Outcome(Verdict.passed(), contract=bench.contract_of(case))
         self._checks_under: Contract = "collective" if case.ranks > 1 else "host"
         self._held: Reading | None = None  # whose results the candidate's process holds
         self._lineup = Lineup(
