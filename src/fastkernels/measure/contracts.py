@@ -3,8 +3,8 @@
     host     wall clock round the call, to the end of the device's work. CPU: the primary contract.
     eager    device time of one eager call; its launches are enqueued while the device is busy with
              something else, so the gaps between them do not count.
-    collective  wall clock of a call on a group of ranks, from a start that all of them wait for, on the rank
-             that takes longest.
+    collective  a call on a group of ranks: `eager` on CUDA and `host` on a CPU, from a start that all
+             ranks wait for, on the rank that takes longest.
     graph    device time of a chain of captured calls in one CUDA graph, divided by their number: how
              production decodes, layer after layer. Every call has its own module, inputs and results, so
              all find cold caches; each ends before the next begins (measure/chain.py). CUDA: primary.
@@ -48,7 +48,6 @@ from fastkernels.measure.cold import L2Flush
 from fastkernels.measure.cuda import Driver
 from fastkernels.measure.recorded import Recorded, Repeated, Work
 
-WALL_CLOCKS = ("host", "collective")  # contracts that read no device's clock
 WARM_UPS = 3  # calls before a capture: lazy initialisation and autotuning must not be captured
 FIRST_SPIN_CYCLES = 200_000  # about 0.1 ms at 1.8 GHz
 MAX_SPIN_CYCLES = 80_000_000  # about 40 ms: an eager call that is still not hidden waits for the device
@@ -79,8 +78,8 @@ class Contract(Protocol):
 
 
 class Host:
-    """`idle` waits for the device (CUDA) inside the interval; None on the CPU. `start`, of a rank of a group,
-    returns when all ranks are ready: the contract is `collective` then."""
+    """`idle` waits for the device (CUDA) inside the interval; None on the CPU. `start` returns when all ranks
+    of a group are ready: the contract is `collective` then."""
 
     name = "host"
 
@@ -143,11 +142,13 @@ class Device(Protocol):
 
 
 class Eager:
+    """`start` returns when all ranks of a group are ready: their devices then spin for equally long."""
+
     name = "eager"
     _hides_keep = False
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    def __init__(self, device: Device, start: Callable[[], None] | None = None) -> None:
+        self._device, self._start = device, start
         self._cycles = FIRST_SPIN_CYCLES
         self._gc_off, self._gc_on = gc.disable, gc.enable
 
@@ -156,9 +157,11 @@ class Eager:
         self._cycles = spin_cycles
 
     def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> Timing:
-        device = self._device
+        device, start = self._device, self._start
         self._gc_off()
         try:
+            if start:
+                start()
             device.spin(self._cycles)
             stage()
             device.flush()

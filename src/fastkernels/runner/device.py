@@ -4,7 +4,7 @@ starts."""
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
@@ -28,6 +28,7 @@ class WorkerDevice(Protocol):
     def wait(self) -> None: ...
     def wait_all(self) -> None: ...
     def contracts(self) -> dict[str, Contract]: ...
+    def collective(self, start: Callable[[], None]) -> Contract: ...
     def overhead_ns(self) -> int: ...
     def flags(self) -> dict[str, str]: ...
     def poison_free_memory(self, sizes: Iterable[int]) -> None: ...
@@ -57,6 +58,10 @@ class Cpu:
 
     def contracts(self) -> dict[str, Contract]:
         return {"host": Host()}
+
+    def collective(self, start: Callable[[], None]) -> Contract:
+        """Of a rank whose call begins when `start` returns."""
+        return Host(start=start)
 
     def overhead_ns(self) -> int:
         return 0
@@ -110,6 +115,9 @@ class Cuda:
         host = Host(idle=self.driver.wait_all)
         graph = Graph(self._device, self._poison, self.recorded)
         return {"host": host, "eager": Eager(self._device), "graph": graph}
+
+    def collective(self, start: Callable[[], None]) -> Contract:
+        return Eager(self._device, start)
 
     def overhead_ns(self) -> int:
         return self._device.overhead_ns()

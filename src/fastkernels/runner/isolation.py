@@ -63,6 +63,7 @@ _ALLOWED_PREFIXES = (
     "MKL_",
     "KMP_",
     "GOMP_",
+    "NCCL_",
 )
 
 # Variables of `Scratch.environment` that differ from worker to worker. Nothing that a template imports

@@ -54,7 +54,7 @@ class KernelSide:
         self._device_flags = self._device.flags
         self._rank = rank
         self._contracts: dict[str, Contract] = (
-            {"collective": Host(start=start)} if start else self._device.contracts()
+            {"collective": self._device.collective(start)} if start else self._device.contracts()
         )
         self._opened = contextlib.ExitStack()
         self._ballast = random.Random()

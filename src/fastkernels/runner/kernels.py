@@ -224,10 +224,11 @@ class _Run:
         return Verdict.failed(status, Failure(message=message))
 
     def _not_here(self, work: Work) -> Verdict | None:
-        """Groups of ranks need a device for each, and are judged on CPUs alone so far."""
-        if work.case.ranks == 1 or self.request.device == "cpu":
+        """A group of ranks needs a GPU for each."""
+        ranks = work.case.ranks
+        if ranks == 1 or self.request.device == "cpu" or ranks <= (here := torch.cuda.device_count()):
             return None
-        message = f"a group of {work.case.ranks} ranks is judged on a CPU only: --device cpu"
+        message = f"{ranks} ranks need {ranks} GPUs, here are {here}; a CPU runs small ones: --device cpu"
         return Verdict.failed("UNSUPPORTED", Failure(message=message))
 
     def _last_of_variant(self, job: Job, index: int) -> bool:

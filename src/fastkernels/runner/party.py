@@ -16,7 +16,7 @@ from fastkernels.judge.metadata import Description
 from fastkernels.measure.attribution import Launched
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
-from fastkernels.measure.contracts import MAX_SPIN_CYCLES, WALL_CLOCKS
+from fastkernels.measure.contracts import MAX_SPIN_CYCLES
 from fastkernels.records import Case, Printable, Record, TensorSpec
 from fastkernels.runner.blame import Phase, Trouble, lost_context
 from fastkernels.runner.members import cpu_ns
@@ -238,7 +238,7 @@ class Party:
             "inspect", _Inspected, self._timeouts.call, echo=list(echo), echo_results=echo_results
         )
         self.worker.pause()
-        overhead_ns = 0 if contract in WALL_CLOCKS else self._overhead_ns
+        overhead_ns = 0 if contract == "host" else self._overhead_ns
         results = self._captured if contract == "graph" else inspected.outputs
         if contract != "graph" and len(results) != self._ranks:
             raise self._garbled("inspect", f"{len(results)} of {self._ranks} ranks are described")

@@ -6,8 +6,10 @@ import contextlib
 import ctypes
 import mmap
 import os
+import select
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ from fastkernels.runner.protocol import (
 )
 from fastkernels.runner.worker import report
 
+NOTICE_S = 2.0  # in which ranks tell their errors once one has failed
 _PR_SET_PDEATHSIG = 1
 _START_TIMEOUT_S = 10.0  # ranks come within a millisecond of each other
 _AT, _REPORT = "failed_at_ns", "report"
@@ -69,6 +72,7 @@ class Peer:
 
     def __init__(self, rank: int, make: Callable[[int], Any], others: Sequence[Peer]) -> None:
         """`others`: peers that are there already, whose channels are none of the new one's business."""
+        self.rank = rank
         self._channel, theirs = socket.socketpair()
         first = os.getpid()
         self._pid = os.fork()
@@ -81,6 +85,7 @@ class Peer:
                 os._exit(1)
             _serve(theirs, rank, make)
         theirs.close()
+        self.watch = os.pidfd_open(self._pid)  # readable once it has ended
 
     def ask(self, do: str, descriptors: Sequence[int], arguments: dict[str, Any]) -> None:
         self._request = Request(do, arguments, len(descriptors))
@@ -102,6 +107,22 @@ class Peer:
 
     def _has_ended(self) -> bool:
         return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def end_with(peers: Sequence[Peer]) -> None:
+    """End this process, the first rank, some seconds after a peer whose error it has not told the judge: it
+    waits for it in a call that nothing interrupts. What it prints is what the judge then hears of."""
+
+    def watch() -> None:
+        (ended, *_), _, _ = select.select([peer.watch for peer in peers], [], [])
+        time.sleep(2 * NOTICE_S)
+        peer = next(peer for peer in peers if peer.watch == ended)
+        answer = peer.answer(time.monotonic() + NOTICE_S)
+        said = f"\n{answer.report.traceback}" if isinstance(answer, Failed) else ""
+        os.write(2, f"rank {peer.rank} has ended, and rank 0 waits for it{said}\n".encode())
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _plain(message: str) -> ErrorReport:

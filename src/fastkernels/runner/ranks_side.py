@@ -3,12 +3,13 @@
     judge ──call──▶ rank 0 ──the same call──▶ rank 1, rank 2, ...        one answer, of all
 
 Every rank has a KernelSide with its own part of the boxes: rank r has what link r has of a chain. All ranks
-stand behind the worker's walls, in its process group, and meet over torch.distributed (Gloo, by loopback)
-before a candidate is imported. A timed call begins on each when the last one is ready, and has lasted as long
-as on the one that took longest.
+stand behind the worker's walls, in its process group, and meet over torch.distributed before a candidate is
+imported: NCCL, rank r on GPU r (the boxes lie on GPU 0), or Gloo by loopback. A timed call begins on each when
+the last one is ready, and has lasted as long as on the one that took longest.
 
-An error ends its rank, because the others may wait for it in a collective: they notice that its connections
-are closed. The earliest error is the group's. A rank that hangs is ended with all by the judge's timeout.
+An error ends its rank, because the others may wait for it in a collective. They notice that its connections
+are closed, or the group ends some seconds later. The earliest error is the group's. A rank that hangs is
+ended with all by the judge's timeout.
 """
 
 from __future__ import annotations
@@ -20,24 +21,21 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from fastkernels.kernels.group import Distributed, use_group
 from fastkernels.runner.kernel_side import KernelSide
-from fastkernels.runner.peer import Failed, Peer, Start, failure
+from fastkernels.runner.peer import NOTICE_S, Failed, Peer, Start, end_with, failure
 from fastkernels.runner.protocol import Reported
 from fastkernels.runner.shared import Ticket
-
-_NOTICE_S = 2.0  # in which ranks tell their errors once one has failed
 
 
 class RanksSide:
     """`ranks`: how many. The rest as KernelSide."""
 
     def __init__(self, device: str, threads: int, ranks: int) -> None:
-        if device != "cpu":
-            raise ValueError(f"groups of ranks are judged on CPUs, not on {device}")
         start = Start(ranks)
         folder = tempfile.mkdtemp(prefix="ranks-", dir=os.environ.get("TMPDIR"))
         place = os.path.join(folder, "store")
@@ -45,6 +43,7 @@ class RanksSide:
         for rank in range(1, ranks):
             others = list(self._peers)
             self._peers.append(Peer(rank, lambda r: _Rank(r, device, threads, start, place), others))
+        end_with(self._peers)
         self._own = _Rank(0, device, threads, start, place)
 
     def hello(self) -> dict[str, Any]:
@@ -102,7 +101,7 @@ class RanksSide:
             answers.append(getattr(self._own, do)(**arguments, **extra))
         except BaseException as error:  # SystemExit of a candidate is its failure
             answers.append(failure(error, self._own))
-        deadline = time.monotonic() + _NOTICE_S
+        deadline = time.monotonic() + NOTICE_S
         for peer in self._peers:
             failed = any(isinstance(answer, Failed) for answer in answers)
             answers.append(peer.answer(deadline if failed else None))
@@ -119,8 +118,12 @@ class _Rank(KernelSide):
 
     def __init__(self, rank: int, device: str, threads: int, start: Start, place: str) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        backend, here = "gloo", None
+        if device == "cuda":
+            backend, here = "nccl", torch.device(device, rank)
+            torch.cuda.set_device(here)
         store = FileStore(place, start.ranks)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=start.ranks)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=start.ranks, device_id=here)
         self._membership = contextlib.ExitStack()
         self._membership.enter_context(use_group(Distributed()))
         super().__init__(device, threads, rank, start.of(rank))

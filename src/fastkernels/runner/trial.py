@@ -29,7 +29,6 @@ from fastkernels.loader.ranks import own
 from fastkernels.measure import roofline, stats
 from fastkernels.measure.ceilings import ceilings
 from fastkernels.measure.chain import ChainPlan, chain_plan
-from fastkernels.measure.contracts import WALL_CLOCKS
 from fastkernels.records import Case, Contract, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner import account
@@ -42,7 +41,7 @@ from fastkernels.runner.sampling import Sampled, Sampling
 
 # What windows of the two sides may differ by beside the call: in a graph's, how the launch of a spin that is
 # equally long on all sides varies; in an eager one also the host's own time, which the contract hides.
-WINDOW_SLACK_NS: dict[str, int | None] = {"host": 0, "graph": 100_000, "eager": None, "collective": 0}
+WINDOW_SLACK_NS: dict[str, int | None] = {"host": 0, "graph": 100_000, "eager": None}
 
 
 class Trial:
@@ -229,7 +228,7 @@ class Trial:
         if isinstance(sampled, Verdict):
             return sampled
         # The links of a capture are others than those that were asked to hold results.
-        if self._outcome.contract in WALL_CLOCKS and (verdict := self._survived()):
+        if self._outcome.contract in ("host", "collective") and (verdict := self._survived()):
             return verdict
         if verdict := self._broken_rule(sampled.blocks):
             return verdict
@@ -253,7 +252,10 @@ class Trial:
         blocks = sampled.blocks
         if verdict := account.shared_work(sampled.alone, blocks):
             return verdict
-        slack_ns = WINDOW_SLACK_NS[self._outcome.contract]
+        contract = self._outcome.contract
+        if contract == "collective":
+            contract = "host" if self._bench.device == "cpu" else "eager"
+        slack_ns = WINDOW_SLACK_NS[contract]
         if slack_ns is None:
             return None
         return account.understated(blocks.c, (blocks.a, blocks.a2), slack_ns)
