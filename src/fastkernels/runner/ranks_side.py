@@ -4,8 +4,8 @@
 
 Every rank has a KernelSide with its own part of the boxes: rank r has what link r has of a chain. All ranks
 stand behind the worker's walls, in its process group, and meet over torch.distributed before a candidate is
-imported: NCCL, rank r on GPU r (the boxes lie on GPU 0), or Gloo by loopback. A timed call begins on each when
-the last one is ready, and has lasted as long as on the one that took longest.
+imported: NCCL, rank r on GPU r (the boxes lie on GPU 0), or Gloo by loopback. A timed call begins on each
+when the last one is ready, and has lasted as long as on the one that took longest.
 
 An error ends its rank, because the others may wait for it in a collective. They notice that its connections
 are closed, or the group ends some seconds later. The earliest error is the group's. A rank that hangs is
@@ -117,7 +117,8 @@ class _Rank(KernelSide):
     """A rank's own side, in the group from its beginning."""
 
     def __init__(self, rank: int, device: str, threads: int, start: Start, place: str) -> None:
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        # In a network namespace of its own there is nothing else.
+        os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
         backend, here = "gloo", None
         if device == "cuda":
             backend, here = "nccl", torch.device(device, rank)
