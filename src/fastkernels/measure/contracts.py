@@ -142,13 +142,19 @@ class Device(Protocol):
 
 
 class Eager:
-    """`start` returns when all ranks of a group are ready: their devices then spin for equally long."""
+    """Of a rank, `start` returns when all ranks are ready, and `align` enqueues what no device passes before
+    all have come to it: spins that begin together end tens of microseconds apart."""
 
     name = "eager"
     _hides_keep = False
 
-    def __init__(self, device: Device, start: Callable[[], None] | None = None) -> None:
-        self._device, self._start = device, start
+    def __init__(
+        self,
+        device: Device,
+        start: Callable[[], None] | None = None,
+        align: Callable[[], None] | None = None,
+    ) -> None:
+        self._device, self._start, self._align = device, start, align
         self._cycles = FIRST_SPIN_CYCLES
         self._gc_off, self._gc_on = gc.disable, gc.enable
 
@@ -157,7 +163,7 @@ class Eager:
         self._cycles = spin_cycles
 
     def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> Timing:
-        device, start = self._device, self._start
+        device, start, align = self._device, self._start, self._align
         self._gc_off()
         try:
             if start:
@@ -165,6 +171,8 @@ class Eager:
             device.spin(self._cycles)
             stage()
             device.flush()
+            if align:
+                align()
             device.start()
             result = call()
             device.end()

@@ -28,7 +28,7 @@ class WorkerDevice(Protocol):
     def wait(self) -> None: ...
     def wait_all(self) -> None: ...
     def contracts(self) -> dict[str, Contract]: ...
-    def collective(self, start: Callable[[], None]) -> Contract: ...
+    def collective(self, start: Callable[[], None], align: Callable[[], None] | None) -> Contract: ...
     def overhead_ns(self) -> int: ...
     def flags(self) -> dict[str, str]: ...
     def poison_free_memory(self, sizes: Iterable[int]) -> None: ...
@@ -59,8 +59,8 @@ class Cpu:
     def contracts(self) -> dict[str, Contract]:
         return {"host": Host()}
 
-    def collective(self, start: Callable[[], None]) -> Contract:
-        """Of a rank whose call begins when `start` returns."""
+    def collective(self, start: Callable[[], None], align: Callable[[], None] | None) -> Contract:
+        """Of a rank whose call begins when `start` returns; `align` is for devices that lag behind."""
         return Host(start=start)
 
     def overhead_ns(self) -> int:
@@ -116,8 +116,8 @@ class Cuda:
         graph = Graph(self._device, self._poison, self.recorded)
         return {"host": host, "eager": Eager(self._device), "graph": graph}
 
-    def collective(self, start: Callable[[], None]) -> Contract:
-        return Eager(self._device, start)
+    def collective(self, start: Callable[[], None], align: Callable[[], None] | None) -> Contract:
+        return Eager(self._device, start, align)
 
     def overhead_ns(self) -> int:
         return self._device.overhead_ns()

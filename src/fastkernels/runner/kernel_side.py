@@ -43,10 +43,15 @@ MOST_BALLAST_BYTES = 32 << 20
 
 class KernelSide:
     """`device` is `cpu` or `cuda`; `threads` of torch on the CPU. Made before any candidate is imported.
-    `rank`: in a group, whose calls begin when `start` returns."""
+    `rank`: in a group, whose calls begin when `start` returns, and on a device behind `align`."""
 
     def __init__(
-        self, device: str, threads: int, rank: int = 0, start: Callable[[], None] | None = None
+        self,
+        device: str,
+        threads: int,
+        rank: int = 0,
+        start: Callable[[], None] | None = None,
+        align: Callable[[], None] | None = None,
     ) -> None:
         torch.set_num_threads(threads)
         self._threads, self._flags = torch.get_num_threads, flags.read
@@ -54,7 +59,7 @@ class KernelSide:
         self._device_flags = self._device.flags
         self._rank = rank
         self._contracts: dict[str, Contract] = (
-            {"collective": self._device.collective(start)} if start else self._device.contracts()
+            {"collective": self._device.collective(start, align)} if start else self._device.contracts()
         )
         self._opened = contextlib.ExitStack()
         self._ballast = random.Random()

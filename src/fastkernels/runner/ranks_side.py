@@ -18,7 +18,7 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -119,12 +119,28 @@ class _Rank(KernelSide):
     def __init__(self, rank: int, device: str, threads: int, start: Start, place: str) -> None:
         # In a network namespace of its own there is nothing else.
         os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-        backend, here = "gloo", None
-        if device == "cuda":
-            backend, here = "nccl", torch.device(device, rank)
+        on_gpu = device == "cuda"
+        here = torch.device(device, rank) if on_gpu else None
+        if here is not None:
             torch.cuda.set_device(here)
-        store = FileStore(place, start.ranks)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=start.ranks, device_id=here)
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo",
+            store=FileStore(place, start.ranks),
+            rank=rank,
+            world_size=start.ranks,
+            device_id=here,
+        )
         self._membership = contextlib.ExitStack()
         self._membership.enter_context(use_group(Distributed()))
-        super().__init__(device, threads, rank, start.of(rank))
+        super().__init__(device, threads, rank, start.of(rank), _aligning() if on_gpu else None)
+
+
+def _aligning() -> Callable[[], None]:
+    """Enqueues a sum over all ranks' devices, in a communicator that no candidate has."""
+    group, one, all_reduce = dist.new_group(), torch.zeros(1, device="cuda"), dist.all_reduce
+
+    def align() -> None:
+        all_reduce(one, group=group)
+
+    align()
+    return align
