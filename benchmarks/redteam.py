@@ -2,7 +2,8 @@
 
     python benchmarks/redteam.py --alternates kernels_llama.json --out benchmarks/h200/redteam.json
 
-Candidates are judged on the device that they are written for. The honest alternates are the rows of
+Candidates are judged on the device that they are written for; those of collectives on two GPUs as well, where
+there are as many. The honest alternates are the rows of
 `fk kernels --providers` reports of the same machine, and must pass wherever they are supported. Needs CUDA.
 """
 
@@ -12,12 +13,15 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.redteam import EXPECTED, OF_DEVICE, fault, judge
+from tests.redteam import EXPECTED, OF_DEVICE, ON_GPUS, fault, judge
 
 
 def main() -> None:
@@ -32,23 +36,26 @@ def main() -> None:
     alternates = [row for path in arguments.alternates for row in _alternates(path)]
     with tempfile.TemporaryDirectory() as folder:
         reports = [r for device, names in OF_DEVICE.items() for r in judge(Path(folder), names, device)]
-    found = summary(reports, alternates)
+        several = torch.cuda.device_count() > 1
+        on_gpus = judge(Path(folder), list(ON_GPUS), "cuda", wanted=ON_GPUS) if several else []
+    found = summary(reports, alternates, on_gpus)
     arguments.out.write_text(json.dumps(found, indent=1) + "\n")
     print({key: value for key, value in found.items() if key not in ("rows", "environment")})
 
 
-def summary(reports: list[dict], alternates: list[dict]) -> dict[str, Any]:
-    """Of the candidates' reports, and of the rows of alternates."""
+def summary(reports: list[dict], alternates: list[dict], on_gpus: Sequence[dict] = ()) -> dict[str, Any]:
+    """Of the candidates' reports, and of the rows of alternates. on_gpus: reports of groups of GPUs."""
     rows = [
         {
             "candidate": row["candidate"],
-            "device": report["environment"]["device_type"],
-            "expected": EXPECTED[row["candidate"]]["verdict"],
+            "device": device or report["environment"]["device_type"],
+            "expected": wanted[row["candidate"]]["verdict"],
             "verdict": row["verdict"],
             "speedup": row["speedup"],
-            "fault": fault(row["candidate"], row),
+            "fault": fault(row["candidate"], row, wanted),
         }
-        for report in reports
+        for some, wanted, device in ((reports, EXPECTED, None), (on_gpus, ON_GPUS, "gpus"))
+        for report in some
         for row in report["rows"]
     ]
     honest = [row for row in alternates if row["verdict"] not in ("UNSUPPORTED", "UNSTABLE")]

@@ -22,6 +22,12 @@ OF_DEVICE = {
     device: [name for name, expected in EXPECTED.items() if expected.get("device", "cpu") == device]
     for device in ("cpu", "cuda")
 }
+# Of those that are judged on a group of two GPUs as well.
+ON_GPUS = {
+    name: {**expected, "case": "full-2ranks-T256-D4096-bf16", **expected["gpus"]}
+    for name, expected in EXPECTED.items()
+    if "gpus" in expected
+}
 _CASES = {"cpu": "llama-tiny-T16-D64-f32", "cuda": "llama-8b-T512-D4096-bf16"}
 # A candidate that hangs must be ended; one that starts slowly on a busy machine must not.
 _OPTIONS = {"cpu": ["--timeout", "10", "--budget", "0.5"], "cuda": ["--budget", "1"]}
@@ -48,12 +54,18 @@ template.OURS += ("tests.unit.runner.refuses_namespaces",)
 """
 
 
-def judge(folder: Path, names: Sequence[str], device: str, namespaces: bool = True) -> list[dict]:
+def judge(
+    folder: Path,
+    names: Sequence[str],
+    device: str,
+    namespaces: bool = True,
+    wanted: dict[str, dict[str, Any]] = EXPECTED,
+) -> list[dict]:
     """Reports on these candidates, one for each case and way to judge: the candidates of one share the
     baseline's processes. `folder` is the run's own."""
     together = defaultdict(list)
     for name in names:
-        together[_how(name, device)].append(name)
+        together[_how(wanted[name], device)].append(name)
     reports = [folder / f"{number}.json" for number in range(len(together))]
     runs = [
         (any_width, ["kernels", "--device", device, *options, "--json", str(report), *_chosen(some)])
@@ -71,9 +83,8 @@ def judge(folder: Path, names: Sequence[str], device: str, namespaces: bool = Tr
     return [json.loads(report.read_text()) for report in reports]
 
 
-def _how(name: str, device: str) -> tuple[Any, ...]:
+def _how(expected: dict[str, Any], device: str) -> tuple[Any, ...]:
     """Whether a candidate's interval may have any width, and the options with which it is judged."""
-    expected = EXPECTED[name]
     options = [*_OPTIONS[device], "--no-compile-check", "--case", expected.get("case", _CASES[device])]
     if "size" in expected:
         options += ["--size", expected["size"]]
@@ -112,9 +123,9 @@ def assert_fooled(name: str, record: dict) -> None:
         assert record["speedup"] > 1, record
 
 
-def fault(name: str, row: dict) -> str | None:
+def fault(name: str, row: dict, wanted: dict[str, dict[str, Any]] = EXPECTED) -> str | None:
     """What is wrong with the judge's row on this candidate; None where it is as expected."""
-    expected, verdict, failure = EXPECTED[name], row["verdict"], row["failure"]
+    expected, verdict, failure = wanted[name], row["verdict"], row["failure"]
     if "refused" in expected and verdict == "IMPORT_ERROR" and expected["refused"] in failure["message"]:
         return None  # this system's kernel stops the attack itself
     if not verdict.startswith(expected["verdict"]):
@@ -129,7 +140,7 @@ def fault(name: str, row: dict) -> str | None:
     (place,) = (CANDIDATES / name).glob(f"L?/{expected.get('task', 'rms_norm')}.py")
     if not failure["file"].startswith(shown(place.parent)):
         return f"it blames {failure['file']}"
-    if "line" in expected and (failure["file"], failure["line"]) != (shown(place), expected["line"]):
+    if expected.get("line") and (failure["file"], failure["line"]) != (shown(place), expected["line"]):
         return f"it blames {failure['file']}, line {failure['line']}, not line {expected['line']}"
     return None
 
