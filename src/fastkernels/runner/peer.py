@@ -6,9 +6,11 @@ import contextlib
 import ctypes
 import mmap
 import os
+import select
 import signal
 import socket
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -17,7 +19,6 @@ from fastkernels.runner.protocol import (
     BrokenReply,
     ErrorReport,
     Reply,
-    ReplyTimeout,
     Request,
     receive_reply,
     receive_request,
@@ -28,6 +29,8 @@ from fastkernels.runner.worker import report
 
 _PR_SET_PDEATHSIG = 1
 _START_TIMEOUT_S = 10.0  # ranks come within a millisecond of each other
+_NOTICE_S = 2.0  # in which ranks tell their errors once one has failed
+_LOOK_S = 0.2  # how often those that do not answer are asked whether they still live
 _AT, _REPORT = "failed_at_ns", "report"
 
 
@@ -51,12 +54,12 @@ class Start:
         self._counts = memoryview(mmap.mmap(-1, 8 * ranks)).cast("q")
 
     def of(self, rank: int) -> Callable[[], None]:
-        counts, yields, clock = self._counts, os.sched_yield, time.monotonic
+        counts, least, yields, clock = self._counts, min, os.sched_yield, time.monotonic
 
         def wait() -> None:
             counts[rank] += 1
             number, deadline = counts[rank], clock() + _START_TIMEOUT_S
-            while min(counts) < number:
+            while least(counts) < number:
                 yields()
                 if clock() > deadline:
                     raise TimeoutError(f"another rank was not ready within {_START_TIMEOUT_S:.0f} s")
@@ -65,7 +68,8 @@ class Start:
 
 
 class Peer:
-    """The first rank's end. The process builds its side with `make(rank)` and serves it from then on."""
+    """The first rank's end. The process builds its side with `make(rank)` and serves it from then on. Where
+    that fails, it says why on stderr and ends the first rank, which may wait for it to join the group."""
 
     def __init__(self, rank: int, make: Callable[[int], Any], others: Sequence[Peer]) -> None:
         """`others`: peers that are there already, whose channels are none of the new one's business."""
@@ -79,7 +83,7 @@ class Peer:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != first:
                 os._exit(1)
-            _serve(theirs, rank, make)
+            _serve(theirs, rank, make, first)
         theirs.close()
 
     def ask(self, do: str, descriptors: Sequence[int], arguments: dict[str, Any]) -> None:
@@ -87,31 +91,68 @@ class Peer:
         with contextlib.suppress(OSError):  # it has ended, and `answer` says so
             send_request(self._channel, self._request, descriptors)
 
-    def answer(self, deadline: float | None) -> dict[str, Any] | Failed:
-        """Of what was asked last, until `deadline` (time.monotonic; None: whenever it comes)."""
-        until = float("inf") if deadline is None else deadline
+    def fileno(self) -> int:
+        """Readable when it answers, and when it has ended."""
+        return self._channel.fileno()
+
+    def answer(self) -> dict[str, Any] | Failed:
+        """Of what was asked last."""
         try:
-            value = receive_reply(self._channel, self._request.id, until, self._has_ended).value or {}
-        except ReplyTimeout:
-            return Failed(time.monotonic_ns(), _plain("it waits for the others"))
+            value = receive_reply(self._channel, self._request.id, float("inf"), self.has_ended).value or {}
         except (BrokenReply, OSError):
             return Failed(0, _plain("its process ended"))  # whatever others say follows from it
         if _AT in value:
             return Failed(value[_AT], ErrorReport.model_validate(value[_REPORT]))
         return value
 
-    def _has_ended(self) -> bool:
-        return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    def has_ended(self) -> bool:
+        try:
+            return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # the candidate has asked already
+            return True
+
+
+def answers(peers: Sequence[Peer], failed: bool) -> list[dict[str, Any] | Failed]:
+    """Of what the peers were asked last, in their order, whichever comes first. As soon as a rank has failed
+    (`failed`: the first one has), those that say nothing for _NOTICE_S wait for it, or hang."""
+    found: dict[Peer, dict[str, Any] | Failed] = {}
+    deadline = time.monotonic() + _NOTICE_S if failed else float("inf")
+    while waiting := [peer for peer in peers if peer not in found]:
+        left = max(deadline - time.monotonic(), 0)
+        ready = _readable(waiting, min(left, _LOOK_S))
+        # A child that the candidate forked may hold the channel of a rank that has ended.
+        for peer in ready or [peer for peer in waiting if peer.has_ended()]:
+            found[peer] = answer = peer.answer()
+            if isinstance(answer, Failed):
+                deadline = min(deadline, time.monotonic() + _NOTICE_S)
+        if not ready and not left:
+            now = time.monotonic_ns()
+            silent = [peer for peer in waiting if peer not in found]
+            found |= dict.fromkeys(silent, Failed(now, _plain("it waits for the others")))
+    return [found[peer] for peer in peers]
+
+
+def _readable(peers: Sequence[Peer], timeout_s: float) -> list[Peer]:
+    poll = select.poll()
+    for peer in peers:
+        poll.register(peer, select.POLLIN)
+    found = {descriptor for descriptor, _ in poll.poll(1000 * timeout_s)}
+    return [peer for peer in peers if peer.fileno() in found]
 
 
 def _plain(message: str) -> ErrorReport:
     return ErrorReport(kind="RuntimeError", message=message)
 
 
-def _serve(channel: socket.socket, rank: int, make: Callable[[int], Any]) -> NoReturn:
+def _serve(channel: socket.socket, rank: int, make: Callable[[int], Any], first: int) -> NoReturn:
     side: Any = None
     try:
-        side = make(rank)
+        try:
+            side = make(rank)
+        except BaseException:
+            traceback.print_exc()
+            os.kill(first, signal.SIGKILL)
+            raise
         while True:
             request, descriptors = receive_request(channel)
             extra = {"descriptors": descriptors} if descriptors else {}

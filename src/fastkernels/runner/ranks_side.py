@@ -8,7 +8,8 @@ before a candidate is imported. A timed call begins on each when the last one is
 as on the one that took longest.
 
 An error ends its rank, because the others may wait for it in a collective: they notice that its connections
-are closed. The earliest error is the group's. A rank that hangs is ended with all by the judge's timeout.
+are closed. The earliest error is the group's. Where one hangs and none fails, or rank 0 hangs, the judge's
+timeout ends all.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,11 +25,9 @@ from torch._C._distributed_c10d import FileStore
 
 from fastkernels.kernels.group import Distributed, use_group
 from fastkernels.runner.kernel_side import KernelSide
-from fastkernels.runner.peer import Failed, Peer, Start, failure
+from fastkernels.runner.peer import Failed, Peer, Start, answers, failure
 from fastkernels.runner.protocol import Reported
 from fastkernels.runner.shared import Ticket
-
-_NOTICE_S = 2.0  # in which ranks tell their errors once one has failed
 
 
 class RanksSide:
@@ -97,21 +95,18 @@ class RanksSide:
         for peer in self._peers:
             peer.ask(do, descriptors, arguments)
         extra = {"descriptors": descriptors} if descriptors else {}
-        answers: list[dict[str, Any] | Failed] = []
+        own: dict[str, Any] | Failed
         try:
-            answers.append(getattr(self._own, do)(**arguments, **extra))
+            own = getattr(self._own, do)(**arguments, **extra)
         except BaseException as error:  # SystemExit of a candidate is its failure
-            answers.append(failure(error, self._own))
-        deadline = time.monotonic() + _NOTICE_S
-        for peer in self._peers:
-            failed = any(isinstance(answer, Failed) for answer in answers)
-            answers.append(peer.answer(deadline if failed else None))
-        failures = {rank: answer for rank, answer in enumerate(answers) if isinstance(answer, Failed)}
+            own = failure(error, self._own)
+        told = [own, *answers(self._peers, failed=isinstance(own, Failed))]
+        failures = {rank: answer for rank, answer in enumerate(told) if isinstance(answer, Failed)}
         if failures:
             rank = min(failures, key=lambda rank: failures[rank].at_ns)
             report = failures[rank].report
             raise Reported(report.model_copy(update={"message": f"rank {rank}: {report.message}"}))
-        return [answer for answer in answers if not isinstance(answer, Failed)]
+        return [answer for answer in told if not isinstance(answer, Failed)]
 
 
 class _Rank(KernelSide):

@@ -164,3 +164,16 @@ class Unbuildable:
 class Blames:
     def blame(self, error: BaseException) -> tuple:
         return ("candidate.py", 7)
+
+
+class Abandoned:
+    """A group whose second rank does not come, while the first one waits for it."""
+
+    def __init__(self) -> None:
+        from fastkernels.runner.peer import Peer
+
+        def make(rank: int) -> None:
+            raise ConnectionError("no such network")
+
+        self.peer = Peer(1, make, [])
+        time.sleep(600)
