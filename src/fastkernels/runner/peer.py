@@ -74,17 +74,11 @@ class Peer:
     def __init__(self, rank: int, make: Callable[[int], Any], others: Sequence[Peer]) -> None:
         """`others`: peers that are there already, whose channels are none of the new one's business."""
         self._channel, theirs = socket.socketpair()
-        first = os.getpid()
-        self._pid = os.fork()
-        if self._pid == 0:
-            for channel in (self._channel, *(other._channel for other in others)):
-                channel.close()
-            # A fork does not inherit the order to end with its parent.
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != first:
-                os._exit(1)
-            _serve(theirs, rank, make, first)
-        theirs.close()
+        with theirs:
+            first = os.getpid()
+            self._pid = os.fork()
+            if self._pid == 0:
+                _be(rank, make, theirs, first, [self._channel, *(other._channel for other in others)])
 
     def ask(self, do: str, descriptors: Sequence[int], arguments: dict[str, Any]) -> None:
         self._request = Request(do, arguments, len(descriptors))
@@ -144,15 +138,35 @@ def _plain(message: str) -> ErrorReport:
     return ErrorReport(kind="RuntimeError", message=message)
 
 
-def _serve(channel: socket.socket, rank: int, make: Callable[[int], Any], first: int) -> NoReturn:
-    side: Any = None
+def _be(
+    rank: int,
+    make: Callable[[int], Any],
+    channel: socket.socket,
+    first: int,
+    of_others: Sequence[socket.socket],
+) -> NoReturn:
+    """What the forked process does: nothing of it goes on as the first rank would."""
+    joined = False
     try:
-        try:
+        for other in of_others:
+            other.close()
+        # A fork does not inherit the order to end with its parent.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == first:
             side = make(rank)
-        except BaseException:
-            traceback.print_exc()
+            joined = True
+            _serve(channel, side)
+    except BaseException:
+        traceback.print_exc()
+        if not joined and os.getppid() == first:
             os.kill(first, signal.SIGKILL)
-            raise
+    finally:
+        os._exit(1)
+
+
+def _serve(channel: socket.socket, side: Any) -> None:
+    """Until the first rank ends, or a call fails."""
+    with contextlib.suppress(EOFError, OSError):
         while True:
             request, descriptors = receive_request(channel)
             extra = {"descriptors": descriptors} if descriptors else {}
@@ -165,7 +179,3 @@ def _serve(channel: socket.socket, rank: int, make: Callable[[int], Any], first:
             send_reply(channel, Reply(id=request.id, value=value))
             if failed:
                 break
-    except EOFError:
-        pass  # the first rank ended
-    finally:
-        os._exit(1)

@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore
 
 from fastkernels.kernels.group import Distributed, use_group
 from fastkernels.runner.kernel_side import KernelSide
@@ -114,7 +113,7 @@ class _Rank(KernelSide):
 
     def __init__(self, rank: int, device: str, threads: int, start: Start, place: str) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        store = FileStore(place, start.ranks)
+        store = dist.FileStore(place, start.ranks)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=start.ranks)
         self._membership = contextlib.ExitStack()
         self._membership.enter_context(use_group(Distributed()))

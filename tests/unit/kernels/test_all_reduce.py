@@ -125,17 +125,25 @@ def test_a_strided_input_gives_a_new_contiguous_tensor_and_stays(ranks):
 
 
 def _rank(rank: int, place: str, answers) -> None:
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", store=dist.FileStore(place, 2), rank=rank, world_size=2)
+    try:
+        torch.set_num_threads(1)
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        dist.init_process_group("gloo", store=dist.FileStore(place, 2), rank=rank, world_size=2)
+        answers.send(_of_each_dtype(rank))
+        dist.barrier()
+    except BaseException as error:
+        answers.send(repr(error))
+    finally:
+        os._exit(0)
+
+
+def _of_each_dtype(rank: int) -> list:
     found = []
     with use_group(Distributed()):
         for dtype in DTYPES:
             x = drawn(2, 5, 3, dtype=dtype)[rank].T
             found.append([check_result(x, impl).double().tolist() for impl in ("torch", "reference")])
-    answers.send(found)
-    dist.barrier()
-    os._exit(0)
+    return found
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
@@ -157,6 +165,6 @@ def test_torch_adds_up_what_two_processes_bring_as_the_reference_does(tmp_path):
             process.kill()
             process.join()
     assert first == second
-    for dtype, (by_torch, by_reference) in zip(DTYPES, first):
+    for dtype, (by_torch, by_reference) in zip(DTYPES, first, strict=True):
         expected = sum(x.T.double() for x in drawn(2, 5, 3, dtype=dtype)).to(dtype).double().tolist()
         assert by_torch == by_reference == expected

@@ -169,11 +169,13 @@ class Blames:
 class Abandoned:
     """A group whose second rank does not come, while the first one waits for it."""
 
-    def __init__(self) -> None:
-        from fastkernels.runner.peer import Peer
+    def __init__(self, before_it_is_made: bool) -> None:
+        from fastkernels.runner import peer
 
-        def make(rank: int) -> None:
+        def fail(*_: object) -> None:
             raise ConnectionError("no such network")
 
-        self.peer = Peer(1, make, [])
+        if before_it_is_made:
+            peer.ctypes.CDLL = fail  # type: ignore[assignment]
+        self.peer = peer.Peer(1, fail, [])
         time.sleep(600)

@@ -242,12 +242,13 @@ def _own_sockets() -> list[str]:
     return [link for link in links if link.startswith("socket:")]
 
 
-def test_a_rank_that_cannot_join_says_why_and_ends_the_group(monkeypatch) -> None:
+@pytest.mark.parametrize("before_it_is_made", [False, True])
+def test_a_rank_that_cannot_join_says_why_and_ends_the_group(monkeypatch, before_it_is_made: bool) -> None:
     """The first rank would wait for it for minutes."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[3]), *sys.path]))
     begin = time.monotonic()
     with Worker("w", threads=1) as worker, pytest.raises(WorkerDied) as error:
-        worker.start("tests.unit.runner.sides_for_tests:Abandoned")
+        worker.start("tests.unit.runner.sides_for_tests:Abandoned", before_it_is_made=before_it_is_made)
     assert "killed by SIGKILL during 'start'" in str(error.value)
     assert "no such network" in error.value.failure.output
     assert time.monotonic() - begin < 30
