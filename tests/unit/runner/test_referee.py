@@ -199,5 +199,18 @@ def test_a_near_thing_that_passes_when_it_is_looked_at_again_is_wrong_as_it_was_
 def test_a_bad_baseline_of_a_group_is_no_fault_of_a_rank(group) -> None:
     referee, inputs, truth = group
     echo = {name: value.clone() for name, value in inputs.items()}
-    verdict = referee.judge(inputs, reading(truth, echo), reading(truth * torch.nan), "normal", 0)
+    baseline = truth.clone()
+    baseline[0] = torch.nan
+    verdict = referee.judge(inputs, reading(truth, echo), reading(baseline), "normal", 0)
     assert verdict.status == "INVALID_BASELINE"
+
+
+def test_a_rank_whose_baseline_is_bad_is_not_the_one_that_is_named(group) -> None:
+    referee, inputs, truth = group
+    echo = {name: value.clone() for name, value in inputs.items()}
+    baseline, results = truth.clone(), truth.clone()
+    baseline[0] = torch.nan
+    results[1] *= 1.01
+    verdict = referee.judge(inputs, reading(results, echo), reading(baseline), "normal", 1)
+    assert verdict.label == "WRONG(rank_divergent)"
+    assert verdict.failure.message.startswith("rank 1: ")
