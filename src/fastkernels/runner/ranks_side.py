@@ -112,8 +112,10 @@ class _Rank(KernelSide):
     """A rank's own side, in the group from its beginning."""
 
     def __init__(self, rank: int, device: str, threads: int, start: Start, place: str) -> None:
+        from torch._C._distributed_c10d import FileStore  # every worker's template imports this file
+
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        store = dist.FileStore(place, start.ranks)
+        store = FileStore(place, start.ranks)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=start.ranks)
         self._membership = contextlib.ExitStack()
         self._membership.enter_context(use_group(Distributed()))
