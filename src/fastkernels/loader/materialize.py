@@ -132,9 +132,8 @@ class Call:
     def run(self) -> Any:
         """Forward as it returns; inside `ambient()`."""
         if self.peers:
-            from fastkernels.kernels.group import (
-                simulated,
-            )  # kernels of an older revision (fk gate) have none
+            # Here, because kernels of an older revision (fk gate) have none.
+            from fastkernels.kernels.group import simulated
 
             return simulated([self._forward, *(peer._forward for peer in self.peers)])[0]
         return self._forward()
