@@ -75,9 +75,9 @@ def replicated(outputs: Mapping[str, Tensor]) -> Verdict | None:
     """WRONG(rank_divergent) unless every rank's results, [ranks, ...], have the bits of the first one's: what
     follows from them, a token or an expert, would be another on another rank."""
     for name, of_ranks in outputs.items():
-        first = of_ranks[0].contiguous().view(torch.uint8)
-        for rank, result in enumerate(of_ranks[1:], 1):
-            if not torch.equal(result.contiguous().view(torch.uint8), first):
+        first, *others = (result.reshape(-1).view(torch.uint8) for result in of_ranks)
+        for rank, result in enumerate(others, 1):
+            if not torch.equal(result, first):
                 return Verdict.wrong("rank_divergent", f"{name}: rank {rank} has other bits than rank 0")
     return None
 

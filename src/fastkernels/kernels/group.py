@@ -99,4 +99,4 @@ class _Simulated:
             self.brought = x.clone()
             raise _Waits
         self._next += 1
-        return self._met[self._next - 1]
+        return [brought.clone() for brought in self._met[self._next - 1]]  # the rank's own, as over a network

@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -19,7 +20,6 @@ from fastkernels.runner.protocol import (
     BrokenReply,
     ErrorReport,
     Reply,
-    ReplyTimeout,
     Request,
     receive_reply,
     receive_request,
@@ -28,9 +28,10 @@ from fastkernels.runner.protocol import (
 )
 from fastkernels.runner.worker import report
 
-NOTICE_S = 2.0  # in which ranks tell their errors once one has failed
 _PR_SET_PDEATHSIG = 1
 _START_TIMEOUT_S = 10.0  # ranks come within a millisecond of each other
+_NOTICE_S = 2.0  # in which ranks tell their errors once one has failed
+_LOOK_S = 0.2  # how often those that do not answer are asked whether they still live
 _AT, _REPORT = "failed_at_ns", "report"
 
 
@@ -54,12 +55,12 @@ class Start:
         self._counts = memoryview(mmap.mmap(-1, 8 * ranks)).cast("q")
 
     def of(self, rank: int) -> Callable[[], None]:
-        counts, yields, clock = self._counts, os.sched_yield, time.monotonic
+        counts, least, yields, clock = self._counts, min, os.sched_yield, time.monotonic
 
         def wait() -> None:
             counts[rank] += 1
             number, deadline = counts[rank], clock() + _START_TIMEOUT_S
-            while min(counts) < number:
+            while least(counts) < number:
                 yields()
                 if clock() > deadline:
                     raise TimeoutError(f"another rank was not ready within {_START_TIMEOUT_S:.0f} s")
@@ -68,23 +69,18 @@ class Start:
 
 
 class Peer:
-    """The first rank's end. The process builds its side with `make(rank)` and serves it from then on."""
+    """The first rank's end. The process builds its side with `make(rank)` and serves it from then on. Where
+    that fails, it says why on stderr and ends the first rank, which may wait for it to join the group."""
 
     def __init__(self, rank: int, make: Callable[[int], Any], others: Sequence[Peer]) -> None:
         """`others`: peers that are there already, whose channels are none of the new one's business."""
         self.rank = rank
         self._channel, theirs = socket.socketpair()
-        first = os.getpid()
-        self._pid = os.fork()
-        if self._pid == 0:
-            for channel in (self._channel, *(other._channel for other in others)):
-                channel.close()
-            # A fork does not inherit the order to end with its parent.
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != first:
-                os._exit(1)
-            _serve(theirs, rank, make)
-        theirs.close()
+        with theirs:
+            first = os.getpid()
+            self._pid = os.fork()
+            if self._pid == 0:
+                _be(rank, make, theirs, first, [self._channel, *(other._channel for other in others)])
         self.watch = os.pidfd_open(self._pid)  # readable once it has ended
 
     def ask(self, do: str, descriptors: Sequence[int], arguments: dict[str, Any]) -> None:
@@ -92,21 +88,53 @@ class Peer:
         with contextlib.suppress(OSError):  # it has ended, and `answer` says so
             send_request(self._channel, self._request, descriptors)
 
-    def answer(self, deadline: float | None) -> dict[str, Any] | Failed:
-        """Of what was asked last, until `deadline` (time.monotonic; None: whenever it comes)."""
-        until = float("inf") if deadline is None else deadline
+    def fileno(self) -> int:
+        """Readable when it answers, and when it has ended."""
+        return self._channel.fileno()
+
+    def answer(self) -> dict[str, Any] | Failed:
+        """Of what was asked last."""
         try:
-            value = receive_reply(self._channel, self._request.id, until, self._has_ended).value or {}
-        except ReplyTimeout:
-            return Failed(time.monotonic_ns(), _plain("it waits for the others"))
+            value = receive_reply(self._channel, self._request.id, float("inf"), self.has_ended).value or {}
         except (BrokenReply, OSError):
             return Failed(0, _plain("its process ended"))  # whatever others say follows from it
         if _AT in value:
             return Failed(value[_AT], ErrorReport.model_validate(value[_REPORT]))
         return value
 
-    def _has_ended(self) -> bool:
-        return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    def has_ended(self) -> bool:
+        try:
+            return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # the candidate has asked already
+            return True
+
+
+def answers(peers: Sequence[Peer], failed: bool) -> list[dict[str, Any] | Failed]:
+    """Of what the peers were asked last, in their order, whichever comes first. As soon as a rank has failed
+    (`failed`: the first one has), those that say nothing for _NOTICE_S wait for it, or hang."""
+    found: dict[Peer, dict[str, Any] | Failed] = {}
+    deadline = time.monotonic() + _NOTICE_S if failed else float("inf")
+    while waiting := [peer for peer in peers if peer not in found]:
+        left = max(deadline - time.monotonic(), 0)
+        ready = _readable(waiting, min(left, _LOOK_S))
+        # A child that the candidate forked may hold the channel of a rank that has ended.
+        for peer in ready or [peer for peer in waiting if peer.has_ended()]:
+            found[peer] = answer = peer.answer()
+            if isinstance(answer, Failed):
+                deadline = min(deadline, time.monotonic() + _NOTICE_S)
+        if not ready and not left:
+            now = time.monotonic_ns()
+            silent = [peer for peer in waiting if peer not in found]
+            found |= dict.fromkeys(silent, Failed(now, _plain("it waits for the others")))
+    return [found[peer] for peer in peers]
+
+
+def _readable(peers: Sequence[Peer], timeout_s: float) -> list[Peer]:
+    poll = select.poll()
+    for peer in peers:
+        poll.register(peer, select.POLLIN)
+    found = {descriptor for descriptor, _ in poll.poll(1000 * timeout_s)}
+    return [peer for peer in peers if peer.fileno() in found]
 
 
 def end_with(peers: Sequence[Peer]) -> None:
@@ -115,9 +143,9 @@ def end_with(peers: Sequence[Peer]) -> None:
 
     def watch() -> None:
         (ended, *_), _, _ = select.select([peer.watch for peer in peers], [], [])
-        time.sleep(2 * NOTICE_S)
+        time.sleep(2 * _NOTICE_S)
         peer = next(peer for peer in peers if peer.watch == ended)
-        answer = peer.answer(time.monotonic() + NOTICE_S)
+        answer = peer.answer()
         said = f"\n{answer.report.traceback}" if isinstance(answer, Failed) else ""
         os.write(2, f"rank {peer.rank} has ended, and rank 0 waits for it{said}\n".encode())
         os._exit(1)
@@ -129,10 +157,35 @@ def _plain(message: str) -> ErrorReport:
     return ErrorReport(kind="RuntimeError", message=message)
 
 
-def _serve(channel: socket.socket, rank: int, make: Callable[[int], Any]) -> NoReturn:
-    side: Any = None
+def _be(
+    rank: int,
+    make: Callable[[int], Any],
+    channel: socket.socket,
+    first: int,
+    of_others: Sequence[socket.socket],
+) -> NoReturn:
+    """What the forked process does: nothing of it goes on as the first rank would."""
+    joined = False
     try:
-        side = make(rank)
+        for other in of_others:
+            other.close()
+        # A fork does not inherit the order to end with its parent.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == first:
+            side = make(rank)
+            joined = True
+            _serve(channel, side)
+    except BaseException:
+        traceback.print_exc()
+        if not joined and os.getppid() == first:
+            os.kill(first, signal.SIGKILL)
+    finally:
+        os._exit(1)
+
+
+def _serve(channel: socket.socket, side: Any) -> None:
+    """Until the first rank ends, or a call fails."""
+    with contextlib.suppress(EOFError, OSError):
         while True:
             request, descriptors = receive_request(channel)
             extra = {"descriptors": descriptors} if descriptors else {}
@@ -145,7 +198,3 @@ def _serve(channel: socket.socket, rank: int, make: Callable[[int], Any]) -> NoR
             send_reply(channel, Reply(id=request.id, value=value))
             if failed:
                 break
-    except EOFError:
-        pass  # the first rank ended
-    finally:
-        os._exit(1)

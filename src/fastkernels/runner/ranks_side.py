@@ -8,8 +8,8 @@ imported: NCCL, rank r on GPU r (the boxes lie on GPU 0), or Gloo by loopback. A
 when the last one is ready, and has lasted as long as on the one that took longest.
 
 An error ends its rank, because the others may wait for it in a collective. They notice that its connections
-are closed, or the group ends some seconds later. The earliest error is the group's. A rank that hangs is
-ended with all by the judge's timeout.
+are closed, or the group ends some seconds later. The earliest error is the group's. Where one hangs and none
+fails, the judge's timeout ends all.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore
 
 from fastkernels.kernels.group import Distributed, use_group
 from fastkernels.runner.kernel_side import KernelSide
-from fastkernels.runner.peer import NOTICE_S, Failed, Peer, Start, end_with, failure
+from fastkernels.runner.peer import Failed, Peer, Start, answers, end_with, failure
 from fastkernels.runner.protocol import Reported
 from fastkernels.runner.shared import Ticket
 
@@ -96,27 +94,26 @@ class RanksSide:
         for peer in self._peers:
             peer.ask(do, descriptors, arguments)
         extra = {"descriptors": descriptors} if descriptors else {}
-        answers: list[dict[str, Any] | Failed] = []
+        own: dict[str, Any] | Failed
         try:
-            answers.append(getattr(self._own, do)(**arguments, **extra))
+            own = getattr(self._own, do)(**arguments, **extra)
         except BaseException as error:  # SystemExit of a candidate is its failure
-            answers.append(failure(error, self._own))
-        deadline = time.monotonic() + NOTICE_S
-        for peer in self._peers:
-            failed = any(isinstance(answer, Failed) for answer in answers)
-            answers.append(peer.answer(deadline if failed else None))
-        failures = {rank: answer for rank, answer in enumerate(answers) if isinstance(answer, Failed)}
+            own = failure(error, self._own)
+        told = [own, *answers(self._peers, failed=isinstance(own, Failed))]
+        failures = {rank: answer for rank, answer in enumerate(told) if isinstance(answer, Failed)}
         if failures:
             rank = min(failures, key=lambda rank: failures[rank].at_ns)
             report = failures[rank].report
             raise Reported(report.model_copy(update={"message": f"rank {rank}: {report.message}"}))
-        return [answer for answer in answers if not isinstance(answer, Failed)]
+        return [answer for answer in told if not isinstance(answer, Failed)]
 
 
 class _Rank(KernelSide):
     """A rank's own side, in the group from its beginning."""
 
     def __init__(self, rank: int, device: str, threads: int, start: Start, place: str) -> None:
+        from torch._C._distributed_c10d import FileStore  # every worker's template imports this file
+
         # In a network namespace of its own there is nothing else.
         os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
         on_gpu = device == "cuda"

@@ -122,3 +122,15 @@ def test_a_repository_of_something_else(tmp_path: Path) -> None:
     other = revisions.find("HEAD", tmp_path)
     with pytest.raises(UsageError, match=r"has no src/fastkernels/kernels.*give their folders"):
         revisions.source(other, revisions.export(other, tmp_path / "export"), tmp_path / "side")
+
+
+def test_a_worker_runs_kernels_of_a_revision_that_knows_no_groups_of_ranks() -> None:
+    """The harness imports them, and is newer."""
+    code = """
+import sys, types
+sys.modules["fastkernels.kernels.group"] = None
+sys.modules["fastkernels.kernels.all_reduce"] = types.SimpleNamespace(all_reduce=None)
+import fastkernels.runner.kernel_side
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

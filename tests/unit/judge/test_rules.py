@@ -1,4 +1,4 @@
-"""judge/rules.py: exact outputs, repeated calls, results that must not change later, null blocks."""
+"""judge/rules.py: exact outputs, repeated calls, results that must not change later, null blocks, ranks."""
 
 import math
 
@@ -82,3 +82,34 @@ def test_what_a_token_stores_is_a_row_of_its_own():
     wrong, right, truth = (rules.by_token(side, ["cache.0.0.k_cache"]) for side in (wrong, right, truth))
     assert wrong["cache.0.0.k_cache"].shape == (64, 2, 64)
     assert compare.Standard(right, truth).compare(wrong).verdict.label == "WRONG(value)"
+
+
+def test_ranks_return_the_same_bits():
+    y = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).expand(3, 3, 4).clone()
+    assert rules.replicated({"y": y}) is None
+    y[2, 1, 3] = y[2, 1, 3].nextafter(torch.tensor(math.inf))
+    verdict = rules.replicated({"x": torch.ones(3, 2), "y": y})
+    assert verdict.label == "WRONG(rank_divergent)"
+    assert verdict.failure.message == "y: rank 2 has other bits than rank 0"
+
+
+def test_ranks_may_return_the_same_nan_and_not_another_zero():
+    y = torch.tensor([[math.nan, 0.0], [math.nan, 0.0]])
+    assert rules.replicated({"y": y}) is None
+    y[1, 1] = -0.0
+    assert rules.replicated({"y": y}).label == "WRONG(rank_divergent)"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool], ids=str)
+def test_ranks_return_one_number_each(dtype):
+    assert rules.replicated({"y": torch.tensor([1, 1, 1]).to(dtype)}) is None
+    assert rules.replicated({"y": torch.tensor([1, 1, 0]).to(dtype)})
+
+
+def test_bits_of_ranks_are_compared_whatever_their_strides():
+    y = torch.randn(1, 5, 3, generator=torch.Generator().manual_seed(0)).expand(2, 5, 3).clone()
+    strided = y.transpose(1, 2).contiguous().transpose(1, 2)
+    assert not strided[0].is_contiguous()
+    assert rules.replicated({"y": strided}) is None
+    strided[1, 4, 0] += 1
+    assert rules.replicated({"y": strided})

@@ -97,6 +97,29 @@ def test_host_on_a_device_waits_for_it_inside_the_interval() -> None:
     assert log == ["stage", "idle", "clock", "call", "idle", "clock", "keep None"]
 
 
+def test_a_call_of_a_group_begins_when_all_ranks_are_ready_and_its_inputs_are_there() -> None:
+    log: list[str] = []
+
+    def clock() -> int:
+        log.append("clock")
+        return 0
+
+    run(Host(clock=clock, start=lambda: log.append("start")), log)
+    assert log == ["stage", "start", "clock", "call", "clock", "keep None"]
+
+
+def test_a_group_that_does_not_get_ready_calls_nothing_and_leaves_the_garbage_collector_on() -> None:
+    log: list[str] = []
+
+    def start() -> None:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        run(Host(start=start), log)
+    assert log == ["stage"]
+    assert gc.isenabled()
+
+
 def test_host_measures_what_passes() -> None:
     timing = run(Host(), [], lambda: time.sleep(0.02))
     assert 0.02 <= timing.ns / 1e9 < 0.2

@@ -99,7 +99,7 @@ def test_every_link_works_on_its_own_inputs_and_parameters(side: KernelSide, cha
         inputs = drawn(case, seed, PLAN)
         inbox.write(inputs)
         outbox.poison()
-        assert iterate(side, echo=inputs)["outputs"] == {}, "they were described when they were captured"
+        assert iterate(side, echo=inputs)["outputs"] == [], "they were described when they were captured"
         torch.testing.assert_close(outbox.tensors["out.0"], expected(inputs, case.init["eps"]))
         for name, value in inputs.items():
             assert torch.equal(echo.tensors[name], value)
@@ -217,7 +217,8 @@ def test_a_call_outside_the_chain_is_of_the_first_link_only(side: KernelSide, ch
     outbox.poison()
     side.prepare("host", fresh=True, parameters=True, spin_cycles=0)
     side.go()
-    assert side.inspect([])["outputs"]["out.0"]["description"]["shape"] == [16, 64]
+    (described,) = side.inspect([])["outputs"]
+    assert described["out.0"]["description"]["shape"] == [16, 64]
     torch.testing.assert_close(outbox.tensors["out.0"][0], expected(inputs, case.init["eps"])[0])
     assert outbox.tensors["out.0"][1:].isnan().all()
 

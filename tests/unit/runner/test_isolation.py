@@ -1,8 +1,13 @@
 """What a worker's surroundings hold."""
 
 import ctypes
+import os
+import socket
 from pathlib import Path
 
+import pytest
+
+from fastkernels.runner import isolation
 from fastkernels.runner.isolation import HiddenMemory, Scratch
 
 OUTER = {
@@ -81,3 +86,47 @@ def test_hidden_memory_is_visible_again_afterwards() -> None:
         assert not memory.hidden
         assert libc.prctl(3, 0, 0, 0, 0) == before
     assert libc.prctl(3, 0, 0, 0, 0) == before
+
+
+def test_processes_of_a_new_namespace_meet_on_its_loopback() -> None:
+    """Asked in a fork, which stays there."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        answer = b"refused"
+        try:
+            if isolation.unshare():
+                answer = _met()
+        except BaseException as error:
+            answer = repr(error).encode()
+        finally:
+            os.write(theirs, answer)
+            os._exit(0)
+    os.close(theirs)
+    os.waitpid(child, 0)
+    answer = os.read(ours, 1000).decode()
+    os.close(ours)
+    if answer == "refused":
+        pytest.skip("this kernel gives no namespaces")
+    assert answer == "hello over lo"
+
+
+def _met() -> bytes:
+    interfaces = " ".join(name for _, name in socket.if_nameindex())
+    server = socket.create_server(("127.0.0.1", 0))
+    socket.create_connection(server.getsockname(), timeout=5).sendall(b"hello over ")
+    other, _ = server.accept()
+    return other.recv(100) + interfaces.encode()
+
+
+def test_a_namespace_without_a_loopback_separates_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise OSError("no such request")
+
+    class Library:
+        def unshare(self, flags: int) -> int:
+            return 0
+
+    monkeypatch.setattr(isolation.ctypes, "CDLL", lambda name: Library())
+    monkeypatch.setattr(isolation, "_raise_loopback", refuse)
+    assert isolation.unshare()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import random
+from typing import Any
 
 import pytest
 
+from fastkernels import registry
 from fastkernels.errors import BaselineError
 from fastkernels.judge.verdict import Verdict
+from fastkernels.loader.overlay import Overlay
 from fastkernels.records import KernelReport
 from fastkernels.report import exit_code
 from fastkernels.runner import kernels
-from fastkernels.runner.bench import Outcome
+from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.kernels import Progress, run_kernels
-from fastkernels.runner.plan import KernelsRequest
+from fastkernels.runner.plan import Job, KernelsRequest, Work
 
 ASKED = KernelsRequest(targets=("rms_norm", "embedding"), size="tiny", device="cpu", self_test=True)
 
@@ -24,10 +28,11 @@ class StandInCrew:
     levels, stays_root, overhead_ns = (), (), 0
 
     def __init__(self, starts) -> None:
-        self.starts, self.asked = starts, 0
+        self.starts, self.asked, self.ranks = starts, 0, []
 
-    def parties(self, job) -> tuple[None, None, None]:
+    def parties(self, job, ranks: int) -> tuple[None, None, None]:
         self.asked += 1
+        self.ranks.append(ranks)
         if not self.starts(self.asked):
             raise BaselineError("A baseline worker does not start: no memory")
         return (None, None, None)
@@ -39,18 +44,18 @@ class StandInCrew:
 @pytest.fixture
 def judge(monkeypatch: pytest.MonkeyPatch):
     class Passes:
-        def __init__(self, bench, *_: object) -> None:
-            self.outcome = Outcome(Verdict.passed(), contract=bench.contract)
+        def __init__(self, bench, entry, case, *_: object) -> None:
+            self.outcome = Outcome(Verdict.passed(), contract=bench.contract_of(case))
 
         def run(self) -> Outcome:
             return self.outcome
 
     monkeypatch.setattr(kernels, "Trial", Passes)
 
-    def judge(starts) -> tuple[KernelReport, list[Progress], StandInCrew]:
+    def judge(starts, asked=ASKED) -> tuple[KernelReport, list[Progress], StandInCrew]:
         crew, steps = StandInCrew(starts), []
         monkeypatch.setattr(kernels._Run, "_crew", lambda *_: contextlib.nullcontext(crew))
-        return run_kernels(ASKED, steps.append), steps, crew
+        return run_kernels(asked, steps.append), steps, crew
 
     return judge
 
@@ -89,3 +94,26 @@ def test_a_look_is_no_last_step_and_costs_no_row_either() -> None:
         raise BaselineError("no memory")
     assert steps == [Progress(0, 7, "mine · L1/rms_norm torch.compile")]
     assert list(run.notes) == ["mine · L1/rms_norm torch.compile could not be looked at: no memory"]
+
+
+def test_a_group_of_ranks_gets_as_many_processes_and_a_contract_of_its_own(judge) -> None:
+    asked = ASKED.model_copy(update={"targets": ("all_reduce", "rms_norm")})
+    report, _, crew = judge(lambda number: True, asked)
+    ranks = {
+        case.id: case.ranks for task in ("L1/all_reduce", "L1/rms_norm") for case in registry.cases(task)
+    }
+    assert crew.ranks == [ranks[row.case] for row in report.rows]
+    assert set(crew.ranks) == {1, 2, 3}
+    assert all(row.contract == ("host" if ranks[row.case] == 1 else "collective") for row in report.rows)
+
+
+def test_a_group_of_ranks_is_unsupported_on_cuda_before_anything_runs() -> None:
+    run = kernels._Run(ASKED.model_copy(update={"device": "cuda"}), lambda progress: None)
+    bench = Bench("cuda", "graph", 1.0, 1, random.Random(0), Overlay.over_baseline())
+    case = registry.cases("L1/all_reduce", size="tiny")[0]
+    nobody: Any = None  # a crew that is asked for anything fails
+    run._one(Job("mine"), Work(registry.task(case.task), case), nobody, bench)
+    (row,) = run.rows
+    assert (row.verdict, row.contract) == ("UNSUPPORTED", "collective")
+    assert row.failure is not None
+    assert row.failure.message == "a group of 2 ranks is judged on a CPU only: --device cpu"

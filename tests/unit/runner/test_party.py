@@ -11,6 +11,8 @@ from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.contracts import FIRST_SPIN_CYCLES, MAX_SPIN_CYCLES
 from fastkernels.runner.blame import Trouble
 from fastkernels.runner.party import Captured, Party, Timeouts, _Inspected, _Timed
+from fastkernels.runner.pool import WorkerError
+from fastkernels.runner.protocol import ErrorReport
 from fastkernels.runner.shared import Arena, Want
 
 
@@ -62,11 +64,11 @@ def test_a_duration_must_be_one(answer: dict) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        {"outputs": {}, "threads": "many", "flags": {}},
-        {"outputs": [], "threads": 1, "flags": {}},
-        {"outputs": {"out.0": {}}, "threads": 1, "flags": {}},
+        {"outputs": [], "threads": "many", "flags": {}},
+        {"outputs": {}, "threads": 1, "flags": {}},
+        {"outputs": [{"out.0": {}}], "threads": 1, "flags": {}},
         {
-            "outputs": {"out.0": {"description": {"shape": [1], "dtype": "float32"}}},
+            "outputs": [{"out.0": {"description": {"shape": [1], "dtype": "float32"}}}],
             "threads": 1,
             "flags": {},
         },
@@ -80,7 +82,7 @@ def test_a_description_must_be_whole(answer: dict) -> None:
 @pytest.mark.parametrize("stride", [[-1], [2**63]])
 def test_a_stride_must_be_one(stride: list[int]) -> None:
     description = {"shape": [1], "dtype": "float32", "device": "cpu", "stride": stride, "type_name": "Tensor"}
-    answer = {"outputs": {"out.0": {"description": description}}, "threads": 1, "flags": {}}
+    answer = {"outputs": [{"out.0": {"description": description}}], "threads": 1, "flags": {}}
     with pytest.raises(Trouble, match="garbled answer"):
         party(answer)._answer("inspect", _Inspected, 1)
 
@@ -116,7 +118,7 @@ def test_a_call_that_the_longest_spin_does_not_hide_waits(contract, spin_cycles,
         def call(self, phase, *arguments, **more) -> dict:
             answers = {
                 "go": {"ns": 5, "hidden": False},
-                "inspect": {"outputs": {}, "threads": 1, "flags": {}},
+                "inspect": {"outputs": [{}], "threads": 1, "flags": {}},
             }
             return answers.get(phase, {})
 
@@ -143,7 +145,7 @@ def test_what_is_written_after_the_clock_has_stopped_is_no_result() -> None:
             if phase == "inspect":
                 box.tensors["out.0"].fill_(1)
                 result = {"description": plain, "bytes": 8, "span_bytes": 8}
-                return {"outputs": {"out.0": result}, "threads": 1, "flags": {}}
+                return {"outputs": [{"out.0": result}], "threads": 1, "flags": {}}
             return {"ns": 5, "hidden": True} if phase == "go" else {}
 
         def pause(self) -> None:
@@ -175,7 +177,7 @@ def test_inputs_and_results_come_from_the_worker_once_the_clock_has_stopped(keep
             if phase == "go" or (phase == "inspect" and keeps):
                 box.tensors["out.0"].fill_(1)
             result = {"description": plain, "bytes": 8, "span_bytes": 8}
-            inspected = {"outputs": {"out.0": result}, "threads": 1, "flags": {}}
+            inspected = {"outputs": [{"out.0": result}], "threads": 1, "flags": {}}
             return {"go": {"ns": 5, "hidden": True}, "inspect": inspected}.get(phase, {})
 
         def pause(self) -> None:
@@ -189,3 +191,72 @@ def test_inputs_and_results_come_from_the_worker_once_the_clock_has_stopped(keep
     assert (reading.outputs["out.0"] == 1).all()
     assert reading.lasting == keeps
     box.close()
+
+
+class Group(Liar):
+    """Two ranks with a result each, of which `described` are described."""
+
+    pid = os.getpid()
+
+    def __init__(self, box: Arena, described: int = 2) -> None:
+        super().__init__({})
+        self._box, self._described = box, described
+
+    def call(self, phase, *arguments, **more) -> dict:
+        if phase == "go":
+            for rank, result in enumerate(self._box.tensors["out.0"]):
+                result.fill_(rank)
+            return {"ns": 500, "hidden": True}
+        if phase == "again":
+            for rank, result in enumerate(self._box.tensors["out.0"]):
+                result.fill_(10 + rank)
+        plain = {"shape": [3], "dtype": "float32", "device": "cpu", "stride": [1], "type_name": "Tensor"}
+        result = {"description": plain, "bytes": 12, "span_bytes": 12}
+        inspected = {"outputs": [{"out.0": result}] * self._described, "threads": 1, "flags": {}}
+        return inspected if phase == "inspect" else {}
+
+    def pause(self) -> None:
+        """It stands still."""
+
+
+def of_two(worker: Liar, box: Arena) -> Party:
+    judge = Party(worker, "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 100, ranks=2)  # type: ignore[arg-type]
+    judge._outbox = judge._echo = box
+    return judge
+
+
+@pytest.fixture
+def box():
+    box = Arena.create([Want("out.0", (3,), torch.float32, links=2)], "cpu", writable=True)
+    yield box
+    box.close()
+
+
+def test_ranks_make_one_call_together_and_each_has_a_result(box: Arena) -> None:
+    judge = of_two(Group(box), box)
+    reading = judge.iterate(lambda: None, lambda: None, "collective", False, False, [])
+    assert reading.ns == 500, "not shared out, and no device's clock was read"
+    assert reading.outputs["out.0"].tolist() == [[0.0] * 3, [1.0] * 3]
+    assert len(reading.described) == 2
+    assert judge.again(reading)["out.0"].tolist() == [[10.0] * 3, [11.0] * 3]
+
+
+@pytest.mark.parametrize("described", [1, 3])
+def test_every_rank_must_be_described(box: Arena, described: int) -> None:
+    judge = of_two(Group(box, described), box)
+    with pytest.raises(Trouble, match=f"{described} of 2 ranks are described"):
+        judge.iterate(lambda: None, lambda: None, "collective", False, False, [])
+    assert judge.worker.closed  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_group_in_which_something_failed_is_not_asked_again(ranks: int) -> None:
+    class Fails(Liar):
+        def call(self, *arguments, **more) -> dict:
+            raise WorkerError(ErrorReport(kind="ValueError", message="rank 1: boom"), "")
+
+    worker = Fails({})
+    judge = Party(worker, "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0, ranks)  # type: ignore[arg-type]
+    with pytest.raises(Trouble, match="rank 1: boom"):
+        judge._answer("go", _Timed, 1)
+    assert worker.closed == (ranks > 1)

@@ -1,4 +1,4 @@
-"""The referee on whole iterations: every link counts, and none may hide among the others."""
+"""The referee on whole iterations: no link may hide among the others, and no rank."""
 
 import random
 
@@ -7,6 +7,9 @@ import torch
 
 from fastkernels import registry
 from fastkernels.judge.metadata import describe
+from fastkernels.judge.verdict import Verdict
+from fastkernels.loader import ranks
+from fastkernels.loader.inputs import draw_links
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.chain import ChainPlan
@@ -123,3 +126,91 @@ def test_ties_of_a_choice_may_fall_either_way_and_nothing_else_may() -> None:
         verdict = referee.check(inputs, of(other), of(right), "normal", None)
         assert (verdict is not None) == wrong, ids
         assert verdict is None or verdict.label == "WRONG(value)"
+
+
+RANKS = 3
+
+
+@pytest.fixture
+def group():
+    """(referee, inputs, the right results) of a sum over three ranks."""
+    case = small_case("L1/all_reduce", "*3ranks*")
+    specs = ranks.own(specs_of(case))
+    referee = Referee(registry.task(case.task), case, specs, Overlay.over_baseline(), "cpu", random.Random(1))
+    plan = ChainPlan(RANKS, shares_parameters=True)
+    inputs = draw_links(specs, case, 1, plan.links_of)
+    total = inputs["arg.input_"][0] + inputs["arg.input_"][1] + inputs["arg.input_"][2]
+    return referee, inputs, total.expand(RANKS, -1, -1).clone()
+
+
+def judge(group, results: torch.Tensor, oracle_rank: int | None = 0):
+    referee, inputs, truth = group
+    echo = {name: value.clone() for name, value in inputs.items()}
+    return referee.judge(inputs, reading(results, echo), reading(truth), "normal", oracle_rank)
+
+
+def test_a_group_whose_ranks_are_all_right_passes(group) -> None:
+    assert [judge(group, group[2], rank) for rank in (*range(RANKS), None)] == [None] * (RANKS + 1)
+
+
+@pytest.mark.parametrize("oracle_rank", [0, 2, None])
+@pytest.mark.parametrize("bad", range(RANKS))
+def test_one_wrong_rank_is_named_beside_one_that_is_right(group, bad: int, oracle_rank) -> None:
+    results = group[2].clone()
+    results[bad] *= 1.01
+    verdict = judge(group, results, oracle_rank)
+    assert verdict.label == "WRONG(rank_divergent)"
+    assert verdict.failure.message.startswith(f"rank {bad}: ")
+    assert verdict.failure.message.endswith(f"rank {int(bad == 0)} is right")
+
+
+def test_ranks_that_are_all_wrong_do_not_diverge(group) -> None:
+    assert judge(group, 1.01 * group[2]).label == "WRONG(value)"
+    each_its_own = RANKS * group[1]["arg.input_"]
+    assert judge(group, each_its_own).label == "WRONG(value)"
+
+
+def test_right_ranks_with_other_bits_diverge(group) -> None:
+    results = group[2].clone()
+    results[2, 4, 7] = results[2, 4, 7].nextafter(torch.tensor(float("inf")))
+    verdict = judge(group, results)
+    assert verdict.label == "WRONG(rank_divergent)"
+    assert verdict.failure.message == "out.0: rank 2 has other bits than rank 0"
+
+
+def test_ranks_need_the_same_bits_only_where_the_task_says_so(group) -> None:
+    referee, _, truth = group
+    results = truth.clone()
+    results[2, 4, 7] = results[2, 4, 7].nextafter(torch.tensor(float("inf")))
+    referee._entry = referee._entry.model_copy(update={"replicates": False})
+    assert judge(group, results) is None
+
+
+def test_a_near_thing_that_passes_when_it_is_looked_at_again_is_wrong_as_it_was_found(
+    group, monkeypatch
+) -> None:
+    referee = group[0]
+    once = iter([Verdict.wrong("value", "a near thing")])
+    monkeypatch.setattr(referee, "_against_oracle", lambda *_: next(once, None))
+    verdict = judge(group, group[2])
+    assert (verdict.label, verdict.failure.message) == ("WRONG(value)", "a near thing")
+
+
+def test_a_bad_baseline_of_a_group_is_no_fault_of_a_rank(group) -> None:
+    referee, inputs, truth = group
+    echo = {name: value.clone() for name, value in inputs.items()}
+    baseline = truth.clone()
+    baseline[0] = torch.nan
+    verdict = referee.judge(inputs, reading(truth, echo), reading(baseline), "normal", 0)
+    assert verdict.status == "INVALID_BASELINE"
+
+
+def test_a_rank_whose_baseline_is_bad_is_not_the_one_that_is_named(group) -> None:
+    referee, inputs, truth = group
+    echo = {name: value.clone() for name, value in inputs.items()}
+    baseline, results = truth.clone(), truth.clone()
+    baseline[0] = torch.nan
+    results[1] *= 1.01
+    verdict = referee.judge(inputs, reading(results, echo), reading(baseline), "normal", 1)
+    assert verdict.label == "WRONG(rank_divergent)"
+    assert verdict.failure.message.startswith("rank 1: ")

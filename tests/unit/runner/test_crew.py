@@ -1,0 +1,83 @@
+"""Which processes a crew starts, keeps and ends, with workers that are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastkernels.measure.clocks import SmClock
+from fastkernels.runner import crew as crews
+from fastkernels.runner.crew import Crew
+from fastkernels.runner.isolation import HiddenMemory
+from fastkernels.runner.party import Timeouts
+from fastkernels.runner.plan import Job
+
+
+class StandInWorker:
+    made: list[StandInWorker] = []
+    isolation, stays_root, busy = (), "", False
+
+    def __init__(self, name: str, threads: int, processes: int, **_: Any) -> None:
+        self.name, self.processes, self.alive = name, processes, True
+        self.made.append(self)
+
+    def start(self, side: str, **settings: Any) -> dict[str, Any]:
+        self.side, self.settings = side.rpartition(":")[2], settings
+        return {"overhead_ns": 0}
+
+    def call(self, do: str, *_: Any, **__: Any) -> dict[str, Any]:
+        assert do == "probe"
+        return {"byte": crews._PROBE_BYTE}
+
+    def standing(self) -> None: ...
+
+    def close(self) -> None:
+        self.alive = False
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[StandInWorker]:
+    """All workers, in the order of their starts."""
+    monkeypatch.setattr(crews, "Worker", StandInWorker)
+    monkeypatch.setattr(StandInWorker, "made", [])
+    return StandInWorker.made
+
+
+@pytest.fixture
+def crew(made: list[StandInWorker], tmp_path: Path):
+    with Crew("cpu", 1, Timeouts.of("cpu", 1), SmClock("cpu"), tmp_path, HiddenMemory()) as crew:
+        yield crew
+
+
+JOB = Job("mine")
+
+
+def test_the_same_workers_serve_groups_of_one_size(crew: Crew, made) -> None:
+    first = crew.parties(JOB, 2)
+    assert all(one is other for one, other in zip(crew.parties(JOB, 2), first, strict=True))
+    assert [worker.name for worker in made] == ["baseline A", "baseline B", "mine"]
+    assert all(worker.alive for worker in made)
+
+
+def test_another_number_of_ranks_ends_all_workers_and_starts_others(crew: Crew, made) -> None:
+    crew.parties(JOB)
+    for number, ranks in enumerate((2, 3, 1), 1):
+        crew.parties(JOB, ranks)
+        assert [worker.alive for worker in made] == [False] * 3 * number + [True] * 3
+        assert {worker.processes for worker in made[-3:]} == {ranks}
+
+
+def test_a_group_has_a_side_of_ranks_and_one_rank_has_none(crew: Crew, made) -> None:
+    crew.parties(JOB)
+    crew.parties(JOB, 2)
+    alone = ("KernelSide", {"device": "cpu", "threads": 1})
+    group = ("RanksSide", {"device": "cpu", "threads": 1, "ranks": 2})
+    assert [(worker.side, worker.settings) for worker in made] == [alone] * 3 + [group] * 3
+
+
+def test_no_worker_outlives_its_crew(made, tmp_path: Path) -> None:
+    with Crew("cpu", 1, Timeouts.of("cpu", 1), SmClock("cpu"), tmp_path, HiddenMemory()) as crew:
+        crew.parties(JOB, 2)
+    assert [worker.alive for worker in made] == [False] * 3
