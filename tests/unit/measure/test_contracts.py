@@ -149,6 +149,14 @@ def test_eager_stages_behind_the_spin_and_keeps_at_once() -> None:
     assert tape.log == ["spin", "stage", "flush", "start", "call", "end", "keep None", "wait"]
 
 
+def test_ranks_spin_together_and_their_devices_meet_behind_the_flush() -> None:
+    tape = Tape()
+    contract = Eager(tape, lambda: tape.log.append("all ready"), lambda: tape.log.append("all devices here"))
+    run(contract, tape.log)
+    order = ["all ready", "spin", "stage", "flush", "all devices here", "start", "call", "end"]
+    assert tape.log[:8] == order
+
+
 def test_a_spin_that_was_too_short_says_so_and_the_next_is_longer() -> None:
     tape = Tape(slow=True)
     contract, cycles = Eager(tape), FIRST_SPIN_CYCLES

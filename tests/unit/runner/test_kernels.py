@@ -116,4 +116,4 @@ def test_a_group_of_ranks_is_unsupported_on_cuda_before_anything_runs() -> None:
     (row,) = run.rows
     assert (row.verdict, row.contract) == ("UNSUPPORTED", "collective")
     assert row.failure is not None
-    assert row.failure.message == "a group of 2 ranks is judged on a CPU only: --device cpu"
+    assert row.failure.message == "2 ranks need 2 GPUs, here are 0; a CPU runs small ones: --device cpu"
