@@ -15,8 +15,9 @@ from torch import Tensor
 
 from fastkernels.engine import flow_matching, latents
 from fastkernels.engine.batching import require_values, sent
+from fastkernels.engine.checks import Errors
 from fastkernels.engine.flow_matching import Schedule
-from fastkernels.engine.image_model import Errors, ImageModel
+from fastkernels.engine.image_model import ImageModel
 from fastkernels.engine.image_request import ImageRequest, checked, checked_sides
 from fastkernels.engine.program import Call, Program
 from fastkernels.engine.prompts import Prompts, is_ids

@@ -161,6 +161,18 @@ def test_a_refused_clip_leaves_running_requests_alone(alone):
     same([found[str(seed)] for seed in range(3)], alone[:3])
 
 
+def test_a_refused_clip_leaves_others_of_its_call_alone(alone):
+    llm = engine(max_num_seqs=3)
+    prompts = [prompt(0), listened(torch.zeros(0)), prompt(1), listened((torch.zeros(9), 8000)), PROMPT]
+    found = llm.generate(prompts, [params(seed) for seed in (0, 0, 1, 0, 0)], errors="return")
+    same([told(found[0]), told(found[2])], alone[:2])
+    assert [str(found[place]).partition(":")[0] for place in (1, 3, 4)] == [
+        "audio is empty",
+        "audio of 8000 samples a second",
+        "this model needs audio",
+    ]
+
+
 def test_states_do_not_pile_up(monkeypatch):
     """The encoder waits for rows; a finished request holds no states."""
     monkeypatch.setattr(listener, "MAX_BATCH", 4)
