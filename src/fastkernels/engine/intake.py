@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fastkernels.engine.batching import Clips
 from fastkernels.engine.checks import Errors
+from fastkernels.engine.clips import Clips
 from fastkernels.engine.memory import Limits
 from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.program import Tokens

@@ -15,6 +15,7 @@ from fastkernels import registry
 from fastkernels.engine.image_pipeline import ImagePipeline, ImageRequest
 from fastkernels.errors import RequestError, UsageError
 from fastkernels.nn.weights import export_weights
+from tests.helpers import nested, quantized
 from tests.tiny_tokenizers import save_tokenizers
 
 CONFIG = registry.architecture("flux").configs["tiny"].config
@@ -85,6 +86,11 @@ def test_every_side_of_a_prompt_counts(side: str):
         ({"text": torch.zeros(1, 5, dtype=torch.int64)}, r"ids \[1, 5\] for T5"),
         ({"text": torch.zeros(3, dtype=torch.int64).to_sparse()}, "text is a sparse_coo tensor"),
         ({"pooled": torch.zeros(3, dtype=torch.int64, device="meta")}, "pooled is a meta tensor"),
+        ({"text": nested()}, "text is a nested tensor"),
+        ({"pooled": quantized()}, "pooled is a quantized tensor"),
+        ({"text": torch.empty(8, dtype=torch.bits8)}, "text is bits8: token ids are integers"),
+        ({"pooled": torch.empty(8, dtype=torch.float4_e2m1fn_x2)}, "pooled is float4_e2m1fn_x2"),
+        ({"pooled": torch.zeros(8, dtype=torch.bool)}, "pooled is bool"),
         ({"pooled": None}, "two tensors"),
         ({"text": "a cat"}, "no `pooled` beside it"),
         ({"text": "a cat", "pooled": None}, "flux:tiny lacks some of them"),
@@ -105,6 +111,15 @@ def test_ids_and_features_of_any_width():
     features = by_features(one, request)
     (found,) = one.generate([replace(features, text=features.text.to(torch.float8_e4m3fn))])
     assert found.isfinite().all()
+
+
+def test_features_that_carry_a_gradient_are_features():
+    one = pipeline()
+    features = by_features(one, by_ids(0))
+    learned = replace(features, text=features.text.clone().requires_grad_() * 1)
+    (found,) = one.generate([learned])
+    assert torch.equal(found, one.generate([features])[0])
+    assert not found.requires_grad
 
 
 def test_a_model_without_text_encoders_takes_features():
