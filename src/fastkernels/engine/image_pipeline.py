@@ -22,7 +22,7 @@ from fastkernels.engine.image_request import ImageRequest, checked, checked_side
 from fastkernels.engine.program import Call, Program
 from fastkernels.engine.prompts import Prompts, is_ids
 from fastkernels.errors import RequestError
-from fastkernels.loader.weights import SCHEDULER
+from fastkernels.loader.hub import SCHEDULER
 from fastkernels.nn.config import ConfigReader
 
 ENCODED_AT_ONCE = 8  # prompts of 512 tokens
