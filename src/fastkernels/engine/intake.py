@@ -70,6 +70,7 @@ class Intake:
         sampling = SamplingParams() if sampling is None else sampling
         if not isinstance(sampling, SamplingParams):
             raise RequestError(f"sampling_params must be SamplingParams, not {sampling!r:.60}")
+        self.text.require(sampling)
         need = Tokens("lm", self._ids(prompt), sampling, None if forced is None else _integers(forced))
         self.check(need)
         return need

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.engine.batching import require_values
-from fastkernels.engine.text import tokenizing
+from fastkernels.engine.text import load_tokenizer, tokenizing
 from fastkernels.errors import RequestError
 
 MOST_FEATURE = 65504.0  # the largest of float16: finite in every dtype of a model
@@ -90,9 +90,7 @@ class Prompts:
                     "a prompt in words needs text encoders, tokenizer and tokenizer_2; "
                     f"{self.name} lacks some of them: give token ids or features"
                 )
-            from transformers import AutoTokenizer
-
-            self._tokenizers[encoder] = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            self._tokenizers[encoder] = load_tokenizer(folder)
         return self._tokenizers[encoder]
 
 

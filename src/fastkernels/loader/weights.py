@@ -168,6 +168,8 @@ def _from_pipeline(name: str, folder: Path) -> ModelSource:
                 "Copy it from the repository, or give the folder of one part"
             )
         config[part] = registry.read_config(folder / part / file)
+    if not config.keys() & set(architecture.components):
+        raise FileFormatError(folder / PIPELINE, "", f"names no part of {', '.join(architecture.components)}")
     return ModelSource(name, architecture, config, folder)
 
 

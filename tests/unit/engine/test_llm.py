@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -134,6 +137,24 @@ def test_refused_requests_of_a_call_stand_in_their_places_and_the_others_are_ser
     assert all(isinstance(one, RequestError) for one in llm.generate([[256], []], GREEDY, errors="return"))
     with pytest.raises(UsageError, match="errors='skip': there are 'raise' and 'return'"):
         llm.generate([[3]], GREEDY, errors="skip")
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_tokenizer_that_cannot_be_loaded_is_told_before_a_step(tmp_path, llm, file):
+    weights = {name: tensor.contiguous() for name, tensor in export_weights(llm.model)}
+    save_file(weights, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(llm.source.config))
+    (tmp_path / file).write_text("{")
+    mute = LLM(tmp_path, device="cpu", max_num_seqs=4)
+    for prompt in ("w3", [3, 4]):
+        with pytest.raises(RequestError, match=r"^request 0: the tokenizer in .* Copy its files again"):
+            mute.generate([prompt], GREEDY)
+        with pytest.raises(RequestError, match="cannot be loaded"):
+            mute.add_request(prompt, GREEDY)
+    ids_only = dataclasses.replace(GREEDY, detokenize=False)
+    refused, served = mute.generate(["w3", [3, 4]], [GREEDY, ids_only], errors="return")
+    assert isinstance(refused, RequestError)
+    assert ids([served]) == ids(llm.generate([[3, 4]], GREEDY))
 
 
 def test_what_the_tokenizer_refuses_is_named(talker):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,15 @@ def test_a_long_text_is_cut_for_clip_and_refused_where_t5_cannot_read_it(folder:
         prompts.checked("cat " * 600, None)
     with pytest.raises(RequestError, match=r"the tokenizer refuses '\\ud800'"):
         prompts.checked("\ud800", None)
+
+
+def test_a_tokenizer_that_cannot_be_loaded_refuses_words_alone(folder: Path, tmp_path: Path):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text("{")
+    one = ImagePipeline(tmp_path, device="cpu")
+    refused, served = one.generate([ImageRequest("a cat", None, 64, 64, steps=1), by_ids(0)], errors="return")
+    assert "tokenizer cannot be loaded: " in str(refused)
+    assert isinstance(served, torch.Tensor)
 
 
 def test_words_without_a_tokenizer(folder: Path, tmp_path: Path):

@@ -227,11 +227,16 @@ def test_ends_of_sequences_that_are_no_token_ids(tmp_path, file, ids):
         ("model_index.json", "{}", "model_index.json names neither"),
         (
             "model_index.json",
+            '{"_class_name": "FluxPipeline"}',
+            "model_index.json: names no part of transformer",
+        ),
+        (
+            "model_index.json",
             '{"_class_name": "FluxPipeline", "vae": 3}',
             "model_index.json, vae: 3: expected",
         ),
     ],
-    ids=["deep", "class", "classes", "none", "index-class", "index-none", "part"],
+    ids=["deep", "class", "classes", "none", "index-class", "index-none", "index-parts", "part"],
 )
 def test_configurations_that_are_none(tmp_path, file, content, says):
     (tmp_path / file).write_text(content)
