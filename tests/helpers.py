@@ -1,10 +1,11 @@
-"""What tests of several areas build: steps of a batch with shuffled block tables.
+"""What tests of several areas build: steps of a batch with shuffled block tables, tensors that are no arrays.
 
 B rows · T query tokens · N blocks of the longest row · G cache groups
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -88,3 +89,17 @@ def make_step(
         max_seq_len=max(seq_lens),
         begun_A=torch.tensor(begun).to(device) if begun else None,
     )
+
+
+def nested() -> Tensor:
+    """A tensor that has no shape, not even to be told."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a prototype
+        return torch.nested.nested_tensor([torch.zeros(3, 3), torch.zeros(4, 3)])
+
+
+def quantized() -> Tensor:
+    """A tensor whose integers stand for floats."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecated
+        return torch.quantize_per_tensor(torch.zeros(8), 0.1, 0, torch.qint8)

@@ -18,7 +18,7 @@ from fastkernels.capture.calls import Calls
 from fastkernels.capture.routers import RouterWatch
 from fastkernels.engine.llm import LLM
 from fastkernels.engine.params import SamplingParams
-from fastkernels.errors import UsageError
+from fastkernels.errors import RequestError, UsageError
 from fastkernels.layout import shown
 from fastkernels.loader import golden
 from fastkernels.loader.weights import ModelSource, find
@@ -79,7 +79,9 @@ def run_capture(request: CaptureRequest, tell: Tell = lambda text: None) -> Capt
         Calls(llm.model, llm.overlay),
         RouterWatch(llm.model, request.tokens, request.hidden_tokens),
     )
-    greedy = SamplingParams(temperature=0.0, max_tokens=workload.output_len, ignore_eos=True)
+    greedy = SamplingParams(
+        temperature=0.0, max_tokens=workload.output_len, ignore_eos=True, detokenize=False
+    )
     with calls.attached(), watch.attached():
         llm.generate(prompts, greedy, on_progress=lambda done, all: tell(f"{done} of {all} requests"))
     capture = Capture(
@@ -164,6 +166,11 @@ def _prompts(
     """Texts as long as they are; random ids of the workload's length."""
     count = min(request.requests, workload.requests)
     if texts is not None:
+        if llm.text.tokenizer is None:
+            raise RequestError(
+                f"--prompts {request.prompts} needs a tokenizer, and {request.model} has none. "
+                "Give a folder that has one, or leave --prompts out (random ids)"
+            )
         return texts[:count]
     rng = random.Random(request.seed)
     return [[rng.randrange(llm.vocabulary) for _ in range(workload.input_len)] for _ in range(count)]

@@ -3,12 +3,11 @@
 Stacked     equal shapes, along a new first dimension
 Packed      images of any resolution, their patches one behind the other
 Pixels      images of one size, as they are
-Clips       audio of any length up to the model's, with silence behind it
+Clips       audio of any length up to the model's, with silence behind it (clips.py)
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Sequence
 from itertools import accumulate, groupby
 from typing import Any, Protocol
@@ -17,12 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastkernels.engine.checks import is_within
 from fastkernels.errors import RequestError
 
 RUN_BYTES = 2**21  # sent at once. Estimated: on their way 50 us, where a launch costs the host 10
 MOST_PIXELS = 1 << 24  # of one image: far beyond it a pass takes all memory, and others' requests with it
-MOST_AMPLITUDE = 1e4  # of audio between -1 and 1; far above it the front end's squares overflow
 
 
 class Batching(Protocol):
@@ -106,78 +103,16 @@ class Pixels:
         return [images_BHWC.to(self.dtype).div_(255)]
 
 
-class Clips:
-    """Mono audio [N] as the float32 [B, num_samples] of a launch, zeros behind shorter clips."""
-
-    def __init__(self, num_samples: int, sampling_rate: int, device: torch.device) -> None:
-        self.num_samples, self.sampling_rate, self.device = num_samples, sampling_rate, device
-
-    def clip(self, given: Any) -> Tensor:
-        """A caller's audio, samples [N] or [1, N], or with the samples a second beside it, as a tensor that
-        `key` takes. RequestError for what is no audio of this model."""
-        samples = given
-        if isinstance(given, tuple) and len(given) == 2:
-            samples, rate = given
-            if not is_within(rate, self.sampling_rate, self.sampling_rate):
-                raise RequestError(
-                    f"audio of {rate!r:.20} samples a second: the model takes {self.sampling_rate}. "
-                    "Resample it"
-                )
-        audio = samples
-        if isinstance(samples, np.ndarray) and samples.dtype.kind in "fiu" and samples.dtype.itemsize <= 8:
-            # A copy: it may be read-only, run backwards, or have the bytes of another machine.
-            audio = torch.from_numpy(samples.astype(samples.dtype.newbyteorder("="), order="C"))
-        if isinstance(audio, Tensor) and audio.dim() == 2 and len(audio) == 1:
-            audio = audio[0]  # one channel, as libraries that read files give it
-        self.key((audio,))
-        audio = audio.detach()
-        loudest = float(audio.abs().amax())  # on CUDA the host waits here, once for each clip
-        if not math.isfinite(loudest):
-            raise RequestError("audio holds values that are not finite: samples lie between -1 and 1")
-        if loudest > MOST_AMPLITUDE:
-            raise RequestError(
-                f"audio holds a sample of size {loudest:.4g}: the model takes samples between -1 and 1. "
-                "Scale it (16-bit integers: divide by 32768)"
-            )
-        return audio
-
-    def key(self, args: tuple[Any, ...]) -> Hashable:
-        (audio,) = args
-        if not isinstance(audio, Tensor):
-            raise RequestError(f"audio must be a float32 tensor or array [samples], not {_described(audio)}")
-        if audio.dtype != torch.float32:
-            dtype = str(audio.dtype).removeprefix("torch.")
-            raise RequestError(f"audio is {dtype}: the model takes float32 between -1 and 1")
-        if audio.dim() != 1:
-            raise RequestError(
-                f"audio of shape {list(audio.shape)}: the model takes [samples] of one channel. Average them"
-            )
-        require_values("audio", audio)
-        if not len(audio):
-            raise RequestError("audio is empty: 0 samples")
-        if len(audio) > self.num_samples:
-            raise RequestError(
-                f"audio of {len(audio)} samples, {len(audio) / self.sampling_rate:.1f} s: the model takes up "
-                f"to {self.num_samples}. Cut it into clips"
-            )
-        return audio.device
-
-    def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        audio_BN = torch.zeros(len(calls), self.num_samples, device=calls[0][0].device)
-        for row_N, (audio,) in zip(audio_BN, calls):
-            row_N[: len(audio)] = audio
-        return [sent(audio_BN, self.device)]
-
-
 def _image(args: tuple[Any, ...], num_channels: int) -> tuple[Tensor, int, int]:
     """The image, its height and width; a RequestError refuses what is none."""
     (image,) = args
+    if isinstance(image, Tensor):
+        require_values("an image", image)
     if not isinstance(image, Tensor) or image.dtype != torch.uint8 or image.dim() != 3:
         raise RequestError(
             f"an image must be a uint8 tensor or array [height, width, channels], or an RGB image of PIL, "
-            f"not {_described(image)}"
+            f"not {described(image)}{_advice(image)}"
         )
-    require_values("an image", image)
     height, width, channels = image.shape
     if not height or not width:
         raise RequestError(f"an image of {height} x {width} pixels is empty")
@@ -186,21 +121,34 @@ def _image(args: tuple[Any, ...], num_channels: int) -> tuple[Tensor, int, int]:
             f"an image of {height} x {width} pixels: they are at most {MOST_PIXELS} (4096 x 4096). Resize it"
         )
     if channels != num_channels:
-        raise RequestError(
-            f"an image has {channels} channels, the model takes {num_channels}. Convert it (grey, alpha)"
-        )
+        are_first = image.shape[0] == num_channels
+        advice = "Put them last (permute)" if are_first else "Convert it (grey, alpha)"
+        raise RequestError(f"an image has {channels} channels, the model takes {num_channels}. {advice}")
     return image, height, width
+
+
+def _advice(image: Any) -> str:
+    """What helps with a tensor or array that is nearly an image."""
+    if not isinstance(image, (Tensor, np.ndarray)):
+        return ""
+    if len(image.shape) == 2:
+        return ". Repeat grey for every channel"
+    if len(image.shape) == 4:
+        return ". Give the images of a batch one by one"
+    return ". Scale its values to 0 .. 255 and convert it" if len(image.shape) == 3 else ""
 
 
 def require_values(what: str, tensor: Tensor) -> None:
     """RequestError for a tensor that is no plain array in memory: operations on it fail in the middle of a
     launch, and others' requests with it."""
-    if tensor.layout != torch.strided or tensor.is_meta:
-        kind = "meta" if tensor.is_meta else str(tensor.layout).removeprefix("torch.")
+    if tensor.is_nested or tensor.is_quantized or tensor.is_meta or tensor.layout != torch.strided:
+        kinds = {"nested": tensor.is_nested, "quantized": tensor.is_quantized, "meta": tensor.is_meta}
+        layout = str(tensor.layout).removeprefix("torch.")
+        kind = next((kind for kind, is_it in kinds.items() if is_it), layout)
         raise RequestError(f"{what} is a {kind} tensor: the model takes dense ones")
 
 
-def _described(value: Any) -> str:
+def described(value: Any) -> str:
     if isinstance(value, (Tensor, np.ndarray)):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numbers
-from typing import Any
+from typing import Any, Literal
 
 from fastkernels.errors import UsageError
 
+Errors = Literal["raise", "return"]  # what a face does with a request that it cannot serve
 MOST_SEED = 2**63 - 1  # of a model; NumPy's generators take none below 0
 IS_SEED = "a 64-bit integer"  # of requests, in words
 
@@ -42,3 +43,9 @@ def require_share(name: str, value: Any) -> None:
     """UsageError for what is no number above 0 and at most 1."""
     if not is_within(value, 0, 1) or not value:
         raise UsageError(f"{name}={value!r:.60}: must be a number above 0 and at most 1")
+
+
+def require_errors(value: Any) -> None:
+    """UsageError for what no face does with a request that it cannot serve."""
+    if value not in ("raise", "return"):
+        raise UsageError(f"errors={value!r:.60}: there are 'raise' and 'return'")

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from fastkernels.engine.batching import Batching, Pixels
-from fastkernels.engine.image_model import Errors, ImageModel
+from fastkernels.engine.checks import Errors
+from fastkernels.engine.image_model import ImageModel
 from fastkernels.errors import RequestError
 
 MIN_SCORE, MOST = 0.25, 100

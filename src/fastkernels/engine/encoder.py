@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from fastkernels.engine.batching import Batching, Packed
-from fastkernels.engine.image_model import Errors, ImageModel
+from fastkernels.engine.checks import Errors
+from fastkernels.engine.image_model import ImageModel
 from fastkernels.errors import RequestError
 
 

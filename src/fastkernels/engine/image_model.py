@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 
@@ -13,18 +13,16 @@ from fastkernels.engine import memory
 from fastkernels.engine.batch_stage import BatchStage
 from fastkernels.engine.batching import Batching, Stacked
 from fastkernels.engine.call_graphs import CallGraphs
-from fastkernels.engine.checks import MOST_SEED, require_integer
+from fastkernels.engine.checks import MOST_SEED, Errors, require_errors, require_integer
 from fastkernels.engine.graph_pool import without_graphs
 from fastkernels.engine.images import image_of
 from fastkernels.engine.machine import device_of, dtype_of
 from fastkernels.engine.program import Call, Engine, Program
-from fastkernels.errors import RequestError, UsageError
+from fastkernels.errors import RequestError
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import find, load_model, weights_bytes
 from fastkernels.nn.context import use_step
 from fastkernels.records import Size, default_size
-
-Errors = Literal["raise", "return"]  # what a face does with a request that it cannot serve
 
 
 class ImageModel:
@@ -83,8 +81,7 @@ class ImageModel:
         nothing is computed if the request itself shows it. "return": its RequestError stands in its place,
         and the others have their answers.
         """
-        if errors not in ("raise", "return"):
-            raise UsageError(f"errors={errors!r:.60}: there are 'raise' and 'return'")
+        require_errors(errors)
         if not isinstance(requests, Iterable):
             raise RequestError(f"requests come in a list: {requests!r:.60} is none")
         programs = (self._program(request) for request in requests)

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from fastkernels.engine import flow_matching, latents
 from fastkernels.engine.batching import require_values, sent
+from fastkernels.engine.checks import Errors
 from fastkernels.engine.flow_matching import Schedule
-from fastkernels.engine.image_model import Errors, ImageModel
+from fastkernels.engine.image_model import ImageModel
 from fastkernels.engine.image_request import ImageRequest, checked, checked_sides
 from fastkernels.engine.program import Call, Program
 from fastkernels.engine.prompts import Prompts, is_ids
 from fastkernels.errors import RequestError
-from fastkernels.loader.weights import SCHEDULER
+from fastkernels.loader.hub import SCHEDULER
 from fastkernels.nn.config import ConfigReader
 
 ENCODED_AT_ONCE = 8  # prompts of 512 tokens

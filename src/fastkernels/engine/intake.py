@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from fastkernels.engine.batching import Clips
+from fastkernels.engine.checks import Errors
+from fastkernels.engine.clips import Clips
 from fastkernels.engine.memory import Limits
 from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.program import Tokens
@@ -21,6 +21,7 @@ from fastkernels.engine.text import Text
 from fastkernels.errors import RequestError
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
+Asked = tuple[Tokens, Tensor | None]  # what a request needs, and the clip before it
 
 
 @dataclass
@@ -35,13 +36,15 @@ class Intake:
     seeds: np.random.Generator  # for requests without a seed
     clips: Clips | None = None  # of a model that listens
 
-    def needs(
+    def asked(
         self,
         prompts: list[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None,
         forced: Sequence[Sequence[int]] | None,
-    ) -> list[Tokens]:
-        """One checked need for each prompt; a RequestError names the first that cannot be served."""
+        errors: Errors,
+    ) -> list[Asked | RequestError]:
+        """Of each prompt its checked need and its clip. Of what cannot be served: with "raise" a RequestError
+        that names the first, with "return" one in the place of each."""
         if params is None or isinstance(params, SamplingParams):
             params = [params or SamplingParams()] * len(prompts)
         for name, given in (("sampling_params", params), ("forced", forced)):
@@ -49,11 +52,16 @@ class Intake:
                 raise RequestError(f"{name} must be one for each prompt, in a list: {given!r:.60}")
             if given is not None and len(given) != len(prompts):
                 raise RequestError(f"{len(given)} {name} for {len(prompts)} prompts")
-        needs = []
+        asked: list[Asked | RequestError] = []
         for index, (prompt, sampling) in enumerate(zip(prompts, params)):
-            with named(index):
-                needs.append(self.need(prompt, sampling, None if forced is None else forced[index]))
-        return needs
+            try:
+                need = self.need(prompt, sampling, None if forced is None else forced[index])
+                asked.append((need, self.audio(prompt)))
+            except RequestError as error:
+                if errors == "raise":
+                    raise RequestError(f"request {index}: {error}") from error
+                asked.append(error)
+        return asked
 
     def need(
         self, prompt: Prompt, sampling: SamplingParams | None = None, forced: Sequence[int] | None = None
@@ -62,6 +70,7 @@ class Intake:
         sampling = SamplingParams() if sampling is None else sampling
         if not isinstance(sampling, SamplingParams):
             raise RequestError(f"sampling_params must be SamplingParams, not {sampling!r:.60}")
+        self.text.require(sampling)
         need = Tokens("lm", self._ids(prompt), sampling, None if forced is None else _integers(forced))
         self.check(need)
         return need
@@ -81,14 +90,6 @@ class Intake:
                 "this model needs audio: {'prompt_token_ids': ..., 'multi_modal_data': {'audio': samples}}"
             )
         return self.clips.clip(given["audio"])
-
-    def audios(self, prompts: list[Prompt]) -> list[Tensor | None]:
-        """The clip of each prompt; a RequestError names the first that is wrong."""
-        found = []
-        for index, prompt in enumerate(prompts):
-            with named(index):
-                found.append(self.audio(prompt))
-        return found
 
     def _ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
@@ -177,14 +178,6 @@ def as_list(prompts: Any) -> list[Any]:
         raise RequestError(f"prompts are text or lists of token ids, not {prompts!r:.60}")
     listed = list(prompts)
     return [listed] if listed and isinstance(listed[0], (int, np.integer)) else listed
-
-
-@contextlib.contextmanager
-def named(index: int) -> Iterator[None]:
-    try:
-        yield
-    except RequestError as error:
-        raise RequestError(f"request {index}: {error}") from error
 
 
 def _integers(values: Any) -> list[int]:

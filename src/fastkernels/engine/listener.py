@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fastkernels.engine.batch_stage import BatchStage
-from fastkernels.engine.batching import Clips
 from fastkernels.engine.call_graphs import CallGraphs
+from fastkernels.engine.clips import Clips
 from fastkernels.engine.ledger import Ledger
 from fastkernels.nn.context import use_step
 

@@ -17,18 +17,18 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
 
 from fastkernels.engine import memory
 from fastkernels.engine.build import Options, build
-from fastkernels.engine.checks import MOST_SEED, require_integer, require_share
+from fastkernels.engine.checks import MOST_SEED, Errors, require_errors, require_integer, require_share
 from fastkernels.engine.graph_pool import without_graphs
 from fastkernels.engine.intake import Intake, Prompt, as_list
 from fastkernels.engine.listener import Listener
-from fastkernels.engine.loop import Loop, language_model
+from fastkernels.engine.loop import Loop, language_model, refused
 from fastkernels.engine.machine import device_of, dtype_of
 from fastkernels.engine.outputs import Reader, whole
 from fastkernels.engine.params import SamplingParams
@@ -36,7 +36,7 @@ from fastkernels.engine.program import Engine, Stage, Tokens
 from fastkernels.engine.requests import Request, RequestOutput
 from fastkernels.engine.stages import TokenStage
 from fastkernels.engine.text import Text
-from fastkernels.errors import UsageError
+from fastkernels.errors import RequestError, UsageError
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import find, load_model, weights_bytes
 from fastkernels.nn.cache import has_source
@@ -151,6 +151,7 @@ class LLM:
 
     # ---- generation
 
+    @overload
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -159,7 +160,31 @@ class LLM:
         forced: Sequence[Sequence[int]] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
         on_token: Callable[[RequestOutput], None] | None = None,
-    ) -> list[RequestOutput]:
+        errors: Literal["raise"] = "raise",
+    ) -> list[RequestOutput]: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        forced: Sequence[Sequence[int]] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+        on_token: Callable[[RequestOutput], None] | None = None,
+        errors: Literal["return"],
+    ) -> list[RequestOutput | RequestError]: ...
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        forced: Sequence[Sequence[int]] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+        on_token: Callable[[RequestOutput], None] | None = None,
+        errors: Errors = "raise",
+    ) -> list[RequestOutput] | list[RequestOutput | RequestError]:
         """Continue every prompt; outputs in the order of the prompts.
 
         forced: for each prompt the ids that are fed after it in place of the sampled ones, through the normal
@@ -167,16 +192,19 @@ class LLM:
         on_progress(finished, all): called as requests end.
         on_token(output): called after each step for each request that got a token; the output has the new
         tokens and their text alone, and the place of the prompt as its request_id.
+        errors: of requests that cannot be served. "raise": RequestError for the first, with its place, before
+        anything is launched. "return": its RequestError stands in its place, and the others are served.
 
-        Raises RequestError, which names the request, before anything is launched; the engine stays usable.
+        The engine stays usable.
         """
+        require_errors(errors)
         if not self.engine.is_idle:
             raise UsageError(
                 "generate() cannot run beside requests of add_request() or of another generate(): "
                 "step them to their end"
             )
         listed = as_list(prompts)
-        needs, audios = self._intake.needs(listed, sampling_params, forced), self._intake.audios(listed)
+        asked = self._intake.asked(listed, sampling_params, forced, errors)
         texts = [prompt if isinstance(prompt, str) else None for prompt in listed]
         done = 0
 
@@ -184,13 +212,19 @@ class LLM:
             nonlocal done
             done += 1
             if on_progress is not None:
-                on_progress(done, len(needs))
+                on_progress(done, len(asked))
 
-        if on_token is not None:
-            readers = [Reader(str(i), text) for i, text in enumerate(texts)]
-            needs = [_read(need, reader, on_token) for need, reader in zip(needs, readers)]
-        finished = self.engine.run(map(language_model, needs, audios), count)
-        return [whole(str(i), text, one, self.text) for i, (text, one) in enumerate(zip(texts, finished))]
+        readers = [Reader(str(i), text) for i, text in enumerate(texts)]
+        programs = [
+            refused(one)
+            if isinstance(one, RequestError)
+            else language_model(_read(one[0], reader, on_token), one[1])
+            for one, reader in zip(asked, readers)
+        ]
+        return [
+            one if isinstance(one, RequestError) else whole(str(i), text, one, self.text)
+            for i, (text, one) in enumerate(zip(texts, self.engine.run(programs, count)))
+        ]
 
     def add_request(
         self,
@@ -253,7 +287,10 @@ class LLM:
         }
 
 
-def _read(need: Tokens, reader: Reader, on_token: Callable[[RequestOutput], None]) -> Tokens:
+def _read(need: Tokens, reader: Reader, on_token: Callable[[RequestOutput], None] | None) -> Tokens:
+    if on_token is None:
+        return need
+
     def read(request: Request) -> None:
         on_token(reader.news(request))
 

@@ -28,6 +28,12 @@ def language_model(need: Tokens, audio: Tensor | None = None) -> Program:
     return (yield need)
 
 
+def refused(error: RequestError) -> Program:
+    """The program of a request that cannot be served."""
+    raise error
+    yield
+
+
 class Loop:
     def __init__(self, engine: Engine, intake: Intake) -> None:
         self.engine, self.intake = engine, intake

@@ -13,11 +13,19 @@ import torch
 from torch import Tensor
 
 from fastkernels.engine.batching import require_values
-from fastkernels.engine.text import tokenizing
+from fastkernels.engine.text import load_tokenizer, tokenizing
 from fastkernels.errors import RequestError
 
 MOST_FEATURE = 65504.0  # the largest of float16: finite in every dtype of a model
 MOST_TOKENS = 512  # of a prompt for T5, which has no positions that end; texts are padded to it
+_IDS = (
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+)
+_FEATURES = (
+    *(torch.float64, torch.float32, torch.bfloat16, torch.float16),
+    *(torch.float8_e4m3fn, torch.float8_e5m2),
+)
 _FOLDERS = {"t5": "tokenizer_2", "clip": "tokenizer"}
 
 
@@ -37,10 +45,11 @@ class Prompts:
         if not isinstance(text, Tensor) or not isinstance(pooled, Tensor):
             raise RequestError("a prompt is a str, or two tensors of features or of token ids")
         for name, side in (("text", text), ("pooled", pooled)):
-            if side.dtype == torch.bool or side.is_complex():
+            require_values(name, side)
+            if side.dtype not in (*_IDS, *_FEATURES):
                 dtype = str(side.dtype).removeprefix("torch.")
                 raise RequestError(f"{name} is {dtype}: token ids are integers, features are floats")
-            require_values(name, side)
+        text, pooled = text.detach(), pooled.detach()  # a caller's gradients end here
         model = self.model
         if model.text_encoder is None and (is_ids(text) or is_ids(pooled)):
             raise RequestError(
@@ -81,9 +90,7 @@ class Prompts:
                     "a prompt in words needs text encoders, tokenizer and tokenizer_2; "
                     f"{self.name} lacks some of them: give token ids or features"
                 )
-            from transformers import AutoTokenizer
-
-            self._tokenizers[encoder] = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            self._tokenizers[encoder] = load_tokenizer(folder)
         return self._tokenizers[encoder]
 
 

@@ -21,14 +21,26 @@ class Text:
         self._tokenizer = tokenizer
         has_files = folder is not None and any((folder / name).is_file() for name in _TOKENIZER_FILES)
         self._folder = folder if has_files else None
+        self._failure = ""  # to load it, in words: it is tried once
 
     @property
     def tokenizer(self) -> Any | None:
+        """A RequestError says why there is none that could be loaded."""
+        if self._failure:
+            raise RequestError(self._failure)
         if self._tokenizer is None and self._folder is not None:
-            from transformers import AutoTokenizer
-
-            self._tokenizer = AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
+            try:
+                self._tokenizer = load_tokenizer(self._folder)
+            except RequestError as error:
+                self._failure = str(error)
+                raise
         return self._tokenizer
+
+    def require(self, sampling: SamplingParams) -> None:
+        """RequestError where text is to be made and cannot be: said before a step, not in the middle of
+        others' requests."""
+        if sampling.detokenize:
+            _ = self.tokenizer
 
     def encode(self, prompt: str) -> list[int]:
         if self.tokenizer is None:
@@ -48,6 +60,22 @@ class Text:
             return None
         stops = sampling.stop_strings if has_stops else []
         return Transcript(self.decode, stops, sampling.min_tokens)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer in a folder; a RequestError says what is wrong with its files."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # whatever readers of its many formats raise
+        first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip()
+        if first.endswith(":"):  # a list begins, of all that transformers tried
+            first = "transformers can read none of its files"
+        raise RequestError(
+            f"the tokenizer in {folder} cannot be loaded: {first.rstrip('.')}. Copy its files again, or give "
+            "token ids (a language model: with detokenize=False)"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -21,20 +21,17 @@ from torch import Tensor, nn
 
 from fastkernels import registry
 from fastkernels.creation import creating
-from fastkernels.errors import NotFoundError, UsageError, WeightsError
-from fastkernels.loader.checkpoint import read_json, read_tensors, tensor_files
+from fastkernels.errors import FileFormatError, NotFoundError, UsageError, WeightsError
+from fastkernels.loader.checkpoint import misplaced, misplacement, read_tensors, tensor_files
+from fastkernels.loader.hub import PIPELINE, SCHEDULER, download, is_hub_id
 from fastkernels.loader.materialize import differences, prepare
 from fastkernels.loader.overlay import Overlay
 from fastkernels.nn.misfits import MAX_REPORTED
 from fastkernels.nn.random_weights import random_weights
 from fastkernels.nn.weights import load_weights
 from fastkernels.records import Size
+from fastkernels.registry.load import read_json
 from fastkernels.registry.schema import Architecture
-
-_PIPELINE = "model_index.json"
-SCHEDULER = "scheduler"  # of a pipeline: a folder without weights, and a section of the configuration
-_TOKENIZERS = "tokenizer*"  # folders of a pipeline, one for each text encoder
-_HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,7 @@ class ModelSource:
         """The folders with weights, by what stands before the names of their tensors."""
         if self.folder is None:
             return {}
-        if not (self.folder / _PIPELINE).is_file():
+        if not (self.folder / PIPELINE).is_file():
             return {"": self.folder}
         return {
             f"{part}.": self.folder / part for part in self.architecture.components if part in self.config
@@ -82,11 +79,15 @@ class ModelSource:
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """End-of-sequence ids: generation_config.json where there is one, else config.json."""
-        found = self.config.get("eos_token_id")
+        found, path = self.config.get("eos_token_id"), "config.json"
         if self.folder is not None and (self.folder / "generation_config.json").is_file():
-            found = read_json(self.folder / "generation_config.json").get("eos_token_id", found)
+            path = "generation_config.json"
+            found = read_json(self.folder / path).get("eos_token_id", found)
         ids = found if isinstance(found, list) else [] if found is None else [found]
-        return tuple(int(i) for i in ids)
+        if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
+            problem = f"{found!r:.60}: expected a token id, or a list of them"
+            raise FileFormatError((self.folder or Path(self.name)) / path, "eos_token_id", problem)
+        return tuple(ids)
 
 
 def find(
@@ -107,7 +108,7 @@ def find(
     architectures = {entry.id: entry for entry in registry.architectures()}
     if name in architectures:
         return _from_registry(architectures[name], config, size)
-    if _is_hub_id(name):
+    if is_hub_id(name):
         return _from_folder(name, download(name))
     if "/" in name or os.sep in name:
         raise UsageError(f"No folder {name}: expected a Hugging Face folder with config.json and safetensors")
@@ -121,11 +122,7 @@ def without_weights(model: str) -> str | dict[str, Any]:
     no file of weights is read. Raises as `find` does."""
     if Path(model).is_dir():
         return _config_of(Path(model))
-    return _config_of(download(model, ["config.json"])) if _is_hub_id(model) else model
-
-
-def _is_hub_id(name: str) -> bool:
-    return name.count("/") == 1 and not name.startswith((".", "/", "~"))
+    return _config_of(download(model, ["config.json"])) if is_hub_id(model) else model
 
 
 def _config_of(folder: Path) -> dict[str, Any]:
@@ -145,71 +142,35 @@ def _from_registry(entry: Architecture, config: str | None, size: Size) -> Model
 
 
 def _from_folder(name: str, folder: Path) -> ModelSource:
-    if (folder / _PIPELINE).is_file():
+    if (folder / PIPELINE).is_file():
         return _from_pipeline(name, folder)
     config = _config_of(folder)
-    return ModelSource(name, registry.architecture_for(config), config, folder)
+    architecture = registry.architecture_for(config, str(folder / "config.json"))
+    return ModelSource(name, architecture, config, folder)
 
 
 def _from_pipeline(name: str, folder: Path) -> ModelSource:
     """The parts that the model needs and that the index names; [null, null] stands for one that was not
     saved."""
-    index = read_json(folder / _PIPELINE)
-    architecture = registry.architecture_for(index)
+    index = registry.read_config(folder / PIPELINE)
+    architecture = registry.architecture_for(index, str(folder / PIPELINE))
     config = {key: index[key] for key in ("_class_name",) if key in index}
     files = {**dict.fromkeys(architecture.components, "config.json"), SCHEDULER: "scheduler_config.json"}
     for part, file in files.items():
-        if not any(index.get(part) or ()):
+        named = index.get(part)
+        if not isinstance(named, (list, type(None))):
+            raise FileFormatError(folder / PIPELINE, part, f"{named!r:.60}: expected [library, class]")
+        if not any(named or ()):
             continue
         if not (folder / part / file).is_file():
             raise UsageError(
-                f"{folder}: {_PIPELINE} names the part {part}, but there is no {part}/{file}. "
+                f"{folder}: {PIPELINE} names the part {part}, but there is no {part}/{file}. "
                 "Copy it from the repository, or give the folder of one part"
             )
         config[part] = registry.read_config(folder / part / file)
+    if not config.keys() & set(architecture.components):
+        raise FileFormatError(folder / PIPELINE, "", f"names no part of {', '.join(architecture.components)}")
     return ModelSource(name, architecture, config, folder)
-
-
-def download(repository: str, files: list[str] | None = None) -> Path:
-    """The folder of a Hub repository in the local cache (HF_HOME), fetched if need be; HF_TOKEN opens gated
-    ones. files: patterns of their names; default all that a model needs."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-    )
-
-    try:
-        if files is not None:
-            return Path(snapshot_download(repository, allow_patterns=files))
-        # A pipeline's repository has more than its parts: the same weights again in one file.
-        folder = Path(snapshot_download(repository, allow_patterns=[_PIPELINE]))
-        wanted = _HUB_FILES
-        if (folder / _PIPELINE).is_file():
-            parts = registry.architecture_for(read_json(folder / _PIPELINE)).components
-            parts = (*parts, SCHEDULER, _TOKENIZERS)
-            wanted = [_PIPELINE, *(f"{part}/{pattern}" for part in parts for pattern in _HUB_FILES)]
-        return Path(snapshot_download(repository, allow_patterns=wanted))
-    except GatedRepoError as error:
-        raise UsageError(
-            f"{repository} is gated: accept its licence on huggingface.co and set HF_TOKEN"
-        ) from error
-    except RepositoryNotFoundError as error:
-        raise UsageError(
-            f"No repository {repository} on huggingface.co (a private one needs HF_TOKEN)"
-        ) from error
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
-        raise UsageError(
-            f"{repository} is not in the local Hugging Face cache, and the Hub cannot be reached "
-            "(no network, or HF_HUB_OFFLINE is set). Download it once with network, set HF_HOME to a cache "
-            "that has it, or give a folder or an architecture id (random weights)"
-        ) from error
-    except (HfHubHTTPError, HFValidationError) as error:
-        raise UsageError(f"{repository} cannot be downloaded: {error}") from error
 
 
 def build(source: ModelSource, overlay: Overlay, device: torch.device, dtype: torch.dtype) -> nn.Module:
@@ -238,7 +199,7 @@ def load_model(
             _require_the_baselines_parameters(model, source, dtype)
         random_weights(model, seed)
     else:
-        load_weights(model, _tensors(files))
+        _load_checkpoint(model, source, files)
     prepare(model)
     return model
 
@@ -251,6 +212,21 @@ def _require_the_baselines_parameters(model: nn.Module, source: ModelSource, dty
         more = [f"and {len(problems) - MAX_REPORTED} more"] if len(problems) > MAX_REPORTED else []
         said = "; ".join([*problems[:MAX_REPORTED], *more])
         raise WeightsError(f"{type(model).__name__}: parameters differ from the baseline's: {said}")
+
+
+def _load_checkpoint(
+    model: nn.Module, source: ModelSource, files: dict[str, dict[Path, list[str] | None]]
+) -> None:
+    """Raises for all tensors that do not fit, and for those that are not where an index places them."""
+    lost = [one for found in files.values() for one in misplaced(found)]
+    try:
+        load_weights(model, _tensors(files))
+    except WeightsError as error:
+        if lost:
+            raise misplacement(lost, str(error)) from error
+        raise WeightsError(f"{source.name}: {error}") from error
+    if lost:
+        raise misplacement(lost)
 
 
 def _tensors(files: dict[str, dict[Path, list[str] | None]]) -> Iterator[tuple[str, Tensor]]:

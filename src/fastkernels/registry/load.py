@@ -55,6 +55,20 @@ def read_jsonl(path: Path, kind: type[T]) -> list[T]:
     return records
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file."""
+    try:
+        content = json.loads(_text(path))
+    except json.JSONDecodeError as error:
+        raise FileFormatError(path, f"line {error.lineno}", f"not JSON: {error.msg}") from None
+    except RecursionError:
+        raise FileFormatError(path, "", "nested too deeply to be read") from None
+    if not isinstance(content, dict):
+        problem = f"expected a JSON object of keys and values, and this is a {type(content).__name__}"
+        raise FileFormatError(path, "line 1", problem)
+    return content
+
+
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")

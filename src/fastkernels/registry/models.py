@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -12,7 +11,7 @@ from typing import Any
 from fastkernels.errors import FileFormatError, NotFoundError, UsageError
 from fastkernels.layout import data_dir
 from fastkernels.records import Size
-from fastkernels.registry.load import read_yaml
+from fastkernels.registry.load import read_json, read_yaml
 from fastkernels.registry.schema import Architecture, BatchSet, Device, Suite
 from fastkernels.registry.workloads import Workload
 
@@ -65,10 +64,10 @@ def find_architectures(patterns: Iterable[str] = (), category: str | None = None
     return chosen
 
 
-def architecture_for(hf_config: dict[str, Any]) -> Architecture:
+def architecture_for(hf_config: dict[str, Any], where: str = "The configuration") -> Architecture:
     """What serves a Hugging Face configuration: by its `architectures` (diffusers: `_class_name`), else by
-    its `model_type`."""
-    classes = set(hf_config.get("architectures") or filter(None, [hf_config.get("_class_name")]))
+    its `model_type`. where: it comes from, for the error."""
+    classes = _classes(hf_config)
     for entry in architectures():
         if classes & set(entry.hf_architectures):
             return entry
@@ -77,9 +76,7 @@ def architecture_for(hf_config: dict[str, Any]) -> Architecture:
             return entry
     name = ", ".join(sorted(classes)) or hf_config.get("model_type")
     if name is None:
-        raise UsageError(
-            "The configuration names neither architectures, model_type nor _class_name: is it a model's?"
-        )
+        raise UsageError(f"{where} names neither architectures, model_type nor _class_name: is it a model's?")
     known = [cls for entry in architectures() for cls in entry.hf_architectures]
     raise NotFoundError("architecture for the configuration of", str(name), known, "fk list architectures")
 
@@ -155,20 +152,21 @@ def device(slug: str) -> Device | None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The `config.json` of a Hugging Face folder."""
+    """The `config.json` of a Hugging Face folder, or such a file of another name."""
     path = folder / "config.json" if folder.is_dir() else folder
+    config = read_json(path)
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileFormatError(path, "", error.strerror or str(error)) from error
-    except UnicodeDecodeError:
-        raise FileFormatError(path, "", "not UTF-8 text") from None
-    except json.JSONDecodeError as error:
-        raise FileFormatError(path, f"line {error.lineno}", f"not JSON: {error.msg}") from None
-    if not isinstance(config, dict):
-        problem = f"a configuration has keys and values, and this is a {type(config).__name__}"
-        raise FileFormatError(path, "line 1", problem)
-    classes = config.get("architectures")
-    if classes is not None and not (isinstance(classes, list) and all(isinstance(c, str) for c in classes)):
-        raise FileFormatError(path, "", f"architectures: {classes!r}: expected names of classes, in a list")
+        _classes(config)
+    except UsageError as error:
+        raise FileFormatError(path, "", str(error)) from None
     return config
+
+
+def _classes(hf_config: dict[str, Any]) -> set[str]:
+    """What a configuration says of its class: names, of diffusers one."""
+    classes, named = hf_config.get("architectures"), hf_config.get("_class_name")
+    if classes is not None and not (isinstance(classes, list) and all(isinstance(c, str) for c in classes)):
+        raise UsageError(f"architectures: {classes!r:.60}: expected names of classes, in a list")
+    if named is not None and not isinstance(named, str):
+        raise UsageError(f"_class_name: {named!r:.60}: expected the name of a class")
+    return set(classes or filter(None, [named]))

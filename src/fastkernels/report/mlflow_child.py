@@ -62,7 +62,9 @@ def _experiment(client: MlflowClient, entry: dict[str, Any]) -> str:
 
 
 def _key(name: str) -> str:
-    return _NOT_IN_KEYS.sub("_", name)[:_KEY_CHARACTERS]
+    """As MLflow takes it: like a path, so a model that is a folder loses its leading slash, `.` and `..`."""
+    parts = [part for part in name.split("/") if part not in ("", ".", "..")]
+    return _NOT_IN_KEYS.sub("_", "/".join(parts))[:_KEY_CHARACTERS]
 
 
 if __name__ == "__main__":

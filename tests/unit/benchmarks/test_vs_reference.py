@@ -55,6 +55,12 @@ def test_sides_that_made_different_things_are_not_compared(vs_reference):
         report(vs_reference, [row("a", "engine", 1.0)], [row("a", "default", 1.0, items=7)])
 
 
+@pytest.mark.parametrize("entry", registry.architectures(), ids=lambda entry: entry.id)
+def test_the_library_that_the_facts_name_for_speed_is_one_that_is_run(vs_reference, entry):
+    library = entry.reference["speed"].split()[0].partition(".")[0]
+    assert library in vs_reference.comparisons(entry.id)
+
+
 @dataclass
 class Fake:
     """Its second setting fails."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,7 @@ def test_calls_of_tasks_with_shapes_strides_and_counts(skewed: Path) -> None:
 def test_text_prompts_need_a_tokenizer_and_a_file_with_text(checkpoint: Path, tmp_path: Path) -> None:
     file = tmp_path / "prompts.txt"
     file.write_text("one\n\ntwo\n")
-    with pytest.raises(RequestError, match="needs a tokenizer"):
+    with pytest.raises(RequestError, match=r"--prompts .*prompts.txt needs a tokenizer, .*random ids"):
         capture(checkpoint, tmp_path / "out", prompts=str(file))
     file.write_text("\n")
     with pytest.raises(UsageError, match="no prompt in it"):
@@ -114,6 +115,13 @@ def test_text_prompts_need_a_tokenizer_and_a_file_with_text(checkpoint: Path, tm
     with pytest.raises(UsageError, match=r"single-image: not a workload of prompts"):
         capture(checkpoint, tmp_path / "out", workload="single-image")
     assert not (tmp_path / "out").exists()
+
+
+def test_random_ids_need_no_tokenizer_that_can_be_loaded(checkpoint: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    shutil.copytree(checkpoint, folder)
+    (folder / "tokenizer.json").write_text("{")
+    assert golden.read(str(capture(folder, tmp_path / "golden", requests=1))).capture.requests == 1
 
 
 def test_a_file_of_text_is_routed(checkpoint: Path, tmp_path: Path, monkeypatch) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from fastkernels.engine.images import image_of
 from fastkernels.errors import RequestError
+from tests.helpers import nested
 from tests.unit.engine.test_encoder import encoder, images
 
 Image: Any = pytest.importorskip("PIL.Image")
@@ -43,7 +44,12 @@ def unreadable() -> Any:
         (np.zeros((48, 64, 3)), r"not float64 \[48, 64, 3\]"),
         (torch.zeros(48, 64, 3, dtype=torch.uint8).to_sparse(), "an image is a sparse_coo tensor"),
         (torch.zeros(48, 64, 3, dtype=torch.uint8, device="meta"), "an image is a meta tensor"),
-        (np.zeros((48, 64), np.uint8), r"not uint8 \[48, 64\]"),
+        (np.zeros((48, 64), np.uint8), r"not uint8 \[48, 64\]. Repeat grey"),
+        (np.zeros((48, 64, 3)), r"\[48, 64, 3\]. Scale its values to 0 .. 255"),
+        (torch.zeros(2, 48, 64, 3, dtype=torch.uint8), r"\[2, 48, 64, 3\]. Give the images of a batch one"),
+        (torch.zeros(3, 48, 64, dtype=torch.uint8), "64 channels, the model takes 3. Put them last"),
+        (torch.zeros(48, 64, 4, dtype=torch.uint8), "4 channels, the model takes 3. Convert it"),
+        (nested(), "an image is a nested tensor"),
     ],
 )
 def test_refused_forms_of_images(image: object, says: str):

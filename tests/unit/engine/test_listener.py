@@ -12,6 +12,7 @@ from fastkernels.engine.llm import LLM, SamplingParams
 from fastkernels.engine.loop import language_model
 from fastkernels.engine.program import Tokens
 from fastkernels.errors import RequestError, UsageError
+from tests.helpers import nested
 
 SAMPLES = 16_000
 PROMPT = [91, 92, 93, 94]
@@ -161,6 +162,18 @@ def test_a_refused_clip_leaves_running_requests_alone(alone):
     same([found[str(seed)] for seed in range(3)], alone[:3])
 
 
+def test_a_refused_clip_leaves_others_of_its_call_alone(alone):
+    llm = engine(max_num_seqs=3)
+    prompts = [prompt(0), listened(torch.zeros(0)), prompt(1), listened((torch.zeros(9), 8000)), PROMPT]
+    found = llm.generate(prompts, [params(seed) for seed in (0, 0, 1, 0, 0)], errors="return")
+    same([told(found[0]), told(found[2])], alone[:2])
+    assert [str(found[place]).partition(":")[0] for place in (1, 3, 4)] == [
+        "audio is empty",
+        "audio of 8000 samples a second",
+        "this model needs audio",
+    ]
+
+
 def test_states_do_not_pile_up(monkeypatch):
     """The encoder waits for rows; a finished request holds no states."""
     monkeypatch.setattr(listener, "MAX_BATCH", 4)
@@ -191,17 +204,26 @@ def test_a_finished_request_holds_no_states():
         (PROMPT, "needs audio"),
         ({"prompt_token_ids": PROMPT}, "needs audio"),
         ({"prompt_token_ids": PROMPT, "multi_modal_data": {"image": clip(0)}}, "multi_modal_data must be"),
-        ({"prompt_token_ids": PROMPT, "multi_modal_data": {"audio": torch.zeros(SAMPLES + 1)}}, "Cut it"),
+        (
+            {"prompt_token_ids": PROMPT, "multi_modal_data": {"audio": torch.zeros(SAMPLES + 1)}},
+            "16000, 1 s. Cut it",
+        ),
         ({"prompt_token_ids": PROMPT, "multi_modal_data": {"audio": torch.zeros(0)}}, "0 samples"),
         ({"prompt_token_ids": PROMPT, "multi_modal_data": {"audio": torch.zeros(2, 9)}}, "one channel"),
-        (listened(np.zeros(9, np.int16)), "int16: the model takes float32"),
-        (listened(np.zeros(9)), "float64: the model takes float32"),
-        (listened(np.zeros((9, 2), np.float32)), r"\[9, 2\].* one channel"),
+        (listened(np.zeros(9, np.int16)), r"int16: the model takes float32 .* Convert it \(.* by 32768\)"),
+        (listened(np.zeros(9)), "float64: the model takes float32 between -1 and 1. Convert it$"),
+        (listened(np.zeros((9, 2), np.float32)), r"\[9, 2\].* one channel. Average its channels"),
+        (listened(np.zeros((9, 1), np.float32)), r"\[9, 1\].* one channel. Flatten it"),
+        (listened(np.zeros((2, 2, 9), np.float32)), r"\[2, 2, 9\].* one channel. Give one clip"),
+        (listened(torch.tensor(0.5)), r"\[\].* one channel. Give one clip"),
+        (listened(nested()), "audio is a nested tensor"),
         (listened(np.array(["a"])), r"float32 tensor or array \[samples\], not <U1 \[1\]"),
         (listened(np.zeros(9, np.longdouble)), r"not float\d+ \[9\]"),
         (listened(torch.zeros(9).to_sparse()), "audio is a sparse_coo tensor"),
         (listened(torch.zeros(9, device="meta")), "audio is a meta tensor"),
         (listened((torch.zeros(9), np.array([16000, 16000]))), "samples a second: the model takes 16000"),
+        (listened((16000, torch.zeros(9))), r"the model takes 16000. Give \(samples, rate\)"),
+        (listened((torch.zeros(9), None)), r"None samples a second: .* Give \(samples, rate\)"),
         (listened("clip.wav"), "not str"),
         (listened(None), "not NoneType"),
         (listened((torch.zeros(9), 44100)), "44100 samples a second: the model takes 16000. Resample"),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -16,6 +20,7 @@ import fastkernels
 from fastkernels import LLM, SamplingParams, registry
 from fastkernels.engine.machine import device_of
 from fastkernels.engine.memory import require_weights_fit
+from fastkernels.engine.requests import RequestOutput
 from fastkernels.errors import FastKernelsError, MachineError, RequestError, UsageError
 from fastkernels.nn.weights import export_weights
 
@@ -113,6 +118,43 @@ def test_bad_request_is_named_and_the_engine_goes_on(llm, prompt, problem):
         llm.generate([[3, 4], prompt, [5]], GREEDY)
     assert llm.stats()["steps"] == before, "something was launched"
     assert len(ids(llm.generate([[3, 4], [5]], GREEDY))) == 2
+
+
+def test_refused_requests_of_a_call_stand_in_their_places_and_the_others_are_served(llm):
+    prompts: list[Any] = [[3, 4], [256], [5], "text"]
+    limits = [SamplingParams(temperature=0.0, max_tokens=length) for length in (3, 4, 5, 6)]
+    ended, pieces = [], []
+    found = llm.generate(
+        prompts, limits, errors="return", on_progress=lambda *seen: ended.append(seen), on_token=pieces.append
+    )
+    assert [type(one) for one in found] == [RequestOutput, RequestError, RequestOutput, RequestError]
+    assert str(found[1]).startswith("the prompt has ids from 256")
+    assert "needs a tokenizer" in str(found[3])
+    assert ids([found[0], found[2]]) == ids(llm.generate(prompts[::2], limits[::2]))
+    assert [found[0].request_id, found[2].request_id] == ["0", "2"]
+    assert {piece.request_id for piece in pieces} == {"0", "2"}
+    assert ended[-1] == (4, 4)
+    assert all(isinstance(one, RequestError) for one in llm.generate([[256], []], GREEDY, errors="return"))
+    with pytest.raises(UsageError, match="errors='skip': there are 'raise' and 'return'"):
+        llm.generate([[3]], GREEDY, errors="skip")
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_tokenizer_that_cannot_be_loaded_is_told_before_a_step(tmp_path, llm, file):
+    weights = {name: tensor.contiguous() for name, tensor in export_weights(llm.model)}
+    save_file(weights, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(llm.source.config))
+    (tmp_path / file).write_text("{")
+    mute = LLM(tmp_path, device="cpu", max_num_seqs=4)
+    for prompt in ("w3", [3, 4]):
+        with pytest.raises(RequestError, match=r"^request 0: the tokenizer in .* Copy its files again"):
+            mute.generate([prompt], GREEDY)
+        with pytest.raises(RequestError, match="cannot be loaded"):
+            mute.add_request(prompt, GREEDY)
+    ids_only = dataclasses.replace(GREEDY, detokenize=False)
+    refused, served = mute.generate(["w3", [3, 4]], [GREEDY, ids_only], errors="return")
+    assert isinstance(refused, RequestError)
+    assert ids([served]) == ids(llm.generate([[3, 4]], GREEDY))
 
 
 def test_what_the_tokenizer_refuses_is_named(talker):

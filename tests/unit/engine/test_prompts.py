@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from fastkernels import registry
 from fastkernels.engine.image_pipeline import ImagePipeline, ImageRequest
 from fastkernels.errors import RequestError, UsageError
 from fastkernels.nn.weights import export_weights
+from tests.helpers import nested, quantized
 from tests.tiny_tokenizers import save_tokenizers
 
 CONFIG = registry.architecture("flux").configs["tiny"].config
@@ -85,6 +87,11 @@ def test_every_side_of_a_prompt_counts(side: str):
         ({"text": torch.zeros(1, 5, dtype=torch.int64)}, r"ids \[1, 5\] for T5"),
         ({"text": torch.zeros(3, dtype=torch.int64).to_sparse()}, "text is a sparse_coo tensor"),
         ({"pooled": torch.zeros(3, dtype=torch.int64, device="meta")}, "pooled is a meta tensor"),
+        ({"text": nested()}, "text is a nested tensor"),
+        ({"pooled": quantized()}, "pooled is a quantized tensor"),
+        ({"text": torch.empty(8, dtype=torch.bits8)}, "text is bits8: token ids are integers"),
+        ({"pooled": torch.empty(8, dtype=torch.float4_e2m1fn_x2)}, "pooled is float4_e2m1fn_x2"),
+        ({"pooled": torch.zeros(8, dtype=torch.bool)}, "pooled is bool"),
         ({"pooled": None}, "two tensors"),
         ({"text": "a cat"}, "no `pooled` beside it"),
         ({"text": "a cat", "pooled": None}, "flux:tiny lacks some of them"),
@@ -105,6 +112,15 @@ def test_ids_and_features_of_any_width():
     features = by_features(one, request)
     (found,) = one.generate([replace(features, text=features.text.to(torch.float8_e4m3fn))])
     assert found.isfinite().all()
+
+
+def test_features_that_carry_a_gradient_are_features():
+    one = pipeline()
+    features = by_features(one, by_ids(0))
+    learned = replace(features, text=features.text.clone().requires_grad_() * 1)
+    (found,) = one.generate([learned])
+    assert torch.equal(found, one.generate([features])[0])
+    assert not found.requires_grad
 
 
 def test_a_model_without_text_encoders_takes_features():
@@ -177,6 +193,15 @@ def test_a_long_text_is_cut_for_clip_and_refused_where_t5_cannot_read_it(folder:
         prompts.checked("cat " * 600, None)
     with pytest.raises(RequestError, match=r"the tokenizer refuses '\\ud800'"):
         prompts.checked("\ud800", None)
+
+
+def test_a_tokenizer_that_cannot_be_loaded_refuses_words_alone(folder: Path, tmp_path: Path):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text("{")
+    one = ImagePipeline(tmp_path, device="cpu")
+    refused, served = one.generate([ImageRequest("a cat", None, 64, 64, steps=1), by_ids(0)], errors="return")
+    assert "tokenizer cannot be loaded: " in str(refused)
+    assert isinstance(served, torch.Tensor)
 
 
 def test_words_without_a_tokenizer(folder: Path, tmp_path: Path):

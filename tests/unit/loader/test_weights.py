@@ -146,6 +146,110 @@ def test_missing_shard_is_named(tmp_path):
         load(find(tmp_path))
 
 
+def test_all_tensors_that_are_not_where_the_index_places_them_are_named_with_their_shapes(tmp_path):
+    hf_model().save_pretrained(tmp_path, max_shard_size="20KB")
+    placed = json.loads((tmp_path / "model.safetensors.index.json").read_text())["weight_map"]
+    lost = {"model.norm.weight": [32], "model.layers.0.mlp.up_proj.weight": [48, 32]}
+    assert len({placed[name] for name in lost}) == 2
+    for name in lost:
+        weights = load_file(tmp_path / placed[name])
+        del weights[name]
+        save_file(weights, tmp_path / placed[name])
+    with pytest.raises(FileFormatError, match=r"so with 1 more: .*Download it again") as caught:
+        load(find(tmp_path))
+    for name, shape in lost.items():
+        assert f"missing     {name}, expected {shape}" in str(caught.value)
+
+
+def test_tensors_in_another_shard_than_the_index_says_are_named(tmp_path):
+    """All are there, so that the model would be complete: but who wrote the index meant other files."""
+    hf_model().save_pretrained(tmp_path, max_shard_size="20KB")
+    index = tmp_path / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    first, *_, last = sorted(set(content["weight_map"].values()))
+    moved = [name for name, file in content["weight_map"].items() if file == first]
+    content["weight_map"] |= dict.fromkeys(moved, last)
+    index.write_text(json.dumps(content))
+    with pytest.raises(FileFormatError, match=rf"{last}, tensor {moved[0]}: the index places it here"):
+        load(find(tmp_path))
+
+
+def test_all_missing_shards_are_named(tmp_path):
+    hf_model().save_pretrained(tmp_path, max_shard_size="20KB")
+    shards = sorted(tmp_path.glob("model-*.safetensors"))[1:3]
+    for shard in shards:
+        shard.unlink()
+    with pytest.raises(FileFormatError, match=f"2 files are missing: {shards[0].name}, {shards[1].name}"):
+        load(find(tmp_path))
+
+
+@pytest.mark.parametrize("file", [3, None, ["model.safetensors"]], ids=str)
+def test_an_index_that_names_no_file(tmp_path, file):
+    hf_model().save_pretrained(tmp_path)
+    index = {"weight_map": {"model.norm.weight": file}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(FileFormatError, match=r"tensor model\.norm\.weight: .* is no file's name"):
+        load(find(tmp_path))
+
+
+def test_weights_that_do_not_fit_are_told_with_their_folder(tmp_path):
+    hf_model().save_pretrained(tmp_path)
+    save_file({"model.norm.weight": torch.zeros(32)}, tmp_path / "model.safetensors")
+    with pytest.raises(
+        WeightsError, match=rf"^{tmp_path}: The weights do not fit LlamaForCausalLM: 20 missing"
+    ):
+        load(find(tmp_path))
+
+
+@pytest.mark.parametrize("ids", ["x", [[1]], {}, 1.5, True], ids=str)
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_ends_of_sequences_that_are_no_token_ids(tmp_path, file, ids):
+    hf_model().save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    content = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / file).write_text(json.dumps({**content, "eos_token_id": ids}))
+    with pytest.raises(FileFormatError, match=f"{file}, eos_token_id: .*expected a token id"):
+        _ = find(tmp_path).stop_ids
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("config.json", "[" * 100_000, "config.json: nested too deeply"),
+        (
+            "config.json",
+            '{"_class_name": ["a"]}',
+            "config.json: _class_name: .* expected the name of a class",
+        ),
+        ("config.json", '{"architectures": "Llama"}', "config.json: architectures: .* in a list"),
+        ("config.json", "{}", "config.json names neither architectures"),
+        ("model_index.json", '{"_class_name": 5}', "model_index.json: _class_name: 5"),
+        ("model_index.json", "{}", "model_index.json names neither"),
+        (
+            "model_index.json",
+            '{"_class_name": "FluxPipeline"}',
+            "model_index.json: names no part of transformer",
+        ),
+        (
+            "model_index.json",
+            '{"_class_name": "FluxPipeline", "vae": 3}',
+            "model_index.json, vae: 3: expected",
+        ),
+    ],
+    ids=["deep", "class", "classes", "none", "index-class", "index-none", "index-parts", "part"],
+)
+def test_configurations_that_are_none(tmp_path, file, content, says):
+    (tmp_path / file).write_text(content)
+    with pytest.raises(UsageError, match=says):
+        find(tmp_path)
+
+
+@pytest.mark.parametrize("config", [{"architectures": 5}, {"_class_name": ["a"]}], ids=str)
+def test_a_configuration_that_names_no_class(config):
+    with pytest.raises(UsageError, match="expected"):
+        find(config)
+
+
 @pytest.mark.parametrize(
     ("file", "read"),
     [

@@ -58,6 +58,18 @@ def test_runs_of_both_kinds_are_stored(state, tmp_path, kernel_report, eval_repo
     assert not (tmp_path / "mlruns").exists(), "nothing in the working folder"
 
 
+@pytest.mark.slow
+def test_a_model_that_is_a_folder_is_stored(state, eval_report, capfd):
+    [first, *others] = eval_report.models
+    models = [
+        first.model_copy(update={"model": folder, "config": folder}) for folder in ("/data/it", "../of/./it")
+    ]
+    assert mlflow.log(eval_report.model_copy(update={"models": (*models, *others)}), [])
+    assert capfd.readouterr() == ("", "")
+    metrics = dict(query(state, "select key, value from metrics"))
+    assert metrics["data/it/data/it/valid"] == metrics["of/it/of/it/valid"] == float(first.valid)
+
+
 def test_a_failing_child_is_one_line_of_warning(state, kernel_report, capsys, monkeypatch):
     def broken(*args: object, **kwargs: object) -> subprocess.CompletedProcess:
         return subprocess.CompletedProcess(
