@@ -19,6 +19,7 @@ from fastkernels.errors import FileFormatError
 from fastkernels.judge.verdict import too_noisy
 from fastkernels.measure.stats import geomean
 from fastkernels.records import Environment, EvalReport, KernelReport, KernelRow
+from fastkernels.report.contracts import CPU_WARNING
 from fastkernels.report.json import load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -89,7 +90,7 @@ def _made_on(report: Report) -> str:
     facts = [f"torch {environment.torch}", f"triton {environment.triton}", f"Python {environment.python}"]
     facts += [f"driver {environment.driver}"] if environment.driver else []
     facts += [f"revision `{environment.git_revision[:12]}`"] if environment.git_revision else []
-    label = "\n**CPU, host contract: not a GPU result.**\n" if environment.device_type == "cpu" else ""
+    label = f"\n**{CPU_WARNING}.**\n" if environment.device_type == "cpu" else ""
     partial = "\n**Interrupted: not complete.**\n" if not report.complete else ""
     return f"\n{environment.started_at[:10]}, {', '.join(facts)}\n{label}{partial}"
 

@@ -31,7 +31,7 @@ def test_the_baseline_against_itself(tmp_path):
     assert model["valid"]
     assert len(model["noise_d"]) == 3
     assert report["macroeval"]["coverage"] == 1.0
-    assert "CPU, host contract: not a GPU result" in done.stdout
+    assert "CPU: not a GPU result" in done.stdout
 
 
 def test_an_honest_candidate_is_inside_and_right(tmp_path):

@@ -91,7 +91,7 @@ def test_the_baseline_equals_itself_and_compiles_as_it_does(tmp_path: Path) -> N
     assert row["verdict"] in ("PASSED", "UNSTABLE")
     if row["verdict"] == "PASSED":
         assert 0.7 < row["speedup"] < 1.4
-    assert "CPU, host contract" in done.stdout
+    assert "CPU: not a GPU result" in done.stdout
     done, report = judge(
         tmp_path, "--candidates", str(CANDIDATES / "honest"), "--case", CASE, "--budget", "0.1"
     )

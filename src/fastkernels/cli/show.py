@@ -77,6 +77,7 @@ def _task(entry: TaskEntry) -> dict[str, Any]:
         "rule": entry.rule,
         "not_admitted": dict(entry.not_admitted),
         "mutates": list(entry.mutates),
+        "replicates": entry.replicates,
         "aliases": list(entry.aliases),
         "builds_on": [task for task in ids if task in uses.direct(entry.id)],
         "used_by": uses.users(entry.id, ids),
@@ -125,9 +126,10 @@ def _print_task(facts: dict[str, Any]) -> None:
     heading("Facts")
     used_by = ", ".join([*facts["used_by"], *(f"architecture {name}" for name in facts["architectures"])])
     mutates = f"; writes {', '.join(facts['mutates'])}" if facts["mutates"] else ""
+    replicates = "; every rank returns the same bits" if facts["replicates"] else ""
     for label, value in (
         ("mirrors", ", ".join(facts["mirrors"])),
-        ("judged by", facts["rule"] + mutates),
+        ("judged by", facts["rule"] + mutates + replicates),
         ("not admitted", "; ".join(f"on {where}: {why}" for where, why in facts["not_admitted"].items())),
         ("also called", ", ".join(facts["aliases"])),
         ("builds on", ", ".join(facts["builds_on"])),

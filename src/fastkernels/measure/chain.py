@@ -30,6 +30,11 @@ class ChainPlan:
         return 1 if self.shares_parameters and tensor.startswith("param.") else self.links
 
 
+def of_ranks(ranks: int) -> ChainPlan:
+    """A group of ranks has tensors as a chain has links; parameters are the same on all of them."""
+    return ChainPlan(ranks, shares_parameters=ranks > 1)
+
+
 def chain_plan(
     floor_s: float, read_bytes: int, parameter_bytes: int, other_bytes: int, memory_bytes: int
 ) -> ChainPlan:

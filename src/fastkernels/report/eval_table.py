@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from fastkernels.records import UNSTABLE_HALF_WIDTH, EvalReport, MacroEval, ModelResult, WorkloadResult
+from fastkernels.report.contracts import CPU_WARNING
 from fastkernels.report.kernels_table import failures
 from fastkernels.report.layout import Column, heading, legend, table
 
@@ -85,7 +86,7 @@ def _title(report: EvalReport) -> Iterable[RenderableType]:
     yield Text(f"fk eval on {environment.device}: {who}", style="bold")
     yield Text("contract host: wall clock of whole workloads, rounds of both sides alternate")
     if environment.device_type == "cpu":
-        yield Text("CPU, host contract: not a GPU result", style="bold yellow")
+        yield Text(CPU_WARNING, style="bold yellow")
     if not report.complete:
         yield Text("INTERRUPTED: what was finished until then", style="bold red")
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from fastkernels.gate.verdicts import middle
 from fastkernels.records import GateReport, GateRow, GateVerdict
 from fastkernels.report import gate_words as words
-from fastkernels.report.contracts import contracts, under
+from fastkernels.report.contracts import CPU_WARNING, contracts, under
 from fastkernels.report.kernels_table import failures
 from fastkernels.report.layout import Column, heading, legend, table
 
@@ -43,7 +43,7 @@ def parts(report: GateReport) -> list[RenderableType]:
         Text(words.thresholds(report)),
     ]
     if report.environment.device_type == "cpu":
-        found.append(Text(words.CPU_WARNING, style="bold yellow"))
+        found.append(Text(CPU_WARNING, style="bold yellow"))
     several = len({row.candidate for row in report.rows}) > 1
     listed = [row for row in report.rows if not words.counted(row)]
     every = contracts(report.rows)

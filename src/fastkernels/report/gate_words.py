@@ -6,8 +6,6 @@ from fastkernels.gate.verdicts import FAILING, middle
 from fastkernels.records import LEAST_NOISE, GateReport, GateRow, primary
 from fastkernels.report.contracts import contracts
 
-CPU_WARNING = "CPU, host contract: not a GPU result"
-
 
 def conclusion(report: GateReport) -> str:
     """`failed: 1 SLOW, 11 SAME`"""

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fastkernels.measure.stats import geomean
 from fastkernels.records import Contract, Failure, KernelReport, KernelRow
-from fastkernels.report.contracts import contracts, under
+from fastkernels.report.contracts import CPU_WARNING, contracts, under
 from fastkernels.report.layout import Column, heading, indented, legend, table
 
 _COLUMNS = (
@@ -74,7 +74,7 @@ def _title(report: KernelReport, contracts: Sequence[Contract]) -> Iterable[Rend
     yield Text(f"fk kernels on {environment.device}", style="bold")
     yield from (Text(_CONTRACTS[contract]) for contract in contracts)
     if environment.device_type == "cpu":
-        yield Text("CPU, host contract: not a GPU result", style="bold yellow")
+        yield Text(CPU_WARNING, style="bold yellow")
     if not report.complete:
         yield Text("INTERRUPTED: what was finished until then", style="bold red")
 

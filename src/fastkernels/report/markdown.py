@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from fastkernels.gate.verdicts import middle
 from fastkernels.records import Contract, GateReport, GateRow
 from fastkernels.report import gate_words as words
-from fastkernels.report.contracts import contracts, under
+from fastkernels.report.contracts import CPU_WARNING, contracts, under
 
 MAX_CHARACTERS = 60_000  # GitHub takes 65,536 in a comment
 _MOST_FAILURES, _MOST_LINES = 5, 20
@@ -30,7 +30,7 @@ def text(report: GateReport) -> str:
         *([f"driver {environment.driver}"] if environment.driver else []),
     ]
     made_on = _plain(f"{environment.device}, {', '.join(versions)}, {environment.started_at[:10]}")
-    warning = f"**{words.CPU_WARNING}.**\n\n" if environment.device_type == "cpu" else ""
+    warning = f"**{CPU_WARNING}.**\n\n" if environment.device_type == "cpu" else ""
     shown = [row for row in report.rows if words.unclear_or_failing(row)]
     rest = [row for row in report.rows if not words.unclear_or_failing(row) and not words.counted(row)]
     told = (words.advice(report), words.mean(report), words.held_out(report), words.thresholds(report))

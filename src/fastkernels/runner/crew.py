@@ -13,7 +13,7 @@ from fastkernels.loader.inputs import draw_links, trial_specs
 from fastkernels.loader.materialize import build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.ranks import own
-from fastkernels.measure.chain import ChainPlan
+from fastkernels.measure.chain import of_ranks
 from fastkernels.measure.clocks import SmClock
 from fastkernels.records import Case
 from fastkernels.runner import forcing
@@ -91,15 +91,16 @@ class Crew:
         self._of(case.ranks)
         party = self._candidate_for(job) if candidate else self._baselines(job)[0]
         specs = own(trial_specs(case, build_module(Overlay.over_baseline(), case, "meta")))
-        inbox = Arena.like(specs, self._device, ChainPlan())
-        inbox.write(draw_links(specs, case, _LOOK_SEED, ChainPlan().links_of, device=self._device))
+        plan = of_ranks(case.ranks)
+        inbox = Arena.like(specs, self._device, plan)
+        inbox.write(draw_links(specs, case, _LOOK_SEED, plan.links_of, device=self._device))
         try:
             layers = [str(layer) for layer in (job.layers if candidate else job.base_layers)]
             forced = {} if kernels_matter else forcing.references()
             if candidate:
                 forced |= job.implementations.get(case.task, {})
             results = party.load(case, layers, forced, inbox, again)
-            party.give_boxes(specs, results, ChainPlan())
+            party.give_boxes(specs, results, plan)
             yield party
         finally:
             party.unload()

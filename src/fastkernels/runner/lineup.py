@@ -15,7 +15,7 @@ import torch
 from fastkernels.judge.verdict import Verdict
 from fastkernels.loader.inputs import draw_links
 from fastkernels.measure import unused
-from fastkernels.measure.chain import ChainPlan
+from fastkernels.measure.chain import ChainPlan, of_ranks
 from fastkernels.measure.contracts import FIRST_SPIN_CYCLES, longer
 from fastkernels.records import Case, Failure, TensorSpec
 from fastkernels.runner import account
@@ -49,8 +49,7 @@ class Lineup:
     ) -> None:
         """`parties`: A, C, A'. `layers` and `implementations` are the candidate's, `base_layers` lie over the
         baseline in A and A'; `mutable`: arguments that a call may write; `chain`: what `capture` captures, or
-        a group's ranks.
-        Contract, capture, links and what the baseline ran are noted in `outcome`.
+        a group's ranks. Contract, capture, links and what the baseline ran are noted in `outcome`.
         """
         self._bench, self._case, self._specs, self._mutable = bench, case, specs, mutable
         self.a, self.c, self.a2 = parties
@@ -58,7 +57,7 @@ class Lineup:
         self._base_layers = base_layers
         self._inbox: Arena | None = None
         self._chain = chain
-        self.plan = chain if case.ranks > 1 else ChainPlan()  # until a chain is captured
+        self.plan = of_ranks(case.ranks)  # until a chain is captured
         self._spin_cycles = FIRST_SPIN_CYCLES
         self.inputs = self._draw("normal", parameters=True)
         self._arguments = [name for name in specs if not name.startswith(_PARAMETER)]

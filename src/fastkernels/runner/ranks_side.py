@@ -86,6 +86,10 @@ class RanksSide:
     def again(self) -> dict[str, Any]:
         return self._all("again")[0]
 
+    def launched(self) -> dict[str, Any]:
+        """The first rank's kernels, of a call that all make."""
+        return self._all("launched")[0]
+
     def close(self) -> dict[str, Any]:
         return self._all("close")[0]
 

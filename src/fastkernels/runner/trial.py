@@ -28,7 +28,7 @@ from fastkernels.loader.materialize import build_module
 from fastkernels.loader.ranks import own
 from fastkernels.measure import roofline, stats
 from fastkernels.measure.ceilings import ceilings
-from fastkernels.measure.chain import ChainPlan, chain_plan
+from fastkernels.measure.chain import ChainPlan, chain_plan, of_ranks
 from fastkernels.records import Case, Contract, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner import account
@@ -115,11 +115,9 @@ class Trial:
         return found
 
     def _chain(self, specs: Mapping[str, TensorSpec]) -> ChainPlan:
-        """One link where nothing will be captured. A group's ranks have what a chain's links have."""
-        if self._case.ranks > 1:
-            return ChainPlan(self._case.ranks, shares_parameters=True)
-        if self._bench.contract != "graph" or not self._case.timed:
-            return ChainPlan()
+        """One link where nothing will be captured, or one for each rank."""
+        if self._outcome.contract != "graph" or not self._case.timed:
+            return of_ranks(self._case.ranks)
         taken = {name: prod(spec.shape) * getattr(torch, spec.dtype).itemsize for name, spec in specs.items()}
         parameter_bytes = sum(size for name, size in taken.items() if name.startswith("param."))
         return chain_plan(

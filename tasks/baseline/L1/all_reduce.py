@@ -2,8 +2,8 @@
 
     y = sum_r x[r]
 
-x[r] is what rank r brings: [T, D], T tokens, D features of partial sums (a layer split by its inputs). Every
-rank gets all of y, with the same bits, rounded to the dtype of x at least once.
+x[r] is what rank r brings: [T, D], T tokens, D features of partial sums (a layer split by its inputs). y has
+the dtype of x, and the same bits on every rank; sums of 16-bit values may be rounded at every step.
 Mirrors vllm.distributed.communication_op.tensor_model_parallel_all_reduce.
 """
 

@@ -160,7 +160,7 @@ def test_markdown_shows_what_fails_first_and_folds_the_rest(report: GateReport) 
     assert all(f"c-{name}" in folded and f"c-{name}" not in shown for name in ("fast", "same", "new"))
     assert "c-held-out" not in text
     assert "**SLOW**" in shown
-    assert "CPU, host contract: not a GPU result" in shown
+    assert "CPU: not a GPU result" in shown
 
 
 def test_markdown_escapes_what_others_wrote(report: GateReport) -> None:

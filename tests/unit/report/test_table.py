@@ -16,7 +16,7 @@ def line(text: str, start: str) -> str:
 
 def test_cpu_results_are_labelled(kernel_report, eval_report):
     for report in (kernel_report, eval_report):
-        assert "CPU, host contract: not a GPU result" in table.text(report)
+        assert "CPU: not a GPU result" in table.text(report)
     gpu = kernel_report.environment.model_copy(update={"device_type": "cuda", "device": "NVIDIA H200"})
     text = table.text(kernel_report.model_copy(update={"environment": gpu}))
     assert "not a GPU result" not in text
