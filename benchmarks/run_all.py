@@ -8,10 +8,11 @@ jobs and, of a job, longest first.
     python benchmarks/run_all.py OUT --jobs audit_level_1 --lanes 4   four parts at a time on each GPU
     python benchmarks/run_all.py OUT --list
 
-A part writes OUT/<its name>.json and .log. A long question is cut into parts of other cases or workloads;
-when all have ended they are joined into OUT/<the job>.json. A part that outlasts its limit is interrupted as
-by Ctrl-C: its report is marked incomplete, and so is the whole. Durations need a GPU of their own and cores
-that are not all busy: --lanes is for audits and tests, which time nothing.
+A part writes OUT/<its name>.json and .log. Parts that need several GPUs come first, one by one. A long
+question is cut into parts of other cases or workloads; when all have ended they are joined into
+OUT/<the job>.json. A part that outlasts its limit is interrupted as by Ctrl-C: its report is marked
+incomplete, and so is the whole. Durations need a GPU of their own and cores that are not all busy: --lanes is
+for audits and tests, which time nothing.
 """
 
 from __future__ import annotations
@@ -42,11 +43,12 @@ ENDING_S = 90
 @dataclass(frozen=True)
 class Part:
     """`command` of python, which writes its report where the last flag says. `seconds`: on one H200, or a
-    guess where it never ran; its limit is twice that."""
+    guess where it never ran; its limit is twice that. `gpus`: that it needs."""
 
     name: str
     seconds: int
     command: tuple[str, ...]
+    gpus: int = 1
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,11 @@ def _program(name: str, seconds: int, *flags: str, program: str = "") -> Job:
     return Job((Part(name, seconds, (str(HERE / f"{program or name}.py"), *flags, "--out")),))
 
 
-def _tests(name: str, seconds: int, processes: int) -> Job:
+def _tests(name: str, seconds: int, processes: int, gpus: int = 1) -> Job:
     file = HERE.parent / "tests" / "gpu" / f"test_{name}.py"
     flags = ("-n", str(processes)) if processes > 1 else ()
-    return _program(f"gpu_tests_{name}", seconds, str(file), *flags, program="gpu_tests")
+    command = (str(HERE / "gpu_tests.py"), str(file), *flags, "--out")
+    return Job((Part(f"gpu_tests_{name}", seconds, command, gpus),))
 
 
 POINTWISE = ("rms_norm", "glu", "rope", "embedding", "kv_cache")
@@ -122,6 +125,10 @@ OTHERS = {
     "whisper": (280, 180),
     "yolov10": (290, 340),
 }
+# As seen on two H100s.
+RANKS = Part(
+    "self_test_ranks", 40, (*FK, "kernels", "--self-test", "--target", "L1/all_reduce", "--json"), gpus=2
+)
 VS_REFERENCE = {
     "gla": 262,
     "siglip2": 311,
@@ -154,8 +161,8 @@ EVAL_OTHERS = (
     _other("whisper", 324),
     _other("yolov10", 375),
 )
-# Of tests/gpu: seconds, and processes beside each other. Engine, split_kernels, listener and sample as seen;
-# of the others guesses.
+# Of tests/gpu: seconds, processes beside each other, and GPUs where more than one. Engine, split_kernels,
+# listener and sample as seen; of the others guesses.
 GPU_TESTS = {
     "engine": (90, 1),
     "runner": (200, 1),
@@ -173,6 +180,7 @@ GPU_TESTS = {
     "attribution": (60, 1),
     "gate": (120, 1),
     "redteam": (300, 1),
+    "ranks": (120, 1, 2),
     "attention_kernels": (500, 8),
     "pointwise_kernels": (500, 8),
 }
@@ -210,6 +218,7 @@ JOBS: dict[str, Job] = {
         (
             *LLAMA_L1,
             LLAMA[2],
+            RANKS,
             *(_level(name, level, s) for name, both in OTHERS.items() for level, s in zip((1, 2), both)),
         ),
         (str(HERE / "self_test.py"),),
@@ -271,10 +280,15 @@ def main() -> None:
         return
     arguments.out.mkdir(parents=True, exist_ok=True)
     gpus = arguments.gpus.split(",") if arguments.gpus else _gpus()
-    queue = Queue(parts, arguments.within)
+    for part in parts:
+        if part.gpus > len(gpus):
+            print(f"{part.name}: left out, it needs {part.gpus} GPUs and here are {len(gpus)}")
+    queue = Queue([part for part in parts if part.gpus <= len(gpus)], arguments.within)
+    for part in queue.of(several_gpus=True):
+        _run(part, ",".join(gpus[: part.gpus]), arguments.out)
 
     def serve(gpu: str) -> None:
-        for part in queue:
+        for part in queue.of(several_gpus=False):
             _run(part, gpu, arguments.out)
 
     lanes = [threading.Thread(target=serve, args=(gpu,)) for gpu in gpus * arguments.lanes]
@@ -287,21 +301,23 @@ def main() -> None:
 
 
 class Queue:
-    """Parts in order, each to one of the threads that iterate; within: seconds from now, by which the part
-    should have ended. A part that would outlast them is passed over for a shorter one."""
+    """Parts in order, each to one of the threads that iterate over those for one GPU, or for several;
+    within: seconds from now, by which the part should have ended. A part that would outlast them is passed
+    over for a shorter one."""
 
     def __init__(self, parts: list[Part], within: float | None) -> None:
         self._parts, self._lock = parts, threading.Lock()
         self._deadline = None if within is None else time.monotonic() + within
 
-    def __iter__(self) -> Iterator[Part]:
-        while (part := self._next()) is not None:
+    def of(self, several_gpus: bool) -> Iterator[Part]:
+        while (part := self._next(several_gpus)) is not None:
             yield part
 
-    def _next(self) -> Part | None:
+    def _next(self, several_gpus: bool) -> Part | None:
         with self._lock:
             left_s = float("inf") if self._deadline is None else self._deadline - time.monotonic()
-            fitting = [part for part in self._parts if part.seconds <= left_s]
+            those = [part for part in self._parts if (part.gpus > 1) == several_gpus]
+            fitting = [part for part in those if part.seconds <= left_s]
             if not fitting:
                 return None
             self._parts.remove(fitting[0])

@@ -20,11 +20,11 @@ def given(part, flag: str) -> tuple[str, ...]:
 
 
 def planned(part, mode: str) -> list[tuple[str, str, str | None]]:
-    (architecture,), levels = given(part, "--architecture"), given(part, "--level")
+    architectures, levels = given(part, "--architecture"), given(part, "--level")
     request = KernelsRequest(
         targets=given(part, "--target"),
         level=int(levels[0]) if levels else None,
-        architecture=architecture,
+        architecture=architectures[0] if architectures else None,
         size="full",
         device="cpu",
         **{mode: True},
@@ -80,11 +80,12 @@ def test_what_would_not_end_in_time_is_passed_over(run_all, monkeypatch) -> None
     monkeypatch.setattr(run_all.time, "monotonic", lambda: now[0])
     parts = [run_all.Part(name, seconds, ()) for name, seconds in (("long", 90), ("short", 20), ("tiny", 5))]
     served = []
-    for part in run_all.Queue(list(parts), within=100):
+    for part in run_all.Queue(list(parts), within=100).of(several_gpus=False):
         served.append(part.name)
         now[0] += part.seconds
     assert served == ["long", "tiny"]
-    assert [part.name for part in run_all.Queue(list(parts), within=None)] == ["long", "short", "tiny"]
+    everything = run_all.Queue(list(parts), within=None).of(several_gpus=False)
+    assert [part.name for part in everything] == ["long", "short", "tiny"]
 
 
 def test_a_whole_report_is_not_made_again(run_all, tmp_path, monkeypatch, capsys) -> None:
@@ -153,3 +154,22 @@ def test_lanes_serve_one_gpu_beside_each_other(run_all, monkeypatch, tmp_path, c
     monkeypatch.setattr("sys.argv", command)
     run_all.main()
     assert capsys.readouterr().out.count("exit 0, ") == 4
+
+
+def test_what_needs_two_gpus_has_both_before_the_others_begin(run_all, monkeypatch, tmp_path, capsys) -> None:
+    note = (
+        "import os, sys, pathlib; out = pathlib.Path(sys.argv[-1]); out.write_text('{}'); "
+        "line = out.stem + ' ' + os.environ['CUDA_VISIBLE_DEVICES'] + chr(10); "
+        "(out.parent / 'order').open('a').write(line)"
+    )
+    parts = (run_all.Part("alone", 9, ("-c", note)), run_all.Part("pair", 5, ("-c", note), gpus=2))
+    monkeypatch.setitem(run_all.JOBS, "both", run_all.Job(parts, ("-c", "")))
+    monkeypatch.setattr("sys.argv", ["run_all", str(tmp_path), "--jobs", "both", "--gpus", "3,5"])
+    run_all.main()
+    first, second = (tmp_path / "order").read_text().splitlines()
+    assert first == "pair 3,5"
+    assert second.startswith("alone ")
+    monkeypatch.setattr("sys.argv", ["run_all", str(tmp_path / "one"), "--jobs", "both", "--gpus", "3"])
+    run_all.main()
+    assert "pair: left out, it needs 2 GPUs and here are 1" in capsys.readouterr().out
+    assert (tmp_path / "one" / "order").read_text() == "alone 3\n"
