@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,6 +124,16 @@ class Reading:
     lasting: bool = True  # what the call returned is what the outbox got, where that was asked
 
 
+@dataclass(frozen=True)
+class Late:
+    """A rank of which the inbox holds other inputs when the call begins on the others; `complete` writes the
+    right ones, `after_s` after the word to begin."""
+
+    rank: int
+    after_s: float
+    complete: Callable[[], None]
+
+
 class Party:
     """Use `load` for each case, then `iterate`. Problems come as Trouble with their phase."""
 
@@ -203,10 +215,12 @@ class Party:
         echo_results: bool = False,
         spin_cycles: int = 0,
         link: int | None = None,
+        late: Late | None = None,
     ) -> Reading:
         """One iteration, of a captured chain or of one `link` of it alone, on the inputs that `deliver`
         writes into the inbox after the judge's clock has started, and `withdraw` spoils once it has stopped.
-        The outbox is poisoned before; the worker sleeps afterwards.
+        The outbox is poisoned before; the worker sleeps afterwards. With a rank that is `late` its times mean
+        nothing.
 
         Both echoes must come from the worker's own memory then: whoever left the copies beside the call out,
         to compute in their time, has nothing to echo.
@@ -214,18 +228,22 @@ class Party:
         assert self._outbox is not None
         assert self._echo is not None
         self._outbox.poison()
-        self._call(
-            "prepare",
-            self._timeouts.first,
-            contract=contract,
-            fresh=fresh,
-            parameters=parameters,
-            spin_cycles=spin_cycles,
-            link=link,
-        )
-        cpu_before, begin = cpu_ns(self.worker.pid), time.perf_counter_ns()
-        deliver()
-        timed = self._answer("go", _Timed, self._timeouts.call)
+        with _completing(late) as (descriptors, soon):
+            self._call(
+                "prepare",
+                self._timeouts.first,
+                descriptors,
+                contract=contract,
+                fresh=fresh,
+                parameters=parameters,
+                spin_cycles=spin_cycles,
+                link=link,
+                **({} if late is None else {"late": late.rank}),
+            )
+            cpu_before, begin = cpu_ns(self.worker.pid), time.perf_counter_ns()
+            deliver()
+            soon()
+            timed = self._answer("go", _Timed, self._timeouts.call)
         window_ns, cpu_after = time.perf_counter_ns() - begin, cpu_ns(self.worker.pid)
         clock_mhz = self._clock.sample()
         # What was not there when the clock stopped is no result, so it is copied before anybody runs on.
@@ -337,6 +355,37 @@ class Party:
         self.worker.close()
         message = f"{self.worker.name}: garbled answer to '{phase}': {why}"
         return Trouble(phase, WorkerDied("CRASHED", message, printed))
+
+
+@contextlib.contextmanager
+def _completing(late: Late | None) -> Iterator[tuple[list[int], Callable[[], None]]]:
+    """A descriptor that ends once the late rank's inputs are there, and what lets them come soon; both do
+    nothing where no rank is late."""
+    if late is None:
+        yield [], lambda: None
+        return
+    reads, writes = os.pipe()
+    broken: list[Exception] = []
+
+    def complete() -> None:
+        try:
+            late.complete()
+        except Exception as error:
+            broken.append(error)
+        finally:
+            os.close(writes)
+
+    timer = threading.Timer(late.after_s, complete)
+    try:
+        yield [reads], timer.start
+    finally:
+        os.close(reads)
+        if timer.ident is None:
+            os.close(writes)
+        else:
+            timer.join()
+        if broken:
+            raise broken[0]
 
 
 def of_links(value: Tensor, links: slice) -> Tensor:

@@ -37,7 +37,7 @@ from fastkernels.runner.blocks import Blocks, durations_ns
 from fastkernels.runner.lineup import Lineup
 from fastkernels.runner.party import Party, Reading
 from fastkernels.runner.referee import Referee
-from fastkernels.runner.sampling import Sampled, Sampling
+from fastkernels.runner.sampling import Sampled, Sampling, where_late
 
 # What windows of the two sides may differ by beside the call: in a graph's, how the launch of a spin that is
 # equally long on all sides varies; in an eager one also the host's own time, which the contract hides.
@@ -151,7 +151,27 @@ class Trial:
             ours, theirs = found[id(self._lineup.c)], found[id(self._lineup.a)]
             if verdict := self._referee.judge(self._lineup.inputs, ours, theirs, distribution, oracle_link=0):
                 return verdict
-        return self._repeat(DISTRIBUTIONS[-1])
+        return self._waiting() or self._repeat(DISTRIBUTIONS[-1])
+
+    def _waiting(self) -> Verdict | None:
+        """Every rank of a group waits for each of its peers, which in a model come when they come."""
+        lineup = self._lineup
+        for rank in range(self._case.ranks) if self._case.ranks > 1 else ():
+            lineup.refill("normal")
+            found = lineup.block(
+                [lineup.a, lineup.c],
+                self._checks_under,
+                fresh=False,
+                parameters=True,
+                echo_parameters=False,
+                late=rank,
+            )
+            if isinstance(found, Verdict):
+                return found
+            ours, theirs = found[id(lineup.c)], found[id(lineup.a)]
+            if verdict := self._referee.judge(lineup.inputs, ours, theirs, "normal", oracle_link=None):
+                return verdict.explained(where_late(rank))
+        return None
 
     def _drawn(self) -> Verdict | None:
         """A sampler's draws until they can tell a wrong distribution from chance; then such in which all but

@@ -1,6 +1,7 @@
 """What the judge believes of a worker's answers: exactly what it asked for, and nothing else."""
 
 import os
+import select
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,8 @@ from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.contracts import FIRST_SPIN_CYCLES, MAX_SPIN_CYCLES
 from fastkernels.runner.blame import Trouble
-from fastkernels.runner.party import Captured, Party, Timeouts, _Inspected, _Timed
+from fastkernels.runner.party import Captured, Late, Party, Timeouts, _Inspected, _Timed
+from fastkernels.runner.peer import wait_until_readable
 from fastkernels.runner.pool import WorkerError
 from fastkernels.runner.protocol import ErrorReport
 from fastkernels.runner.shared import Arena, Want
@@ -239,6 +241,56 @@ def test_ranks_make_one_call_together_and_each_has_a_result(box: Arena) -> None:
     assert reading.outputs["out.0"].tolist() == [[0.0] * 3, [1.0] * 3]
     assert len(reading.described) == 2
     assert judge.again(reading)["out.0"].tolist() == [[10.0] * 3, [11.0] * 3]
+
+
+def test_a_late_ranks_inputs_come_when_the_others_have_begun(box: Arena) -> None:
+    seen: list[str] = []
+    ready: list[int] = []
+
+    class Waits(Group):
+        def call(self, phase, *arguments, **more) -> dict:
+            seen.append(phase)
+            if phase == "prepare":
+                assert more["late"] == 1
+                ready.append(os.dup(arguments[1][0]))
+            if phase == "go":
+                assert not select.select(ready, [], [], 0)[0]
+                wait_until_readable(ready[0])
+            return super().call(phase, *arguments, **more)
+
+    late = Late(1, 0.05, lambda: seen.append("complete"))
+    judge = of_two(Waits(box), box)
+    before = len(os.listdir("/dev/fd"))
+    judge.iterate(lambda: seen.append("deliver"), lambda: None, "collective", False, False, [], late=late)
+    assert seen == ["prepare", "deliver", "go", "complete", "inspect"]
+    os.close(ready[0])
+    assert len(os.listdir("/dev/fd")) == before
+
+
+@pytest.mark.parametrize("phase", ["prepare", "go"])
+def test_a_group_that_fails_where_a_rank_is_late_leaves_nothing_open(box: Arena, phase: str) -> None:
+    class Fails(Group):
+        def call(self, do, *arguments, **more) -> dict:
+            if do == phase:
+                raise WorkerError(ErrorReport(kind="ValueError", message="rank 1: boom"), "")
+            return {}
+
+    before = len(os.listdir("/dev/fd"))
+    with pytest.raises(Trouble, match="rank 1: boom"):
+        of_two(Fails(box), box).iterate(
+            lambda: None, lambda: None, "collective", False, False, [], late=Late(1, 0.01, lambda: None)
+        )
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_inputs_that_cannot_be_completed_are_no_fault_of_a_rank(box: Arena) -> None:
+    def fails() -> None:
+        raise MemoryError("here")
+
+    with pytest.raises(MemoryError):
+        of_two(Group(box), box).iterate(
+            lambda: None, lambda: None, "collective", False, False, [], late=Late(1, 0, fails)
+        )
 
 
 @pytest.mark.parametrize("described", [1, 3])
