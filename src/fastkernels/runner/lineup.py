@@ -175,14 +175,18 @@ class Lineup:
 
     def _late(self, rank: int) -> tuple[Callable[[], None], Late]:
         """What delivers the inputs of all other ranks, and of this one such as it might have had; and what
-        completes them."""
+        completes them, for as long as it needs them."""
         inbox, others = self._inbox, self._draw(self._distribution, parameters=False)
         assert inbox is not None
         mixed = {name: self.inputs[name].clone() for name in self._arguments}
         for name, value in mixed.items():
             value[rank] = others[name][rank]
         after_s = _LATE_S + self._spin_cycles * _LATE_S_OF_A_CYCLE
-        return lambda: inbox.write(mixed), Late(rank, after_s, self._deliver)
+
+        def mix() -> None:
+            inbox.write(mixed)
+
+        return mix, Late(rank, after_s, self._deliver, mix)
 
     def _withdraw(self) -> None:
         assert self._inbox is not None

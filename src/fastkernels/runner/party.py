@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +23,7 @@ from fastkernels.records import Case, Printable, Record, TensorSpec
 from fastkernels.runner.blame import Phase, Trouble, lost_context
 from fastkernels.runner.members import cpu_ns
 from fastkernels.runner.pool import Worker, WorkerDied, WorkerProblem
+from fastkernels.runner.protocol import INPUTS_ARE_THERE
 from fastkernels.runner.results import Result
 from fastkernels.runner.shared import Arena, Want
 
@@ -126,12 +127,14 @@ class Reading:
 
 @dataclass(frozen=True)
 class Late:
-    """A rank of which the inbox holds other inputs when the call begins on the others; `complete` writes the
-    right ones, `after_s` after the word to begin."""
+    """A rank of which the inbox holds other inputs when the call begins on the others. `complete` writes the
+    right ones, `after_s` after the word to begin; `spoil` writes others again, once the rank has
+    taken them."""
 
     rank: int
     after_s: float
     complete: Callable[[], None]
+    spoil: Callable[[], None]
 
 
 class Party:
@@ -228,7 +231,7 @@ class Party:
         assert self._outbox is not None
         assert self._echo is not None
         self._outbox.poison()
-        with _completing(late) as (descriptors, soon):
+        with _led(late) as (descriptors, lead):
             self._call(
                 "prepare",
                 self._timeouts.first,
@@ -242,7 +245,7 @@ class Party:
             )
             cpu_before, begin = cpu_ns(self.worker.pid), time.perf_counter_ns()
             deliver()
-            soon()
+            lead()
             timed = self._answer("go", _Timed, self._timeouts.call)
         window_ns, cpu_after = time.perf_counter_ns() - begin, cpu_ns(self.worker.pid)
         clock_mhz = self._clock.sample()
@@ -358,32 +361,39 @@ class Party:
 
 
 @contextlib.contextmanager
-def _completing(late: Late | None) -> Iterator[tuple[list[int], Callable[[], None]]]:
-    """A descriptor that ends once the late rank's inputs are there, and what lets them come soon; both do
-    nothing where no rank is late."""
+def _led(late: Late | None) -> Iterator[tuple[list[int], Callable[[], None]]]:
+    """A descriptor by which the late rank is led through its inputs (ranks_side.py), and what begins to lead;
+    both do nothing where no rank is late."""
     if late is None:
         yield [], lambda: None
         return
-    reads, writes = os.pipe()
+    ours, theirs = socket.socketpair()
     broken: list[Exception] = []
 
-    def complete() -> None:
+    def lead() -> None:
         try:
+            time.sleep(late.after_s)
             late.complete()
+            with contextlib.suppress(OSError):  # the group has ended
+                ours.send(INPUTS_ARE_THERE)
+                if ours.recv(1):
+                    late.spoil()
         except Exception as error:
             broken.append(error)
         finally:
-            os.close(writes)
+            ours.close()
 
-    timer = threading.Timer(late.after_s, complete)
+    leads = threading.Thread(target=lead, daemon=True)
     try:
-        yield [reads], timer.start
+        yield [theirs.fileno()], leads.start
     finally:
-        os.close(reads)
-        if timer.ident is None:
-            os.close(writes)
+        theirs.close()
+        if leads.ident is None:
+            ours.close()
         else:
-            timer.join()
+            with contextlib.suppress(OSError):  # unless the rank answers without having asked, it is closed
+                ours.shutdown(socket.SHUT_RDWR)
+            leads.join()
         if broken:
             raise broken[0]
 

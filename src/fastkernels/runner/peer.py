@@ -151,13 +151,6 @@ def _readable(peers: Sequence[Peer], timeout_s: float) -> list[Peer]:
     return [peer for peer in peers if peer.fileno() in found]
 
 
-def wait_until_readable(descriptor: int) -> None:
-    """Or until whoever could write there is gone."""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    poll.poll()
-
-
 def end_with(peers: Sequence[Peer]) -> None:
     """End this process, the first rank, some seconds after a peer whose error it has not told the judge: it
     waits for it in a call that nothing interrupts. What it prints is what the judge then hears of."""

@@ -6,8 +6,9 @@ Every rank has a KernelSide with its own part of the boxes: rank r has what link
 stand behind the worker's walls, in its process group, and meet over torch.distributed before a candidate is
 imported: NCCL, rank r on GPU r (the boxes lie on GPU 0), or Gloo by loopback. A timed call begins on each
 when the last one is ready, and has lasted as long as on the one that took longest. In some calls, which are
-not timed, a rank is late: the others begin without it, and its inputs come when they have begun. Whoever
-takes what a peer brings without waiting for that peer is wrong then.
+not timed, a rank is late: the others begin without it, its inputs come when they have begun, and are gone
+from its inbox when it begins. Who takes what a peer brings without waiting for it, or out of its inbox, as
+no rank of a model could, is wrong then.
 
 An error ends its rank, because the others may wait for it in a collective. They notice that its connections
 are closed, or the group ends some seconds later. The earliest error is the group's. Where one hangs and none
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import tempfile
 from collections.abc import Sequence
 from typing import Any
@@ -27,8 +29,8 @@ import torch.distributed as dist
 
 from fastkernels.kernels.group import Distributed, use_group
 from fastkernels.runner.kernel_side import KernelSide
-from fastkernels.runner.peer import Failed, Peer, Start, answers, end_with, failure, wait_until_readable
-from fastkernels.runner.protocol import Reported
+from fastkernels.runner.peer import Failed, Peer, Start, answers, end_with, failure
+from fastkernels.runner.protocol import INPUTS_ARE_TAKEN, Reported
 from fastkernels.runner.shared import Ticket
 
 
@@ -137,25 +139,32 @@ class _Rank(KernelSide):
         self._membership.enter_context(use_group(Distributed()))
         begin, align = start.of(rank), _Align() if on_gpu else None
         self._let_go = (align or begin).let_go
-        self._inputs_come: int | None = None  # readable once they have, where this rank is late
+        self._leads: socket.socket | None = None  # the judge's word, where this rank is late
         super().__init__(device, threads, rank, begin, align)
 
     def prepare(self, late: int | None = None, descriptors: Sequence[int] = (), **arguments: Any) -> dict:
-        """`late`: the rank that begins after the others, once the descriptor can be read."""
+        """`late`: the rank that begins after the others. By the descriptor the judge says when its inputs
+        are there, and, by ending it, that they no longer are."""
         for descriptor in descriptors:
+            leads = socket.socket(fileno=descriptor)
             if late == self._rank:
-                self._inputs_come = descriptor
+                self._leads = leads
             else:
-                os.close(descriptor)
+                leads.close()
         return super().prepare(**arguments)
 
     def _stage(self) -> None:
-        if self._inputs_come is not None:
-            self._let_go()
-            wait_until_readable(self._inputs_come)
-            os.close(self._inputs_come)
-            self._inputs_come = None
-        super()._stage()
+        leads, self._leads = self._leads, None
+        if leads is None:
+            super()._stage()
+            return
+        self._let_go()
+        with leads:
+            leads.recv(1)
+            super()._stage()
+            self._device.wait()
+            leads.send(INPUTS_ARE_TAKEN)
+            leads.recv(1)
 
 
 class _Align:

@@ -109,6 +109,9 @@ def test_a_late_rank_has_other_inputs_until_they_are_completed() -> None:
     assert not (there_R[1] == right_R[1]).any()
     late.complete()
     assert torch.equal(there_R, right_R)
+    late.spoil()
+    assert torch.equal(there_R[0], right_R[0])
+    assert not (there_R[1] == right_R[1]).any()
     assert late.rank == 1
     del there_R
     lineup.close()

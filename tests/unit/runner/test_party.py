@@ -1,7 +1,8 @@
 """What the judge believes of a worker's answers: exactly what it asked for, and nothing else."""
 
 import os
-import select
+import socket
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -12,9 +13,8 @@ from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.contracts import FIRST_SPIN_CYCLES, MAX_SPIN_CYCLES
 from fastkernels.runner.blame import Trouble
 from fastkernels.runner.party import Captured, Late, Party, Timeouts, _Inspected, _Timed
-from fastkernels.runner.peer import wait_until_readable
 from fastkernels.runner.pool import WorkerError
-from fastkernels.runner.protocol import ErrorReport
+from fastkernels.runner.protocol import INPUTS_ARE_TAKEN, INPUTS_ARE_THERE, ErrorReport
 from fastkernels.runner.shared import Arena, Want
 
 
@@ -243,27 +243,35 @@ def test_ranks_make_one_call_together_and_each_has_a_result(box: Arena) -> None:
     assert judge.again(reading)["out.0"].tolist() == [[10.0] * 3, [11.0] * 3]
 
 
-def test_a_late_ranks_inputs_come_when_the_others_have_begun(box: Arena) -> None:
+def late_by(after_s: float, do: Callable[[str], None] = lambda what: None) -> Late:
+    return Late(1, after_s, lambda: do("complete"), lambda: do("spoil"))
+
+
+def test_a_late_ranks_inputs_come_when_the_others_have_begun_and_go_when_it_has_them(box: Arena) -> None:
     seen: list[str] = []
-    ready: list[int] = []
+    leads: list[socket.socket] = []
 
     class Waits(Group):
         def call(self, phase, *arguments, **more) -> dict:
             seen.append(phase)
             if phase == "prepare":
                 assert more["late"] == 1
-                ready.append(os.dup(arguments[1][0]))
+                leads.append(socket.socket(fileno=os.dup(arguments[1][0])))
             if phase == "go":
-                assert not select.select(ready, [], [], 0)[0]
-                wait_until_readable(ready[0])
+                assert leads[0].recv(1) == INPUTS_ARE_THERE
+                seen.append("taken")
+                leads[0].send(INPUTS_ARE_TAKEN)
+                assert leads[0].recv(1) == b""
+                seen.append("begins")
+                leads[0].close()
             return super().call(phase, *arguments, **more)
 
-    late = Late(1, 0.05, lambda: seen.append("complete"))
     judge = of_two(Waits(box), box)
     before = len(os.listdir("/dev/fd"))
-    judge.iterate(lambda: seen.append("deliver"), lambda: None, "collective", False, False, [], late=late)
-    assert seen == ["prepare", "deliver", "go", "complete", "inspect"]
-    os.close(ready[0])
+    deliver, withdraw = (lambda: seen.append("deliver")), (lambda: seen.append("withdraw"))
+    judge.iterate(deliver, withdraw, "collective", False, False, [], late=late_by(0.02, seen.append))
+    wanted = "prepare deliver go complete taken spoil begins withdraw inspect"
+    assert seen == wanted.split()
     assert len(os.listdir("/dev/fd")) == before
 
 
@@ -278,18 +286,34 @@ def test_a_group_that_fails_where_a_rank_is_late_leaves_nothing_open(box: Arena,
     before = len(os.listdir("/dev/fd"))
     with pytest.raises(Trouble, match="rank 1: boom"):
         of_two(Fails(box), box).iterate(
-            lambda: None, lambda: None, "collective", False, False, [], late=Late(1, 0.01, lambda: None)
+            lambda: None, lambda: None, "collective", False, False, [], late=late_by(0.01)
         )
     assert len(os.listdir("/dev/fd")) == before
 
 
-def test_inputs_that_cannot_be_completed_are_no_fault_of_a_rank(box: Arena) -> None:
-    def fails() -> None:
-        raise MemoryError("here")
+@pytest.mark.timeout(20)
+def test_a_late_rank_that_answers_without_its_inputs_is_not_waited_for(box: Arena) -> None:
+    """Its process holds the other end all the while."""
+    held: list[int] = []
 
-    with pytest.raises(MemoryError):
+    class Hasty(Group):
+        def call(self, phase, *arguments, **more) -> dict:
+            if phase == "prepare":
+                held.append(os.dup(arguments[1][0]))
+            return super().call(phase, *arguments, **more)
+
+    judge = of_two(Hasty(box), box)
+    judge.iterate(lambda: None, lambda: None, "collective", False, False, [], late=late_by(0.01))
+    os.close(held[0])
+
+
+def test_inputs_that_cannot_be_completed_are_no_fault_of_a_rank(box: Arena) -> None:
+    def fails(what: str) -> None:
+        raise MemoryError(what)
+
+    with pytest.raises(MemoryError, match="complete"):
         of_two(Group(box), box).iterate(
-            lambda: None, lambda: None, "collective", False, False, [], late=Late(1, 0, fails)
+            lambda: None, lambda: None, "collective", False, False, [], late=late_by(0, fails)
         )
 
 
