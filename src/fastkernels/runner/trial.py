@@ -136,6 +136,7 @@ class Trial:
 
     def _correct(self) -> Verdict | None:
         """Every distribution against the oracle, and what repetition shows."""
+        judged: tuple[Reading, Reading] | None = None
         for number, distribution in enumerate(DISTRIBUTIONS):
             # Other lengths of requests come at old addresses and at new ones.
             self._lineup.refill(distribution, other_lengths=number % 4 >= 2)
@@ -151,7 +152,9 @@ class Trial:
             ours, theirs = found[id(self._lineup.c)], found[id(self._lineup.a)]
             if verdict := self._referee.judge(self._lineup.inputs, ours, theirs, distribution, oracle_link=0):
                 return verdict
-        return self._waiting() or self._repeat(DISTRIBUTIONS[-1])
+            judged = ours, theirs
+        assert judged is not None
+        return self._repeat(DISTRIBUTIONS[-1], *judged) or self._waiting()
 
     def _waiting(self) -> Verdict | None:
         """Every rank of a group waits for each of its peers, which in a model come when they come."""
@@ -204,33 +207,32 @@ class Trial:
         ours, theirs = found[id(self._lineup.c)], found[id(self._lineup.a)]
         return self._referee.judge(self._lineup.inputs, ours, theirs, "normal", oracle_link=None)
 
-    def _repeat(self, distribution: str) -> Verdict | None:
-        """The same inputs again must give the same; and results must survive a later call on other inputs."""
-        readings: list[Reading] = []
-        for call in ("first", "again", "other"):
+    def _repeat(self, distribution: str, right: Reading, baseline: Reading) -> Verdict | None:
+        """The same inputs again must give the same as when they were judged (`right`); and results must
+        survive a later call on other inputs."""
+        for call in ("again", "elsewhere", "other"):
             if call == "other":
                 self._lineup.refill(distribution)
             found = self._lineup.block(
                 [self._lineup.c],
                 self._checks_under,
-                fresh=call == "again",
+                fresh=call == "elsewhere",
                 parameters=call == "other",
                 echo_parameters=True,
             )
             if isinstance(found, Verdict):
                 return found
             reading = found[id(self._lineup.c)]
-            if verdict := self._referee.unchanged(self._lineup.inputs, reading.echo):
+            if verdict := (
+                self._referee.described(reading, baseline)
+                or self._referee.unchanged(self._lineup.inputs, reading.echo)
+            ):
                 return verdict
-            readings.append(reading)
-        first, second, _ = readings
-        if set(first.outputs) != set(second.outputs):
-            return Verdict.wrong(
-                "unstable_result", "two calls on the same inputs return results of other shapes"
-            )
-        if verdict := self._referee.repeatable(first.outputs, second.outputs, distribution):
-            return verdict
-        self._held = second
+            if call == "other":
+                continue
+            if verdict := self._referee.repeatable(right.outputs, reading.outputs, distribution):
+                return verdict
+            self._held = reading
         return self._survived()
 
     def _survived(self) -> Verdict | None:
