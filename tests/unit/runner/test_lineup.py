@@ -93,7 +93,8 @@ def test_who_dies_while_all_capture(baseline, candidate, verdict, step) -> None:
 
 
 def test_a_late_rank_has_other_inputs_until_they_are_completed() -> None:
-    case, outcome = small_case("L1/all_reduce"), Outcome(None, "collective")  # pyright: ignore[reportArgumentType]
+    case = small_case("L1/all_reduce")
+    outcome = Outcome(None, "collective")  # pyright: ignore[reportArgumentType]
     bench = Bench("cpu", "graph", 1.0, 1, random.Random(0), Overlay.over_baseline())
     parties: Any = (Side("a", "a"), Side("a", "a"), Side("a", "a"))
     specs = own(specs_of(case))

@@ -38,8 +38,9 @@ class AllReduce(nn.Module):
         if self.parts_R is None:
             size = 4 * input_.numel()
             pitch, first = -(-size // _ALIGNED) * _ALIGNED, inbox()
+            part = ctypes.c_char * size
             self.parts_R = [
-                torch.frombuffer((ctypes.c_char * size).from_address(first + rank * pitch), dtype=torch.float32)
+                torch.frombuffer(part.from_address(first + rank * pitch), dtype=torch.float32)
                 for rank in range(dist.get_world_size())
             ]
             self.counts_R, self.calls = counts(), 0
