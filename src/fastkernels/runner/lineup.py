@@ -7,7 +7,7 @@ candidate's for C, INVALID_BASELINE for A and A'. Tensors have the link of a cha
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -21,12 +21,14 @@ from fastkernels.records import Case, Failure, TensorSpec
 from fastkernels.runner import account
 from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.blame import Trouble, baseline_verdict, verdict_of
-from fastkernels.runner.party import Captured, Party, Reading, of_links
+from fastkernels.runner.party import Captured, Late, Party, Reading, of_links
 from fastkernels.runner.pool import WorkerDied
 from fastkernels.runner.shared import Arena
 
 _PARAMETER = "param."
 _MOST_CHARACTERS = 200
+# Of a late rank's inputs, after the word to begin: the others have begun, behind their spins.
+_LATE_S, _LATE_S_OF_A_CYCLE = 4e-3, 1e-9
 
 
 class Lineup:
@@ -59,9 +61,14 @@ class Lineup:
         self._chain = chain
         self.plan = of_ranks(case.ranks)  # until a chain is captured
         self._spin_cycles = FIRST_SPIN_CYCLES
+        self._distribution = "normal"
         self.inputs = self._draw("normal", parameters=True)
         self._arguments = [name for name in specs if not name.startswith(_PARAMETER)]
         self.has_lengths = any(spec.draw.startswith("step.") for spec in specs.values())
+
+    @property
+    def ranks(self) -> int:
+        return self._case.ranks
 
     @property
     def everybody(self) -> list[Party]:
@@ -152,6 +159,7 @@ class Lineup:
         """New values for the next block; `other_lengths`: of requests. Parameters go into the inbox at once,
         for modules that repack them; inputs come with each party's turn."""
         assert self._inbox is not None
+        self._distribution = distribution
         new = self._draw(distribution, parameters, other_lengths)
         self.inputs = {**self.inputs, **new}
         self._inbox.write({name: value for name, value in new.items() if name.startswith(_PARAMETER)})
@@ -164,6 +172,21 @@ class Lineup:
     def _deliver(self) -> None:
         assert self._inbox is not None
         self._inbox.write({name: self.inputs[name] for name in self._arguments})
+
+    def _late(self, rank: int) -> tuple[Callable[[], None], Late]:
+        """What delivers the inputs of all other ranks, and of this one such as it might have had; and what
+        completes them, for as long as it needs them."""
+        inbox, others = self._inbox, self._draw(self._distribution, parameters=False)
+        assert inbox is not None
+        mixed = {name: self.inputs[name].clone() for name in self._arguments}
+        for name, value in mixed.items():
+            value[rank] = others[name][rank]
+        after_s = _LATE_S + self._spin_cycles * _LATE_S_OF_A_CYCLE
+
+        def mix() -> None:
+            inbox.write(mixed)
+
+        return mix, Late(rank, after_s, self._deliver, mix)
 
     def _withdraw(self) -> None:
         assert self._inbox is not None
@@ -184,9 +207,11 @@ class Lineup:
         echo_parameters: bool,
         link: int | None = None,
         echo_results: bool = False,
+        late: int | None = None,
     ) -> dict[int, Reading] | Verdict:
         """One iteration of each party on the same inputs, in this order; readings by id(party). `link`: of a
-        captured chain, to run alone.
+        captured chain, to run alone. `late`: the rank of a group whose inputs come when the others have
+        begun.
 
         A party wakes up before an empty inbox, whoever had its turn before: its threads may run, and calls
         that warm it up do run, before the judge's clock does.
@@ -196,13 +221,14 @@ class Lineup:
             for name in self.inputs
             if name not in self._mutable and (echo_parameters or not name.startswith(_PARAMETER))
         ]
+        deliver, coming = (self._deliver, None) if late is None else self._late(late)
         found = {}
         for party in order:
             # The baseline copies its inputs out as well, though nobody looks: equal work beside the calls.
             names = [n for n in echo if not (party.prepares and n.startswith(_PARAMETER))]
             try:
                 reading = party.iterate(
-                    self._deliver,
+                    deliver,
                     self._withdraw,
                     contract,
                     fresh,
@@ -211,13 +237,14 @@ class Lineup:
                     echo_results,
                     self._spin_cycles,
                     link,
+                    coming,
                 )
             except Trouble as trouble:
                 return self._blamed(trouble) if party is self.c else baseline_verdict(trouble)
             if party is self.c and (verdict := account.restless(party.worker.restless)):
                 return verdict  # before another block waits for it as long
             found[id(party)] = reading
-        if not all(reading.hidden for reading in found.values()):
+        if late is None and not all(reading.hidden for reading in found.values()):
             self._spin_cycles = longer(self._spin_cycles)
         return found
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +23,7 @@ from fastkernels.records import Case, Printable, Record, TensorSpec
 from fastkernels.runner.blame import Phase, Trouble, lost_context
 from fastkernels.runner.members import cpu_ns
 from fastkernels.runner.pool import Worker, WorkerDied, WorkerProblem
+from fastkernels.runner.protocol import INPUTS_ARE_THERE
 from fastkernels.runner.results import Result
 from fastkernels.runner.shared import Arena, Want
 
@@ -122,6 +125,18 @@ class Reading:
     lasting: bool = True  # what the call returned is what the outbox got, where that was asked
 
 
+@dataclass(frozen=True)
+class Late:
+    """A rank of which the inbox holds other inputs when the call begins on the others. `complete` writes the
+    right ones, `after_s` after the word to begin; `spoil` writes others again, once the rank has
+    taken them."""
+
+    rank: int
+    after_s: float
+    complete: Callable[[], None]
+    spoil: Callable[[], None]
+
+
 class Party:
     """Use `load` for each case, then `iterate`. Problems come as Trouble with their phase."""
 
@@ -203,10 +218,12 @@ class Party:
         echo_results: bool = False,
         spin_cycles: int = 0,
         link: int | None = None,
+        late: Late | None = None,
     ) -> Reading:
         """One iteration, of a captured chain or of one `link` of it alone, on the inputs that `deliver`
         writes into the inbox after the judge's clock has started, and `withdraw` spoils once it has stopped.
-        The outbox is poisoned before; the worker sleeps afterwards.
+        The outbox is poisoned before; the worker sleeps afterwards. With a rank that is `late` its times mean
+        nothing.
 
         Both echoes must come from the worker's own memory then: whoever left the copies beside the call out,
         to compute in their time, has nothing to echo.
@@ -214,18 +231,22 @@ class Party:
         assert self._outbox is not None
         assert self._echo is not None
         self._outbox.poison()
-        self._call(
-            "prepare",
-            self._timeouts.first,
-            contract=contract,
-            fresh=fresh,
-            parameters=parameters,
-            spin_cycles=spin_cycles,
-            link=link,
-        )
-        cpu_before, begin = cpu_ns(self.worker.pid), time.perf_counter_ns()
-        deliver()
-        timed = self._answer("go", _Timed, self._timeouts.call)
+        with _led(late) as (descriptors, lead):
+            self._call(
+                "prepare",
+                self._timeouts.first,
+                descriptors,
+                contract=contract,
+                fresh=fresh,
+                parameters=parameters,
+                spin_cycles=spin_cycles,
+                link=link,
+                **({} if late is None else {"late": late.rank}),
+            )
+            cpu_before, begin = cpu_ns(self.worker.pid), time.perf_counter_ns()
+            deliver()
+            lead()
+            timed = self._answer("go", _Timed, self._timeouts.call)
         window_ns, cpu_after = time.perf_counter_ns() - begin, cpu_ns(self.worker.pid)
         clock_mhz = self._clock.sample()
         # What was not there when the clock stopped is no result, so it is copied before anybody runs on.
@@ -337,6 +358,44 @@ class Party:
         self.worker.close()
         message = f"{self.worker.name}: garbled answer to '{phase}': {why}"
         return Trouble(phase, WorkerDied("CRASHED", message, printed))
+
+
+@contextlib.contextmanager
+def _led(late: Late | None) -> Iterator[tuple[list[int], Callable[[], None]]]:
+    """A descriptor by which the late rank is led through its inputs (ranks_side.py), and what begins to lead;
+    both do nothing where no rank is late."""
+    if late is None:
+        yield [], lambda: None
+        return
+    ours, theirs = socket.socketpair()
+    broken: list[Exception] = []
+
+    def lead() -> None:
+        try:
+            time.sleep(late.after_s)
+            late.complete()
+            with contextlib.suppress(OSError):  # the group has ended
+                ours.send(INPUTS_ARE_THERE)
+                if ours.recv(1):
+                    late.spoil()
+        except Exception as error:
+            broken.append(error)
+        finally:
+            ours.close()
+
+    leads = threading.Thread(target=lead, daemon=True)
+    try:
+        yield [theirs.fileno()], leads.start
+    finally:
+        theirs.close()
+        if leads.ident is None:
+            ours.close()
+        else:
+            with contextlib.suppress(OSError):  # unless the rank answers without having asked, it is closed
+                ours.shutdown(socket.SHUT_RDWR)
+            leads.join()
+        if broken:
+            raise broken[0]
 
 
 def of_links(value: Tensor, links: slice) -> Tensor:

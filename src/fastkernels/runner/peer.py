@@ -54,18 +54,32 @@ class Start:
         self.ranks = ranks
         self._counts = memoryview(mmap.mmap(-1, 8 * ranks)).cast("q")
 
-    def of(self, rank: int) -> Callable[[], None]:
-        counts, least, yields, clock = self._counts, min, os.sched_yield, time.monotonic
+    def of(self, rank: int) -> Begin:
+        return Begin(self._counts, rank)
 
-        def wait() -> None:
-            counts[rank] += 1
-            number, deadline = counts[rank], clock() + _START_TIMEOUT_S
-            while least(counts) < number:
-                yields()
-                if clock() > deadline:
-                    raise TimeoutError(f"another rank was not ready within {_START_TIMEOUT_S:.0f} s")
 
-        return wait
+class Begin:
+    """A rank's beginnings: a call returns when all ranks are ready."""
+
+    def __init__(self, counts: memoryview, rank: int) -> None:
+        self._counts, self._rank, self._ahead = counts, rank, False
+        self._least, self._yields, self._clock = min, os.sched_yield, time.monotonic
+
+    def __call__(self) -> None:
+        counts, least, yields, clock = self._counts, self._least, self._yields, self._clock
+        if not self._ahead:
+            counts[self._rank] += 1
+        self._ahead = False
+        number, deadline = counts[self._rank], clock() + _START_TIMEOUT_S
+        while least(counts) < number:
+            yields()
+            if clock() > deadline:
+                raise TimeoutError(f"another rank was not ready within {_START_TIMEOUT_S:.0f} s")
+
+    def let_go(self) -> None:
+        """The others do not wait for this rank's next beginning."""
+        self._counts[self._rank] += 1
+        self._ahead = True
 
 
 class Peer:

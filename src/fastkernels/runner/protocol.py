@@ -29,6 +29,7 @@ _MAGIC = b"FKv1"
 _HEADER = struct.Struct("!4sQ")
 MAX_REPLY_BYTES = 1 << 28
 MAX_DESCRIPTORS = 16
+INPUTS_ARE_THERE, INPUTS_ARE_TAKEN = b"1", b"2"  # to a rank that is late, and from it
 
 
 class BrokenReply(Exception):

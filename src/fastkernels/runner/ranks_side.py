@@ -5,7 +5,10 @@
 Every rank has a KernelSide with its own part of the boxes: rank r has what link r has of a chain. All ranks
 stand behind the worker's walls, in its process group, and meet over torch.distributed before a candidate is
 imported: NCCL, rank r on GPU r (the boxes lie on GPU 0), or Gloo by loopback. A timed call begins on each
-when the last one is ready, and has lasted as long as on the one that took longest.
+when the last one is ready, and has lasted as long as on the one that took longest. In some calls, which are
+not timed, a rank is late: the others begin without it, its inputs come when they have begun, and are gone
+from its inbox when it begins. Who takes what a peer brings without waiting for it, or out of its inbox, as
+no rank of a model could, is wrong then.
 
 An error ends its rank, because the others may wait for it in a collective. They notice that its connections
 are closed, or the group ends some seconds later. The earliest error is the group's. Where one hangs and none
@@ -16,8 +19,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,7 +30,7 @@ import torch.distributed as dist
 from fastkernels.kernels.group import Distributed, use_group
 from fastkernels.runner.kernel_side import KernelSide
 from fastkernels.runner.peer import Failed, Peer, Start, answers, end_with, failure
-from fastkernels.runner.protocol import Reported
+from fastkernels.runner.protocol import INPUTS_ARE_TAKEN, Reported
 from fastkernels.runner.shared import Ticket
 
 
@@ -68,8 +72,8 @@ class RanksSide:
     def boxes(self, outbox: Ticket, echo: Ticket, descriptors: Sequence[int] = ()) -> dict[str, Any]:
         return self._all("boxes", descriptors, outbox=outbox, echo=echo)[0]
 
-    def prepare(self, **arguments: Any) -> dict[str, Any]:
-        return self._all("prepare", **arguments)[0]
+    def prepare(self, descriptors: Sequence[int] = (), **arguments: Any) -> dict[str, Any]:
+        return self._all("prepare", descriptors, **arguments)[0]
 
     def go(self) -> dict[str, Any]:
         timed = self._all("go")
@@ -133,15 +137,51 @@ class _Rank(KernelSide):
         )
         self._membership = contextlib.ExitStack()
         self._membership.enter_context(use_group(Distributed()))
-        super().__init__(device, threads, rank, start.of(rank), _aligning() if on_gpu else None)
+        begin, align = start.of(rank), _Align() if on_gpu else None
+        self._let_go = (align or begin).let_go
+        self._leads: socket.socket | None = None  # the judge's word, where this rank is late
+        super().__init__(device, threads, rank, begin, align)
+
+    def prepare(self, late: int | None = None, descriptors: Sequence[int] = (), **arguments: Any) -> dict:
+        """`late`: the rank that begins after the others. By the descriptor the judge says when its inputs
+        are there, and, by ending it, that they no longer are."""
+        for descriptor in descriptors:
+            leads = socket.socket(fileno=descriptor)
+            if late == self._rank:
+                self._leads = leads
+            else:
+                leads.close()
+        return super().prepare(**arguments)
+
+    def _stage(self) -> None:
+        leads, self._leads = self._leads, None
+        if leads is None:
+            super()._stage()
+            return
+        self._let_go()
+        with leads:
+            leads.recv(1)
+            super()._stage()
+            self._device.wait()
+            leads.send(INPUTS_ARE_TAKEN)
+            leads.recv(1)
 
 
-def _aligning() -> Callable[[], None]:
+class _Align:
     """Enqueues a sum over all ranks' devices, in a communicator that no candidate has."""
-    group, one, all_reduce = dist.new_group(), torch.zeros(1, device="cuda"), dist.all_reduce
 
-    def align() -> None:
-        all_reduce(one, group=group)
+    def __init__(self) -> None:
+        group, one, all_reduce = dist.new_group(), torch.zeros(1, device="cuda"), dist.all_reduce
+        self._enqueue = lambda: all_reduce(one, group=group)
+        self._ahead = False
+        self._enqueue()
 
-    align()
-    return align
+    def __call__(self) -> None:
+        if not self._ahead:
+            self._enqueue()
+        self._ahead = False
+
+    def let_go(self) -> None:
+        """The others' devices do not wait for what this one's is given from now on."""
+        self._enqueue()
+        self._ahead = True

@@ -33,6 +33,7 @@ PARAMETER_ECHO_SHARE = (
 RESULT_ECHO_SHARE = 0.25  # of blocks ask for the results once more after the clock has stopped
 ALONE_SHARE = 0.25  # of blocks are followed by one of a single link, drawn in secret (account.shared_work)
 OTHER_LENGTHS_SHARE = 0.1  # of blocks are followed by one of other lengths, checked and not counted
+LATE_SHARE = 0.1  # of blocks of a group are followed by one in which a rank is late, drawn in secret
 REPACK_SHARE = 0.06  # of blocks bring new parameters to a module that repacks them
 # Links of a chain for each block that it lasts: long chains cost more to build, and need it less.
 LINKS_OF_A_BLOCK = 4
@@ -81,6 +82,10 @@ class Sampling:
                 other = self._block(other_lengths=True)
                 if isinstance(other, Verdict):
                     return other
+            if self._lineup.ranks > 1 and bench.draws(LATE_SHARE):
+                late = self._block(late=bench.rng.randrange(self._lineup.ranks))
+                if isinstance(late, Verdict):
+                    return late
             index += 1
             elapsed_s = time.monotonic() - begin
             few = len(blocks.c) < stats.MIN_SAMPLES and elapsed_s < FEW_SAMPLES_EXTENSION * usual_budget_s
@@ -96,10 +101,14 @@ class Sampling:
                 return Sampled(counted, self._alone, interval or _NO_INTERVAL, decision)
 
     def _block(
-        self, link: int | None = None, first: bool = False, other_lengths: bool = False
+        self,
+        link: int | None = None,
+        first: bool = False,
+        other_lengths: bool = False,
+        late: int | None = None,
     ) -> tuple[Reading, Reading, Reading] | Verdict:
         """One timed and checked block of A, C, A'. `link`: of the chain, alone, with the parameters that it
-        has. `other_lengths`: of requests, than the case's."""
+        has. `other_lengths`: of requests, than the case's. `late`: a rank; the readings are no times."""
         bench, lineup, outcome = self._bench, self._lineup, self._outcome
         distribution = "normal" if bench.draws(USUAL_SHARE) else bench.rng.choice(DISTRIBUTIONS)
         parameters = link is None and (not lineup.c.prepares or self._repacks(first))
@@ -112,6 +121,7 @@ class Sampling:
             echo_parameters=link is None and bench.draws(PARAMETER_ECHO_SHARE),
             link=link,
             echo_results=bench.draws(RESULT_ECHO_SHARE),
+            late=late,
         )
         if isinstance(found, Verdict):
             return found
@@ -119,7 +129,7 @@ class Sampling:
         oracle_link = bench.rng.randrange(len(c.described)) if bench.draws(ORACLE_SHARE) else None
         inputs = lineup.inputs_of(link)
         if verdict := self._referee.judge(inputs, c, a, distribution, oracle_link) or account.impossible(c):
-            return verdict
+            return verdict if late is None else verdict.explained(where_late(late))
         return a, c, a2
 
     @property
@@ -141,3 +151,7 @@ class Sampling:
         links = self._lineup.plan.links
         due = links > 1 and index % max(1, links // LINKS_OF_A_BLOCK) == 0
         return due or (self._lineup.c.prepares and self._bench.draws(REPACK_SHARE))
+
+
+def where_late(rank: int) -> str:
+    return f"where rank {rank} comes after the others, as in a model, and not when the clock starts"

@@ -37,7 +37,7 @@ from fastkernels.runner.blocks import Blocks, durations_ns
 from fastkernels.runner.lineup import Lineup
 from fastkernels.runner.party import Party, Reading
 from fastkernels.runner.referee import Referee
-from fastkernels.runner.sampling import Sampled, Sampling
+from fastkernels.runner.sampling import Sampled, Sampling, where_late
 
 # What windows of the two sides may differ by beside the call: in a graph's, how the launch of a spin that is
 # equally long on all sides varies; in an eager one also the host's own time, which the contract hides.
@@ -136,6 +136,7 @@ class Trial:
 
     def _correct(self) -> Verdict | None:
         """Every distribution against the oracle, and what repetition shows."""
+        judged: tuple[Reading, Reading] | None = None
         for number, distribution in enumerate(DISTRIBUTIONS):
             # Other lengths of requests come at old addresses and at new ones.
             self._lineup.refill(distribution, other_lengths=number % 4 >= 2)
@@ -151,7 +152,29 @@ class Trial:
             ours, theirs = found[id(self._lineup.c)], found[id(self._lineup.a)]
             if verdict := self._referee.judge(self._lineup.inputs, ours, theirs, distribution, oracle_link=0):
                 return verdict
-        return self._repeat(DISTRIBUTIONS[-1])
+            judged = ours, theirs
+        assert judged is not None
+        return self._repeat(DISTRIBUTIONS[-1], *judged) or self._waiting()
+
+    def _waiting(self) -> Verdict | None:
+        """Every rank of a group waits for each of its peers, which in a model come when they come."""
+        lineup = self._lineup
+        for rank in range(self._case.ranks) if self._case.ranks > 1 else ():
+            lineup.refill("normal")
+            found = lineup.block(
+                [lineup.a, lineup.c],
+                self._checks_under,
+                fresh=False,
+                parameters=True,
+                echo_parameters=False,
+                late=rank,
+            )
+            if isinstance(found, Verdict):
+                return found
+            ours, theirs = found[id(lineup.c)], found[id(lineup.a)]
+            if verdict := self._referee.judge(lineup.inputs, ours, theirs, "normal", oracle_link=None):
+                return verdict.explained(where_late(rank))
+        return None
 
     def _drawn(self) -> Verdict | None:
         """A sampler's draws until they can tell a wrong distribution from chance; then such in which all but
@@ -184,33 +207,32 @@ class Trial:
         ours, theirs = found[id(self._lineup.c)], found[id(self._lineup.a)]
         return self._referee.judge(self._lineup.inputs, ours, theirs, "normal", oracle_link=None)
 
-    def _repeat(self, distribution: str) -> Verdict | None:
-        """The same inputs again must give the same; and results must survive a later call on other inputs."""
-        readings: list[Reading] = []
-        for call in ("first", "again", "other"):
+    def _repeat(self, distribution: str, right: Reading, baseline: Reading) -> Verdict | None:
+        """The same inputs again must give the same as when they were judged (`right`); and results must
+        survive a later call on other inputs."""
+        for call in ("again", "elsewhere", "other"):
             if call == "other":
                 self._lineup.refill(distribution)
             found = self._lineup.block(
                 [self._lineup.c],
                 self._checks_under,
-                fresh=call == "again",
+                fresh=call == "elsewhere",
                 parameters=call == "other",
                 echo_parameters=True,
             )
             if isinstance(found, Verdict):
                 return found
             reading = found[id(self._lineup.c)]
-            if verdict := self._referee.unchanged(self._lineup.inputs, reading.echo):
+            if verdict := (
+                self._referee.described(reading, baseline)
+                or self._referee.unchanged(self._lineup.inputs, reading.echo)
+            ):
                 return verdict
-            readings.append(reading)
-        first, second, _ = readings
-        if set(first.outputs) != set(second.outputs):
-            return Verdict.wrong(
-                "unstable_result", "two calls on the same inputs return results of other shapes"
-            )
-        if verdict := self._referee.repeatable(first.outputs, second.outputs, distribution):
-            return verdict
-        self._held = second
+            if call == "other":
+                continue
+            if verdict := self._referee.repeatable(right.outputs, reading.outputs, distribution):
+                return verdict
+            self._held = reading
         return self._survived()
 
     def _survived(self) -> Verdict | None:

@@ -5,9 +5,11 @@ import threading
 from typing import Any
 
 import pytest
+import torch
 
 from fastkernels.loader.overlay import Overlay
-from fastkernels.measure.chain import ChainPlan
+from fastkernels.loader.ranks import own
+from fastkernels.measure.chain import ChainPlan, of_ranks
 from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.blame import Trouble
 from fastkernels.runner.lineup import Lineup
@@ -88,3 +90,29 @@ def test_who_dies_while_all_capture(baseline, candidate, verdict, step) -> None:
     assert found.label == verdict
     assert "gone" in found.failure.message
     assert outcome.died is (verdict == "CRASHED")
+
+
+def test_a_late_rank_has_other_inputs_until_they_are_completed() -> None:
+    case = small_case("L1/all_reduce")
+    outcome = Outcome(None, "collective")  # pyright: ignore[reportArgumentType]
+    bench = Bench("cpu", "graph", 1.0, 1, random.Random(0), Overlay.over_baseline())
+    parties: Any = (Side("a", "a"), Side("a", "a"), Side("a", "a"))
+    specs = own(specs_of(case))
+    lineup = Lineup(bench, case, specs, set(), parties, (), {}, outcome, of_ranks(case.ranks))
+    assert lineup.open() is None
+    lineup.refill("normal")
+    deliver, late = lineup._late(1)
+    inbox, right_R = lineup._inbox, lineup.inputs["arg.input_"]
+    assert inbox is not None
+    deliver()
+    there_R = inbox.tensors["arg.input_"]
+    assert torch.equal(there_R[0], right_R[0])
+    assert not (there_R[1] == right_R[1]).any()
+    late.complete()
+    assert torch.equal(there_R, right_R)
+    late.spoil()
+    assert torch.equal(there_R[0], right_R[0])
+    assert not (there_R[1] == right_R[1]).any()
+    assert late.rank == 1
+    del there_R
+    lineup.close()

@@ -1,6 +1,8 @@
 """What the judge believes of a worker's answers: exactly what it asked for, and nothing else."""
 
 import os
+import socket
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -10,9 +12,9 @@ from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.contracts import FIRST_SPIN_CYCLES, MAX_SPIN_CYCLES
 from fastkernels.runner.blame import Trouble
-from fastkernels.runner.party import Captured, Party, Timeouts, _Inspected, _Timed
+from fastkernels.runner.party import Captured, Late, Party, Timeouts, _Inspected, _Timed
 from fastkernels.runner.pool import WorkerError
-from fastkernels.runner.protocol import ErrorReport
+from fastkernels.runner.protocol import INPUTS_ARE_TAKEN, INPUTS_ARE_THERE, ErrorReport
 from fastkernels.runner.shared import Arena, Want
 
 
@@ -239,6 +241,80 @@ def test_ranks_make_one_call_together_and_each_has_a_result(box: Arena) -> None:
     assert reading.outputs["out.0"].tolist() == [[0.0] * 3, [1.0] * 3]
     assert len(reading.described) == 2
     assert judge.again(reading)["out.0"].tolist() == [[10.0] * 3, [11.0] * 3]
+
+
+def late_by(after_s: float, do: Callable[[str], None] = lambda what: None) -> Late:
+    return Late(1, after_s, lambda: do("complete"), lambda: do("spoil"))
+
+
+def test_a_late_ranks_inputs_come_when_the_others_have_begun_and_go_when_it_has_them(box: Arena) -> None:
+    seen: list[str] = []
+    leads: list[socket.socket] = []
+
+    class Waits(Group):
+        def call(self, phase, *arguments, **more) -> dict:
+            seen.append(phase)
+            if phase == "prepare":
+                assert more["late"] == 1
+                leads.append(socket.socket(fileno=os.dup(arguments[1][0])))
+            if phase == "go":
+                assert leads[0].recv(1) == INPUTS_ARE_THERE
+                seen.append("taken")
+                leads[0].send(INPUTS_ARE_TAKEN)
+                assert leads[0].recv(1) == b""
+                seen.append("begins")
+                leads[0].close()
+            return super().call(phase, *arguments, **more)
+
+    judge = of_two(Waits(box), box)
+    before = len(os.listdir("/dev/fd"))
+    deliver, withdraw = (lambda: seen.append("deliver")), (lambda: seen.append("withdraw"))
+    judge.iterate(deliver, withdraw, "collective", False, False, [], late=late_by(0.02, seen.append))
+    wanted = "prepare deliver go complete taken spoil begins withdraw inspect"
+    assert seen == wanted.split()
+    assert len(os.listdir("/dev/fd")) == before
+
+
+@pytest.mark.parametrize("phase", ["prepare", "go"])
+def test_a_group_that_fails_where_a_rank_is_late_leaves_nothing_open(box: Arena, phase: str) -> None:
+    class Fails(Group):
+        def call(self, do, *arguments, **more) -> dict:
+            if do == phase:
+                raise WorkerError(ErrorReport(kind="ValueError", message="rank 1: boom"), "")
+            return {}
+
+    before = len(os.listdir("/dev/fd"))
+    with pytest.raises(Trouble, match="rank 1: boom"):
+        of_two(Fails(box), box).iterate(
+            lambda: None, lambda: None, "collective", False, False, [], late=late_by(0.01)
+        )
+    assert len(os.listdir("/dev/fd")) == before
+
+
+@pytest.mark.timeout(20)
+def test_a_late_rank_that_answers_without_its_inputs_is_not_waited_for(box: Arena) -> None:
+    """Its process holds the other end all the while."""
+    held: list[int] = []
+
+    class Hasty(Group):
+        def call(self, phase, *arguments, **more) -> dict:
+            if phase == "prepare":
+                held.append(os.dup(arguments[1][0]))
+            return super().call(phase, *arguments, **more)
+
+    judge = of_two(Hasty(box), box)
+    judge.iterate(lambda: None, lambda: None, "collective", False, False, [], late=late_by(0.01))
+    os.close(held[0])
+
+
+def test_inputs_that_cannot_be_completed_are_no_fault_of_a_rank(box: Arena) -> None:
+    def fails(what: str) -> None:
+        raise MemoryError(what)
+
+    with pytest.raises(MemoryError, match="complete"):
+        of_two(Group(box), box).iterate(
+            lambda: None, lambda: None, "collective", False, False, [], late=late_by(0, fails)
+        )
 
 
 @pytest.mark.parametrize("described", [1, 3])

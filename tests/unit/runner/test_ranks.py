@@ -303,5 +303,24 @@ def test_one_rank_alone_is_ready_at_once() -> None:
     wait()
 
 
+def test_others_do_not_wait_for_a_rank_that_lets_them_go(group) -> None:
+    """Once: from its next beginning on they do again."""
+    start, begun = Start(2), os.pipe()
+    begins = [start.of(rank) for rank in range(2)]
+
+    def do(rank: int) -> dict[str, Any]:
+        if rank == 0:
+            begins[0]()
+            os.write(begun[1], b"0")
+        else:
+            begins[1].let_go()
+            os.read(begun[0], 1)
+            begins[1]()
+        begins[rank]()
+        return {"counts": list(start._counts)}
+
+    assert group(do, ranks=2)._all("go") == [{"counts": [2, 2]}] * 2
+
+
 def test_answers_of_nobody_are_none() -> None:
     assert peers.answers([], failed=True) == []
