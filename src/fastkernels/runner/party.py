@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +19,9 @@ from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.contracts import MAX_SPIN_CYCLES
 from fastkernels.records import Case, Printable, Record, TensorSpec
 from fastkernels.runner.blame import Phase, Trouble, lost_context
+from fastkernels.runner.late import Late, led
 from fastkernels.runner.members import cpu_ns
 from fastkernels.runner.pool import Worker, WorkerDied, WorkerProblem
-from fastkernels.runner.protocol import INPUTS_ARE_THERE
 from fastkernels.runner.results import Result
 from fastkernels.runner.shared import Arena, Want
 
@@ -125,18 +123,6 @@ class Reading:
     lasting: bool = True  # what the call returned is what the outbox got, where that was asked
 
 
-@dataclass(frozen=True)
-class Late:
-    """A rank of which the inbox holds other inputs when the call begins on the others. `complete` writes the
-    right ones, `after_s` after the word to begin; `spoil` writes others again, once the rank has
-    taken them."""
-
-    rank: int
-    after_s: float
-    complete: Callable[[], None]
-    spoil: Callable[[], None]
-
-
 class Party:
     """Use `load` for each case, then `iterate`. Problems come as Trouble with their phase."""
 
@@ -231,7 +217,7 @@ class Party:
         assert self._outbox is not None
         assert self._echo is not None
         self._outbox.poison()
-        with _led(late) as (descriptors, lead):
+        with led(late) as (descriptors, lead):
             self._call(
                 "prepare",
                 self._timeouts.first,
@@ -358,44 +344,6 @@ class Party:
         self.worker.close()
         message = f"{self.worker.name}: garbled answer to '{phase}': {why}"
         return Trouble(phase, WorkerDied("CRASHED", message, printed))
-
-
-@contextlib.contextmanager
-def _led(late: Late | None) -> Iterator[tuple[list[int], Callable[[], None]]]:
-    """A descriptor by which the late rank is led through its inputs (ranks_side.py), and what begins to lead;
-    both do nothing where no rank is late."""
-    if late is None:
-        yield [], lambda: None
-        return
-    ours, theirs = socket.socketpair()
-    broken: list[Exception] = []
-
-    def lead() -> None:
-        try:
-            time.sleep(late.after_s)
-            late.complete()
-            with contextlib.suppress(OSError):  # the group has ended
-                ours.send(INPUTS_ARE_THERE)
-                if ours.recv(1):
-                    late.spoil()
-        except Exception as error:
-            broken.append(error)
-        finally:
-            ours.close()
-
-    leads = threading.Thread(target=lead, daemon=True)
-    try:
-        yield [theirs.fileno()], leads.start
-    finally:
-        theirs.close()
-        if leads.ident is None:
-            ours.close()
-        else:
-            with contextlib.suppress(OSError):  # unless the rank answers without having asked, it is closed
-                ours.shutdown(socket.SHUT_RDWR)
-            leads.join()
-        if broken:
-            raise broken[0]
 
 
 def of_links(value: Tensor, links: slice) -> Tensor:

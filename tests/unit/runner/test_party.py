@@ -12,7 +12,8 @@ from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.contracts import FIRST_SPIN_CYCLES, MAX_SPIN_CYCLES
 from fastkernels.runner.blame import Trouble
-from fastkernels.runner.party import Captured, Late, Party, Timeouts, _Inspected, _Timed
+from fastkernels.runner.late import Late
+from fastkernels.runner.party import Captured, Party, Timeouts, _Inspected, _Timed
 from fastkernels.runner.pool import WorkerError
 from fastkernels.runner.protocol import INPUTS_ARE_TAKEN, INPUTS_ARE_THERE, ErrorReport
 from fastkernels.runner.shared import Arena, Want
