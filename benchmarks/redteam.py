@@ -3,8 +3,8 @@
     python benchmarks/redteam.py --alternates kernels_llama.json --out benchmarks/h200/redteam.json
 
 Candidates are judged on the device that they are written for; those of collectives on two GPUs as well, where
-there are as many. The honest alternates are the rows of
-`fk kernels --providers` reports of the same machine, and must pass wherever they are supported. Needs CUDA.
+there are as many. The honest alternates are the rows of `fk kernels --providers` reports of the same machine,
+and must pass wherever they are supported. Needs CUDA.
 """
 
 from __future__ import annotations

@@ -94,15 +94,14 @@ def _audit(level: int, case_s: float) -> Job:
     return Job(tuple(parts), (str(HERE / "admission.py"),), "--out")
 
 
-def _program(name: str, seconds: int, *flags: str, program: str = "") -> Job:
-    return Job((Part(name, seconds, (str(HERE / f"{program or name}.py"), *flags, "--out")),))
+def _program(name: str, seconds: int, *flags: str, program: str = "", gpus: int = 1) -> Job:
+    return Job((Part(name, seconds, (str(HERE / f"{program or name}.py"), *flags, "--out"), gpus),))
 
 
 def _tests(name: str, seconds: int, processes: int, gpus: int = 1) -> Job:
     file = HERE.parent / "tests" / "gpu" / f"test_{name}.py"
     flags = ("-n", str(processes)) if processes > 1 else ()
-    command = (str(HERE / "gpu_tests.py"), str(file), *flags, "--out")
-    return Job((Part(f"gpu_tests_{name}", seconds, command, gpus),))
+    return _program(f"gpu_tests_{name}", seconds, str(file), *flags, program="gpu_tests", gpus=gpus)
 
 
 POINTWISE = ("rms_norm", "glu", "rope", "embedding", "kv_cache")

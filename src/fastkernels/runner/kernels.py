@@ -239,7 +239,7 @@ class _Run:
     def _look(self, job: Job, work: Work, crew: Crew) -> None:
         """The column `compile` of one (candidate, variant), from its last case."""
         if not self._is_traced(job) or work.case.ranks > 1:
-            return  # to the tracer a collective is an operator like others: nothing to see
+            return  # nothing traces a group: the column stays n/a
         mine = [
             i
             for i, r in enumerate(self.rows)

@@ -158,22 +158,10 @@ class Trial:
 
     def _waiting(self) -> Verdict | None:
         """Every rank of a group waits for each of its peers, which in a model come when they come."""
-        lineup = self._lineup
         for rank in range(self._case.ranks) if self._case.ranks > 1 else ():
-            lineup.refill("normal")
-            found = lineup.block(
-                [lineup.a, lineup.c],
-                self._checks_under,
-                fresh=False,
-                parameters=True,
-                echo_parameters=False,
-                late=rank,
-            )
-            if isinstance(found, Verdict):
-                return found
-            ours, theirs = found[id(lineup.c)], found[id(lineup.a)]
-            if verdict := self._referee.judge(lineup.inputs, ours, theirs, "normal", oracle_link=None):
-                return verdict.explained(where_late(rank))
+            self._lineup.refill("normal")
+            if verdict := self._checked(late=rank):
+                return verdict
         return None
 
     def _drawn(self) -> Verdict | None:
@@ -195,17 +183,23 @@ class Trial:
             self._lineup.refill("normal")
         else:
             self._lineup.step(step)
+        return self._checked()
+
+    def _checked(self, late: int | None = None) -> Verdict | None:
+        """One call on the inputs that are there, ordinary ones, against the baseline's. `late`: a rank."""
         found = self._lineup.block(
             [self._lineup.a, self._lineup.c],
             self._checks_under,
             fresh=False,
             parameters=True,
             echo_parameters=False,
+            late=late,
         )
         if isinstance(found, Verdict):
             return found
         ours, theirs = found[id(self._lineup.c)], found[id(self._lineup.a)]
-        return self._referee.judge(self._lineup.inputs, ours, theirs, "normal", oracle_link=None)
+        verdict = self._referee.judge(self._lineup.inputs, ours, theirs, "normal", oracle_link=None)
+        return verdict if verdict is None or late is None else verdict.explained(where_late(late))
 
     def _repeat(self, distribution: str, right: Reading, baseline: Reading) -> Verdict | None:
         """The same inputs again must give the same as when they were judged (`right`); and results must
