@@ -35,9 +35,10 @@ def main() -> None:
     arguments = parser.parse_args()
     alternates = [row for path in arguments.alternates for row in _alternates(path)]
     with tempfile.TemporaryDirectory() as folder:
-        reports = [r for device, names in OF_DEVICE.items() for r in judge(Path(folder), names, device)]
         several = torch.cuda.device_count() > 1
         on_gpus = judge(Path(folder), list(ON_GPUS), "cuda", wanted=ON_GPUS) if several else []
+        print(f"groups of GPUs: {len(on_gpus)} reports", flush=True)  # from here on one GPU is enough
+        reports = [r for device, names in OF_DEVICE.items() for r in judge(Path(folder), names, device)]
     found = summary(reports, alternates, on_gpus)
     arguments.out.write_text(json.dumps(found, indent=1) + "\n")
     print({key: value for key, value in found.items() if key not in ("rows", "environment")})
