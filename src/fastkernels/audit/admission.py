@@ -235,6 +235,9 @@ class _Audit:
             return f"moves the right answer by {effect:.2g} here: judged as {change.part_of}", False
         if self.subject.entry.level > 1 and effect <= rounding:
             return f"moves the right answer by {effect:.2g}, rounding alone by {rounding:.2g}", False
+        if change.grows and effect <= compare.K * rounding:
+            # As much as the rule allows whoever is off by one rounding.
+            return f"moves the right answer by {effect:.2g}: its sums are too short here", True
         return "", False
 
     def _effects(self, changes: Sequence[Change]) -> dict[str, float]:

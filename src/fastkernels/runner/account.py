@@ -1,9 +1,10 @@
 """What a worker says about its time, against what the judge saw of it: pure functions on readings.
 
-The judge's window of a call (wall clock from the request to the answer) holds the call, the copies beside
-it and two messages. Copies and messages cost the same in every worker, so what the window holds beyond the
-claimed time must be alike on both sides; a candidate that claims less than it took has more. The kernel's
-CPU clock of the process shows threads that the contract does not allow, and a stopped process that runs.
+The judge's window of a call (wall clock from the request until the process stands still after its answer)
+holds the call, the copies beside it, two messages and the stop. These cost the same in every worker, so what
+the window holds beyond the claimed time must be alike on both sides; a candidate that claims less than it
+took has more. The kernel's CPU clock of the process shows threads that the contract does not allow, and a
+stopped process that runs.
 """
 
 from __future__ import annotations

@@ -103,7 +103,8 @@ class Reading:
     """One iteration of n links (1 where the call is not captured) or n ranks; tensors are [n, *shape].
 
     `ns` is the worker's word for one link, `claimed_ns` for all of them with what the clock reads for
-    nothing. `window_ns` and `cpu_ns` are the judge's own: wall clock round the call, CPU time of the process.
+    nothing. `window_ns` and `cpu_ns` are the judge's own, until the process stands still after the call: wall
+    clock and CPU time of the process.
     `hidden`: the sample counts; `waits`: it does so although the longest spin did not hide it, because an
     eager call that waits for the device cannot be hidden: the host's work is in its time.
     """
@@ -233,10 +234,10 @@ class Party:
             deliver()
             lead()
             timed = self._answer("go", _Timed, self._timeouts.call)
-        window_ns, cpu_after = time.perf_counter_ns() - begin, cpu_ns(self.worker.pid)
+        # A thread inside a system call writes on after the answer, until that ends: such results are worth as
+        # much time as they took. What is not there when the process stands still is none.
+        window_ns, cpu_after = self.worker.pause() - begin, cpu_ns(self.worker.pid)
         clock_mhz = self._clock.sample()
-        # What was not there when the clock stopped is no result, so it is copied before anybody runs on.
-        self.worker.pause()
         kept = self._outbox.copied()
         withdraw()
         if echo_results:

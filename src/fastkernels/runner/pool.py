@@ -39,6 +39,7 @@ START_TIMEOUT_S = 180.0  # Python, torch and a CUDA context on a cold disk
 _STOP_TIMEOUT_S = 10.0  # after SIGSTOP as well; a thread in the middle of a system call finishes that first
 _COMPANY_TIMEOUT_S = 0.5  # for what it started, which has no business in a system call that long
 _STOP_LOOK_S = 20e-6
+_STOP_SPIN_S = 200e-6  # looked for without rest: most stop sooner, and how long a rest lasts is luck
 _COMPANY_SHARE = 0.125  # of pauses look for other members of the group, in secret: that takes most of 1 ms
 
 
@@ -191,22 +192,32 @@ class Worker:
         """What another process of the same user could change about this one (Linux; None elsewhere)."""
         return self._process.standing()
 
-    def pause(self, looks: bool = False) -> None:
+    def pause(self, looks: bool = False) -> int:
         """Stop the whole process group until its next call, and wait until the process stands still: nothing
         of it runs while another worker has its turn. What else is in the group is waited for once any of it
-        was seen; `looks`: look for it in any case, before a turn that is worth a millisecond."""
+        was seen; `looks`: look for it in any case, before a turn that is worth a millisecond.
+
+        Returns when it stood still, by time.perf_counter_ns(); looking for what was never seen is not in
+        it."""
         if self._paused or not self.alive:
-            return
+            return time.perf_counter_ns()
         self._process.send(signal.SIGSTOP)
         self._paused = True
-        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        begin = time.monotonic()
         while not self._process.changed(os.WSTOPPED) and self.alive:
-            if time.monotonic() > deadline:
+            waited_s = time.monotonic() - begin
+            if waited_s > _STOP_TIMEOUT_S:
                 self.restless = f"did not stop within {_STOP_TIMEOUT_S:.0f} s"
-                return
-            time.sleep(_STOP_LOOK_S)
-        if looks or self._has_company or self._secret.random() < _COMPANY_SHARE:
+                return time.perf_counter_ns()
+            if waited_s > _STOP_SPIN_S:
+                time.sleep(_STOP_LOOK_S)
+        looked = self._has_company
+        if looked:
             self._still_company()
+        still_ns = time.perf_counter_ns()
+        if not looked and (looks or self._secret.random() < _COMPANY_SHARE):
+            self._still_company()
+        return still_ns
 
     def _still_company(self) -> None:
         deadline = time.monotonic() + _COMPANY_TIMEOUT_S

@@ -21,6 +21,11 @@ def audit(case: Case) -> AuditRow:
     return audit_case(registry.task(case.task), case, "cpu", seed=0)
 
 
+def in_bfloat16(case: Case) -> Case:
+    inputs = {name: spec.model_copy(update={"dtype": "bfloat16"}) for name, spec in case.inputs.items()}
+    return case.model_copy(update={"dtype": "bfloat16", "inputs": inputs})
+
+
 def bad(row: AuditRow) -> dict[str, str]:
     return {check.name: check.reason for check in row.checks if check.good is False}
 
@@ -42,6 +47,16 @@ def test_a_margin_below_four_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     row = audit(case)
     assert list(bad(row)) == [good.closest]
     assert "times as wrong as the worst golden" in bad(row)[good.closest]
+
+
+def test_sums_too_short_to_show_their_bits_are_left_to_longer_ones() -> None:
+    """Of 64 terms, in two parts, no more is lost than the rule allows; some other case must show it."""
+    name = "sums in the dtype of the result"
+    case = in_bfloat16(case_of("L1/linear", "llama-tiny-T8-K64-N64-f32"))
+    (check,) = [check for check in audit(case).checks if check.name == name]
+    assert (check.good, check.elsewhere) == (None, True)
+    assert "its sums are too short" in check.reason
+    assert any(name in problem for problem in admit(case.task, [audit(case)]).problems)
 
 
 def test_a_rule_that_refuses_right_kernels_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

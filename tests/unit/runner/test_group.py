@@ -91,7 +91,7 @@ for pid in ({os.getpid()}, os.getppid()):
     assert os.getpid() in look(worker, code)
 
 
-BUSY = """
+COPIES = """
 import mmap, time
 libc.process_vm_readv.argtypes = [ctypes.c_int, *[ctypes.c_void_p, ctypes.c_ulong] * 2, ctypes.c_ulong]
 class Vector(ctypes.Structure):
@@ -101,12 +101,23 @@ memories = [mmap.mmap(-1, size) for _ in range(2)]
 here, there = (
     (Vector * times)(*[(ctypes.addressof(ctypes.c_char.from_buffer(m)), size)] * times) for m in memories
 )
+"""
+BUSY = f"""{COPIES}
 found = os.fork()
 if found == 0:
     libc.process_vm_readv(os.getpid(), here, times, there, times, 0)
     time.sleep(60)
     os._exit(0)
 time.sleep(0.02)
+"""
+LATE = f"""{COPIES}
+import threading
+copy = lambda: libc.process_vm_readv(os.getpid(), here, times, there, times, 0)
+begin = time.perf_counter()
+copy()
+found = time.perf_counter() - begin
+threading.Thread(target=copy, daemon=True).start()
+time.sleep(0.005)
 """
 
 
@@ -122,6 +133,13 @@ def test_a_pause_waits_for_a_child_in_the_middle_of_a_system_call(worker: Worker
     worker.resume()
     assert worker.restless is None
     look(worker, f"os.kill({child}, 9); os.waitpid({child}, 0); found = 1")
+
+
+def test_a_pause_tells_when_the_last_thread_stood_still(worker: Worker) -> None:
+    """A thread in a system call goes on after the answer: what it writes until then has taken that long."""
+    alone_s = look(worker, LATE)
+    begin = time.perf_counter_ns()
+    assert (worker.pause() - begin) / 1e9 > 0.3 * alone_s
 
 
 def test_a_child_that_runs_on_is_told(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:

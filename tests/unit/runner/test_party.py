@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -31,6 +32,10 @@ class Liar:
 
     def call(self, *arguments, **more) -> dict:
         return self.answer
+
+    def pause(self) -> int:
+        """It stands still."""
+        return time.perf_counter_ns()
 
     def close(self) -> None:
         self.closed = True
@@ -125,9 +130,6 @@ def test_a_call_that_the_longest_spin_does_not_hide_waits(contract, spin_cycles,
             }
             return answers.get(phase, {})
 
-        def pause(self) -> None:
-            """It stands still."""
-
     judge = Party(Unhidden({}), "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0)  # type: ignore[arg-type]
     judge._outbox = judge._echo = SimpleNamespace(  # type: ignore[assignment]
         poison=lambda: None, copied=lambda: None, tensors={}
@@ -150,9 +152,6 @@ def test_what_is_written_after_the_clock_has_stopped_is_no_result() -> None:
                 result = {"description": plain, "bytes": 8, "span_bytes": 8}
                 return {"outputs": [{"out.0": result}], "threads": 1, "flags": {}}
             return {"ns": 5, "hidden": True} if phase == "go" else {}
-
-        def pause(self) -> None:
-            """It stands still."""
 
     judge = Party(Late({}), "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0)  # type: ignore[arg-type]
     judge._outbox = judge._echo = box
@@ -182,9 +181,6 @@ def test_inputs_and_results_come_from_the_worker_once_the_clock_has_stopped(keep
             result = {"description": plain, "bytes": 8, "span_bytes": 8}
             inspected = {"outputs": [{"out.0": result}], "threads": 1, "flags": {}}
             return {"go": {"ns": 5, "hidden": True}, "inspect": inspected}.get(phase, {})
-
-        def pause(self) -> None:
-            """It stands still."""
 
     judge = Party(Keeper({}), "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0)  # type: ignore[arg-type]
     judge._outbox = judge._echo = box
@@ -217,9 +213,6 @@ class Group(Liar):
         result = {"description": plain, "bytes": 12, "span_bytes": 12}
         inspected = {"outputs": [{"out.0": result}] * self._described, "threads": 1, "flags": {}}
         return inspected if phase == "inspect" else {}
-
-    def pause(self) -> None:
-        """It stands still."""
 
 
 def of_two(worker: Liar, box: Arena) -> Party:
