@@ -4,8 +4,9 @@
     gate.judge("zeros", outputs)          Ruling(verdict, ratio)
     gate.final("zeros")                   what only all draws together show (a sampler's distribution)
 
-The second look of the error-ratio gate (judge/conditioning.py) is taken as in a trial, where the first says
-no. Its oracle runs are shared by everything that is judged on the same inputs.
+A trial takes a second look where the error-ratio gate says no (judge/conditioning.py); here it is taken of
+everything, so that all errors are held against the same allowance. Its oracle runs are shared by everything
+that is judged on the same inputs.
 """
 
 from __future__ import annotations
@@ -101,9 +102,9 @@ class Gate:
     def _valued(self, outputs: Outputs) -> Ruling:
         logits = logits_of(self.subject.entry, self._draw.inputs)
         comparison = self._standard.compare(self._strip(outputs), logits)
-        if comparison.verdict.label == "WRONG(value)":
-            comparison = self._standard.loosened(comparison, self._conditioning())
         is_measured = comparison.verdict.label in ("PASSED", "WRONG(value)")
+        if is_measured and comparison.outputs:
+            comparison = self._standard.loosened(comparison, self._conditioning())
         ratio = (comparison.error_ratio if comparison.outputs else None) if is_measured else None
         beyond = math.inf if not comparison.passed else 0.0
         return Ruling(comparison.verdict, beyond if ratio is None else ratio)

@@ -60,7 +60,6 @@ class Change:
     implementation: str | None = None  # None: the baseline's choice
     part_of: str | None = None  # the task of the part in which the mistake is; None: the case's own
     unused_part: str | None = None  # the task of the part that has this parameter, if forward never calls it
-    grows: bool = False  # its effect grows with the length of sums: a case of short ones need not show it
 
     @property
     def runs(self) -> bool:

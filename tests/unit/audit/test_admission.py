@@ -49,13 +49,13 @@ def test_a_margin_below_four_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "times as wrong as the worst golden" in bad(row)[good.closest]
 
 
-def test_sums_too_short_to_show_their_bits_are_left_to_longer_ones() -> None:
-    """Of 64 terms, in two parts, no more is lost than the rule allows; some other case must show it."""
+def test_a_mistake_that_is_lost_among_roundings_is_left_to_another_case() -> None:
+    """A sum of 64 terms, in two parts of few bits, loses no more than the rule allows."""
     name = "sums in the dtype of the result"
     case = in_bfloat16(case_of("L1/linear", "llama-tiny-T8-K64-N64-f32"))
     (check,) = [check for check in audit(case).checks if check.name == name]
     assert (check.good, check.elsewhere) == (None, True)
-    assert "its sums are too short" in check.reason
+    assert "rounding alone by" in check.reason
     assert any(name in problem for problem in admit(case.task, [audit(case)]).problems)
 
 
