@@ -36,9 +36,10 @@ DECIDED = 100.0  # an error ratio from which nothing can follow any more
 # part is a task of its own. 16-bit results are computed wider; in float32 each operation of each part rounds,
 # and the baseline of a tiny model is off by eight roundings itself.
 ROUNDINGS, ROUNDINGS_FLOAT32 = 16, 64
-# Roundings of the result's dtype: what moves the right answer by less may be told from right kernels by other
-# inputs alone. An epsilon beside large numbers, a sum of few parts: another case of the task has to show it.
-HIDDEN = 2
+# Roundings of the result's dtype: right kernels are off by one, so what moves the right answer by less than
+# four does not stand out by a margin of four. An epsilon beside large numbers, a sum of few parts: other
+# inputs can show it, and another case of the task has to.
+HIDDEN = 4
 NOTHING = 1e-12  # what float64 sums of another order differ by: the same mathematics
 
 
