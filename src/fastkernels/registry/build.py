@@ -12,7 +12,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -130,10 +130,9 @@ class _Builder:
         batch = _rows_of(call, source.batch)
         inputs = {name: self._input(call, name, value, batch) for name, value in call.arguments.items()}
         specs = [value for value in inputs.values() if isinstance(value, TensorSpec)]
-        floating: list[DType] = [spec.dtype for spec in specs if spec.dtype in _SHORT]
         is_model = call.task.level == 4
-        # A model's inputs may have another dtype than the model: audio has.
-        dtype = floating[0] if floating and not is_model else source.config.dtype
+        # A model's inputs may have another dtype than the model: audio has. So have some modules': a timestep.
+        dtype = source.config.dtype if is_model else _dtype(call.module, specs) or source.config.dtype
         of_batch = ("step.", "cache", "state", "kept")
         uses_batch = is_model or bool(cache_owners(call.module))
         uses_batch |= any(_draw(i).startswith(of_batch) for i in inputs.values())
@@ -168,6 +167,12 @@ class _Builder:
             shape = (pool_rows(batch), *shape[1:])
         low, high = (_bound(bound, call.init) for bound in (draw.low, draw.high))
         return TensorSpec(shape=shape, dtype=dtype, draw=draw.draw, low=low, high=high)
+
+
+def _dtype(module: nn.Module, inputs: Sequence[TensorSpec]) -> DType | None:
+    """Of the module's parameters, and where it has none, of its first floating-point input."""
+    found = [str(value.dtype).removeprefix("torch.") for value in module.parameters()]
+    return next((_DTYPES[n] for n in (*found, *(spec.dtype for spec in inputs)) if n in _SHORT), None)
 
 
 def _batches(config: ModelConfig) -> Iterator[tuple[str, BatchEntry, BatchSet]]:

@@ -10,7 +10,7 @@ from fastkernels.layout import data_dir
 from fastkernels.loader.inputs import draw, trial_specs
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
-from fastkernels.records import Case
+from fastkernels.records import Case, TensorSpec
 from fastkernels.registry.build import build, render
 
 BASELINE = Overlay.over_baseline()
@@ -64,6 +64,17 @@ def test_every_full_case_can_be_built_and_called_on_the_meta_device() -> None:
         steps = {name: spec for name, spec in specs.items() if spec.draw.startswith("step.")}
         if case.batch and sum(case.batch.seq_lens) < 20_000:
             draw(steps, case, seed=1)
+
+
+def test_a_case_has_the_dtype_of_its_parameters_and_not_of_what_comes_first() -> None:
+    """A timestep is float32 in a model of bfloat16."""
+    found = [case for case in FULL if case.id.startswith("combined-flux-dev")]
+    assert found
+    for case in found:
+        timestep, pooled = (case.inputs[name] for name in ("timestep", "pooled_projection"))
+        assert isinstance(timestep, TensorSpec)
+        assert isinstance(pooled, TensorSpec)
+        assert (timestep.dtype, pooled.dtype, case.dtype) == ("float32", "bfloat16", "bfloat16")
 
 
 def test_a_store_has_no_more_context_than_its_places_need() -> None:
