@@ -37,8 +37,8 @@ DECIDED = 100.0  # an error ratio from which nothing can follow any more
 # and the baseline of a tiny model is off by eight roundings itself.
 ROUNDINGS, ROUNDINGS_FLOAT32 = 16, 64
 # Roundings of the result's dtype: right kernels are off by one, so what moves the right answer by less than
-# four does not stand out by a margin of four. An epsilon beside large numbers, a sum of few parts: other
-# inputs can show it, and another case of the task has to.
+# four does not stand out by a margin of four. An epsilon beside large numbers: other inputs can show it, and
+# another case of the task has to. A sum of few parts in few bits is no mistake.
 HIDDEN = 4
 NOTHING = 1e-12  # what float64 sums of another order differ by: the same mathematics
 
@@ -240,7 +240,8 @@ class _Audit:
         if self.subject.entry.level > 1 and effect <= rounding:
             return f"moves the right answer by {effect:.2g}, rounding alone by {rounding:.2g}", False
         if effect <= HIDDEN * rounding:
-            return f"moves the right answer by {effect:.2g} here, rounding alone by {rounding:.2g}", True
+            lost = f"moves the right answer by {effect:.2g} here, rounding alone by {rounding:.2g}"
+            return lost, not change.is_rounding
         return "", False
 
     def _effects(self, changes: Sequence[Change]) -> dict[str, float]:

@@ -115,8 +115,8 @@ class Gate:
             self._moves = conditioning(
                 lambda tensors: self._strip(subject.oracle(tensors)),
                 lambda tensors: self._strip(subject.oracle.plain(tensors)),
+                self._standard.errors,
                 self._draw.inputs,
-                self.truth,
                 subject.case,
                 self.seed,
             )

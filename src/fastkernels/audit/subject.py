@@ -60,6 +60,7 @@ class Change:
     implementation: str | None = None  # None: the baseline's choice
     part_of: str | None = None  # the task of the part in which the mistake is; None: the case's own
     unused_part: str | None = None  # the task of the part that has this parameter, if forward never calls it
+    is_rounding: bool = False  # the same mathematics in fewer bits: where that costs nothing, no mistake
 
     @property
     def runs(self) -> bool:

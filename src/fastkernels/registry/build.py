@@ -131,7 +131,7 @@ class _Builder:
         inputs = {name: self._input(call, name, value, batch) for name, value in call.arguments.items()}
         specs = [value for value in inputs.values() if isinstance(value, TensorSpec)]
         is_model = call.task.level == 4
-        # A model's inputs may have another dtype than the model: audio has. So have some modules': a timestep.
+        # A model's inputs may have another dtype than the model: audio has, and so has a timestep.
         dtype = source.config.dtype if is_model else _dtype(call.module, specs) or source.config.dtype
         of_batch = ("step.", "cache", "state", "kept")
         uses_batch = is_model or bool(cache_owners(call.module))

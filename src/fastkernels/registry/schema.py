@@ -63,6 +63,7 @@ class TaskEntry(Record):
     aliases: tuple[str, ...] = ()  # names in use elsewhere; `name:variant` points at one variant
     draws: dict[str, Draw] = {}  # arguments that are not plain activations
     selects: dict[str, str] = {}  # output of indices -> argument with the logits that they are chosen by
+    decides: dict[Name, tuple[str, ...]] = {}  # variant -> arguments that decide which values are taken
     replicates: bool = False  # every rank of a group returns the same bits
     replays: dict[str, str] = {}  # argument -> draw that takes it from a golden folder (loader/replay.py)
     label: str | dict[Name, str] = ""  # part of case ids, or of each variant's: "K{in_features}", "D{dims}"

@@ -192,8 +192,8 @@ class Referee:
                 moves = conditioning(
                     lambda tensors: self._strip(self._oracle(tensors)),
                     lambda tensors: self._strip(self._oracle.plain(tensors)),
+                    standard.errors,
                     inputs,
-                    truth,
                     self._case,
                     self.checked,
                 )

@@ -164,7 +164,7 @@ def test_rows_that_must_be_zero():
     stale[2] = 1e-6
     found = compare.Standard({"y": baseline}, {"y": truth}).compare({"y": stale})
     assert found.verdict.label == "WRONG(value)"
-    assert "should be zero" in found.verdict.failure.message
+    assert "next to zero" in found.verdict.failure.message
 
 
 def test_rounding_noise_of_the_baseline_in_a_zero_row_is_allowed_twice():
@@ -324,3 +324,32 @@ def test_the_quick_gate_sees_a_bad_row_nan_and_integers(trial):
 def test_merge_keeps_the_loosest_bound():
     merged = compare.merge({"y": Errors(0.1, 0.2)}, {"y": Errors(0.05, 0.3), "z": Errors(0.4, 0.4)})
     assert merged == {"y": Errors(0.1, 0.3), "z": Errors(0.4, 0.4)}
+
+
+def nearly_nothing(rows: int, few: int) -> tuple[Tensor, Tensor]:
+    """Means of many values, of which `few` are next to nothing: truth, and what any summation gives of it."""
+    generator = torch.Generator().manual_seed(1)
+    truth = torch.randn(rows, 8, dtype=torch.float64, generator=generator)
+    truth[:few] *= 1e-9
+    return truth, truth + 1e-8 * torch.randn(rows, 8, dtype=torch.float64, generator=generator)
+
+
+def test_few_rows_that_are_next_to_nothing_are_compared_as_numbers():
+    truth, summed = nearly_nothing(64, few=2)
+    standard = compare.Standard({"y": summed.float()}, {"y": truth})
+    _, other = nearly_nothing(64, few=2)
+    other = other + 1e-8 * torch.randn(64, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    assert standard.compare({"y": other.float()}).passed
+    wrong = other.float()
+    wrong[1] += 1e-6
+    assert "next to zero" in str(standard.compare({"y": wrong}).verdict.failure)
+    wrong = other.float()
+    wrong[9] *= 1.01
+    assert standard.compare({"y": wrong}).verdict.label == "WRONG(value)"
+    assert standard.compare({"y": torch.zeros(64, 8)}).verdict.label == "WRONG(value)"
+
+
+def test_many_rows_that_are_next_to_nothing_say_that_the_baseline_is_wrong():
+    truth, summed = nearly_nothing(64, few=6)
+    found = compare.Standard({"y": summed.float()}, {"y": truth}).compare({"y": summed.float()})
+    assert found.verdict.label == "INVALID_BASELINE"

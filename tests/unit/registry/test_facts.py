@@ -26,6 +26,9 @@ def test_task_file(entry: TaskEntry) -> None:
     assert set(entry.mutates) <= arguments
     assert set(entry.draws) <= arguments
     assert set(entry.selects.values()) <= arguments
+    for variant, names in entry.decides.items():
+        forward = getattr(module, entry.variants[variant]).forward
+        assert set(names) <= set(inspect.signature(forward).parameters)
     assert set(entry.kernels) <= set(kernels.registered)
     assert source.contract(entry) == inspect.getdoc(module)
     # Every production module that the registry names is named in the contract.

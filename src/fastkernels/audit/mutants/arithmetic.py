@@ -18,6 +18,7 @@ def _narrower(dtype: torch.dtype) -> Change:
         "arithmetic one step narrower",
         around=lambda module: narrower(dtype),
         implementation="reference",
+        is_rounding=True,
     )
 
 
@@ -25,4 +26,10 @@ def _narrow_sums(dtype: torch.dtype) -> Change | NotApplicable:
     name = "sums in the dtype of the result"
     if dtype.itemsize > 2:
         return NotApplicable("mutant", name, f"{dtype} adds up in {dtype}".replace("torch.", ""))
-    return Change("mutant", name, around=lambda module: narrow_sums(dtype), implementation="reference")
+    return Change(
+        "mutant",
+        name,
+        around=lambda module: narrow_sums(dtype),
+        implementation="reference",
+        is_rounding=True,
+    )
