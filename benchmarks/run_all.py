@@ -1,5 +1,5 @@
 """The reports of a GPU machine, several at a time: one part on each GPU, from one queue, in the order of the
-jobs and, of a job, longest first.
+jobs and, of a job, longest first; where --parts names some, in its order.
 
     python benchmarks/run_all.py OUT                          everything below, on all GPUs that are visible
     python benchmarks/run_all.py OUT --jobs self_test_llama   some of it
@@ -11,13 +11,15 @@ jobs and, of a job, longest first.
 A part writes OUT/<its name>.json and .log. Parts that need several GPUs come first, one by one. A long
 question is cut into parts of other cases or workloads; when all have ended they are joined into
 OUT/<the job>.json. A part that outlasts its limit is interrupted as by Ctrl-C: its report is marked
-incomplete, and so is the whole. Durations need a GPU of their own and cores that are not all busy: --lanes is
+incomplete, and so is the whole. The same happens to all parts that run when this program is interrupted, by
+Ctrl-C or SIGTERM. Durations need a GPU of their own and cores that are not all busy: --lanes is
 for audits and tests, which time nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -36,8 +38,10 @@ FK = ("-m", "fastkernels")
 HERE = Path(__file__).parent
 EXAMPLE = str(HERE.parent / "examples" / "cuda" / "triton")
 VLLM = ("--vllm-path", "~/site-vllm")  # where vLLM's packages are looked for first
+STOPPED = threading.Event()  # by whoever interrupts this program
 # What an interrupted run may take to end its workers and write its report.
 ENDING_S = 90
+_LOOK_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -264,10 +268,10 @@ def main() -> None:
     parser.add_argument("--within", type=float, metavar="SECONDS", help="start nothing that takes longer")
     parser.add_argument("--list", action="store_true", help="say what would run")
     arguments = parser.parse_args()
-    # A part that two jobs share runs once.
-    wanted = (part for job in arguments.jobs for part in sorted(JOBS[job].parts, key=lambda p: -p.seconds))
+    every = [part for job in arguments.jobs for part in sorted(JOBS[job].parts, key=lambda p: -p.seconds)]
+    wanted = (part for glob in arguments.parts for part in every if fnmatchcase(part.name, glob))
+    # A part that two jobs share, or two globs, runs once.
     parts = list({part.name: part for part in wanted}.values())
-    parts = [part for part in parts if any(fnmatchcase(part.name, glob) for glob in arguments.parts)]
     if not parts:
         parser.error(
             f"no part of {', '.join(arguments.jobs)} is called {' or '.join(arguments.parts)}: see --list"
@@ -317,7 +321,7 @@ class Queue:
             left_s = float("inf") if self._deadline is None else self._deadline - time.monotonic()
             those = [part for part in self._parts if (part.gpus > 1) == several_gpus]
             fitting = [part for part in those if part.seconds <= left_s]
-            if not fitting:
+            if not fitting or STOPPED.is_set():
                 return None
             self._parts.remove(fitting[0])
             return fitting[0]
@@ -346,9 +350,9 @@ def _run(part: Part, gpu: str, out: Path) -> None:
             env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu},
             start_new_session=True,
         )
-        try:
-            how = str(process.wait(2 * part.seconds))
-        except subprocess.TimeoutExpired:
+        if (status := _ended(process, 2 * part.seconds)) is not None:
+            how = str(status)
+        else:
             process.send_signal(signal.SIGINT)
             try:
                 how = f"{process.wait(ENDING_S)}, interrupted"
@@ -356,6 +360,15 @@ def _run(part: Part, gpu: str, out: Path) -> None:
                 os.killpg(process.pid, signal.SIGKILL)
                 how = "killed: no report"
     print(f"{part.name}: exit {how}, {time.monotonic() - begin:.0f} s on GPU {gpu}", flush=True)
+
+
+def _ended(process: subprocess.Popen, limit_s: float) -> int | None:
+    """Its exit status; None where it did not end by then, or is to be interrupted."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline and not STOPPED.is_set():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_LOOK_S)
+    return process.poll()
 
 
 def _join(name: str, out: Path) -> None:
@@ -376,5 +389,12 @@ def _join(name: str, out: Path) -> None:
     print(f"{name}: {whole}")
 
 
+def heed_interrupts() -> None:
+    """Also for the parts, which would ignore SIGINT where this program does, in the background of a shell."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: STOPPED.set())
+
+
 if __name__ == "__main__":
+    heed_interrupts()
     main()

@@ -237,7 +237,7 @@ class _Audit:
             return f"{self.gate.draws} draws cannot tell", True
         if change.part_of and effect <= most * rounding:
             return f"moves the right answer by {effect:.2g} here: judged as {change.part_of}", False
-        if self.subject.entry.level > 1 and effect <= rounding:
+        if self.subject.entry.level > 1 and not self.subject.entry.is_single and effect <= rounding:
             return f"moves the right answer by {effect:.2g}, rounding alone by {rounding:.2g}", False
         if effect <= HIDDEN * rounding:
             lost = f"moves the right answer by {effect:.2g} here, rounding alone by {rounding:.2g}"

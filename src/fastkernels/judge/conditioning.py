@@ -29,8 +29,9 @@ What decides which values are taken (`decides` in registry/tasks.yaml) is compar
 not moved: another choice of boxes is all wrong, so that any boxes would be right.
 
 step is what the arithmetic rounds by. Of values: eps of the case's dtype for a module that hands rounded
-intermediates on (level 2 and above), eps of float32 for a single operation, which is computed in float32 and
-rounded once. Of sums: eps of float32, in which everybody adds up.
+intermediates on (level 2 and above), eps of float32 for a single operation, also behind another interface
+(`is_single`), which is computed in float32 and rounded once. Of sums: eps of float32, in which everybody adds
+up.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def step(case: Case) -> float:
 
 
 def _is_single(case: Case) -> bool:
-    return case.task.startswith("L1/")
+    entry = registry.task(case.task)
+    return entry.level == 1 or entry.is_single
 
 
 def _adds_rows(case: Case) -> bool:

@@ -63,6 +63,7 @@ class TaskEntry(Record):
     aliases: tuple[str, ...] = ()  # names in use elsewhere; `name:variant` points at one variant
     draws: dict[str, Draw] = {}  # arguments that are not plain activations
     selects: dict[str, str] = {}  # output of indices -> argument with the logits that they are chosen by
+    is_single: bool = False  # one operation alone, behind another interface: judged as that operation is
     decides: dict[Name, tuple[str, ...]] = {}  # variant -> arguments that decide which values are taken
     replicates: bool = False  # every rank of a group returns the same bits
     replays: dict[str, str] = {}  # argument -> draw that takes it from a golden folder (loader/replay.py)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -173,3 +177,48 @@ def test_what_needs_two_gpus_has_both_before_the_others_begin(run_all, monkeypat
     run_all.main()
     assert "pair: left out, it needs 2 GPUs and here are 1" in capsys.readouterr().out
     assert (tmp_path / "one" / "order").read_text() == "alone 3\n"
+
+
+def test_parts_come_in_the_order_in_which_they_are_named(run_all, tmp_path, monkeypatch, capsys) -> None:
+    names = ["*gla_level_2", "*flux*"]
+    command = ["run_all", str(tmp_path), "--jobs", "self_test", "--list", "--parts", *names]
+    monkeypatch.setattr("sys.argv", command)
+    run_all.main()
+    first, *others = capsys.readouterr().out.splitlines()
+    assert "--architecture gla --level 2" in first
+    assert len(others) == 2
+    assert all("--architecture flux" in line for line in others)
+
+
+WAITS = """
+import pathlib, sys, time
+out = pathlib.Path(sys.argv[-1])
+out.with_suffix(".began").touch()
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    out.write_text("interrupted")
+"""
+
+
+def test_who_is_interrupted_interrupts_the_part_that_runs_and_starts_no_other(run_all, tmp_path) -> None:
+    """In the background of a shell, too, where SIGINT is ignored."""
+    program = f"""
+import signal, sys
+sys.path.insert(0, {str(Path(run_all.__file__).parent)!r})
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+import run_all
+parts = tuple(run_all.Part(name, 60, ("-c", {WAITS!r})) for name in ("one", "two"))
+run_all.JOBS["waits"] = run_all.Job(parts, ("-c", ""))
+sys.argv = ["run_all", {str(tmp_path)!r}, "--jobs", "waits", "--gpus", "7"]
+run_all.heed_interrupts()
+run_all.main()
+"""
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
+        while not (tmp_path / "one.began").exists():
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    assert (tmp_path / "one.json").read_text() == "interrupted"
+    assert not (tmp_path / "two.began").exists()

@@ -45,6 +45,13 @@ def task_of(subject: Subject, part: str) -> str | None:
     return subject.overlay.task(type(subject.module.get_submodule(part))) if part else None
 
 
+def part_with(subject: Subject, parameter: str) -> str | None:
+    """The task of the innermost part that has a parameter; None where that is the module itself."""
+    path = parameter.split(".")[:-1]
+    tasks = (task_of(subject, ".".join(path[:depth])) for depth in range(len(path), 0, -1))
+    return next((task for task in tasks if task), None)
+
+
 def unused_part(subject: Subject, calls: Mapping[str, Call], parameter: str) -> str | None:
     """The task of the outermost part around a parameter that forward never calls; None if it is called."""
     path = parameter.split(".")[:-1]

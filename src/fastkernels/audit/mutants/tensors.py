@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.audit.mutants import states
-from fastkernels.audit.mutants.calls import Call, unused_part
+from fastkernels.audit.mutants.calls import Call, part_with, unused_part
 from fastkernels.audit.subject import Change, Draw, NotApplicable, Subject
 from fastkernels.records import TensorSpec
 
@@ -36,7 +36,7 @@ def mutants(subject: Subject, draw: Draw, calls: Mapping[str, Call]) -> list[Cha
             continue
         found.append(_stale(name, draw, _unused(subject, calls, name)))
         if name.startswith("param."):
-            found += _parameter(name, spec)
+            found += _parameter(name, spec, part_with(subject, name.removeprefix("param.")))
         elif spec.draw == "integers":
             # One-to-one changes of a seed give other noise, which is as right.
             found.append(_skipped(name, 0))
@@ -65,21 +65,25 @@ def _unused(subject: Subject, calls: Mapping[str, Call], name: str) -> str | Non
     return unused_part(subject, calls, parameter) if kind == "param" else None
 
 
-def _skipped(name: str, value: float) -> Change:
+def _skipped(name: str, value: float, part_of: str | None = None) -> Change:
     how = "skipped" if value == 0 else f"taken as {value:g}"
-    return Change("mutant", f"{name} {how}", tensors=lambda d: {name: torch.full_like(d.inputs[name], value)})
+    return Change(
+        "mutant",
+        f"{name} {how}",
+        tensors=lambda draw: {name: torch.full_like(draw.inputs[name], value)},
+        part_of=part_of,
+    )
 
 
 def _off_by_one(name: str, move: Callable[[Tensor], Tensor]) -> Change:
     return Change("mutant", f"{name} off by one", tensors=lambda draw: {name: move(draw.inputs[name])})
 
 
-def _parameter(name: str, spec: TensorSpec) -> list[Change | NotApplicable]:
-    if len(spec.shape) > 1:
-        return [
-            Change("mutant", f"{name} without its last feature", tensors=lambda d: {name: _short(d, name)})
-        ]
-    return [_skipped(name, 0 if name.rpartition(".")[2] == "bias" else 1)]
+def _parameter(name: str, spec: TensorSpec, part_of: str | None) -> list[Change | NotApplicable]:
+    if len(spec.shape) == 1:
+        return [_skipped(name, 0 if name.rpartition(".")[2] == "bias" else 1, part_of)]
+    what = f"{name} without its last feature"
+    return [Change("mutant", what, tensors=lambda draw: {name: _short(draw, name)}, part_of=part_of)]
 
 
 def _short(draw: Draw, name: str) -> Tensor:
