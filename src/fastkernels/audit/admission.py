@@ -235,9 +235,12 @@ class _Audit:
             return "changes nothing in the right answer", change.kind == "input"
         if self.gate.rule == "sampler":
             return f"{self.gate.draws} draws cannot tell", True
-        if change.part_of and effect <= most * rounding:
-            return f"moves the right answer by {effect:.2g} here: judged as {change.part_of}", False
-        if self.subject.entry.level > 1 and not self.subject.entry.is_single and effect <= rounding:
+        has_parts = self.subject.entry.level > 1 and not self.subject.entry.is_single
+        # Parts hand on what they rounded to the dtype: sums in it move the answer of the whole as that does.
+        where = change.part_of or ("its parts" if has_parts and change.is_rounding else "")
+        if where and effect <= most * rounding:
+            return f"moves the right answer by {effect:.2g} here: judged as {where}", False
+        if has_parts and effect <= rounding:
             return f"moves the right answer by {effect:.2g}, rounding alone by {rounding:.2g}", False
         if effect <= HIDDEN * rounding:
             lost = f"moves the right answer by {effect:.2g} here, rounding alone by {rounding:.2g}"
