@@ -211,6 +211,8 @@ class Worker:
                 return time.perf_counter_ns()
             if waited_s > _STOP_SPIN_S:
                 time.sleep(_STOP_LOOK_S)
+            else:
+                os.sched_yield()  # the process may need this core to stop
         looked = self._has_company
         if looked:
             self._still_company()
