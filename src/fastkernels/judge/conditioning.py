@@ -30,7 +30,8 @@ not moved: another choice of boxes is all wrong, so that any boxes would be righ
 
 step is what the arithmetic rounds by. Of values: eps of the case's dtype for a module that hands rounded
 intermediates on (level 2 and above), eps of float32 for a single operation, also behind another interface
-(`is_single`), which is computed in float32 and rounded once. Of sums: eps of float32, in which everybody adds
+(`is_single`), which is computed in float32 and rounded once; never more than an input's own, since nobody
+rounds a float32 timestep to the model's dtype. Of sums: eps of float32, in which everybody adds
 up.
 """
 
@@ -102,7 +103,7 @@ def _moved(tensor: Tensor, step: float, xi: Callable[[Tensor, int], Tensor], see
     if not tensor.is_floating_point():
         return tensor
     wide = tensor.to(torch.float64)
-    return wide * (1 + step * xi(wide, seed))
+    return wide * (1 + min(step, torch.finfo(tensor.dtype).eps) * xi(wide, seed))
 
 
 def _of_values(values: Tensor, seed: int) -> Tensor:

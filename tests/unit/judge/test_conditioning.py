@@ -80,10 +80,10 @@ def test_what_is_wrong_stays_wrong(trial):
 def test_an_ill_conditioned_answer_allows_what_its_inputs_allow():
     case = case_of("L3/decoder_layer")
     # A difference of nearly equal numbers: a rounding of x moves it by a tenth.
-    inputs = {"arg.x": torch.tensor([[1.0, 1.0 + 1e-6]], dtype=torch.float64)}
+    inputs = {"arg.x": torch.tensor([[1.0, 1.0 + 1e-6]])}
 
     def oracle(tensors):
-        x = tensors["arg.x"]
+        x = tensors["arg.x"].double()
         return {"out.0": x[:, 1:] - x[:, :1]}
 
     truth = oracle(inputs)
@@ -252,3 +252,16 @@ def test_what_decides_which_values_are_taken_is_not_moved():
     right = {name: value.float() if value.is_floating_point() else value for name, value in truth.items()}
     wrong = {**right, "out.0": 1.01 * right["out.0"]}
     assert excused(wrong, right, truth, moves).verdict.label == "WRONG(value)"
+
+
+def test_an_input_is_moved_by_no_more_than_its_own_rounding():
+    """A float32 timestep of 999.3 in a model of bfloat16: a rounding of bfloat16 would be any other phase."""
+    case = case_of("L3/decoder_layer", "bfloat16")
+    inputs = {"arg.t": torch.tensor([[999.3]]), "arg.x": torch.randn(1, 64).bfloat16()}
+
+    def oracle(tensors):
+        return {"out.0": tensors["arg.x"].double() * torch.sin(tensors["arg.t"].double())}
+
+    moves = conditioning(oracle, oracle, measuring(oracle(inputs), case), inputs, case, seed=1)
+    eps = torch.finfo(torch.bfloat16).eps
+    assert eps / 4 < moves["out.0"].whole < eps
