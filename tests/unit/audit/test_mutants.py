@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fastkernels import registry
-from fastkernels.audit.mutants import mutants
+from fastkernels.audit.mutants import module, mutants
 from fastkernels.audit.subject import Change, Draw, NotApplicable, Subject
 from fastkernels.audit.trivial import candidates
 from fastkernels.records import Case, TensorSpec
@@ -200,3 +200,10 @@ def test_a_skipped_state_is_a_recurrence_that_begins_anew() -> None:
     key, value, rows = (draw.inputs[f"arg.{name}"] for name in ("key", "value", "rows"))
     spoiled = subject.run(draw, change)["arg.state"][rows]
     torch.testing.assert_close(spoiled, key[..., None] * value[..., None, :])
+
+
+def test_a_part_that_is_left_out_hands_on_what_can_be_viewed() -> None:
+    """Its argument may lie otherwise than its result, of which a view is asked for."""
+    argument, result = torch.zeros(4, 3).t(), torch.zeros(3, 4)
+    assert module._in_place_of((argument,), result).is_contiguous()
+    assert module._in_place_of((argument,), argument) is argument

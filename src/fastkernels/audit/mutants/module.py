@@ -153,7 +153,9 @@ def _in_place_of(arguments: Sequence[Any], result: Any) -> Any:
         alike = [i for i, value in enumerate(left) if _alike(value, member)]
         if not alike:
             return None
-        found.append(left.pop(alike[0]))
+        value = left.pop(alike[0])
+        # As a part that works would return it: what follows may ask for views.
+        found.append(value.contiguous() if member.is_contiguous() else value)
     return tuple(found) if isinstance(result, tuple) else found[0]
 
 
