@@ -21,7 +21,7 @@ from fastkernels.audit import alternates, mutants, trivial
 from fastkernels.audit.alternates import Alternate, Unavailable
 from fastkernels.audit.gate import Gate, Ruling
 from fastkernels.audit.subject import RIGHT, Change, Draw, NotApplicable, Subject
-from fastkernels.judge import compare
+from fastkernels.judge import compare, distance
 from fastkernels.loader.inputs import DISTRIBUTIONS
 from fastkernels.measure.roofline import work
 from fastkernels.records import AuditCheck, AuditRow, AuditTask, Case
@@ -289,7 +289,7 @@ def _distance(one: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> flo
         return 0.0
     if not one.is_floating_point() or not torch.equal(one.isfinite(), other.isfinite()):
         return math.inf
-    return max(compare.errors(one, other, dtype)[:2])
+    return max(distance.errors(one, other, dtype)[:2])
 
 
 def _finite(ratio: float) -> float | None:

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from fastkernels.audit.subject import Draw, Outputs, Subject
 from fastkernels.judge import metadata, rules
-from fastkernels.judge.compare import Errors, Standard
+from fastkernels.judge.compare import Standard
 from fastkernels.judge.conditioning import conditioning
+from fastkernels.judge.distance import Errors
 from fastkernels.judge.sampler import Question, SamplerJudge
 from fastkernels.judge.selection import logits_of
 from fastkernels.judge.verdict import Verdict

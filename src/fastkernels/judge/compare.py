@@ -29,7 +29,6 @@ unlucky A never condemns anybody. What passes Q has e(c) <= Q (1 + e(b)) + e(b),
 between A and 2 A could slip through one iteration, but a secret random subset meets the oracle, and no
 candidate knows which.
 
-Everything is computed where the tensors lie, in float64, in slices of rows; only scalars travel to the host.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from fastkernels.judge.distance import Errors, errors, rows, rows_beyond
 from fastkernels.judge.selection import misplaced
 from fastkernels.judge.verdict import Verdict
 from fastkernels.records import Failure
@@ -50,19 +49,6 @@ from fastkernels.records import Failure
 K = 2.0
 MAX_ALLOWED = 0.5  # zeros have error 1: no bound may come near
 MOST_APART = 1 / 16  # of rows that have no relative error, though the oracle does not vanish
-_SLICE_ELEMENTS = 1 << 24  # 128 MiB of float64 temporaries at a time
-
-
-class Errors(NamedTuple):
-    """Relative L2 error of the whole output and of its worst row; `vanishing`: absolute RMS of the worst row
-    that has no relative error."""
-
-    whole: float
-    row: float
-    vanishing: float = 0.0
-
-    def worst(self, other: Errors) -> Errors:
-        return Errors(*map(max, self, other))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,64 +106,6 @@ def floor(dtype: torch.dtype) -> float:
     return eps if dtype.itemsize >= 4 else eps / 2
 
 
-def errors(
-    x: Tensor, oracle: Tensor, dtype: torch.dtype | None = None, apart_R: Tensor | None = None
-) -> Errors:
-    """Errors of `x` against `oracle` where both are finite; `dtype` (default x's) decides where a row
-    vanishes, and `apart_R` (bool) says which rows have no relative error besides. What is too large for its
-    square is infinitely wrong: nothing may compare with NaN."""
-    x_RC, o_RC = _rows(x), _rows(oracle)
-    vanishing_rms = torch.finfo(dtype or x.dtype).smallest_normal
-    squares = _squares(x_RC, o_RC, vanishing_rms, apart_R, masked=False)
-    if not all(map(math.isfinite, squares)):
-        squares = _squares(x_RC, o_RC, vanishing_rms, apart_R, masked=True)
-    error_sq, oracle_sq, row_sq, vanishing_sq = squares
-    found = error_sq / oracle_sq if oracle_sq else 0.0, row_sq, vanishing_sq
-    return Errors(*(math.inf if math.isnan(square) else math.sqrt(square) for square in found))
-
-
-def _squares(
-    x_RC: Tensor, o_RC: Tensor, vanishing_rms: float, apart_R: Tensor | None, masked: bool
-) -> list[float]:
-    """||x - o||^2 and ||o||^2 over rows that do not vanish, the worst row's (||x - o|| / ||o||)^2 of these
-    that are not apart, and the worst mean square of x - o of the others. masked: of what is finite in both;
-    otherwise anything that is not makes one of them so. Half of the passes over the data are for the mask."""
-    parts = [torch.zeros(4, dtype=torch.float64, device=x_RC.device)]
-    step = max(1, _SLICE_ELEMENTS // max(1, x_RC.shape[1]))
-    for start in range(0, x_RC.shape[0], step):
-        part = x_RC[start : start + step]
-        truth = o_RC[start : start + step].to(device=part.device, dtype=torch.float64)
-        apart = part - truth
-        if masked:
-            both = part.isfinite() & truth.isfinite()  # their difference may not be
-            apart, truth = torch.where(both, apart, 0), torch.where(both, truth, 0)
-        error_R, norm_R = (torch.linalg.vector_norm(side, dim=1).square() for side in (apart, truth))
-        vanishes_R = norm_R <= vanishing_rms**2 * part.shape[1]
-        is_apart_R = vanishes_R if apart_R is None else vanishes_R | apart_R[start : start + step]
-        relative_R = torch.where(is_apart_R, 0, _relative(error_R, norm_R))
-        absolute_R = torch.where(is_apart_R, error_R, 0) / max(1, part.shape[1])
-        error_sq, oracle_sq = (torch.where(vanishes_R, 0, square_R).sum() for square_R in (error_R, norm_R))
-        parts.append(torch.stack([error_sq, oracle_sq, relative_R.max(), absolute_R.max()]))
-    found_P4 = torch.stack(parts).cpu()
-    return [*found_P4[:, :2].sum(0).tolist(), *found_P4[:, 2:].amax(0).tolist()]
-
-
-def _relative(error_R: Tensor, norm_R: Tensor) -> Tensor:
-    return error_R / norm_R.clamp_min(torch.finfo(torch.float64).tiny)
-
-
-def _beyond(x: Tensor, oracle: Tensor, most: float) -> Tensor:
-    """Mask of the rows with a relative error of more than `most`."""
-    x_RC, o_RC = _rows(x), _rows(oracle)
-    step = max(1, _SLICE_ELEMENTS // max(1, x_RC.shape[1]))
-    found = []
-    for part, truth in zip(x_RC.split(step), o_RC.split(step)):
-        truth = truth.to(device=part.device, dtype=torch.float64)
-        error_R, norm_R = (side.square().sum(1) for side in (part - truth, truth))
-        found.append(_relative(error_R, norm_R) > most**2)
-    return torch.cat(found)
-
-
 def allow(baseline: Errors, dtype: torch.dtype) -> Errors:
     """A for the whole, for the worst row, and the absolute bound for rows in which the oracle vanishes."""
     smallest = torch.finfo(dtype).smallest_normal
@@ -192,7 +120,7 @@ def _one_rounding(output: Tensor) -> Errors:
     """What a row may lose to one rounding: it may be one large number, of which the baseline happened to lose
     nothing. In a whole of several rows such luck averages out."""
     lost = floor(output.dtype)
-    return Errors(whole=lost if len(_rows(output)) == 1 else 0.0, row=lost)
+    return Errors(whole=lost if len(rows(output)) == 1 else 0.0, row=lost)
 
 
 class Standard:
@@ -260,7 +188,7 @@ class Standard:
             )
         found = errors(theirs, truth)
         if found.whole <= MAX_ALLOWED and K * found.row > MAX_ALLOWED:
-            apart_R = _beyond(theirs, truth, MAX_ALLOWED / K)
+            apart_R = rows_beyond(theirs, truth, MAX_ALLOWED / K)
             if int(apart_R.sum()) <= MOST_APART * len(apart_R):
                 self._apart[name] = apart_R
                 found = self._of(name, theirs)
@@ -378,8 +306,3 @@ def _explain(output: OutputErrors) -> str:
 
 def _ratio(error: float, bound: float) -> float:
     return error / bound if bound else (0.0 if not error else math.inf)
-
-
-def _rows(x: Tensor) -> Tensor:
-    """[rows, elements of a row]; a vector or scalar is one row."""
-    return x.reshape(1, -1) if x.ndim < 2 else x.flatten(1)

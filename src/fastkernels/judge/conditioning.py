@@ -43,7 +43,8 @@ import torch
 from torch import Tensor
 
 from fastkernels import kernels, registry
-from fastkernels.judge.compare import Errors, merge
+from fastkernels.judge.compare import merge
+from fastkernels.judge.distance import Errors
 from fastkernels.records import Case
 from fastkernels.registry import uses
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from fastkernels.judge import compare
-from fastkernels.judge.compare import Comparison, Errors
+from fastkernels.judge.compare import Comparison
+from fastkernels.judge.distance import Errors, errors
 from fastkernels.judge.verdict import Verdict
 
 
@@ -51,7 +52,7 @@ def repeatable(
             continue
         if compare.strays(two, one):
             return _unstable(f"{name}: two calls on the same inputs are finite in other places")
-        found, bound = compare.errors(two, one), allowed[name]
+        found, bound = errors(two, one), allowed[name]
         whole, row = (2 * a / (1 - a) for a in bound[:2])
         if found.whole > whole or found.row > row:
             return _unstable(

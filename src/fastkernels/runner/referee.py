@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from fastkernels.judge import compare, metadata, rules, sampler
-from fastkernels.judge.compare import Comparison, Errors
+from fastkernels.judge.compare import Comparison
 from fastkernels.judge.conditioning import conditioning
+from fastkernels.judge.distance import Errors
 from fastkernels.judge.oracle import Oracle
 from fastkernels.judge.sampler import SamplerJudge
 from fastkernels.judge.selection import logits_of

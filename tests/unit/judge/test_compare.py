@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fastkernels.judge import compare
-from fastkernels.judge.compare import Errors
+from fastkernels.judge import compare, distance
+from fastkernels.judge.distance import Errors
 
 from .conftest import EPS, D, T, Trial, norm
 
@@ -228,7 +228,7 @@ def test_what_float64_cannot_square_or_subtract_is_wrong(size: float):
 
 def test_nothing_at_all_is_not_wrong():
     for shape in ((0,), (3, 0), (0, 3)):
-        assert compare.errors(torch.zeros(shape), torch.zeros(shape)) == Errors(0, 0, 0)
+        assert distance.errors(torch.zeros(shape), torch.zeros(shape)) == Errors(0, 0, 0)
 
 
 def test_a_baseline_of_nan_is_invalid_and_admits_nobody(trial):
@@ -267,17 +267,17 @@ def test_an_empty_store_fails():
 
 
 def test_slices_do_not_change_the_result(trial, monkeypatch):
-    whole = compare.errors(trial.baseline["out.0"], trial.oracle["out.0"])
-    monkeypatch.setattr(compare, "_SLICE_ELEMENTS", 5 * D)
-    assert compare.errors(trial.baseline["out.0"], trial.oracle["out.0"]) == pytest.approx(whole, rel=1e-12)
+    whole = distance.errors(trial.baseline["out.0"], trial.oracle["out.0"])
+    monkeypatch.setattr(distance, "_SLICE_ELEMENTS", 5 * D)
+    assert distance.errors(trial.baseline["out.0"], trial.oracle["out.0"]) == pytest.approx(whole, rel=1e-12)
 
 
 def test_scalars_vectors_and_strided_views():
     x = torch.arange(1.0, 13).reshape(3, 4)
-    assert compare.errors(x.T, x.T.double()) == Errors(0, 0, 0)
-    assert compare.errors(torch.tensor(2.0), torch.tensor(1.0).double()) == Errors(1, 1, 0)
+    assert distance.errors(x.T, x.T.double()) == Errors(0, 0, 0)
+    assert distance.errors(torch.tensor(2.0), torch.tensor(1.0).double()) == Errors(1, 1, 0)
     vector = torch.tensor([3.0, 4.0])
-    assert compare.errors(vector, torch.tensor([3.0, 0.0]).double()).row == pytest.approx(4 / 3)
+    assert distance.errors(vector, torch.tensor([3.0, 0.0]).double()).row == pytest.approx(4 / 3)
 
 
 # ---------------------------------------------------------------- the quick gate

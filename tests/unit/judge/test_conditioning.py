@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fastkernels import registry
-from fastkernels.judge import compare
+from fastkernels.judge import compare, distance
 from fastkernels.judge.conditioning import conditioning, step
 from fastkernels.judge.oracle import Oracle
 from fastkernels.loader.inputs import draw, trial_specs
@@ -22,7 +22,7 @@ def measuring(truth, case):
     """What measures outputs by these."""
     dtype = getattr(torch, case.dtype)
     wide = {name: value for name, value in truth.items() if value.is_floating_point()}
-    return lambda outputs: {name: compare.errors(outputs[name], wide[name], dtype) for name in wide}
+    return lambda outputs: {name: distance.errors(outputs[name], wide[name], dtype) for name in wide}
 
 
 @pytest.fixture(scope="module", params=["L1/rms_norm", "L3/decoder_layer"])
@@ -225,7 +225,7 @@ def test_plain_arithmetic_in_the_same_dtype_is_right():
         return {"out.0": tensors["arg.x"].float().cumsum(-1)[:, -1:]}  # one after another
 
     truth = oracle(inputs)
-    error = compare.errors(plain(inputs)["out.0"], truth["out.0"]).whole
+    error = distance.errors(plain(inputs)["out.0"], truth["out.0"]).whole
     assert (
         conditioning(oracle, plain, measuring(truth, case), inputs, case, seed=1)["out.0"].whole >= error > 0
     )

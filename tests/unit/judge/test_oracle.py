@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.errors import MachineError
-from fastkernels.judge import compare, oracle, rules
+from fastkernels.judge import compare, distance, oracle, rules
 from fastkernels.judge.oracle import Oracle
 from fastkernels.kernels import base as kernels
 from fastkernels.loader.inputs import DISTRIBUTIONS, draw, trial_specs
@@ -77,7 +77,7 @@ def test_the_oracle_agrees_with_the_formula():
     x, residual, weight = (tensors[name].double() for name in ("arg.x_TD", "arg.residual_TD", "param.weight"))
     total = x + residual
     expected = total / torch.sqrt(total.square().mean(-1, keepdim=True) + 1e-6) * weight
-    assert compare.errors(expected, truth["out.0"]).row < 1e-14
+    assert distance.errors(expected, truth["out.0"]).row < 1e-14
     assert torch.equal(truth["out.1"], total)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fastkernels.judge import compare, rules
-from fastkernels.judge.compare import Errors
+from fastkernels.judge.distance import Errors
 
 
 def test_exact_accepts_equal_and_names_the_number_of_differences():
