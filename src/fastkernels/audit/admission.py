@@ -235,16 +235,15 @@ class _Audit:
             return "changes nothing in the right answer", change.kind == "input"
         if self.gate.rule == "sampler":
             return f"{self.gate.draws} draws cannot tell", True
-        has_parts = self.subject.entry.level > 1 and not self.subject.entry.is_single
+        moves, has_parts = f"moves the right answer by {effect:.2g}", self.subject.entry.has_parts
         # Parts hand on what they rounded to the dtype: sums in it move the answer of the whole as that does.
         where = change.part_of or ("its parts" if has_parts and change.is_rounding else "")
         if where and effect <= most * rounding:
-            return f"moves the right answer by {effect:.2g} here: judged as {where}", False
+            return f"{moves} here: judged as {where}", False
         if has_parts and effect <= rounding:
-            return f"moves the right answer by {effect:.2g}, rounding alone by {rounding:.2g}", False
+            return f"{moves}, rounding alone by {rounding:.2g}", False
         if effect <= HIDDEN * rounding:
-            lost = f"moves the right answer by {effect:.2g} here, rounding alone by {rounding:.2g}"
-            return lost, not change.is_rounding
+            return f"{moves} here, rounding alone by {rounding:.2g}", not change.is_rounding
         return "", False
 
     def _effects(self, changes: Sequence[Change]) -> dict[str, float]:

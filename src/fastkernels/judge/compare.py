@@ -28,7 +28,6 @@ case and distribution. What violates Q is *suspect*: the caller then runs the or
 unlucky A never condemns anybody. What passes Q has e(c) <= Q (1 + e(b)) + e(b), about 2 A for k = 2: an error
 between A and 2 A could slip through one iteration, but a secret random subset meets the oracle, and no
 candidate knows which.
-
 """
 
 from __future__ import annotations

@@ -31,8 +31,7 @@ not moved: another choice of boxes is all wrong, so that any boxes would be righ
 step is what the arithmetic rounds by. Of values: eps of the case's dtype for a module that hands rounded
 intermediates on (level 2 and above), eps of float32 for a single operation, also behind another interface
 (`is_single`), which is computed in float32 and rounded once; never more than an input's own, since nobody
-rounds a float32 timestep to the model's dtype. Of sums: eps of float32, in which everybody adds
-up.
+rounds a float32 timestep to the model's dtype. Of sums: eps of float32, in which everybody adds up.
 """
 
 from __future__ import annotations
@@ -57,12 +56,8 @@ Outputs = Mapping[str, Tensor]
 
 def step(case: Case) -> float:
     """The relative rounding of one operation inside this task."""
-    return torch.finfo(torch.float32 if _is_single(case) else getattr(torch, case.dtype)).eps
-
-
-def _is_single(case: Case) -> bool:
-    entry = registry.task(case.task)
-    return entry.level == 1 or entry.is_single
+    has_parts = registry.task(case.task).has_parts
+    return torch.finfo(getattr(torch, case.dtype) if has_parts else torch.float32).eps
 
 
 def _adds_rows(case: Case) -> bool:
@@ -80,9 +75,10 @@ def conditioning(
 ) -> dict[str, Errors]:
     """m for the whole and for the worst row of every floating-point output. `plain`: the oracle's modules in
     the case's dtype; `measure`: how far outputs are from the oracle's."""
-    decides = {f"arg.{name}" for name in registry.task(case.task).decides.get(case.variant, ())}
+    entry = registry.task(case.task)
+    decides = {f"arg.{name}" for name in entry.decides.get(case.variant, ())}
     movements = [(_of_values, step(case))]
-    if _is_single(case):
+    if not entry.has_parts:
         movements.append((_of_sums, _SUM_STEP))
     if _adds_rows(case) and any(bool(_equal_rows(x).any()) for x in inputs.values() if x.is_floating_point()):
         movements.append((_of_equal_sums, _SUM_STEP))

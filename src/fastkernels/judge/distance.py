@@ -6,6 +6,7 @@ Everything is computed where the tensors lie, in float64, in slices of rows; onl
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -49,17 +50,14 @@ def _squares(
     that are not apart, and the worst mean square of x - o of the others. masked: of what is finite in both;
     otherwise anything that is not makes one of them so. Half of the passes over the data are for the mask."""
     parts = [torch.zeros(4, dtype=torch.float64, device=x_RC.device)]
-    step = max(1, _SLICE_ELEMENTS // max(1, x_RC.shape[1]))
-    for start in range(0, x_RC.shape[0], step):
-        part = x_RC[start : start + step]
-        truth = o_RC[start : start + step].to(device=part.device, dtype=torch.float64)
+    for at, part, truth in _slices(x_RC, o_RC):
         apart = part - truth
         if masked:
             both = part.isfinite() & truth.isfinite()  # their difference may not be
             apart, truth = torch.where(both, apart, 0), torch.where(both, truth, 0)
         error_R, norm_R = (torch.linalg.vector_norm(side, dim=1).square() for side in (apart, truth))
         vanishes_R = norm_R <= vanishing_rms**2 * part.shape[1]
-        is_apart_R = vanishes_R if apart_R is None else vanishes_R | apart_R[start : start + step]
+        is_apart_R = vanishes_R if apart_R is None else vanishes_R | apart_R[at]
         relative_R = torch.where(is_apart_R, 0, _relative(error_R, norm_R))
         absolute_R = torch.where(is_apart_R, error_R, 0) / max(1, part.shape[1])
         error_sq, oracle_sq = (torch.where(vanishes_R, 0, square_R).sum() for square_R in (error_R, norm_R))
@@ -74,14 +72,19 @@ def _relative(error_R: Tensor, norm_R: Tensor) -> Tensor:
 
 def rows_beyond(x: Tensor, oracle: Tensor, most: float) -> Tensor:
     """Mask of the rows with a relative error of more than `most`."""
-    x_RC, o_RC = rows(x), rows(oracle)
-    step = max(1, _SLICE_ELEMENTS // max(1, x_RC.shape[1]))
     found = []
-    for part, truth in zip(x_RC.split(step), o_RC.split(step)):
-        truth = truth.to(device=part.device, dtype=torch.float64)
+    for _, part, truth in _slices(rows(x), rows(oracle)):
         error_R, norm_R = (side.square().sum(1) for side in (part - truth, truth))
         found.append(_relative(error_R, norm_R) > most**2)
     return torch.cat(found)
+
+
+def _slices(x_RC: Tensor, o_RC: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Rows of both, and where they lie; the oracle's in float64."""
+    step = max(1, _SLICE_ELEMENTS // max(1, x_RC.shape[1]))
+    for start in range(0, x_RC.shape[0], step):
+        at = slice(start, start + step)
+        yield at, x_RC[at], o_RC[at].to(device=x_RC.device, dtype=torch.float64)
 
 
 def rows(x: Tensor) -> Tensor:

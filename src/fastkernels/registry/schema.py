@@ -77,6 +77,11 @@ class TaskEntry(Record):
         return int(self.id[1])
 
     @property
+    def has_parts(self) -> bool:
+        """Whether it is several operations, which hand rounded values on to each other."""
+        return self.level > 1 and not self.is_single
+
+    @property
     def name(self) -> str:
         """`rms_norm`"""
         return self.id.partition("/")[2]

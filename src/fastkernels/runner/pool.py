@@ -40,7 +40,7 @@ _STOP_TIMEOUT_S = 10.0  # after SIGSTOP as well; a thread in the middle of a sys
 _COMPANY_TIMEOUT_S = 0.5  # for what it started, which has no business in a system call that long
 _STOP_LOOK_S = 20e-6
 _STOP_SPIN_S = 200e-6  # looked for without rest: most stop sooner, and how long a rest lasts is luck
-_COMPANY_SHARE = 0.125  # of pauses look for other members of the group, in secret: that takes most of 1 ms
+_COMPANY_SHARE = 0.125  # of pauses look for other members of the group, in secret: among all processes
 
 
 class WorkerProblem(Exception):

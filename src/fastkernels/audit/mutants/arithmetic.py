@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastkernels.audit.precision import narrow_sums, narrower
 from fastkernels.audit.subject import Change, NotApplicable, Subject
@@ -13,23 +16,16 @@ def mutants(subject: Subject) -> list[Change | NotApplicable]:
 
 
 def _narrower(dtype: torch.dtype) -> Change:
-    return Change(
-        "mutant",
-        "arithmetic one step narrower",
-        around=lambda module: narrower(dtype),
-        implementation="reference",
-        is_rounding=True,
-    )
+    return _rounding("arithmetic one step narrower", lambda: narrower(dtype))
 
 
 def _narrow_sums(dtype: torch.dtype) -> Change | NotApplicable:
     name = "sums in the dtype of the result"
     if dtype.itemsize > 2:
         return NotApplicable("mutant", name, f"{dtype} adds up in {dtype}".replace("torch.", ""))
-    return Change(
-        "mutant",
-        name,
-        around=lambda module: narrow_sums(dtype),
-        implementation="reference",
-        is_rounding=True,
-    )
+    return _rounding(name, lambda: narrow_sums(dtype))
+
+
+def _rounding(name: str, mode: Callable[[], TorchDispatchMode]) -> Change:
+    """The right mathematics, as the operators of plain PyTorch do it in this mode."""
+    return Change("mutant", name, around=lambda module: mode(), implementation="reference", is_rounding=True)

@@ -47,16 +47,20 @@ def task_of(subject: Subject, part: str) -> str | None:
 
 def part_with(subject: Subject, parameter: str) -> str | None:
     """The task of the innermost part that has a parameter; None where that is the module itself."""
-    path = parameter.split(".")[:-1]
-    tasks = (task_of(subject, ".".join(path[:depth])) for depth in range(len(path), 0, -1))
+    tasks = (task_of(subject, part) for part in reversed(_around(parameter)))
     return next((task for task in tasks if task), None)
 
 
 def unused_part(subject: Subject, calls: Mapping[str, Call], parameter: str) -> str | None:
     """The task of the outermost part around a parameter that forward never calls; None if it is called."""
-    path = parameter.split(".")[:-1]
-    parts = [".".join(path[: depth + 1]) for depth in range(len(path))]
+    parts = _around(parameter)
     if not parts or parts[-1] in calls:
         return None
     tasks = (task_of(subject, part) for part in parts if part not in calls)
     return next((task for task in tasks if task), None)
+
+
+def _around(parameter: str) -> list[str]:
+    """The parts that a parameter is in, the outermost first."""
+    path = parameter.split(".")[:-1]
+    return [".".join(path[: depth + 1]) for depth in range(len(path))]
