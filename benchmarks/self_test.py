@@ -5,7 +5,7 @@
 `worst_pct` and `median_abs_pct` are of |speed-up - 1| over the timed rows; `false_calls` are rows that the
 report calls significantly faster or slower than the baseline; `unstable` rows have no ratio. --resume keeps,
 of what `--out` holds, the cases that these reports have not; each row says with which revision it ran.
-Rows are of L1 and L2; `left` says how many cases of which of their tasks are not there.
+Rows are of L1 and L2, of cases that are registered still; `left` says how many cases of which of their tasks are not there.
 """
 
 from __future__ import annotations
@@ -45,13 +45,11 @@ def summary(reports: Sequence[KernelReport], before: Sequence[dict[str, Any]] = 
         raise SystemExit("these are no self-tests: they judge candidates")
     found = {(row["task"], row["case"]): row for row in before}
     found |= {(row.task, row.case): _told(row, report.environment.git_revision) for row in report.rows}
-    rows = [found[key] for key in sorted(found) if key[0].startswith(("L1/", "L2/"))]
+    entries = [entry for level in (1, 2) for entry in registry.find_tasks((), level)]
+    cases = {entry.id: {case.id for case in registry.cases(entry, "full")} for entry in entries}
+    rows = [found[task, case] for task, case in sorted(found) if case in cases.get(task, ())]
     off_pct = [100 * abs(row["speedup"] - 1) for row in rows if row["speedup"] is not None]
-    left = {
-        entry.id: sum((entry.id, case.id) not in found for case in registry.cases(entry, "full"))
-        for level in (1, 2)
-        for entry in registry.find_tasks((), level)
-    }
+    left = {task: sum((task, case) not in found for case in its) for task, its in cases.items()}
     return {
         "kind": "self-test",
         "median_abs_pct": statistics.median(off_pct) if off_pct else None,
