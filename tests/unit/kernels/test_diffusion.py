@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from fastkernels import kernels
 from tests.diffusion_cases import (
@@ -86,6 +87,19 @@ def test_a_large_mean_does_not_hide_the_variance_of_a_group(impl):
     x = torch.full((1, 64, 64, 16), 4096.0) + torch.arange(16) % 2
     y = kernels.group_norm(x, torch.ones(16), torch.zeros(16), 4, 1e-6, impl=impl)
     torch.testing.assert_close(y, (x - 4096.5) * 2, rtol=1e-4, atol=0)
+
+
+def test_torch_norms_groups_of_16_bits_in_float32(monkeypatch):
+    """PyTorch on CUDA keeps a group's mean and scale in the dtype of the map: it must not be 16 bits."""
+    given = []
+    group_norm = F.group_norm
+    monkeypatch.setattr(F, "group_norm", lambda x, *rest: given.append(x.dtype) or group_norm(x, *rest))
+    x = torch.randn(2, 3, 5, 8, generator=torch.Generator().manual_seed(0)).bfloat16() + 3
+    args = (torch.ones(8).bfloat16(), torch.zeros(8).bfloat16(), 2, 1e-6, "silu")
+    y = kernels.group_norm(x, *args, impl="torch")
+    assert given == [torch.float32]
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y, kernels.group_norm(x, *args, impl="reference"), rtol=2**-7, atol=2**-9)
 
 
 @pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
