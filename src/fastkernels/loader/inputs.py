@@ -56,6 +56,8 @@ _DECAY_DIVISOR = 16
 # SiLU hands on 0.36 of a variance: without a gain the maps of a backbone are what biases make of them after a
 # dozen layers, the image hardly moves them, and attention over them is a mean.
 _FILTER_GAIN = 2**0.5
+# Of filters over time, [output, input, taps]; matrices of experts have three dimensions too and are wider.
+_MOST_TAPS = 7
 
 
 def trial_specs(case: Case, baseline: nn.Module) -> dict[str, TensorSpec]:
@@ -236,12 +238,16 @@ def _parameter_spec(name: str, value: Tensor) -> TensorSpec:
     0.5 .. 1.5, biases -0.5 .. 0.5: each changes some output."""
     shape, dtype = tuple(value.shape), _DTYPE_NAMES[value.dtype]
     if value.dim() > 1:
-        fan_in = value[0].numel() if is_filters(value) else None
+        fan_in = value[0].numel() if is_filters(value) or _is_over_time(value) else None
         if is_unscaled(name):
             fan_in = UNSCALED_FAN_IN * shape[-1]
         return TensorSpec(shape=shape, dtype=dtype, draw="normal", row=fan_in)
     low = -0.5 if name.endswith("bias") else 0.5
     return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=low + 1)
+
+
+def _is_over_time(value: Tensor) -> bool:
+    return value.dim() == 3 and value.shape[-1] <= _MOST_TAPS
 
 
 def _fill_ids(value: Tensor, spec: TensorSpec, generator: Generator) -> None:
