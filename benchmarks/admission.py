@@ -4,13 +4,18 @@
 
 The reports are parts of one question, each of other cases. Kept are margins and what is not good: the
 mutants of a thousand cases that fail as they must would be tens of megabytes. --resume keeps, of what `--out`
-holds, the tasks that these reports do not audit; each task says which revision it was audited with.
+holds, the cases that these reports do not audit; each row says which revision it was audited with.
+
+A task is admitted anew from all its rows, as far as they go: `left` says how many cases of which tasks of
+the audited levels are not there. For that a row keeps the names of its checks that another case has to show
+(`elsewhere`), and which it shows itself: a number in the list `shown`, as most cases of a task show the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -18,7 +23,7 @@ from typing import Any
 
 from fastkernels import registry
 from fastkernels.audit.admission import admit
-from fastkernels.records import AuditReport
+from fastkernels.records import AuditCheck, AuditReport, AuditRow
 
 
 def main() -> None:
@@ -27,71 +32,80 @@ def main() -> None:
     )
     parser.add_argument("reports", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--resume", action="store_true", help="add to the tasks of --out")
+    parser.add_argument("--resume", action="store_true", help="add to the cases of --out")
     arguments = parser.parse_args()
-    found = summary([AuditReport.model_validate_json(path.read_text()) for path in arguments.reports])
-    if arguments.resume and arguments.out.is_file():
-        found = joined(json.loads(arguments.out.read_text()), found)
+    resumed = arguments.resume and arguments.out.is_file()
+    before = json.loads(arguments.out.read_text()) if resumed else None
+    found = summary([AuditReport.model_validate_json(path.read_text()) for path in arguments.reports], before)
     arguments.out.write_text(json.dumps(found, indent=1) + "\n")
-    print({key: value for key, value in found.items() if not isinstance(value, (list, dict))})
+    print({key: value for key, value in found.items() if key == "left" or not isinstance(value, (list, dict))})
 
 
-def summary(reports: Sequence[AuditReport]) -> dict[str, Any]:
-    """Tasks are admitted anew, from the cases of all reports."""
-    rows = sorted((row for report in reports for row in report.rows), key=lambda row: (row.task, row.case))
-    tasks = [admit(task, list(its)) for task, its in groupby(rows, key=lambda row: row.task)]
-    environment = reports[0].environment
-    return _told(
-        complete=all(report.complete for report in reports),
-        unaudited=[reason for report in reports for reason in report.unaudited],
-        tasks=[{**task.model_dump(mode="json"), "revision": environment.git_revision} for task in tasks],
-        rows=[
-            {
-                **row.model_dump(exclude={"checks"}, mode="json"),
-                "checks": len(row.checks),
-                "bad": [check.model_dump(mode="json") for check in row.checks if check.good is False],
-            }
-            for row in rows
-        ],
-        environment=environment.model_dump(mode="json"),
-    )
-
-
-def joined(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Tasks that are audited again replace those from before."""
-    again = {task["task"] for task in now["tasks"]}
-    kept = {
-        key: [entry for entry in before[key] if entry["task"] not in again] + now[key]
-        for key in ("tasks", "rows")
-    }
+def summary(reports: Sequence[AuditReport], before: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Parts of one audit. before: an earlier summary, whose cases stay unless they are audited again."""
+    before = before or {"rows": [], "shown": [], "unaudited": []}
+    found = {_key(row): {**row, "shown": before["shown"][row["shown"]]} for row in before["rows"]}
+    for report in reports:
+        found |= {(row.task, row.case): _told(row, report.environment.git_revision) for row in report.rows}
+    rows = [found[key] for key in sorted(found)]
     # What could not be audited is told as "L1/rope case: reason".
-    left = [reason for reason in before["unaudited"] if reason.split()[0] not in again]
-    return _told(
-        complete=before["complete"] and now["complete"],
-        unaudited=left + now["unaudited"],
-        tasks=sorted(kept["tasks"], key=lambda task: task["task"]),
-        rows=sorted(kept["rows"], key=lambda row: (row["task"], row["case"])),
-        environment=now["environment"],
-    )
-
-
-def _told(tasks: list[dict[str, Any]], rows: list[dict[str, Any]], **rest: Any) -> dict[str, Any]:
-    """`left`: other tasks of the levels that were audited."""
-    margins = [row["margin"] for row in rows if row["margin"] is not None]
-    audited = {task["task"] for task in tasks}
-    levels = {int(task[1]) for task in audited}
-    of_levels = {entry.id for level in levels for entry in registry.find_tasks((), level)}
+    reasons = [*before["unaudited"], *(reason for report in reports for reason in report.unaudited)]
+    unaudited = {reason.partition(": ")[0]: reason for reason in reasons}
+    shown = sorted({tuple(row["shown"]) for row in rows})
+    levels = sorted({int(task[1]) for task, _ in found})
+    cases = {
+        entry.id: {case.id for case in registry.cases(entry, "full")}
+        for level in levels
+        for entry in registry.find_tasks((), level)
+    }
+    audited = Counter(task for task, case in found if case in cases[task])
+    tasks = [
+        {
+            **admit(task, [_audited(row) for row in its]).model_dump(mode="json"),
+            "cases": audited[task],
+            "of": len(cases[task]),
+        }
+        for task, its in groupby(rows, key=lambda row: row["task"])
+    ]
+    left = {task: len(its) - audited[task] for task, its in cases.items() if len(its) > audited[task]}
     return {
         "kind": "admission",
         "cases": len(rows),
         "checks": sum(row["checks"] for row in rows),
         "not_admitted": sum(not task["admitted"] for task in tasks),
-        "smallest_margin": min(margins, default=None),
-        "left": sorted(of_levels - audited),
+        "smallest_margin": min((row["margin"] for row in rows if row["margin"] is not None), default=None),
+        "left": left,
         "tasks": tasks,
-        "rows": rows,
-        **rest,
+        "rows": [{**row, "shown": shown.index(tuple(row["shown"]))} for row in rows],
+        "shown": shown,
+        "complete": not left,
+        "unaudited": [reason for case, reason in unaudited.items() if tuple(case.split()) not in found],
+        "environment": reports[0].environment.model_dump(mode="json"),
     }
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, str]:
+    return row["task"], row["case"]
+
+
+def _told(row: AuditRow, revision: str | None) -> dict[str, Any]:
+    return {
+        **row.model_dump(exclude={"checks"}, mode="json"),
+        "checks": len(row.checks),
+        "bad": [check.model_dump(mode="json") for check in row.checks if check.good is False],
+        "elsewhere": sorted({check.name for check in row.checks if check.elsewhere}),
+        "shown": sorted({check.name for check in row.checks if check.good}),
+        "revision": revision,
+    }
+
+
+def _audited(row: Mapping[str, Any]) -> AuditRow:
+    """The row that was told, with those of its checks that `admit` asks for."""
+    shown = [AuditCheck(kind="mutant", name=name, good=True) for name in row["shown"]]
+    open_ = [AuditCheck(kind="mutant", name=name, good=None, elsewhere=True) for name in row["elsewhere"]]
+    bad = [AuditCheck.model_validate(check) for check in row["bad"]]
+    fields = {name: row[name] for name in AuditRow.model_fields}
+    return AuditRow.model_validate({**fields, "checks": (*shown, *open_, *bad)})
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ report = run_audit(AuditRequest(targets=("rms_norm",)))
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from fastkernels.measure.environment import environment, require_device
 from fastkernels.records import AuditReport, AuditRow, AuditTask, Case, Device, Record, Size, default_size
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.settings import resolve
+
+# What CUDA's own calls (torch.AcceleratorError) and Triton's (RuntimeError) say: no class tells it.
+NO_ROOM = ("CUDA error: out of memory", "Triton Error [CUDA]: out of memory")
 
 
 class AuditRequest(Record):
@@ -73,8 +77,11 @@ def run_audit(
             progress(Progress(done, len(found), f"{case.task} {case.id}"))
             try:
                 rows.append(audit_case(entry, case, request.device, request.seed))
-            except (MachineError, torch.OutOfMemoryError) as error:
-                unaudited.append(f"{case.task} {case.id}: {error}")
+            except (MachineError, RuntimeError) as error:
+                if not _no_room(error):
+                    raise
+                unaudited.append(f"{case.task} {case.id}: {str(error).splitlines()[0]}")
+            _give_back(request.device)
     except KeyboardInterrupt:
         complete = False
     return AuditReport(
@@ -87,6 +94,21 @@ def run_audit(
         wall_s=time.monotonic() - begin,
         complete=complete,
     )
+
+
+def _no_room(error: Exception) -> bool:
+    """Whether it says that this machine has not enough memory for the case, not that something is wrong."""
+    by_class = isinstance(error, (MachineError, torch.OutOfMemoryError))
+    return by_class or any(text in str(error) for text in NO_ROOM)
+
+
+def _give_back(device: Device) -> None:
+    """The memory of the case before. Modules and closures of a Subject are in reference cycles: it would
+    stay until Python collects them, and after a case without room the next ones had none either. The cache
+    goes back to the device, whose other processes need it as well."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _cases(request: AuditRequest) -> list[tuple[TaskEntry, Case]]:
