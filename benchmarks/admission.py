@@ -38,7 +38,9 @@ def main() -> None:
     before = json.loads(arguments.out.read_text()) if resumed else None
     found = summary([AuditReport.model_validate_json(path.read_text()) for path in arguments.reports], before)
     arguments.out.write_text(json.dumps(found, indent=1) + "\n")
-    print({key: value for key, value in found.items() if key == "left" or not isinstance(value, (list, dict))})
+    print(
+        {key: value for key, value in found.items() if key == "left" or not isinstance(value, (list, dict))}
+    )
 
 
 def summary(reports: Sequence[AuditReport], before: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -59,15 +61,15 @@ def summary(reports: Sequence[AuditReport], before: Mapping[str, Any] | None = N
         for entry in registry.find_tasks((), level)
     }
     audited = Counter(task for task, case in found if case in cases[task])
+    left = {task: len(its) - audited[task] for task, its in cases.items() if len(its) > audited[task]}
     tasks = [
         {
-            **admit(task, [_audited(row) for row in its]).model_dump(mode="json"),
+            **admit(task, [_audited(row, task not in left) for row in its]).model_dump(mode="json"),
             "cases": audited[task],
             "of": len(cases[task]),
         }
         for task, its in groupby(rows, key=lambda row: row["task"])
     ]
-    left = {task: len(its) - audited[task] for task, its in cases.items() if len(its) > audited[task]}
     return {
         "kind": "admission",
         "cases": len(rows),
@@ -99,10 +101,15 @@ def _told(row: AuditRow, revision: str | None) -> dict[str, Any]:
     }
 
 
-def _audited(row: Mapping[str, Any]) -> AuditRow:
-    """The row that was told, with those of its checks that `admit` asks for."""
+def _audited(row: Mapping[str, Any], is_whole: bool) -> AuditRow:
+    """The row that was told, with those of its checks that `admit` asks for. Unless the task `is_whole`, a
+    case that is not there may show what this one leaves to another."""
     shown = [AuditCheck(kind="mutant", name=name, good=True) for name in row["shown"]]
-    open_ = [AuditCheck(kind="mutant", name=name, good=None, elsewhere=True) for name in row["elsewhere"]]
+    open_ = [
+        AuditCheck(kind="mutant", name=name, good=None, elsewhere=True)
+        for name in row["elsewhere"]
+        if is_whole
+    ]
     bad = [AuditCheck.model_validate(check) for check in row["bad"]]
     fields = {name: row[name] for name in AuditRow.model_fields}
     return AuditRow.model_validate({**fields, "checks": (*shown, *open_, *bad)})

@@ -140,9 +140,15 @@ def test_every_gpu_test_is_a_job(run_all) -> None:
         assert Path(part.command[1]).is_file()
 
 
-def test_audits_are_cut_into_all_tasks(run_all) -> None:
-    parts = [part for level in (1, 2, 3, 4) for part in run_all.JOBS[f"audit_level_{level}"].parts]
-    assert sorted(given(part, "--target")[0] for part in parts) == sorted(e.id for e in registry.tasks())
+def test_audits_are_cut_into_all_cases(run_all) -> None:
+    """Each case of each task once, whether or not its task is cut into parts."""
+    audited = Counter()
+    for level in (1, 2, 3, 4):
+        for part in run_all.JOBS[f"audit_level_{level}"].parts:
+            (task,), glob = given(part, "--target"), given(part, "--case")
+            audited.update((task, case.id) for case in registry.cases(task, "full", glob=glob[0] if glob else None))
+    every = {(entry.id, case.id) for entry in registry.tasks() for case in registry.cases(entry, "full")}
+    assert audited == Counter(every)
 
 
 def test_lanes_serve_one_gpu_beside_each_other(run_all, monkeypatch, tmp_path, capsys) -> None:
