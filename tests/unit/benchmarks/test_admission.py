@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+from fastkernels import registry
 from fastkernels.measure.environment import environment
 from fastkernels.records import AuditCheck, AuditReport, AuditRow
 
@@ -31,7 +34,7 @@ def test_what_one_part_leaves_open_another_shows(admission) -> None:
     assert [task["admitted"] for task in alone["tasks"]] == [False]
     assert [task["admitted"] for task in both["tasks"]] == [True]
     assert (both["cases"], both["checks"], both["smallest_margin"]) == (2, 2, 5.0)
-    assert both["unaudited"] == ["L1/rope big: no room"] * 2
+    assert both["unaudited"] == ["L1/rope big: no room"]  # of both parts, told once
     assert [kept["bad"] for kept in both["rows"]] == [[], []]
 
 
@@ -52,19 +55,39 @@ def test_a_part_that_was_interrupted_makes_the_whole_incomplete(admission) -> No
     assert not admission.summary([report(row("b")), cut_off])["complete"]
 
 
-def test_a_task_that_is_audited_again_replaces_itself_alone(admission) -> None:
+def test_a_case_that_is_audited_again_replaces_itself_alone(admission) -> None:
     before = admission.summary([report(row("a", check("x", False)), row("b"))])
     other = row("c", margin=3.0).model_copy(update={"task": "L1/glu"})
-    more = admission.joined(before, admission.summary([report(other)]))
+    more = admission.summary([report(other)], before)
     assert [(task["task"], task["admitted"]) for task in more["tasks"]] == [
         ("L1/glu", True),
         ("L1/rope", False),
     ]
     assert (more["cases"], more["checks"], more["not_admitted"], more["smallest_margin"]) == (3, 1, 1, 3.0)
-    again = admission.joined(more, admission.summary([report(row("a", check("x", True)))]))
+    again = admission.summary([report(row("a", check("x", True)))], more)
     assert [task["admitted"] for task in again["tasks"]] == [True, True]
-    assert [(kept["task"], kept["case"]) for kept in again["rows"]] == [("L1/glu", "c"), ("L1/rope", "a")]
-    # Each report could not audit one case of rope: that of the task that was audited again counts once.
+    assert [kept["case"] for kept in again["rows"]] == ["c", "a", "b"]
     assert again["unaudited"] == ["L1/rope big: no room"]
-    assert {"L1/rms_norm", "L1/linear"} <= set(again["left"])
-    assert "L1/rope" not in again["left"]
+    assert admission.summary([report(row("big"))], again)["unaudited"] == []
+
+
+def test_what_earlier_rows_show_and_leave_open_counts_as_long_as_they_stay(admission) -> None:
+    left, shown = row("a", check("x", None, elsewhere=True)), row("b", check("x", True), check("y", True))
+    found = admission.summary([report(left)])
+    assert not found["tasks"][0]["admitted"]
+    found = json.loads(json.dumps(admission.summary([report(shown)], found)))
+    assert found["tasks"][0]["admitted"]
+    assert [found["shown"][kept["shown"]] for kept in found["rows"]] == [[], ["x", "y"]]
+    shows_no_more = admission.summary([report(row("b", check("y", True)))], found)
+    assert shows_no_more["tasks"][0]["problems"] == ["a: x: not shown by this case, nor by any other"]
+
+
+def test_what_is_left_is_told_by_task(admission) -> None:
+    first, *others = [case.id for case in registry.cases(registry.task("rope"), "full")]
+    found = admission.summary([report(row(first))])
+    (task,) = found["tasks"]
+    assert (task["cases"], task["of"], found["left"]["L1/rope"]) == (1, 1 + len(others), len(others))
+    assert found["left"]["L1/linear"] > 100
+    assert not found["complete"]
+    found = admission.summary([report(*map(row, others))], found)
+    assert "L1/rope" not in found["left"]

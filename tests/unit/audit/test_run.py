@@ -1,0 +1,48 @@
+"""`run_audit` over cases that this machine cannot hold."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fastkernels.audit import run
+from fastkernels.audit.run import AuditRequest, run_audit
+from fastkernels.errors import MachineError
+
+REQUEST = AuditRequest(targets=("rope",), size="tiny", device="cpu")
+
+
+def failing(monkeypatch, error: Exception) -> None:
+    def audit_case(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(run, "audit_case", audit_case)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MachineError("no room"),
+        torch.OutOfMemoryError("CUDA out of memory."),
+        torch.AcceleratorError("CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`", 2),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+    ],
+)
+def test_a_case_without_room_is_told_and_the_others_go_on(monkeypatch, error: Exception) -> None:
+    failing(monkeypatch, error)
+    freed: list[str] = []
+    monkeypatch.setattr(run, "_give_back", freed.append)
+    cases = []
+    report = run_audit(REQUEST, lambda progress: cases.append(progress.text))
+    assert len(cases) > 1
+    assert report.unaudited == tuple(f"{case}: {str(error).splitlines()[0]}" for case in cases)
+    assert (report.rows, freed) == ((), ["cpu"] * len(cases))
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("a shape"), torch.AcceleratorError("CUDA error: misaligned address", 716)]
+)
+def test_any_other_error_ends_the_audit(monkeypatch, error: Exception) -> None:
+    failing(monkeypatch, error)
+    with pytest.raises(type(error), match=str(error)):
+        run_audit(REQUEST)
