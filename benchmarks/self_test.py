@@ -5,8 +5,8 @@
 `worst_pct` and `median_abs_pct` are of |speed-up - 1| over the timed rows; `false_calls` are rows that the
 report calls significantly faster or slower than the baseline; `unstable` rows have no ratio. --resume keeps,
 of what `--out` holds, the cases that these reports have not; each row says with which revision it ran.
-Rows are of cases of L1 and L2 that are still registered; `left` says how many cases of which of their tasks are
-not there.
+Rows are of cases of L1 and L2 that are still registered; `left` says how many of which of
+their tasks are not there.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 from fastkernels import registry
 from fastkernels.measure.environment import environment
@@ -28,7 +29,23 @@ def check(name: str, good: bool | None, elsewhere: bool = False) -> AuditCheck:
     return AuditCheck(kind="mutant", name=name, good=good, reason="a reason", elsewhere=elsewhere)
 
 
-def test_what_one_part_leaves_open_another_shows(admission) -> None:
+def register(monkeypatch, *cases: str) -> None:
+    """These are the full-size cases of every task."""
+    found = [SimpleNamespace(id=case) for case in cases]
+    monkeypatch.setattr(registry, "cases", lambda entry, size: found)
+
+
+def test_what_only_another_case_can_show_is_open_until_all_are_there(admission, monkeypatch) -> None:
+    left = row("a", check("x", None, elsewhere=True))
+    register(monkeypatch, "a", "b")
+    found = admission.summary([report(left)])
+    assert (found["not_admitted"], found["left"]["L1/rope"]) == (0, 1)
+    found = admission.summary([report(row("b"))], found)
+    assert found["tasks"][0]["problems"] == ["a: x: not shown by this case, nor by any other"]
+
+
+def test_what_one_part_leaves_open_another_shows(admission, monkeypatch) -> None:
+    register(monkeypatch, "a")
     left, shown = row("a", check("x", None, elsewhere=True)), row("b", check("x", True), margin=5.0)
     alone, both = admission.summary([report(left)]), admission.summary([report(left), report(shown)])
     assert [task["admitted"] for task in alone["tasks"]] == [False]
@@ -71,7 +88,8 @@ def test_a_case_that_is_audited_again_replaces_itself_alone(admission) -> None:
     assert admission.summary([report(row("big"))], again)["unaudited"] == []
 
 
-def test_what_earlier_rows_show_and_leave_open_counts_as_long_as_they_stay(admission) -> None:
+def test_what_earlier_rows_show_and_leave_open_counts_as_long_as_they_stay(admission, monkeypatch) -> None:
+    register(monkeypatch, "a")
     left, shown = row("a", check("x", None, elsewhere=True)), row("b", check("x", True), check("y", True))
     found = admission.summary([report(left)])
     assert not found["tasks"][0]["admitted"]

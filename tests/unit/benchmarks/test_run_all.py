@@ -146,7 +146,9 @@ def test_audits_are_cut_into_all_cases(run_all) -> None:
     for level in (1, 2, 3, 4):
         for part in run_all.JOBS[f"audit_level_{level}"].parts:
             (task,), glob = given(part, "--target"), given(part, "--case")
-            audited.update((task, case.id) for case in registry.cases(task, "full", glob=glob[0] if glob else None))
+            audited.update(
+                (task, case.id) for case in registry.cases(task, "full", glob=glob[0] if glob else None)
+            )
     every = {(entry.id, case.id) for entry in registry.tasks() for case in registry.cases(entry, "full")}
     assert audited == Counter(every)
 
