@@ -196,8 +196,8 @@ GPU_TESTS = {
     "pointwise_kernels": (500, 8),
 }
 LONG_AUDIT = 80  # cases: a task with more is audited in parts
-# Guesses of the seconds of a case, with its float64 oracle and some 150 changed calls: small ones of L1 took
-# 1.2 with four lanes, of dense attention 3.5.
+# Seconds of a case, with its float64 oracle and some 150 changed calls, in one of ten lanes on a GPU: of most
+# of L1 and L2 as seen (docs/measured.md), of layers and models guesses.
 AUDIT = {1: 4.0, 2: 8.0, 3: 15.0, 4: 30.0}
 JOBS: dict[str, Job] = {
     "self_test_llama": Job((*LLAMA_L1, *LLAMA.values()), (*FK, "merge")),
