@@ -46,7 +46,9 @@ def main() -> None:
 def summary(reports: Sequence[AuditReport], before: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Parts of one audit. before: an earlier summary, whose cases stay unless they are audited again."""
     before = before or {"rows": [], "shown": [], "unaudited": []}
-    found = {_key(row): {**row, "shown": before["shown"][row["shown"]]} for row in before["rows"]}
+    found = {
+        (row["task"], row["case"]): {**row, "shown": before["shown"][row["shown"]]} for row in before["rows"]
+    }
     for report in reports:
         found |= {(row.task, row.case): _told(row, report.environment.git_revision) for row in report.rows}
     rows = [found[key] for key in sorted(found)]
@@ -84,10 +86,6 @@ def summary(reports: Sequence[AuditReport], before: Mapping[str, Any] | None = N
         "unaudited": [reason for case, reason in unaudited.items() if tuple(case.split()) not in found],
         "environment": reports[0].environment.model_dump(mode="json"),
     }
-
-
-def _key(row: Mapping[str, Any]) -> tuple[str, str]:
-    return row["task"], row["case"]
 
 
 def _told(row: AuditRow, revision: str | None) -> dict[str, Any]:

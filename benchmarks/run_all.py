@@ -95,15 +95,14 @@ def _audit(level: int, case_s: float) -> Job:
     parts = []
     for entry in registry.find_tasks((), level):
         cases = registry.cases(entry, "full")
-        command = (*FK, "audit", "--size", "full", "--device", "cuda", "--target", entry.id)
-        name = f"audit_{entry.id.replace('/', '_')}"
-        beginnings = Counter(case.id.split("-")[0] for case in cases)
-        if len(cases) <= LONG_AUDIT:
-            parts.append(Part(name, 20 + round(case_s * len(cases)), (*command, "--json")))
-            continue
-        for first, count in beginnings.items():
-            its = (*command, "--case", f"{first}-*", "--json")
-            parts.append(Part(f"{name}_{first}", 20 + round(case_s * count), its))
+        counts = {"": len(cases)}
+        if len(cases) > LONG_AUDIT:
+            counts = Counter(case.id.split("-")[0] for case in cases)
+        for first, count in counts.items():
+            name = "_".join(filter(None, ("audit", *entry.id.split("/"), first)))
+            its = ("--case", f"{first}-*") if first else ()
+            command = (*FK, "audit", "--size", "full", "--device", "cuda", "--target", entry.id, *its)
+            parts.append(Part(name, 20 + round(case_s * count), (*command, "--json")))
     return Job(tuple(parts), (str(HERE / "admission.py"),), "--out")
 
 
