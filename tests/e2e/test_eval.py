@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from fastkernels import registry
-from fastkernels.score import calibrate
 from tests.contract.test_checkpoints import checkpoint, write
 from tests.e2e.program import assert_good, called, evaluate, settings, started
 
@@ -198,23 +197,43 @@ def test_answers_that_are_none_are_the_candidates_failure(name, tmp_path):
 
 
 def test_one_workload_that_is_guessed_makes_all_invalid(tmp_path):
-    """Its single audited answer is one of dozens: by the mean alone it would be valid."""
+    """Its answers are few among all that are compared: by the mean alone another workload would save them."""
     done, report = evaluate(tmp_path, *ALONE, "--candidates", str(CANDIDATES / "guesses_alone"))
     assert done.returncode == 1, done.stderr
     (model,) = report["models"]
-    assert calibrate.correctness(model["d"], model["ruin_point"], model["noise_floor"]) > 0.9
+    assert set(samples_of(model)) == {0.0}
     assert not model["valid"]
     assert any("single-request: its answers in a timed round are wrong" in note for note in model["notes"])
 
 
 def test_answers_that_are_cut_short_cost_more_than_they_win(tmp_path):
     """A quarter of each is filler: too little for its workload to be wrong."""
-    done, report = evaluate(tmp_path, *ALONE, "--candidates", str(CANDIDATES / "lazy_tail"))
+    # With these weights no text comes to a token that follows itself: there filler is right.
+    seed = ("--seed", "2201270857941183546")
+    done, report = evaluate(tmp_path, *ALONE, *seed, "--candidates", str(CANDIDATES / "lazy_tail"))
     assert done.returncode == 1, done.stderr
     (model,) = report["models"]
-    assert calibrate.correctness(model["d"], model["ruin_point"], model["noise_floor"]) > 0.9
+    assert set(samples_of(model)) == {0.0}
     assert model["correctness"] < 0.6
     assert not model["valid"]
+
+
+def test_a_token_that_follows_itself_is_no_answer(tmp_path):
+    """Forced along it, the baseline says it, too: but for the first, which is no choice of its own."""
+    seed = ("--seed", "4606682306829273868")  # weights with such a token, which is found for most prompts
+    done, report = evaluate(tmp_path, *ALONE, *seed, "--candidates", str(CANDIDATES / "fixed_point"))
+    assert done.returncode == 1, done.stderr
+    (model,) = report["models"]
+    (workload,) = model["workloads"]
+    assert workload["latency_ratio"] > 3, "the attack must work, where its answers are believed"
+    assert set(samples_of(model)) == {0.0}
+    assert not model["valid"]
+
+
+def samples_of(model: dict) -> list[float]:
+    """d of what both sides are compared on, without that of timed answers."""
+    audited = sum(len(workload["audited_d"]) for workload in model["workloads"])
+    return model["d"][: len(model["d"]) - audited]
 
 
 def test_a_candidate_that_sets_the_whole_process_is_invalid(tmp_path):

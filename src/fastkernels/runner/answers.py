@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +17,15 @@ class Comparison:
     d: list[float]
     ruin: list[float]
     kl: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One timed run of both sides: their common inputs, and what `timed` gave of each."""
+
+    inputs: Any
+    baseline: Any
+    candidate: Any
 
 
 class Answers(Protocol):
@@ -41,8 +50,17 @@ class Answers(Protocol):
         """Throughput: the units of a run, to be divided by its seconds. Latency: what divides its seconds."""
         ...
 
-    def audit(self, baseline: SideHandle, inputs: Any, answers: Any) -> list[float]:
-        """Discrepancies of answers of a timed run: being right only while compared does not help."""
+    def audit(self, baseline: SideHandle, played: Sequence[Played]) -> Any:
+        """What is to be known of the candidate's answers in each of its timed runs of a workload: being right
+        only while compared does not help, nor in half of the runs."""
+        ...
+
+    def audited(self, found: Any) -> list[float]:
+        """The discrepancies of `audit`, as many from each run, once the noise runs are there."""
+        ...
+
+    def repeated(self, played: Sequence[Played]) -> float:
+        """Share of the baseline's answers that whoever repeats their last tokens has right, too."""
         ...
 
     def proof(self) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from fastkernels.runner.model import ModelTrial
 from fastkernels.runner.sides import Side, Sides, Timeouts
 from fastkernels.runner.speech_answers import SpeechAnswers
 from fastkernels.runner.token_answers import TokenAnswers
+from fastkernels.runner.wandering import wandering
 from fastkernels.score.macroeval import with_score
 from fastkernels.settings import candidates_dir, resolve
 
@@ -36,6 +37,7 @@ ROUNDS: dict[Size, int] = {"tiny": 6, "full": 2}
 # Time of a workload for more rounds than these; none where a number was asked. At full size that is for
 # images and single requests: a round of 1,000 requests takes longer.
 EXTRA_S: dict[Size, float] = {"tiny": 6.0, "full": 20.0}
+MOST_DRAWS = 32  # of random weights
 MAX_NUM_SEQS: dict[Size, int | None] = {"tiny": 32, "full": None}  # None: the engine's own, by its memory
 # What a side is, by the kind of its model's answer.
 SIDES = {
@@ -145,9 +147,9 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
         for target in targets:
             chosen = workloads[target.model]
             try:
-                rng = random.Random(seed)
-                answers = _answers(request, target, rng)
-                sides = _sides(request, target, chosen, _weights_seed(seed), Path(caches))
+                answers = _answers(request, target, random.Random(seed))
+                weights_seed = _weights_seed(request, target, chosen, seed)
+                sides = _sides(request, target, chosen, weights_seed, Path(caches))
                 with contextlib.closing(sides):
                     trial = ModelTrial(
                         architecture=target.architecture,
@@ -158,7 +160,6 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
                         workloads=chosen,
                         candidates=request.candidates,
                         sides=sides,
-                        rng=rng,
                         rounds=request.rounds or ROUNDS[request.size],
                         extra_s=0.0 if request.rounds else EXTRA_S[request.size],
                         report=lambda doing, model=target.model: tell(f"{model}: {doing}"),
@@ -189,9 +190,16 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
     return with_score(report)
 
 
-def _weights_seed(seed: int) -> int:
+def _weights_seed(request: EvalRequest, target: Target, workloads: Sequence[Workload], seed: int) -> int:
     """The engines' seed. It travels to the candidate's process, so the prompts must not follow from it."""
-    return int.from_bytes(hashlib.sha256(f"weights {seed}".encode()).digest()[:4], "big")
+    seeds = [
+        int.from_bytes(hashlib.sha256(f"weights {seed} {draw}".encode()).digest()[:4], "big")
+        for draw in range(MOST_DRAWS)
+    ]
+    of_tokens = [w for w in workloads if isinstance(w, TokenWorkload)]
+    if target.checkpoint or request.size == "full" or not of_tokens:
+        return seeds[0]
+    return wandering(target.model, target.config, seeds, max(of_tokens, key=lambda w: w.output_len))
 
 
 def _one_set(paths: Sequence[str | Path]) -> CandidateSet:

@@ -18,7 +18,7 @@ import numpy as np
 from fastkernels.registry.schema import GenerationSamples
 from fastkernels.registry.workloads import GenerationWorkload
 from fastkernels.runner import image_batches
-from fastkernels.runner.answers import Comparison
+from fastkernels.runner.answers import Comparison, Played
 from fastkernels.runner.sides import SideHandle, Sides
 from fastkernels.score import calibrate
 
@@ -27,7 +27,7 @@ NOISE_POINTWISE = (
     "group_norm",
 )  # fmt: skip
 NOISE_ATTENTION = ("dense_attention",)
-AUDITED_IMAGES = 2  # of each timed run, generated again by the baseline if the run is audited
+AUDITED_IMAGES = 2  # of each timed run, generated again by the baseline
 WARM_UP_BATCHES = 2  # the second captures the graphs that the timed ones replay
 SIDE_BATCH = 8  # images of one launch where a workload does not say
 SEED_BITS = 53  # integers that JSON carries whole
@@ -67,16 +67,22 @@ class GenerationAnswers:
     def amount(self, workload: GenerationWorkload) -> float:
         return image_batches.amount(workload)
 
-    def audit(self, baseline: SideHandle, inputs: list[Wanted], answers: dict[int, Latents]) -> list[float]:
-        """The baseline generates images of the timed run again, in other company."""
-        images = [inputs[i] for i in answers]
-        expected = self._latents(baseline, images)
+    def audit(self, baseline: SideHandle, played: Sequence[Played]) -> list[float]:
+        """The baseline generates images of the timed runs again, in other company."""
+        images = [run.inputs[i] for run in played for i in run.candidate]
+        found = [latents for run in played for latents in run.candidate.values()]
         return [
             calibrate.image_discrepancy(_decoded(baseline, theirs, image), _decoded(baseline, ours, image))
             if ours.shape == theirs.shape
             else 1.0
-            for theirs, ours, image in zip(expected, answers.values(), images, strict=True)
+            for theirs, ours, image in zip(self._latents(baseline, images), found, images, strict=True)
         ]
+
+    def audited(self, found: list[float]) -> list[float]:
+        return found
+
+    def repeated(self, played: Sequence[Played]) -> float:
+        return 0.0
 
     def proof(self) -> dict[str, Any]:
         """One image of each size: a pass through every module, at all shapes of the samples."""

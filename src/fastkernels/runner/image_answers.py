@@ -17,13 +17,13 @@ import numpy as np
 from fastkernels.registry.schema import ImageSamples
 from fastkernels.registry.workloads import ImageWorkload
 from fastkernels.runner import image_batches
-from fastkernels.runner.answers import Comparison
+from fastkernels.runner.answers import Comparison, Played
 from fastkernels.runner.handed import handed
 from fastkernels.runner.replies import garbled
 from fastkernels.runner.sides import SideHandle, Sides
 from fastkernels.score import calibrate
 
-AUDITED_IMAGES = 8  # of each timed run, answered again by the baseline if the run is audited
+AUDITED_IMAGES = 8  # of each timed run, answered again by the baseline
 WARM_UP_BATCHES = 4
 PROOF_IMAGES = 8
 SIDE_BATCH = 64  # images of one launch where a workload does not say
@@ -84,10 +84,16 @@ class ImageAnswers:
     def amount(self, workload: ImageWorkload) -> float:
         return image_batches.amount(workload)
 
-    def audit(self, baseline: SideHandle, inputs: Images, answers: dict[int, Any]) -> list[float]:
-        """The baseline answers images of the timed run again, in other company."""
-        expected = self._all(baseline, [inputs[i] for i in answers])
-        return self._kind.discrepancies(expected, list(answers.values()))
+    def audit(self, baseline: SideHandle, played: Sequence[Played]) -> list[float]:
+        """The baseline answers images of the timed runs again, in other company."""
+        expected = self._all(baseline, [run.inputs[i] for run in played for i in run.candidate])
+        return self._kind.discrepancies(expected, [one for run in played for one in run.candidate.values()])
+
+    def audited(self, found: list[float]) -> list[float]:
+        return found
+
+    def repeated(self, played: Sequence[Played]) -> float:
+        return 0.0
 
     def proof(self) -> dict[str, Any]:
         return {"images": self._images(PROOF_IMAGES, self._samples.resolutions)}

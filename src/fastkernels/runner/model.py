@@ -14,7 +14,7 @@ What a model is asked, and how two answers are compared, is the part of its Answ
 
 from __future__ import annotations
 
-import random
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -37,10 +37,11 @@ from fastkernels.records import Failure, ModelResult, Size, Swap, WorkloadResult
 from fastkernels.registry.schema import Architecture
 from fastkernels.registry.workloads import Workload
 from fastkernels.runner import flags
-from fastkernels.runner.answers import Answers
+from fastkernels.runner.answers import Answers, Played
 from fastkernels.runner.replies import Proof, Sites, Stats, garbled, read
 from fastkernels.runner.sides import Side, SideFailure, SideHandle, Sides
 from fastkernels.score import calibrate
+from fastkernels.score.timed_tokens import MOST_REPEATED
 
 LEAST_PREDICTED = 0.03  # a smaller predicted gain is noise of the proof passes, and so would its transfer be
 PROOF_REPEATS = 3  # eager proof passes of each side, alternating
@@ -63,7 +64,6 @@ class ModelTrial:
     workloads: Sequence[Workload]
     candidates: CandidateSet | None  # None: self-test, the baseline against itself
     sides: Sides
-    rng: random.Random
     rounds: int
     extra_s: float  # rounds go on this long until the ratio is known
     report: Callable[[str], None]  # what is going on, for a progress line
@@ -73,7 +73,7 @@ class ModelTrial:
     def run(self) -> ModelResult:
         try:
             swap = self._swap()
-            results, audited = self._measure()
+            results, audits = self._measure()
             compared = self.answers.compare(self.sides, self.report)
         except SideFailure as failure:
             if failure.side == "baseline":
@@ -81,13 +81,14 @@ class ModelTrial:
             return self._failed(failure.failure)
         noise = self._noise_runs()
         self._require_scale(noise, compared.ruin)
+        audited = [tuple(self.answers.audited(found)) for found in audits]
         return calibrate.model_result(
             model=self.model,
             category=self.architecture.category,
             size=self.size,
             config=self.config,
-            workloads=results,
-            d=[*compared.d, *audited],
+            workloads=[r.model_copy(update={"audited_d": d}) for r, d in zip(results, audited, strict=True)],
+            d=[*compared.d, *itertools.chain.from_iterable(audited)],
             noise_d=noise,
             ruin_d=compared.ruin,
             kl=compared.kl,
@@ -143,21 +144,19 @@ class ModelTrial:
 
     # ------------------------------------------------------------ is it faster?
 
-    def _measure(self) -> tuple[list[WorkloadResult], list[float]]:
-        results, audited = [], []
+    def _measure(self) -> tuple[list[WorkloadResult], list[Any]]:
+        """Of each workload its result, and what an audit of its timed answers has found."""
+        results, audits = [], []
         for workload in self.workloads:
             seconds: dict[str, list[float]] = {"baseline": [], "candidate": []}
-            kept = self._round(workload, seconds)
+            played = self._round(workload, seconds)
             begin = time.perf_counter()  # of the extra time: behind the first round with its warm-ups
             while not self._enough(workload, seconds, time.perf_counter() - begin):
-                played = self._round(workload, seconds)
-                # Any round may be the one that is audited, with equal chances: nobody knows which, nor how
-                # many come.
-                if self.rng.random() * len(seconds["baseline"]) < 1:
-                    kept = played
-            d = self.answers.audit(self.sides.use("baseline"), *kept)
-            audited += d
-            result = self._result(workload, seconds).model_copy(update={"audited_d": tuple(d)})
+                played += self._round(workload, seconds)
+            self._look_for_repetition(workload, self.answers.repeated(played))
+            # Of every round: a speed-up is a median, and who guesses in most of them would have some chance.
+            audits.append(self.answers.audit(self.sides.use("baseline"), played))
+            result = self._result(workload, seconds)
             if result.unstable:
                 self._notes.append(
                     f"{workload.name}: unstable, the ratio is known to {100 * result.half_width:.0f} % only"
@@ -166,7 +165,14 @@ class ModelTrial:
         for side, of_side in self._stats.items():
             passed_over = of_side.passed_over.items()
             self._notes += [f"{side}: passed over {n} times: {what}" for what, n in passed_over]
-        return results, audited
+        return results, audits
+
+    def _look_for_repetition(self, workload: Workload, repeated: float) -> None:
+        if repeated > MOST_REPEATED:
+            self._notes.append(
+                f"{workload.name}: {100 * repeated:.0f} % of the baseline's tokens repeat the last ones, and "
+                "whoever does so without a model is right there"
+            )
 
     def _warm(self, side: Side, what: str, warm_up: Callable[[SideHandle], object]) -> SideHandle:
         """The side, in a process that has done `what` before. One that is started for its turn has not: its
@@ -178,8 +184,8 @@ class ModelTrial:
             handle.warmed.add(what)
         return handle
 
-    def _round(self, workload: Workload, seconds: dict[str, list[float]]) -> tuple[Any, Any]:
-        """Both sides on the same fresh inputs, A B and B A in turn; inputs and answers of one run remain."""
+    def _round(self, workload: Workload, seconds: dict[str, list[float]]) -> list[Played]:
+        """Both sides on the same fresh inputs, A B and B A in turn."""
         turn = len(seconds["baseline"])
         count = TURN_RUNS if self._repeats_in_turn(workload) else 1
         inputs = [self.answers.inputs(workload) for _ in range(count)]
@@ -193,8 +199,8 @@ class ModelTrial:
             # At once: the process may end with its turn.
             self._stats[side] = read(handle, Stats, "stats")
         self._compare_settings()
-        kept = self.rng.randrange(count)
-        return inputs[kept], runs["candidate"][kept][1]
+        answers = ([answer for _, answer in runs[side]] for side in ("baseline", "candidate"))
+        return [Played(*run) for run in zip(inputs, *answers, strict=True)]
 
     def _repeats_in_turn(self, workload: Workload) -> bool:
         return self.sides.exclusive and workload.kind == "latency"

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from fastkernels.records import Failure, Size
 from fastkernels.registry.schema import SpeechSamples, TokenSamples
-from fastkernels.runner.answers import Comparison
+from fastkernels.runner.answers import Comparison, Played
 from fastkernels.runner.replies import Forced, Tokens, garbled, parsed, read
 from fastkernels.runner.sides import Side, SideFailure, SideHandle, Sides
-from fastkernels.score import calibrate
+from fastkernels.score import calibrate, timed_tokens
+from fastkernels.score.timed_tokens import Said
 
 NOISE_KERNELS = ("rms_norm", "add_rms_norm", "glu", "rope", "rope_store_kv")
 NOISE_CHUNK: dict[Size, int] = {"tiny": 48, "full": 1024}
 TOP_LOGPROBS = 20  # positions keep this many for the KL bound
-AUDITED_REQUESTS = 8  # of each workload's timed output, replayed by the baseline
+AUDITED_REQUESTS = 8  # of each workload's timed output, replayed by the baseline; one of each run at least
 Prompts = list[list[int]]
 
 
@@ -33,6 +36,7 @@ class TokenAnswers:
     ) -> None:
         self._samples: Any = samples  # of the kind that this class or the one above asks
         self._vocabulary, self._rng = vocabulary, rng
+        self._largest_noise_gap = 0.0
         # Another split of the batch, other chunks of the prompts, PyTorch's own arithmetic in the pointwise
         # kernels.
         self.noise_changes: list[dict[str, Any]] = [
@@ -71,13 +75,24 @@ class TokenAnswers:
     def amount(self, workload: Any) -> float:
         return workload.requests * workload.output_len if workload.kind == "throughput" else 1
 
-    def audit(self, baseline: SideHandle, inputs: list[Any], answers: Prompts) -> list[float]:
-        """The baseline is forced along tokens of the timed run."""
-        chosen = self._rng.sample(range(len(inputs)), min(AUDITED_REQUESTS, len(inputs)))
-        forced = [answers[i] for i in chosen]
-        with self.given([inputs[i] for i in chosen]) as given:
-            found = read(baseline, Forced, "forced", **given, continuations=forced, top=0).argmax
-        return [calibrate.token_discrepancy(a, b) for a, b in zip(found, forced, strict=True)]
+    def audit(self, baseline: SideHandle, played: Sequence[Played]) -> list[Said]:
+        """The baseline is forced along tokens of the timed runs."""
+        each = math.ceil(AUDITED_REQUESTS / len(played))
+        inputs, said = [], []
+        for run in played:
+            chosen = self._rng.sample(range(len(run.inputs)), min(each, len(run.inputs)))
+            inputs += [run.inputs[i] for i in chosen]
+            said += [run.candidate[i] for i in chosen]
+        with self.given(inputs) as given:
+            found = read(baseline, Forced, "forced", **given, continuations=said, top=TOP_LOGPROBS)
+        return [Said(*text) for text in zip(said, found.argmax, found.top, strict=True)]
+
+    def audited(self, found: list[Said]) -> list[float]:
+        doubt = timed_tokens.doubt(found, self._largest_noise_gap)
+        return [timed_tokens.discrepancy(text, doubt) for text in found]
+
+    def repeated(self, played: Sequence[Played]) -> float:
+        return statistics.fmean(timed_tokens.repeated(tokens) for run in played for tokens in run.baseline)
 
     def compare(self, sides: Sides, report: Callable[[str], None]) -> Comparison:
         self._forced_inputs = self.sampled()
@@ -101,7 +116,10 @@ class TokenAnswers:
         )
 
     def again(self, side: SideHandle) -> list[float]:
-        return self._discrepancies(self._forced(side))
+        found = self._forced(side)
+        for text in zip(self._forced_tokens, found.argmax, found.top, strict=True):
+            self._largest_noise_gap = max(self._largest_noise_gap, *Said(*text).gaps())
+        return self._discrepancies(found)
 
     def _run(self, side: SideHandle, inputs: list[Any], output_len: int) -> tuple[float, Prompts]:
         """Seconds from sending the inputs until the judge has all tokens: that they are there is only the

@@ -83,6 +83,9 @@ class FakeSide:
         return {"engine": {}, "passed_over": {}, "settings": {}}
 
 
+RUNS = 4 + 6  # of both workloads: the rounds that are asked for, and the least of a latency
+
+
 def run(sides: FakeSides, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(model_module.time, "perf_counter", lambda: sides.now)
     rng = random.Random(1)
@@ -95,7 +98,6 @@ def run(sides: FakeSides, monkeypatch: pytest.MonkeyPatch) -> Any:
         workloads=[MANY, ONE],
         candidates=SimpleNamespace(files={"L1/linear": "x.py"}, shadowed=lambda: ()),  # type: ignore[arg-type]
         sides=sides,  # type: ignore[arg-type]
-        rng=rng,
         rounds=4,
         extra_s=6.0,
         report=lambda text: None,
@@ -114,7 +116,7 @@ def test_a_faster_and_right_candidate(monkeypatch):
     assert many.throughput_ratio == pytest.approx(2.0)
     assert one.latency_ratio == pytest.approx(2.0)
     assert len({str(change) for change in sides.changes}) == len(result.noise_d) == 3
-    assert len(result.d) == SAMPLES.images + 2 * AUDITED_IMAGES
+    assert len(result.d) == SAMPLES.images + RUNS * AUDITED_IMAGES
     assert result.ruin_point > 0.3, "other images must count as unrelated"
 
 
@@ -127,7 +129,7 @@ def test_the_baseline_decodes_latents_of_timed_runs(monkeypatch):
     """A decoder that makes right images of any latents is not asked."""
     sides = FakeSides(FakeSide, seconds=0.2)
     run(sides, monkeypatch)
-    assert sides.log.count(("baseline", "decoded")) == SAMPLES.images + 2 * 2 * AUDITED_IMAGES
+    assert sides.log.count(("baseline", "decoded")) == SAMPLES.images + RUNS * 2 * AUDITED_IMAGES
     assert sides.log.count(("candidate", "decoded")) == SAMPLES.images
 
 
@@ -145,7 +147,7 @@ def test_latents_of_another_shape_count_as_unrelated(monkeypatch):
 
     monkeypatch.setattr(side, "generate", shorter)
     result = run(sides, monkeypatch)
-    assert result.d[SAMPLES.images :] == (1.0,) * 2 * AUDITED_IMAGES
+    assert result.d[SAMPLES.images :] == (1.0,) * RUNS * AUDITED_IMAGES
     assert not result.valid
 
 

@@ -91,7 +91,6 @@ def run(sides: FakeSides, monkeypatch: pytest.MonkeyPatch) -> Any:
         workloads=WORKLOADS,
         candidates=SimpleNamespace(files={"L1/layer_norm": "x.py"}, shadowed=lambda: ()),  # type: ignore[arg-type]
         sides=sides,  # type: ignore[arg-type]
-        rng=rng,
         rounds=4,
         extra_s=6.0,
         report=lambda text: None,
@@ -110,7 +109,7 @@ def test_a_faster_and_right_candidate(monkeypatch):
     assert many.throughput_ratio == pytest.approx(2.0)
     assert one.latency_ratio == pytest.approx(2.0)
     assert len({str(change) for change in sides.changes}) == len(result.noise_d) == 3
-    assert len(result.d) == SAMPLES.images + 2 * AUDITED_IMAGES
+    assert len(result.d) == SAMPLES.images + (4 + 6) * AUDITED_IMAGES, "of every round of both"
     assert result.ruin_point > 0.3, "other images must count as unrelated"
 
 

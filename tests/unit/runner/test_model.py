@@ -1,5 +1,6 @@
 """A whole-model trial on two simulated engines: order, clock, audit, account, and failures of either side."""
 
+import itertools
 import random
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,6 @@ from fastkernels.runner.model import ModelTrial, amdahl
 from fastkernels.runner.replies import MOST_CHARACTERS, Proof
 from fastkernels.runner.sides import SideFailure
 from fastkernels.runner.token_answers import TokenAnswers
-from fastkernels.score import calibrate
 from tests.unit.runner.fake_sides import FakeSides
 
 VOCABULARY = 50
@@ -72,10 +72,10 @@ class FakeSide:
 
     def forced(self, prompts: list[list[int]], continuations: list[list[int]], top: int) -> dict[str, Any]:
         right = [continuation(p, len(c)) for p, c in zip(prompts, continuations, strict=True)]
-        return {
-            "argmax": [[(t + self.wrong) % VOCABULARY for t in ids] for ids in right],
-            "top": [[] for _ in right],
-        }
+        argmax = [[(t + self.wrong) % VOCABULARY for t in ids] for ids in right]
+        # The best token, and another one that is e^3 times less likely.
+        tops = [[{str(t): -0.1, str((t + 1) % VOCABULARY): -3.1} for t in ids] for ids in argmax]
+        return {"argmax": argmax, "top": tops}
 
 
 def _stats(threads: int) -> dict[str, Any]:
@@ -104,7 +104,6 @@ def run(
         workloads=WORKLOADS,
         candidates=candidates,
         sides=sides,
-        rng=rng,
         rounds=4,  # type: ignore[arg-type]
         extra_s=extra_s,
         report=lambda text: None,
@@ -254,9 +253,62 @@ def test_being_wrong_in_one_workload_is_invalid_however_few_answers_it_has(monke
     sides = TokenSides(seconds=0.2)
     sides.sides["candidate"].lies_alone = 1
     result = run(sides, monkeypatch)
-    assert calibrate.correctness(result.d, result.ruin_point, result.noise_floor) > 0.9
+    many, one = result.workloads
+    assert set(result.d[: -len(one.audited_d)]) == set(many.audited_d) == {0.0}
     assert not result.valid
     assert any("one: its answers in a timed round are wrong" in note for note in result.notes)
+
+
+def test_being_wrong_in_most_rounds_is_invalid_whichever_they_are(monkeypatch):
+    """A speed-up is a median: where one round in secret is looked at, the others are free."""
+    sides = TokenSides(seconds=0.2)
+    candidate = sides.sides["candidate"]
+    honest = candidate.generate
+    calls = itertools.count()
+
+    def generate(**arguments: Any) -> Any:
+        candidate.lies = int(next(calls) % 5 < 3)
+        candidate.seconds = 0.01 if candidate.lies else 0.4
+        return honest(**arguments)
+
+    monkeypatch.setattr(candidate, "generate", generate)
+    result = run(sides, monkeypatch)
+    for workload in result.workloads:
+        assert set(workload.audited_d) == {0.0, 1.0}
+        assert len(workload.audited_d) >= len(workload.baseline), "of every round at least one answer"
+    assert not result.valid
+
+
+def test_a_text_that_begins_with_anything_is_wrong_although_it_goes_on_as_it_must(monkeypatch):
+    """From the second token on each is what the model says behind those before it."""
+    sides = TokenSides(seconds=0.2)
+    candidate, baseline = sides.sides["candidate"], sides.sides["baseline"]
+    honest = baseline.forced
+
+    def repeat(prompts: list[list[int]], max_tokens: int) -> Any:
+        sides.now += 0.01
+        candidate._tokens = [[7] * max_tokens for _ in prompts]
+        return {"requests": len(prompts)}
+
+    def forced(prompts: list[list[int]], continuations: list[list[int]], top: int) -> Any:
+        found = honest(prompts=prompts, continuations=continuations, top=top)
+        for ids, argmax, tops in zip(continuations, found["argmax"], found["top"]):
+            if ids == [7] * len(ids):
+                argmax[1:] = ids[1:]
+                tops[1:] = [{"7": -0.1, "8": -3.1}] * (len(ids) - 1)
+        return found
+
+    monkeypatch.setattr(candidate, "generate", repeat)
+    monkeypatch.setattr(baseline, "forced", forced)
+    result = run(sides, monkeypatch)
+    assert {d for workload in result.workloads for d in workload.audited_d} == {1.0}
+    assert not result.valid
+
+
+def test_answers_that_repeat_themselves_are_told(monkeypatch):
+    monkeypatch.setitem(globals(), "continuation", lambda prompt, length: [sum(prompt) % VOCABULARY] * length)
+    result = run(TokenSides(seconds=0.2), monkeypatch)
+    assert any("many: 67 % of the baseline's tokens repeat the last ones" in note for note in result.notes)
 
 
 def test_too_few_tokens_are_a_failure(monkeypatch):
