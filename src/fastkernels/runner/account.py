@@ -26,6 +26,7 @@ from fastkernels.runner.process import Standing
 # time that could make a win, and more than the two baseline processes differ by.
 MIN_READINGS = 10  # to speak of a tenth of them
 _QUANTILES = (0.1, 0.3, 0.5)
+_CPU_QUANTILES = (0.7,)  # a call that was interrupted claims more than it worked: those are the lowest
 _RESAMPLES, _DOUBT, _SEED = 500, 0.025, 20260926
 _SHARE = 0.03
 _SLOWER_SHARE = 0.3  # of what it claims beyond the baseline's time: who waits longer wakes up later
@@ -48,24 +49,44 @@ def impossible(reading: Reading) -> Verdict | None:
 
 
 def understated(
-    candidate: Sequence[Reading], baselines: Sequence[Sequence[Reading]], slack_ns: int = 0
+    candidate: Sequence[Reading],
+    baselines: Sequence[Sequence[Reading]],
+    slack_ns: int = 0,
+    works_alone: bool = False,
 ) -> Verdict | None:
     """The candidate's windows are longer than the times it claims explain, by more than `slack_ns` and than
-    the windows of two baseline processes differ."""
+    the windows of two baseline processes differ. `works_alone`: all that it does is done by the one process
+    whose CPU time was read. Then this must say so, too, where the excess is no longer than the baseline's
+    messages take: so long may an answer wait for the judge on a busy machine, and waiting is no work."""
     if len(candidate) < MIN_READINGS:
         return None
-    columns = [_beyond_claim(side) for side in (candidate, *baselines)]
+    sides = (candidate, *baselines)
     claimed = float(np.median([r.claimed_ns for r in candidate]))
     slower = max(0.0, claimed - float(np.median([r.claimed_ns for side in baselines for r in side])))
     share = _SHARE * claimed + _SLOWER_SHARE * slower
-    theirs_QB = np.stack([np.quantile(column, _QUANTILES) for column in columns[1:]], axis=1)
-    for excess, apart in zip(_least_excess(columns), np.ptp(theirs_QB, axis=1)):
-        if excess > max(share, _FLOOR_NS + apart) + slack_ns:
-            return _implausible(
-                f"claims {claimed / 1e3:.1f} us, but its answers take {excess / 1e3:.1f} us longer than "
-                "the baseline's: part of the work was not timed"
-            )
-    return None
+
+    def excess(columns: Sequence[np.ndarray], quantiles: Sequence[float]) -> float | None:
+        """At the first of the quantiles at which it is too large."""
+        theirs_QB = np.stack([np.quantile(column, quantiles) for column in columns[1:]], axis=1)
+        for found, apart in zip(_least_excess(columns, quantiles), np.ptp(theirs_QB, axis=1)):
+            if found > max(share, _FLOOR_NS + apart) + slack_ns:
+                return found
+        return None
+
+    windows = [_beyond_claim([r.window_ns for r in side], side) for side in sides]
+    found = excess(windows, _QUANTILES)
+    if found is None:
+        return None
+    cpu_ns = [[r.cpu_ns for r in side if r.cpu_ns is not None] for side in sides]
+    is_known = works_alone and list(map(len, cpu_ns)) == list(map(len, sides))
+    if is_known and found <= np.median(np.concatenate(windows[1:])):
+        spent = [_beyond_claim(column, side) for column, side in zip(cpu_ns, sides)]
+        if excess(spent, _CPU_QUANTILES) is None:
+            return None
+    return _implausible(
+        f"claims {claimed / 1e3:.1f} us, but its answers take {found / 1e3:.1f} us longer than "
+        "the baseline's: part of the work was not timed"
+    )
 
 
 def shared_work(alone: Blocks, chained: Blocks) -> Verdict | None:
@@ -137,16 +158,16 @@ def moved(before: Standing | None, after: Standing | None) -> Verdict | None:
     return Verdict.failed("TAMPERED", Failure(message=message), "baseline")
 
 
-def _beyond_claim(readings: Sequence[Reading]) -> np.ndarray:
-    return np.array([r.window_ns - r.claimed_ns for r in readings], dtype=np.float64)
+def _beyond_claim(took_ns: Sequence[int], readings: Sequence[Reading]) -> np.ndarray:
+    return np.array(took_ns, dtype=np.float64) - np.array([r.claimed_ns for r in readings], dtype=np.float64)
 
 
-def _least_excess(columns: Sequence[np.ndarray]) -> np.ndarray:
-    """By how much each of `_QUANTILES` of the first column lies above that of every other, at least: the
+def _least_excess(columns: Sequence[np.ndarray], quantiles: Sequence[float]) -> np.ndarray:
+    """By how much each of the quantiles of the first column lies above that of every other, at least: the
     lower end of a bootstrap interval. On a machine with more work than cores a tenth is a matter of luck."""
     rng = np.random.default_rng(_SEED)
     ours, *theirs = (
-        np.quantile(column[rng.integers(len(column), size=(_RESAMPLES, len(column)))], _QUANTILES, axis=1)
+        np.quantile(column[rng.integers(len(column), size=(_RESAMPLES, len(column)))], quantiles, axis=1)
         for column in columns
     )
     return np.quantile(ours - np.max(theirs, axis=0), _DOUBT, axis=1)

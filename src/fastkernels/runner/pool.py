@@ -109,7 +109,7 @@ class Worker:
         self._paused = False
         self._secret = random.SystemRandom()
         # Other members of its group were seen, or will be there: every pause looks for them.
-        self._has_company = processes > 1
+        self.has_company = processes > 1
         self._company: dict[int, int | None] = {}  # CPU time of those that were there when it was paused
         self.restless: str | None = (
             None  # how it ran while it should have stood still; whoever asks resets it
@@ -213,7 +213,7 @@ class Worker:
                 time.sleep(_STOP_LOOK_S)
             else:
                 os.sched_yield()  # the process may need this core to stop
-        looked = self._has_company
+        looked = self.has_company
         if looked:
             self._still_company()
         still_ns = time.perf_counter_ns()
@@ -224,7 +224,7 @@ class Worker:
     def _still_company(self) -> None:
         deadline = time.monotonic() + _COMPANY_TIMEOUT_S
         found = members.others(self.pid)
-        self._has_company = self._has_company or bool(found)
+        self.has_company = self.has_company or bool(found)
         while moving := [pid for pid in found if not members.stands_still(pid)]:
             if time.monotonic() > deadline:
                 self.restless = f"had process {moving[0]} of its own run for {_COMPANY_TIMEOUT_S:g} s"

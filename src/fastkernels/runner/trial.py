@@ -272,7 +272,8 @@ class Trial:
         slack_ns = WINDOW_SLACK_NS[contract]
         if slack_ns is None:
             return None
-        return account.understated(blocks.c, (blocks.a, blocks.a2), slack_ns)
+        works_alone = self._bench.device == "cpu" and not self._lineup.c.worker.has_company
+        return account.understated(blocks.c, (blocks.a, blocks.a2), slack_ns, works_alone)
 
     def _unstable(self, sampled: Sampled) -> Verdict:
         blocks, interval = sampled.blocks, sampled.interval

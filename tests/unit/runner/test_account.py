@@ -60,6 +60,48 @@ def test_sides_that_are_all_late_are_not_accused() -> None:
         assert account.understated(late(rng), [late(rng), late(rng)]) is None
 
 
+def working(
+    true_us: float, claimed_us: float, waits_us: float = 0, interrupted: float = 0, seed: int = 1
+) -> list[Reading]:
+    """Beside the call 55 us of work and 60 of waiting, some waits longer by up to `waits_us`. A share of the
+    calls is interrupted and claims the millisecond that it lost."""
+    rng, found = random.Random(seed), []
+    for _ in range(60):
+        lost_us = 1000 * (rng.random() < interrupted)
+        cpu_us = true_us + 55 + 5 * rng.random()
+        window_us = cpu_us + lost_us + 60 + 10 * rng.random() + waits_us * rng.random()
+        found.append(reading(*(int(1e3 * us) for us in (claimed_us + lost_us, window_us, cpu_us))))
+    return found
+
+
+def test_who_waits_longer_for_the_judge_is_not_accused_where_its_cpu_time_is_known() -> None:
+    """29 us beside 9 on two loaded cores: 30 to 50 us more between answer and stop, and no work in it."""
+    honest, baselines = working(29, 29, waits_us=100), [working(9, 9, seed=seed) for seed in (2, 3)]
+    assert account.understated(honest, baselines, works_alone=True) is None
+    accused = account.understated(honest, baselines)
+    assert accused is not None, "the windows alone do not tell work from waiting"
+
+
+def test_who_waits_for_longer_than_messages_take_is_accused_whatever_he_waits_for() -> None:
+    """A claim of 200 us by one who sleeps for two milliseconds."""
+    sleeper = [replace(r, window_ns=r.window_ns + 2_000_000) for r in working(200, 200)]
+    baselines = [working(30, 30, seed=seed) for seed in (2, 3)]
+    assert account.understated(sleeper, baselines, works_alone=True).status == "IMPLAUSIBLE"
+
+
+@pytest.mark.parametrize("interrupted", [0, 0.3])
+def test_work_outside_the_claimed_time_shows_in_cpu_time(interrupted: float) -> None:
+    baselines = [working(100, 100, seed=seed) for seed in (2, 3)]
+    liar = working(100, 50, waits_us=100, interrupted=interrupted)
+    assert account.understated(liar, baselines, works_alone=True).status == "IMPLAUSIBLE"
+
+
+def test_where_not_all_cpu_time_is_known_the_windows_decide() -> None:
+    honest, baselines = working(29, 29, waits_us=100), [working(9, 9, seed=seed) for seed in (2, 3)]
+    honest[7] = replace(honest[7], cpu_ns=None)
+    assert account.understated(honest, baselines, works_alone=True).status == "IMPLAUSIBLE"
+
+
 def test_a_few_readings_accuse_nobody() -> None:
     assert account.understated(side(1000, 10, count=5), [side(1000, 1000, count=5)]) is None
 
