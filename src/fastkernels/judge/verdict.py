@@ -43,6 +43,11 @@ Wrong = Literal[
 MACHINE_FAULTS = frozenset({"UNSTABLE", "INVALID_BASELINE"})
 
 
+# A and A' are two processes with the same code, C is a third. Where processes differ for as long as they live,
+# the third lies farther from their mean than they do from one another in 45 of 100 cases (normal effects).
+PROCESSES_APART = 2
+
+
 def too_noisy(contract: Contract, noise_pct: float) -> bool:
     """Whether two processes with the same code differ by so much that a ratio beside them says nothing.
 
@@ -73,11 +78,11 @@ class Speedup(Record):
 
     @property
     def significant(self) -> bool | None:
-        """Whether the interval excludes 1.0 by more than the A/A noise of this trial, or LEAST_NOISE; None
-        where nothing can be claimed, because no noise was measured of a call that waits."""
+        """Whether the interval excludes 1.0 by more than twice the A/A noise of this trial, or LEAST_NOISE;
+        None where nothing can be claimed, because no noise was measured of a call that waits."""
         if self.waits:
             return None
-        noise = max(self.noise_pct / 100, LEAST_NOISE[self.contract])
+        noise = max(PROCESSES_APART * self.noise_pct / 100, LEAST_NOISE[self.contract])
         return self.low > 1 + noise or self.high < 1 - noise
 
 
