@@ -35,7 +35,7 @@ def speedup(
     [
         (1.041, 1.05, 2.0, True),
         (1.019, 1.03, 2.0, False),  # as far as the two baseline processes differ
-        (1.028, 1.053, 2.0, False),  # seen of identical code: a third process lies farther off than the second
+        (1.028, 1.053, 2.0, False),  # seen of identical code: the third process is farther off
         (0.93, 0.95, 2.0, True),
         (0.95, 0.97, 2.0, False),
         (0.9956, 0.9971, 0.13, False),  # seen of identical code: a pair that happened to agree
