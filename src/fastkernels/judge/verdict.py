@@ -43,8 +43,8 @@ Wrong = Literal[
 MACHINE_FAULTS = frozenset({"UNSTABLE", "INVALID_BASELINE"})
 
 
-# A and A' are two processes with the same code, C is a third. Where processes differ for as long as they live,
-# the third lies farther from their mean than they do from one another in 45 of 100 cases (normal effects).
+# A and A' are two processes with the same code, C is a third. Where processes differ for as long as they
+# live, it lies farther from their mean than they do from one another in 45 of 100 cases (normal effects).
 PROCESSES_APART = 2
 
 
