@@ -58,7 +58,7 @@ class Change:
     outputs: Callable[[Draw, Outputs], Outputs] | None = None  # in place of some of the outputs
     raised: tuple[str, ...] = ()  # bounds of lengths, which the host must know one higher
     implementation: str | None = None  # None: the baseline's choice
-    part_of: str | None = None  # the task of the part in which the mistake is; None: the case's own
+    part_of: str | None = None  # the part in which the mistake is, its task or which; None: the case's own
     unused_part: str | None = None  # the task of the part that has this parameter, if forward never calls it
     is_rounding: bool = False  # the same mathematics in fewer bits: where that costs nothing, no mistake
 

@@ -38,6 +38,14 @@ HALF = Limits(decades=1.5, outlier=10)
 ATTENTION = Limits(decades=0.5, outlier=4)
 
 
+# Groups that a map's channels are normed by are rarely more.
+_BLOCKS_OF_CHANNELS = 32
+
+
+def _within(limits: Limits, dtype: torch.dtype) -> Limits:
+    return HALF if dtype == torch.float16 and limits is ORDINARY else limits
+
+
 def _normal(x_RD: Tensor, generator: Generator, limits: Limits) -> None:
     x_RD.normal_(generator=generator)
 
@@ -92,12 +100,25 @@ _ALL = {**_PLAIN, "mixed": _mixed}
 DISTRIBUTIONS = tuple(_ALL)
 
 
+def fill_map(x_BYXC: Tensor, distribution: str, generator: Generator) -> Tensor:
+    """The same of feature maps, [..., B, Y, X, C], whose statistics go over all places: the loudest of them
+    sets these, so `extreme` has one scale for a block of an image's channels."""
+    if distribution != "extreme":
+        return fill(x_BYXC, distribution, generator)
+    images, channels = x_BYXC.shape[:-3], x_BYXC.shape[-1]
+    blocks = min(channels, _BLOCKS_OF_CHANNELS)
+    decades = _within(ORDINARY, x_BYXC.dtype).decades
+    scale_BK = torch.empty((*images, blocks), dtype=torch.float32, device=x_BYXC.device)
+    scale_BK.uniform_(-decades, decades, generator=generator)
+    block_C = torch.arange(channels, device=x_BYXC.device) * blocks // channels
+    return fill(x_BYXC, "normal", generator).mul_(10 ** scale_BK[..., None, None, block_C])
+
+
 def fill(x: Tensor, distribution: str, generator: Generator, limits: Limits = ORDINARY) -> Tensor:
     """Fill a contiguous floating-point tensor in place; ValueError for an unknown distribution."""
     if distribution not in _ALL:
         raise ValueError(f"No distribution '{distribution}'; there are {', '.join(_ALL)}")
-    if x.dtype == torch.float16 and limits is ORDINARY:
-        limits = HALF
+    limits = _within(limits, x.dtype)
     width = x.shape[-1] if x.dim() else 1
     if x.numel():
         for chunk_RD in x.view(-1, width).split(max(1, _CHUNK // width)):

@@ -30,7 +30,7 @@ from fastkernels.loader.batches import Layout, case_pool_blocks, layout, pool_ro
 from fastkernels.loader.materialize import parameters
 from fastkernels.nn.cache import cache_groups, has_source, paged_owners, state_owners
 from fastkernels.nn.filters import is_filters
-from fastkernels.nn.random_weights import UNSCALED_FAN_IN, is_unscaled
+from fastkernels.nn.random_weights import UNSCALED_FAN_IN, is_table, is_unscaled
 from fastkernels.records import Case, DType, TensorSpec
 
 DISTRIBUTIONS = distributions.DISTRIBUTIONS
@@ -160,6 +160,8 @@ def draw_links(
         elif spec.draw in _LIMITS:
             rows = value if spec.row is None else value.view(-1, spec.row)
             distributions.fill(rows, distribution, generator, _LIMITS[spec.draw])
+        elif spec.draw == "map":
+            distributions.fill_map(value, distribution, generator)
         else:
             raise ValueError(f"{case.task} {case.id}: {name} has unknown draw '{spec.draw}'")
         if spec.draw.startswith("routed"):
@@ -235,12 +237,15 @@ def _settle_states(pool: Tensor, case: Case, laid: Callable[[int], Layout], is_k
 
 def _parameter_spec(name: str, value: Tensor) -> TensorSpec:
     """Matrices of scale 1/sqrt(fan in), filters of more, smaller where random_weights makes them so, gains
-    0.5 .. 1.5, biases -0.5 .. 0.5: each changes some output."""
+    0.5 .. 1.5, biases -0.5 .. 0.5, what is added to activations or stands for one of them 1: each changes
+    some output."""
     shape, dtype = tuple(value.shape), _DTYPE_NAMES[value.dtype]
     if value.dim() > 1:
         fan_in = value[0].numel() if is_filters(value) or _is_over_time(value) else None
         if is_unscaled(name):
             fan_in = UNSCALED_FAN_IN * shape[-1]
+        if is_table(name) or _is_token(value):
+            fan_in = 1
         return TensorSpec(shape=shape, dtype=dtype, draw="normal", row=fan_in)
     low = -0.5 if name.endswith("bias") else 0.5
     return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=low + 1)
@@ -248,6 +253,11 @@ def _parameter_spec(name: str, value: Tensor) -> TensorSpec:
 
 def _is_over_time(value: Tensor) -> bool:
     return value.dim() == 3 and value.shape[-1] <= _MOST_TAPS
+
+
+def _is_token(value: Tensor) -> bool:
+    """A learnt row among a batch of rows, [1, 1, D]."""
+    return value.dim() > 2 and value.numel() == value.shape[-1]
 
 
 def _fill_ids(value: Tensor, spec: TensorSpec, generator: Generator) -> None:

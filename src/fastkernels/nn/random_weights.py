@@ -86,8 +86,7 @@ def _kind(parameter: Tensor, names: list[str]) -> str:
         return "bias" if names[0].endswith("bias") else "norm"
     if is_filters(parameter):
         return "filters"
-    is_table = all("embed" in name and "embedder" not in name for name in names)
-    return "embedding" if is_table else "matrix"
+    return "embedding" if all(map(is_table, names)) else "matrix"
 
 
 def _fan_in(parameter: Tensor, names: list[str]) -> int:
@@ -95,6 +94,11 @@ def _fan_in(parameter: Tensor, names: list[str]) -> int:
         return parameter.shape[-1]
     fan_in = parameter[0].numel() if parameter.dim() > 1 else 1
     return UNSCALED_FAN_IN * fan_in if any(map(is_unscaled, names)) else fan_in
+
+
+def is_table(name: str) -> bool:
+    """Whether a parameter holds a vector for each of many ids or places, and is no projection."""
+    return "embed" in name and "embedder" not in name
 
 
 def is_unscaled(name: str) -> bool:

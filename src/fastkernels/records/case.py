@@ -25,6 +25,7 @@ class TensorSpec(Record):
     cache         a paged pool [blocks, block_size, ...] of the batch's size, values as normal
     state         a pool [rows, ...] of states of the batch's size, values as normal
     kept          the same after the layer has stored what a request begins with
+    map           as normal, but of `extreme` blocks of channels of an image [B, Y, X, C] have one scale
     by_place      a bias of scores [..., S, S] by the places of two tokens in rows of up to S tokens
     log_decay     logarithms of decays, at most 0: a log-sigmoid of what normal gives
     """

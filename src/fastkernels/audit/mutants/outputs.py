@@ -53,9 +53,16 @@ def _valued(subject: Subject, name: str, example: Tensor) -> list[Change | NotAp
     if not example.is_floating_point():
         return [NotApplicable("mutant", what, "integers") for what in names]
     bits = narrower_bits(subject.dtype)
+    # Of a module of several parts the last one writes: where roundings of the others hide it, it is judged.
+    part_of = "its last part" if subject.entry.has_parts else None
     return [
         Change("mutant", names[0], outputs=lambda draw, right: {name: right[name] * WRONG_SCALE}),
-        Change("mutant", names[1], outputs=lambda draw, right: {name: rounded(right[name], bits)}),
+        Change(
+            "mutant",
+            names[1],
+            outputs=lambda draw, right: {name: rounded(right[name], bits)},
+            part_of=part_of,
+        ),
     ]
 
 
