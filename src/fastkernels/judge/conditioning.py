@@ -28,10 +28,11 @@ attention 3 of 300 right results were refused for that.
 What decides which values are taken (`decides` in registry/tasks.yaml) is compared, not computed with, and is
 not moved: another choice of boxes is all wrong, so that any boxes would be right.
 
-step is what the arithmetic rounds by. Of values: eps of the case's dtype for a module that hands rounded
-intermediates on (level 2 and above), eps of float32 for a single operation, also behind another interface
-(`is_single`), which is computed in float32 and rounded once; never more than an input's own, since nobody
-rounds a float32 timestep to the model's dtype. Of sums: eps of float32, in which everybody adds up.
+step is what the arithmetic rounds by, u of judge/compare.py. Of values: u of the case's dtype for a module
+that hands rounded intermediates on (level 2 and above), u of float32 for a single operation, also behind
+another interface (`is_single`), which is computed in float32 and rounded once; never more than an input's
+own, since nobody rounds a float32 timestep to the model's dtype. Of sums: eps of float32, in which everybody
+adds up.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ import torch
 from torch import Tensor
 
 from fastkernels import kernels, registry
-from fastkernels.judge.compare import merge
+from fastkernels.judge.compare import floor, merge
 from fastkernels.judge.distance import Errors
 from fastkernels.records import Case
 from fastkernels.registry import uses
@@ -57,7 +58,7 @@ Outputs = Mapping[str, Tensor]
 def step(case: Case) -> float:
     """The relative rounding of one operation inside this task."""
     has_parts = registry.task(case.task).has_parts
-    return torch.finfo(getattr(torch, case.dtype) if has_parts else torch.float32).eps
+    return floor(getattr(torch, case.dtype) if has_parts else torch.float32)
 
 
 def _adds_rows(case: Case) -> bool:
@@ -100,7 +101,7 @@ def _moved(tensor: Tensor, step: float, xi: Callable[[Tensor, int], Tensor], see
     if not tensor.is_floating_point():
         return tensor
     wide = tensor.to(torch.float64)
-    return wide * (1 + min(step, torch.finfo(tensor.dtype).eps) * xi(wide, seed))
+    return wide * (1 + min(step, floor(tensor.dtype)) * xi(wide, seed))
 
 
 def _of_values(values: Tensor, seed: int) -> Tensor:

@@ -165,8 +165,9 @@ class _Builder:
             shape = (pool_blocks(batch), *shape[1:])
         if draw.draw in ("state", "kept"):
             shape = (pool_rows(batch), *shape[1:])
-        low, high = (_bound(bound, call.init) for bound in (draw.low, draw.high))
-        return TensorSpec(shape=shape, dtype=dtype, draw=draw.draw, low=low, high=high)
+        low, high = (_number(number, call.init) for number in (draw.low, draw.high))
+        row = None if draw.row is None else int(_number(draw.row, call.init))
+        return TensorSpec(shape=shape, dtype=dtype, draw=draw.draw, low=low, high=high, row=row)
 
 
 def _dtype(module: nn.Module, inputs: Sequence[TensorSpec]) -> DType | None:
@@ -286,12 +287,12 @@ def _draw(value: Any) -> str:
     return value.draw if isinstance(value, TensorSpec) else ""
 
 
-def _bound(bound: float | str, init: dict[str, Any]) -> float:
-    """A number, or the init argument that it names: `num_embeddings`, `config.vocab_size`."""
-    if not isinstance(bound, str):
-        return bound
+def _number(number: float | str, init: dict[str, Any]) -> float:
+    """It, or the init argument that it names: `num_embeddings`, `config.vocab_size`."""
+    if not isinstance(number, str):
+        return number
     value: Any = init
-    for part in bound.split("."):
+    for part in number.split("."):
         value = value[part]
     return value
 

@@ -26,14 +26,15 @@ Config = dict[str, Any]  # a Hugging Face configuration
 
 
 class Draw(Record):
-    """How the values of a tensor argument are drawn (records.TensorSpec); bounds may name an init argument.
+    """How the values of a tensor argument are drawn (records.TensorSpec); numbers may name an init argument.
 
     `high: num_embeddings` is an init argument, `high: config.vocab_size` an entry of one that is a dict.
     """
 
-    draw: str
+    draw: str = "normal"
     low: float | str = 0
     high: float | str = 1
+    row: int | str | None = None
 
 
 class ExtraCase(Record):
