@@ -5,7 +5,7 @@ import torch
 
 from fastkernels import registry
 from fastkernels.judge import compare, distance
-from fastkernels.judge.conditioning import conditioning, step
+from fastkernels.judge.conditioning import _moved, _of_values, conditioning, step
 from fastkernels.judge.oracle import Oracle
 from fastkernels.loader.inputs import draw, trial_specs
 from fastkernels.loader.materialize import build_module
@@ -233,7 +233,17 @@ def test_plain_arithmetic_in_the_same_dtype_is_right():
 
 def test_a_single_operation_is_granted_float32_whatever_its_dtype():
     assert step(case_of("L1/rms_norm", "bfloat16")) == torch.finfo(torch.float32).eps
-    assert step(case_of("L3/decoder_layer", "bfloat16")) == torch.finfo(torch.bfloat16).eps
+    assert step(case_of("L3/decoder_layer", "bfloat16")) == torch.finfo(torch.bfloat16).eps / 2
+    assert step(case_of("L3/decoder_layer", "float32")) == torch.finfo(torch.float32).eps
+
+
+def test_no_value_moves_farther_than_rounding_moves_it():
+    x = torch.empty(1 << 16, dtype=torch.float64).uniform_(-4, 4, generator=torch.Generator().manual_seed(0))
+    lost = ((x.bfloat16() - x) / x).abs().max()
+    moved = (
+        _moved(x.bfloat16(), step(case_of("L3/decoder_layer", "bfloat16")), _of_values, 0) / x.bfloat16() - 1
+    ).abs()
+    assert 0.95 * lost < moved.max() <= torch.finfo(torch.bfloat16).eps / 2
 
 
 def test_what_decides_which_values_are_taken_is_not_moved():

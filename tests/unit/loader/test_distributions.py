@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fastkernels.loader import distributions
-from fastkernels.loader.distributions import ATTENTION, DISTRIBUTIONS, fill
+from fastkernels.loader.distributions import ATTENTION, DISTRIBUTIONS, fill, fill_map
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -38,6 +38,19 @@ def test_shapes_of_values():
     assert 0.9 < (drawn("sparse") == 0).float().mean() < 0.98
     scale = drawn("extreme").std(1)
     assert scale.max() / scale.min() > 1e5
+
+
+def test_whole_blocks_of_channels_of_a_map_are_quiet():
+    """By place the loudest of all would set what is measured over the map."""
+    x_BYXC = fill_map(torch.empty(3, 8, 8, 64), "extreme", torch.Generator().manual_seed(0))
+    scale_BK = x_BYXC.view(3, 64, 32, 2).transpose(1, 2).flatten(2).std(-1)
+    assert scale_BK.min() < 1e-3
+    assert scale_BK.max() > 1e3
+    for name in DISTRIBUTIONS:
+        maps = fill_map(torch.empty(3, 8, 8, 20), name, torch.Generator().manual_seed(0))
+        assert maps.isfinite().all()
+        rows = fill(torch.empty(3, 8, 8, 20), name, torch.Generator().manual_seed(0))
+        assert torch.equal(maps, rows) is (name != "extreme")
 
 
 def test_limits_bound_scales():

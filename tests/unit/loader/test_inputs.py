@@ -131,6 +131,36 @@ def test_filters_over_time_have_the_scale_of_all_they_add_up():
     assert drawn["param.conv2.weight"].std().item() == pytest.approx((64 * 3) ** -0.5, rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("task", "name", "scale"),
+    [
+        ("L2/patch_embed", "position_embedding", 1),
+        ("L2/audio_stem", "embed_positions", 1),
+        ("L2/vision_attention", "probe", 1),
+        ("L2/vision_attention", "q_proj.weight", 64**-0.5),
+        ("L3/text_encoder", "embed_tokens.embedding.weight", 1),
+    ],
+)
+def test_what_is_added_to_activations_is_as_large_as_they_are(task, name, scale):
+    made = next(
+        case
+        for case in registry.cases(task, size="tiny")
+        if f"param.{name}" in trial_specs(case, build_module(BASELINE, case, "meta"))
+    )
+    value = draw(trial_specs(made, build_module(BASELINE, made, "meta")), made, seed=0)[f"param.{name}"]
+    assert value.std().item() == pytest.approx(scale, rel=0.2)
+
+
+def test_tokens_of_linear_attention_have_several_directions_where_their_values_are_equal():
+    """With one, the norm of what a head reads is a sign, which rounding decides where that is nothing."""
+    made = next(iter(registry.cases("L3/linear_decoder_layer", size="tiny")))
+    module = build_module(BASELINE, made, "meta")
+    x_TD = draw(trial_specs(made, module), made, 0, "constant_rows")["arg.hidden_states"]
+    parts_TPK = x_TD.view(len(x_TD), -1, made.init["key_dim"])
+    assert torch.equal(parts_TPK, parts_TPK[..., :1].expand_as(parts_TPK))
+    assert torch.linalg.matrix_rank(parts_TPK[..., 0]) == parts_TPK.shape[1] > 1
+
+
 def test_queries_and_keys_of_scores_that_are_not_scaled_are_small():
     inputs = {"hidden_states": {"shape": (5, 64), "dtype": "float32"}}
     for scaled, name, fan_in in ((True, "qkv_proj", 64), (False, "unscaled_qkv_proj", 8 * 64)):
