@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fastkernels.kernels.lockstep import lockstep
+
 
 def recurrent_gla(
     q_BHK: Tensor,
@@ -37,19 +39,17 @@ def chunk_gla(
     max_query_len: int,
 ) -> Tensor:
     q, k, v, decay = _widened(q_THK, k_THK, v_THV, gate_THK, state_RHKV.dtype)
-    q, o_THV = q * scale, torch.zeros_like(v)
-    starts_B, lens_B = query_starts_B1[:-1].long() - query_starts_B1[0], query_starts_B1.diff()
-    # Longest first: the rows that have an i-th token are the first ones.
-    order_B = lens_B.argsort(descending=True, stable=True)
-    rows_B, starts_B, lens = rows_B[order_B], starts_B[order_B], lens_B[order_B].tolist()
+    order_B, tokens_T, active = lockstep(query_starts_B1)
+    q, k, v_THV, decay = (q * scale)[tokens_T], k[tokens_T], v[tokens_T], decay[tokens_T]
+    rows_B, read_THV, first = rows_B[order_B], torch.empty_like(v_THV), 0
     state_BHKV = state_RHKV[rows_B]
-    active = len(lens)
-    for i in range(max(lens, default=0)):
-        while lens[active - 1] <= i:
-            active -= 1
-        at = starts_B[:active] + i
-        o_THV[at] = _advance(state_BHKV[:active], q[at], k[at], v[at], decay[at])
+    for count in active:
+        at = slice(first, first + count)
+        read_THV[at] = _advance(state_BHKV[:count], q[at], k[at], v_THV[at], decay[at])
+        first += count
     state_RHKV[rows_B] = state_BHKV
+    o_THV = torch.zeros_like(v)
+    o_THV[tokens_T] = read_THV
     return o_THV.to(q_THK.dtype)
 
 

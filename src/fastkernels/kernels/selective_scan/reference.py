@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
+from fastkernels.kernels.lockstep import lockstep
+
 
 def selective_state_update(
     u_BI: Tensor,
@@ -45,19 +47,18 @@ def selective_scan(
     max_query_len: int,
 ) -> Tensor:
     u, delta, b, c, z, d, bias = widened(state_RIN.dtype, u_TI, delta_TI, B_TN, C_TN, z_TI, D_I, delta_bias_I)
-    steps_TI, a_IN, y_TI = softplus(delta + bias), -A_log_IN.exp(), torch.empty_like(u)
-    starts_B, lens_B = query_starts_B1[:-1].long() - query_starts_B1[0], query_starts_B1.diff()
-    # Longest first: the rows that have an i-th token are the first ones.
-    order_B = lens_B.argsort(descending=True, stable=True)
-    rows_B, starts_B, lens = rows_B[order_B], starts_B[order_B], lens_B[order_B].tolist()
+    a_IN = -A_log_IN.exp()
+    order_B, tokens_T, active = lockstep(query_starts_B1)
+    given_TI, steps_TI, b, c = (x[tokens_T] for x in (u, softplus(delta + bias), b, c))
+    rows_B, read_TI, first = rows_B[order_B], torch.empty_like(given_TI), 0
     state_BIN = state_RIN[rows_B]
-    active = len(lens)
-    for i in range(max(lens, default=0)):
-        while lens[active - 1] <= i:
-            active -= 1
-        at = starts_B[:active] + i
-        y_TI[at] = _advance(state_BIN[:active], u[at], steps_TI[at], b[at], c[at], a_IN)
+    for count in active:
+        at = slice(first, first + count)
+        read_TI[at] = _advance(state_BIN[:count], given_TI[at], steps_TI[at], b[at], c[at], a_IN)
+        first += count
     state_RIN[rows_B] = state_BIN
+    y_TI = torch.empty_like(u)
+    y_TI[tokens_T] = read_TI
     return ((y_TI + d * u) * silu(z)).to(u_TI.dtype)
 
 
