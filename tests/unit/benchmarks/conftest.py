@@ -36,6 +36,11 @@ def run_all(program) -> ModuleType:
 
 
 @pytest.fixture
+def jobs(program) -> ModuleType:
+    return program("jobs")
+
+
+@pytest.fixture
 def agreement(program) -> ModuleType:
     return program("agreement")
 

@@ -1,4 +1,4 @@
-"""The parts of a long question: of other cases each, and together all of it."""
+"""Parts on the GPUs of a machine: their order, what is left out, and what interrupts them."""
 
 from __future__ import annotations
 
@@ -6,83 +6,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from fastkernels import registry
-from fastkernels.registry.workloads import TokenWorkload
-from fastkernels.runner.plan import KernelsRequest, plan
-
 ROOT = Path(__file__).parents[3]
 
 
-def given(part, flag: str) -> tuple[str, ...]:
-    words = part.command
-    return tuple(words[i + 1] for i, word in enumerate(words[:-1]) if word == flag)
-
-
-def planned(part, mode: str) -> list[tuple[str, str, str | None]]:
-    architectures, levels = given(part, "--architecture"), given(part, "--level")
-    request = KernelsRequest(
-        targets=given(part, "--target"),
-        level=int(levels[0]) if levels else None,
-        architecture=architectures[0] if architectures else None,
-        size="full",
-        device="cpu",
-        **{mode: True},
-    )
-    return [
-        (work.entry.id, work.case.id, work.case.variant)
-        for job in plan(request.resolved())
-        for work in job.works
-    ]
-
-
-def test_the_self_test_of_all_architectures_is_all_of_two_levels(run_all) -> None:
-    found = Counter(row for part in run_all.JOBS["self_test"].parts for row in planned(part, "self_test"))
-    entries = [entry for level in (1, 2) for entry in registry.find_tasks((), level)]
-    timed = {(e.id, c.id, c.variant) for e in entries for c in registry.cases(e, "full") if c.timed}
-    assert timed <= set(found)
-    assert set(found.values()) == {1}
-
-
-@pytest.mark.parametrize(("job", "mode"), [("self_test_llama", "self_test"), ("kernels_llama", "providers")])
-def test_kernels_are_cut_into_all_cases(run_all, job: str, mode: str) -> None:
-    found = Counter(row for part in run_all.JOBS[job].parts for row in planned(part, mode))
-    levels = (1, 2, 3, 4) if mode == "self_test" else (1,)
-    entries = [entry for level in levels for entry in registry.find_tasks((), level, "llama")]
-    every = {(e.id, c.id, c.variant) for e in entries for c in registry.cases(e, "full", "llama")}
-    assert set(found) == every
-    if mode == "self_test":
-        assert set(found.values()) == {1}
-
-
-def test_an_evaluation_is_cut_into_all_workloads(run_all) -> None:
-    found = [
-        name for part in run_all.JOBS["eval_llama_self_test"].parts for name in given(part, "--workload")
-    ]
-    known = {w.name for w in registry.workloads(size="full") if isinstance(w, TokenWorkload)}
-    assert sorted(found) == sorted(known & set(registry.suite("default").workloads["full"]))
-
-
-def test_the_suite_is_cut_into_all_its_models(run_all) -> None:
-    models = [name for part in run_all.JOBS["eval_suite_default"].parts for name in given(part, "--model")]
-    assert set(models) == {entry.id for entry in registry.architectures()}
-
-
-def test_no_two_parts_write_one_file(run_all) -> None:
-    parts = {part for job in run_all.JOBS.values() for part in job.parts}
-    assert len({part.name for part in parts}) == len(parts)
-    whole = {name for name, job in run_all.JOBS.items() if job.join is not None}
-    assert not whole & {part.name for part in parts}
-
-
-def test_what_would_not_end_in_time_is_passed_over(run_all, monkeypatch) -> None:
+def test_what_would_not_end_in_time_is_passed_over(run_all, jobs, monkeypatch) -> None:
     now = [0.0]
     monkeypatch.setattr(run_all.time, "monotonic", lambda: now[0])
-    parts = [run_all.Part(name, seconds, ()) for name, seconds in (("long", 90), ("short", 20), ("tiny", 5))]
+    parts = [jobs.Part(name, seconds, ()) for name, seconds in (("long", 90), ("short", 20), ("tiny", 5))]
     served = []
     for part in run_all.Queue(list(parts), within=100).of(several_gpus=False):
         served.append(part.name)
@@ -92,8 +26,8 @@ def test_what_would_not_end_in_time_is_passed_over(run_all, monkeypatch) -> None
     assert [part.name for part in everything] == ["long", "short", "tiny"]
 
 
-def test_a_whole_report_is_not_made_again(run_all, tmp_path, monkeypatch, capsys) -> None:
-    (first, second, *_), name = run_all.JOBS["self_test_llama"].parts, "self_test_llama"
+def test_a_whole_report_is_not_made_again(run_all, jobs, tmp_path, monkeypatch, capsys) -> None:
+    (first, second, *_), name = jobs.JOBS["self_test_llama"].parts, "self_test_llama"
     (tmp_path / f"{first.name}.json").write_text('{"complete": true}')
     (tmp_path / f"{second.name}.json").write_text('{"complete": false}')
     ran: list[str] = []
@@ -108,10 +42,10 @@ def test_a_whole_report_is_not_made_again(run_all, tmp_path, monkeypatch, capsys
 
 @pytest.mark.parametrize("join", ["sys.exit(3)", "open(sys.argv[-1], 'w').write('{'); sys.exit(3)"])
 def test_what_was_joined_before_is_not_taken_for_what_could_not_be(
-    run_all, monkeypatch, tmp_path, capsys, join: str
+    run_all, jobs, monkeypatch, tmp_path, capsys, join: str
 ) -> None:
-    part = run_all.Part("part", 60, ("-c", "import sys; open(sys.argv[-1], 'w').write('{}')"))
-    monkeypatch.setitem(run_all.JOBS, "two", run_all.Job((part,), ("-c", f"import sys; {join}")))
+    part = jobs.Part("part", 60, ("-c", "import sys; open(sys.argv[-1], 'w').write('{}')"))
+    monkeypatch.setitem(jobs.JOBS, "two", jobs.Job((part,), ("-c", f"import sys; {join}")))
     (tmp_path / "two.json").write_text("of an earlier run")
     monkeypatch.setattr("sys.argv", ["run_all", str(tmp_path), "--jobs", "two", "--gpus", "7"])
     run_all.main()
@@ -132,50 +66,31 @@ def test_parts_are_chosen_by_name(run_all, tmp_path, monkeypatch, capsys) -> Non
     assert "no part of self_test is called *glo*" in capsys.readouterr().err
 
 
-def test_every_gpu_test_is_a_job(run_all) -> None:
-    files = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / "gpu").glob("test_*.py")}
-    assert set(run_all.GPU_TESTS) == files
-    for name in files:
-        (part,) = run_all.JOBS[f"gpu_tests_{name}"].parts
-        assert Path(part.command[1]).is_file()
-
-
-def test_audits_are_cut_into_all_cases(run_all) -> None:
-    """Each case of each task once, whether or not its task is cut into parts."""
-    audited = Counter()
-    for level in (1, 2, 3, 4):
-        for part in run_all.JOBS[f"audit_level_{level}"].parts:
-            (task,), glob = given(part, "--target"), given(part, "--case")
-            audited.update(
-                (task, case.id) for case in registry.cases(task, "full", glob=glob[0] if glob else None)
-            )
-    every = {(entry.id, case.id) for entry in registry.tasks() for case in registry.cases(entry, "full")}
-    assert audited == Counter(every)
-
-
-def test_lanes_serve_one_gpu_beside_each_other(run_all, monkeypatch, tmp_path, capsys) -> None:
+def test_lanes_serve_one_gpu_beside_each_other(run_all, jobs, monkeypatch, tmp_path, capsys) -> None:
     """Each waits for the other three."""
     wait = (
         "import sys, time, pathlib; out = pathlib.Path(sys.argv[-1]); out.write_text('{}'); "
         "[time.sleep(0.01) for _ in range(6000) if len(list(out.parent.glob('part_*.json'))) < 4]; "
         "sys.exit(len(list(out.parent.glob('part_*.json'))) < 4)"
     )
-    parts = tuple(run_all.Part(f"part_{n}", 60, ("-c", wait)) for n in range(4))
-    monkeypatch.setitem(run_all.JOBS, "waits", run_all.Job(parts, ("-c", "")))
+    parts = tuple(jobs.Part(f"part_{n}", 60, ("-c", wait)) for n in range(4))
+    monkeypatch.setitem(jobs.JOBS, "waits", jobs.Job(parts, ("-c", "")))
     command = ["run_all", str(tmp_path), "--jobs", "waits", "--gpus", "7", "--lanes", "4"]
     monkeypatch.setattr("sys.argv", command)
     run_all.main()
     assert capsys.readouterr().out.count("exit 0, ") == 4
 
 
-def test_what_needs_two_gpus_has_both_before_the_others_begin(run_all, monkeypatch, tmp_path, capsys) -> None:
+def test_what_needs_two_gpus_has_both_before_the_others_begin(
+    run_all, jobs, monkeypatch, tmp_path, capsys
+) -> None:
     note = (
         "import os, sys, pathlib; out = pathlib.Path(sys.argv[-1]); out.write_text('{}'); "
         "line = out.stem + ' ' + os.environ['CUDA_VISIBLE_DEVICES'] + chr(10); "
         "(out.parent / 'order').open('a').write(line)"
     )
-    parts = (run_all.Part("alone", 9, ("-c", note)), run_all.Part("pair", 5, ("-c", note), gpus=2))
-    monkeypatch.setitem(run_all.JOBS, "both", run_all.Job(parts, ("-c", "")))
+    parts = (jobs.Part("alone", 9, ("-c", note)), jobs.Part("pair", 5, ("-c", note), gpus=2))
+    monkeypatch.setitem(jobs.JOBS, "both", jobs.Job(parts, ("-c", "")))
     monkeypatch.setattr("sys.argv", ["run_all", str(tmp_path), "--jobs", "both", "--gpus", "3,5"])
     run_all.main()
     first, second = (tmp_path / "order").read_text().splitlines()
@@ -215,9 +130,9 @@ def test_who_is_interrupted_interrupts_the_part_that_runs_and_starts_no_other(ru
 import signal, sys
 sys.path.insert(0, {str(Path(run_all.__file__).parent)!r})
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-import run_all
-parts = tuple(run_all.Part(name, 60, ("-c", {WAITS!r})) for name in ("one", "two"))
-run_all.JOBS["waits"] = run_all.Job(parts, ("-c", ""))
+import jobs, run_all
+parts = tuple(jobs.Part(name, 60, ("-c", {WAITS!r})) for name in ("one", "two"))
+jobs.JOBS["waits"] = jobs.Job(parts, ("-c", ""))
 sys.argv = ["run_all", {str(tmp_path)!r}, "--jobs", "waits", "--gpus", "7"]
 run_all.heed_interrupts()
 run_all.main()
