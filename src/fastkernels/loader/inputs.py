@@ -30,7 +30,13 @@ from fastkernels.loader.batches import Layout, case_pool_blocks, layout, pool_ro
 from fastkernels.loader.materialize import parameters
 from fastkernels.nn.cache import cache_groups, has_source, paged_owners, state_owners
 from fastkernels.nn.filters import is_filters
-from fastkernels.nn.random_weights import UNSCALED_FAN_IN, is_table, is_unscaled
+from fastkernels.nn.random_weights import (
+    UNSCALED_FAN_IN,
+    is_decay_rate,
+    is_table,
+    is_time_step,
+    is_unscaled,
+)
 from fastkernels.records import Case, DType, TensorSpec
 
 DISTRIBUTIONS = distributions.DISTRIBUTIONS
@@ -56,6 +62,9 @@ _DECAY_DIVISOR = 16
 # SiLU hands on 0.36 of a variance: without a gain the maps of a backbone are what biases make of them after a
 # dozen layers, the image hardly moves them, and attention over them is a mean.
 _FILTER_GAIN = 2**0.5
+# As trained, and as the arguments of a scan are drawn (registry/tasks.yaml): before softplus; logarithms.
+# States forget within a few tokens beside those that keep hundreds.
+_TIME_STEPS, _DECAY_RATES = (-5.0, 0.0), (-3.0, 2.0)
 # Of filters over time, [output, input, taps]; matrices of experts have three dimensions too and are wider.
 _MOST_TAPS = 7
 
@@ -240,6 +249,9 @@ def _parameter_spec(name: str, value: Tensor) -> TensorSpec:
     0.5 .. 1.5, biases -0.5 .. 0.5, what is added to activations or stands for one of them 1: each changes
     some output."""
     shape, dtype = tuple(value.shape), _DTYPE_NAMES[value.dtype]
+    for is_one, (low, high) in ((is_time_step, _TIME_STEPS), (is_decay_rate, _DECAY_RATES)):
+        if is_one(name):
+            return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=high)
     if value.dim() > 1:
         fan_in = value[0].numel() if is_filters(value) or _is_over_time(value) else None
         if is_unscaled(name):

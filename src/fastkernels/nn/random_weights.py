@@ -78,9 +78,9 @@ def _softplus_inverse(x: Tensor) -> Tensor:
 
 
 def _kind(parameter: Tensor, names: list[str]) -> str:
-    if names[0].endswith(("dt_bias", "dt_proj.bias")):
+    if is_time_step(names[0]):
         return "steps"
-    if names[0].endswith("A_log"):
+    if is_decay_rate(names[0]):
         return "decay"
     if parameter.dim() <= 1:
         return "bias" if names[0].endswith("bias") else "norm"
@@ -94,6 +94,16 @@ def _fan_in(parameter: Tensor, names: list[str]) -> int:
         return parameter.shape[-1]
     fan_in = parameter[0].numel() if parameter.dim() > 1 else 1
     return UNSCALED_FAN_IN * fan_in if any(map(is_unscaled, names)) else fan_in
+
+
+def is_time_step(name: str) -> bool:
+    """Whether a parameter is what softplus makes the time steps of a scan of."""
+    return name.endswith(("dt_bias", "dt_proj.bias"))
+
+
+def is_decay_rate(name: str) -> bool:
+    """Whether a parameter holds logarithms of a scan's decay rates."""
+    return name.endswith("A_log")
 
 
 def is_table(name: str) -> bool:

@@ -151,6 +151,18 @@ def test_what_is_added_to_activations_is_as_large_as_they_are(task, name, scale)
     assert value.std().item() == pytest.approx(scale, rel=0.2)
 
 
+@pytest.mark.parametrize("task", ["L2/mamba_mixer", "L3/mamba_decoder_layer", "L4/jamba"])
+def test_states_of_a_module_are_kept_as_long_as_those_of_a_scan(task):
+    """Time steps around 0.8 forget a state within three tokens: what is carried on would not count."""
+    scan = next(iter(registry.cases("L1/selective_scan", size="tiny")))
+    made = next(iter(registry.cases(task, size="tiny")))
+    specs = trial_specs(made, build_module(BASELINE, made, "meta"))
+    for end, argument in (("dt_bias", "delta_bias"), ("A_log", "A_log")):
+        spec = next(spec for name, spec in specs.items() if name.endswith(end))
+        expected = scan.inputs[argument]
+        assert (spec.draw, spec.low, spec.high) == (expected.draw, expected.low, expected.high)
+
+
 def test_tokens_of_linear_attention_have_several_directions_where_their_values_are_equal():
     """With one, the norm of what a head reads is a sign, which rounding decides where that is nothing."""
     made = next(iter(registry.cases("L3/linear_decoder_layer", size="tiny")))
