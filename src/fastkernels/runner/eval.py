@@ -199,7 +199,7 @@ def _weights_seed(request: EvalRequest, target: Target, workloads: Sequence[Work
     of_tokens = [w for w in workloads if isinstance(w, TokenWorkload)]
     if target.checkpoint or request.size == "full" or not of_tokens:
         return seeds[0]
-    return wandering(target.model, target.config, seeds, max(of_tokens, key=lambda w: w.output_len))
+    return wandering(target.model, target.config, seeds, of_tokens)
 
 
 def _one_set(paths: Sequence[str | Path]) -> CandidateSet:

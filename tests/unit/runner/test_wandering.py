@@ -7,18 +7,20 @@ from fastkernels.runner import wandering as module
 from fastkernels.runner.wandering import wandering
 from fastkernels.score.timed_tokens import MOST_REPEATED
 
-(WORKLOAD,) = [w for w in registry.workloads(size="tiny") if w.name == "single-request"]
+WORKLOADS = [w for w in registry.workloads(size="tiny") if w.name in ("single-request", "prefill-heavy")]
 SHARES = {1: 0.4, 2: MOST_REPEATED, 3: 0.0, 4: 0.06}
 
 
 @pytest.mark.parametrize(("seeds", "found"), [([1, 2, 3], 2), ([3, 1], 3), ([1, 4], 4)])
 def test_the_first_that_repeats_little_or_the_last(monkeypatch, seeds, found):
-    monkeypatch.setattr(module, "_repeated", lambda model, config, seed, workload: SHARES[seed])
-    assert wandering("llama", "tiny", seeds, WORKLOAD) == found
+    monkeypatch.setattr(module, "_repeated", lambda model, config, seed, workloads: SHARES[seed])
+    assert wandering("llama", "tiny", seeds, WORKLOADS) == found
 
 
 def test_what_is_found_is_a_share_of_real_texts():
-    shares = [module._repeated("llama", "tiny", seed, WORKLOAD) for seed in range(8)]
+    (alone,) = [w for w in WORKLOADS if w.name == "single-request"]
+    shares = [module._repeated("llama", "tiny", seed, [alone]) for seed in range(8)]
     assert all(0 <= share < 1 for share in shares)
     assert min(shares) < MOST_REPEATED < max(shares), "tiny Llama does both"
-    assert shares[0] == module._repeated("llama", "tiny", 0, WORKLOAD)
+    assert shares[0] == module._repeated("llama", "tiny", 0, [alone])
+    assert all(module._repeated("llama", "tiny", seed, WORKLOADS) >= shares[seed] for seed in range(3))
