@@ -7,8 +7,9 @@ mutants of a thousand cases that fail as they must would be tens of megabytes. -
 holds, the cases that these reports do not audit; each row says which revision it was audited with.
 
 A task is admitted anew from all its rows, as far as they go: `left` says how many cases of which tasks of
-the audited levels are not there. For that a row keeps the names of its checks that another case has to show
-(`elsewhere`), and which it shows itself: a number in the list `shown`, as most cases of a task show the same.
+the audited levels and sizes are not there. For that a row keeps the names of its checks that another case has
+to show (`elsewhere`), and which it shows itself: a number in the list `shown`, as most cases of a task show
+the same.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from fastkernels import registry
 from fastkernels.audit.admission import admit
-from fastkernels.records import AuditCheck, AuditReport, AuditRow
+from fastkernels.records import AuditCheck, AuditReport, AuditRow, Size
 
 
 def main() -> None:
@@ -56,12 +57,7 @@ def summary(reports: Sequence[AuditReport], before: Mapping[str, Any] | None = N
     reasons = [*before["unaudited"], *(reason for report in reports for reason in report.unaudited)]
     unaudited = {reason.partition(": ")[0]: reason for reason in reasons}
     shown = sorted({tuple(row["shown"]) for row in rows})
-    levels = sorted({int(task[1]) for task, _ in found})
-    cases = {
-        entry.id: {case.id for case in registry.cases(entry, "full")}
-        for level in levels
-        for entry in registry.find_tasks((), level)
-    }
+    cases = _registered(found)
     audited = Counter(task for task, case in found if case in cases[task])
     left = {task: len(its) - audited[task] for task, its in cases.items() if len(its) > audited[task]}
     tasks = [
@@ -86,6 +82,18 @@ def summary(reports: Sequence[AuditReport], before: Mapping[str, Any] | None = N
         "unaudited": [reason for case, reason in unaudited.items() if tuple(case.split()) not in found],
         "environment": reports[0].environment.model_dump(mode="json"),
     }
+
+
+def _registered(found: Collection[tuple[str, str]]) -> dict[str, set[str]]:
+    """Cases by task, of the levels and sizes that any of these has; of all sizes where none is known."""
+    levels = sorted({int(task[1]) for task, _ in found})
+    entries = [entry for level in levels for entry in registry.find_tasks((), level)]
+    by_size = [
+        {entry.id: {case.id for case in registry.cases(entry, size)} for entry in entries}
+        for size in get_args(Size)
+    ]
+    present = [cases for cases in by_size if any(case in cases[task] for task, case in found)] or by_size
+    return {entry.id: set().union(*(cases[entry.id] for cases in present)) for entry in entries}
 
 
 def _told(row: AuditRow, revision: str | None) -> dict[str, Any]:

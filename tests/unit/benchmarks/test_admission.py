@@ -100,6 +100,13 @@ def test_what_earlier_rows_show_and_leave_open_counts_as_long_as_they_stay(admis
     assert shows_no_more["tasks"][0]["problems"] == ["a: x: not shown by this case, nor by any other"]
 
 
+def test_what_is_left_is_of_the_size_that_was_audited(admission) -> None:
+    for size in ("tiny", "full"):
+        cases = registry.cases("L1/rope", size)
+        found = admission.summary([report(row(cases[0].id))])
+        assert found["left"]["L1/rope"] == len(cases) - 1
+
+
 def test_what_is_left_is_told_by_task(admission) -> None:
     first, *others = [case.id for case in registry.cases(registry.task("rope"), "full")]
     found = admission.summary([report(row(first))])
