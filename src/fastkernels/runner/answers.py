@@ -19,15 +19,6 @@ class Comparison:
     kl: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
-    """One timed run of both sides: their common inputs, and what `timed` gave of each."""
-
-    inputs: Any
-    baseline: Any
-    candidate: Any
-
-
 class Answers(Protocol):
     """One kind of answer. Inputs are drawn by the judge, fresh for every run; only it knows their seed."""
 
@@ -50,16 +41,21 @@ class Answers(Protocol):
         """Throughput: the units of a run, to be divided by its seconds. Latency: what divides its seconds."""
         ...
 
-    def audit(self, baseline: SideHandle, played: Sequence[Played]) -> Any:
-        """What is to be known of the candidate's answers in each of its timed runs of a workload: being right
-        only while compared does not help, nor in half of the runs."""
+    def kept(self, inputs: Any, baseline: Any, candidate: Any) -> Any:
+        """Of a timed run of both sides what an audit may ask for; all inputs of all runs may be gigabytes.
+        `baseline`, `candidate`: what `timed` gave."""
+        ...
+
+    def audit(self, baseline: SideHandle, runs: Sequence[Any]) -> Any:
+        """What is to be known of the candidate's answers in each of the timed runs of a workload, of which
+        `kept` kept something: being right only while compared does not help, nor in half of the runs."""
         ...
 
     def audited(self, found: Any) -> list[float]:
-        """The discrepancies of `audit`, as many from each run, once the noise runs are there."""
+        """The discrepancies of what `audit` found, once the noise runs are there."""
         ...
 
-    def repeated(self, played: Sequence[Played]) -> float:
+    def repeated(self, runs: Sequence[Any]) -> float:
         """Share of the baseline's answers that whoever repeats their last tokens has right, too."""
         ...
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Sequence
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from fastkernels.registry.schema import GenerationSamples
 from fastkernels.registry.workloads import GenerationWorkload
 from fastkernels.runner import image_batches
-from fastkernels.runner.answers import Comparison, Played
+from fastkernels.runner.answers import Comparison
 from fastkernels.runner.sides import SideHandle, Sides
 from fastkernels.score import calibrate
 
@@ -67,10 +67,14 @@ class GenerationAnswers:
     def amount(self, workload: GenerationWorkload) -> float:
         return image_batches.amount(workload)
 
-    def audit(self, baseline: SideHandle, played: Sequence[Played]) -> list[float]:
+    def kept(
+        self, inputs: list[Wanted], baseline: Any, candidate: dict[int, Latents]
+    ) -> list[tuple[Wanted, Latents]]:
+        return [(inputs[i], latents) for i, latents in candidate.items()]
+
+    def audit(self, baseline: SideHandle, runs: Sequence[list[tuple[Wanted, Latents]]]) -> list[float]:
         """The baseline generates images of the timed runs again, in other company."""
-        images = [run.inputs[i] for run in played for i in run.candidate]
-        found = [latents for run in played for latents in run.candidate.values()]
+        images, found = map(list, zip(*chain.from_iterable(runs)))
         return [
             calibrate.image_discrepancy(_decoded(baseline, theirs, image), _decoded(baseline, ours, image))
             if ours.shape == theirs.shape
@@ -81,7 +85,7 @@ class GenerationAnswers:
     def audited(self, found: list[float]) -> list[float]:
         return found
 
-    def repeated(self, played: Sequence[Played]) -> float:
+    def repeated(self, runs: Sequence[Any]) -> float:
         return 0.0
 
     def proof(self) -> dict[str, Any]:

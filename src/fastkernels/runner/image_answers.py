@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from fastkernels.registry.schema import ImageSamples
 from fastkernels.registry.workloads import ImageWorkload
 from fastkernels.runner import image_batches
-from fastkernels.runner.answers import Comparison, Played
+from fastkernels.runner.answers import Comparison
 from fastkernels.runner.handed import handed
 from fastkernels.runner.replies import garbled
 from fastkernels.runner.sides import SideHandle, Sides
@@ -84,15 +84,19 @@ class ImageAnswers:
     def amount(self, workload: ImageWorkload) -> float:
         return image_batches.amount(workload)
 
-    def audit(self, baseline: SideHandle, played: Sequence[Played]) -> list[float]:
+    def kept(self, inputs: Images, baseline: Any, candidate: dict[int, Any]) -> list[tuple[Any, Any]]:
+        """Images with their answers."""
+        return [(inputs[i], answer) for i, answer in candidate.items()]
+
+    def audit(self, baseline: SideHandle, runs: Sequence[list[tuple[Any, Any]]]) -> list[float]:
         """The baseline answers images of the timed runs again, in other company."""
-        expected = self._all(baseline, [run.inputs[i] for run in played for i in run.candidate])
-        return self._kind.discrepancies(expected, [one for run in played for one in run.candidate.values()])
+        images, answers = zip(*chain.from_iterable(runs))
+        return self._kind.discrepancies(self._all(baseline, list(images)), list(answers))
 
     def audited(self, found: list[float]) -> list[float]:
         return found
 
-    def repeated(self, played: Sequence[Played]) -> float:
+    def repeated(self, runs: Sequence[Any]) -> float:
         return 0.0
 
     def proof(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from fastkernels.records import Failure, ModelResult, Size, Swap, WorkloadResult
 from fastkernels.registry.schema import Architecture
 from fastkernels.registry.workloads import Workload
 from fastkernels.runner import flags
-from fastkernels.runner.answers import Answers, Played
+from fastkernels.runner.answers import Answers
 from fastkernels.runner.replies import Proof, Sites, Stats, garbled, read
 from fastkernels.runner.sides import Side, SideFailure, SideHandle, Sides
 from fastkernels.score import calibrate
@@ -149,13 +149,13 @@ class ModelTrial:
         results, audits = [], []
         for workload in self.workloads:
             seconds: dict[str, list[float]] = {"baseline": [], "candidate": []}
-            played = self._round(workload, seconds)
+            runs = self._round(workload, seconds)
             begin = time.perf_counter()  # of the extra time: behind the first round with its warm-ups
             while not self._enough(workload, seconds, time.perf_counter() - begin):
-                played += self._round(workload, seconds)
-            self._look_for_repetition(workload, self.answers.repeated(played))
+                runs += self._round(workload, seconds)
+            self._look_for_repetition(workload, self.answers.repeated(runs))
             # Of every round: a speed-up is a median, and who guesses in most of them would have some chance.
-            audits.append(self.answers.audit(self.sides.use("baseline"), played))
+            audits.append(self.answers.audit(self.sides.use("baseline"), runs))
             result = self._result(workload, seconds)
             if result.unstable:
                 self._notes.append(
@@ -184,8 +184,8 @@ class ModelTrial:
             handle.warmed.add(what)
         return handle
 
-    def _round(self, workload: Workload, seconds: dict[str, list[float]]) -> list[Played]:
-        """Both sides on the same fresh inputs, A B and B A in turn."""
+    def _round(self, workload: Workload, seconds: dict[str, list[float]]) -> list[Any]:
+        """Both sides on the same fresh inputs, A B and B A in turn; of each run what an audit may ask for."""
         turn = len(seconds["baseline"])
         count = TURN_RUNS if self._repeats_in_turn(workload) else 1
         inputs = [self.answers.inputs(workload) for _ in range(count)]
@@ -200,7 +200,7 @@ class ModelTrial:
             self._stats[side] = read(handle, Stats, "stats")
         self._compare_settings()
         answers = ([answer for _, answer in runs[side]] for side in ("baseline", "candidate"))
-        return [Played(*run) for run in zip(inputs, *answers, strict=True)]
+        return [self.answers.kept(*run) for run in zip(inputs, *answers, strict=True)]
 
     def _repeats_in_turn(self, workload: Workload) -> bool:
         return self.sides.exclusive and workload.kind == "latency"

@@ -9,11 +9,11 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastkernels.records import Failure, Size
 from fastkernels.registry.schema import SpeechSamples, TokenSamples
-from fastkernels.runner.answers import Comparison, Played
+from fastkernels.runner.answers import Comparison
 from fastkernels.runner.replies import Forced, Tokens, garbled, parsed, read
 from fastkernels.runner.sides import Side, SideFailure, SideHandle, Sides
 from fastkernels.score import calibrate, timed_tokens
@@ -24,6 +24,14 @@ NOISE_CHUNK: dict[Size, int] = {"tiny": 48, "full": 1024}
 TOP_LOGPROBS = 20  # positions keep this many for the KL bound
 AUDITED_REQUESTS = 8  # of each workload's timed output, replayed by the baseline; one of each run at least
 Prompts = list[list[int]]
+
+
+class Kept(NamedTuple):
+    """Some requests of a timed run and what the candidate said to them; how much the baseline repeats."""
+
+    inputs: list[Any]
+    said: Prompts
+    repeated: float
 
 
 class TokenAnswers:
@@ -75,14 +83,16 @@ class TokenAnswers:
     def amount(self, workload: Any) -> float:
         return workload.requests * workload.output_len if workload.kind == "throughput" else 1
 
-    def audit(self, baseline: SideHandle, played: Sequence[Played]) -> list[Said]:
+    def kept(self, inputs: list[Any], baseline: Prompts, candidate: Prompts) -> Kept:
+        chosen = self._rng.sample(range(len(inputs)), min(AUDITED_REQUESTS, len(inputs)))
+        repeated = statistics.fmean(map(timed_tokens.repeated, baseline))
+        return Kept([inputs[i] for i in chosen], [candidate[i] for i in chosen], repeated)
+
+    def audit(self, baseline: SideHandle, runs: Sequence[Kept]) -> list[Said]:
         """The baseline is forced along tokens of the timed runs."""
-        each = math.ceil(AUDITED_REQUESTS / len(played))
-        inputs, said = [], []
-        for run in played:
-            chosen = self._rng.sample(range(len(run.inputs)), min(each, len(run.inputs)))
-            inputs += [run.inputs[i] for i in chosen]
-            said += [run.candidate[i] for i in chosen]
+        each = math.ceil(AUDITED_REQUESTS / len(runs))
+        inputs = [one for run in runs for one in run.inputs[:each]]
+        said = [tokens for run in runs for tokens in run.said[:each]]
         with self.given(inputs) as given:
             found = read(baseline, Forced, "forced", **given, continuations=said, top=TOP_LOGPROBS)
         return [Said(*text) for text in zip(said, found.argmax, found.top, strict=True)]
@@ -91,8 +101,8 @@ class TokenAnswers:
         doubt = timed_tokens.doubt(found, self._largest_noise_gap)
         return [timed_tokens.discrepancy(text, doubt) for text in found]
 
-    def repeated(self, played: Sequence[Played]) -> float:
-        return statistics.fmean(timed_tokens.repeated(tokens) for run in played for tokens in run.baseline)
+    def repeated(self, runs: Sequence[Kept]) -> float:
+        return statistics.fmean(run.repeated for run in runs)
 
     def compare(self, sides: Sides, report: Callable[[str], None]) -> Comparison:
         self._forced_inputs = self.sampled()
