@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Any, NamedTuple
 
 from fastkernels.records import Failure, Size
@@ -98,7 +99,7 @@ class TokenAnswers:
         return [Said(*text) for text in zip(said, found.argmax, found.top, strict=True)]
 
     def audited(self, found: list[Said]) -> list[float]:
-        doubt = timed_tokens.doubt(found, self._largest_noise_gap)
+        doubt = timed_tokens.doubt(chain.from_iterable(self._own_tops), self._largest_noise_gap)
         return [timed_tokens.discrepancy(text, doubt) for text in found]
 
     def repeated(self, runs: Sequence[Kept]) -> float:
@@ -117,7 +118,7 @@ class TokenAnswers:
         theirs, ours = (list(map(len, answers[side].top)) for side in order)
         if ours != theirs:
             raise garbled(sides.use("candidate"), "forced", "log-probabilities of other positions")
-        tokens = self._forced_tokens
+        tokens, self._own_tops = self._forced_tokens, answers["baseline"].top
         unrelated = zip(tokens, tokens[1:] + tokens[:1])
         return Comparison(
             d=self._discrepancies(answers["candidate"]),

@@ -1,7 +1,7 @@
 """Tokens that a model said while the clock ran, against the baseline forced along them.
 
     gap_i    log p(best) - log p(said_i), by the baseline, behind the prompt and the tokens said before i
-    spread   median over positions of log p(best) - log p(20th best)
+    spread   median of log p(best) - log p(20th best) over positions of the baseline's own texts
     doubt    max(spread / 3, twice the largest gap at which noise runs of the baseline differ)
     d        1 - share of positions whose token is the best; behind the first gap beyond `doubt` none is
 
@@ -57,9 +57,10 @@ def discrepancy(said: Said, doubt: float) -> float:
     return 1 - right / len(said.tokens)
 
 
-def doubt(texts: Iterable[Said], largest_noise_gap: float) -> float:
-    """How much less likely than the best a token may be that somebody said who only rounds otherwise."""
-    spreads = [max(top.values()) - min(top.values()) for said in texts for top in said.top if top]
+def doubt(tops: Iterable[Mapping[str, float]], largest_noise_gap: float) -> float:
+    """How much less likely than the best a token may be that somebody said who only rounds otherwise. `tops`:
+    the largest log-probabilities at each position of texts that no candidate chose."""
+    spreads = [max(top.values()) - min(top.values()) for top in tops if top]
     spread = float(np.median(spreads)) if spreads else 0.0
     return max(DOUBT_OF_SPREAD * spread, DOUBT_OF_NOISE * largest_noise_gap)
 

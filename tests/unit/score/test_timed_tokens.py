@@ -31,9 +31,9 @@ def test_a_token_that_is_not_listed_is_as_far_off_as_the_last():
 
 
 def test_doubt_is_of_the_spread_or_of_the_noise():
-    texts = [said([1, 2], [0, 0])]
-    assert timed_tokens.doubt(texts, 0.0) == pytest.approx(1.0)  # a third of 3
-    assert timed_tokens.doubt(texts, 0.7) == pytest.approx(1.4)
+    tops = said([1, 2], [0, 0]).top
+    assert timed_tokens.doubt(tops, 0.0) == pytest.approx(1.0)  # a third of 3
+    assert timed_tokens.doubt(tops, 0.7) == pytest.approx(1.4)
     assert timed_tokens.doubt([], 0.0) == 0.0
 
 
