@@ -8,6 +8,7 @@ images: those of timed runs are decoded by the baseline, those of the samples by
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from collections.abc import Callable, Sequence
 from itertools import chain, cycle, islice
@@ -27,7 +28,7 @@ NOISE_POINTWISE = (
     "group_norm",
 )  # fmt: skip
 NOISE_ATTENTION = ("dense_attention",)
-AUDITED_IMAGES = 2  # of each timed run, generated again by the baseline
+AUDITED_IMAGES = 2  # of each workload, generated again by the baseline; one of each timed run at least
 WARM_UP_BATCHES = 2  # the second captures the graphs that the timed ones replay
 SIDE_BATCH = 8  # images of one launch where a workload does not say
 SEED_BITS = 53  # integers that JSON carries whole
@@ -70,11 +71,14 @@ class GenerationAnswers:
     def kept(
         self, inputs: list[Wanted], baseline: Any, candidate: dict[int, Latents]
     ) -> list[tuple[Wanted, Latents]]:
-        return [(inputs[i], latents) for i, latents in candidate.items()]
+        pairs = [(inputs[i], latents) for i, latents in candidate.items()]
+        self._rng.shuffle(pairs)  # of several runs not all are generated again
+        return pairs
 
     def audit(self, baseline: SideHandle, runs: Sequence[list[tuple[Wanted, Latents]]]) -> list[float]:
         """The baseline generates images of the timed runs again, in other company."""
-        images, found = map(list, zip(*chain.from_iterable(runs)))
+        each = math.ceil(AUDITED_IMAGES / len(runs))
+        images, found = map(list, zip(*chain.from_iterable(run[:each] for run in runs)))
         return [
             calibrate.image_discrepancy(_decoded(baseline, theirs, image), _decoded(baseline, ours, image))
             if ours.shape == theirs.shape
