@@ -25,7 +25,7 @@ import numpy as np
 DOUBT_OF_SPREAD = 1 / 3
 DOUBT_OF_NOISE = 2.0
 LONGEST_PERIOD = 16
-MOST_REPEATED = 0.05  # of texts that are evidence: what a filler can win
+MOST_REPEATED = 0.1  # of texts that are evidence: what a filler can win
 
 
 @dataclass(frozen=True)

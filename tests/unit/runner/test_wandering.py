@@ -4,11 +4,10 @@ import pytest
 
 from fastkernels import registry
 from fastkernels.runner import wandering as module
-from fastkernels.runner.wandering import wandering
-from fastkernels.score.timed_tokens import MOST_REPEATED
+from fastkernels.runner.wandering import MOST, wandering
 
 WORKLOADS = [w for w in registry.workloads(size="tiny") if w.name in ("single-request", "prefill-heavy")]
-SHARES = {1: 0.4, 2: MOST_REPEATED, 3: 0.0, 4: 0.06}
+SHARES = {1: 0.4, 2: MOST, 3: 0.0, 4: 0.06}
 
 
 @pytest.mark.parametrize(("seeds", "found"), [([1, 2, 3], 2), ([3, 1], 3), ([1, 4], 4)])
@@ -21,6 +20,6 @@ def test_what_is_found_is_a_share_of_real_texts():
     (alone,) = [w for w in WORKLOADS if w.name == "single-request"]
     shares = [module._repeated("llama", "tiny", seed, [alone]) for seed in range(8)]
     assert all(0 <= share < 1 for share in shares)
-    assert min(shares) < MOST_REPEATED < max(shares), "tiny Llama does both"
+    assert min(shares) < MOST < max(shares), "tiny Llama does both"
     assert shares[0] == module._repeated("llama", "tiny", 0, [alone])
     assert all(module._repeated("llama", "tiny", seed, WORKLOADS) >= shares[seed] for seed in range(3))
