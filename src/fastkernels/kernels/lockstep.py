@@ -8,6 +8,7 @@ rows come to them, so that the i-th ones of all rows lie together and no step ha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -20,6 +21,30 @@ class Lockstep(NamedTuple):
     order_B: Tensor
     tokens_T: Tensor
     active: list[int]
+
+
+def in_lockstep(
+    advance: Callable[..., Tensor],
+    state_RX: Tensor,
+    rows_B: Tensor,
+    query_starts_B1: Tensor,
+    given: tuple[Tensor, ...],
+    like: Tensor,
+) -> Tensor:
+    """What `advance(state_BX, *given_BX)` returns for every token, [T, ...] as `like`. It takes the i-th
+    tokens of all rows that have one, out of each of `given` [T, ...], and changes their states in place;
+    `state_RX` is written at `rows_B`. Zero where a token is nobody's."""
+    order_B, tokens_T, active = lockstep(query_starts_B1)
+    given, rows_B = tuple(x[tokens_T] for x in given), rows_B[order_B]
+    state_BX, found, first = state_RX[rows_B], like.new_empty((len(tokens_T), *like.shape[1:])), 0
+    for count in active:
+        at = slice(first, first + count)
+        found[at] = advance(state_BX[:count], *(x[at] for x in given))
+        first += count
+    state_RX[rows_B] = state_BX
+    result = torch.zeros_like(like)
+    result[tokens_T] = found
+    return result
 
 
 def lockstep(query_starts_B1: Tensor) -> Lockstep:

@@ -11,7 +11,7 @@ import contextlib
 import math
 import random
 from collections.abc import Callable, Sequence
-from itertools import chain, cycle, islice
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ Latents = np.ndarray  # [tokens, channels]
 Pixels = np.ndarray  # [pixels, 3]; of a model without a decoder latents
 
 
-class GenerationAnswers:
+class GenerationAnswers(image_batches.BatchedAnswers):
     """d = 1 - cosine of an image's pixels, both less the baseline's mean of each colour."""
 
     def __init__(self, samples: GenerationSamples, rng: random.Random) -> None:
@@ -65,32 +65,17 @@ class GenerationAnswers:
         answers = dict(zip(chosen, image_batches.answers(side, digests, chosen), strict=True))
         return image_batches.measured(workload, seconds), answers
 
-    def amount(self, workload: GenerationWorkload) -> float:
-        return image_batches.amount(workload)
-
-    def kept(
-        self, inputs: list[Wanted], baseline: Any, candidate: dict[int, Latents]
-    ) -> list[tuple[Wanted, Latents]]:
-        pairs = [(inputs[i], latents) for i, latents in candidate.items()]
-        self._rng.shuffle(pairs)  # of several runs not all are generated again
-        return pairs
-
     def audit(self, baseline: SideHandle, runs: Sequence[list[tuple[Wanted, Latents]]]) -> list[float]:
         """The baseline generates images of the timed runs again, in other company."""
         each = math.ceil(AUDITED_IMAGES / len(runs))
-        images, found = map(list, zip(*chain.from_iterable(run[:each] for run in runs)))
+        pairs = [pair for run in runs for pair in self._rng.sample(run, min(each, len(run)))]
+        images, found = map(list, zip(*pairs))
         return [
             calibrate.image_discrepancy(_decoded(baseline, theirs, image), _decoded(baseline, ours, image))
             if ours.shape == theirs.shape
             else 1.0
             for theirs, ours, image in zip(self._latents(baseline, images), found, images, strict=True)
         ]
-
-    def audited(self, found: list[float]) -> list[float]:
-        return found
-
-    def repeated(self, runs: Sequence[Any]) -> float:
-        return 0.0
 
     def proof(self) -> dict[str, Any]:
         """One image of each size: a pass through every module, at all shapes of the samples."""

@@ -54,7 +54,7 @@ DETECTIONS = Kind(
 )
 
 
-class ImageAnswers:
+class ImageAnswers(image_batches.BatchedAnswers):
     """A feature of each image, or its detections."""
 
     def __init__(self, kind: Kind, samples: ImageSamples, rng: random.Random) -> None:
@@ -81,23 +81,10 @@ class ImageAnswers:
         answers = dict(zip(chosen, self._answers(side, digests, chosen), strict=True))
         return image_batches.measured(workload, seconds), answers
 
-    def amount(self, workload: ImageWorkload) -> float:
-        return image_batches.amount(workload)
-
-    def kept(self, inputs: Images, baseline: Any, candidate: dict[int, Any]) -> list[tuple[Any, Any]]:
-        """Images with their answers."""
-        return [(inputs[i], answer) for i, answer in candidate.items()]
-
     def audit(self, baseline: SideHandle, runs: Sequence[list[tuple[Any, Any]]]) -> list[float]:
         """The baseline answers images of the timed runs again, in other company."""
         images, answers = zip(*chain.from_iterable(runs))
         return self._kind.discrepancies(self._all(baseline, list(images)), list(answers))
-
-    def audited(self, found: list[float]) -> list[float]:
-        return found
-
-    def repeated(self, runs: Sequence[Any]) -> float:
-        return 0.0
 
     def proof(self) -> dict[str, Any]:
         return {"images": self._images(PROOF_IMAGES, self._samples.resolutions)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -81,6 +81,22 @@ def measured(workload: ImageWorkload | GenerationWorkload, seconds: Sequence[flo
     return sum(seconds) if workload.kind == "throughput" else statistics.median(seconds) * len(seconds)
 
 
-def amount(workload: ImageWorkload | GenerationWorkload) -> float:
-    """Images of a workload whose images a second count; batches of one whose seconds a batch count."""
-    return workload.requests if workload.kind == "throughput" else workload.requests / workload.batch
+class BatchedAnswers:
+    """The part of an Answers that is the same for all that answers images."""
+
+    def amount(self, workload: ImageWorkload | GenerationWorkload) -> float:
+        """Images of a workload whose images a second count; batches of one whose seconds a batch count."""
+        return workload.requests if workload.kind == "throughput" else workload.requests / workload.batch
+
+    def kept(
+        self, inputs: Sequence[Any], baseline: Any, candidate: Mapping[int, Any]
+    ) -> list[tuple[Any, Any]]:
+        """Images with their answers."""
+        return [(inputs[i], answer) for i, answer in candidate.items()]
+
+    def audited(self, found: list[float]) -> list[float]:
+        return found
+
+    def repeated(self, runs: Sequence[Any]) -> float:
+        """An image follows from no other one."""
+        return 0.0

@@ -18,9 +18,8 @@ from fastkernels.registry.workloads import TokenWorkload
 from fastkernels.score.timed_tokens import MOST_REPEATED, repeated
 
 TEXTS = 16
-MOST = (
-    MOST_REPEATED / 2
-)  # of them: the texts of a trial are others, and repeat more than those that were chosen
+# Of them: the texts of a trial are others, and repeat more than those by which weights are chosen.
+MOST = MOST_REPEATED / 2
 
 
 def wandering(model: str, config: str, seeds: Sequence[int], workloads: Sequence[TokenWorkload]) -> int:

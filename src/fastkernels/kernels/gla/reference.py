@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fastkernels.kernels.lockstep import lockstep
+from fastkernels.kernels.lockstep import in_lockstep
 
 
 def recurrent_gla(
@@ -39,17 +39,8 @@ def chunk_gla(
     max_query_len: int,
 ) -> Tensor:
     q, k, v, decay = _widened(q_THK, k_THK, v_THV, gate_THK, state_RHKV.dtype)
-    order_B, tokens_T, active = lockstep(query_starts_B1)
-    q, k, v_THV, decay = (q * scale)[tokens_T], k[tokens_T], v[tokens_T], decay[tokens_T]
-    rows_B, read_THV, first = rows_B[order_B], torch.empty_like(v_THV), 0
-    state_BHKV = state_RHKV[rows_B]
-    for count in active:
-        at = slice(first, first + count)
-        read_THV[at] = _advance(state_BHKV[:count], q[at], k[at], v_THV[at], decay[at])
-        first += count
-    state_RHKV[rows_B] = state_BHKV
-    o_THV = torch.zeros_like(v)
-    o_THV[tokens_T] = read_THV
+    given = (q * scale, k, v, decay)
+    o_THV = in_lockstep(_advance, state_RHKV, rows_B, query_starts_B1, given, like=v)
     return o_THV.to(q_THK.dtype)
 
 

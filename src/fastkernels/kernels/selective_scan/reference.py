@@ -6,11 +6,13 @@ In the dtype of the state. Lengths of chunks are read on the host.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
-from fastkernels.kernels.lockstep import lockstep
+from fastkernels.kernels.lockstep import in_lockstep
 
 
 def selective_state_update(
@@ -27,7 +29,7 @@ def selective_state_update(
 ) -> Tensor:
     u, delta, b, c, z, d, bias = widened(state_RIN.dtype, u_BI, delta_BI, B_BN, C_BN, z_BI, D_I, delta_bias_I)
     state_BIN = state_RIN[rows_B]
-    y_BI = _advance(state_BIN, u, softplus(delta + bias), b, c, -A_log_IN.exp())
+    y_BI = _advance(-A_log_IN.exp(), state_BIN, u, softplus(delta + bias), b, c)
     state_RIN[rows_B] = state_BIN
     return ((y_BI + d * u) * silu(z)).to(u_BI.dtype)
 
@@ -47,18 +49,9 @@ def selective_scan(
     max_query_len: int,
 ) -> Tensor:
     u, delta, b, c, z, d, bias = widened(state_RIN.dtype, u_TI, delta_TI, B_TN, C_TN, z_TI, D_I, delta_bias_I)
-    a_IN = -A_log_IN.exp()
-    order_B, tokens_T, active = lockstep(query_starts_B1)
-    given_TI, steps_TI, b, c = (x[tokens_T] for x in (u, softplus(delta + bias), b, c))
-    rows_B, read_TI, first = rows_B[order_B], torch.empty_like(given_TI), 0
-    state_BIN = state_RIN[rows_B]
-    for count in active:
-        at = slice(first, first + count)
-        read_TI[at] = _advance(state_BIN[:count], given_TI[at], steps_TI[at], b[at], c[at], a_IN)
-        first += count
-    state_RIN[rows_B] = state_BIN
-    y_TI = torch.empty_like(u)
-    y_TI[tokens_T] = read_TI
+    advance = partial(_advance, -A_log_IN.exp())
+    given = (u, softplus(delta + bias), b, c)
+    y_TI = in_lockstep(advance, state_RIN, rows_B, query_starts_B1, given, like=u)
     return ((y_TI + d * u) * silu(z)).to(u_TI.dtype)
 
 
@@ -67,7 +60,7 @@ def widened(dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def _advance(
-    state_BIN: Tensor, u_BI: Tensor, step_BI: Tensor, b_BN: Tensor, c_BN: Tensor, a_IN: Tensor
+    a_IN: Tensor, state_BIN: Tensor, u_BI: Tensor, step_BI: Tensor, b_BN: Tensor, c_BN: Tensor
 ) -> Tensor:
     """One token: the states in place, and what C reads of them."""
     state_BIN.mul_((step_BI[..., None] * a_IN).exp()).addcmul_((step_BI * u_BI)[..., None], b_BN[:, None])
