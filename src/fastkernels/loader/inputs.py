@@ -52,6 +52,7 @@ _LIMITS = {
     "state": distributions.ATTENTION,
     "kept": distributions.ATTENTION,
     "by_place": distributions.ATTENTION,
+    "signed": distributions.ATTENTION,
     "log_decay": distributions.ORDINARY,
 }
 # What a kernel must not read (unused blocks, the end of a last block, states of nobody) is larger than what
@@ -78,7 +79,7 @@ def trial_specs(case: Case, baseline: nn.Module) -> dict[str, TensorSpec]:
 def _specs(case: Case, baseline: nn.Module) -> dict[str, TensorSpec]:
     arguments = {name: spec for name, spec in case.inputs.items() if isinstance(spec, TensorSpec)}
     owners, groups, states = paged_owners(baseline), cache_groups(baseline), state_owners(baseline)
-    if owners or _attends({spec.draw for spec in arguments.values()}):
+    if owners or states or _attends({spec.draw for spec in arguments.values()}):
         by_head = next((paged.shape[-1] for name, _, paged in owners if not name), None)
         arguments = {name: _attended(spec, by_head) for name, spec in arguments.items()}
     specs = {f"arg.{name}": spec for name, spec in arguments.items()}
@@ -179,6 +180,9 @@ def draw_links(
             _spoil_unheld(name, value, laid)
         elif spec.draw in ("state", "kept"):
             _settle_states(value, case, laid, is_kept=spec.draw == "kept")
+        elif spec.draw == "signed":
+            rows = value.view(-1, spec.row or spec.shape[-1])
+            rows.mul_(torch.randint(2, (len(rows), 1), generator=generator, device=device).mul_(2).sub_(1))
         elif spec.draw == "log_decay":
             value.copy_(nn.functional.logsigmoid(value).div_(_DECAY_DIVISOR))
         drawn[name] = value
@@ -212,7 +216,8 @@ def _attends(draws: set[str]) -> bool:
 
 
 def _attended(spec: TensorSpec, head: int | None) -> TensorSpec:
-    """The same argument of a task that attends: its values become logits of a softmax, so limited.
+    """The same argument of a module that mixes tokens: its values become logits of a softmax, or products
+    with a state that tokens of other scales drown, so limited.
 
     `head`: its size, where the arguments are queries, keys and values by heads, side by side. A row is one
     head of a token then. Were it all of them, constant rows would give every head the same output, which
@@ -220,7 +225,7 @@ def _attended(spec: TensorSpec, head: int | None) -> TensorSpec:
     """
     if spec.draw != "normal":
         return spec
-    return spec.model_copy(update={"draw": "attended", "row": head})
+    return spec.model_copy(update={"draw": "attended", "row": head or spec.row})
 
 
 def _spoil_unheld(name: str, pool: Tensor, laid: Callable[[int], Layout]) -> None:

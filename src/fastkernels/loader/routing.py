@@ -110,8 +110,8 @@ def routed(specs: Mapping[str, TensorSpec], baseline: nn.Module) -> dict[str, Te
     gates = [f"param.{name}.gate.weight" if name else "param.gate.weight" for name, _ in found]
     width = found[0][1].gate_weight.shape[1]
     # What layers with states add to a row before it reaches the router is larger than averages of values.
-    before = "routed.recurrent" if state_owners(baseline) else "routed"
-    draws = {"normal": before, "attended": "routed.attended"}
+    mixed = "routed.recurrent" if state_owners(baseline) else "routed.attended"
+    draws = {"normal": "routed", "attended": mixed}
     rows = {
         name: draws[spec.draw]
         for name, spec in specs.items()

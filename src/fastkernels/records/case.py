@@ -27,6 +27,7 @@ class TensorSpec(Record):
     kept          the same after the layer has stored what a request begins with
     map           as normal, but of `extreme` blocks of channels of an image [B, Y, X, C] have one scale
     by_place      a bias of scores [..., S, S] by the places of two tokens in rows of up to S tokens
+    signed        as normal, each row with another sign: what all tokens have in common cancels nowhere
     log_decay     logarithms of decays, at most 0: a log-sigmoid of what normal gives
     """
 

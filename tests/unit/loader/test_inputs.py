@@ -173,6 +173,27 @@ def test_tokens_of_linear_attention_have_several_directions_where_their_values_a
     assert torch.linalg.matrix_rank(parts_TPK[..., 0]) == parts_TPK.shape[1] > 1
 
 
+@pytest.mark.parametrize("task", ["L2/gated_linear_attention", "L3/linear_decoder_layer"])
+def test_tokens_of_linear_attention_have_no_offset_in_common(task):
+    """With one, what a head reads is one number of either sign, next to nothing in some tokens."""
+    made = next(iter(registry.cases(task, size="tiny")))
+    specs = trial_specs(made, build_module(BASELINE, made, "meta"))
+    x_TD = draw(specs, made, 0, "uniform_offset")["arg.hidden_states"]
+    rows_RK = x_TD.view(-1, made.init["key_dim"])
+    assert (rows_RK.abs() >= 2).all()
+    assert torch.equal(rows_RK.sign(), rows_RK[:, :1].sign().expand_as(rows_RK))
+    assert 0.3 < (rows_RK[:, 0] > 0).float().mean() < 0.7
+
+
+@pytest.mark.parametrize("task", ["L2/mamba_mixer", "L3/mamba_decoder_layer", "L2/gated_linear_attention"])
+def test_values_of_a_module_that_keeps_states_are_as_those_of_attention(task):
+    """Beside a token 10,000 times as large, what a state holds is lost."""
+    made = next(iter(registry.cases(task, size="tiny")))
+    specs = trial_specs(made, build_module(BASELINE, made, "meta"))
+    x_TD = draw(specs, made, 0, "extreme")["arg.hidden_states"]
+    assert 1 < x_TD.abs().max() < 20
+
+
 def test_queries_and_keys_of_scores_that_are_not_scaled_are_small():
     inputs = {"hidden_states": {"shape": (5, 64), "dtype": "float32"}}
     for scaled, name, fan_in in ((True, "qkv_proj", 64), (False, "unscaled_qkv_proj", 8 * 64)):
