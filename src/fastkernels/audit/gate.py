@@ -19,9 +19,9 @@ from torch import Tensor
 
 from fastkernels.audit.subject import Draw, Outputs, Subject
 from fastkernels.judge import metadata, rules
+from fastkernels.judge.bounds import Excuse
 from fastkernels.judge.compare import Standard
 from fastkernels.judge.conditioning import conditioning
-from fastkernels.judge.distance import Errors
 from fastkernels.judge.sampler import Question, SamplerJudge
 from fastkernels.judge.selection import logits_of
 from fastkernels.judge.verdict import Verdict
@@ -30,11 +30,12 @@ from fastkernels.judge.verdict import Verdict
 @dataclass(frozen=True, slots=True)
 class Ruling:
     """`ratio`: error / allowed error, infinite where there is none to measure (another shape, NaN, a copy
-    that differs); 0 for what is exact.
+    that differs); 0 for what is exact. `error`: of the output that is worst, where it was measured.
     """
 
     verdict: Verdict
     ratio: float
+    error: float = 0.0
 
     @property
     def passed(self) -> bool:
@@ -49,7 +50,7 @@ class Gate:
     _question: Question = field(init=False)  # of a sampler
     _standard: Standard = field(init=False)
     truth: Outputs = field(init=False)  # the oracle's outputs, without null blocks
-    _moves: dict[str, Errors] | None = None
+    _excuses: Mapping[str, Excuse] | None = None
     _samplers: dict[str, SamplerJudge] = field(default_factory=dict)
 
     @property
@@ -68,7 +69,7 @@ class Gate:
 
     def open(self, draw: Draw) -> None:
         """Judge what follows on these inputs."""
-        self._draw, self._moves = draw, None
+        self._draw, self._excuses = draw, None
         if self.rule == "sampler":
             self._question = Question.of(draw.inputs)
         self.truth = self._strip(self.subject.oracle(draw.inputs))
@@ -105,23 +106,26 @@ class Gate:
         comparison = self._standard.compare(self._strip(outputs), logits)
         is_measured = comparison.verdict.label in ("PASSED", "WRONG(value)")
         if is_measured and comparison.outputs:
-            comparison = self._standard.loosened(comparison, self._conditioning())
+            comparison = self._standard.loosened(comparison, self._excused())
         ratio = (comparison.error_ratio if comparison.outputs else None) if is_measured else None
         beyond = math.inf if not comparison.passed else 0.0
-        return Ruling(comparison.verdict, beyond if ratio is None else ratio)
+        return Ruling(
+            comparison.verdict, beyond if ratio is None else ratio, comparison.candidate_error or 0.0
+        )
 
-    def _conditioning(self) -> dict[str, Errors]:
-        if self._moves is None:
+    def _excused(self) -> Mapping[str, Excuse]:
+        if self._excuses is None:
             subject = self.subject
-            self._moves = conditioning(
+            moves = conditioning(
                 lambda tensors: self._strip(subject.oracle(tensors)),
                 lambda tensors: self._strip(subject.oracle.plain(tensors)),
-                self._standard.errors,
+                self._standard.distances,
                 self._draw.inputs,
                 subject.case,
                 self.seed,
             )
-        return self._moves
+            self._excuses = self._standard.excuses(moves)
+        return self._excuses
 
     def _sampled(self, name: str, outputs: Outputs) -> Ruling:
         judge = self._samplers.setdefault(name, SamplerJudge(self.seed))

@@ -1,6 +1,6 @@
 """The error-ratio gate: a candidate may be as wrong as twice the baseline, measured against a float64 oracle.
 
-With o the oracle, b the baseline, c the candidate, u(dtype) what rounding alone may cost (`floor`):
+With o the oracle, b the baseline, c the candidate, u(dtype) what rounding alone may cost (bounds.py):
 
     e(x)   = ||x - o|| / ||o||                       over the whole output, and for its worst row
     A      = min(max(k e(b), u(dtype)), 1/2)         allowed; k = 2
@@ -11,8 +11,8 @@ baseline beyond the cap is invalid. A row is an index of the first dimension (a 
 block); a vector is one row. Rows in which the oracle vanishes (its root mean square is below the dtype's
 smallest normal number) have no relative error: there the candidate's absolute error is compared with k times
 the baseline's. The same holds for a few rows that are next to nothing beside the numbers they are a sum of,
-such as the mean of 16,384 values, so that k e(b) is beyond the cap; where they are not few, the baseline is
-wrong.
+such as the mean of 16,384 values, so that k e(b) is beyond the cap, or, where the gate looks again, k m is
+(conditioning.py); where they are not few, the baseline is wrong. The whole is taken without such rows.
 
 The quick gate, for every timed iteration: an oracle each time would cost far more than the iteration itself,
 but its inputs also went through the baseline, and
@@ -32,22 +32,19 @@ candidate knows which.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from fastkernels.judge.distance import Errors, errors, rows, rows_beyond
+from fastkernels.judge import bounds
+from fastkernels.judge.bounds import MAX_ALLOWED, Excuse, K, allow, quick_bound
+from fastkernels.judge.distance import Distances, Errors, distances, errors
 from fastkernels.judge.selection import misplaced
 from fastkernels.judge.verdict import Verdict
 from fastkernels.records import Failure
-
-K = 2.0
-MAX_ALLOWED = 0.5  # zeros have error 1: no bound may come near
-MOST_APART = 1 / 16  # of rows that have no relative error, though the oracle does not vanish
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +55,7 @@ class OutputErrors:
     candidate: Errors
     baseline: Errors
     allowed: Errors
+    rows: Distances = field(repr=False)  # of the candidate
 
     @property
     def ratio(self) -> float:
@@ -94,34 +92,6 @@ class Comparison:
         )
 
 
-def floor(dtype: torch.dtype) -> float:
-    """u(dtype): what rounding alone may cost a correct kernel, whatever the baseline's luck.
-
-    Half a unit in the last place (eps / 2) for 16-bit results, which are computed wider and rounded once; eps
-    for float32, whose arithmetic rounds at the precision of its result, so one more operation is one more
-    rounding.
-    """
-    eps = torch.finfo(dtype).eps
-    return eps if dtype.itemsize >= 4 else eps / 2
-
-
-def allow(baseline: Errors, dtype: torch.dtype) -> Errors:
-    """A for the whole, for the worst row, and the absolute bound for rows in which the oracle vanishes."""
-    smallest = torch.finfo(dtype).smallest_normal
-    return Errors(
-        whole=min(max(K * baseline.whole, floor(dtype)), MAX_ALLOWED),
-        row=min(max(K * baseline.row, floor(dtype)), MAX_ALLOWED),
-        vanishing=max(K * baseline.vanishing, smallest),
-    )
-
-
-def _one_rounding(output: Tensor) -> Errors:
-    """What a row may lose to one rounding: it may be one large number, of which the baseline happened to lose
-    nothing. In a whole of several rows such luck averages out."""
-    lost = floor(output.dtype)
-    return Errors(whole=lost if len(rows(output)) == 1 else 0.0, row=lost)
-
-
 class Standard:
     """What results are held against: the baseline's and the oracle's outputs of one call, by name. What is
     known of these two serves every candidate of the call. Shapes and dtypes are taken as checked (rules.py).
@@ -129,8 +99,8 @@ class Standard:
 
     def __init__(self, baseline: Mapping[str, Tensor], oracle: Mapping[str, Tensor]) -> None:
         self._baseline, self._oracle = baseline, oracle
-        self._errors: dict[str, Errors] = {}  # of the baseline
-        self._apart: dict[str, Tensor] = {}  # rows without a relative error, where there are any
+        self._theirs: dict[str, Distances] = {}  # of the baseline
+        self._apart: dict[str, Tensor | None] = {}  # rows without a relative error, where there are any
         self._invalid: dict[str, Verdict | None] = {}
 
     def compare(
@@ -150,26 +120,40 @@ class Standard:
                 continue
             if verdict := self._unsound(name) or nonfinite(name, ours, theirs):
                 return Comparison.of(verdict, tuple(judged))
-            allowed = allow(self._errors[name], theirs.dtype)
-            judged.append(OutputErrors(name, self._of(name, ours), self._errors[name], allowed))
+            judged.append(self._output(name, distances(ours, truth)))
         return _gated(tuple(judged))
 
-    def errors(self, outputs: Mapping[str, Tensor]) -> dict[str, Errors]:
+    def distances(self, outputs: Mapping[str, Tensor]) -> dict[str, Distances]:
         """Of the floating-point outputs, in whatever precision, after a comparison."""
-        return {name: self._of(name, outputs[name]) for name in self._errors}
+        return {name: distances(outputs[name], self._oracle[name]) for name in self._theirs}
 
-    def _of(self, name: str, x: Tensor) -> Errors:
-        return errors(x, self._oracle[name], self._baseline[name].dtype, self._apart.get(name))
+    def excuses(self, moves: Mapping[str, Sequence[Distances]]) -> dict[str, Excuse]:
+        """For `loosened`. `moves` (judge/conditioning.py): how far the oracle moves on these inputs."""
+        return {
+            name: bounds.excuse(self._theirs[name], self._baseline[name], found, self._apart.get(name))
+            for name, found in moves.items()
+        }
 
-    def loosened(self, found: Comparison, conditioning: Mapping[str, Errors]) -> Comparison:
-        """`found`, where inputs excuse more. `conditioning` (judge/conditioning.py): how far the oracle moves
-        on these inputs, m; then k max(e(b), m) is allowed, and k max(e(b), u, m) of a row."""
+    def loosened(self, found: Comparison, excuses: Mapping[str, Excuse]) -> Comparison:
+        """`found`, where inputs excuse more. Of all rows the one counts that is farthest beyond its bound."""
         judged = []
         for output in found.outputs:
-            theirs = self._baseline[output.name]
-            moved = output.baseline.worst(conditioning[output.name]).worst(_one_rounding(theirs))
-            judged.append(dataclasses.replace(output, allowed=allow(moved, theirs.dtype)))
+            dtype, excuse = self._baseline[output.name].dtype, excuses[output.name]
+            ours, theirs = (
+                each.errors(dtype, excuse.apart_R) for each in (output.rows, self._theirs[output.name])
+            )
+            row, error_R = 0.0, output.rows.relative(dtype, excuse.apart_R)
+            if len(error_R):
+                at = (error_R / excuse.row_R).argmax()
+                ours, row = ours._replace(row=float(error_R[at])), float(excuse.row_R[at])
+            allowed = allow(Errors(excuse.whole, row, excuse.vanishing), dtype)
+            judged.append(OutputErrors(output.name, ours, theirs, allowed, output.rows))
         return _gated(tuple(judged)) if judged else found
+
+    def _output(self, name: str, ours: Distances) -> OutputErrors:
+        dtype, apart_R = self._baseline[name].dtype, self._apart.get(name)
+        theirs = self._theirs[name].errors(dtype, apart_R)
+        return OutputErrors(name, ours.errors(dtype, apart_R), theirs, allow(theirs, dtype), ours)
 
     def _unsound(self, name: str) -> Verdict | None:
         """Why nothing can be judged against the baseline; its errors are known then."""
@@ -185,13 +169,11 @@ class Standard:
             return _invalid(
                 f"{name}: the baseline has {spoiled} non-finite elements where the oracle is finite"
             )
-        found = errors(theirs, truth)
+        self._theirs[name] = each = distances(theirs, truth)
+        found = each.errors(theirs.dtype)
         if found.whole <= MAX_ALLOWED and K * found.row > MAX_ALLOWED:
-            apart_R = rows_beyond(theirs, truth, MAX_ALLOWED / K)
-            if int(apart_R.sum()) <= MOST_APART * len(apart_R):
-                self._apart[name] = apart_R
-                found = self._of(name, theirs)
-        self._errors[name] = found
+            self._apart[name] = bounds.few(each.beyond(MAX_ALLOWED / K))
+            found = each.errors(theirs.dtype, self._apart[name])
         if max(found[:2]) <= MAX_ALLOWED:
             return None
         return _invalid(
@@ -206,11 +188,6 @@ def _gated(outputs: tuple[OutputErrors, ...]) -> Comparison:
         return Comparison.of(Verdict.passed(), outputs)
     worst = max(bad, key=lambda output: output.ratio)
     return Comparison.of(Verdict.wrong("value", _explain(worst)), outputs)
-
-
-def quick_bound(allowed: float) -> float:
-    """Q(A) of the module docstring."""
-    return (1 + 1 / K) * allowed / (1 - allowed / K)
 
 
 def suspect(

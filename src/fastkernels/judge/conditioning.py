@@ -28,7 +28,7 @@ attention 3 of 300 right results were refused for that.
 What decides which values are taken (`decides` in registry/tasks.yaml) is compared, not computed with, and is
 not moved: another choice of boxes is all wrong, so that any boxes would be right.
 
-step is what the arithmetic rounds by, u of judge/compare.py. Of values: u of the case's dtype for a module
+step is what the arithmetic rounds by, u of judge/bounds.py. Of values: u of the case's dtype for a module
 that hands rounded intermediates on (level 2 and above), u of float32 for a single operation, also behind
 another interface (`is_single`), which is computed in float32 and rounded once; never more than an input's
 own, since nobody rounds a float32 timestep to the model's dtype. Of sums: eps of float32, in which everybody
@@ -43,8 +43,8 @@ import torch
 from torch import Tensor
 
 from fastkernels import kernels, registry
-from fastkernels.judge.compare import floor, merge
-from fastkernels.judge.distance import Errors
+from fastkernels.judge.bounds import floor
+from fastkernels.judge.distance import Distances
 from fastkernels.records import Case
 from fastkernels.registry import uses
 
@@ -69,13 +69,13 @@ def _adds_rows(case: Case) -> bool:
 def conditioning(
     oracle: Callable[[Outputs], Outputs],
     plain: Callable[[Outputs], Outputs],
-    measure: Callable[[Outputs], dict[str, Errors]],
+    measure: Callable[[Outputs], dict[str, Distances]],
     inputs: Outputs,
     case: Case,
     seed: int,
-) -> dict[str, Errors]:
-    """m for the whole and for the worst row of every floating-point output. `plain`: the oracle's modules in
-    the case's dtype; `measure`: how far outputs are from the oracle's."""
+) -> dict[str, list[Distances]]:
+    """How far every floating-point output moves, row by row: m is the largest. `plain`: the oracle's modules
+    in the case's dtype; `measure`: how far outputs are from the oracle's."""
     entry = registry.task(case.task)
     decides = {f"arg.{name}" for name in entry.decides.get(case.variant, ())}
     movements = [(_of_values, step(case))]
@@ -83,18 +83,18 @@ def conditioning(
         movements.append((_of_sums, _SUM_STEP))
     if _adds_rows(case) and any(bool(_equal_rows(x).any()) for x in inputs.values() if x.is_floating_point()):
         movements.append((_of_equal_sums, _SUM_STEP))
-    found = measure(plain(inputs))
+    moves = [measure(plain(inputs))]
     for draw in range(DRAWS):
         for xi, size in movements:
             moved = {
                 name: tensor if name in decides else _moved(tensor, size, xi, seed + draw)
                 for name, tensor in inputs.items()
             }
-            found = merge(found, measure(oracle(moved)))
+            moves.append(measure(oracle(moved)))
             if xi is _of_values:
                 rounded = {name: tensor.to(inputs[name].dtype) for name, tensor in moved.items()}
-                found = merge(found, measure(plain(rounded)))
-    return found
+                moves.append(measure(plain(rounded)))
+    return {name: [each[name] for each in moves] for name in moves[0]}
 
 
 def _moved(tensor: Tensor, step: float, xi: Callable[[Tensor, int], Tensor], seed: int) -> Tensor:

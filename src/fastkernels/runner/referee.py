@@ -193,12 +193,12 @@ class Referee:
                 moves = conditioning(
                     lambda tensors: self._strip(self._oracle(tensors)),
                     lambda tensors: self._strip(self._oracle.plain(tensors)),
-                    standard.errors,
+                    standard.distances,
                     inputs,
                     self._case,
                     self.checked,
                 )
-                comparison = standard.loosened(comparison, moves)
+                comparison = standard.loosened(comparison, standard.excuses(moves))
         self._remember(comparison)
         return None if comparison.passed else comparison.verdict
 

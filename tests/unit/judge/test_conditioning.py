@@ -1,11 +1,14 @@
 """The second look of the gate: what a rounding of the inputs moves is no error; what is wrong stays wrong."""
 
+import functools
+
 import pytest
 import torch
 
 from fastkernels import registry
-from fastkernels.judge import compare, distance
+from fastkernels.judge import bounds, compare, distance
 from fastkernels.judge.conditioning import _moved, _of_values, conditioning, step
+from fastkernels.judge.distance import Errors
 from fastkernels.judge.oracle import Oracle
 from fastkernels.loader.inputs import draw, trial_specs
 from fastkernels.loader.materialize import build_module
@@ -20,9 +23,8 @@ def case_of(task: str, dtype: str | None = None):
 
 def measuring(truth, case):
     """What measures outputs by these."""
-    dtype = getattr(torch, case.dtype)
     wide = {name: value for name, value in truth.items() if value.is_floating_point()}
-    return lambda outputs: {name: distance.errors(outputs[name], wide[name], dtype) for name in wide}
+    return lambda outputs: {name: distance.distances(outputs[name], wide[name]) for name in wide}
 
 
 @pytest.fixture(scope="module", params=["L1/rms_norm", "L3/decoder_layer"])
@@ -41,18 +43,26 @@ def trial(request):
     )
 
 
+def largest(moves, case):
+    """m of every output."""
+    dtype = getattr(torch, case.dtype)
+    errors = {name: [each.errors(dtype) for each in found] for name, found in moves.items()}
+    return {name: functools.reduce(Errors.worst, found) for name, found in errors.items()}
+
+
 def excused(candidate, baseline, truth, moves):
     """As a trial judges it: loosened where the first look finds it wrong."""
     standard = compare.Standard(baseline, truth)
     found = standard.compare(candidate)
-    return standard.loosened(found, moves) if found.verdict.label == "WRONG(value)" else found
+    is_wrong = found.verdict.label == "WRONG(value)"
+    return standard.loosened(found, standard.excuses(moves)) if is_wrong else found
 
 
 def test_a_rounding_moves_a_well_conditioned_answer_by_about_a_rounding(trial):
-    _, _, _, truth, moves = trial
+    case, _, _, truth, moves = trial
     eps = torch.finfo(torch.float32).eps
     assert set(moves) == {name for name, value in truth.items() if value.is_floating_point()}
-    assert all(eps / 100 < m.whole < 30 * eps for m in moves.values())
+    assert all(eps / 100 < m.whole < 30 * eps for m in largest(moves, case).values())
 
 
 def test_what_is_wrong_stays_wrong(trial):
@@ -96,6 +106,53 @@ def test_an_ill_conditioned_answer_allows_what_its_inputs_allow():
     assert excused(wrong, lucky, truth, moves).verdict.label == "WRONG(value)"
 
 
+@pytest.mark.parametrize("ill", [1, 3])
+def test_a_few_rows_that_move_too_far_excuse_no_other(ill):
+    """A head's norm of almost nothing is a sign, which a rounding decides: no kernel has a digit there."""
+    case = case_of("L3/decoder_layer")
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(32, 8, generator=generator)
+    x[:ill] *= 2e-7
+    inputs = {"arg.x": 1 + x}
+
+    def oracle(tensors):
+        y = tensors["arg.x"].double() - 1
+        return {"out.0": y / y.square().mean(-1, keepdim=True).sqrt()}
+
+    truth = oracle(inputs)
+    lucky = {"out.0": truth["out.0"].float()}
+
+    def off(rows, factor):
+        y = lucky["out.0"].clone()
+        y[rows] *= factor
+        return {"out.0": y}
+
+    moves = conditioning(oracle, oracle, measuring(truth, case), inputs, case, seed=1)
+    few = ill <= bounds.FEW * 32
+    assert excused(off(slice(0, ill), 1.1), lucky, truth, moves).passed
+    assert excused(off(slice(ill, None), 1.01), lucky, truth, moves).passed is not few
+
+
+def test_rows_that_move_far_excuse_themselves_only():
+    """Two of forty are differences of nearly equal numbers; a rounding moves them by a percent."""
+    case = case_of("L3/decoder_layer")
+    x = torch.randn(40, 16, generator=torch.Generator().manual_seed(4))
+    x[:2] *= 1e-5
+    inputs = {"arg.x": 1 + x}
+
+    def oracle(tensors):
+        y = tensors["arg.x"].double() - 1
+        return {"out.0": y / y.square().mean(-1, keepdim=True).sqrt()}
+
+    truth = oracle(inputs)
+    lucky = {"out.0": truth["out.0"].float()}
+    moves = conditioning(oracle, oracle, measuring(truth, case), inputs, case, seed=1)
+    for row, passes in ((0, True), (-1, False)):
+        y = lucky["out.0"].clone()
+        y[row] *= 1 + 2e-3
+        assert excused({"out.0": y}, lucky, truth, moves).passed is passes
+
+
 def test_a_row_that_is_one_number_may_be_rounded_twice_beside_a_lucky_baseline():
     """silu(a) b rounded once, and after silu as well, as torch's operators do: seen of 8 rows on an H200."""
     case = case_of("L1/glu", "bfloat16")
@@ -118,7 +175,7 @@ def test_a_row_that_is_one_number_may_be_rounded_twice_beside_a_lucky_baseline()
     moves = conditioning(oracle, plain, measuring(oracle(inputs), case), inputs, case, seed=1)
     assert compare.Standard(row(once), row(right)).compare(row(twice)).verdict.label == "WRONG(value)"
     assert excused(row(twice), row(once), row(right), moves).passed
-    assert moves["out.0"].row < compare.floor(torch.bfloat16)
+    assert largest(moves, case)["out.0"].row < bounds.floor(torch.bfloat16)
     for wrong in (once * 1.02, once * 0.98, torch.zeros_like(once)):
         assert excused(row(wrong), row(once), row(right), moves).verdict.label == "WRONG(value)"
 
@@ -132,7 +189,8 @@ def test_equal_values_are_rounded_alike():
 
     def moved(x):
         inputs = {"arg.x": x}
-        return conditioning(mean, mean, measuring(mean(inputs), case), inputs, case, seed=1)["out.0"].whole
+        moves = conditioning(mean, mean, measuring(mean(inputs), case), inputs, case, seed=1)
+        return largest(moves, case)["out.0"].whole
 
     eps = torch.finfo(torch.float32).eps
     assert moved(torch.full((1, 4096), 1.7)) > eps / 10
@@ -159,12 +217,12 @@ def test_equal_values_may_be_added_up_in_any_order_where_a_norm_is(task, width):
     for value in (1.7, 0.3, -2.9):
         inputs = {"arg.x": torch.full((1, width), value)}
         truth = centred(inputs)
-        moved = conditioning(
-            centred, centred, measuring(truth, case_of(task)), inputs, case_of(task), seed=1
-        )["out.0"].whole
+        case = case_of(task)
+        moves = conditioning(centred, centred, measuring(truth, case), inputs, case, seed=1)
+        moved = largest(moves, case)["out.0"].whole
         x = inputs["arg.x"]
         naive = (one_after_another(x) / width - x).abs().max()
-        assert 0 < naive < compare.K * moved < width / 2 * torch.finfo(torch.float32).eps * abs(value)
+        assert 0 < naive < bounds.K * moved < width / 2 * torch.finfo(torch.float32).eps * abs(value)
 
 
 def test_without_a_norm_equal_values_move_together():
@@ -174,10 +232,8 @@ def test_without_a_norm_equal_values_move_together():
 
     inputs = {"arg.x": torch.full((1, 64), 1.7)}
     case = case_of("L3/decoder_layer").model_copy(update={"task": "L2/gated_mlp"})
-    assert (
-        conditioning(centred, centred, measuring(centred(inputs), case), inputs, case, seed=1)["out.0"].whole
-        < 1e-14
-    )
+    moves = conditioning(centred, centred, measuring(centred(inputs), case), inputs, case, seed=1)
+    assert largest(moves, case)["out.0"].whole < 1e-14
 
 
 def test_rows_of_different_values_in_a_module_move_as_values_only():
@@ -191,7 +247,8 @@ def test_rows_of_different_values_in_a_module_move_as_values_only():
 
     def moved(task):
         case = case_of("L3/decoder_layer").model_copy(update={"task": task})
-        return conditioning(centred, centred, measuring(centred(inputs), case), inputs, case, seed=1)["out.0"]
+        moves = conditioning(centred, centred, measuring(centred(inputs), case), inputs, case, seed=1)
+        return largest(moves, case)["out.0"]
 
     assert moved("L3/decoder_layer") == moved("L2/gated_mlp")
 
@@ -209,7 +266,8 @@ def test_a_lucky_run_of_plain_arithmetic_is_not_the_only_one():
         assert x.dtype == torch.float32
         return {"out.0": x if torch.equal(x, inputs["arg.x"]) else x * 1.01}
 
-    found = conditioning(oracle, plain, measuring(oracle(inputs), case), inputs, case, seed=1)["out.0"]
+    moves = conditioning(oracle, plain, measuring(oracle(inputs), case), inputs, case, seed=1)
+    found = largest(moves, case)["out.0"]
     assert found.whole == pytest.approx(0.01, rel=1e-3)
 
 
@@ -226,9 +284,8 @@ def test_plain_arithmetic_in_the_same_dtype_is_right():
 
     truth = oracle(inputs)
     error = distance.errors(plain(inputs)["out.0"], truth["out.0"]).whole
-    assert (
-        conditioning(oracle, plain, measuring(truth, case), inputs, case, seed=1)["out.0"].whole >= error > 0
-    )
+    moves = conditioning(oracle, plain, measuring(truth, case), inputs, case, seed=1)
+    assert largest(moves, case)["out.0"].whole >= error > 0
 
 
 def test_a_single_operation_is_granted_float32_whatever_its_dtype():
@@ -258,7 +315,7 @@ def test_what_decides_which_values_are_taken_is_not_moved():
     oracle = Oracle(case, overlay, "cpu")
     truth = oracle(inputs)
     moves = conditioning(oracle, oracle.plain, measuring(truth, case), inputs, case, seed=1)
-    assert moves["out.0"].whole < 1e-6
+    assert largest(moves, case)["out.0"].whole < 1e-6
     right = {name: value.float() if value.is_floating_point() else value for name, value in truth.items()}
     wrong = {**right, "out.0": 1.01 * right["out.0"]}
     assert excused(wrong, right, truth, moves).verdict.label == "WRONG(value)"
@@ -274,4 +331,4 @@ def test_an_input_is_moved_by_no_more_than_its_own_rounding():
 
     moves = conditioning(oracle, oracle, measuring(oracle(inputs), case), inputs, case, seed=1)
     eps = torch.finfo(torch.bfloat16).eps
-    assert eps / 4 < moves["out.0"].whole < eps
+    assert eps / 4 < largest(moves, case)["out.0"].whole < eps
