@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 # Bits of mantissa after the leading one, in the next format below: float32 -> tf32, bfloat16 -> fp8 (e4m3),
 # float16 -> bfloat16, float64 -> float32.
 _NARROWER = {torch.float64: 23, torch.float32: 10, torch.float16: 7, torch.bfloat16: 3}
-PART = 32  # products that are added before a sum in few bits is rounded: two steps of a tensor core
+PART = 16  # products that are added before a sum in few bits is rounded: one step of a tensor core (m16n8k16)
 PARTS = 3  # of a sum in another order; libraries cut at powers of two, whose halves may come out the same
 _MOVES = (
     "_to_copy", "alias", "cat", "clone", "copy_", "embedding", "empty", "fill_", "gather", "index",

@@ -80,7 +80,9 @@ def run_audit(
             except (MachineError, RuntimeError) as error:
                 if not _no_room(error):
                     raise
-                unaudited.append(f"{case.task} {case.id}: {str(error).splitlines()[0]}")
+                # The first sentence: the next ones list the processes beside this one.
+                reason = str(error).splitlines()[0].partition(". ")[0]
+                unaudited.append(f"{case.task} {case.id}: {reason}")
             _give_back(request.device)
     except KeyboardInterrupt:
         complete = False

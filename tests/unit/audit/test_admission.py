@@ -8,7 +8,8 @@ import torch
 from fastkernels import registry
 from fastkernels.audit import admission, gate
 from fastkernels.audit.admission import admit, audit_case
-from fastkernels.judge import compare
+from fastkernels.audit.subject import Change, Subject
+from fastkernels.judge import bounds, compare
 from fastkernels.kernels import base as kernels
 from fastkernels.loader import inputs
 from fastkernels.records import AuditCheck, AuditRow, Case, TensorSpec
@@ -36,7 +37,7 @@ def bad(row: AuditRow) -> dict[str, str]:
 
 
 def test_a_rule_that_allows_too_much_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "K", 5e4)
+    monkeypatch.setattr(bounds, "K", 5e4)
     row = audit(case_of("L1/rms_norm", NORM))
     assert not row.admitted
     for name in ("written with fewer bits, out.0", "arithmetic one step narrower"):
@@ -65,6 +66,24 @@ def test_few_bits_in_a_sum_of_two_parts_are_no_mistake() -> None:
     assert check.good
 
 
+@pytest.mark.parametrize(
+    ("effect", "off", "excused"), [(0.05, 0.02, True), (0.05, 0.01, False), (0.07, 0.02, False)]
+)
+def test_few_bits_among_what_right_kernels_lose_are_no_mistake(
+    effect: float, off: float, excused: bool
+) -> None:
+    """A kernel that rounds a product's factors in between loses what sums in few bits lose; 16 roundings of
+    bfloat16 are 0.0625, and a baseline that is coarser excuses nothing."""
+    case = in_bfloat16(case_of("L1/linear", "llama-tiny-T8-K64-N64-f32"))
+    audited = admission._Audit(Subject(registry.task(case.task), case, "cpu"), seed=0)
+    audited.off = {"normal": off, "extreme": 1.0}
+    for is_rounding in (True, False):
+        change = Change("mutant", NARROW_SUMS, is_rounding=is_rounding)
+        reason, elsewhere = audited._excuse(change, {"normal": effect, "extreme": effect})
+        assert bool(reason) is (excused and is_rounding)
+        assert not elsewhere
+
+
 def test_a_mistake_that_is_lost_among_roundings_is_left_to_another_case() -> None:
     """An epsilon of 1e-5 beside numbers of about one."""
     case = in_bfloat16(case_of("L1/rms_norm", "llama-tiny-T1-D64-f32"))
@@ -74,8 +93,8 @@ def test_a_mistake_that_is_lost_among_roundings_is_left_to_another_case() -> Non
 
 
 def test_a_rule_that_refuses_right_kernels_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "floor", lambda dtype: 1e-12)
-    monkeypatch.setattr(compare, "K", 0.01)
+    monkeypatch.setattr(bounds, "floor", lambda dtype: 1e-12)
+    monkeypatch.setattr(bounds, "K", 0.01)
     row = audit(case_of("L1/rms_norm", NORM))
     goldens = {check.name for check in row.checks if check.kind == "golden"}
     assert bad(row)

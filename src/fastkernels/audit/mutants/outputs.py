@@ -13,7 +13,7 @@ from fastkernels.audit.precision import narrower_bits, rounded
 from fastkernels.audit.subject import Change, Draw, NotApplicable, Outputs, Subject
 
 # Below every constant that is ever mistaken: heads of 72 features scaled as if padded to 80 are off by 1.054.
-WRONG_SCALE = 1 + 1 / 32
+WRONG_SCALE = 1.05
 TILE = 16  # features, at most: the smallest tile that a tensor core has
 
 
@@ -23,7 +23,7 @@ def mutants(subject: Subject, right: Outputs) -> list[Change | NotApplicable]:
 
 def _for_output(subject: Subject, name: str, example: Tensor) -> list[Change | NotApplicable]:
     if name in subject.mutable:
-        return [*_mutated(name, example), *_valued(subject, name, example)]
+        return [*_mutated(subject, name, example), *_valued(subject, name, example)]
     found: list[Change | NotApplicable] = [
         _changed("last row dropped", name, lambda draw, x: _without_last(x, 0, 1)),
     ]
@@ -40,11 +40,13 @@ def _for_output(subject: Subject, name: str, example: Tensor) -> list[Change | N
     return [*found, *_valued(subject, name, example)]
 
 
-def _mutated(name: str, example: Tensor) -> list[Change]:
+def _mutated(subject: Subject, name: str, example: Tensor) -> list[Change]:
     tile = min(TILE, max(1, example.shape[-1] // 2))
+    # Of a module, one part writes it: of a state that thousands of channels share, a row is one of them.
+    part_of = "the part that writes it" if subject.entry.has_parts else None
     return [
-        _changed("last row not written", name, lambda draw, x: _stale(draw, name, x, None)),
-        _changed("last tile not written", name, lambda draw, x: _stale(draw, name, x, tile)),
+        _changed("last row not written", name, lambda draw, x: _stale(draw, name, x, None), part_of),
+        _changed("last tile not written", name, lambda draw, x: _stale(draw, name, x, tile), part_of),
     ]
 
 
@@ -66,8 +68,13 @@ def _valued(subject: Subject, name: str, example: Tensor) -> list[Change | NotAp
     ]
 
 
-def _changed(what: str, name: str, make: Callable[[Draw, Tensor], Tensor]) -> Change:
-    return Change("mutant", f"{what}, {name}", outputs=lambda draw, right: {name: make(draw, right[name])})
+def _changed(
+    what: str, name: str, make: Callable[[Draw, Tensor], Tensor], part_of: str | None = None
+) -> Change:
+    def outputs(draw: Draw, right: Outputs) -> Outputs:
+        return {name: make(draw, right[name])}
+
+    return Change("mutant", f"{what}, {name}", outputs=outputs, part_of=part_of)
 
 
 def _without_last(x: Tensor, dim: int, count: int) -> Tensor:

@@ -101,4 +101,10 @@ def _kept_in_bfloat16(subject: Subject, name: str) -> Change | NotApplicable:
     def written(draw: Draw, right: Outputs) -> Outputs:
         return {name: narrow(draw, right[name])}
 
-    return Change("mutant", what, tensors=lambda d: {name: narrow(d, d.inputs[name])}, outputs=written)
+    return Change(
+        "mutant",
+        what,
+        tensors=lambda draw: {name: narrow(draw, draw.inputs[name])},
+        outputs=written,
+        part_of="the part that keeps it" if subject.entry.has_parts else None,
+    )
