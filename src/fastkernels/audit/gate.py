@@ -117,9 +117,9 @@ class Gate:
         if self._excuses is None:
             subject = self.subject
             moves = conditioning(
-                lambda tensors: self._strip(subject.oracle(tensors)),
-                lambda tensors: self._strip(subject.oracle.plain(tensors)),
-                self._standard.distances,
+                subject.oracle,
+                subject.oracle.plain,
+                lambda outputs: self._standard.distances(self._strip(outputs)),
                 self._draw.inputs,
                 subject.case,
                 self.seed,

@@ -123,6 +123,10 @@ class Subject:
         """What may matter: a step's rows say where states lie, and without any they say nothing."""
         return {name: spec for name, spec in self.specs.items() if self.states or name != "step.rows"}
 
+    def part(self, which: str) -> str | None:
+        """`part_of` of a mistake in that part of the module; a single operation has none."""
+        return which if self.entry.has_parts else None
+
     @property
     def dtype(self) -> torch.dtype:
         return getattr(torch, self.case.dtype)

@@ -54,8 +54,10 @@ def quick_bound(allowed: float) -> float:
 @dataclass(frozen=True, slots=True)
 class Excuse:
     """What inputs excuse in one output, before it is taken k times: of the whole, of each row, and of rows
-    that have no relative error; beside those in which the oracle vanishes, these are `apart_R`."""
+    that have no relative error; beside those in which the oracle vanishes, these are `apart_R`. `baseline`:
+    its own errors, with these rows apart."""
 
+    baseline: Errors
     whole: float
     row_R: Tensor
     vanishing: float
@@ -68,11 +70,12 @@ def excuse(theirs: Distances, baseline: Tensor, moves: Sequence[Distances], know
     apart_R = few(torch.stack([each.beyond(MAX_ALLOWED / K) for each in (theirs, *moves)]).any(0))
     if apart_R is None:
         apart_R = known_R
-    own = theirs.errors(dtype, apart_R).worst(_one_rounding(baseline))
+    errors = theirs.errors(dtype, apart_R)
+    own = errors.worst(_one_rounding(baseline))
     most = functools.reduce(Errors.worst, [each.errors(dtype, apart_R) for each in moves], own)
     m_R = torch.stack([each.relative(dtype, apart_R) for each in moves]).amax(0)
     row_R = m_R.clamp_min(max(own.row, _of_most(m_R))).clamp_max(MAX_ALLOWED / K)
-    return Excuse(most.whole, row_R, most.vanishing, apart_R)
+    return Excuse(errors, most.whole, row_R, most.vanishing, apart_R)
 
 
 def few(beyond_R: Tensor) -> Tensor | None:

@@ -100,6 +100,7 @@ class Standard:
     def __init__(self, baseline: Mapping[str, Tensor], oracle: Mapping[str, Tensor]) -> None:
         self._baseline, self._oracle = baseline, oracle
         self._theirs: dict[str, Distances] = {}  # of the baseline
+        self._errors: dict[str, Errors] = {}  # what they come to
         self._apart: dict[str, Tensor | None] = {}  # rows without a relative error, where there are any
         self._invalid: dict[str, Verdict | None] = {}
 
@@ -120,7 +121,9 @@ class Standard:
                 continue
             if verdict := self._unsound(name) or nonfinite(name, ours, theirs):
                 return Comparison.of(verdict, tuple(judged))
-            judged.append(self._output(name, distances(ours, truth)))
+            found, baseline = distances(ours, truth), self._errors[name]
+            errors_ours = found.errors(theirs.dtype, self._apart.get(name))
+            judged.append(OutputErrors(name, errors_ours, baseline, allow(baseline, theirs.dtype), found))
         return _gated(tuple(judged))
 
     def distances(self, outputs: Mapping[str, Tensor]) -> dict[str, Distances]:
@@ -139,21 +142,14 @@ class Standard:
         judged = []
         for output in found.outputs:
             dtype, excuse = self._baseline[output.name].dtype, excuses[output.name]
-            ours, theirs = (
-                each.errors(dtype, excuse.apart_R) for each in (output.rows, self._theirs[output.name])
-            )
+            ours = output.rows.errors(dtype, excuse.apart_R)
             row, error_R = 0.0, output.rows.relative(dtype, excuse.apart_R)
             if len(error_R):
                 at = (error_R / excuse.row_R).argmax()
                 ours, row = ours._replace(row=float(error_R[at])), float(excuse.row_R[at])
             allowed = allow(Errors(excuse.whole, row, excuse.vanishing), dtype)
-            judged.append(OutputErrors(output.name, ours, theirs, allowed, output.rows))
+            judged.append(OutputErrors(output.name, ours, excuse.baseline, allowed, output.rows))
         return _gated(tuple(judged)) if judged else found
-
-    def _output(self, name: str, ours: Distances) -> OutputErrors:
-        dtype, apart_R = self._baseline[name].dtype, self._apart.get(name)
-        theirs = self._theirs[name].errors(dtype, apart_R)
-        return OutputErrors(name, ours.errors(dtype, apart_R), theirs, allow(theirs, dtype), ours)
 
     def _unsound(self, name: str) -> Verdict | None:
         """Why nothing can be judged against the baseline; its errors are known then."""
@@ -174,6 +170,7 @@ class Standard:
         if found.whole <= MAX_ALLOWED and K * found.row > MAX_ALLOWED:
             self._apart[name] = bounds.few(each.beyond(MAX_ALLOWED / K))
             found = each.errors(theirs.dtype, self._apart[name])
+        self._errors[name] = found
         if max(found[:2]) <= MAX_ALLOWED:
             return None
         return _invalid(

@@ -27,7 +27,8 @@ class TensorSpec(Record):
     kept          the same after the layer has stored what a request begins with
     map           as normal, but of `extreme` blocks of channels of an image [B, Y, X, C] have one scale
     by_place      a bias of scores [..., S, S] by the places of two tokens in rows of up to S tokens
-    signed        as normal, each row with another sign: what all tokens have in common cancels nowhere
+    attended      as normal, with outliers and scales of rows that a softmax or a state can hold
+    signed        as attended, each row with a sign of its own: tokens have no offset in common
     log_decay     logarithms of decays, at most 0: a log-sigmoid of what normal gives
     """
 

@@ -191,9 +191,9 @@ class Referee:
                 self._allowed[distribution] = compare.merge(*([known] if known else []), comparison.allowed)
             if comparison.verdict.label == "WRONG(value)":
                 moves = conditioning(
-                    lambda tensors: self._strip(self._oracle(tensors)),
-                    lambda tensors: self._strip(self._oracle.plain(tensors)),
-                    standard.distances,
+                    self._oracle,
+                    self._oracle.plain,
+                    lambda outputs: standard.distances(self._strip(outputs)),
                     inputs,
                     self._case,
                     self.checked,

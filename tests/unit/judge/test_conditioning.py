@@ -21,7 +21,7 @@ def case_of(task: str, dtype: str | None = None):
     return case if dtype is None else case.model_copy(update={"dtype": dtype})
 
 
-def measuring(truth, case):
+def measuring(truth):
     """What measures outputs by these."""
     wide = {name: value for name, value in truth.items() if value.is_floating_point()}
     return lambda outputs: {name: distance.distances(outputs[name], wide[name]) for name in wide}
@@ -39,7 +39,7 @@ def trial(request):
         inputs,
         oracle,
         truth,
-        conditioning(oracle, oracle.plain, measuring(truth, case), inputs, case, seed=5),
+        conditioning(oracle, oracle.plain, measuring(truth), inputs, case, seed=5),
     )
 
 
@@ -100,10 +100,16 @@ def test_an_ill_conditioned_answer_allows_what_its_inputs_allow():
     lucky = {"out.0": truth["out.0"].float()}
     honest = {"out.0": truth["out.0"].float() * (1 + 0.02)}
     wrong = {"out.0": truth["out.0"].float() * 2}
-    moves = conditioning(oracle, oracle, measuring(truth, case), inputs, case, seed=1)
+    moves = conditioning(oracle, oracle, measuring(truth), inputs, case, seed=1)
     assert compare.Standard(lucky, truth).compare(honest).verdict.label == "WRONG(value)"
     assert excused(honest, lucky, truth, moves).passed
     assert excused(wrong, lucky, truth, moves).verdict.label == "WRONG(value)"
+
+
+def normed(tensors):
+    """Each row less 1, normed: of next to nothing, what a rounding of the inputs decides."""
+    y = tensors["arg.x"].double() - 1
+    return {"out.0": y / y.square().mean(-1, keepdim=True).sqrt()}
 
 
 @pytest.mark.parametrize("ill", [1, 3])
@@ -114,12 +120,7 @@ def test_a_few_rows_that_move_too_far_excuse_no_other(ill):
     x = torch.randn(32, 8, generator=generator)
     x[:ill] *= 2e-7
     inputs = {"arg.x": 1 + x}
-
-    def oracle(tensors):
-        y = tensors["arg.x"].double() - 1
-        return {"out.0": y / y.square().mean(-1, keepdim=True).sqrt()}
-
-    truth = oracle(inputs)
+    truth = normed(inputs)
     lucky = {"out.0": truth["out.0"].float()}
 
     def off(rows, factor):
@@ -127,7 +128,7 @@ def test_a_few_rows_that_move_too_far_excuse_no_other(ill):
         y[rows] *= factor
         return {"out.0": y}
 
-    moves = conditioning(oracle, oracle, measuring(truth, case), inputs, case, seed=1)
+    moves = conditioning(normed, normed, measuring(truth), inputs, case, seed=1)
     few = ill <= bounds.FEW * 32
     assert excused(off(slice(0, ill), 1.1), lucky, truth, moves).passed
     assert excused(off(slice(ill, None), 1.01), lucky, truth, moves).passed is not few
@@ -139,14 +140,9 @@ def test_rows_that_move_far_excuse_themselves_only():
     x = torch.randn(40, 16, generator=torch.Generator().manual_seed(4))
     x[:2] *= 1e-5
     inputs = {"arg.x": 1 + x}
-
-    def oracle(tensors):
-        y = tensors["arg.x"].double() - 1
-        return {"out.0": y / y.square().mean(-1, keepdim=True).sqrt()}
-
-    truth = oracle(inputs)
+    truth = normed(inputs)
     lucky = {"out.0": truth["out.0"].float()}
-    moves = conditioning(oracle, oracle, measuring(truth, case), inputs, case, seed=1)
+    moves = conditioning(normed, normed, measuring(truth), inputs, case, seed=1)
     for row, passes in ((0, True), (-1, False)):
         y = lucky["out.0"].clone()
         y[row] *= 1 + 2e-3
@@ -172,7 +168,7 @@ def test_a_row_that_is_one_number_may_be_rounded_twice_beside_a_lucky_baseline()
         return {name: value.bfloat16() for name, value in oracle(tensors).items()}
 
     inputs = {"a": row(a)["out.0"], "b": row(b)["out.0"]}
-    moves = conditioning(oracle, plain, measuring(oracle(inputs), case), inputs, case, seed=1)
+    moves = conditioning(oracle, plain, measuring(oracle(inputs)), inputs, case, seed=1)
     assert compare.Standard(row(once), row(right)).compare(row(twice)).verdict.label == "WRONG(value)"
     assert excused(row(twice), row(once), row(right), moves).passed
     assert largest(moves, case)["out.0"].row < bounds.floor(torch.bfloat16)
@@ -189,7 +185,7 @@ def test_equal_values_are_rounded_alike():
 
     def moved(x):
         inputs = {"arg.x": x}
-        moves = conditioning(mean, mean, measuring(mean(inputs), case), inputs, case, seed=1)
+        moves = conditioning(mean, mean, measuring(mean(inputs)), inputs, case, seed=1)
         return largest(moves, case)["out.0"].whole
 
     eps = torch.finfo(torch.float32).eps
@@ -218,7 +214,7 @@ def test_equal_values_may_be_added_up_in_any_order_where_a_norm_is(task, width):
         inputs = {"arg.x": torch.full((1, width), value)}
         truth = centred(inputs)
         case = case_of(task)
-        moves = conditioning(centred, centred, measuring(truth, case), inputs, case, seed=1)
+        moves = conditioning(centred, centred, measuring(truth), inputs, case, seed=1)
         moved = largest(moves, case)["out.0"].whole
         x = inputs["arg.x"]
         naive = (one_after_another(x) / width - x).abs().max()
@@ -232,7 +228,7 @@ def test_without_a_norm_equal_values_move_together():
 
     inputs = {"arg.x": torch.full((1, 64), 1.7)}
     case = case_of("L3/decoder_layer").model_copy(update={"task": "L2/gated_mlp"})
-    moves = conditioning(centred, centred, measuring(centred(inputs), case), inputs, case, seed=1)
+    moves = conditioning(centred, centred, measuring(centred(inputs)), inputs, case, seed=1)
     assert largest(moves, case)["out.0"].whole < 1e-14
 
 
@@ -247,7 +243,7 @@ def test_rows_of_different_values_in_a_module_move_as_values_only():
 
     def moved(task):
         case = case_of("L3/decoder_layer").model_copy(update={"task": task})
-        moves = conditioning(centred, centred, measuring(centred(inputs), case), inputs, case, seed=1)
+        moves = conditioning(centred, centred, measuring(centred(inputs)), inputs, case, seed=1)
         return largest(moves, case)["out.0"]
 
     assert moved("L3/decoder_layer") == moved("L2/gated_mlp")
@@ -266,7 +262,7 @@ def test_a_lucky_run_of_plain_arithmetic_is_not_the_only_one():
         assert x.dtype == torch.float32
         return {"out.0": x if torch.equal(x, inputs["arg.x"]) else x * 1.01}
 
-    moves = conditioning(oracle, plain, measuring(oracle(inputs), case), inputs, case, seed=1)
+    moves = conditioning(oracle, plain, measuring(oracle(inputs)), inputs, case, seed=1)
     found = largest(moves, case)["out.0"]
     assert found.whole == pytest.approx(0.01, rel=1e-3)
 
@@ -284,7 +280,7 @@ def test_plain_arithmetic_in_the_same_dtype_is_right():
 
     truth = oracle(inputs)
     error = distance.errors(plain(inputs)["out.0"], truth["out.0"]).whole
-    moves = conditioning(oracle, plain, measuring(truth, case), inputs, case, seed=1)
+    moves = conditioning(oracle, plain, measuring(truth), inputs, case, seed=1)
     assert largest(moves, case)["out.0"].whole >= error > 0
 
 
@@ -314,7 +310,7 @@ def test_what_decides_which_values_are_taken_is_not_moved():
     inputs = {**inputs, "arg.logits": crowded}
     oracle = Oracle(case, overlay, "cpu")
     truth = oracle(inputs)
-    moves = conditioning(oracle, oracle.plain, measuring(truth, case), inputs, case, seed=1)
+    moves = conditioning(oracle, oracle.plain, measuring(truth), inputs, case, seed=1)
     assert largest(moves, case)["out.0"].whole < 1e-6
     right = {name: value.float() if value.is_floating_point() else value for name, value in truth.items()}
     wrong = {**right, "out.0": 1.01 * right["out.0"]}
@@ -329,6 +325,6 @@ def test_an_input_is_moved_by_no_more_than_its_own_rounding():
     def oracle(tensors):
         return {"out.0": tensors["arg.x"].double() * torch.sin(tensors["arg.t"].double())}
 
-    moves = conditioning(oracle, oracle, measuring(oracle(inputs), case), inputs, case, seed=1)
+    moves = conditioning(oracle, oracle, measuring(oracle(inputs)), inputs, case, seed=1)
     eps = torch.finfo(torch.bfloat16).eps
     assert eps / 4 < largest(moves, case)["out.0"].whole < eps

@@ -43,7 +43,7 @@ def _for_output(subject: Subject, name: str, example: Tensor) -> list[Change | N
 def _mutated(subject: Subject, name: str, example: Tensor) -> list[Change]:
     tile = min(TILE, max(1, example.shape[-1] // 2))
     # Of a module, one part writes it: of a state that thousands of channels share, a row is one of them.
-    part_of = "the part that writes it" if subject.entry.has_parts else None
+    part_of = subject.part("the part that writes it")
     return [
         _changed("last row not written", name, lambda draw, x: _stale(draw, name, x, None), part_of),
         _changed("last tile not written", name, lambda draw, x: _stale(draw, name, x, tile), part_of),
@@ -51,20 +51,15 @@ def _mutated(subject: Subject, name: str, example: Tensor) -> list[Change]:
 
 
 def _valued(subject: Subject, name: str, example: Tensor) -> list[Change | NotApplicable]:
-    names = [f"{what}, {name}" for what in ("wrong scale", "written with fewer bits")]
+    scaled, narrowed = "wrong scale", "written with fewer bits"
     if not example.is_floating_point():
-        return [NotApplicable("mutant", what, "integers") for what in names]
+        return [NotApplicable("mutant", f"{what}, {name}", "integers") for what in (scaled, narrowed)]
     bits = narrower_bits(subject.dtype)
     # Of a module of several parts the last one writes: where roundings of the others hide it, it is judged.
-    part_of = "its last part" if subject.entry.has_parts else None
+    part_of = subject.part("its last part")
     return [
-        Change("mutant", names[0], outputs=lambda draw, right: {name: right[name] * WRONG_SCALE}),
-        Change(
-            "mutant",
-            names[1],
-            outputs=lambda draw, right: {name: rounded(right[name], bits)},
-            part_of=part_of,
-        ),
+        _changed(scaled, name, lambda draw, x: x * WRONG_SCALE),
+        _changed(narrowed, name, lambda draw, x: rounded(x, bits), part_of),
     ]
 
 

@@ -106,5 +106,5 @@ def _kept_in_bfloat16(subject: Subject, name: str) -> Change | NotApplicable:
         what,
         tensors=lambda draw: {name: narrow(draw, draw.inputs[name])},
         outputs=written,
-        part_of="the part that keeps it" if subject.entry.has_parts else None,
+        part_of=subject.part("the part that keeps it"),
     )
