@@ -5,24 +5,25 @@ report = run_audit(AuditRequest(targets=("rms_norm",)))
 
 from __future__ import annotations
 
-import gc
+import contextlib
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import torch
-
 from fastkernels import registry
-from fastkernels.audit.admission import admit, audit_case
-from fastkernels.errors import MachineError, NotFoundError, UsageError
+from fastkernels.audit.admission import admit
+from fastkernels.audit.lanes import beside
+from fastkernels.audit.room import Audited, audited
+from fastkernels.errors import NotFoundError, UsageError
 from fastkernels.measure.environment import environment, require_device
 from fastkernels.records import AuditReport, AuditRow, AuditTask, Case, Device, Record, Size, default_size
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.settings import resolve
 
-# What CUDA's own calls (torch.AcceleratorError) and Triton's (RuntimeError) say: no class tells it.
-NO_ROOM = ("CUDA error: out of memory", "Triton Error [CUDA]: out of memory")
+Found = list[tuple[TaskEntry, Case]]
 
 
 class AuditRequest(Record):
@@ -35,6 +36,8 @@ class AuditRequest(Record):
     size: Size | None = None
     device: Device | None = None
     seed: int = 0  # fixed: admission is a fact about a case, and has to come out the same tomorrow
+    processes: int = 1  # cases audited beside each other
+    resume: Path | None = None  # a report whose cases are left out
 
     @classmethod
     def parse(cls, **flags: Any) -> AuditRequest:
@@ -69,57 +72,51 @@ def run_audit(
     assert request.device
     begin = time.monotonic()
     found = _cases(request)
-    rows: list[AuditRow] = []
-    unaudited: list[str] = []
+    progress(Progress(0, len(found), "starting"))
+    ended: list[Audited] = []
     complete = True
     try:
-        for done, (entry, case) in enumerate(found):
-            progress(Progress(done, len(found), f"{case.task} {case.id}"))
-            try:
-                rows.append(audit_case(entry, case, request.device, request.seed))
-            except (MachineError, RuntimeError) as error:
-                if not _no_room(error):
-                    raise
-                # The first sentence: the next ones list the processes beside this one.
-                reason = str(error).splitlines()[0].partition(". ")[0]
-                unaudited.append(f"{case.task} {case.id}: {reason}")
-            _give_back(request.device)
+        with contextlib.closing(_audited(found, request.device, request.seed, request.processes)) as cases:
+            for done in cases:
+                ended.append(done)
+                progress(Progress(len(ended), len(found), f"{done} audited"))
     except KeyboardInterrupt:
         complete = False
+    places = {(case.task, case.id): place for place, (_, case) in enumerate(found)}
+    ended.sort(key=lambda done: places[done.case.task, done.case.id])
+    rows = tuple(done.row for done in ended if done.row)
     return AuditReport(
         schema=1,
         environment=environment(request.device),
         request=request.model_dump(mode="json"),
         tasks=_tasks(found, rows),
-        rows=tuple(rows),
-        unaudited=tuple(unaudited),
+        rows=rows,
+        unaudited=tuple(f"{done}: {done.no_room}" for done in ended if not done.row),
         wall_s=time.monotonic() - begin,
         complete=complete,
     )
 
 
-def _no_room(error: Exception) -> bool:
-    """Whether it says that this machine has not enough memory for the case, not that something is wrong."""
-    by_class = isinstance(error, (MachineError, torch.OutOfMemoryError))
-    return by_class or any(text in str(error) for text in NO_ROOM)
+def _audited(found: Found, device: Device, seed: int, processes: int) -> Generator[Audited]:
+    if processes > 1:
+        yield from beside(found, device, seed, processes)
+    else:
+        yield from (audited(entry, case, device, seed) for entry, case in found)
 
 
-def _give_back(device: Device) -> None:
-    """The memory of the case before. Modules and closures of a Subject are in reference cycles: it would
-    stay until Python collects them, and after a case without room the next ones had none either. The cache
-    goes back to the device, whose other processes need it as well."""
-    gc.collect()
-    if device == "cuda":
-        torch.cuda.empty_cache()
-
-
-def _cases(request: AuditRequest) -> list[tuple[TaskEntry, Case]]:
+def _cases(request: AuditRequest) -> Found:
     entries = registry.find_tasks(request.targets, request.level, request.architecture)
     found = [
         (entry, case)
         for entry in entries
         for case in registry.cases(entry, request.size, request.architecture, request.case_glob)
     ]
+    if found and request.resume is not None:
+        audited_before = _rows(request.resume)
+        left = [pair for pair in found if (pair[1].task, pair[1].id) not in audited_before]
+        if not left:
+            raise UsageError(f"{request.resume} has all {len(found)} cases: nothing is left to audit.")
+        return left
     if found:
         return found
     if not entries:
@@ -133,6 +130,16 @@ def _cases(request: AuditRequest) -> list[tuple[TaskEntry, Case]]:
     raise UsageError(f"{names}: no cases of size {request.size}. See: fk show {entries[0].id}")
 
 
-def _tasks(found: list[tuple[TaskEntry, Case]], rows: list[AuditRow]) -> tuple[AuditTask, ...]:
+def _rows(report: Path) -> set[tuple[str, str]]:
+    """Task and case of each row of an audit's report, or of a summary of such."""
+    try:
+        return {(row["task"], row["case"]) for row in json.loads(report.read_text())["rows"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"--resume {report}: no report of an audit ({type(error).__name__}: {error})."
+        ) from error
+
+
+def _tasks(found: Found, rows: Sequence[AuditRow]) -> tuple[AuditTask, ...]:
     audited = dict.fromkeys(entry.id for entry, _ in found if any(row.task == entry.id for row in rows))
     return tuple(admit(task, [row for row in rows if row.task == task]) for task in audited)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -28,6 +29,19 @@ from fastkernels.cli import options
     default=0,
     show_default=True,
     help="Seed of the inputs.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Cases beside each other, on all GPUs that are visible, where their memory is free.",
+)
+@click.option(
+    "--resume",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="REPORT",
+    help="Leave out the cases that this report of an audit has.",
 )
 @options.report_json
 def command(json_path: str | None, **arguments: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fastkernels.audit import run
+from fastkernels.audit import room
 from fastkernels.audit.run import AuditRequest, run_audit
 from fastkernels.errors import MachineError
 
@@ -16,7 +16,7 @@ def failing(monkeypatch, error: Exception) -> None:
     def audit_case(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(run, "audit_case", audit_case)
+    monkeypatch.setattr(room, "audit_case", audit_case)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def failing(monkeypatch, error: Exception) -> None:
 def test_a_case_without_room_is_told_and_the_others_go_on(monkeypatch, error: Exception) -> None:
     failing(monkeypatch, error)
     freed: list[str] = []
-    monkeypatch.setattr(run, "_give_back", freed.append)
+    monkeypatch.setattr(room, "_give_back", freed.append)
     cases = []
     report = run_audit(REQUEST, lambda progress: cases.append(progress.text))
     assert len(cases) > 1

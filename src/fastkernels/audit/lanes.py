@@ -1,0 +1,142 @@
+"""Cases audited in processes beside each other, on every GPU that is visible, as many at a time as fit.
+
+    for done in beside(cases, "cuda", seed=0, processes=24):
+        print(done.case.id, done.row or done.no_room)
+
+An audit times nothing, so processes may share a GPU and the cores. The largest cases come first, each where
+its memory is free, and small ones fill what is left beside them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+
+import torch
+
+from fastkernels.audit.room import Audited, audited, needed_bytes
+from fastkernels.free_memory import available_bytes
+from fastkernels.records import Case, Device
+from fastkernels.registry.schema import TaskEntry
+
+FILLED = 0.95  # of what is free on a device: needed_bytes is a guess
+ALONE = 1 << 62  # bytes: more than any device has
+
+
+def beside(
+    found: Sequence[tuple[TaskEntry, Case]], device: Device, seed: int, processes: int
+) -> Iterator[Audited]:
+    """Each case as it ends; the processes end with the iterator. What found no room, or whose process died,
+    is tried once more with a device of its own."""
+    places = _places(device)
+    lanes = [_Lane(places[i % len(places)], device, seed, processes) for i in range(processes)]
+    try:
+        jobs = [_Job(entry, case, needed_bytes(case)) for entry, case in found]
+        pending = sorted(jobs, key=lambda job: -job.bytes)
+        while pending or any(lane.job for lane in lanes):
+            for lane in lanes:
+                fitting = (job for job in pending if lane.place.has_room(job))
+                if lane.job is None and (job := next(fitting, None)):
+                    pending.remove(job)
+                    lane.begin(job)
+            ready = wait([lane.connection for lane in lanes if lane.job])
+            for lane in [lane for lane in lanes if lane.connection in ready]:
+                job, done = lane.end()
+                if done.row or job.bytes > lane.place.bytes:
+                    yield done
+                else:
+                    pending.append(_Job(job.entry, job.case, ALONE))
+    finally:
+        for lane in lanes:
+            lane.close()
+
+
+@dataclass(frozen=True)
+class _Job:
+    entry: TaskEntry
+    case: Case
+    bytes: int
+
+
+@dataclass
+class _Place:
+    """A GPU by its name in CUDA_VISIBLE_DEVICES, or the memory beside the CPU."""
+
+    gpu: str | None
+    bytes: int
+    taken: int = 0
+
+    def has_room(self, job: _Job) -> bool:
+        """Where nothing is, any case may try."""
+        return not self.taken or self.taken + job.bytes <= self.bytes
+
+
+class _Lane:
+    """A process and what it audits."""
+
+    def __init__(self, place: _Place, device: Device, seed: int, processes: int) -> None:
+        self.place = place
+        self.job: _Job | None = None
+        threads = max(1, (os.cpu_count() or 1) // processes)
+        self._arguments = (place.gpu, device, seed, threads)
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, *self._arguments), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def begin(self, job: _Job) -> None:
+        self.job = job
+        self.place.taken += job.bytes
+        with contextlib.suppress(BrokenPipeError):  # of a process that has died: `end` hears nothing of it
+            self.connection.send((job.entry, job.case))
+
+    def end(self) -> tuple[_Job, Audited]:
+        assert self.job
+        job, self.job = self.job, None
+        self.place.taken -= job.bytes
+        try:
+            return job, self.connection.recv()
+        except EOFError:
+            self._process.join()
+            reason = f"its process ended with exit code {self._process.exitcode}"
+            self._start()
+            return job, Audited(job.case, None, reason)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self.connection.close()
+
+
+def _places(device: Device) -> list[_Place]:
+    def free(name: torch.device) -> int:
+        return int(FILLED * (available_bytes(name) or ALONE))
+
+    if device == "cpu":
+        return [_Place(None, free(torch.device("cpu")))]
+    numbers = range(torch.cuda.device_count())
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = visible.split(",") if visible else [str(number) for number in numbers]
+    return [_Place(names[number], free(torch.device("cuda", number))) for number in numbers]
+
+
+def _serve(connection: Connection, gpu: str | None, device: Device, seed: int, threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks heeds it, and ends this one
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    # Each process compiles for itself: a pool of compilers for every one of them would be hundreds.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    torch.set_num_threads(threads)
+    with contextlib.suppress(EOFError):  # whoever asked is gone
+        while True:
+            entry, case = connection.recv()
+            connection.send(audited(entry, case, device, seed))
