@@ -30,12 +30,13 @@ from fastkernels.judge.verdict import Verdict
 @dataclass(frozen=True, slots=True)
 class Ruling:
     """`ratio`: error / allowed error, infinite where there is none to measure (another shape, NaN, a copy
-    that differs); 0 for what is exact. `error`: of the output that is worst, where it was measured.
+    that differs); 0 for what is exact. `errors`: of the outputs whose errors were measured, by name, the
+    larger of the whole's and the worst row's.
     """
 
     verdict: Verdict
     ratio: float
-    error: float = 0.0
+    errors: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -108,18 +109,19 @@ class Gate:
         if is_measured and comparison.outputs:
             comparison = self._standard.loosened(comparison, self._excused())
         ratio = (comparison.error_ratio if comparison.outputs else None) if is_measured else None
-        beyond = math.inf if not comparison.passed else 0.0
-        return Ruling(
-            comparison.verdict, beyond if ratio is None else ratio, comparison.candidate_error or 0.0
-        )
+        if ratio is None:
+            return Ruling(comparison.verdict, 0.0 if comparison.passed else math.inf)
+        dtypes = {name: tensor.dtype for name, tensor in self._draw.right.items()}
+        found = {each.name: each.rows.errors(dtypes[each.name]) for each in comparison.outputs}
+        return Ruling(comparison.verdict, ratio, {name: max(errors[:2]) for name, errors in found.items()})
 
     def _excused(self) -> Mapping[str, Excuse]:
         if self._excuses is None:
             subject = self.subject
             moves = conditioning(
-                subject.oracle,
-                subject.oracle.plain,
-                lambda outputs: self._standard.distances(self._strip(outputs)),
+                lambda moved: self._strip(subject.oracle(moved)),
+                lambda moved: self._strip(subject.oracle.plain(moved)),
+                self._standard.distances,
                 self._draw.inputs,
                 subject.case,
                 self.seed,

@@ -4,7 +4,8 @@
         print(done.case.id, done.row or done.no_room)
 
 An audit times nothing, so processes may share a GPU and the cores. The largest cases come first, each where
-its memory is free, and small ones fill what is left beside them.
+its memory is free, and small ones fill what is left beside them; what seems too large for any device comes
+last.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def beside(
     lanes = [_Lane(places[i % len(places)], device, seed, processes) for i in range(processes)]
     try:
         jobs = [_Job(entry, case, needed_bytes(case)) for entry, case in found]
-        pending = sorted(jobs, key=lambda job: -job.bytes)
+        most = max(place.bytes for place in places)
+        pending = sorted(jobs, key=lambda job: (job.bytes > most, -job.bytes))
         while pending or any(lane.job for lane in lanes):
             for lane in lanes:
                 fitting = (job for job in pending if lane.place.has_room(job))

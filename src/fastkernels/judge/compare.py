@@ -126,9 +126,13 @@ class Standard:
             judged.append(OutputErrors(name, errors_ours, baseline, allow(baseline, theirs.dtype), found))
         return _gated(tuple(judged))
 
-    def distances(self, outputs: Mapping[str, Tensor]) -> dict[str, Distances]:
-        """Of the floating-point outputs, in whatever precision, after a comparison."""
-        return {name: distances(outputs[name], self._oracle[name]) for name in self._theirs}
+    def distances(
+        self, outputs: Mapping[str, Tensor], truth: Mapping[str, Tensor] | None = None
+    ) -> dict[str, Distances]:
+        """Of the floating-point outputs, in whatever precision, after a comparison. `truth`: the oracle's
+        outputs of another call, in place of this one's."""
+        right = self._oracle if truth is None else truth
+        return {name: distances(outputs[name], right[name]) for name in self._theirs}
 
     def excuses(self, moves: Mapping[str, Sequence[Distances]]) -> dict[str, Excuse]:
         """For `loosened`. `moves` (judge/conditioning.py): how far the oracle moves on these inputs."""

@@ -191,9 +191,9 @@ class Referee:
                 self._allowed[distribution] = compare.merge(*([known] if known else []), comparison.allowed)
             if comparison.verdict.label == "WRONG(value)":
                 moves = conditioning(
-                    self._oracle,
-                    self._oracle.plain,
-                    lambda outputs: standard.distances(self._strip(outputs)),
+                    lambda moved: self._strip(self._oracle(moved)),
+                    lambda moved: self._strip(self._oracle.plain(moved)),
+                    standard.distances,
                     inputs,
                     self._case,
                     self.checked,

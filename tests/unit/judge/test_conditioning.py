@@ -22,9 +22,14 @@ def case_of(task: str, dtype: str | None = None):
 
 
 def measuring(truth):
-    """What measures outputs by these."""
-    wide = {name: value for name, value in truth.items() if value.is_floating_point()}
-    return lambda outputs: {name: distance.distances(outputs[name], wide[name]) for name in wide}
+    """What measures outputs by these, or by others."""
+    names = [name for name, value in truth.items() if value.is_floating_point()]
+
+    def measure(outputs, others=None):
+        right = truth if others is None else others
+        return {name: distance.distances(outputs[name], right[name]) for name in names}
+
+    return measure
 
 
 @pytest.fixture(scope="module", params=["L1/rms_norm", "L3/decoder_layer"])
@@ -265,6 +270,20 @@ def test_a_lucky_run_of_plain_arithmetic_is_not_the_only_one():
     moves = conditioning(oracle, plain, measuring(oracle(inputs)), inputs, case, seed=1)
     found = largest(moves, case)["out.0"]
     assert found.whole == pytest.approx(0.01, rel=1e-3)
+
+
+def test_plain_arithmetic_is_held_against_the_right_answer_of_its_inputs():
+    """Exact everywhere: how far the answer moves counts once, not again as an error of plain arithmetic."""
+    case = case_of("L3/decoder_layer", "bfloat16")
+    inputs = {"arg.x": torch.randn(64, 256, generator=torch.Generator().manual_seed(0)).bfloat16()}
+
+    def exact(tensors):
+        return {"out.0": tensors["arg.x"].double()}
+
+    moves = conditioning(exact, exact, measuring(exact(inputs)), inputs, case, seed=1)["out.0"]
+    by_half_a_unit = torch.finfo(torch.bfloat16).eps / 2
+    assert by_half_a_unit / 3 < largest({"out.0": moves}, case)["out.0"].whole < by_half_a_unit
+    assert sum(float(each.error_R.sum()) == 0 for each in moves) == 4  # plain: here, and where values moved
 
 
 def test_plain_arithmetic_in_the_same_dtype_is_right():

@@ -58,7 +58,7 @@ def _valued(subject: Subject, name: str, example: Tensor) -> list[Change | NotAp
     # Of a module of several parts the last one writes: where roundings of the others hide it, it is judged.
     part_of = subject.part("its last part")
     return [
-        _changed(scaled, name, lambda draw, x: x * WRONG_SCALE),
+        _changed(scaled, name, lambda draw, x: x * WRONG_SCALE, part_of),
         _changed(narrowed, name, lambda draw, x: rounded(x, bits), part_of),
     ]
 
@@ -83,7 +83,8 @@ def _stale(draw: Draw, name: str, now: Tensor, tile: int | None) -> Tensor:
 
     A row is an index of all dimensions but the last.
     """
-    before, spoiled = draw.inputs[name].flatten(0, -2), now.clone()
+    # `now` may be in the dtype of another precision: what is written is rounded or widened to it.
+    before, spoiled = draw.inputs[name].flatten(0, -2).to(now.dtype), now.clone()
     rows = spoiled.flatten(0, -2)
     if tile is not None:
         rows[:, -tile:] = before[:, -tile:]

@@ -34,9 +34,12 @@ def mutants(subject: Subject, draw: Draw, calls: Mapping[str, Call]) -> list[Cha
         if name in subject.states:
             found += states.mutants(subject, name)
             continue
-        found.append(_stale(name, draw, _unused(subject, calls, name)))
-        if name.startswith("param."):
-            found += _parameter(name, spec, part_with(subject, name.removeprefix("param.")))
+        parameter = name.removeprefix("param.") if name.startswith("param.") else None
+        part_of = part_with(subject, parameter) if parameter else None
+        unused = unused_part(subject, calls, parameter) if parameter else None
+        found.append(_stale(name, draw, part_of, unused))
+        if parameter:
+            found += _parameter(name, spec, part_of)
         elif spec.draw == "integers":
             # One-to-one changes of a seed give other noise, which is as right.
             found.append(_skipped(name, 0))
@@ -53,16 +56,13 @@ def mutants(subject: Subject, draw: Draw, calls: Mapping[str, Call]) -> list[Cha
     return [*found, *_numbers(subject), *_swapped(subject)]
 
 
-def _stale(name: str, draw: Draw, unused: str | None) -> Change | NotApplicable:
+def _stale(name: str, draw: Draw, part_of: str | None, unused: str | None) -> Change | NotApplicable:
     what = f"{name} of the call before"
     if torch.equal(draw.inputs[name], draw.before[name]):
         return NotApplicable("input", what, "every call of the case has the same values")
-    return Change("input", what, tensors=lambda draw: {name: draw.before[name]}, unused_part=unused)
-
-
-def _unused(subject: Subject, calls: Mapping[str, Call], name: str) -> str | None:
-    kind, _, parameter = name.partition(".")
-    return unused_part(subject, calls, parameter) if kind == "param" else None
+    return Change(
+        "input", what, tensors=lambda draw: {name: draw.before[name]}, part_of=part_of, unused_part=unused
+    )
 
 
 def _skipped(name: str, value: float, part_of: str | None = None) -> Change:

@@ -1,0 +1,63 @@
+"""Cases audited beside each other: the same rows, in places with room, whatever becomes of a process."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from fastkernels import registry
+from fastkernels.audit import lanes
+from fastkernels.audit.room import Audited, audited, needed_bytes
+
+(ENTRY,) = registry.find_tasks(("L1/rope",), 1)
+FOUND = [(ENTRY, case) for case in registry.cases(ENTRY, "tiny")[:4]]
+
+
+def dying(connection, *_):
+    connection.recv()
+    os._exit(3)
+
+
+def echoing(connection, *_):
+    while True:
+        _, case = connection.recv()
+        connection.send(Audited(case, row=case.id))
+
+
+def test_processes_say_what_one_process_says():
+    rows = {str(done): done.row for done in lanes.beside(FOUND[:2], "cpu", 0, processes=2)}
+    for entry, case in FOUND[:2]:
+        one = audited(entry, case, "cpu", 0)
+        assert rows[str(one)].margin == pytest.approx(one.row.margin, rel=0.5)  # another number of threads
+        assert [check.name for check in rows[str(one)].checks] == [check.name for check in one.row.checks]
+
+
+def test_a_process_that_dies_is_told_and_its_place_taken_again(monkeypatch):
+    monkeypatch.setattr(lanes, "_serve", dying)
+    ended = list(lanes.beside(FOUND[:2], "cpu", 0, processes=2))
+    assert {done.case.id for done in ended} == {case.id for _, case in FOUND[:2]}
+    assert {done.no_room for done in ended} == {"its process ended with exit code 3"}
+
+
+def test_the_largest_comes_first_and_what_fits_nowhere_last(monkeypatch):
+    sizes = dict(zip((case.id for _, case in FOUND), (10, 30, 1000, 20)))
+    monkeypatch.setattr(lanes, "_serve", echoing)
+    monkeypatch.setattr(lanes, "_places", lambda device: [lanes._Place(None, bytes=100)])
+    monkeypatch.setattr(lanes, "needed_bytes", lambda case: sizes[case.id])
+    order = [sizes[done.case.id] for done in lanes.beside(FOUND, "cpu", 0, processes=1)]
+    assert order == [30, 20, 10, 1000]
+
+
+def test_a_case_waits_for_room():
+    place = lanes._Place(None, bytes=100)
+    first, large, small = (lanes._Job(ENTRY, FOUND[0][1], size) for size in (70, 40, 30))
+    assert place.has_room(lanes._Job(ENTRY, FOUND[0][1], lanes.ALONE))
+    place.taken = first.bytes
+    assert not place.has_room(large)
+    assert place.has_room(small)
+
+
+def test_what_a_case_needs_grows_with_its_tensors():
+    few, *_, many = sorted(registry.cases("L1/linear", "tiny"), key=lambda case: case.inputs["x"].shape[0])
+    assert needed_bytes(few) < needed_bytes(many)
