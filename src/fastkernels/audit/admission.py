@@ -34,15 +34,13 @@ DECIDED = 100.0  # an error ratio from which nothing can follow any more
 # Roundings of the result's dtype: a mistake inside a part that moves the result of a whole module by less and
 # is not told apart from right kernels, is lost among the roundings of its other parts. It is judged where the
 # part is a task of its own. 16-bit results are computed wider; in float32 each operation of each part rounds,
-# and the baseline of a tiny model is off by eight roundings itself. A deep module rounds often: where right
-# kernels are off by a quarter of what the mistake costs on the same inputs, no rule can tell them apart by a
-# margin of four, and it is lost up to twice that.
+# and the baseline of a tiny model is off by eight roundings itself.
 ROUNDINGS, ROUNDINGS_FLOAT32 = 16, 64
-DEEP = 2
 # Roundings of the result's dtype: right kernels are off by one, so what moves the right answer by less than
 # four does not stand out by a margin of four. An epsilon beside large numbers: other inputs can show it, and
 # another case of the task has to. A sum of few parts in few bits is no mistake; nor is one that costs less
-# than four times what right kernels of the operation cost on these inputs: they round in between, too.
+# than four times what right kernels cost on these inputs: they round in between, too. Of any mistake in a
+# module that is true of its parts' roundings, and again another case has to show it.
 HIDDEN = 4
 # Of inputs: of a single row of a sampler as many say little about a distribution, which cases of more rows
 # show in a few.
@@ -252,14 +250,15 @@ class _Audit:
         # Parts hand on what they rounded to the dtype: sums in it move the answer of the whole as that does.
         where = change.part_of or ("its parts" if has_parts and change.is_rounding else "")
         among = all(found <= MARGIN * self.off.get(at, 0.0) for at, found in effects.items())
-        if where and effect <= most * rounding * (DEEP if among else 1):
+        if where and effect <= most * rounding:
             return f"{moves} here: judged as {where}", change.kind == "input"
         if has_parts and effect <= rounding:
             return f"{moves}, rounding alone by {rounding:.2g}", False
         if effect <= HIDDEN * rounding:
             return f"{moves} here, rounding alone by {rounding:.2g}", not change.is_rounding
-        if change.is_rounding and among and effect <= most * rounding:
-            return f"{moves} here, right kernels are off by {max(self.off.values()):.2g}", False
+        if (has_parts or change.is_rounding) and among and effect <= most * rounding:
+            why = f"{moves} here, right kernels are off by {max(self.off.values()):.2g}"
+            return why, not change.is_rounding
         return "", False
 
     def _effects(self, changes: Sequence[Change]) -> dict[str, Errors]:

@@ -3,9 +3,9 @@
     for done in beside(cases, "cuda", seed=0, processes=24):
         print(done.case.id, done.row or done.no_room)
 
-An audit times nothing, so processes may share a GPU and the cores. The largest cases come first, each where
-its memory is free, and small ones fill what is left beside them; what seems too large for any device comes
-last.
+An audit times nothing, so processes may share a GPU and the cores. On each device one of them takes the
+largest case that fits into what the others leave, and those take the smallest: large ones, one after another,
+do not keep small ones waiting.
 """
 
 from __future__ import annotations
@@ -36,14 +36,12 @@ def beside(
     is tried once more with a device of its own."""
     places = _places(device)
     lanes = [_Lane(places[i % len(places)], device, seed, processes) for i in range(processes)]
+    largest_first = lanes[: len(places)]
     try:
-        jobs = [_Job(entry, case, needed_bytes(case)) for entry, case in found]
-        most = max(place.bytes for place in places)
-        pending = sorted(jobs, key=lambda job: (job.bytes > most, -job.bytes))
+        pending = [_Job(entry, case, needed_bytes(case)) for entry, case in found]
         while pending or any(lane.job for lane in lanes):
-            for lane in lanes:
-                fitting = (job for job in pending if lane.place.has_room(job))
-                if lane.job is None and (job := next(fitting, None)):
+            for lane in (lane for lane in lanes if lane.job is None):
+                if job := lane.place.chosen(pending, largest=lane in largest_first):
                     pending.remove(job)
                     lane.begin(job)
             ready = wait([lane.connection for lane in lanes if lane.job])
@@ -73,9 +71,12 @@ class _Place:
     bytes: int
     taken: int = 0
 
-    def has_room(self, job: _Job) -> bool:
-        """Where nothing is, any case may try."""
-        return not self.taken or self.taken + job.bytes <= self.bytes
+    def chosen(self, jobs: Sequence[_Job], largest: bool) -> _Job | None:
+        """The largest or smallest that fits; where nothing is and nothing fits, the smallest may try."""
+        fitting = [job for job in jobs if self.taken + job.bytes <= self.bytes]
+        if not fitting and not self.taken:
+            fitting, largest = [*jobs], False
+        return (max if largest else min)(fitting, key=lambda job: job.bytes, default=None)
 
 
 class _Lane:

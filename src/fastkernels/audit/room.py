@@ -17,12 +17,14 @@ from fastkernels.measure.roofline import work
 from fastkernels.records import AuditRow, Case, Device
 from fastkernels.registry.schema import TaskEntry
 
-# What CUDA's own calls (torch.AcceleratorError) and Triton's (RuntimeError) say: no class tells it.
-NO_ROOM = ("CUDA error: out of memory", "Triton Error [CUDA]: out of memory")
+# What CUDA's own calls (torch.AcceleratorError), its libraries' and Triton's (RuntimeError) say: no class
+# tells it.
+NO_ROOM = ("CUDA error: out of memory", "_STATUS_ALLOC_FAILED", "Triton Error [CUDA]: out of memory")
 
-# An audit holds about so many float64 copies of a case's arguments, parameters and results: two draws, the
-# modules of the oracle and of the exact mistakes, and what lies between. And a process's context and kernels.
-COPIES = 5
+# Of a parameter an audit holds two draws, the baseline, the reference and, in float64, the oracle; of an
+# argument or a result several float64 copies, as many again while they are compared. Counted in float64
+# copies, with what lies between; and a process's context and kernels.
+COPIES_OF_PARAMETERS, COPIES = 2.5, 6
 PROCESS_BYTES = 1 << 30
 
 
@@ -52,12 +54,15 @@ def audited(entry: TaskEntry, case: Case, device: Device, seed: int) -> Audited:
 
 
 def needed_bytes(case: Case) -> int:
-    """What the audit of a case takes of a device's memory: a guess from its tensors (COPIES)."""
+    """What the audit of a case takes of a device's memory: a guess from its tensors."""
     overlay = Overlay.over_baseline()
     specs = trial_specs(case, build_module(overlay, case, "meta"))
+    sizes = {name: prod(spec.shape) for name, spec in specs.items()}
+    parameters = sum(size for name, size in sizes.items() if name.startswith("param."))
     results = work(case, overlay).written_bytes // getattr(torch, case.dtype).itemsize
-    elements = sum(prod(spec.shape) for spec in specs.values()) + results
-    return PROCESS_BYTES + COPIES * torch.float64.itemsize * elements
+    others = sum(sizes.values()) - parameters + results
+    wide = COPIES_OF_PARAMETERS * parameters + COPIES * others
+    return PROCESS_BYTES + int(torch.float64.itemsize * wide)
 
 
 def _no_room(error: Exception) -> bool:

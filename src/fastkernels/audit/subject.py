@@ -12,9 +12,8 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +21,9 @@ from torch import Tensor, nn
 from fastkernels import kernels
 from fastkernels.judge.oracle import Oracle
 from fastkernels.loader.inputs import cast, draw, trial_specs
-from fastkernels.loader.materialize import Call, bind, build_module, mutable_names, parameters, prepare
+from fastkernels.loader.materialize import build_module, mutable_names
 from fastkernels.loader.overlay import Overlay
+from fastkernels.loader.resident import Resident
 from fastkernels.records import Case, TensorSpec
 from fastkernels.registry.schema import TaskEntry
 
@@ -42,9 +42,16 @@ class Draw:
     previous: Outputs  # the baseline's outputs of the call before
 
     def wide(self, exact: Outputs, exact_previous: Outputs) -> Draw:
-        """The same draw in float64."""
-        inputs, before = (cast(tensors, torch.float64) for tensors in (self.inputs, self.before))
+        """The same draw in float64; parameters become that in a module of float64."""
+        inputs, before = (_wide(tensors) for tensors in (self.inputs, self.before))
         return Draw(self.distribution, inputs, exact, before, exact_previous)
+
+
+def _wide(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name: tensor if name.startswith("param.") else cast({name: tensor}, torch.float64)[name]
+        for name, tensor in tensors.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -80,32 +87,11 @@ class NotApplicable:
 RIGHT = Change("mutant", "none", around=lambda module: contextlib.nullcontext())
 
 
-class _Resident:
-    """A module, and which parameters lie in it: of hundreds of calls most change one, or none. Those of draws
-    that are over are not kept."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self._places = {f"param.{name}": place for name, place in parameters(module).items()}
-        self._there: WeakValueDictionary[str, Tensor] = WeakValueDictionary()
-
-    def bound(self, case: Case, tensors: Mapping[str, Tensor]) -> Call:
-        changed = [name for name in self._places if self._there.get(name) is not tensors[name]]
-        with torch.no_grad():
-            for name in changed:
-                self._places[name].copy_(tensors[name])
-                self._there[name] = tensors[name]
-        if changed:
-            prepare(self.module)
-        return bind(self.module, case, tensors, load=False)
-
-
 @dataclass
 class Subject:
     entry: TaskEntry
     case: Case
     device: str
-    _residents: dict[torch.dtype, _Resident] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         overlay = Overlay.over_baseline()
@@ -116,7 +102,7 @@ class Subject:
         self.caches = [name for name, spec in self.specs.items() if spec.draw == "cache"]
         self.states = [name for name, spec in self.specs.items() if spec.draw == "state"]
         self.oracle = Oracle(self.case, overlay, self.device)
-        self._residents[self.dtype] = _Resident(self.module)
+        self._own = Resident(self.module)
 
     @property
     def changeable(self) -> dict[str, TensorSpec]:
@@ -157,7 +143,8 @@ class Subject:
         self, tensors: Mapping[str, Tensor], change: Change, dtype: torch.dtype | None = None
     ) -> Outputs:
         own = {name: tensor.clone() if name in self.mutable else tensor for name, tensor in tensors.items()}
-        resident = self._resident(dtype or self.dtype)
+        # In float64 the oracle's: there would be no room for two of a large model.
+        resident = self.oracle.resident(dtype) if dtype else self._own
         call = resident.bound(self._raised(change.raised), own)
         if call.step is not None:
             bounds = {
@@ -173,8 +160,3 @@ class Subject:
         inputs = self.case.inputs
         raised = {name: inputs[name] + 1 for name in bounds if name in inputs}  # type: ignore[operator]
         return self.case.model_copy(update={"inputs": {**inputs, **raised}}) if raised else self.case
-
-    def _resident(self, dtype: torch.dtype) -> _Resident:
-        if dtype not in self._residents:
-            self._residents[dtype] = _Resident(build_module(self.overlay, self.case, self.device, dtype))
-        return self._residents[dtype]

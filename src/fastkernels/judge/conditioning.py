@@ -37,7 +37,8 @@ adds up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -93,17 +94,36 @@ def conditioning(
     moves = [measure(plain(inputs))]
     for draw in range(DRAWS):
         for xi, size in movements:
-            moved = {
-                name: tensor if name in decides else _moved(tensor, size, xi, seed + draw)
-                for name, tensor in inputs.items()
-            }
+            moved = _Moved(inputs, decides, size, xi, seed + draw)
             moves.append(measure(oracle(moved)))
             if xi is _of_values:
-                rounded = {name: tensor.to(inputs[name].dtype) for name, tensor in moved.items()}
+                rounded = {name: moved[name].to(tensor.dtype) for name, tensor in inputs.items()}
                 # A single operation moves them by less than 16-bit inputs can say.
                 if any(not torch.equal(rounded[name], tensor) for name, tensor in inputs.items()):
                     moves.append(measure(plain(rounded), oracle(rounded)))
     return {name: [each[name] for each in moves] for name in moves[0]}
+
+
+@dataclass(frozen=True)
+class _Moved(Mapping[str, Tensor]):
+    """Inputs, moved one by one as they are asked for: in float64, all of a model's parameters at a time would
+    take as much memory as the oracle."""
+
+    inputs: Outputs
+    kept: Collection[str]
+    step: float
+    xi: Callable[[Tensor, int], Tensor]
+    seed: int
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = self.inputs[name]
+        return tensor if name in self.kept else _moved(tensor, self.step, self.xi, self.seed)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.inputs)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
 
 
 def _moved(tensor: Tensor, step: float, xi: Callable[[Tensor, int], Tensor], seed: int) -> Tensor:

@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fastkernels.errors import MachineError
 from fastkernels.free_memory import allocatable_bytes
 from fastkernels.kernels import base as kernels
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
+from fastkernels.loader.resident import Resident
 from fastkernels.records import Case
 
 # Inputs, their module's parameters, the outputs and the reference's largest intermediates: measured as under
@@ -34,36 +35,44 @@ class Oracle:
 
     def __init__(self, case: Case, overlay: Overlay, device: torch.device | str) -> None:
         self._case, self._overlay, self._device = case, overlay, torch.device(device)
-        self._modules: dict[torch.dtype, nn.Module] = {}
+        self._residents: dict[torch.dtype | None, Resident] = {}
+        self._elements: int | None = None
         self.note: str | None = None
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The outputs and mutated arguments for these tensors, which stay as they are."""
-        dtype = self._dtype(tensors)
-        return self._run(tensors, dtype, widened=dtype)
+        return self._run(tensors, self._dtype(tensors))
 
     def plain(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What plain arithmetic in the case's dtype makes of them: so wrong may a right kernel be. States
-        stay in float32: a right kernel does not round them to the dtype of a model."""
-        return self._run(tensors, getattr(torch, self._case.dtype))
+        """What plain arithmetic in the case's dtype makes of them: so wrong may a right kernel be. States and
+        tables are as the module declares them, in float32: a right kernel does not round them."""
+        return self._run(tensors, None)
 
-    def _run(
-        self, tensors: Mapping[str, Tensor], dtype: torch.dtype, widened: torch.dtype | None = None
-    ) -> dict[str, Tensor]:
-        module = self._module(dtype)
+    def resident(self, dtype: torch.dtype | None) -> Resident:
+        """The modules in `dtype`; None: as the case has them. There is one wide copy of the parameters at a
+        time."""
+        if dtype not in self._residents:
+            self._residents = {kept: self._residents[kept] for kept in self._residents if kept is None}
+            module = build_module(self._overlay, self._case, self._device, dtype=dtype)
+            self._residents[dtype] = Resident(module)
+        return self._residents[dtype]
+
+    def _run(self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
+        resident = self.resident(dtype)
+        resident.load(tensors)  # which widens parameters: no second wide copy is needed
         copies = {
-            # bind copies parameters into the module, which widens them: no second wide copy is needed.
-            name: tensor if name.startswith("param.") else _copy(tensor, widened, self._device)
-            for name, tensor in tensors.items()
+            name: _copy(tensors[name], dtype, self._device)
+            for name in tensors
+            if not name.startswith("param.")
         }
         with torch.no_grad(), kernels.use("reference"):
-            call = bind(module, self._case, copies)
-            outputs = call.invoke()
+            outputs = bind(resident.module, self._case, copies, load=False).invoke()
         return {name: output.detach() for name, output in outputs.items()}
 
     def _dtype(self, tensors: Mapping[str, Tensor]) -> torch.dtype:
-        floats = [t for t in tensors.values() if t.is_floating_point()]
-        needed = _FOOTPRINT * sum(8 * t.numel() for t in floats)
+        if self._elements is None:
+            self._elements = sum(t.numel() for t in tensors.values() if t.is_floating_point())
+        needed = _FOOTPRINT * 8 * self._elements
         free = allocatable_bytes(self._device)
         if free is None or needed <= free:
             return torch.float64
@@ -77,12 +86,6 @@ class Oracle:
             f"oracle in float32: float64 needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
         )
         return torch.float32
-
-    def _module(self, dtype: torch.dtype) -> nn.Module:
-        if dtype not in self._modules:
-            self._modules.clear()  # at most one wide copy of the parameters at a time
-            self._modules[dtype] = build_module(self._overlay, self._case, self._device, dtype=dtype)
-        return self._modules[dtype]
 
 
 def _copy(tensor: Tensor, dtype: torch.dtype | None, device: torch.device) -> Tensor:

@@ -40,22 +40,28 @@ def test_a_process_that_dies_is_told_and_its_place_taken_again(monkeypatch):
     assert {done.no_room for done in ended} == {"its process ended with exit code 3"}
 
 
-def test_the_largest_comes_first_and_what_fits_nowhere_last(monkeypatch):
+def test_one_process_takes_the_largest_that_fits_and_the_others_the_smallest(monkeypatch):
     sizes = dict(zip((case.id for _, case in FOUND), (10, 30, 1000, 20)))
     monkeypatch.setattr(lanes, "_serve", echoing)
     monkeypatch.setattr(lanes, "_places", lambda device: [lanes._Place(None, bytes=100)])
     monkeypatch.setattr(lanes, "needed_bytes", lambda case: sizes[case.id])
-    order = [sizes[done.case.id] for done in lanes.beside(FOUND, "cpu", 0, processes=1)]
-    assert order == [30, 20, 10, 1000]
+    begun = []
+    begin = lanes._Lane.begin
+    monkeypatch.setattr(lanes._Lane, "begin", lambda lane, job: (begun.append(job.bytes), begin(lane, job)))
+    assert len(list(lanes.beside(FOUND, "cpu", 0, processes=1))) == 4
+    assert begun == [30, 20, 10, 1000]
+    begun.clear()
+    assert len(list(lanes.beside(FOUND[:2], "cpu", 0, processes=2))) == 2
+    assert begun == [30, 10]
 
 
 def test_a_case_waits_for_room():
     place = lanes._Place(None, bytes=100)
-    first, large, small = (lanes._Job(ENTRY, FOUND[0][1], size) for size in (70, 40, 30))
-    assert place.has_room(lanes._Job(ENTRY, FOUND[0][1], lanes.ALONE))
-    place.taken = first.bytes
-    assert not place.has_room(large)
-    assert place.has_room(small)
+    small, large, alone = (lanes._Job(ENTRY, FOUND[0][1], size) for size in (30, 40, lanes.ALONE))
+    assert place.chosen([alone], largest=False) is alone
+    place.taken = 70
+    assert place.chosen([alone, large, small], largest=True) is small
+    assert place.chosen([alone, large], largest=False) is None
 
 
 def test_what_a_case_needs_grows_with_its_tensors():

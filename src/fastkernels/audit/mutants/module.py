@@ -113,15 +113,16 @@ def _calls(subject: Subject, part: str, call: Call | None) -> list[Change | NotA
     if call is None:
         return [NotApplicable("mutant", f"{part} left out", "this case never calls it")]
     names = list(inspect.signature(subject.module.get_submodule(part).forward).parameters)
+    caller = task_of(subject, part.rpartition(".")[0])
     found: list[Change | NotApplicable] = [
-        Change("mutant", f"{part}.{names[i]} skipped", around=_without_argument(part, i))
+        Change("mutant", f"{part}.{names[i]} skipped", around=_without_argument(part, i), part_of=caller)
         for i, value in enumerate(call.arguments)
         if isinstance(value, Tensor) and value.is_floating_point()
     ]
     if _in_place_of(call.arguments, call.result) is None:
         why = "its result looks like none of its arguments"
         return [*found, NotApplicable("mutant", f"{part} left out", why)]
-    return [*found, Change("mutant", f"{part} left out", around=_left_out(part))]
+    return [*found, Change("mutant", f"{part} left out", around=_left_out(part), part_of=caller)]
 
 
 def _without_argument(part: str, index: int) -> Around:

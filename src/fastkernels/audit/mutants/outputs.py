@@ -58,7 +58,7 @@ def _valued(subject: Subject, name: str, example: Tensor) -> list[Change | NotAp
     # Of a module of several parts the last one writes: where roundings of the others hide it, it is judged.
     part_of = subject.part("its last part")
     return [
-        _changed(scaled, name, lambda draw, x: x * WRONG_SCALE, part_of),
+        _changed(scaled, name, lambda draw, x: x * WRONG_SCALE),
         _changed(narrowed, name, lambda draw, x: rounded(x, bits), part_of),
     ]
 
