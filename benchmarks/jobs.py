@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-
-from fastkernels import registry
 
 FK = ("-m", "fastkernels")
 HERE = Path(__file__).parent
@@ -58,22 +55,10 @@ def _eval(name: str, seconds: int, *workloads: str, model: str = "llama") -> Par
     return Part(name, seconds, (*FK, "eval", *flags, *chosen, "--json"))
 
 
-def _audit(level: int, case_s: float) -> Job:
-    """A part for each task, or for each beginning of its cases' names where they are many. `case_s`: seconds
-    of a case, of most tasks."""
-    parts = []
-    for entry in registry.find_tasks((), level):
-        cases = registry.cases(entry, "full")
-        counts = {"": len(cases)}
-        if len(cases) > LONG_AUDIT:
-            counts = Counter(case.id.split("-")[0] for case in cases)
-        for first, count in counts.items():
-            name = "_".join(filter(None, ("audit", *entry.id.split("/"), first)))
-            its = ("--case", f"{first}-*") if first else ()
-            command = (*FK, "audit", "--size", "full", "--device", "cuda", "--target", entry.id, *its)
-            seconds = 20 + round(SLOW_AUDITS.get(entry.id, case_s) * count)
-            parts.append(Part(name, seconds, (*command, "--json")))
-    return Job(tuple(parts), (str(HERE / "admission.py"),), "--out")
+def _audit(level: int, seconds: int) -> Job:
+    flags = ("--size", "full", "--device", "cuda", "--level", str(level), "--processes", str(BESIDE))
+    part = Part(f"audit_{level}", seconds, (*FK, "audit", *flags, "--json"))
+    return Job((part,), (str(HERE / "admission.py"),), "--out")
 
 
 def _program(name: str, seconds: int, *flags: str, program: str = "", gpus: int = 1) -> Job:
@@ -164,22 +149,9 @@ GPU_TESTS = {
     "attention_kernels": (500, 8),
     "pointwise_kernels": (500, 8),
 }
-LONG_AUDIT = 80  # cases: a task with more is audited in parts
-# Seconds of a case, with its float64 oracle and some 150 changed calls, in one of seven lanes on a GPU, by
-# level, and of tasks that take far longer (docs/measured.md). Guesses of L4, but for siglip2.
-AUDIT = {1: 6.0, 2: 10.0, 3: 20.0, 4: 50.0}
-SLOW_AUDITS = {
-    "L1/gla": 80.0,
-    "L1/group_norm": 13.0,
-    "L1/selective_scan": 20.0,
-    "L2/causal_attention": 35.0,
-    "L2/decoder_attention": 18.0,
-    "L2/gated_linear_attention": 80.0,
-    "L2/mamba_mixer": 60.0,
-    "L3/linear_decoder_layer": 80.0,
-    "L3/mamba_decoder_layer": 120.0,
-    "L3/yolo": 45.0,
-}
+# Cases of an audit beside each other on a GPU, and seconds of all of a level: guesses from docs/measured.md.
+BESIDE = 20
+AUDIT = {1: 2400, 2: 2400, 3: 2000, 4: 1500}
 JOBS: dict[str, Job] = {
     "self_test_llama": Job((*LLAMA_L1, *LLAMA.values()), (*FK, "merge")),
     "kernels_llama": Job(
@@ -239,5 +211,5 @@ JOBS: dict[str, Job] = {
     "gate_trials": _program("gate_trials", 760, "--times", "20"),
     "redteam": _program("redteam", 335, "--alternates", str(HERE / "h200" / "kernels_llama.json")),
     **{f"gpu_tests_{name}": _tests(name, *costs) for name, costs in GPU_TESTS.items()},
-    **{f"audit_level_{level}": _audit(level, case_s) for level, case_s in AUDIT.items()},
+    **{f"audit_level_{level}": _audit(level, seconds) for level, seconds in AUDIT.items()},
 }

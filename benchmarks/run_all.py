@@ -5,7 +5,7 @@ jobs and, of a job, longest first; where --parts names some, in its order.
     python benchmarks/run_all.py OUT --jobs self_test_llama   some of it
     python benchmarks/run_all.py OUT --resume --within 1500   what OUT has not yet, as much as ends by then
     python benchmarks/run_all.py OUT --jobs self_test --parts '*gla*' '*jamba*'   parts of it
-    python benchmarks/run_all.py OUT --jobs audit_level_1 --lanes 4   four parts at a time on each GPU
+    python benchmarks/run_all.py OUT --jobs gpu_tests_ranks gpu_tests_gate --lanes 2   two at a time on each GPU
     python benchmarks/run_all.py OUT --list
 
 A part writes OUT/<its name>.json and .log. Parts that need several GPUs come first, one by one. A long
@@ -13,7 +13,7 @@ question is cut into parts of other cases or workloads; when all have ended they
 OUT/<the job>.json. A part that outlasts its limit is interrupted as by Ctrl-C: its report is marked
 incomplete, and so is the whole. The same happens to all parts that run when this program is interrupted, by
 Ctrl-C or SIGTERM. Durations need a GPU of their own and cores that are not all busy: --lanes is
-for audits and tests, which time nothing.
+for tests, which time nothing; audits have processes of their own.
 """
 
 from __future__ import annotations

@@ -81,14 +81,6 @@ def test_every_gpu_test_is_a_job(jobs) -> None:
         assert Path(part.command[1]).is_file()
 
 
-def test_audits_are_cut_into_all_cases(jobs) -> None:
-    """Each case of each task once, whether or not its task is cut into parts."""
-    audited = Counter()
-    for level in (1, 2, 3, 4):
-        for part in jobs.JOBS[f"audit_level_{level}"].parts:
-            (task,), glob = given(part, "--target"), given(part, "--case")
-            audited.update(
-                (task, case.id) for case in registry.cases(task, "full", glob=glob[0] if glob else None)
-            )
-    every = {(entry.id, case.id) for entry in registry.tasks() for case in registry.cases(entry, "full")}
-    assert audited == Counter(every)
+def test_audits_are_of_every_level(jobs) -> None:
+    (parts,) = zip(*(jobs.JOBS[f"audit_level_{level}"].parts for level in (1, 2, 3, 4)))
+    assert [given(part, "--level") for part in parts] == [("1",), ("2",), ("3",), ("4",)]
