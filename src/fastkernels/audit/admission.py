@@ -227,13 +227,15 @@ class _Audit:
         )
         if check.good:
             return check
-        if suspect.name in effects:
-            excuse, elsewhere = self._excuse(suspect.change, effects[suspect.name])
-            if excuse:
-                return check.model_copy(update={"good": None, "reason": excuse, "elsewhere": elsewhere})
         problem = "the judge accepts it"
         if suspect.caught:
             problem = f"fails, but only {suspect.ratio / golden_ratio:.2g} times as wrong as the worst golden"
+        if found := effects.get(suspect.name):
+            excuse, elsewhere = self._excuse(suspect.change, found)
+            if excuse:
+                return check.model_copy(update={"good": None, "reason": excuse, "elsewhere": elsewhere})
+            at = max(found, key=lambda at: found[at])
+            problem += f"; moves the right {at[1]} by {found[at]:.2g} on {at[0]} inputs"
         return check.model_copy(update={"reason": problem})
 
     def _excuse(self, change: Change, effects: Errors) -> tuple[str, bool]:

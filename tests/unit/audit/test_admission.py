@@ -41,7 +41,7 @@ def test_a_rule_that_allows_too_much_is_found(monkeypatch: pytest.MonkeyPatch) -
     row = audit(case_of("L1/rms_norm", NORM))
     assert not row.admitted
     for name in ("written with fewer bits, out.0", "arithmetic one step narrower"):
-        assert bad(row)[name] == "the judge accepts it"
+        assert bad(row)[name].startswith("the judge accepts it; moves the right out.0 by ")
 
 
 def test_a_margin_below_four_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
