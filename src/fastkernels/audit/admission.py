@@ -1,11 +1,12 @@
 """Whether a task may be judged by: `audit_case` on one case, `admit` on all cases of a task.
 
-A case is admitted if the reference is sound, all that must fail fails, all that must pass passes, and
+A case is admitted if the reference is sound, all that must pass passes, and all that must fail fails, by a
+margin of 4 beyond the worst of what must pass: of error ratios (error / allowed error, the largest of all
+draws: a trial judges every distribution, and one call that fails condemns), or of the errors themselves, in
+one output on inputs on which it fails. What is allowed differs from row to row, and a right kernel that comes
+close to it in one row says nothing of a mistake in another.
 
-    margin = smallest error ratio of what must fail / largest error ratio of what must pass  >=  MARGIN
-
-An error ratio is error / allowed error, the largest of all draws: a trial judges every distribution, and one
-call that fails condemns. What must fail is not looked at again once it is DECIDED.
+What must fail is not looked at again once it is DECIDED. effects.py says which mistakes are none in a case.
 """
 
 from __future__ import annotations
@@ -19,35 +20,19 @@ import torch
 
 from fastkernels.audit import alternates, mutants, trivial
 from fastkernels.audit.alternates import Alternate, Unavailable
+from fastkernels.audit.effects import MARGIN, At, Effect, Lost, effect
 from fastkernels.audit.gate import Gate, Ruling
 from fastkernels.audit.subject import RIGHT, Change, Draw, NotApplicable, Subject
-from fastkernels.judge import bounds, distance
+from fastkernels.judge.bounds import Excuse
 from fastkernels.loader.inputs import DISTRIBUTIONS
 from fastkernels.measure.roofline import work
 from fastkernels.records import AuditCheck, AuditRow, AuditTask, Case
 from fastkernels.registry.schema import TaskEntry
 
-# Twice the gate is what a timed iteration without an oracle may still let through (judge/compare.py), and an
-# honest candidate uses up to half of it: at 4, what must fail fails in every iteration.
-MARGIN = 4.0
 DECIDED = 100.0  # an error ratio from which nothing can follow any more
-# Roundings of the result's dtype: a mistake inside a part that moves the result of a whole module by less and
-# is not told apart from right kernels, is lost among the roundings of its other parts. It is judged where the
-# part is a task of its own. 16-bit results are computed wider; in float32 each operation of each part rounds,
-# and the baseline of a tiny model is off by eight roundings itself.
-ROUNDINGS, ROUNDINGS_FLOAT32 = 16, 64
-# Roundings of the result's dtype: right kernels are off by one, so what moves the right answer by less than
-# four does not stand out by a margin of four. An epsilon beside large numbers: other inputs can show it, and
-# another case of the task has to. A sum of few parts in few bits is no mistake; nor is one that costs less
-# than four times what right kernels cost on these inputs: they round in between, too. Of any mistake in a
-# module that is true of its parts' roundings, and again another case has to show it.
-HIDDEN = 4
 # Of inputs: of a single row of a sampler as many say little about a distribution, which cases of more rows
 # show in a few.
 MOST_DRAWS = 128
-NOTHING = 1e-12  # what float64 sums of another order differ by: the same mathematics
-
-Errors = dict[tuple[str, str], float]  # by the inputs' distribution and the output's name
 
 
 @dataclass
@@ -58,6 +43,7 @@ class _Suspect:
     ratio: float = 0.0
     verdict: str = "PASSED"
     distribution: str = ""
+    errors: dict[At, float] = field(default_factory=dict)  # on inputs on which it fails
 
     @property
     def name(self) -> str:
@@ -67,13 +53,17 @@ class _Suspect:
     def caught(self) -> bool:
         return self.verdict != "PASSED"
 
-    def stands_out(self, golden_ratio: float) -> bool:
-        return self.caught and self.ratio >= MARGIN * golden_ratio
+    def margin(self, golden_ratio: float, off: Mapping[At, float]) -> float:
+        """Beyond the worst of what must pass, of which `off` are the errors."""
+        of_errors = [_over(error, off[at]) for at, error in self.errors.items() if at in off]
+        return max(_over(self.ratio, golden_ratio), *of_errors, 0.0)
 
     def rule(self, ruling: Ruling, distribution: str) -> None:
         if ruling.ratio > self.ratio or not self.distribution:
             self.ratio, self.distribution = ruling.ratio, distribution
             self.verdict = ruling.verdict.label
+        if not ruling.passed:
+            self.errors |= {(distribution, name): error for name, error in ruling.errors.items()}
 
 
 @dataclass
@@ -106,7 +96,8 @@ class _Audit:
     goldens: list[_Golden] = field(default_factory=list)
     checks: list[AuditCheck] = field(default_factory=list)  # what is known already
     unsound: dict[str, str] = field(default_factory=dict)  # about the reference
-    off: Errors = field(default_factory=dict)  # of the worst golden
+    off: dict[At, float] = field(default_factory=dict)  # error of the worst golden
+    excuses: dict[str, Mapping[str, Excuse]] = field(default_factory=dict)  # by the inputs' distribution
     answers_differ: bool = False
 
     def __post_init__(self) -> None:
@@ -121,9 +112,9 @@ class _Audit:
         self._soundness()
         golden = max(self.goldens, key=lambda g: g.ratio)
         self.checks += [self._golden(g) for g in self.goldens]
-        doubtful = [s.change for s in self.suspects if not s.stands_out(golden.ratio)]
+        doubtful = [s.change for s in self.suspects if not self._stands_out(s, golden)]
         effects = self._effects([change for change in doubtful if change.kind != "trivial"])
-        self.checks += [self._suspect(s, golden.ratio, effects) for s in self.suspects]
+        self.checks += [self._suspect(s, golden, effects) for s in self.suspects]
         return self._row(golden)
 
     # ------------------------------------------------------------ one draw
@@ -147,6 +138,8 @@ class _Audit:
         for suspect in self.suspects:
             if suspect.ratio < DECIDED:
                 suspect.rule(self._judge(draw, suspect.change), distribution)
+        # Of several draws of one distribution the first: `_effects` looks at that.
+        self.excuses.setdefault(distribution, self.gate.excuses or {})
 
     def _judge(self, draw: Draw, change: Change) -> Ruling:
         outputs = self.subject.run(draw, change)
@@ -216,11 +209,16 @@ class _Audit:
             reason=golden.reason,
         )
 
-    def _suspect(self, suspect: _Suspect, golden_ratio: float, effects: Mapping[str, Errors]) -> AuditCheck:
+    def _stands_out(self, suspect: _Suspect, golden: _Golden) -> bool:
+        return suspect.caught and suspect.margin(golden.ratio, self.off) >= MARGIN
+
+    def _suspect(
+        self, suspect: _Suspect, golden: _Golden, effects: Mapping[str, Mapping[At, Effect]]
+    ) -> AuditCheck:
         check = AuditCheck(
             kind=suspect.change.kind,
             name=suspect.name,
-            good=suspect.stands_out(golden_ratio),
+            good=self._stands_out(suspect, golden),
             verdict=suspect.verdict,
             error_ratio=_finite(suspect.ratio),
             distribution=suspect.distribution,
@@ -229,68 +227,54 @@ class _Audit:
             return check
         problem = "the judge accepts it"
         if suspect.caught:
-            problem = f"fails, but only {suspect.ratio / golden_ratio:.2g} times as wrong as the worst golden"
+            margin = suspect.margin(golden.ratio, self.off)
+            problem = f"fails, but only {margin:.2g} times as wrong as the worst golden"
         if found := effects.get(suspect.name):
-            excuse, elsewhere = self._excuse(suspect.change, found)
+            excuse, elsewhere = self._lost.why(suspect.change, found)
             if excuse:
                 return check.model_copy(update={"good": None, "reason": excuse, "elsewhere": elsewhere})
-            at = max(found, key=lambda at: found[at])
-            problem += f"; moves the right {at[1]} by {found[at]:.2g} on {at[0]} inputs"
+            at = max(found, key=lambda at: found[at].seen)
+            problem += f"; moves the right {at[1]} by {found[at].seen:.2g} on {at[0]} inputs"
         return check.model_copy(update={"reason": problem})
 
-    def _excuse(self, change: Change, effects: Errors) -> tuple[str, bool]:
-        """Why a mistake that is not caught is none here, and whether another case has to show it."""
-        dtype, effect = self.subject.dtype, max(effects.values())
-        rounding, most = bounds.floor(dtype), ROUNDINGS if dtype.itemsize < 4 else ROUNDINGS_FLOAT32
-        if effect <= NOTHING and change.unused_part:
-            return f"forward never calls it: judged as {change.unused_part}", False
-        if effect <= NOTHING:
-            return "changes nothing in the right answer", change.kind == "input"
-        if self.gate.rule == "sampler":
-            return f"{self.gate.draws} draws cannot tell", True
-        moves, has_parts = f"moves the right answer by {effect:.2g}", self.subject.entry.has_parts
-        # Parts hand on what they rounded to the dtype: sums in it move the answer of the whole as that does.
-        where = change.part_of or ("its parts" if has_parts and change.is_rounding else "")
-        among = all(found <= MARGIN * self.off.get(at, 0.0) for at, found in effects.items())
-        if where and effect <= most * rounding:
-            return f"{moves} here: judged as {where}", change.kind == "input"
-        if has_parts and effect <= rounding:
-            return f"{moves}, rounding alone by {rounding:.2g}", False
-        if effect <= HIDDEN * rounding:
-            return f"{moves} here, rounding alone by {rounding:.2g}", not change.is_rounding
-        if (has_parts or change.is_rounding) and among and effect <= most * rounding:
-            why = f"{moves} here, right kernels are off by {max(self.off.values()):.2g}"
-            return why, not change.is_rounding
-        return "", False
+    @property
+    def _lost(self) -> Lost:
+        subject = self.subject
+        drawn = self.gate.draws if self.gate.rule == "sampler" else None
+        return Lost(subject.dtype, subject.entry.has_parts, self.off, drawn)
 
-    def _effects(self, changes: Sequence[Change]) -> dict[str, Errors]:
+    def _effects(self, changes: Sequence[Change]) -> dict[str, dict[At, Effect]]:
         """How far each mistake moves the exact answer on the inputs that were judged."""
-        worst: dict[str, Errors] = {change.name: {} for change in changes}
+        subject, as_judged = self.subject, self.gate.as_judged
+        found: dict[str, dict[At, Effect]] = {change.name: {} for change in changes}
         for number, distribution in enumerate(DISTRIBUTIONS if changes else ()):
             draw = self._draw(number, distribution)
-            exact = self.subject.oracle(draw.inputs)
-            wide = draw.wide(exact, draw.previous)
+            exact = subject.oracle(draw.inputs)
+            wide, right = draw.wide(exact, draw.previous), as_judged(exact)
             for change in changes:
-                changed = self.subject.exact(wide, change)
-                for name, right in exact.items():
-                    found = _distance(changed[name], right, self.subject.dtype)
-                    worst[change.name][distribution, name] = found
-        return worst
+                changed = as_judged(subject.exact(wide, change))
+                for name, truth in right.items():
+                    excuse = self.excuses[distribution].get(name)
+                    moved = effect(changed[name], truth, subject.dtype, excuse)
+                    found[change.name][distribution, name] = moved
+        return found
 
     def _row(self, golden: _Golden) -> AuditRow:
         case = self.subject.case
-        measured = [s for s in self.suspects if self._counts(s)]
-        closest = min(measured, key=lambda s: s.ratio, default=None)
-        ratio = closest.ratio if closest else math.inf
+        measured = {s.name: s for s in self.suspects if self._counts(s)}
+        margins = {name: s.margin(golden.ratio, self.off) for name, s in measured.items()}
+        closest = min(margins, key=lambda name: margins[name], default="")
+        if closest and not math.isfinite(measured[closest].ratio):
+            closest = ""
         return AuditRow(
             task=case.task,
             variant=case.variant,
             case=case.id,
             rule=self.gate.rule,
             admitted=all(check.good is not False for check in self.checks),
-            margin=_finite(ratio / golden.ratio) if golden.ratio and math.isfinite(golden.ratio) else None,
-            closest=closest.name if closest and math.isfinite(ratio) else "",
-            closest_ratio=_finite(ratio),
+            margin=_finite(margins.get(closest, math.inf)) if math.isfinite(golden.ratio) else None,
+            closest=closest,
+            closest_ratio=measured[closest].ratio if closest else None,
             golden=golden.alternate.name,
             golden_ratio=_finite(golden.ratio),
             draws=self.draws,
@@ -301,12 +285,8 @@ class _Audit:
         return any(c.name == suspect.name and c.good is not None for c in self.checks)
 
 
-def _distance(one: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> float:
-    if torch.equal(one, other):
-        return 0.0
-    if not one.is_floating_point() or not torch.equal(one.isfinite(), other.isfinite()):
-        return math.inf
-    return max(distance.errors(one, other, dtype)[:2])
+def _over(wrong: float, right: float) -> float:
+    return wrong / right if right else (math.inf if wrong else 0.0)
 
 
 def _finite(ratio: float) -> float | None:

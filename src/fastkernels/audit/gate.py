@@ -50,8 +50,8 @@ class Gate:
     _draw: Draw = field(init=False)
     _question: Question = field(init=False)  # of a sampler
     _standard: Standard = field(init=False)
-    truth: Outputs = field(init=False)  # the oracle's outputs, without null blocks
-    _excuses: Mapping[str, Excuse] | None = None
+    truth: Outputs = field(init=False)  # the oracle's outputs, as they are judged
+    excuses: Mapping[str, Excuse] | None = None  # where errors were measured, what the inputs excuse
     _samplers: dict[str, SamplerJudge] = field(default_factory=dict)
 
     @property
@@ -70,11 +70,11 @@ class Gate:
 
     def open(self, draw: Draw) -> None:
         """Judge what follows on these inputs."""
-        self._draw, self._excuses = draw, None
+        self._draw, self.excuses = draw, None
         if self.rule == "sampler":
             self._question = Question.of(draw.inputs)
-        self.truth = self._strip(self.subject.oracle(draw.inputs))
-        self._standard = Standard(self._strip(draw.right), self.truth)
+        self.truth = self.as_judged(self.subject.oracle(draw.inputs))
+        self._standard = Standard(self.as_judged(draw.right), self.truth)
 
     def judge(self, name: str, outputs: Outputs) -> Ruling:
         described, expected = (
@@ -86,7 +86,7 @@ class Gate:
         if self.rule == "sampler":
             return self._sampled(name, outputs)
         if self.rule == "exact":
-            verdict = rules.exact(self._strip(outputs), self.truth).verdict
+            verdict = rules.exact(self.as_judged(outputs), self.truth).verdict
             return Ruling(verdict, 0.0 if verdict.status == "PASSED" else math.inf)
         return self._valued(outputs)
 
@@ -104,30 +104,32 @@ class Gate:
 
     def _valued(self, outputs: Outputs) -> Ruling:
         logits = logits_of(self.subject.entry, self._draw.inputs)
-        comparison = self._standard.compare(self._strip(outputs), logits)
+        comparison = self._standard.compare(self.as_judged(outputs), logits)
         is_measured = comparison.verdict.label in ("PASSED", "WRONG(value)")
-        if is_measured and comparison.outputs:
-            comparison = self._standard.loosened(comparison, self._excused())
-        ratio = (comparison.error_ratio if comparison.outputs else None) if is_measured else None
-        if ratio is None:
+        if not (is_measured and comparison.outputs):
             return Ruling(comparison.verdict, 0.0 if comparison.passed else math.inf)
-        dtypes = {name: tensor.dtype for name, tensor in self._draw.right.items()}
-        found = {each.name: each.rows.errors(dtypes[each.name]) for each in comparison.outputs}
-        return Ruling(comparison.verdict, ratio, {name: max(errors[:2]) for name, errors in found.items()})
+        excuses = self._excused()
+        comparison = self._standard.loosened(comparison, excuses)
+        assert comparison.error_ratio is not None
+        errors: dict[str, float] = {}
+        for each in comparison.outputs:
+            dtype = self._draw.right[each.name].dtype
+            errors[each.name] = max(each.rows.errors(dtype, excuses[each.name].apart_R)[:2])
+        return Ruling(comparison.verdict, comparison.error_ratio, errors)
 
     def _excused(self) -> Mapping[str, Excuse]:
-        if self._excuses is None:
+        if self.excuses is None:
             subject = self.subject
             moves = conditioning(
-                lambda moved: self._strip(subject.oracle(moved)),
-                lambda moved: self._strip(subject.oracle.plain(moved)),
+                lambda moved: self.as_judged(subject.oracle(moved)),
+                lambda moved: self.as_judged(subject.oracle.plain(moved)),
                 self._standard.distances,
                 self._draw.inputs,
                 subject.case,
                 self.seed,
             )
-            self._excuses = self._standard.excuses(moves)
-        return self._excuses
+            self.excuses = self._standard.excuses(moves)
+        return self.excuses
 
     def _sampled(self, name: str, outputs: Outputs) -> Ruling:
         judge = self._samplers.setdefault(name, SamplerJudge(self.seed))
@@ -135,5 +137,6 @@ class Gate:
         verdict = judge.check(ids, self._question)
         return Ruling(Verdict.passed(), 0.0) if verdict is None else Ruling(verdict, math.inf)
 
-    def _strip(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def as_judged(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Without what nobody reads, and caches by tokens."""
         return rules.as_judged(outputs, self.subject.caches, self.subject.states)

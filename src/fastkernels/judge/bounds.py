@@ -55,10 +55,11 @@ def quick_bound(allowed: float) -> float:
 class Excuse:
     """What inputs excuse in one output, before it is taken k times: of the whole, of each row, and of rows
     that have no relative error; beside those in which the oracle vanishes, these are `apart_R`. `baseline`:
-    its own errors, with these rows apart."""
+    its own errors, with these rows apart. `moved_R`: m of each row alone."""
 
     baseline: Errors
     whole: float
+    moved_R: Tensor
     row_R: Tensor
     vanishing: float
     apart_R: Tensor | None
@@ -75,7 +76,7 @@ def excuse(theirs: Distances, baseline: Tensor, moves: Sequence[Distances], know
     most = functools.reduce(Errors.worst, [each.errors(dtype, apart_R) for each in moves], own)
     m_R = torch.stack([each.relative(dtype, apart_R) for each in moves]).amax(0)
     row_R = m_R.clamp_min(max(own.row, _of_most(m_R))).clamp_max(MAX_ALLOWED / K)
-    return Excuse(errors, most.whole, row_R, most.vanishing, apart_R)
+    return Excuse(errors, most.whole, m_R, row_R, most.vanishing, apart_R)
 
 
 def few(beyond_R: Tensor) -> Tensor | None:
