@@ -25,20 +25,20 @@ from fastkernels.free_memory import available_bytes
 from fastkernels.records import Case, Device
 from fastkernels.registry.schema import TaskEntry
 
-FILLED = 0.95  # of what is free on a device: needed_bytes is a guess
-ALONE = 1 << 62  # bytes: more than any device has
+FILLED = 0.95  # of what is free on a device: what a case needs is a guess
+PROCESS_BYTES = 2 << 30  # a context, kernels and their workspaces, whether or not anything is audited
 
 
 def beside(
     found: Sequence[tuple[TaskEntry, Case]], device: Device, seed: int, processes: int
 ) -> Iterator[Audited]:
     """Each case as it ends; the processes end with the iterator. What found no room, or whose process died,
-    is tried once more with a device of its own."""
-    places = _places(device)
+    is tried again with a quarter of a device, and at last with all of it."""
+    places = _places(device, processes)
     lanes = [_Lane(places[i % len(places)], device, seed, processes) for i in range(processes)]
     largest_first = lanes[: len(places)]
     try:
-        pending = [_Job(entry, case, needed_bytes(case)) for entry, case in found]
+        pending = [_Job(entry, case, needed_bytes(entry, case)) for entry, case in found]
         while pending or any(lane.job for lane in lanes):
             for lane in (lane for lane in lanes if lane.job is None):
                 if job := lane.place.chosen(pending, largest=lane in largest_first):
@@ -47,10 +47,11 @@ def beside(
             ready = wait([lane.connection for lane in lanes if lane.job])
             for lane in [lane for lane in lanes if lane.connection in ready]:
                 job, done = lane.end()
-                if done.row or job.bytes > lane.place.bytes:
+                if done.row or job.bytes >= lane.place.bytes:
                     yield done
                 else:
-                    pending.append(_Job(job.entry, job.case, ALONE))
+                    more = 4 * max(job.bytes, lane.place.bytes // 16)
+                    pending.append(_Job(job.entry, job.case, min(more, lane.place.bytes)))
     finally:
         for lane in lanes:
             lane.close()
@@ -65,15 +66,17 @@ class _Job:
 
 @dataclass
 class _Place:
-    """A GPU by its name in CUDA_VISIBLE_DEVICES, or the memory beside the CPU."""
+    """A GPU by its name in CUDA_VISIBLE_DEVICES, or the memory beside the CPU. `bytes`: for cases."""
 
+    device: torch.device
     gpu: str | None
     bytes: int
     taken: int = 0
 
     def chosen(self, jobs: Sequence[_Job], largest: bool) -> _Job | None:
         """The largest or smallest that fits; where nothing is and nothing fits, the smallest may try."""
-        fitting = [job for job in jobs if self.taken + job.bytes <= self.bytes]
+        room = min(self.bytes - self.taken, _free(self.device))
+        fitting = [job for job in jobs if job.bytes <= room]
         if not fitting and not self.taken:
             fitting, largest = [*jobs], False
         return (max if largest else min)(fitting, key=lambda job: job.bytes, default=None)
@@ -120,16 +123,21 @@ class _Lane:
         self.connection.close()
 
 
-def _places(device: Device) -> list[_Place]:
-    def free(name: torch.device) -> int:
-        return int(FILLED * (available_bytes(name) or ALONE))
-
+def _places(device: Device, processes: int) -> list[_Place]:
     if device == "cpu":
-        return [_Place(None, free(torch.device("cpu")))]
-    numbers = range(torch.cuda.device_count())
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names = visible.split(",") if visible else [str(number) for number in numbers]
-    return [_Place(names[number], free(torch.device("cuda", number))) for number in numbers]
+        found: list[tuple[torch.device, str | None]] = [(torch.device("cpu"), None)]
+    else:
+        numbers = range(torch.cuda.device_count())
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        names = visible.split(",") if visible else [str(number) for number in numbers]
+        found = [(torch.device("cuda", number), names[number]) for number in numbers]
+    lanes = -(-processes // len(found))
+    return [_Place(where, gpu, _free(where) - lanes * PROCESS_BYTES) for where, gpu in found]
+
+
+def _free(device: torch.device) -> int:
+    """Bytes that may be filled; plenty where the system does not say."""
+    return int(FILLED * (available_bytes(device) or 1 << 60))
 
 
 def _serve(connection: Connection, gpu: str | None, device: Device, seed: int, threads: int) -> None:

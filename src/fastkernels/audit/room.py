@@ -11,7 +11,7 @@ import torch
 from fastkernels.audit.admission import audit_case
 from fastkernels.errors import MachineError
 from fastkernels.loader.inputs import trial_specs
-from fastkernels.loader.materialize import build_module
+from fastkernels.loader.materialize import build_module, mutable_names
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.roofline import work
 from fastkernels.records import AuditRow, Case, Device
@@ -21,11 +21,10 @@ from fastkernels.registry.schema import TaskEntry
 # tells it.
 NO_ROOM = ("CUDA error: out of memory", "_STATUS_ALLOC_FAILED", "Triton Error [CUDA]: out of memory")
 
-# Of a parameter an audit holds two draws, the baseline, the reference and, in float64, the oracle; of an
-# argument or a result several float64 copies, as many again while they are compared. Counted in float64
-# copies, with what lies between; and a process's context and kernels.
-COPIES_OF_PARAMETERS, COPIES = 2.5, 6
-PROCESS_BYTES = 1 << 30
+# Float64 copies that an audit holds at most, as seen on an H200: of a parameter two draws, the baseline, the
+# reference and the oracle; two more of the largest tensor, while it is moved; of an argument or a result
+# those that are compared, and of what a call changes as many again, for each call its own.
+OF_PARAMETERS, OF_LARGEST, OF_OTHERS = 2.5, 2, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +52,17 @@ def audited(entry: TaskEntry, case: Case, device: Device, seed: int) -> Audited:
         _give_back(device)
 
 
-def needed_bytes(case: Case) -> int:
-    """What the audit of a case takes of a device's memory: a guess from its tensors."""
+def needed_bytes(entry: TaskEntry, case: Case) -> int:
+    """What the audit of a case takes of a device's memory, beside its process: a guess from its tensors."""
     overlay = Overlay.over_baseline()
     specs = trial_specs(case, build_module(overlay, case, "meta"))
     sizes = {name: prod(spec.shape) for name, spec in specs.items()}
     parameters = sum(size for name, size in sizes.items() if name.startswith("param."))
     results = work(case, overlay).written_bytes // getattr(torch, case.dtype).itemsize
-    others = sum(sizes.values()) - parameters + results
-    wide = COPIES_OF_PARAMETERS * parameters + COPIES * others
-    return PROCESS_BYTES + int(torch.float64.itemsize * wide)
+    changed = sum(sizes[name] for name in mutable_names(entry.mutates, specs))
+    others = sum(sizes.values()) - parameters + results + changed
+    wide = OF_PARAMETERS * parameters + OF_LARGEST * max(sizes.values()) + OF_OTHERS * others
+    return int(torch.float64.itemsize * wide)
 
 
 def _no_room(error: Exception) -> bool:

@@ -52,6 +52,7 @@ from fastkernels.registry import uses
 
 DRAWS = 3
 _SUM_STEP = torch.finfo(torch.float32).eps
+_PIECE = 1 << 24  # elements
 _ODD = 0x1E3779B97F4A7C15  # a large odd number of no meaning
 
 Outputs = Mapping[str, Tensor]
@@ -130,15 +131,18 @@ def _moved(tensor: Tensor, step: float, xi: Callable[[Tensor, int], Tensor], see
     if not tensor.is_floating_point():
         return tensor
     wide = tensor.to(torch.float64)
-    return wide * (1 + min(step, floor(tensor.dtype)) * xi(wide, seed))
+    return xi(wide, seed).mul_(min(step, floor(tensor.dtype))).add_(1).mul_(wide)
 
 
 def _of_values(values: Tensor, seed: int) -> Tensor:
-    """Uniform in [-1, 1): the bits of a float64, stirred."""
-    mixed = values.contiguous().view(torch.int64) + (2 * seed + 1) * _ODD % 2**63
-    for shift in (32, 29):
-        mixed = (mixed ^ (mixed >> shift)) * _ODD
-    return mixed.to(torch.float64) / 2**63
+    """Uniform in [-1, 1): the bits of a float64, stirred; piece by piece, as each is copied a few times."""
+    found = torch.empty_like(values, memory_format=torch.contiguous_format)
+    for piece, stirred in zip(values.reshape(-1).split(_PIECE), found.view(-1).split(_PIECE)):
+        mixed = piece.view(torch.int64) + (2 * seed + 1) * _ODD % 2**63
+        for shift in (32, 29):
+            mixed = (mixed ^ (mixed >> shift)) * _ODD
+        stirred.copy_(mixed).div_(2**63)
+    return found
 
 
 def _of_sums(values: Tensor, seed: int) -> Tensor:

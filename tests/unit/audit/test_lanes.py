@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+import torch
 
 from fastkernels import registry
 from fastkernels.audit import lanes
@@ -12,6 +13,10 @@ from fastkernels.audit.room import Audited, audited, needed_bytes
 
 (ENTRY,) = registry.find_tasks(("L1/rope",), 1)
 FOUND = [(ENTRY, case) for case in registry.cases(ENTRY, "tiny")[:4]]
+
+
+def place(taken: int = 0) -> lanes._Place:
+    return lanes._Place(torch.device("cpu"), None, bytes=100, taken=taken)
 
 
 def dying(connection, *_):
@@ -35,6 +40,8 @@ def test_processes_say_what_one_process_says():
 
 def test_a_process_that_dies_is_told_and_its_place_taken_again(monkeypatch):
     monkeypatch.setattr(lanes, "_serve", dying)
+    monkeypatch.setattr(lanes, "_places", lambda *_: [place()])
+    monkeypatch.setattr(lanes, "needed_bytes", lambda *_: 50)
     ended = list(lanes.beside(FOUND[:2], "cpu", 0, processes=2))
     assert {done.case.id for done in ended} == {case.id for _, case in FOUND[:2]}
     assert {done.no_room for done in ended} == {"its process ended with exit code 3"}
@@ -43,8 +50,8 @@ def test_a_process_that_dies_is_told_and_its_place_taken_again(monkeypatch):
 def test_one_process_takes_the_largest_that_fits_and_the_others_the_smallest(monkeypatch):
     sizes = dict(zip((case.id for _, case in FOUND), (10, 30, 1000, 20)))
     monkeypatch.setattr(lanes, "_serve", echoing)
-    monkeypatch.setattr(lanes, "_places", lambda device: [lanes._Place(None, bytes=100)])
-    monkeypatch.setattr(lanes, "needed_bytes", lambda case: sizes[case.id])
+    monkeypatch.setattr(lanes, "_places", lambda *_: [place()])
+    monkeypatch.setattr(lanes, "needed_bytes", lambda _, case: sizes[case.id])
     begun = []
     begin = lanes._Lane.begin
     monkeypatch.setattr(lanes._Lane, "begin", lambda lane, job: (begun.append(job.bytes), begin(lane, job)))
@@ -56,14 +63,21 @@ def test_one_process_takes_the_largest_that_fits_and_the_others_the_smallest(mon
 
 
 def test_a_case_waits_for_room():
-    place = lanes._Place(None, bytes=100)
-    small, large, alone = (lanes._Job(ENTRY, FOUND[0][1], size) for size in (30, 40, lanes.ALONE))
-    assert place.chosen([alone], largest=False) is alone
-    place.taken = 70
-    assert place.chosen([alone, large, small], largest=True) is small
-    assert place.chosen([alone, large], largest=False) is None
+    small, large, huge = (lanes._Job(ENTRY, FOUND[0][1], size) for size in (30, 40, 1000))
+    assert place().chosen([huge, large, small], largest=True) is large
+    assert place().chosen([huge], largest=False) is huge
+    assert place(taken=70).chosen([huge, large, small], largest=True) is small
+    assert place(taken=70).chosen([huge, large], largest=False) is None
+
+
+def test_a_case_waits_where_others_have_filled_the_device(monkeypatch):
+    monkeypatch.setattr(lanes, "available_bytes", lambda device: 20)
+    job = lanes._Job(ENTRY, FOUND[0][1], 30)
+    assert place(taken=1).chosen([job], largest=True) is None
+    assert place().chosen([job], largest=True) is job
 
 
 def test_what_a_case_needs_grows_with_its_tensors():
     few, *_, many = sorted(registry.cases("L1/linear", "tiny"), key=lambda case: case.inputs["x"].shape[0])
-    assert needed_bytes(few) < needed_bytes(many)
+    (entry,) = registry.find_tasks(("L1/linear",), 1)
+    assert needed_bytes(entry, few) < needed_bytes(entry, many)
