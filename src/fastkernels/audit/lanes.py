@@ -34,6 +34,7 @@ def beside(
 ) -> Iterator[Audited]:
     """Each case as it ends; the processes end with the iterator. What found no room, or whose process died,
     is tried again with a quarter of a device, and at last with all of it."""
+    processes = min(processes, len(found))
     places = _places(device, processes)
     lanes = [_Lane(places[i % len(places)], device, seed, processes) for i in range(processes)]
     largest_first = lanes[: len(places)]

@@ -22,7 +22,8 @@ class AuditCheck(Record):
 
 
 class AuditRow(Record):
-    """One case. `margin`: smallest error ratio of what must fail / largest of what must pass."""
+    """One case. `margin`: how many times as wrong as the worst of what must pass the mistake is that comes
+    closest; of error ratios, or of errors in one output on the same inputs, whichever is more."""
 
     task: str
     variant: str
@@ -30,7 +31,7 @@ class AuditRow(Record):
     rule: str
     admitted: bool
     margin: float | None  # None: nothing to divide (an exact rule, goldens without error)
-    closest: str = ""  # what must fail and has the smallest error ratio
+    closest: str = ""  # what must fail and has the smallest margin
     closest_ratio: float | None = None
     golden: str = ""  # what must pass and has the largest error ratio
     golden_ratio: float | None = None

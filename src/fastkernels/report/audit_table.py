@@ -15,7 +15,7 @@ from fastkernels.report.layout import Column, heading, indented, legend, table
 _COLUMNS = (
     Column("case", "", right=False),
     Column("admitted", "", right=False),
-    Column("margin", "smallest error ratio of what must fail / largest of what must pass; at least 4"),
+    Column("margin", "how many times as wrong what must fail is as the worst of what must pass; at least 4"),
     Column("closest", "what must fail and comes closest to passing: its error / allowed error", right=False),
     Column("worst golden", "what must pass and comes closest to failing: error / allowed error", right=False),
     Column("failed", "trivial candidates, stale inputs and mutants that fail, as they must"),

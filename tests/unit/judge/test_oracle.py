@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fastkernels import registry
 from fastkernels.errors import MachineError
 from fastkernels.judge import compare, distance, oracle, rules
 from fastkernels.judge.oracle import Oracle
@@ -185,3 +186,15 @@ def test_plain_arithmetic_keeps_states_as_they_are():
         "out.0": torch.bfloat16,
         "state.0.state": torch.float32,
     }
+
+
+def test_plain_arithmetic_keeps_the_tables_of_a_16_bit_model_in_float32() -> None:
+    """Mel filters beside float32 audio: in float16 they would be no operands of one product."""
+    (encoder, *_) = [c for c in registry.cases("L4/whisper", "tiny") if c.id.startswith("encoder")]
+    half = encoder.model_copy(update={"dtype": "float16"})
+    tensors = tensors_of(half)
+    assert tensors["arg.audio"].dtype == torch.float32
+    found = Oracle(half, BASELINE, "cpu")
+    (plain,), (exact,) = found.plain(tensors).values(), found(tensors).values()
+    assert plain.dtype == torch.float16
+    assert 0 < distance.errors(plain, exact).whole < 0.01
