@@ -5,7 +5,7 @@ jobs and, of a job, longest first; where --parts names some, in its order.
     python benchmarks/run_all.py OUT --jobs self_test_llama   some of it
     python benchmarks/run_all.py OUT --resume --within 1500   what OUT has not yet, as much as ends by then
     python benchmarks/run_all.py OUT --jobs self_test --parts '*gla*' '*jamba*'   parts of it
-    python benchmarks/run_all.py OUT --jobs gpu_tests_ranks gpu_tests_gate --lanes 2   two at a time on each GPU
+    python benchmarks/run_all.py OUT --jobs gpu_tests_gate gpu_tests_sample --lanes 2   two at a time on a GPU
     python benchmarks/run_all.py OUT --list
 
 A part writes OUT/<its name>.json and .log. Parts that need several GPUs come first, one by one. A long
