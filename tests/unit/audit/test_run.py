@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
 from fastkernels.audit import room
 from fastkernels.audit.run import AuditRequest, run_audit
-from fastkernels.errors import MachineError
+from fastkernels.errors import MachineError, UsageError
 
 REQUEST = AuditRequest(targets=("rope",), size="tiny", device="cpu")
 
@@ -47,3 +49,23 @@ def test_any_other_error_ends_the_audit(monkeypatch, error: Exception) -> None:
     failing(monkeypatch, error)
     with pytest.raises(type(error), match=str(error)):
         run_audit(REQUEST)
+
+
+def test_what_a_report_has_is_left_out(monkeypatch, tmp_path) -> None:
+    failing(monkeypatch, MachineError("no room"))
+    every = run_audit(REQUEST).unaudited
+    report, first = tmp_path / "report.json", every[0].partition(": ")[0].split(" ")
+    report.write_text(json.dumps({"rows": [{"task": first[0], "case": first[1]}]}))
+    assert run_audit(REQUEST.model_copy(update={"resume": report})).unaudited == every[1:]
+    rows = [dict(zip(("task", "case"), reason.partition(": ")[0].split(" "))) for reason in every]
+    report.write_text(json.dumps({"rows": rows}))
+    with pytest.raises(UsageError, match=f"has all {len(every)} cases"):
+        run_audit(REQUEST.model_copy(update={"resume": report}))
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"rows": [1]}', '{"rows": [{"task": "L1/rope"}]}'])
+def test_what_is_no_report_is_no_report_to_resume(tmp_path, text: str) -> None:
+    report = tmp_path / "report.json"
+    report.write_text(text)
+    with pytest.raises(UsageError, match="no report of an audit"):
+        run_audit(REQUEST.model_copy(update={"resume": report}))
