@@ -24,9 +24,10 @@ from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.resident import Resident
 from fastkernels.records import Case
 
-# Inputs, their module's parameters, the outputs and the reference's largest intermediates: measured as under
-# 3x the tensors of a trial for every Llama task; the reference attention works in chunks.
-_FOOTPRINT = 3
+# Of arguments a call holds their copies, the outputs and the largest intermediates: measured as under 3x for
+# every Llama task; the reference attention works in chunks. Of parameters the module has one copy, and again
+# as much is left for what lies between.
+_OF_ARGUMENTS, _OF_PARAMETERS = 3, 2
 _WIDE = (torch.float32, torch.float64)
 
 
@@ -36,7 +37,7 @@ class Oracle:
     def __init__(self, case: Case, overlay: Overlay, device: torch.device | str) -> None:
         self._case, self._overlay, self._device = case, overlay, torch.device(device)
         self._residents: dict[torch.dtype | None, Resident] = {}
-        self._elements: int | None = None
+        self._elements: tuple[int, int] | None = None  # of floating-point parameters and of the others
         self.note: str | None = None
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -71,8 +72,13 @@ class Oracle:
 
     def _dtype(self, tensors: Mapping[str, Tensor]) -> torch.dtype:
         if self._elements is None:
-            self._elements = sum(t.numel() for t in tensors.values() if t.is_floating_point())
-        needed = _FOOTPRINT * 8 * self._elements
+            floats = {name: t.numel() for name, t in tensors.items() if t.is_floating_point()}
+            parameters = sum(size for name, size in floats.items() if name.startswith("param."))
+            self._elements = parameters, sum(floats.values()) - parameters
+        parameters, arguments = self._elements
+        # A module that is there already needs no second place: one call like the other, or none.
+        copies = _OF_PARAMETERS - (torch.float64 in self._residents)
+        needed = torch.float64.itemsize * (copies * parameters + _OF_ARGUMENTS * arguments)
         free = allocatable_bytes(self._device)
         if free is None or needed <= free:
             return torch.float64

@@ -154,9 +154,14 @@ def test_a_state_that_is_not_advanced_or_not_kept_apart_fails_the_block():
     )
 
 
+def needed_bytes(tensors: dict[str, Tensor], copies: int = 2) -> int:
+    """Of parameters, `copies` in float64; three of what is given beside them."""
+    return 8 * sum((copies if name.startswith("param.") else 3) * t.numel() for name, t in tensors.items())
+
+
 def test_float32_where_memory_forbids_and_it_says_so(monkeypatch):
     tensors = tensors_of(NORM)
-    needed = oracle._FOOTPRINT * 8 * sum(t.numel() for t in tensors.values() if t.is_floating_point())
+    needed = needed_bytes(tensors)
     monkeypatch.setattr(oracle, "allocatable_bytes", lambda device: needed * 3 // 4)
     asked = Oracle(NORM, BASELINE, "cpu")
     assert asked(tensors)["out.0"].dtype == torch.float32
@@ -166,13 +171,24 @@ def test_float32_where_memory_forbids_and_it_says_so(monkeypatch):
         Oracle(NORM, BASELINE, "cpu")(tensors)
 
 
+def test_a_module_that_is_there_needs_no_second_place(monkeypatch):
+    """What its parameters take is no longer free then; an oracle that changed its dtype would be rebuilt."""
+    linear = case("L1/linear", {"in_features": 64, "out_features": 512}, {"x": tensor(3, 64)})
+    tensors, asked = tensors_of(linear), Oracle(linear, BASELINE, "cpu")
+    monkeypatch.setattr(oracle, "allocatable_bytes", lambda device: needed_bytes(tensors))
+    assert asked(tensors)["out.0"].dtype == torch.float64
+    monkeypatch.setattr(oracle, "allocatable_bytes", lambda device: needed_bytes(tensors, copies=1))
+    assert asked(tensors)["out.0"].dtype == torch.float64
+    assert Oracle(linear, BASELINE, "cpu")(tensors)["out.0"].dtype == torch.float32
+
+
 def test_float32_cases_have_no_float32_oracle(monkeypatch):
     wide = NORM.model_copy(update={
         "dtype": "float32", "inputs": {n: tensor(37, 64, dtype="float32") for n in ("x_TD", "residual_TD")}
     })  # fmt: skip
     tensors = tensors_of(wide)
     assert Oracle(wide, BASELINE, "cpu")(tensors)["out.0"].dtype == torch.float64
-    needed = oracle._FOOTPRINT * 8 * sum(t.numel() for t in tensors.values() if t.is_floating_point())
+    needed = needed_bytes(tensors)
     monkeypatch.setattr(oracle, "allocatable_bytes", lambda device: needed * 3 // 4)
     with pytest.raises(MachineError):
         Oracle(wide, BASELINE, "cpu")(tensors)
