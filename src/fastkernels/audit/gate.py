@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from fastkernels.audit.subject import Draw, Outputs, Subject
+from fastkernels.errors import MachineError
 from fastkernels.judge import metadata, rules
 from fastkernels.judge.bounds import Excuse
 from fastkernels.judge.compare import Standard
@@ -69,11 +70,14 @@ class Gate:
         return bool(self.draws) and not any(judge.enough for judge in self._samplers.values())
 
     def open(self, draw: Draw) -> None:
-        """Judge what follows on these inputs."""
+        """Judge what follows on these inputs. MachineError where the oracle has no room for float64: whether
+        a rule is right is no question for another one."""
         self._draw, self.excuses = draw, None
         if self.rule == "sampler":
             self._question = Question.of(draw.inputs)
         self.truth = self.as_judged(self.subject.oracle(draw.inputs))
+        if note := self.subject.oracle.note:
+            raise MachineError(f"No audit with an {note}")
         self._standard = Standard(self.as_judged(draw.right), self.truth)
 
     def judge(self, name: str, outputs: Outputs) -> Ruling:

@@ -103,7 +103,7 @@ class _Lane:
     def begin(self, job: _Job) -> None:
         self.job = job
         self.place.taken += job.bytes
-        with contextlib.suppress(BrokenPipeError):  # of a process that has died: `end` hears nothing of it
+        with contextlib.suppress(ConnectionError):  # of a process that has died: `end` hears nothing of it
             self.connection.send((job.entry, job.case))
 
     def end(self) -> tuple[_Job, Audited]:
@@ -112,7 +112,7 @@ class _Lane:
         self.place.taken -= job.bytes
         try:
             return job, self.connection.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             self._process.join()
             reason = f"its process ended with exit code {self._process.exitcode}"
             self._start()

@@ -24,6 +24,10 @@ def dying(connection, *_):
     os._exit(3)
 
 
+def never_there(*_):
+    os._exit(4)
+
+
 def echoing(connection, *_):
     while True:
         _, case = connection.recv()
@@ -38,13 +42,14 @@ def test_processes_say_what_one_process_says():
         assert [check.name for check in rows[str(one)].checks] == [check.name for check in one.row.checks]
 
 
-def test_a_process_that_dies_is_told_and_its_place_taken_again(monkeypatch):
-    monkeypatch.setattr(lanes, "_serve", dying)
+@pytest.mark.parametrize(("served", "code"), [(dying, 3), (never_there, 4)])
+def test_a_process_that_dies_is_told_and_its_place_taken_again(monkeypatch, served, code):
+    monkeypatch.setattr(lanes, "_serve", served)
     monkeypatch.setattr(lanes, "_places", lambda *_: [place()])
     monkeypatch.setattr(lanes, "needed_bytes", lambda *_: 50)
     ended = list(lanes.beside(FOUND[:2], "cpu", 0, processes=2))
     assert {done.case.id for done in ended} == {case.id for _, case in FOUND[:2]}
-    assert {done.no_room for done in ended} == {"its process ended with exit code 3"}
+    assert {done.no_room for done in ended} == {f"its process ended with exit code {code}"}
 
 
 def test_one_process_takes_the_largest_that_fits_and_the_others_the_smallest(monkeypatch):
