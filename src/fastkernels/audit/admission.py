@@ -261,20 +261,20 @@ class _Audit:
 
     def _row(self, golden: _Golden) -> AuditRow:
         case = self.subject.case
-        measured = {s.name: s for s in self.suspects if self._counts(s)}
-        margins = {name: s.margin(golden.ratio, self.off) for name, s in measured.items()}
-        closest = min(margins, key=lambda name: margins[name], default="")
-        if closest and not math.isfinite(measured[closest].ratio):
-            closest = ""
+        measured = [s for s in self.suspects if self._counts(s) and math.isfinite(s.ratio)]
+        margin, ratio, closest = min(
+            ((s.margin(golden.ratio, self.off), s.ratio, s.name) for s in measured),
+            default=(math.inf, math.inf, ""),
+        )
         return AuditRow(
             task=case.task,
             variant=case.variant,
             case=case.id,
             rule=self.gate.rule,
             admitted=all(check.good is not False for check in self.checks),
-            margin=_finite(margins.get(closest, math.inf)) if math.isfinite(golden.ratio) else None,
+            margin=_finite(margin) if math.isfinite(golden.ratio) else None,
             closest=closest,
-            closest_ratio=measured[closest].ratio if closest else None,
+            closest_ratio=_finite(ratio),
             golden=golden.alternate.name,
             golden_ratio=_finite(golden.ratio),
             draws=self.draws,

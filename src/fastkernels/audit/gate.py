@@ -22,7 +22,7 @@ from fastkernels.errors import MachineError
 from fastkernels.judge import metadata, rules
 from fastkernels.judge.bounds import Excuse
 from fastkernels.judge.compare import Standard
-from fastkernels.judge.conditioning import conditioning
+from fastkernels.judge.conditioning import excuses
 from fastkernels.judge.sampler import Question, SamplerJudge
 from fastkernels.judge.selection import logits_of
 from fastkernels.judge.verdict import Verdict
@@ -112,27 +112,17 @@ class Gate:
         is_measured = comparison.verdict.label in ("PASSED", "WRONG(value)")
         if not (is_measured and comparison.outputs):
             return Ruling(comparison.verdict, 0.0 if comparison.passed else math.inf)
-        excuses = self._excused()
-        comparison = self._standard.loosened(comparison, excuses)
+        comparison = self._standard.loosened(comparison, self._excused())
         assert comparison.error_ratio is not None
-        errors: dict[str, float] = {}
-        for each in comparison.outputs:
-            dtype = self._draw.right[each.name].dtype
-            errors[each.name] = max(each.rows.errors(dtype, excuses[each.name].apart_R)[:2])
+        errors = {each.name: each.largest for each in comparison.outputs}
         return Ruling(comparison.verdict, comparison.error_ratio, errors)
 
     def _excused(self) -> Mapping[str, Excuse]:
         if self.excuses is None:
             subject = self.subject
-            moves = conditioning(
-                lambda moved: self.as_judged(subject.oracle(moved)),
-                lambda moved: self.as_judged(subject.oracle.plain(moved)),
-                self._standard.distances,
-                self._draw.inputs,
-                subject.case,
-                self.seed,
+            self.excuses = excuses(
+                self._standard, subject.oracle, self.as_judged, self._draw.inputs, subject.case, self.seed
             )
-            self.excuses = self._standard.excuses(moves)
         return self.excuses
 
     def _sampled(self, name: str, outputs: Outputs) -> Ruling:

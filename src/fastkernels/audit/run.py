@@ -17,7 +17,7 @@ from fastkernels import registry
 from fastkernels.audit.admission import admit
 from fastkernels.audit.lanes import beside
 from fastkernels.audit.room import Audited, audited
-from fastkernels.errors import NotFoundError, UsageError
+from fastkernels.errors import FileFormatError, NotFoundError, UsageError
 from fastkernels.measure.environment import environment, require_device
 from fastkernels.records import AuditReport, AuditRow, AuditTask, Case, Device, Record, Size, default_size
 from fastkernels.registry.schema import TaskEntry
@@ -135,9 +135,8 @@ def _rows(report: Path) -> set[tuple[str, str]]:
     try:
         return {(row["task"], row["case"]) for row in json.loads(report.read_text())["rows"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"--resume {report}: no report of an audit ({type(error).__name__}: {error})."
-        ) from error
+        problem = f"no report of an audit ({type(error).__name__}: {error}). Name one of fk audit --json"
+        raise FileFormatError(report, "", problem) from error
 
 
 def _tasks(found: Found, rows: Sequence[AuditRow]) -> tuple[AuditTask, ...]:

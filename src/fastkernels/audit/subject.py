@@ -48,10 +48,8 @@ class Draw:
 
 
 def _wide(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        name: tensor if name.startswith("param.") else cast({name: tensor}, torch.float64)[name]
-        for name, tensor in tensors.items()
-    }
+    others = {name: tensor for name, tensor in tensors.items() if not name.startswith("param.")}
+    return {**tensors, **cast(others, torch.float64)}
 
 
 @dataclass(frozen=True)

@@ -49,12 +49,14 @@ from fastkernels.records import Failure
 
 @dataclass(frozen=True, slots=True)
 class OutputErrors:
-    """One output of one comparison. `ratio` is the worst error / allowed error; at most 1 passes."""
+    """One output of one comparison. `ratio` is the worst error / allowed error; at most 1 passes. `largest`:
+    of the candidate's whole and of any of its rows, be it the one that counts or not."""
 
     name: str
     candidate: Errors
     baseline: Errors
     allowed: Errors
+    largest: float
     rows: Distances = field(repr=False)  # of the candidate
 
     @property
@@ -122,8 +124,9 @@ class Standard:
             if verdict := self._unsound(name) or nonfinite(name, ours, theirs):
                 return Comparison.of(verdict, tuple(judged))
             found, baseline = distances(ours, truth), self._errors[name]
-            errors_ours = found.errors(theirs.dtype, self._apart.get(name))
-            judged.append(OutputErrors(name, errors_ours, baseline, allow(baseline, theirs.dtype), found))
+            own = found.errors(theirs.dtype, self._apart.get(name))
+            bound = allow(baseline, theirs.dtype)
+            judged.append(OutputErrors(name, own, baseline, bound, max(own[:2]), found))
         return _gated(tuple(judged))
 
     def distances(
@@ -147,12 +150,13 @@ class Standard:
         for output in found.outputs:
             dtype, excuse = self._baseline[output.name].dtype, excuses[output.name]
             ours = output.rows.errors(dtype, excuse.apart_R)
+            largest = max(ours[:2])
             row, error_R = 0.0, output.rows.relative(dtype, excuse.apart_R)
             if len(error_R):
                 at = (error_R / excuse.row_R).argmax()
                 ours, row = ours._replace(row=float(error_R[at])), float(excuse.row_R[at])
             allowed = allow(Errors(excuse.whole, row, excuse.vanishing), dtype)
-            judged.append(OutputErrors(output.name, ours, excuse.baseline, allowed, output.rows))
+            judged.append(OutputErrors(output.name, ours, excuse.baseline, allowed, largest, output.rows))
         return _gated(tuple(judged)) if judged else found
 
     def _unsound(self, name: str) -> Verdict | None:

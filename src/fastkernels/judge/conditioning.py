@@ -47,8 +47,10 @@ import torch
 from torch import Tensor
 
 from fastkernels import kernels, registry
-from fastkernels.judge.bounds import floor
+from fastkernels.judge.bounds import Excuse, floor
+from fastkernels.judge.compare import Standard
 from fastkernels.judge.distance import Distances
+from fastkernels.judge.oracle import Oracle
 from fastkernels.records import Case
 from fastkernels.registry import uses
 
@@ -70,6 +72,26 @@ def step(case: Case) -> float:
     """The relative rounding of one operation inside this task."""
     has_parts = registry.task(case.task).has_parts
     return floor(getattr(torch, case.dtype) if has_parts else torch.float32)
+
+
+def excuses(
+    standard: Standard,
+    oracle: Oracle,
+    as_judged: Callable[[Outputs], Outputs],
+    inputs: Outputs,
+    case: Case,
+    seed: int,
+) -> dict[str, Excuse]:
+    """What these inputs excuse, for `Standard.loosened`. `as_judged`: what is compared of outputs."""
+    moves = conditioning(
+        lambda moved: as_judged(oracle(moved)),
+        lambda moved: as_judged(oracle.plain(moved)),
+        standard.distances,
+        inputs,
+        case,
+        seed,
+    )
+    return standard.excuses(moves)
 
 
 def _adds_rows(case: Case) -> bool:

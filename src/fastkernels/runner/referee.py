@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fastkernels.judge import compare, metadata, rules, sampler
 from fastkernels.judge.compare import Comparison
-from fastkernels.judge.conditioning import conditioning
+from fastkernels.judge.conditioning import excuses
 from fastkernels.judge.distance import Errors
 from fastkernels.judge.oracle import Oracle
 from fastkernels.judge.sampler import SamplerJudge
@@ -190,15 +190,8 @@ class Referee:
             if comparison.allowed:
                 self._allowed[distribution] = compare.merge(*([known] if known else []), comparison.allowed)
             if comparison.verdict.label == "WRONG(value)":
-                moves = conditioning(
-                    lambda moved: self._strip(self._oracle(moved)),
-                    lambda moved: self._strip(self._oracle.plain(moved)),
-                    standard.distances,
-                    inputs,
-                    self._case,
-                    self.checked,
-                )
-                comparison = standard.loosened(comparison, standard.excuses(moves))
+                excused = excuses(standard, self._oracle, self._strip, inputs, self._case, self.checked)
+                comparison = standard.loosened(comparison, excused)
         self._remember(comparison)
         return None if comparison.passed else comparison.verdict
 
