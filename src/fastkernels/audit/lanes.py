@@ -1,7 +1,7 @@
 """Cases audited in processes beside each other, on every GPU that is visible, as many at a time as fit.
 
-    for done in beside(cases, "cuda", seed=0, processes=24):
-        print(done.case.id, done.row or done.no_room)
+    for done in beside(cases, "cuda", seed=0, processes=24, timeout_s=1200):
+        print(done.case.id, done.row or done.reason)
 
 An audit times nothing, so processes may share a GPU and the cores. On each device one of them takes the
 largest case that fits into what the others leave, and those take the smallest: large ones, one after another,
@@ -14,6 +14,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -27,13 +28,15 @@ from fastkernels.registry.schema import TaskEntry
 
 FILLED = 0.95  # of what is free on a device: what a case needs is a guess
 PROCESS_BYTES = 2 << 30  # a context, kernels and their workspaces, whether or not anything is audited
+_END_S = 10  # for a killed process to be gone: one that waits for a GPU that hangs never is
 
 
 def beside(
-    found: Sequence[tuple[TaskEntry, Case]], device: Device, seed: int, processes: int
+    found: Sequence[tuple[TaskEntry, Case]], device: Device, seed: int, processes: int, timeout_s: float
 ) -> Iterator[Audited]:
     """Each case as it ends; the processes end with the iterator. What found no room, or whose process died,
-    is tried again with a quarter of a device, and at last with all of it."""
+    is tried again with a quarter of a device, and at last with all of it. A case that outlasts `timeout_s`
+    is ended with its process, and is not tried again."""
     processes = min(processes, len(found))
     places = _places(device, processes)
     lanes = [_Lane(places[i % len(places)], device, seed, processes) for i in range(processes)]
@@ -45,10 +48,15 @@ def beside(
                 if job := lane.place.chosen(pending, largest=lane in largest_first):
                     pending.remove(job)
                     lane.begin(job)
-            ready = wait([lane.connection for lane in lanes if lane.job])
-            for lane in [lane for lane in lanes if lane.connection in ready]:
-                job, done = lane.end()
-                if done.row or job.bytes >= lane.place.bytes:
+            running = [lane for lane in lanes if lane.job]
+            first = min(lane.begun for lane in running) + timeout_s
+            ready = wait([lane.connection for lane in running], max(0, first - time.monotonic()))
+            for lane in running:
+                is_late = time.monotonic() - lane.begun > timeout_s
+                if lane.connection not in ready and not is_late:
+                    continue
+                job, done = lane.end() if lane.connection in ready else lane.stop(timeout_s)
+                if done.row or is_late or job.bytes >= lane.place.bytes:
                     yield done
                 else:
                     more = 4 * max(job.bytes, lane.place.bytes // 16)
@@ -89,6 +97,7 @@ class _Lane:
     def __init__(self, place: _Place, device: Device, seed: int, processes: int) -> None:
         self.place = place
         self.job: _Job | None = None
+        self.begun = 0.0  # by time.monotonic
         threads = max(1, (os.cpu_count() or 1) // processes)
         self._arguments = (place.gpu, device, seed, threads)
         self._start()
@@ -101,15 +110,14 @@ class _Lane:
         theirs.close()
 
     def begin(self, job: _Job) -> None:
-        self.job = job
+        self.job, self.begun = job, time.monotonic()
         self.place.taken += job.bytes
         with contextlib.suppress(ConnectionError):  # of a process that has died: `end` hears nothing of it
             self.connection.send((job.entry, job.case))
 
     def end(self) -> tuple[_Job, Audited]:
-        assert self.job
-        job, self.job = self.job, None
-        self.place.taken -= job.bytes
+        """What its process says, or that it has died."""
+        job = self._free()
         try:
             return job, self.connection.recv()
         except (EOFError, ConnectionError):
@@ -118,10 +126,23 @@ class _Lane:
             self._start()
             return job, Audited(job.case, None, reason)
 
+    def stop(self, timeout_s: float) -> tuple[_Job, Audited]:
+        """Of a process that does not answer."""
+        job = self._free()
+        self.close()
+        self._start()
+        return job, Audited(job.case, None, f"not ended after {timeout_s:g} s: its process was killed")
+
     def close(self) -> None:
         self._process.kill()
-        self._process.join()
+        self._process.join(_END_S)
         self.connection.close()
+
+    def _free(self) -> _Job:
+        assert self.job
+        job, self.job = self.job, None
+        self.place.taken -= job.bytes
+        return job
 
 
 def _places(device: Device, processes: int) -> list[_Place]:

@@ -33,7 +33,7 @@ class Audited:
 
     case: Case
     row: AuditRow | None
-    no_room: str = ""
+    reason: str = ""
 
     def __str__(self) -> str:
         return f"{self.case.task} {self.case.id}"

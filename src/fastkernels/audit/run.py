@@ -37,6 +37,7 @@ class AuditRequest(Record):
     device: Device | None = None
     seed: int = 0  # fixed: admission is a fact about a case, and has to come out the same tomorrow
     processes: int = 1  # cases audited beside each other
+    timeout_s: float = 1200  # for each of those: one that hangs, or a GPU, ends no audit
     resume: Path | None = None  # a report whose cases are left out
 
     @classmethod
@@ -76,7 +77,7 @@ def run_audit(
     ended: list[Audited] = []
     complete = True
     try:
-        with contextlib.closing(_audited(found, request.device, request.seed, request.processes)) as cases:
+        with contextlib.closing(_audited(found, request.device, request)) as cases:
             for done in cases:
                 ended.append(done)
                 progress(Progress(len(ended), len(found), f"{done} audited"))
@@ -91,17 +92,17 @@ def run_audit(
         request=request.model_dump(mode="json"),
         tasks=_tasks(found, rows),
         rows=rows,
-        unaudited=tuple(f"{done}: {done.no_room}" for done in ended if not done.row),
+        unaudited=tuple(f"{done}: {done.reason}" for done in ended if not done.row),
         wall_s=time.monotonic() - begin,
         complete=complete,
     )
 
 
-def _audited(found: Found, device: Device, seed: int, processes: int) -> Generator[Audited]:
-    if processes > 1:
-        yield from beside(found, device, seed, processes)
+def _audited(found: Found, device: Device, request: AuditRequest) -> Generator[Audited]:
+    if request.processes > 1:
+        yield from beside(found, device, request.seed, request.processes, request.timeout_s)
     else:
-        yield from (audited(entry, case, device, seed) for entry, case in found)
+        yield from (audited(entry, case, device, request.seed) for entry, case in found)
 
 
 def _cases(request: AuditRequest) -> Found:

@@ -38,6 +38,15 @@ from fastkernels.cli import options
     help="Cases beside each other, on all GPUs that are visible, where their memory is free.",
 )
 @click.option(
+    "--timeout",
+    "timeout_s",
+    type=options.Number(min=0.1),
+    default=1200,
+    show_default=True,
+    metavar="SECONDS",
+    help="Most time for a case, with --processes 2 and more: its process is killed, the case not audited.",
+)
+@click.option(
     "--resume",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="REPORT",
@@ -54,6 +63,8 @@ def command(json_path: str | None, **arguments: Any) -> None:
     from fastkernels.cli.progress import counting
     from fastkernels.report import publish
 
+    if arguments["processes"] == 1:
+        options.refuse(["timeout_s"], "only a case with a process of its own is ended: --processes 2 or more")
     request = AuditRequest.parse(**arguments)
     with counting() as count:
         report = run_audit(request, count)

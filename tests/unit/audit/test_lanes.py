@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 import torch
@@ -28,6 +29,13 @@ def never_there(*_):
     os._exit(4)
 
 
+def hanging(connection, *_):
+    _, case = connection.recv()
+    if case != FOUND[0][1]:
+        connection.send(Audited(case, row=case.id))
+    time.sleep(100)
+
+
 def echoing(connection, *_):
     while True:
         _, case = connection.recv()
@@ -35,7 +43,7 @@ def echoing(connection, *_):
 
 
 def test_processes_say_what_one_process_says():
-    rows = {str(done): done.row for done in lanes.beside(FOUND[:2], "cpu", 0, processes=2)}
+    rows = {str(done): done.row for done in lanes.beside(FOUND[:2], "cpu", 0, processes=2, timeout_s=100)}
     for entry, case in FOUND[:2]:
         one = audited(entry, case, "cpu", 0)
         assert rows[str(one)].margin == pytest.approx(one.row.margin, rel=0.5)  # another number of threads
@@ -47,9 +55,23 @@ def test_a_process_that_dies_is_told_and_its_place_taken_again(monkeypatch, serv
     monkeypatch.setattr(lanes, "_serve", served)
     monkeypatch.setattr(lanes, "_places", lambda *_: [place()])
     monkeypatch.setattr(lanes, "needed_bytes", lambda *_: 50)
-    ended = list(lanes.beside(FOUND[:2], "cpu", 0, processes=2))
+    ended = list(lanes.beside(FOUND[:2], "cpu", 0, processes=2, timeout_s=100))
     assert {done.case.id for done in ended} == {case.id for _, case in FOUND[:2]}
-    assert {done.no_room for done in ended} == {f"its process ended with exit code {code}"}
+    assert {done.reason for done in ended} == {f"its process ended with exit code {code}"}
+
+
+def test_a_case_that_hangs_is_ended_and_its_place_taken_again(monkeypatch):
+    monkeypatch.setattr(lanes, "_serve", hanging)
+    monkeypatch.setattr(lanes, "_places", lambda *_: [place()])
+    monkeypatch.setattr(lanes, "needed_bytes", lambda *_: 50)
+    begin = time.monotonic()
+    ended = list(lanes.beside(FOUND[:2], "cpu", 0, processes=2, timeout_s=15))
+    assert time.monotonic() - begin < 60
+    assert [(done.case.id, done.row) for done in ended] == [
+        (FOUND[1][1].id, FOUND[1][1].id),
+        (FOUND[0][1].id, None),
+    ]
+    assert ended[1].reason == "not ended after 15 s: its process was killed"
 
 
 def test_one_process_takes_the_largest_that_fits_and_the_others_the_smallest(monkeypatch):
@@ -60,10 +82,10 @@ def test_one_process_takes_the_largest_that_fits_and_the_others_the_smallest(mon
     begun = []
     begin = lanes._Lane.begin
     monkeypatch.setattr(lanes._Lane, "begin", lambda lane, job: (begun.append(job.bytes), begin(lane, job)))
-    assert len(list(lanes.beside(FOUND, "cpu", 0, processes=1))) == 4
+    assert len(list(lanes.beside(FOUND, "cpu", 0, processes=1, timeout_s=100))) == 4
     assert begun == [30, 20, 10, 1000]
     begun.clear()
-    assert len(list(lanes.beside(FOUND[:2], "cpu", 0, processes=2))) == 2
+    assert len(list(lanes.beside(FOUND[:2], "cpu", 0, processes=2, timeout_s=100))) == 2
     assert begun == [30, 10]
 
 
