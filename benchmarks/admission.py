@@ -4,7 +4,8 @@
 
 The reports are parts of one question, each of other cases. Kept are margins and what is not good: the
 mutants of a thousand cases that fail as they must would be tens of megabytes. --resume keeps, of what `--out`
-holds, the cases that these reports do not audit; each row says which revision it was audited with.
+holds, the cases that these reports do not audit; each row says with which revision and on what it was
+audited.
 
 A task is admitted anew from all its rows, as far as they go: `left` says how many cases of which tasks of
 the audited levels and sizes are not there. For that a row keeps the names of its checks that another case has
@@ -24,7 +25,7 @@ from typing import Any, get_args
 
 from fastkernels import registry
 from fastkernels.audit.admission import admit
-from fastkernels.records import AuditCheck, AuditReport, AuditRow, Size
+from fastkernels.records import AuditCheck, AuditReport, AuditRow, Environment, Size
 
 
 def main() -> None:
@@ -51,7 +52,7 @@ def summary(reports: Sequence[AuditReport], before: Mapping[str, Any] | None = N
         (row["task"], row["case"]): {**row, "shown": before["shown"][row["shown"]]} for row in before["rows"]
     }
     for report in reports:
-        found |= {(row.task, row.case): _told(row, report.environment.git_revision) for row in report.rows}
+        found |= {(row.task, row.case): _told(row, report.environment) for row in report.rows}
     rows = [found[key] for key in sorted(found)]
     # What could not be audited is told as "L1/rope case: reason".
     reasons = [*before["unaudited"], *(reason for report in reports for reason in report.unaudited)]
@@ -96,14 +97,15 @@ def _registered(found: Collection[tuple[str, str]]) -> dict[str, set[str]]:
     return {entry.id: set().union(*(cases[entry.id] for cases in present)) for entry in entries}
 
 
-def _told(row: AuditRow, revision: str | None) -> dict[str, Any]:
+def _told(row: AuditRow, environment: Environment) -> dict[str, Any]:
     return {
         **row.model_dump(exclude={"checks"}, mode="json"),
         "checks": len(row.checks),
         "bad": [check.model_dump(mode="json") for check in row.checks if check.good is False],
         "elsewhere": sorted({check.name for check in row.checks if check.elsewhere}),
         "shown": sorted({check.name for check in row.checks if check.good}),
-        "revision": revision,
+        "revision": environment.git_revision,
+        "device": environment.device,
     }
 
 

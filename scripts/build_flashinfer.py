@@ -5,7 +5,8 @@
 FlashInfer compiles each variant at its first use, for a minute and more, and a candidate's process, whose
 caches are fresh, compiles it again. Its own `flashinfer-jit-cache` spares that with gigabytes of variants;
 this builds the few that `kernels/*/flashinfer.py` ask for, under the same name, in an hour and a half of one
-core. Needs nvcc, ninja, cuBLAS's headers, and flashinfer-python of the version that will load them.
+core. Needs nvcc, ninja, the headers of cuBLAS and cuRAND, a libcuda to link with (CUDA's stub will do), and
+flashinfer-python of the version that will load them.
 """
 
 from __future__ import annotations

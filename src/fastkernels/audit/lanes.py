@@ -27,7 +27,7 @@ from fastkernels.records import Case, Device
 from fastkernels.registry.schema import TaskEntry
 
 FILLED = 0.95  # of what is free on a device: what a case needs is a guess
-PROCESS_BYTES = 2 << 30  # a context, kernels and their workspaces, whether or not anything is audited
+PROCESS_BYTES = 3 << 30  # a context, kernels and their workspaces, whether or not anything is audited
 _END_S = 10  # for a killed process to be gone: one that waits for a GPU that hangs never is
 
 

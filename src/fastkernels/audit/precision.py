@@ -36,9 +36,10 @@ def narrower_bits(dtype: torch.dtype) -> int:
 
 def rounded(x: Tensor, bits: int) -> Tensor:
     """x with `bits` bits of mantissa after the leading one, to nearest, in its own dtype and range."""
-    mantissa, exponent = torch.frexp(x.double())
-    kept = torch.ldexp((mantissa * 2 ** (bits + 1)).round(), exponent - (bits + 1))
-    return torch.where(x.isfinite(), kept, x.double()).to(x.dtype)
+    wide = x.double()
+    mantissa, exponent = torch.frexp(wide)
+    kept = mantissa.mul_(2 ** (bits + 1)).round_().ldexp_(exponent.sub_(bits + 1))
+    return torch.where(wide.isfinite(), kept, wide).to(x.dtype)
 
 
 def narrower(dtype: torch.dtype) -> TorchDispatchMode:

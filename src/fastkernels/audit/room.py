@@ -22,9 +22,9 @@ from fastkernels.registry.schema import TaskEntry
 NO_ROOM = ("CUDA error: out of memory", "_STATUS_ALLOC_FAILED", "Triton Error [CUDA]: out of memory")
 
 # Float64 copies that an audit holds at most, as seen on an H200: of a parameter two draws, the baseline, the
-# reference and the oracle; two more of the largest tensor, while it is moved; of an argument or a result
-# those that are compared, and of what a call changes as many again, for each call its own.
-OF_PARAMETERS, OF_LARGEST, OF_OTHERS = 2.5, 2, 6
+# reference and the oracle; three more of the largest tensor, while it is moved or rounded; of an argument or
+# a result those that are compared, and of what a call changes as many again, for each call its own.
+OF_PARAMETERS, OF_LARGEST, OF_OTHERS = 2.5, 3, 6
 
 
 @dataclass(frozen=True, slots=True)

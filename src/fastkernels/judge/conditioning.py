@@ -40,7 +40,7 @@ adds up.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -121,28 +121,35 @@ def conditioning(
         for xi, size in movements:
             moved = _Moved(inputs, decides, size, xi, seed + draw)
             moves.append(measure(oracle(moved)))
-            if xi is _of_values:
-                rounded = {name: moved[name].to(tensor.dtype) for name, tensor in inputs.items()}
-                # A single operation moves them by less than 16-bit inputs can say.
-                if any(not torch.equal(rounded[name], tensor) for name, tensor in inputs.items()):
-                    moves.append(measure(plain(rounded), oracle(rounded) if is_short else None))
+            # A single operation moves them by less than 16-bit inputs can say.
+            if xi is _of_values and not moved.is_lost:
+                rounded = moved.rounded
+                moves.append(measure(plain(rounded), oracle(rounded) if is_short else None))
     return {name: [each[name] for each in moves] for name in moves[0]}
 
 
 @dataclass(frozen=True)
 class _Moved(Mapping[str, Tensor]):
     """Inputs, moved one by one as they are asked for: in float64, all of a model's parameters at a time would
-    take as much memory as the oracle."""
+    take as much memory as the oracle. What was asked for is in `rounded`, in its own dtype."""
 
     inputs: Outputs
     kept: Collection[str]
     step: float
     xi: Callable[[Tensor, int], Tensor]
     seed: int
+    rounded: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether no dtype can say the movement. Of inputs that an oracle has run on."""
+        return all(torch.equal(self.rounded[name], tensor) for name, tensor in self.inputs.items())
 
     def __getitem__(self, name: str) -> Tensor:
         tensor = self.inputs[name]
-        return tensor if name in self.kept else _moved(tensor, self.step, self.xi, self.seed)
+        moved = tensor if name in self.kept else _moved(tensor, self.step, self.xi, self.seed)
+        self.rounded[name] = moved.to(tensor.dtype)
+        return moved
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.inputs)
