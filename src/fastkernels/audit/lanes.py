@@ -5,7 +5,7 @@
 
 An audit times nothing, so processes may share a GPU and the cores. On each device one of them takes the
 largest case that fits into what the others leave, and those take the smallest: large ones, one after another,
-do not keep small ones waiting.
+do not keep small ones waiting. Those that would leave nothing for others come last.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from fastkernels.registry.schema import TaskEntry
 
 FILLED = 0.95  # of what is free on a device: what a case needs is a guess
 PROCESS_BYTES = 3 << 30  # a context, kernels and their workspaces, whether or not anything is audited
+OF_LARGE = 0.75  # of a device, for the large case of the moment
 _END_S = 10  # for a killed process to be gone: one that waits for a GPU that hangs never is
 
 
@@ -85,10 +86,13 @@ class _Place:
     def chosen(self, jobs: Sequence[_Job], largest: bool) -> _Job | None:
         """The largest or smallest that fits; where nothing is and nothing fits, the smallest may try."""
         room = min(self.bytes - self.taken, _free(self.device))
-        fitting = [job for job in jobs if job.bytes <= room]
+        fitting = sorted((job for job in jobs if job.bytes <= room), key=lambda job: job.bytes)
         if not fitting and not self.taken:
-            fitting, largest = [*jobs], False
-        return (max if largest else min)(fitting, key=lambda job: job.bytes, default=None)
+            return min(jobs, key=lambda job: job.bytes, default=None)
+        leaving_some = [job for job in fitting if job.bytes <= OF_LARGE * self.bytes]
+        if largest and leaving_some:
+            return leaving_some[-1]
+        return next(iter(fitting), None)
 
 
 class _Lane:

@@ -97,6 +97,13 @@ def test_a_case_waits_for_room():
     assert place(taken=70).chosen([huge, large], largest=False) is None
 
 
+def test_a_case_that_leaves_nothing_for_others_comes_last():
+    small, large, whole = (lanes._Job(ENTRY, FOUND[0][1], size) for size in (30, 75, 90))
+    assert place().chosen([small, whole, large], largest=True) is large
+    assert place().chosen([whole], largest=True) is whole
+    assert place(taken=20).chosen([whole], largest=True) is None
+
+
 def test_a_case_waits_where_others_have_filled_the_device(monkeypatch):
     monkeypatch.setattr(lanes, "available_bytes", lambda device: 20)
     job = lanes._Job(ENTRY, FOUND[0][1], 30)
