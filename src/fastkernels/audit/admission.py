@@ -44,6 +44,7 @@ class _Suspect:
     verdict: str = "PASSED"
     distribution: str = ""
     errors: dict[At, float] = field(default_factory=dict)  # on inputs on which it fails
+    accepted: dict[At, float] = field(default_factory=dict)  # on the others
 
     @property
     def name(self) -> str:
@@ -58,12 +59,16 @@ class _Suspect:
         of_errors = [_over(error, off[at]) for at, error in self.errors.items() if at in off]
         return max(_over(self.ratio, golden_ratio), *of_errors, 0.0)
 
+    def error(self, at: At) -> float:
+        """On these inputs, in this output; infinite where it has no number there."""
+        return self.errors.get(at, self.accepted.get(at, math.inf))
+
     def rule(self, ruling: Ruling, distribution: str) -> None:
         if ruling.ratio > self.ratio or not self.distribution:
             self.ratio, self.distribution = ruling.ratio, distribution
             self.verdict = ruling.verdict.label
-        if not ruling.passed:
-            self.errors |= {(distribution, name): error for name, error in ruling.errors.items()}
+        errors = self.accepted if ruling.passed else self.errors
+        errors |= {(distribution, name): error for name, error in ruling.errors.items()}
 
 
 @dataclass
@@ -112,8 +117,8 @@ class _Audit:
         self._soundness()
         golden = max(self.goldens, key=lambda g: g.ratio)
         self.checks += [self._golden(g) for g in self.goldens]
-        doubtful = [s.change for s in self.suspects if not self._stands_out(s, golden)]
-        effects = self._effects([change for change in doubtful if change.kind != "trivial"])
+        doubtful = [s for s in self.suspects if not self._stands_out(s, golden)]
+        effects = self._effects([suspect for suspect in doubtful if suspect.change.kind != "trivial"])
         self.checks += [self._suspect(s, golden, effects) for s in self.suspects]
         return self._row(golden)
 
@@ -243,20 +248,20 @@ class _Audit:
         drawn = self.gate.draws if self.gate.rule == "sampler" else None
         return Lost(subject.dtype, subject.entry.has_parts, self.off, drawn)
 
-    def _effects(self, changes: Sequence[Change]) -> dict[str, dict[At, Effect]]:
+    def _effects(self, suspects: Sequence[_Suspect]) -> dict[str, dict[At, Effect]]:
         """How far each mistake moves the exact answer on the inputs that were judged."""
         subject, as_judged = self.subject, self.gate.as_judged
-        found: dict[str, dict[At, Effect]] = {change.name: {} for change in changes}
-        for number, distribution in enumerate(DISTRIBUTIONS if changes else ()):
+        found: dict[str, dict[At, Effect]] = {suspect.name: {} for suspect in suspects}
+        for number, distribution in enumerate(DISTRIBUTIONS if suspects else ()):
             draw = self._draw(number, distribution)
             exact = subject.oracle(draw.inputs)
             wide, right = draw.wide(exact, draw.previous), as_judged(exact)
-            for change in changes:
-                changed = as_judged(subject.exact(wide, change))
+            for suspect in suspects:
+                changed = as_judged(subject.exact(wide, suspect.change))
                 for name, truth in right.items():
-                    excuse = self.excuses[distribution].get(name)
-                    moved = effect(changed[name], truth, subject.dtype, excuse)
-                    found[change.name][distribution, name] = moved
+                    at, excuse = (distribution, name), self.excuses[distribution].get(name)
+                    moved = effect(changed[name], truth, subject.dtype, excuse, suspect.error(at))
+                    found[suspect.name][at] = moved
         return found
 
     def _row(self, golden: _Golden) -> AuditRow:

@@ -47,12 +47,18 @@ class Effect:
     seen: float
 
 
-def effect(changed: Tensor, right: Tensor, dtype: torch.dtype, excuse: Excuse | None) -> Effect:
-    """Of one output, as it is judged. `excuse`: None where nothing was measured."""
+def effect(
+    changed: Tensor, right: Tensor, dtype: torch.dtype, excuse: Excuse | None, error: float = math.inf
+) -> Effect:
+    """Of one output, as it is judged. `excuse`: None where nothing was measured. `error`: of the baseline
+    with this mistake. It counts where exact arithmetic has no number and the baseline has: a norm without
+    epsilon makes 0 / 0 of equal values, and 1 or -1 of what their mean loses."""
     if torch.equal(changed, right):
         return Effect(0.0, 0.0)
-    if not changed.is_floating_point() or not torch.equal(changed.isfinite(), right.isfinite()):
+    if not changed.is_floating_point():
         return Effect(math.inf, math.inf)
+    if not torch.equal(changed.isfinite(), right.isfinite()):
+        return Effect(error, error)
     found = distances(changed, right)
     moved = max(found.errors(dtype)[:2])
     if excuse is None:

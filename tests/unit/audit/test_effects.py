@@ -48,6 +48,8 @@ def test_other_integers_and_infinities_move_a_result_beyond_all_bounds() -> None
     ids, values = torch.arange(4), torch.ones(2, 2, dtype=torch.float64)
     assert effect(ids + 1, ids, torch.bfloat16, None).seen == math.inf
     assert effect(values / 0, values, torch.bfloat16, None).seen == math.inf
+    assert effect(values / 0, values, torch.bfloat16, None, error=0.03) == Effect(0.03, 0.03)
+    assert effect(ids + 1, ids, torch.bfloat16, None, error=0.03).seen == math.inf
     assert effect(ids, ids, torch.bfloat16, None) == Effect(0.0, 0.0)
 
 
