@@ -29,7 +29,8 @@ from fastkernels.registry.schema import TaskEntry
 FILLED = 0.95  # of what is free on a device: what a case needs is a guess
 PROCESS_BYTES = 3 << 30  # a context, kernels and their workspaces, whether or not anything is audited
 OF_LARGE = 0.75  # of a device, for the large case of the moment
-_END_S = 10  # for a killed process to be gone: one that waits for a GPU that hangs never is
+# For a process to end its case, and for a killed one to be gone, which one that waits for a GPU never is.
+_END_S = 60
 
 
 def beside(
@@ -37,10 +38,10 @@ def beside(
 ) -> Iterator[Audited]:
     """Each case as it ends; the processes end with the iterator. What found no room, or whose process died,
     is tried again with a quarter of a device, and at last with all of it. A case that outlasts `timeout_s`
-    is ended with its process, and is not tried again."""
+    is not tried again: its process ends it, or is killed where it hangs."""
     processes = min(processes, len(found))
     places = _places(device, processes)
-    lanes = [_Lane(places[i % len(places)], device, seed, processes) for i in range(processes)]
+    lanes = [_Lane(places[i % len(places)], device, seed, processes, timeout_s) for i in range(processes)]
     largest_first = lanes[: len(places)]
     try:
         pending = [_Job(entry, case, needed_bytes(entry, case)) for entry, case in found]
@@ -50,14 +51,14 @@ def beside(
                     pending.remove(job)
                     lane.begin(job)
             running = [lane for lane in lanes if lane.job]
-            first = min(lane.begun for lane in running) + timeout_s
-            ready = wait([lane.connection for lane in running], max(0, first - time.monotonic()))
+            longest = max(time.monotonic() - lane.begun for lane in running)
+            ready = wait([lane.connection for lane in running], max(0, timeout_s + _END_S - longest))
             for lane in running:
-                is_late = time.monotonic() - lane.begun > timeout_s
-                if lane.connection not in ready and not is_late:
+                lasted = time.monotonic() - lane.begun
+                if lane.connection not in ready and lasted < timeout_s + _END_S:
                     continue
-                job, done = lane.end() if lane.connection in ready else lane.stop(timeout_s)
-                if done.row or is_late or job.bytes >= lane.place.bytes:
+                job, done = lane.end() if lane.connection in ready else lane.stop()
+                if done.row or lasted >= timeout_s or job.bytes >= lane.place.bytes:
                     yield done
                 else:
                     more = 4 * max(job.bytes, lane.place.bytes // 16)
@@ -98,12 +99,13 @@ class _Place:
 class _Lane:
     """A process and what it audits."""
 
-    def __init__(self, place: _Place, device: Device, seed: int, processes: int) -> None:
+    def __init__(self, place: _Place, device: Device, seed: int, processes: int, timeout_s: float) -> None:
         self.place = place
         self.job: _Job | None = None
         self.begun = 0.0  # by time.monotonic
         threads = max(1, (os.cpu_count() or 1) // processes)
-        self._arguments = (place.gpu, device, seed, threads)
+        self._timeout_s = timeout_s
+        self._arguments = (place.gpu, device, seed, threads, timeout_s)
         self._start()
 
     def _start(self) -> None:
@@ -123,19 +125,26 @@ class _Lane:
         """What its process says, or that it has died."""
         job = self._free()
         try:
-            return job, self.connection.recv()
+            done, is_last = self.connection.recv()
         except (EOFError, ConnectionError):
             self._process.join()
             reason = f"its process ended with exit code {self._process.exitcode}"
-            self._start()
-            return job, Audited(job.case, None, reason)
+            done, is_last = Audited(job.case, None, reason), True
+        if is_last:
+            self._renew()
+        return job, done
 
-    def stop(self, timeout_s: float) -> tuple[_Job, Audited]:
-        """Of a process that does not answer."""
+    def stop(self) -> tuple[_Job, Audited]:
+        """Of a process that does not even end its case."""
         job = self._free()
+        self._process.kill()
+        self._renew()
+        return job, Audited(job.case, None, f"{_late(self._timeout_s)}: its process hung and was killed")
+
+    def _renew(self) -> None:
+        self._process.join(_END_S)
         self.close()
         self._start()
-        return job, Audited(job.case, None, f"not ended after {timeout_s:g} s: its process was killed")
 
     def close(self) -> None:
         self._process.kill()
@@ -166,8 +175,15 @@ def _free(device: torch.device) -> int:
     return int(FILLED * (available_bytes(device) or 1 << 60))
 
 
-def _serve(connection: Connection, gpu: str | None, device: Device, seed: int, threads: int) -> None:
+class _Late(BaseException):
+    """No error of the audit, and not to be taken for one of an implementation."""
+
+
+def _serve(
+    connection: Connection, gpu: str | None, device: Device, seed: int, threads: int, timeout_s: float
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks heeds it, and ends this one
+    signal.signal(signal.SIGALRM, _end_case)
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     # Each process compiles for itself: a pool of compilers for every one of them would be hundreds.
@@ -176,4 +192,32 @@ def _serve(connection: Connection, gpu: str | None, device: Device, seed: int, t
     with contextlib.suppress(EOFError):  # whoever asked is gone
         while True:
             entry, case = connection.recv()
-            connection.send(audited(entry, case, device, seed))
+            done, is_last = _in_time(entry, case, device, seed, timeout_s)
+            connection.send((done, is_last))
+            if is_last:
+                return
+
+
+def _in_time(
+    entry: TaskEntry, case: Case, device: Device, seed: int, timeout_s: float
+) -> tuple[Audited, bool]:
+    """And whether this process should end: an import that the alarm interrupts cannot be done again.
+
+    It ends itself. Killed amid its kernels it may take others with it that share a GPU by NVIDIA's MPS: four
+    met an illegal memory access right after that, on an H100.
+    """
+    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    try:
+        return audited(entry, case, device, seed), False
+    except _Late:
+        return Audited(case, None, _late(timeout_s)), True
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _end_case(*_: object) -> None:
+    raise _Late
+
+
+def _late(timeout_s: float) -> str:
+    return f"not ended after {timeout_s:g} s"

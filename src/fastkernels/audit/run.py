@@ -37,7 +37,7 @@ class AuditRequest(Record):
     device: Device | None = None
     seed: int = 0  # fixed: admission is a fact about a case, and has to come out the same tomorrow
     processes: int = 1  # cases audited beside each other
-    timeout_s: float = 1200  # for each of those: one that hangs, or a GPU, ends no audit
+    timeout_s: float = 1200  # for each of those: one that hangs ends no audit
     resume: Path | None = None  # a report whose cases are left out
 
     @classmethod

@@ -44,7 +44,7 @@ from fastkernels.cli import options
     default=1200,
     show_default=True,
     metavar="SECONDS",
-    help="Most time for a case, with --processes 2 and more: its process is killed, the case not audited.",
+    help="Most time for a case, with --processes 2 and more: what takes longer is not audited.",
 )
 @click.option(
     "--resume",
@@ -64,7 +64,7 @@ def command(json_path: str | None, **arguments: Any) -> None:
     from fastkernels.report import publish
 
     if arguments["processes"] == 1:
-        options.refuse(["timeout_s"], "only a case with a process of its own is ended: --processes 2 or more")
+        options.refuse(["timeout_s"], "cases are ended in processes of their own: --processes 2 or more")
     request = AuditRequest.parse(**arguments)
     with counting() as count:
         report = run_audit(request, count)

@@ -32,14 +32,14 @@ def never_there(*_):
 def hanging(connection, *_):
     _, case = connection.recv()
     if case != FOUND[0][1]:
-        connection.send(Audited(case, row=case.id))
+        connection.send((Audited(case, row=case.id), False))
     time.sleep(100)
 
 
 def echoing(connection, *_):
     while True:
         _, case = connection.recv()
-        connection.send(Audited(case, row=case.id))
+        connection.send((Audited(case, row=case.id), False))
 
 
 def test_processes_say_what_one_process_says():
@@ -64,14 +64,20 @@ def test_a_case_that_hangs_is_ended_and_its_place_taken_again(monkeypatch):
     monkeypatch.setattr(lanes, "_serve", hanging)
     monkeypatch.setattr(lanes, "_places", lambda *_: [place()])
     monkeypatch.setattr(lanes, "needed_bytes", lambda *_: 50)
+    monkeypatch.setattr(lanes, "_END_S", 5)
     begin = time.monotonic()
-    ended = list(lanes.beside(FOUND[:2], "cpu", 0, processes=2, timeout_s=15))
+    ended = list(lanes.beside(FOUND[:2], "cpu", 0, processes=2, timeout_s=5))
     assert time.monotonic() - begin < 60
     assert [(done.case.id, done.row) for done in ended] == [
         (FOUND[1][1].id, FOUND[1][1].id),
         (FOUND[0][1].id, None),
     ]
-    assert ended[1].reason == "not ended after 15 s: its process was killed"
+    assert ended[1].reason == "not ended after 5 s: its process hung and was killed"
+
+
+def test_a_slow_case_is_ended_by_its_own_process():
+    ended = list(lanes.beside(FOUND[:2], "cpu", 0, processes=1, timeout_s=0.05))
+    assert [done.reason for done in ended] == ["not ended after 0.05 s"] * 2
 
 
 def test_one_process_takes_the_largest_that_fits_and_the_others_the_smallest(monkeypatch):
