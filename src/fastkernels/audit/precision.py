@@ -10,12 +10,14 @@ nothing: they are no arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from fastkernels.judge.by_value import by_value
 
 # Bits of mantissa after the leading one, in the next format below: float32 -> tf32, bfloat16 -> fp8 (e4m3),
 # float16 -> bfloat16, float64 -> float32.
@@ -36,10 +38,13 @@ def narrower_bits(dtype: torch.dtype) -> int:
 
 def rounded(x: Tensor, bits: int) -> Tensor:
     """x with `bits` bits of mantissa after the leading one, to nearest, in its own dtype and range."""
-    wide = x.double()
-    mantissa, exponent = torch.frexp(wide)
-    kept = mantissa.mul_(2 ** (bits + 1)).round_().ldexp_(exponent.sub_(bits + 1))
-    return torch.where(wide.isfinite(), kept, wide).to(x.dtype)
+
+    def kept(wide: Tensor) -> Tensor:
+        mantissa, exponent = torch.frexp(wide)
+        nearest = mantissa.mul_(2 ** (bits + 1)).round_().ldexp_(exponent.sub_(bits + 1))
+        return torch.where(wide.isfinite(), nearest, wide)
+
+    return by_value(x, kept, x.dtype)
 
 
 def narrower(dtype: torch.dtype) -> TorchDispatchMode:
@@ -99,10 +104,8 @@ class _Sums(TorchDispatchMode):
     def _product(self, a: Tensor, b: Tensor, func: Any, bias: Tensor | None = None) -> Tensor:
         wide = torch.promote_types(a.dtype, torch.float32)
         step = self._part or -(-a.shape[-1] // PARTS)
-        total = None
-        for left, right in reversed(list(zip(a.split(step, -1), b.split(step, -2)))):
-            total = self._added(total, func(left.to(wide), right.to(wide)))
-        assert total is not None
+        parts = zip(_from_end(a.to(wide), step, -1), _from_end(b.to(wide), step, -2))
+        total = self._added(func(left, right) for left, right in parts)
         return (total if bias is None else total + bias.to(wide)).to(a.dtype)
 
     def _reduced(self, func: Any, x: Tensor, dims: Sequence[int] | None, *rest: Any, **kwargs: Any) -> Tensor:
@@ -110,16 +113,21 @@ class _Sums(TorchDispatchMode):
             return func(x, dims, *rest, **kwargs)
         wide = torch.promote_types(x.dtype, torch.float32)
         step = self._part or -(-x.shape[dims[0]] // PARTS)
-        total = None
-        for part in reversed(x.split(step, dims[0])):
-            total = self._added(total, _aten.sum.dim_IntList(part.to(wide), dims, *rest))
-        assert total is not None
+        parts = _from_end(x.to(wide), step, dims[0])
+        total = self._added(_aten.sum.dim_IntList(part, dims, *rest) for part in parts)
         is_mean = func is _aten.mean.dim
         return (total / x.shape[dims[0]] if is_mean else total).to(x.dtype)
 
-    def _added(self, total: Tensor | None, part: Tensor) -> Tensor:
+    def _added(self, parts: Iterator[Tensor]) -> Tensor:
         """A sum of one part is never kept: it is rounded as the result is, like any other."""
-        return part if total is None else self._keep(self._keep(total) + part)
+        total = next(parts)
+        for number, part in enumerate(parts):
+            total = self._keep((total if number else self._keep(total)) + part)
+        return total
+
+
+def _from_end(x: Tensor, step: int, dim: int) -> Iterator[Tensor]:
+    return reversed(x.split(step, dim))
 
 
 _PRODUCTS = (_aten.mm.default, _aten.addmm.default, _aten.bmm.default)

@@ -21,10 +21,11 @@ from fastkernels.registry.schema import TaskEntry
 # tells it.
 NO_ROOM = ("CUDA error: out of memory", "_STATUS_ALLOC_FAILED", "Triton Error [CUDA]: out of memory")
 
-# Float64 copies that an audit holds at most, as seen on an H200: of a parameter two draws, the baseline, the
-# reference and the oracle; three more of the largest tensor, while it is moved or rounded; of an argument or
-# a result those that are compared, and of what a call changes as many again, for each call its own.
-OF_PARAMETERS, OF_LARGEST, OF_OTHERS = 2.5, 3, 6
+# Float64 copies that an audit holds at most: of a parameter (in 16 bits) the oracle's, the baseline's, two
+# draws and the two before them; one more of the largest tensor and a quarter, while it is moved and rounded;
+# of an argument or a result those that are compared, as seen on an H200, and of what a call changes as many
+# again, for each call its own.
+OF_PARAMETERS, OF_LARGEST, OF_OTHERS = 2.25, 1.25, 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from fastkernels import kernels
 from fastkernels.judge.oracle import Oracle
 from fastkernels.loader.inputs import cast, draw, trial_specs
-from fastkernels.loader.materialize import build_module, mutable_names
+from fastkernels.loader.materialize import mutable_names
 from fastkernels.loader.overlay import Overlay
-from fastkernels.loader.resident import Resident
 from fastkernels.records import Case, TensorSpec
 from fastkernels.registry.schema import TaskEntry
 
@@ -94,13 +93,12 @@ class Subject:
     def __post_init__(self) -> None:
         overlay = Overlay.over_baseline()
         self.overlay = overlay
-        self.module = build_module(overlay, self.case, self.device)
+        self.oracle = Oracle(self.case, overlay, self.device)
+        self.module = self.oracle.resident(None).module
         self.specs = trial_specs(self.case, self.module)
         self.mutable = mutable_names(self.entry.mutates, self.specs)
         self.caches = [name for name, spec in self.specs.items() if spec.draw == "cache"]
         self.states = [name for name, spec in self.specs.items() if spec.draw == "state"]
-        self.oracle = Oracle(self.case, overlay, self.device)
-        self._own = Resident(self.module)
 
     @property
     def changeable(self) -> dict[str, TensorSpec]:
@@ -141,8 +139,7 @@ class Subject:
         self, tensors: Mapping[str, Tensor], change: Change, dtype: torch.dtype | None = None
     ) -> Outputs:
         own = {name: tensor.clone() if name in self.mutable else tensor for name, tensor in tensors.items()}
-        # In float64 the oracle's: there would be no room for two of a large model.
-        resident = self.oracle.resident(dtype) if dtype else self._own
+        resident = self.oracle.resident(dtype)  # there would be no room for two of a large model
         call = resident.bound(self._raised(change.raised), own)
         if call.step is not None:
             bounds = {

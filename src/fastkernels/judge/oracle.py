@@ -12,6 +12,7 @@ with itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,9 +26,9 @@ from fastkernels.loader.resident import Resident
 from fastkernels.records import Case
 
 # Of arguments a call holds their copies, the outputs and the largest intermediates: measured as under 3x for
-# every Llama task; the reference attention works in chunks. Of parameters the module has one copy, and again
-# as much is left for what lies between.
-_OF_ARGUMENTS, _OF_PARAMETERS = 3, 2
+# every Llama task; the reference attention works in chunks. Of parameters the module has one copy, and as
+# much as the largest of them takes is left for what lies between: they are widened, and moved, one by one.
+_OF_ARGUMENTS = 3
 _WIDE = (torch.float32, torch.float64)
 
 
@@ -37,7 +38,7 @@ class Oracle:
     def __init__(self, case: Case, overlay: Overlay, device: torch.device | str) -> None:
         self._case, self._overlay, self._device = case, overlay, torch.device(device)
         self._residents: dict[torch.dtype | None, Resident] = {}
-        self._elements: tuple[int, int] | None = None  # of floating-point parameters and of the others
+        self._elements: _Elements | None = None
         self.note: str | None = None
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -72,13 +73,11 @@ class Oracle:
 
     def _dtype(self, tensors: Mapping[str, Tensor]) -> torch.dtype:
         if self._elements is None:
-            floats = {name: t.numel() for name, t in tensors.items() if t.is_floating_point()}
-            parameters = sum(size for name, size in floats.items() if name.startswith("param."))
-            self._elements = parameters, sum(floats.values()) - parameters
-        parameters, arguments = self._elements
+            self._elements = _Elements.of(tensors)
         # A module that is there already needs no second place: one call like the other, or none.
-        copies = _OF_PARAMETERS - (torch.float64 in self._residents)
-        needed = torch.float64.itemsize * (copies * parameters + _OF_ARGUMENTS * arguments)
+        parameters = 0 if torch.float64 in self._residents else self._elements.parameters
+        wide = parameters + self._elements.largest + _OF_ARGUMENTS * self._elements.arguments
+        needed = torch.float64.itemsize * wide
         free = allocatable_bytes(self._device)
         if free is None or needed <= free:
             return torch.float64
@@ -92,6 +91,21 @@ class Oracle:
             f"oracle in float32: float64 needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
         )
         return torch.float32
+
+
+class _Elements(NamedTuple):
+    """How many that are floating-point: of all parameters, of the largest, and of the arguments."""
+
+    parameters: int
+    largest: int
+    arguments: int
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> _Elements:
+        floats = {name: t.numel() for name, t in tensors.items() if t.is_floating_point()}
+        of_parameters = [size for name, size in floats.items() if name.startswith("param.")]
+        parameters = sum(of_parameters)
+        return cls(parameters, max(of_parameters, default=0), sum(floats.values()) - parameters)
 
 
 def _copy(tensor: Tensor, dtype: torch.dtype | None, device: torch.device) -> Tensor:

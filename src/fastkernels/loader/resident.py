@@ -39,6 +39,7 @@ class Resident:
                     continue
                 place.copy_(tensor)
                 self._there[name] = weakref.ref(tensor)
+                del tensor  # before the next one is made
                 changed = True
         if changed:
             prepare(self.module)

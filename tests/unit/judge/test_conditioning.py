@@ -7,8 +7,9 @@ import torch
 
 from fastkernels import registry
 from fastkernels.judge import bounds, compare, distance
-from fastkernels.judge.conditioning import _moved, _of_values, conditioning, step
+from fastkernels.judge.conditioning import conditioning, step
 from fastkernels.judge.distance import Errors
+from fastkernels.judge.movements import of_values
 from fastkernels.judge.oracle import Oracle
 from fastkernels.loader.inputs import draw, trial_specs
 from fastkernels.loader.materialize import build_module
@@ -312,9 +313,8 @@ def test_a_single_operation_is_granted_float32_whatever_its_dtype():
 def test_no_value_moves_farther_than_rounding_moves_it():
     x = torch.empty(1 << 16, dtype=torch.float64).uniform_(-4, 4, generator=torch.Generator().manual_seed(0))
     lost = ((x.bfloat16() - x) / x).abs().max()
-    moved = (
-        _moved(x.bfloat16(), step(case_of("L3/decoder_layer", "bfloat16")), _of_values, 0) / x.bfloat16() - 1
-    ).abs()
+    size = step(case_of("L3/decoder_layer", "bfloat16"))
+    moved = (of_values(x.bfloat16(), size, 0) / x.bfloat16() - 1).abs()
     assert 0.95 * lost < moved.max() <= torch.finfo(torch.bfloat16).eps / 2
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 from torch import nn
 
@@ -47,3 +49,20 @@ def test_a_tensor_that_is_gone_is_not_taken_for_another() -> None:
     resident.load({"param.weight": torch.ones(2)}, kept=True)
     resident.load({"param.weight": torch.full((2,), 5.0)}, kept=True)
     assert module.weight.tolist() == [5, 5]
+
+
+def test_parameters_that_are_made_when_asked_for_are_there_one_at_a_time() -> None:
+    """Of a mixture of experts two in float64 do not fit beside the module."""
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    class Making(dict[str, torch.Tensor]):
+        def __missing__(self, name: str) -> torch.Tensor:
+            assert not any(reference() is not None for reference in made), name
+            tensor = torch.ones(module.state_dict()[name.removeprefix("param.")].shape)
+            made.append(weakref.ref(tensor))
+            return tensor
+
+    Resident(module).load(Making())
+    assert len(made) == 4
+    assert all(bool((value == 1).all()) for value in module.state_dict().values())
