@@ -10,18 +10,18 @@ nothing: they are no arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fastkernels.judge.by_value import by_value
-
 # Bits of mantissa after the leading one, in the next format below: float32 -> tf32, bfloat16 -> fp8 (e4m3),
 # float16 -> bfloat16, float64 -> float32.
 _NARROWER = {torch.float64: 23, torch.float32: 10, torch.float16: 7, torch.bfloat16: 3}
+_INTEGERS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 PART = 16  # products that are added before a sum in few bits is rounded: one step of a tensor core (m16n8k16)
 PARTS = 3  # of a sum in another order; libraries cut at powers of two, whose halves may come out the same
 _MOVES = (
@@ -37,14 +37,16 @@ def narrower_bits(dtype: torch.dtype) -> int:
 
 
 def rounded(x: Tensor, bits: int) -> Tensor:
-    """x with `bits` bits of mantissa after the leading one, to nearest, in its own dtype and range."""
-
-    def kept(wide: Tensor) -> Tensor:
-        mantissa, exponent = torch.frexp(wide)
-        nearest = mantissa.mul_(2 ** (bits + 1)).round_().ldexp_(exponent.sub_(bits + 1))
-        return torch.where(wide.isfinite(), nearest, wide)
-
-    return by_value(x, kept, x.dtype)
+    """x with `bits` bits of mantissa after the leading one, to nearest and ties to even, in its own dtype and
+    range; of a number below the normal ones as many bits are lost."""
+    integer = _INTEGERS[x.element_size()]
+    lost = round(-math.log2(torch.finfo(x.dtype).eps)) - bits
+    if lost <= 0:
+        return x
+    # A float's bits are ordered as its magnitude is: what a mantissa carries goes to the exponent.
+    kept = x.contiguous().view(integer)
+    kept = ((kept >> lost) & 1).add_(kept).add_(2 ** (lost - 1) - 1).bitwise_and_(-(2**lost))
+    return torch.where(x.isfinite(), kept.view(x.dtype), x)
 
 
 def narrower(dtype: torch.dtype) -> TorchDispatchMode:
@@ -52,11 +54,11 @@ def narrower(dtype: torch.dtype) -> TorchDispatchMode:
 
 
 def narrow_sums(dtype: torch.dtype) -> TorchDispatchMode:
-    return _Sums(PART, lambda part: part.to(dtype).to(part.dtype))
+    return _Sums(PART, dtype)
 
 
 def other_order() -> TorchDispatchMode:
-    return _Sums(None, lambda part: part)
+    return _Sums(None, None)
 
 
 class _Rounding(TorchDispatchMode):
@@ -81,11 +83,11 @@ class _Rounding(TorchDispatchMode):
 
 
 class _Sums(TorchDispatchMode):
-    """Takes sums part by part, last part first, and passes every partial sum through `keep`."""
+    """Takes sums part by part, last part first; `kept`: the dtype of partial sums, None: as they come."""
 
-    def __init__(self, part: int | None, keep: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, part: int | None, kept: torch.dtype | None) -> None:
         super().__init__()
-        self._part, self._keep = part, keep
+        self._part, self._kept = part, kept
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -121,9 +123,12 @@ class _Sums(TorchDispatchMode):
     def _added(self, parts: Iterator[Tensor]) -> Tensor:
         """A sum of one part is never kept: it is rounded as the result is, like any other."""
         total = next(parts)
+        wide = total.dtype
         for number, part in enumerate(parts):
-            total = self._keep((total if number else self._keep(total)) + part)
-        return total
+            if not number:
+                total = total.to(self._kept or wide)
+            torch.add(total, part, out=total)  # computed in `wide` and rounded once
+        return total.to(wide)
 
 
 def _from_end(x: Tensor, step: int, dim: int) -> Iterator[Tensor]:

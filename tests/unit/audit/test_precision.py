@@ -78,3 +78,19 @@ def test_arithmetic_is_narrow_and_copies_are_not() -> None:
     assert torch.equal(computed, rounded(x + 1, 10))
     assert torch.equal(x_in_place, rounded(x * 3, 10))
     assert torch.equal(copied, x)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "narrow", "bits"),
+    [(torch.float64, torch.float32, 23), (torch.float32, torch.float16, 10), (torch.float16, None, 7)],
+)
+def test_roundings_are_those_of_formats(dtype: torch.dtype, narrow: torch.dtype | None, bits: int) -> None:
+    """With ties to even: an eighth of all float16 numbers lies in the middle of two with seven bits."""
+    x = torch.arange(1, 2**15, dtype=torch.int16).view(torch.float16)
+    x = x[x.isfinite() & (x >= torch.finfo(torch.float16).smallest_normal)].to(dtype)
+    if dtype != torch.float16:
+        x = torch.cat([x / 3, x * 0.3])
+        x = x[(x > 1e-4) & (x < 6e4)]
+    expected = x.to(narrow).to(dtype) if narrow else x.float().bfloat16().to(dtype)
+    assert torch.equal(rounded(x, bits), expected)
+    assert torch.equal(rounded(-x, bits), -expected)

@@ -22,6 +22,15 @@ def test_pieces_do_not_show(movement, dtype, monkeypatch):
     assert torch.equal(x, before)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_values_that_are_looked_up_move_as_others_do(dtype):
+    """A matrix of 16 bits in another layout, large enough for a table, against its rows, which are not."""
+    x_DR = torch.randn(400, 300, generator=torch.Generator().manual_seed(0)).to(dtype).T
+    assert x_DR.numel() > 2**16 > x_DR[0].numel()
+    assert torch.equal(of_values(x_DR, STEP, 3), torch.stack([of_values(row, STEP, 3) for row in x_DR]))
+    assert torch.equal(of_values(x_DR, STEP, 3), of_values(x_DR.double(), STEP, 3))
+
+
 def test_sums_of_equal_values_move_where_values_are_equal():
     x = torch.randn(4, 60, generator=torch.Generator().manual_seed(0))
     x[2] = x[2, 0]
