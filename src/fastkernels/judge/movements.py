@@ -102,10 +102,11 @@ def _by_value(tensor: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
         for values, piece in zip(flat.split(PIECE), pieces):
             piece.copy_(function(values.double()))
         return found
-    bits = torch.arange(_SHORT, dtype=torch.int32, device=tensor.device).to(torch.uint16)
+    half = _SHORT // 2
+    bits = torch.arange(-half, half, dtype=torch.int16, device=tensor.device)
     table = function(bits.view(tensor.dtype).double())
-    for places, piece in zip(flat.view(torch.uint16).split(PIECE), pieces):
-        torch.index_select(table, 0, places.int(), out=piece)
+    for places, piece in zip(flat.view(torch.int16).split(PIECE), pieces):
+        torch.index_select(table, 0, places.int().add_(half), out=piece)
     return found
 
 
