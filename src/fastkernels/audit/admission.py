@@ -29,7 +29,9 @@ from fastkernels.measure.roofline import work
 from fastkernels.records import AuditCheck, AuditRow, AuditTask, Case
 from fastkernels.registry.schema import TaskEntry
 
-DECIDED = 100.0  # an error ratio from which nothing can follow any more
+# An error ratio from which nothing can follow any more: what passes is at 1 at most. A margin that begins
+# here is a lower bound.
+DECIDED = 4 * MARGIN
 # Of inputs: of a single row of a sampler as many say little about a distribution, which cases of more rows
 # show in a few.
 MOST_DRAWS = 128

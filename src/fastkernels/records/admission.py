@@ -23,7 +23,8 @@ class AuditCheck(Record):
 
 class AuditRow(Record):
     """One case. `margin`: how many times as wrong as the worst of what must pass the mistake is that comes
-    closest; of error ratios, or of errors in one output on the same inputs, whichever is more."""
+    closest; of error ratios, or of errors in one output on the same inputs, whichever is more. What has come
+    to an error ratio of 16 is not looked at again, so a margin of more than that is a lower bound."""
 
     task: str
     variant: str
