@@ -27,7 +27,8 @@ from fastkernels.records import Case
 
 # Of arguments a call holds their copies, the outputs and the largest intermediates: measured as under 3x for
 # every Llama task; the reference attention works in chunks. Of parameters the module has one copy, and as
-# much as the largest of them takes is left for what lies between: they are widened, and moved, one by one.
+# much as the largest of them takes is left for what lies between: they are widened, and moved, one by one. A
+# second look (conditioning.py) has two more in their own dtype, those of plain arithmetic and moved ones.
 _OF_ARGUMENTS = 3
 _WIDE = (torch.float32, torch.float64)
 
@@ -38,7 +39,7 @@ class Oracle:
     def __init__(self, case: Case, overlay: Overlay, device: torch.device | str) -> None:
         self._case, self._overlay, self._device = case, overlay, torch.device(device)
         self._residents: dict[torch.dtype | None, Resident] = {}
-        self._elements: _Elements | None = None
+        self._wide: torch.dtype | None = None
         self.note: str | None = None
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -72,16 +73,18 @@ class Oracle:
         return {name: output.detach() for name, output in outputs.items()}
 
     def _dtype(self, tensors: Mapping[str, Tensor]) -> torch.dtype:
-        if self._elements is None:
-            self._elements = _Elements.of(tensors)
-        # A module that is there already needs no second place: one call like the other, or none.
-        parameters = 0 if torch.float64 in self._residents else self._elements.parameters
-        wide = parameters + self._elements.largest + _OF_ARGUMENTS * self._elements.arguments
-        needed = torch.float64.itemsize * wide
+        """By the first call, for all: an oracle that changed its dtype would be another one."""
+        self._wide = self._wide or self._affordable(_Sizes.of(tensors))
+        return self._wide
+
+    def _affordable(self, sizes: _Sizes) -> torch.dtype:
+        wide = sizes.parameters + sizes.largest + _OF_ARGUMENTS * sizes.arguments
+        own = sizes.own if None in self._residents else 2 * sizes.own
+        needed = wide + own
         free = allocatable_bytes(self._device)
         if free is None or needed <= free:
             return torch.float64
-        if getattr(torch, self._case.dtype) in _WIDE or needed // 2 > free:
+        if getattr(torch, self._case.dtype) in _WIDE or wide // 2 + own > free:
             raise MachineError(
                 f"The oracle of case {self._case.id} needs about {needed / 2**30:.1f} GiB, "
                 f"{free / 2**30:.1f} GiB are free "
@@ -93,19 +96,23 @@ class Oracle:
         return torch.float32
 
 
-class _Elements(NamedTuple):
-    """How many that are floating-point: of all parameters, of the largest, and of the arguments."""
+class _Sizes(NamedTuple):
+    """Bytes in float64 of all parameters, of the largest and of the arguments; `own`: of the parameters in
+    their own dtype. Of what is floating-point."""
 
     parameters: int
     largest: int
     arguments: int
+    own: int
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> _Elements:
-        floats = {name: t.numel() for name, t in tensors.items() if t.is_floating_point()}
-        of_parameters = [size for name, size in floats.items() if name.startswith("param.")]
-        parameters = sum(of_parameters)
-        return cls(parameters, max(of_parameters, default=0), sum(floats.values()) - parameters)
+    def of(cls, tensors: Mapping[str, Tensor]) -> _Sizes:
+        floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+        parameters = [tensor for name, tensor in floats.items() if name.startswith("param.")]
+        wide = [torch.float64.itemsize * tensor.numel() for tensor in parameters]
+        everything = torch.float64.itemsize * sum(tensor.numel() for tensor in floats.values())
+        own = sum(tensor.nbytes for tensor in parameters)
+        return cls(sum(wide), max(wide, default=0), everything - sum(wide), own)
 
 
 def _copy(tensor: Tensor, dtype: torch.dtype | None, device: torch.device) -> Tensor:

@@ -154,11 +154,14 @@ def test_a_state_that_is_not_advanced_or_not_kept_apart_fails_the_block():
     )
 
 
-def needed_bytes(tensors: dict[str, Tensor], copies: int = 1) -> int:
-    """Of parameters, `copies` in float64 and the largest again; three of what is given beside them."""
-    parameters = [t.numel() for name, t in tensors.items() if name.startswith("param.")]
-    arguments = sum(t.numel() for t in tensors.values()) - sum(parameters)
-    return 8 * (copies * sum(parameters) + max(parameters) + 3 * arguments)
+def needed_bytes(tensors: dict[str, Tensor]) -> int:
+    """Of parameters, one copy in float64 and the largest again, and two in their own dtype; three of what is
+    given beside them."""
+    parameters = [tensor for name, tensor in tensors.items() if name.startswith("param.")]
+    sizes = [tensor.numel() for tensor in parameters]
+    arguments = sum(tensor.numel() for tensor in tensors.values()) - sum(sizes)
+    wide = sum(sizes) + max(sizes) + 3 * arguments
+    return 8 * wide + 2 * sum(tensor.nbytes for tensor in parameters)
 
 
 def test_float32_where_memory_forbids_and_it_says_so(monkeypatch):
@@ -173,15 +176,18 @@ def test_float32_where_memory_forbids_and_it_says_so(monkeypatch):
         Oracle(NORM, BASELINE, "cpu")(tensors)
 
 
-def test_a_module_that_is_there_needs_no_second_place(monkeypatch):
-    """What its parameters take is no longer free then; an oracle that changed its dtype would be rebuilt."""
+def test_the_first_call_decides_for_all(monkeypatch):
+    """What its parameters take is no longer free then; an oracle that changed its dtype would be another."""
     linear = case("L1/linear", {"in_features": 64, "out_features": 512}, {"x": tensor(3, 64)})
     tensors, asked = tensors_of(linear), Oracle(linear, BASELINE, "cpu")
     monkeypatch.setattr(oracle, "allocatable_bytes", lambda device: needed_bytes(tensors))
     assert asked(tensors)["out.0"].dtype == torch.float64
-    monkeypatch.setattr(oracle, "allocatable_bytes", lambda device: needed_bytes(tensors, copies=0))
+    monkeypatch.setattr(oracle, "allocatable_bytes", lambda device: needed_bytes(tensors) - 1)
     assert asked(tensors)["out.0"].dtype == torch.float64
-    assert Oracle(linear, BASELINE, "cpu")(tensors)["out.0"].dtype == torch.float32
+    fresh = Oracle(linear, BASELINE, "cpu")
+    assert fresh(tensors)["out.0"].dtype == torch.float32
+    monkeypatch.setattr(oracle, "allocatable_bytes", lambda device: needed_bytes(tensors))
+    assert fresh(tensors)["out.0"].dtype == torch.float32
 
 
 def test_float32_cases_have_no_float32_oracle(monkeypatch):
