@@ -44,9 +44,10 @@ def rounded(x: Tensor, bits: int) -> Tensor:
     if lost <= 0:
         return x
     # A float's bits are ordered as its magnitude is: what a mantissa carries goes to the exponent.
-    kept = x.contiguous().view(integer)
-    kept = ((kept >> lost) & 1).add_(kept).add_(2 ** (lost - 1) - 1).bitwise_and_(-(2**lost))
-    return torch.where(x.isfinite(), kept.view(x.dtype), x)
+    magnitude = x.contiguous().view(integer)
+    is_odd = (magnitude >> lost).bitwise_and_(1)
+    nearest = is_odd.add_(magnitude).add_(2 ** (lost - 1) - 1).bitwise_and_(-(2**lost))
+    return torch.where(x.isfinite(), nearest.view(x.dtype), x)
 
 
 def narrower(dtype: torch.dtype) -> TorchDispatchMode:
