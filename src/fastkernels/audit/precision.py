@@ -125,9 +125,8 @@ class _Sums(TorchDispatchMode):
         """A sum of one part is never kept: it is rounded as the result is, like any other."""
         total = next(parts)
         wide = total.dtype
-        for number, part in enumerate(parts):
-            if not number:
-                total = total.to(self._kept or wide)
+        for part in parts:
+            total = total.to(self._kept or wide)
             torch.add(total, part, out=total)  # computed in `wide` and rounded once
         return total.to(wide)
 

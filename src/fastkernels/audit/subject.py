@@ -139,7 +139,7 @@ class Subject:
         self, tensors: Mapping[str, Tensor], change: Change, dtype: torch.dtype | None = None
     ) -> Outputs:
         own = {name: tensor.clone() if name in self.mutable else tensor for name, tensor in tensors.items()}
-        resident = self.oracle.resident(dtype)  # there would be no room for two of a large model
+        resident = self.oracle.resident(dtype)  # the oracle's own: of a large model two would find no room
         call = resident.bound(self._raised(change.raised), own)
         if call.step is not None:
             bounds = {

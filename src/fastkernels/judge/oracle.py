@@ -39,7 +39,7 @@ class Oracle:
     def __init__(self, case: Case, overlay: Overlay, device: torch.device | str) -> None:
         self._case, self._overlay, self._device = case, overlay, torch.device(device)
         self._residents: dict[torch.dtype | None, Resident] = {}
-        self._wide: torch.dtype | None = None
+        self._chosen: torch.dtype | None = None
         self.note: str | None = None
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -74,8 +74,8 @@ class Oracle:
 
     def _dtype(self, tensors: Mapping[str, Tensor]) -> torch.dtype:
         """By the first call, for all: an oracle that changed its dtype would be another one."""
-        self._wide = self._wide or self._affordable(_Sizes.of(tensors))
-        return self._wide
+        self._chosen = self._chosen or self._affordable(_Sizes.of(tensors))
+        return self._chosen
 
     def _affordable(self, sizes: _Sizes) -> torch.dtype:
         wide = sizes.parameters + sizes.largest + _OF_ARGUMENTS * sizes.arguments
