@@ -106,9 +106,14 @@ class _Sums(TorchDispatchMode):
 
     def _product(self, a: Tensor, b: Tensor, func: Any, bias: Tensor | None = None) -> Tensor:
         wide = torch.promote_types(a.dtype, torch.float32)
-        step = self._part or -(-a.shape[-1] // PARTS)
-        parts = zip(_from_end(a.to(wide), step, -1), _from_end(b.to(wide), step, -2))
-        total = self._added(func(left, right) for left, right in parts)
+        if a.is_cuda and wide == torch.float32 and self._part and self._kept:
+            from fastkernels.audit import few_bits  # Triton is on Linux only
+
+            total = few_bits.product(a, b, self._part, self._kept)
+        else:
+            step = self._part or -(-a.shape[-1] // PARTS)
+            parts = zip(_from_end(a.to(wide), step, -1), _from_end(b.to(wide), step, -2))
+            total = self._added(func(left, right) for left, right in parts)
         return (total if bias is None else total + bias.to(wide)).to(a.dtype)
 
     def _reduced(self, func: Any, x: Tensor, dims: Sequence[int] | None, *rest: Any, **kwargs: Any) -> Tensor:

@@ -35,7 +35,8 @@ Movement = Callable[[Tensor, float, int], Tensor]  # tensor, size and seed
 @dataclass(frozen=True)
 class Moved(Mapping[str, Tensor]):
     """Inputs, moved one by one as they are asked for: all of a model's parameters at a time would take as
-    much memory as the oracle. What was asked for is in `rounded`, in its own dtype."""
+    much memory as the oracle. Values that were asked for are in `rounded`, in their own dtype; walks, which
+    it cannot say, are not."""
 
     inputs: Mapping[str, Tensor]
     kept: Collection[str]
@@ -53,7 +54,8 @@ class Moved(Mapping[str, Tensor]):
         moved = tensor = self.inputs[name]
         if name not in self.kept and tensor.is_floating_point():
             moved = self.movement(tensor, min(self.size, floor(tensor.dtype)), self.seed)
-        self.rounded[name] = moved.to(tensor.dtype)
+        if self.movement is of_values:
+            self.rounded[name] = moved.to(tensor.dtype)
         return moved
 
     def __iter__(self) -> Iterator[str]:
@@ -78,6 +80,9 @@ def of_sums(tensor: Tensor, size: float, seed: int) -> Tensor:
 
 
 def of_equal_sums(tensor: Tensor, size: float, seed: int) -> Tensor:
+    if not bool(equal_rows(tensor).any()):  # as in most parameters: nothing moves
+        return tensor.double()
+
     def xi(rows_RC: Tensor, steps_RC: Tensor) -> Tensor:
         counts = torch.arange(1, rows_RC.shape[-1] + 1, device=rows_RC.device, dtype=torch.float64)
         doubled = 2 ** torch.frexp(counts).exponent.sub(1) - 1  # 0, 1, 1, 3, 3, 3, 3, 7, ...
