@@ -54,3 +54,15 @@ def test_sums_in_few_bits_are_alike(dtype: torch.dtype, batch: tuple, rows: int,
     assert (on_gpu == on_cpu).double().mean() > 0.9
     errors = [float((found - exact).norm() / exact.norm()) for found in (on_gpu, on_cpu)]
     assert errors[0] == pytest.approx(errors[1], rel=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(5, 4096, 3), (200, 2047, 2), (1, 300_000, 1), (7, 16, 9)])
+def test_totals_in_few_bits_are_alike(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)) + 1
+    for keepdim in (False, True):
+        with narrow_sums(dtype):
+            on_gpu, on_cpu = (each.mean(1, keepdim=keepdim) for each in (x.cuda(), x))
+        assert on_gpu.shape == on_cpu.shape
+        assert (on_gpu.cpu() == on_cpu).double().mean() > 0.5
+        torch.testing.assert_close(on_gpu.cpu(), on_cpu, rtol=0.02, atol=1e-3)

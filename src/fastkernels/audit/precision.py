@@ -106,10 +106,8 @@ class _Sums(TorchDispatchMode):
 
     def _product(self, a: Tensor, b: Tensor, func: Any, bias: Tensor | None = None) -> Tensor:
         wide = torch.promote_types(a.dtype, torch.float32)
-        if a.is_cuda and wide == torch.float32 and self._part and self._kept:
-            from fastkernels.audit import few_bits  # Triton is on Linux only
-
-            total = few_bits.product(a, b, self._part, self._kept)
+        if self._is_narrow(a):
+            total = _few_bits().product(a, b, self._part, self._kept)
         else:
             step = self._part or -(-a.shape[-1] // PARTS)
             parts = zip(_from_end(a.to(wide), step, -1), _from_end(b.to(wide), step, -2))
@@ -120,11 +118,19 @@ class _Sums(TorchDispatchMode):
         if dims is None or len(dims) != 1 or kwargs or not x.is_floating_point():
             return func(x, dims, *rest, **kwargs)
         wide = torch.promote_types(x.dtype, torch.float32)
-        step = self._part or -(-x.shape[dims[0]] // PARTS)
-        parts = _from_end(x.to(wide), step, dims[0])
-        total = self._added(_aten.sum.dim_IntList(part, dims, *rest) for part in parts)
+        if self._is_narrow(x) and x.numel():
+            total = _few_bits().total(x.to(wide), dims[0], self._part, self._kept)
+            total = total.unsqueeze(dims[0]) if rest and rest[0] else total
+        else:
+            step = self._part or -(-x.shape[dims[0]] // PARTS)
+            parts = _from_end(x.to(wide), step, dims[0])
+            total = self._added(_aten.sum.dim_IntList(part, dims, *rest) for part in parts)
         is_mean = func is _aten.mean.dim
         return (total / x.shape[dims[0]] if is_mean else total).to(x.dtype)
+
+    def _is_narrow(self, x: Tensor) -> bool:
+        """Whether sums of `x` are kept in few bits on a GPU: there they are one launch, not two a part."""
+        return self._kept is not None and x.is_cuda and x.dtype.itemsize <= 4
 
     def _added(self, parts: Iterator[Tensor]) -> Tensor:
         """A sum of one part is never kept: it is rounded as the result is, like any other."""
@@ -134,6 +140,12 @@ class _Sums(TorchDispatchMode):
             total = total.to(self._kept or wide)
             torch.add(total, part, out=total)  # computed in `wide` and rounded once
         return total.to(wide)
+
+
+def _few_bits() -> Any:
+    from fastkernels.audit import few_bits  # Triton is on Linux only
+
+    return few_bits
 
 
 def _from_end(x: Tensor, step: int, dim: int) -> Iterator[Tensor]:
