@@ -74,6 +74,7 @@ def summary(reports: Sequence[AuditReport], before: Mapping[str, Any] | None = N
         "cases": len(rows),
         "checks": sum(row["checks"] for row in rows),
         "not_admitted": sum(not task["admitted"] for task in tasks),
+        "refused": sum(len(task["refused"]) for task in tasks),
         "smallest_margin": min((row["margin"] for row in rows if row["margin"] is not None), default=None),
         "left": left,
         "tasks": tasks,

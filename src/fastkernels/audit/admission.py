@@ -304,17 +304,24 @@ def _finite(ratio: float) -> float | None:
 
 
 def admit(task: str, rows: Sequence[AuditRow]) -> AuditTask:
-    """A task from its audited cases: all admitted, and nothing left for a case that is not there."""
-    problems = [f"{row.case}: {check.name}: {check.reason}" for row in rows for check in _bad(row)]
-    shown = {check.name for row in rows for check in row.checks if check.good}
-    left = {check.name: row.case for row in rows for check in row.checks if check.elsewhere}
+    """A task from its audited cases. A case in which anything is bad is refused by itself; the task is
+    admitted if another is, and those that are show what one of them leaves to another case."""
+    admitted, refused = ([row for row in rows if row.admitted is good] for good in (True, False))
+    problems = [] if admitted else [f"{row.case}: {bad}" for row in refused for bad in _bad(row)]
+    shown = {check.name for row in admitted for check in row.checks if check.good}
+    left = {check.name: row.case for row in admitted for check in row.checks if check.elsewhere}
     problems += [
         f"{case}: {name}: not shown by this case, nor by any other"
         for name, case in left.items()
         if name not in shown
     ]
-    return AuditTask(task=task, admitted=not problems, problems=tuple(problems))
+    return AuditTask(
+        task=task,
+        admitted=not problems,
+        problems=tuple(problems),
+        refused={row.case: "; ".join(_bad(row)) for row in refused},
+    )
 
 
-def _bad(row: AuditRow) -> Iterable[AuditCheck]:
-    return (check for check in row.checks if check.good is False)
+def _bad(row: AuditRow) -> Iterable[str]:
+    return (f"{check.name}: {check.reason}" for check in row.checks if check.good is False)

@@ -57,7 +57,7 @@ def command(json_path: str | None, **arguments: Any) -> None:
     """Audit tasks: would the judge accept a wrong kernel, or refuse a right one?
 
     Trivial candidates and mutants of the baseline must fail, other implementations must pass, and between the
-    two must lie a margin. Exit code 1 if a task is not admitted.
+    two must lie a margin. Exit code 1 if a task or a case is not admitted.
     """
     from fastkernels.audit.run import AuditRequest, run_audit
     from fastkernels.cli.progress import counting

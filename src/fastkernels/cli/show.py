@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -75,7 +76,7 @@ def _task(entry: TaskEntry) -> dict[str, Any]:
         },
         "mirrors": list(entry.mirrors),
         "rule": entry.rule,
-        "not_admitted": dict(entry.not_admitted),
+        "not_admitted": {device: dict(cases) for device, cases in entry.not_admitted.items()},
         "mutates": list(entry.mutates),
         "replicates": entry.replicates,
         "aliases": list(entry.aliases),
@@ -115,6 +116,12 @@ def _case(case: Case) -> dict[str, Any]:
     }
 
 
+def _refused(not_admitted: dict[str, dict[str, str]]) -> Iterator[str]:
+    for device, cases in not_admitted.items():
+        for name, why in cases.items():
+            yield f"{'the task' if name == '*' else name} on {device}: {why}"
+
+
 def _print_task(facts: dict[str, Any]) -> None:
     click.secho(f"{facts['task']}  {facts['summary']}", bold=True)
     click.echo(f"{facts['file']}\n\n{facts['contract']}")
@@ -130,7 +137,7 @@ def _print_task(facts: dict[str, Any]) -> None:
     for label, value in (
         ("mirrors", ", ".join(facts["mirrors"])),
         ("judged by", facts["rule"] + mutates + replicates),
-        ("not admitted", "; ".join(f"on {where}: {why}" for where, why in facts["not_admitted"].items())),
+        ("not admitted", "; ".join(_refused(facts["not_admitted"]))),
         ("also called", ", ".join(facts["aliases"])),
         ("builds on", ", ".join(facts["builds_on"])),
         ("used by", used_by),

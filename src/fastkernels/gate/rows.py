@@ -66,7 +66,8 @@ def _conclude(measured: Measurement, pair: Pair, key: Key, work: Work) -> tuple[
     if base != "PASSED":
         return "NEW", f"right; the base is {base}, so there is nothing to compare it with"
     if not work.case.timed:
-        untimed = "a task that is not admitted is" if work.entry.not_admitted else "held-out shapes are"
+        refused = work.entry.refusals(work.case.id)
+        untimed = "a case that is not admitted is" if refused else "held-out shapes are"
         return "SAME", f"right on both sides; {untimed} not timed"
     looks = measured.looks.get((pair.name, key), [])
     if len(looks) < verdicts.wanted(looks, measured.limits):

@@ -41,11 +41,13 @@ class AuditRow(Record):
 
 
 class AuditTask(Record):
-    """Admitted: all its audited cases are, and every input and parameter is seen to matter in one of them."""
+    """Admitted: some of its audited cases are, and every input and parameter is seen to matter in one of
+    them. `refused`: the cases that are not, and why."""
 
     task: str
     admitted: bool
     problems: tuple[str, ...] = ()
+    refused: dict[str, str] = {}
 
 
 class AuditReport(Document):

@@ -144,8 +144,8 @@ def cases(
 ) -> list[Case]:
     """The cases of a task (and of the variants that the entry or `L1/glu:gelu` was narrowed to).
 
-    glob matches case ids; one without a wildcard matches anywhere in the id. None of a task that is not
-    admitted is timed: what its rule lets pass could be a wrong kernel's speed.
+    glob matches case ids; one without a wildcard matches anywhere in the id. None that is not admitted is
+    timed: what its rule lets pass could be a wrong kernel's speed.
     """
     entry = task(task_id) if isinstance(task_id, str) else task_id
     model = find_architecture(architecture).id if architecture else None
@@ -156,8 +156,7 @@ def cases(
         and (size is None or case.size == size)
         and (model is None or case.provenance.architecture == model)
     ]
-    if entry.not_admitted:
-        found = [case.model_copy(update={"timed": False}) for case in found]
+    found = [case.model_copy(update={"timed": False}) if entry.refusals(case.id) else case for case in found]
     return matching(found, glob)
 
 

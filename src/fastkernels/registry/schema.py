@@ -70,12 +70,23 @@ class TaskEntry(Record):
     replays: dict[str, str] = {}  # argument -> draw that takes it from a golden folder (loader/replay.py)
     label: str | dict[Name, str] = ""  # part of case ids, or of each variant's: "K{in_features}", "D{dims}"
     extra_cases: tuple[ExtraCase, ...] = ()
-    # Where `fk audit` does not admit the task, and why: until that is mended nothing of it is timed.
-    not_admitted: dict[Literal["cpu", "cuda"], str] = {}
+    # What `fk audit` does not admit: device -> id of a case, or "*" for the whole task -> why. Until that is
+    # mended none of it is timed, on any device.
+    not_admitted: dict[Literal["cpu", "cuda"], dict[str, str]] = {}
 
     @property
     def level(self) -> int:
         return int(self.id[1])
+
+    def refusals(self, case_id: str) -> list[str]:
+        """Why the case is not timed, though it is no held-out shape: once for each device."""
+        return [
+            f"{self.id if name == '*' else f'{self.id} {name}'} is checked and not timed: "
+            f"fk audit does not admit it on {device} ({why})"
+            for device, refused in self.not_admitted.items()
+            for name, why in refused.items()
+            if name in ("*", case_id)
+        ]
 
     @property
     def has_parts(self) -> bool:

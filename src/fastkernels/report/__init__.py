@@ -54,7 +54,8 @@ def exit_code(report: Report) -> int:
     if isinstance(report, GateReport):
         return {"passed": 0, "failed": 1, "unclear": 3}[report.outcome]
     if isinstance(report, AuditReport):
-        return (3 if report.unaudited else 0) if all(task.admitted for task in report.tasks) else 1
+        good = all(task.admitted and not task.refused for task in report.tasks)
+        return (3 if report.unaudited else 0) if good else 1
     if isinstance(report, EvalReport):
         if all(model.valid for model in report.models):
             unstable = any(w.unstable for model in report.models for w in model.workloads)

@@ -37,6 +37,9 @@ def parts(report: AuditReport) -> list[RenderableType]:
     for task in report.tasks:
         if not task.admitted:
             found += [heading(f"{task.task} is NOT ADMITTED"), indented(*map(Text, task.problems))]
+        if task.refused:
+            lines = (Text(f"{case}: {why}") for case, why in task.refused.items())
+            found += [heading(f"Cases of {task.task} that are NOT ADMITTED"), indented(*lines)]
     if report.unaudited:
         found += [heading("Not audited on this machine"), *map(Text, report.unaudited)]
     return [*found, *_summary(report.tasks, report)]

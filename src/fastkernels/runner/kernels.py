@@ -143,7 +143,8 @@ class _Run:
 
     def _all(self, jobs: list[Job], crew: Crew, bench: Bench) -> None:
         self.total = sum(len(job.works) for job in jobs)
-        self.notes.update(dict.fromkeys(_not_admitted(jobs)))
+        works = [work for job in jobs for work in job.works]
+        self.notes.update((refusal, None) for work in works for refusal in work.entry.refusals(work.case.id))
         for job in jobs:
             self.shadowed += job.shadowed
             for entry, reason in job.unavailable:
@@ -293,12 +294,6 @@ class _Run:
 
     def _tell(self, text: str) -> None:
         self.progress(Progress(len(self._trials), self.total, text))
-
-
-def _not_admitted(jobs: list[Job]) -> Iterator[str]:
-    for entry in {work.entry.id: work.entry for job in jobs for work in job.works}.values():
-        for device, reason in entry.not_admitted.items():
-            yield f"{entry.id} is checked and not timed: fk audit does not admit it on {device} ({reason})"
 
 
 @contextlib.contextmanager

@@ -133,6 +133,20 @@ def test_a_rule_that_does_not_look_at_states_is_found(monkeypatch: pytest.Monkey
     assert {"empty as arg.state", "last row not written, arg.state"} <= found.keys()
 
 
+def test_a_case_that_is_refused_leaves_the_others_admitted() -> None:
+    def row(case: str, good: bool) -> AuditRow:
+        found = AuditCheck(kind="mutant", name="eps skipped", good=good, reason="accepted")
+        return AuditRow(
+            task="L1/x", variant="default", case=case, rule="values", admitted=good, margin=None, draws=7,
+            checks=(found,),
+        )  # fmt: skip
+
+    task = admit("L1/x", [row("good", True), row("bad", False)])
+    assert (task.admitted, task.refused) == (True, {"bad": "eps skipped: accepted"})
+    alone = admit("L1/x", [row("bad", False)])
+    assert (alone.admitted, alone.problems) == (False, ("bad: eps skipped: accepted",))
+
+
 def test_what_one_case_leaves_open_another_has_to_show() -> None:
     def row(case: str, **check: object) -> AuditRow:
         found = AuditCheck(kind="input", name="arg.seeds of the call before", **check)  # type: ignore[arg-type]

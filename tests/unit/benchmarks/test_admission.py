@@ -78,11 +78,12 @@ def test_a_case_that_is_audited_again_replaces_itself_alone(admission) -> None:
     more = admission.summary([report(other)], before)
     assert [(task["task"], task["admitted"]) for task in more["tasks"]] == [
         ("L1/glu", True),
-        ("L1/rope", False),
+        ("L1/rope", True),
     ]
-    assert (more["cases"], more["checks"], more["not_admitted"], more["smallest_margin"]) == (3, 1, 1, 3.0)
+    assert [list(task["refused"]) for task in more["tasks"]] == [[], ["a"]]
+    assert (more["cases"], more["checks"], more["refused"], more["smallest_margin"]) == (3, 1, 1, 3.0)
     again = admission.summary([report(row("a", check("x", True)))], more)
-    assert [task["admitted"] for task in again["tasks"]] == [True, True]
+    assert [task["refused"] for task in again["tasks"]] == [{}, {}]
     assert [kept["case"] for kept in again["rows"]] == ["c", "a", "b"]
     assert again["unaudited"] == ["L1/rope big: no room"]
     assert admission.summary([report(row("big"))], again)["unaudited"] == []

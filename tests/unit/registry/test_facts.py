@@ -50,8 +50,16 @@ def test_every_variant_has_cases_of_both_sizes_and_some_are_timed() -> None:
         assert wanted <= covered, entry.id
         for size in sizes:
             timed = any(case.timed for case in cases if case.size == size)
-            assert timed == (not entry.not_admitted), entry.id
+            whole = any("*" in refused for refused in entry.not_admitted.values())
+            assert timed == (not whole), entry.id
             assert any(not case.timed for case in cases if case.size == size), entry.id
+
+
+def test_cases_that_are_not_admitted_exist() -> None:
+    for entry in TASKS:
+        known = {"*", *(case.id for case in registry.cases(entry))}
+        for refused in entry.not_admitted.values():
+            assert refused.keys() <= known, entry.id
 
 
 def test_kernels_of_a_task_are_those_that_its_file_calls() -> None:

@@ -156,14 +156,19 @@ def test_workloads_of_the_scored_suite() -> None:
     assert set(registry.suite("default").workloads["full"]) == scored
 
 
-def test_nothing_of_a_task_that_is_not_admitted_is_timed(copied: Path) -> None:
-    assert any(case.timed for case in registry.cases("rms_norm"))
-    assert not any(entry.not_admitted for entry in registry.tasks() if entry.id == "L1/glu")
+@pytest.mark.parametrize("whole", [False, True])
+def test_nothing_that_is_not_admitted_is_timed(copied: Path, whole: bool) -> None:
+    first, *others = [case.id for case in registry.cases("rms_norm") if case.timed]
+    assert registry.task("rms_norm").refusals(first) == []
     path = copied / "tasks.yaml"
     line = "- id: L1/rms_norm\n"
-    path.write_text(path.read_text().replace(line, f"{line}  not_admitted: {{cuda: a margin of 2.1}}\n"))
+    refused = f'  not_admitted: {{cuda: {{"{"*" if whole else first}": a margin of 2.1}}}}\n'
+    path.write_text(path.read_text().replace(line, line + refused))
     lookup._tasks.cache_clear()
-    assert registry.task("rms_norm").not_admitted == {"cuda": "a margin of 2.1"}
-    assert registry.cases("rms_norm")
-    assert not any(case.timed for case in registry.cases("rms_norm"))
+    entry = registry.task("rms_norm")
+    what = "L1/rms_norm" if whole else f"L1/rms_norm {first}"
+    assert entry.refusals(first) == [
+        f"{what} is checked and not timed: fk audit does not admit it on cuda (a margin of 2.1)"
+    ]
+    assert [case.id for case in registry.cases("rms_norm") if case.timed] == ([] if whole else others)
     assert any(case.timed for case in registry.cases("L1/glu"))

@@ -96,6 +96,45 @@ def test_work_outside_the_claimed_time_shows_in_cpu_time(interrupted: float) -> 
     assert account.understated(liar, baselines, works_alone=True).status == "IMPLAUSIBLE"
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_work_outside_the_claimed_time_shows_where_some_calls_of_all_work_for_longer(seed: int) -> None:
+    """As in a store of 8 MB: 2.2 ms hidden, and in a third of all calls up to 4 ms of CPU time more."""
+    rng = random.Random(seed)
+
+    def laboured(readings: list[Reading]) -> list[Reading]:
+        more_ns = [int(4e6 * rng.random()) if rng.random() < 0.35 else 0 for _ in readings]
+        return [
+            replace(r, cpu_ns=r.cpu_ns + more, window_ns=r.window_ns + 5_000_000)
+            for r, more in zip(readings, more_ns)
+        ]
+
+    baselines = [laboured(working(2500, 2500, seed=2 * seed + n)) for n in (1000, 1001)]
+    liar = laboured(working(2500, 300, seed=seed))
+    assert account.understated(liar[:30], [side[:30] for side in baselines], works_alone=True) is not None
+
+
+def delayed(readings: list[Reading], late_us: float) -> list[Reading]:
+    """All of a process's answers come later."""
+    return [replace(r, window_ns=r.window_ns + int(1e3 * late_us)) for r in readings]
+
+
+def test_a_win_that_the_windows_would_take_away_is_none_where_baseline_processes_differ_as_much() -> None:
+    baselines = [working(2500, 2500, seed=2), delayed(working(2500, 2500, seed=3), 1000)]
+    liar = delayed(working(2500, 300), 1000)
+    assert account.understated(liar, [baselines[0], delayed(baselines[1], 1500)], works_alone=True) is None
+    assert "differ by as much" in str(account.unproven(liar, baselines, works_alone=True))
+    assert account.unproven(delayed(working(300, 300), 1000), baselines, works_alone=True) is None
+    assert account.unproven(working(2600, 2600, waits_us=4000), baselines) is None, "no win"
+
+
+def test_whoever_waits_for_the_judge_has_won_all_the_same() -> None:
+    """60 us less than the baseline, and all its answers 50 us late: no CPU time is in that."""
+    honest = delayed(working(40, 40), 50)
+    baselines = [working(100, 100, seed=seed) for seed in (2, 3)]
+    assert account.unproven(honest, baselines, works_alone=True) is None
+    assert account.unproven(honest, baselines) is not None
+
+
 def test_where_not_all_cpu_time_is_known_the_windows_decide() -> None:
     honest, baselines = working(29, 29, waits_us=100), [working(9, 9, seed=seed) for seed in (2, 3)]
     honest[7] = replace(honest[7], cpu_ns=None)

@@ -1,13 +1,11 @@
 """What a request judges, and what its errors tell the user to do."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fastkernels import registry
 from fastkernels.errors import MachineError, NotFoundError, UsageError
-from fastkernels.runner.kernels import _not_admitted
 from fastkernels.runner.plan import KernelsRequest, plan
 
 CANDIDATES = Path(__file__).parents[2] / "candidates"
@@ -29,16 +27,6 @@ def test_a_candidate_is_judged_on_every_case_of_its_task() -> None:
     assert job.is_candidate
     assert [w.case.id for w in job.works] == [c.id for c in registry.cases("rms_norm", size="tiny")]
     assert not any(w.settled for w in job.works)
-
-
-def test_a_task_that_is_not_admitted_is_told() -> None:
-    (job,) = planned(targets=("rms_norm",), candidates=(str(CANDIDATES / "honest"),))
-    assert list(_not_admitted([job])) == []
-    entry = registry.task("rms_norm").model_copy(update={"not_admitted": {"cuda": "a margin of 2.1"}})
-    works = [replace(work, entry=entry) for work in job.works]
-    assert list(_not_admitted([replace(job, works=works)])) == [
-        "L1/rms_norm is checked and not timed: fk audit does not admit it on cuda (a margin of 2.1)"
-    ]
 
 
 def test_without_a_target_only_the_replaced_tasks_are_judged() -> None:
