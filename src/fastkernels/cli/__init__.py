@@ -115,6 +115,6 @@ def _ended_like_interrupted() -> Iterator[None]:
 def main() -> None:
     """FastKernels: judge GPU kernels alone and inside the models that use them.
 
-    Exit codes: 0 good, 1 a candidate failed, a gate was missed or a task is not admitted, 2 usage, 3 this
+    Exit codes: 0 good, 1 a candidate failed, a gate was missed or an audit refused something, 2 usage, 3 this
     machine cannot do it or results are unstable, 130 interrupted.
     """

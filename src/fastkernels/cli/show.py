@@ -137,13 +137,16 @@ def _print_task(facts: dict[str, Any]) -> None:
     for label, value in (
         ("mirrors", ", ".join(facts["mirrors"])),
         ("judged by", facts["rule"] + mutates + replicates),
-        ("not admitted", "; ".join(_refused(facts["not_admitted"]))),
         ("also called", ", ".join(facts["aliases"])),
         ("builds on", ", ".join(facts["builds_on"])),
         ("used by", used_by),
     ):
         if value:
             click.echo(f"  {label:<12} {value}")
+    if facts["not_admitted"]:
+        heading("Not admitted by fk audit: checked, and not timed")
+        for line in _refused(facts["not_admitted"]):
+            click.echo(f"  {line}")
     heading("Implementations of its kernels, best guess first")
     table(
         ("kernel", "implementation", "devices", "needs"),

@@ -47,7 +47,7 @@ def publish(
 
 
 def exit_code(report: Report) -> int:
-    """0 all passed · 1 a candidate failed, the gate was missed, or a task is not admitted · 3 unstable, or
+    """0 all passed · 1 a candidate failed, the gate was missed, or an audit refused something · 3 unstable, or
     this machine could not judge it all · 130 interrupted."""
     if not report.complete:
         return INTERRUPTED
