@@ -47,8 +47,8 @@ def publish(
 
 
 def exit_code(report: Report) -> int:
-    """0 all passed · 1 a candidate failed, the gate was missed, or an audit refused something · 3 unstable, or
-    this machine could not judge it all · 130 interrupted."""
+    """0 all passed · 1 a candidate failed, the gate was missed, or an audit refused something · 3 unstable,
+    or this machine could not judge it all · 130 interrupted."""
     if not report.complete:
         return INTERRUPTED
     if isinstance(report, GateReport):
