@@ -124,8 +124,8 @@ class Standard:
                 continue
             if verdict := self._unsound(name):
                 return Comparison.of(verdict, tuple(judged))
-            found, own = self._theirs[name], self._errors[name]
-            baseline = own
+            baseline = self._errors[name]
+            found, own = self._theirs[name], baseline
             if not torch.equal(ours, theirs):  # one pass, not a dozen, over caches that a call leaves alone
                 if verdict := nonfinite(name, ours, theirs):
                     return Comparison.of(verdict, tuple(judged))

@@ -10,6 +10,7 @@ stopped process that runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -63,10 +64,8 @@ def understated(
     messages take: so long may an answer wait for the judge on a busy machine, and waiting is no work."""
     if len(candidate) < MIN_READINGS:
         return None
-    sides = (candidate, *baselines)
-    claimed = float(np.median([r.claimed_ns for r in candidate]))
-    slower = max(0.0, claimed - float(np.median([r.claimed_ns for side in baselines for r in side])))
-    share = _SHARE * claimed + _SLOWER_SHARE * slower
+    times = _Times.of(candidate, baselines, works_alone)
+    share = _SHARE * times.claimed + _SLOWER_SHARE * max(0.0, times.claimed - times.theirs)
 
     def excess(columns: Sequence[np.ndarray], quantiles: Sequence[float]) -> float | None:
         """At the first of the quantiles at which it is too large."""
@@ -76,17 +75,14 @@ def understated(
                 return found
         return None
 
-    windows = [_beyond_claim([r.window_ns for r in side], side) for side in sides]
-    found = excess(windows, _QUANTILES)
+    found = excess(times.windows, _QUANTILES)
     if found is None:
         return None
-    cpu_ns = _cpu_ns(sides) if works_alone else None
-    if cpu_ns and found <= np.median(np.concatenate(windows[1:])):
-        spent = [_beyond_claim(column, side) for column, side in zip(cpu_ns, sides)]
-        if excess(spent, _CPU_QUANTILES) is None:
-            return None
+    may_wait = found <= np.median(np.concatenate(times.windows[1:]))
+    if times.spent and may_wait and excess(times.spent, _CPU_QUANTILES) is None:
+        return None
     return _implausible(
-        f"claims {claimed / 1e3:.1f} us, but its answers take {found / 1e3:.1f} us longer than "
+        f"claims {times.claimed / 1e3:.1f} us, but its answers take {found / 1e3:.1f} us longer than "
         "the baseline's: part of the work was not timed"
     )
 
@@ -100,23 +96,19 @@ def unproven(
     """Why a win may be none, though `understated` accuses nobody: the baseline's processes differ by as much.
     What the shortest windows hold beyond the claims, and half of the calls in CPU time where that is known,
     comes to half of what is won. In neither do calls that waited count."""
-    claimed, theirs = (
-        float(np.median([r.claimed_ns for r in readings]))
-        for readings in (candidate, [r for side in baselines for r in side])
-    )
-    most = max(_FLOOR_NS + slack_ns, (theirs - claimed) / 2)
-    if claimed >= theirs or len(candidate) < MIN_READINGS:
+    if len(candidate) < MIN_READINGS:
         return None
-    sides = (candidate, *baselines)
-    hidden = _excess([_beyond_claim([r.window_ns for r in side], side) for side in sides], _QUANTILES[0])
-    if (cpu_ns := _cpu_ns(sides)) and works_alone:
-        spent = [_beyond_claim(column, side) for column, side in zip(cpu_ns, sides)]
-        hidden = min(hidden, _excess(spent, _CPU_QUANTILES[0]))
-    if hidden <= most:
+    times = _Times.of(candidate, baselines, works_alone)
+    won = times.theirs - times.claimed
+    hidden = _excess(times.windows, _QUANTILES[0])
+    if times.spent:
+        hidden = min(hidden, _excess(times.spent, _CPU_QUANTILES[0]))
+    if won <= 0 or hidden <= max(_FLOOR_NS + slack_ns, won / 2):
         return None
     return (
-        f"claims {claimed / 1e3:.1f} us where the baseline takes {theirs / 1e3:.1f}, and its answers take "
-        f"{hidden / 1e3:.1f} us longer; here two processes with the baseline's code differ by as much"
+        f"claims {times.claimed / 1e3:.1f} us where the baseline takes {times.theirs / 1e3:.1f}, and "
+        f"its answers take {hidden / 1e3:.1f} us longer; "
+        "here two processes with the baseline's code differ by as much"
     )
 
 
@@ -189,14 +181,33 @@ def moved(before: Standing | None, after: Standing | None) -> Verdict | None:
     return Verdict.failed("TAMPERED", Failure(message=message), "baseline")
 
 
+class _Times(NamedTuple):
+    """Medians of what the candidate and its baselines claim; and, a column for each of them, the candidate
+    first, what windows and CPU time hold beyond the claims. `spent` is None where CPU time says not all, or
+    is not known of every call."""
+
+    claimed: float
+    theirs: float
+    windows: Sequence[np.ndarray]
+    spent: Sequence[np.ndarray] | None
+
+    @classmethod
+    def of(
+        cls, candidate: Sequence[Reading], baselines: Sequence[Sequence[Reading]], works_alone: bool
+    ) -> _Times:
+        sides = (candidate, *baselines)
+        cpu_ns = [[r.cpu_ns for r in side if r.cpu_ns is not None] for side in sides]
+        is_known = works_alone and list(map(len, cpu_ns)) == list(map(len, sides))
+        return cls(
+            claimed=float(np.median([r.claimed_ns for r in candidate])),
+            theirs=float(np.median([r.claimed_ns for side in baselines for r in side])),
+            windows=[_beyond_claim([r.window_ns for r in side], side) for side in sides],
+            spent=[_beyond_claim(*column) for column in zip(cpu_ns, sides)] if is_known else None,
+        )
+
+
 def _beyond_claim(took_ns: Sequence[int], readings: Sequence[Reading]) -> np.ndarray:
     return np.array(took_ns, dtype=np.float64) - np.array([r.claimed_ns for r in readings], dtype=np.float64)
-
-
-def _cpu_ns(sides: Sequence[Sequence[Reading]]) -> list[list[int]] | None:
-    """Of every call of every side; None where one of them is not known."""
-    found = [[r.cpu_ns for r in side if r.cpu_ns is not None] for side in sides]
-    return found if list(map(len, found)) == list(map(len, sides)) else None
 
 
 def _excess(columns: Sequence[np.ndarray], quantile: float) -> float:

@@ -251,7 +251,7 @@ class Trial:
             return self._unstable(sampled)
         if message := self._without_ratio(sampled.blocks):
             return Verdict.failed("UNSTABLE", Failure(message=message))
-        return self._untrue(sampled) or self._unproven(sampled.blocks) or self._conclude(sampled)
+        return self._untrue(sampled) or self._conclude(sampled)
 
     def _broken_rule(self, blocks: Blocks) -> Verdict | None:
         """Told before what only cannot be: both may be seen of one candidate."""
@@ -262,32 +262,23 @@ class Trial:
         return account.too_many_threads(blocks.c, self._bench.threads)
 
     def _untrue(self, sampled: Sampled) -> Verdict | None:
-        """Whether the candidate's own account of its time can be true."""
+        """Whether the candidate's own account of its time can be true, and a win by it be shown."""
         blocks = sampled.blocks
         if verdict := account.shared_work(sampled.alone, blocks):
             return verdict
-        if self._slack_ns is None:
-            return None
-        return account.understated(blocks.c, (blocks.a, blocks.a2), self._slack_ns, self._works_alone)
-
-    def _unproven(self, blocks: Blocks) -> Verdict | None:
-        """No number, rather than one that may be time which nobody measured."""
-        if self._slack_ns is None:
-            return None
-        message = account.unproven(blocks.c, (blocks.a, blocks.a2), self._slack_ns, self._works_alone)
-        return Verdict.failed("UNSTABLE", Failure(message=message)) if message else None
-
-    @property
-    def _slack_ns(self) -> int | None:
-        """None: the judge's windows bound nothing."""
         contract = self._outcome.contract
         if contract == "collective":
             contract = "host" if self._bench.device == "cpu" else "eager"
-        return WINDOW_SLACK_NS[contract]
-
-    @property
-    def _works_alone(self) -> bool:
-        return self._bench.device == "cpu" and not self._lineup.c.worker.has_company
+        slack_ns = WINDOW_SLACK_NS[contract]
+        if slack_ns is None:
+            return None
+        works_alone = self._bench.device == "cpu" and not self._lineup.c.worker.has_company
+        told = blocks.c, (blocks.a, blocks.a2), slack_ns, works_alone
+        if verdict := account.understated(*told):
+            return verdict
+        # No number, rather than one that may be time which nobody measured.
+        message = account.unproven(*told)
+        return Verdict.failed("UNSTABLE", Failure(message=message)) if message else None
 
     def _unstable(self, sampled: Sampled) -> Verdict:
         blocks, interval = sampled.blocks, sampled.interval
