@@ -117,6 +117,7 @@ class _Audit:
             self._look("normal")
         self._conclude_draws()
         self._soundness()
+        self.gate.close()
         golden = max(self.goldens, key=lambda g: g.ratio)
         self.checks += [self._golden(g) for g in self.goldens]
         doubtful = [s for s in self.suspects if not self._stands_out(s, golden)]
@@ -255,11 +256,12 @@ class _Audit:
         subject, as_judged = self.subject, self.gate.as_judged
         found: dict[str, dict[At, Effect]] = {suspect.name: {} for suspect in suspects}
         for number, distribution in enumerate(DISTRIBUTIONS if suspects else ()):
-            draw = self._draw(number, distribution)
-            exact = subject.oracle(draw.inputs)
+            draw, replay = self._draw(number, distribution), subject.replay()
+            with replay.recording():
+                exact = subject.oracle(draw.inputs)
             wide, right = draw.wide(exact, draw.previous), as_judged(exact)
             for suspect in suspects:
-                changed = as_judged(subject.exact(wide, suspect.change))
+                changed = as_judged(subject.exact(wide, suspect.change, replay))
                 for name, truth in right.items():
                     at, excuse = (distribution, name), self.excuses[distribution].get(name)
                     moved = effect(changed[name], truth, subject.dtype, excuse, suspect.error(at))

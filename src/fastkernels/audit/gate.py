@@ -80,6 +80,10 @@ class Gate:
             raise MachineError(f"No audit with an {note}")
         self._standard = Standard(self.as_judged(draw.right), self.truth)
 
+    def close(self) -> None:
+        """Nothing more is judged on the last inputs: what was known of them takes room."""
+        del self._draw, self.truth, self._standard
+
     def judge(self, name: str, outputs: Outputs) -> Ruling:
         described, expected = (
             {key: metadata.describe(value, {}) for key, value in found.items()}

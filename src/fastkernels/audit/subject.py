@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels import kernels
+from fastkernels.audit.replay import Replay, blocks
 from fastkernels.judge.oracle import Oracle
-from fastkernels.loader.inputs import cast, draw, trial_specs
+from fastkernels.loader.inputs import draw, trial_specs
 from fastkernels.loader.materialize import mutable_names
 from fastkernels.loader.overlay import Overlay
 from fastkernels.records import Case, TensorSpec
@@ -42,13 +43,25 @@ class Draw:
 
     def wide(self, exact: Outputs, exact_previous: Outputs) -> Draw:
         """The same draw in float64; parameters become that in a module of float64."""
-        inputs, before = (_wide(tensors) for tensors in (self.inputs, self.before))
-        return Draw(self.distribution, inputs, exact, before, exact_previous)
+        return Draw(self.distribution, dict(_Wide(self.inputs)), exact, _Wide(self.before), exact_previous)
 
 
-def _wide(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    others = {name: tensor for name, tensor in tensors.items() if not name.startswith("param.")}
-    return {**tensors, **cast(others, torch.float64)}
+@dataclass(frozen=True)
+class _Wide(Mapping[str, Tensor]):
+    """Made as they are asked for: of the call before, mistakes read one at a time."""
+
+    tensors: Mapping[str, Tensor]
+
+    def __getitem__(self, name: str) -> Tensor:
+        found = self.tensors[name]
+        is_wide = found.is_floating_point() and not name.startswith("param.")
+        return found.to(torch.float64) if is_wide else found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
 
 
 @dataclass(frozen=True)
@@ -64,6 +77,7 @@ class Change:
     implementation: str | None = None  # None: the baseline's choice
     part_of: str | None = None  # the part in which the mistake is, its task or which; None: the case's own
     unused_part: str | None = None  # the task of the part that has this parameter, if forward never calls it
+    within: str | None = None  # the submodule that alone is changed; None: or something else
     is_rounding: bool = False  # the same mathematics in fewer bits: where that costs nothing, no mistake
 
     @property
@@ -123,10 +137,16 @@ class Subject:
         """The outputs and mutated arguments of the baseline with `change`; `draw` stays as it is."""
         return self._changed(draw, change)
 
-    def exact(self, draw: Draw, change: Change) -> Outputs:
-        """The same in float64 and plain PyTorch; `draw` is a wide one."""
-        with kernels.use("reference"):
+    def exact(self, draw: Draw, change: Change, replay: Replay | None = None) -> Outputs:
+        """The same in float64 and plain PyTorch; `draw` is a wide one, `replay` of the oracle's run on it."""
+        known = replay.before(change.within) if replay else contextlib.nullcontext()
+        with kernels.use("reference"), known:
             return self._changed(draw, change, torch.float64)
+
+    def replay(self) -> Replay:
+        """Of the module in float64. What a call changes in place, a block that is left out would not write."""
+        module = self.oracle.resident(torch.float64).module
+        return Replay(module, () if self.mutable else blocks(module))
 
     def _changed(self, draw: Draw, change: Change, dtype: torch.dtype | None = None) -> Outputs:
         outputs = draw.right

@@ -60,7 +60,7 @@ def _attributes(subject: Subject, part: str, module: nn.Module) -> Iterator[Chan
             continue
         for what, wrong in _wrong_values(name, value):
             around = _with_attribute(part, name, wrong)
-            yield Change("mutant", f"{label} {what}", around=around, part_of=task)
+            yield Change("mutant", f"{label} {what}", around=around, part_of=task, within=part or None)
 
 
 def _wrong_values(name: str, value: Any) -> list[tuple[str, Any]]:
@@ -94,7 +94,7 @@ def _buffers(module: nn.Module) -> Iterator[Change]:
     }
     for name, _ in tables.values():
         part, _, attribute = name.rpartition(".")
-        yield Change("mutant", f"{name} one row off", around=_rolled(part, attribute))
+        yield Change("mutant", f"{name} one row off", around=_rolled(part, attribute), within=part or None)
 
 
 def _rolled(part: str, attribute: str) -> Around:
@@ -115,14 +115,20 @@ def _calls(subject: Subject, part: str, call: Call | None) -> list[Change | NotA
     names = list(inspect.signature(subject.module.get_submodule(part).forward).parameters)
     caller = task_of(subject, part.rpartition(".")[0])
     found: list[Change | NotApplicable] = [
-        Change("mutant", f"{part}.{names[i]} skipped", around=_without_argument(part, i), part_of=caller)
+        Change(
+            "mutant",
+            f"{part}.{names[i]} skipped",
+            around=_without_argument(part, i),
+            part_of=caller,
+            within=part,
+        )
         for i, value in enumerate(call.arguments)
         if isinstance(value, Tensor) and value.is_floating_point()
     ]
     if _in_place_of(call.arguments, call.result) is None:
         why = "its result looks like none of its arguments"
         return [*found, NotApplicable("mutant", f"{part} left out", why)]
-    return [*found, Change("mutant", f"{part} left out", around=_left_out(part), part_of=caller)]
+    return [*found, Change("mutant", f"{part} left out", around=_left_out(part), part_of=caller, within=part)]
 
 
 def _without_argument(part: str, index: int) -> Around:

@@ -61,7 +61,12 @@ def _stale(name: str, draw: Draw, part_of: str | None, unused: str | None) -> Ch
     if torch.equal(draw.inputs[name], draw.before[name]):
         return NotApplicable("input", what, "every call of the case has the same values")
     return Change(
-        "input", what, tensors=lambda draw: {name: draw.before[name]}, part_of=part_of, unused_part=unused
+        "input",
+        what,
+        tensors=lambda draw: {name: draw.before[name]},
+        part_of=part_of,
+        unused_part=unused,
+        within=_owner(name),
     )
 
 
@@ -72,6 +77,7 @@ def _skipped(name: str, value: float, part_of: str | None = None) -> Change:
         f"{name} {how}",
         tensors=lambda draw: {name: torch.full_like(draw.inputs[name], value)},
         part_of=part_of,
+        within=_owner(name),
     )
 
 
@@ -83,7 +89,19 @@ def _parameter(name: str, spec: TensorSpec, part_of: str | None) -> list[Change 
     if len(spec.shape) == 1:
         return [_skipped(name, 0 if name.rpartition(".")[2] == "bias" else 1, part_of)]
     what = f"{name} without its last feature"
-    return [Change("mutant", what, tensors=lambda draw: {name: _short(draw, name)}, part_of=part_of)]
+    change = Change(
+        "mutant",
+        what,
+        tensors=lambda draw: {name: _short(draw, name)},
+        part_of=part_of,
+        within=_owner(name),
+    )
+    return [change]
+
+
+def _owner(name: str) -> str | None:
+    """The submodule that has a parameter; None for any other tensor."""
+    return name.removeprefix("param.").rpartition(".")[0] or None if name.startswith("param.") else None
 
 
 def _short(draw: Draw, name: str) -> Tensor:

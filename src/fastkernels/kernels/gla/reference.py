@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fastkernels.kernels.lockstep import in_lockstep
+from fastkernels.kernels.lockstep import accumulated, in_lockstep
 
 
 def recurrent_gla(
@@ -22,7 +22,7 @@ def recurrent_gla(
 ) -> Tensor:
     q, k, v, decay = _widened(q_BHK, k_BHK, v_BHV, gate_BHK, state_RHKV.dtype)
     state_BHKV = state_RHKV[rows_B]
-    o_BHV = _advance(state_BHKV, q * scale, k, v, decay)
+    o_BHV = _advance(state_BHKV, *(x[None] for x in (q * scale, k, v, decay)))[0]
     state_RHKV[rows_B] = state_BHKV
     return o_BHV.to(q_BHK.dtype)
 
@@ -48,7 +48,10 @@ def _widened(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, dtype: torch.dtype) 
     return q.to(dtype), k.to(dtype), v.to(dtype), gate.to(dtype).exp()
 
 
-def _advance(state_BHKV: Tensor, q_BHK: Tensor, k_BHK: Tensor, v_BHV: Tensor, decay_BHK: Tensor) -> Tensor:
-    """One token: the state in place, and what the query reads of it."""
-    state_BHKV.mul_(decay_BHK[..., None]).addcmul_(k_BHK[..., None], v_BHV[..., None, :])
-    return torch.matmul(q_BHK[..., None, :], state_BHKV).squeeze(-2)
+def _advance(
+    state_BHKV: Tensor, q_SBHK: Tensor, k_SBHK: Tensor, v_SBHV: Tensor, decay_SBHK: Tensor
+) -> Tensor:
+    """Some tokens: the state in place, and what the query reads of it after each, [S, B, H, V]."""
+    written_SBHKV = k_SBHK[..., None] * v_SBHV[..., None, :]
+    states_SBHKV = accumulated(state_BHKV, decay_SBHK[..., None], written_SBHKV)
+    return torch.matmul(q_SBHK[..., None, :], states_SBHKV).squeeze(-2)

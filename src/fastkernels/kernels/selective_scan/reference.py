@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
-from fastkernels.kernels.lockstep import in_lockstep
+from fastkernels.kernels.lockstep import accumulated, in_lockstep
 
 
 def selective_state_update(
@@ -29,7 +29,8 @@ def selective_state_update(
 ) -> Tensor:
     u, delta, b, c, z, d, bias = widened(state_RIN.dtype, u_BI, delta_BI, B_BN, C_BN, z_BI, D_I, delta_bias_I)
     state_BIN = state_RIN[rows_B]
-    y_BI = _advance(-A_log_IN.exp(), state_BIN, u, softplus(delta + bias), b, c)
+    given = (u, softplus(delta + bias), b, c)
+    y_BI = _advance(-A_log_IN.exp(), state_BIN, *(x[None] for x in given))[0]
     state_RIN[rows_B] = state_BIN
     return ((y_BI + d * u) * silu(z)).to(u_BI.dtype)
 
@@ -60,8 +61,9 @@ def widened(dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def _advance(
-    a_IN: Tensor, state_BIN: Tensor, u_BI: Tensor, step_BI: Tensor, b_BN: Tensor, c_BN: Tensor
+    a_IN: Tensor, state_BIN: Tensor, u_SBI: Tensor, step_SBI: Tensor, b_SBN: Tensor, c_SBN: Tensor
 ) -> Tensor:
-    """One token: the states in place, and what C reads of them."""
-    state_BIN.mul_((step_BI[..., None] * a_IN).exp()).addcmul_((step_BI * u_BI)[..., None], b_BN[:, None])
-    return torch.matmul(state_BIN, c_BN[..., None]).squeeze(-1)
+    """Some tokens: the states in place, and what C reads of each, [S, B, I]."""
+    decay_SBIN = (step_SBI[..., None] * a_IN).exp()
+    states_SBIN = accumulated(state_BIN, decay_SBIN, (step_SBI * u_SBI)[..., None] * b_SBN[..., None, :])
+    return torch.matmul(states_SBIN, c_SBN[..., None]).squeeze(-1)
