@@ -144,7 +144,7 @@ class Subject:
             return self._changed(draw, change, torch.float64)
 
     def replay(self) -> Replay:
-        """Of the module in float64. What a call changes in place, a block that is left out would not write."""
+        """Of the module in float64. What a call changes in place, a block that is left out does not write."""
         module = self.oracle.resident(torch.float64).module
         return Replay(module, () if self.mutable else blocks(module))
 

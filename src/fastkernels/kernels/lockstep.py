@@ -3,8 +3,8 @@
     h_i = decay_i h_{i-1} + increment_i       element by element; B rows · T tokens, packed by row · S steps
 
 Longest rows first, so that those that have an i-th token are the first ones; tokens in the order in which the
-rows come to them, so that the i-th ones of all rows lie together and no step has to gather them. Whatever does
-not wait for the state is computed of several steps at once: each step is one operation.
+rows come to them, so that the i-th ones of all rows lie together and no step has to gather them. Whatever
+does not wait for the state is computed of several steps at once: a step itself is one operation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
 
 PIECE = 1 << 24  # elements of the states of several steps
 

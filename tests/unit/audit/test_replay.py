@@ -41,7 +41,12 @@ def test_blocks_before_a_part_are_left_out_unless_they_are_called_twice() -> Non
     replay = Replay(stack, blocks(stack))
     with replay.recording():
         right = stack(x)
-    for part, calls in (("layers.2", [1, 4, 2]), ("layers.0", [2, 6, 3]), ("norm", [3, 8, 4]), (None, [4, 10, 5])):
+    for part, calls in (
+        ("layers.2", [1, 4, 2]),
+        ("layers.0", [2, 6, 3]),
+        ("norm", [3, 8, 4]),
+        (None, [4, 10, 5]),
+    ):
         with replay.before(part):
             assert torch.equal(stack(x), right)
         assert [layer.calls for layer in stack.layers] == calls
