@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-PIECE = 1 << 24  # elements of the states of several steps
+_PIECE = 1 << 24  # elements of the states of several steps
 
 
 class Lockstep(NamedTuple):
@@ -35,13 +35,13 @@ def in_lockstep(
     given: tuple[Tensor, ...],
     like: Tensor,
 ) -> Tensor:
-    """What `advance(state_BX, *given_SBX)` returns for every token, [S, B, ...] of some steps, [T, ...] of all
-    as `like`. It takes the i-th tokens of all rows that have one, out of each of `given` [T, ...], and changes
-    their states in place; `state_RX` is written at `rows_B`. Zero where a token is nobody's."""
+    """What `advance(state_BX, *given_SBX)` returns: [S, B, ...] of some steps, [T, ...] of all
+    as `like`. It takes the i-th tokens of all rows that have one, out of each of `given` [T, ...], and
+    changes their states in place; `state_RX` is written at `rows_B`. Zero where a token is nobody's."""
     order_B, tokens_T, active = lockstep(query_starts_B1)
     given, rows_B = tuple(x[tokens_T] for x in given), rows_B[order_B]
     state_BX, found, first = state_RX[rows_B], like.new_empty((len(tokens_T), *like.shape[1:])), 0
-    for count, steps in _pieces(active, state_RX[0].numel()):
+    for count, steps in _pieces(active, state_RX.shape[1:].numel()):
         at = slice(first, first + steps * count)
         some = advance(state_BX[:count], *(x[at].unflatten(0, (steps, count)) for x in given))
         found[at] = some.flatten(0, 1)
@@ -64,7 +64,7 @@ def accumulated(state_BX: Tensor, decay_SBX: Tensor, increment_SBX: Tensor) -> T
 def _pieces(active: list[int], size: int) -> Iterator[tuple[int, int]]:
     """Rows, and steps in a row that all of them have; `size`: elements of a row's state."""
     for count, equal in groupby(active):
-        left, most = len(list(equal)), max(1, PIECE // (count * size))
+        left, most = len(list(equal)), max(1, _PIECE // (count * size))
         while left > 0:
             yield count, min(left, most)
             left -= most
