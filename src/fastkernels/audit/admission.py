@@ -6,7 +6,9 @@ draws: a trial judges every distribution, and one call that fails condemns), or 
 one output on inputs on which it fails. What is allowed differs from row to row, and a right kernel that comes
 close to it in one row says nothing of a mistake in another.
 
-What must fail is not looked at again once it is DECIDED. effects.py says which mistakes are none in a case.
+What must fail is not looked at again once it is DECIDED. effects.py says which mistakes are none in a case. A
+mistake may be smaller than one that a kernel would make: a feature of a matrix, where kernels lose a tile. A
+case that shows the tile alone leaves the feature to another case.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ from dataclasses import dataclass, field
 import torch
 
 from fastkernels.audit import alternates, mutants, trivial
-from fastkernels.audit.alternates import Alternate, Unavailable
+from fastkernels.audit.alternates import Unavailable
 from fastkernels.audit.effects import MARGIN, At, Effect, Lost, effect
 from fastkernels.audit.gate import Gate, Ruling
 from fastkernels.audit.subject import RIGHT, Change, Draw, NotApplicable, Subject
+from fastkernels.audit.suspects import Golden, Suspect
 from fastkernels.judge.bounds import Excuse
 from fastkernels.loader.inputs import DISTRIBUTIONS
 from fastkernels.measure.roofline import work
@@ -37,58 +40,6 @@ DECIDED = 4 * MARGIN
 MOST_DRAWS = 128
 
 
-@dataclass
-class _Suspect:
-    """What must fail, and what the judge has said of it so far."""
-
-    change: Change
-    ratio: float = 0.0
-    verdict: str = "PASSED"
-    distribution: str = ""
-    errors: dict[At, float] = field(default_factory=dict)  # on inputs on which it fails
-    accepted: dict[At, float] = field(default_factory=dict)  # on the others
-
-    @property
-    def name(self) -> str:
-        return self.change.name
-
-    @property
-    def caught(self) -> bool:
-        return self.verdict != "PASSED"
-
-    def margin(self, golden_ratio: float, off: Mapping[At, float]) -> float:
-        """Beyond the worst of what must pass, of which `off` are the errors."""
-        of_errors = [_over(error, off[at]) for at, error in self.errors.items() if at in off]
-        return max(_over(self.ratio, golden_ratio), *of_errors, 0.0)
-
-    def error(self, at: At) -> float:
-        """On these inputs, in this output; infinite where it has no number there."""
-        return self.errors.get(at, self.accepted.get(at, math.inf))
-
-    def rule(self, ruling: Ruling, distribution: str) -> None:
-        if ruling.ratio > self.ratio or not self.distribution:
-            self.ratio, self.distribution = ruling.ratio, distribution
-            self.verdict = ruling.verdict.label
-        errors = self.accepted if ruling.passed else self.errors
-        errors |= {(distribution, name): error for name, error in ruling.errors.items()}
-
-
-@dataclass
-class _Golden:
-    alternate: Alternate
-    ratio: float = 0.0
-    distribution: str = ""
-    wrong: str = ""  # the verdict that condemns it
-    reason: str = ""
-
-    def rule(self, ruling: Ruling, distribution: str) -> None:
-        if ruling.ratio > self.ratio or not self.distribution:
-            self.ratio, self.distribution = ruling.ratio, distribution
-        if not ruling.passed and not self.wrong:
-            failure = ruling.verdict.failure
-            self.wrong, self.reason = ruling.verdict.label, failure.message if failure else ""
-
-
 def audit_case(entry: TaskEntry, case: Case, device: str, seed: int) -> AuditRow:
     """Everything on one case. MachineError where the oracle does not fit into memory."""
     return _Audit(Subject(entry, case, device), seed).row()
@@ -99,8 +50,8 @@ class _Audit:
     subject: Subject
     seed: int
     draws: int = 0
-    suspects: list[_Suspect] = field(default_factory=list)
-    goldens: list[_Golden] = field(default_factory=list)
+    suspects: list[Suspect] = field(default_factory=list)
+    goldens: list[Golden] = field(default_factory=list)
     checks: list[AuditCheck] = field(default_factory=list)  # what is known already
     unsound: dict[str, str] = field(default_factory=dict)  # about the reference
     off: dict[At, float] = field(default_factory=dict)  # error of the worst golden
@@ -123,6 +74,7 @@ class _Audit:
         doubtful = [s for s in self.suspects if not self._stands_out(s, golden)]
         effects = self._effects([suspect for suspect in doubtful if suspect.change.kind != "trivial"])
         self.checks += [self._suspect(s, golden, effects) for s in self.suspects]
+        self._look_at_larger(golden)
         return self._row(golden)
 
     # ------------------------------------------------------------ one draw
@@ -166,12 +118,12 @@ class _Audit:
                     AuditCheck(kind=found.kind, name=found.name, good=None, reason=found.reason)
                 )
             else:
-                self.suspects.append(_Suspect(found))
+                self.suspects.append(Suspect(found))
         for other in alternates.alternates(subject, draw):
             if isinstance(other, Unavailable):
                 self.checks.append(AuditCheck(kind="golden", name=other.name, good=None, reason=other.reason))
             else:
-                self.goldens.append(_Golden(other))
+                self.goldens.append(Golden(other))
 
     def _conclude_draws(self) -> None:
         for golden in self.goldens:
@@ -206,7 +158,7 @@ class _Audit:
 
     # ------------------------------------------------------------ verdicts
 
-    def _golden(self, golden: _Golden) -> AuditCheck:
+    def _golden(self, golden: Golden) -> AuditCheck:
         return AuditCheck(
             kind="golden",
             name=golden.alternate.name,
@@ -217,11 +169,11 @@ class _Audit:
             reason=golden.reason,
         )
 
-    def _stands_out(self, suspect: _Suspect, golden: _Golden) -> bool:
+    def _stands_out(self, suspect: Suspect, golden: Golden) -> bool:
         return suspect.caught and suspect.margin(golden.ratio, self.off) >= MARGIN
 
     def _suspect(
-        self, suspect: _Suspect, golden: _Golden, effects: Mapping[str, Mapping[At, Effect]]
+        self, suspect: Suspect, golden: Golden, effects: Mapping[str, Mapping[At, Effect]]
     ) -> AuditCheck:
         check = AuditCheck(
             kind=suspect.change.kind,
@@ -245,13 +197,35 @@ class _Audit:
             problem += f"; moves the right {at[1]} by {found[at].seen:.2g} on {at[0]} inputs"
         return check.model_copy(update={"reason": problem})
 
+    def _look_at_larger(self, golden: Golden) -> None:
+        """Of mistakes that this case does not show, the larger ones: where it shows one of these, the small
+        one is left to another case."""
+        bad = {check.name: at for at, check in enumerate(self.checks) if check.good is False}
+        small = {s.name: s.change.larger for s in self.suspects if s.name in bad}
+        larger = {name: Suspect(change) for name, change in small.items() if change}
+        for number, distribution in enumerate(DISTRIBUTIONS):
+            left = [suspect for suspect in larger.values() if not self._stands_out(suspect, golden)]
+            if left:
+                draw = self._draw(number, distribution)
+                self.gate.open(draw)
+                for suspect in left:
+                    suspect.rule(self._judge(draw, suspect.change), distribution)
+        for name, suspect in larger.items():
+            found, check = self._suspect(suspect, golden, {}), self.checks[bad[name]]
+            self.checks.append(found)
+            if found.good:
+                reason = f"{check.reason}; {suspect.name} is told apart"
+                update = {"good": None, "reason": reason, "elsewhere": True}
+                self.checks[bad[name]] = check.model_copy(update=update)
+        self.suspects += larger.values()
+
     @property
     def _lost(self) -> Lost:
         subject = self.subject
         drawn = self.gate.draws if self.gate.rule == "sampler" else None
         return Lost(subject.dtype, subject.entry.has_parts, self.off, drawn)
 
-    def _effects(self, suspects: Sequence[_Suspect]) -> dict[str, dict[At, Effect]]:
+    def _effects(self, suspects: Sequence[Suspect]) -> dict[str, dict[At, Effect]]:
         """How far each mistake moves the exact answer on the inputs that were judged."""
         subject, as_judged = self.subject, self.gate.as_judged
         found: dict[str, dict[At, Effect]] = {suspect.name: {} for suspect in suspects}
@@ -268,7 +242,7 @@ class _Audit:
                     found[suspect.name][at] = moved
         return found
 
-    def _row(self, golden: _Golden) -> AuditRow:
+    def _row(self, golden: Golden) -> AuditRow:
         case = self.subject.case
         measured = [s for s in self.suspects if self._counts(s) and math.isfinite(s.ratio)]
         margin, ratio, closest = min(
@@ -290,12 +264,8 @@ class _Audit:
             checks=tuple(self.checks),
         )
 
-    def _counts(self, suspect: _Suspect) -> bool:
+    def _counts(self, suspect: Suspect) -> bool:
         return any(c.name == suspect.name and c.good is not None for c in self.checks)
-
-
-def _over(wrong: float, right: float) -> float:
-    return wrong / right if right else (math.inf if wrong else 0.0)
 
 
 def _finite(ratio: float) -> float | None:

@@ -23,9 +23,9 @@ NO_ROOM = ("CUDA error: out of memory", "_STATUS_ALLOC_FAILED", "Triton Error [C
 
 # Float64 copies that an audit holds at most: of a parameter (in 16 bits) the oracle's, the baseline's, two
 # draws and the two before them; one more of the largest tensor and a quarter, while it is moved and rounded;
-# of an argument or a result those that are compared, as seen on an H200, and of what a call changes as many
-# again, for each call its own.
-OF_PARAMETERS, OF_LARGEST, OF_OTHERS = 2.25, 1.25, 6
+# of an argument or a result those that are compared, as seen on an H200, and of what a call changes two more,
+# since each call has its own.
+OF_PARAMETERS, OF_LARGEST, OF_OTHERS, OF_CHANGED = 2.25, 1.25, 6, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,9 @@ def needed_bytes(entry: TaskEntry, case: Case) -> int:
     parameters = sum(size for name, size in sizes.items() if name.startswith("param."))
     results = work(case, overlay).written_bytes // getattr(torch, case.dtype).itemsize
     changed = sum(sizes[name] for name in mutable_names(entry.mutates, specs))
-    others = sum(sizes.values()) - parameters + results + changed
-    wide = OF_PARAMETERS * parameters + OF_LARGEST * max(sizes.values()) + OF_OTHERS * others
+    others = sum(sizes.values()) - parameters + results
+    wide = OF_PARAMETERS * parameters + OF_LARGEST * max(sizes.values())
+    wide += OF_OTHERS * others + OF_CHANGED * changed
     return int(torch.float64.itemsize * wide)
 
 

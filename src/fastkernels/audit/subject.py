@@ -78,6 +78,7 @@ class Change:
     part_of: str | None = None  # the part in which the mistake is, its task or which; None: the case's own
     unused_part: str | None = None  # the task of the part that has this parameter, if forward never calls it
     within: str | None = None  # the submodule that alone is changed; None: or something else
+    larger: Change | None = None  # more of the same mistake, as a kernel would make it
     is_rounding: bool = False  # the same mathematics in fewer bits: where that costs nothing, no mistake
 
     @property

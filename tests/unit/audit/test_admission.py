@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 import torch
 
@@ -71,6 +74,22 @@ def test_a_mistake_that_is_lost_among_roundings_is_left_to_another_case() -> Non
     (check,) = checks(case, "eps skipped")
     assert (check.good, check.elsewhere) == (None, True)
     assert any("eps skipped" in problem for problem in admit(case.task, [audit(case)]).problems)
+
+
+def test_a_case_that_shows_a_tile_may_leave_a_feature_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where inputs are sparse, a row may be nothing but that feature."""
+    monkeypatch.setattr(admission, "DISTRIBUTIONS", ("normal",))
+    case = in_bfloat16(case_of("L1/linear", "llama-tiny-T8-K64-N64-f32"))
+    feature, tile = (f"param.weight without its last {what}" for what in ("feature", "16 features"))
+    monkeypatch.setattr(admission, "DECIDED", math.inf)
+    assert tile not in {check.name for check in audit(case).checks}
+    monkeypatch.setattr(admission, "MARGIN", math.inf)
+    both = bad(audit(case))
+    assert both.keys() >= {feature, tile}
+    small, large = (float(re.search("only (.*) times", both[name])[1]) for name in (feature, tile))
+    monkeypatch.setattr(admission, "MARGIN", math.sqrt(small * large))
+    found = {check.name: check for check in audit(case).checks}
+    assert (found[feature].good, found[feature].elsewhere, found[tile].good) == (None, True, True)
 
 
 def test_a_rule_that_refuses_right_kernels_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,13 @@
 
 stale       a tensor of the call before: every input and parameter must change some output
 skipped     an activation or bias as zeros, a gain or probability as ones
-off by one  ids, positions, slots, lengths; a matrix without its last input feature
+off by one  ids, positions, slots, lengths; a matrix without its last input feature, or without a tile of them
 swapped     two arguments of one shape and dtype
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from itertools import combinations
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from fastkernels.audit.mutants import states
 from fastkernels.audit.mutants.calls import Call, part_with, unused_part
+from fastkernels.audit.precision import PART
 from fastkernels.audit.subject import Change, Draw, NotApplicable, Subject
 from fastkernels.records import TensorSpec
 
@@ -88,15 +90,18 @@ def _off_by_one(name: str, move: Callable[[Tensor], Tensor]) -> Change:
 def _parameter(name: str, spec: TensorSpec, part_of: str | None) -> list[Change | NotApplicable]:
     if len(spec.shape) == 1:
         return [_skipped(name, 0 if name.rpartition(".")[2] == "bias" else 1, part_of)]
-    what = f"{name} without its last feature"
-    change = Change(
+    tile = _without(name, PART, part_of) if spec.shape[-1] > PART else None
+    return [dataclasses.replace(_without(name, 1, part_of), larger=tile)]
+
+
+def _without(name: str, features: int, part_of: str | None) -> Change:
+    return Change(
         "mutant",
-        what,
-        tensors=lambda draw: {name: _short(draw, name)},
+        f"{name} without its last {'feature' if features == 1 else f'{features} features'}",
+        tensors=lambda draw: {name: _short(draw, name, features)},
         part_of=part_of,
         within=_owner(name),
     )
-    return [change]
 
 
 def _owner(name: str) -> str | None:
@@ -104,9 +109,9 @@ def _owner(name: str) -> str | None:
     return name.removeprefix("param.").rpartition(".")[0] or None if name.startswith("param.") else None
 
 
-def _short(draw: Draw, name: str) -> Tensor:
+def _short(draw: Draw, name: str, features: int) -> Tensor:
     short = draw.inputs[name].clone()
-    short[..., -1] = 0
+    short[..., -features:] = 0
     return short
 
 
