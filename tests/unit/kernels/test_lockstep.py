@@ -1,4 +1,4 @@
-"""kernels/lockstep.py: the i-th tokens of all rows lie together, longest rows first, several steps at once."""
+"""kernels/lockstep.py: the i-th tokens of all rows lie together, longest rows first; steps in pieces."""
 
 import pytest
 import torch
