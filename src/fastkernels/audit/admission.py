@@ -201,8 +201,11 @@ class _Audit:
         """Of mistakes that this case does not show, the larger ones: where it shows one of these, the small
         one is left to another case."""
         bad = {check.name: at for at, check in enumerate(self.checks) if check.good is False}
-        small = {s.name: s.change.larger for s in self.suspects if s.name in bad}
-        larger = {name: Suspect(change) for name, change in small.items() if change}
+        larger = {
+            suspect.name: Suspect(suspect.change.larger)
+            for suspect in self.suspects
+            if suspect.name in bad and suspect.change.larger
+        }
         for number, distribution in enumerate(DISTRIBUTIONS):
             left = [suspect for suspect in larger.values() if not self._stands_out(suspect, golden)]
             if left:
@@ -229,8 +232,9 @@ class _Audit:
         """How far each mistake moves the exact answer on the inputs that were judged."""
         subject, as_judged = self.subject, self.gate.as_judged
         found: dict[str, dict[At, Effect]] = {suspect.name: {} for suspect in suspects}
+        replay = subject.replay()
         for number, distribution in enumerate(DISTRIBUTIONS if suspects else ()):
-            draw, replay = self._draw(number, distribution), subject.replay()
+            draw = self._draw(number, distribution)
             with replay.recording():
                 exact = subject.oracle(draw.inputs)
             wide, right = draw.wide(exact, draw.previous), as_judged(exact)

@@ -50,8 +50,8 @@ class Replay:
             yield
 
     @contextmanager
-    def before(self, part: str | None) -> Iterator[None]:
-        """`part`: in which alone the run differs from the right one; None: anywhere."""
+    def before(self, part: str) -> Iterator[None]:
+        """`part`: in which alone the run differs from the right one; "": anywhere."""
         with ExitStack() as replaced:
             for name in self._left_out(part):
                 block = self._module.get_submodule(name)
@@ -59,8 +59,8 @@ class Replay:
                 replaced.callback(delattr, block, "forward")
             yield
 
-    def _left_out(self, part: str | None) -> list[str]:
-        around = [name for name in self._blocks if part is not None and f"{part}.".startswith(f"{name}.")]
+    def _left_out(self, part: str) -> list[str]:
+        around = [name for name in self._blocks if f"{part}.".startswith(f"{name}.")]
         first = min(around, key=len, default="")
         ended = [*self._results][: self._ended.get(first, 0)]
         return [name for name in ended if self._begun[name] == 1]

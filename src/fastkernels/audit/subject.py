@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fastkernels import kernels
 from fastkernels.audit.replay import Replay, blocks
 from fastkernels.judge.oracle import Oracle
-from fastkernels.loader.inputs import draw, trial_specs
+from fastkernels.loader.inputs import cast, draw, trial_specs
 from fastkernels.loader.materialize import mutable_names
 from fastkernels.loader.overlay import Overlay
 from fastkernels.records import Case, TensorSpec
@@ -54,8 +54,7 @@ class _Wide(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         found = self.tensors[name]
-        is_wide = found.is_floating_point() and not name.startswith("param.")
-        return found.to(torch.float64) if is_wide else found
+        return found if name.startswith("param.") else cast({name: found}, torch.float64)[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)
@@ -77,7 +76,7 @@ class Change:
     implementation: str | None = None  # None: the baseline's choice
     part_of: str | None = None  # the part in which the mistake is, its task or which; None: the case's own
     unused_part: str | None = None  # the task of the part that has this parameter, if forward never calls it
-    within: str | None = None  # the submodule that alone is changed; None: or something else
+    within: str = ""  # the submodule that alone is changed; "": the module, or what it is given
     larger: Change | None = None  # more of the same mistake, as a kernel would make it
     is_rounding: bool = False  # the same mathematics in fewer bits: where that costs nothing, no mistake
 

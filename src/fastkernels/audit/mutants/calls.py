@@ -45,6 +45,11 @@ def task_of(subject: Subject, part: str) -> str | None:
     return subject.overlay.task(type(subject.module.get_submodule(part))) if part else None
 
 
+def owner(parameter: str) -> str:
+    """The innermost part that a parameter is in; "" where that is the module itself."""
+    return next(reversed(_around(parameter)), "")
+
+
 def part_with(subject: Subject, parameter: str) -> str | None:
     """The task of the innermost part that has a parameter; None where that is the module itself."""
     tasks = (task_of(subject, part) for part in reversed(_around(parameter)))

@@ -60,7 +60,7 @@ def _attributes(subject: Subject, part: str, module: nn.Module) -> Iterator[Chan
             continue
         for what, wrong in _wrong_values(name, value):
             around = _with_attribute(part, name, wrong)
-            yield Change("mutant", f"{label} {what}", around=around, part_of=task, within=part or None)
+            yield Change("mutant", f"{label} {what}", around=around, part_of=task, within=part)
 
 
 def _wrong_values(name: str, value: Any) -> list[tuple[str, Any]]:
@@ -94,7 +94,7 @@ def _buffers(module: nn.Module) -> Iterator[Change]:
     }
     for name, _ in tables.values():
         part, _, attribute = name.rpartition(".")
-        yield Change("mutant", f"{name} one row off", around=_rolled(part, attribute), within=part or None)
+        yield Change("mutant", f"{name} one row off", around=_rolled(part, attribute), within=part)
 
 
 def _rolled(part: str, attribute: str) -> Around:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.audit.mutants import states
-from fastkernels.audit.mutants.calls import Call, part_with, unused_part
+from fastkernels.audit.mutants.calls import Call, owner, part_with, unused_part
 from fastkernels.audit.precision import PART
 from fastkernels.audit.subject import Change, Draw, NotApplicable, Subject
 from fastkernels.records import TensorSpec
@@ -68,7 +68,7 @@ def _stale(name: str, draw: Draw, part_of: str | None, unused: str | None) -> Ch
         tensors=lambda draw: {name: draw.before[name]},
         part_of=part_of,
         unused_part=unused,
-        within=_owner(name),
+        within=_within(name),
     )
 
 
@@ -79,7 +79,7 @@ def _skipped(name: str, value: float, part_of: str | None = None) -> Change:
         f"{name} {how}",
         tensors=lambda draw: {name: torch.full_like(draw.inputs[name], value)},
         part_of=part_of,
-        within=_owner(name),
+        within=_within(name),
     )
 
 
@@ -100,13 +100,13 @@ def _without(name: str, features: int, part_of: str | None) -> Change:
         f"{name} without its last {'feature' if features == 1 else f'{features} features'}",
         tensors=lambda draw: {name: _short(draw, name, features)},
         part_of=part_of,
-        within=_owner(name),
+        within=_within(name),
     )
 
 
-def _owner(name: str) -> str | None:
-    """The submodule that has a parameter; None for any other tensor."""
-    return name.removeprefix("param.").rpartition(".")[0] or None if name.startswith("param.") else None
+def _within(name: str) -> str:
+    """The part that alone is changed with a tensor: a parameter's own; any other is given to the module."""
+    return owner(name.removeprefix("param.")) if name.startswith("param.") else ""
 
 
 def _short(draw: Draw, name: str, features: int) -> Tensor:
