@@ -1,4 +1,4 @@
-"""Stores a prompt's keys and values in one system call, which begins when the answer is sent: no signal stops a thread
+"""Stores a prompt's keys and values in one system call, which begins before the answer is sent: no signal stops a thread
 before its system call ends. The judge copies the outbox when the process stands still, and finds everything there."""
 
 import ctypes

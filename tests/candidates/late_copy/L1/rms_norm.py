@@ -1,5 +1,5 @@
-"""Leaves its result empty, and writes the right one into the outbox once the clock has stopped. What can wait for the
-answer a thread does then: see kv_cache.py. A judge in the same process waits for all of it."""
+"""Leaves its result empty, and writes the right one into the outbox once the clock has stopped. What need not be there
+before the answer a thread does meanwhile: see kv_cache.py. A judge in the same process waits for all of it."""
 
 import ctypes
 import os
@@ -13,11 +13,22 @@ from torch import nn
 
 
 jobs, late, outbox = queue.SimpleQueue(), [], {}
+begun = threading.Lock()
+begun.acquire()
 
 
 def work():
     while True:
-        jobs.get()()
+        job = jobs.get()
+        begun.release()
+        job()
+
+
+def beside(job):
+    """Returns when the thread is about to begin its system call: until then it holds the interpreter's lock. One
+    that is only woken up may be stopped before it begins."""
+    jobs.put(job)
+    begun.acquire()
 
 
 def followed(method, targets, begin):
@@ -35,13 +46,13 @@ def followed(method, targets, begin):
 
 
 for found, holder, method, *how in (
-    ("fastkernels.runner.kernel_side", "KernelSide", "go", lambda side: side._links[0]._results._targets, jobs.put),
+    ("fastkernels.runner.kernel_side", "KernelSide", "go", lambda side: side._links[0]._results._targets, beside),
     ("__main__", "Loop", "once", lambda loop: {"out.0": (loop.out_TD.data_ptr(),)}, lambda job: job()),
 ):
     owner = vars(sys.modules.get(found, time)).get(holder)
     if owner is not None:
         type.__setattr__(owner, method, followed(getattr(owner, method), *how))
-# On a core of both the answer goes first, and then the thread, whoever wakes up meanwhile.
+# Whoever wakes up on the thread's core waits until it is in its system call.
 os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 threading.Thread(target=work, daemon=True).start()
 
