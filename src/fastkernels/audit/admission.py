@@ -283,7 +283,7 @@ def admit(task: str, rows: Sequence[AuditRow]) -> AuditTask:
     """A task from its audited cases. A case in which anything is bad is refused by itself; the task is
     admitted if another is, and those that are show what one of them leaves to another case."""
     admitted, refused = ([row for row in rows if row.admitted is good] for good in (True, False))
-    problems = [] if admitted else [f"{row.case}: {bad}" for row in refused for bad in _bad(row)]
+    problems = [] if admitted else [f"none of {len(rows)} audited cases is admitted"]
     shown = {check.name for row in admitted for check in row.checks if check.good}
     left = {check.name: row.case for row in admitted for check in row.checks if check.elsewhere}
     problems += [

@@ -163,7 +163,8 @@ def test_a_case_that_is_refused_leaves_the_others_admitted() -> None:
     task = admit("L1/x", [row("good", True), row("bad", False)])
     assert (task.admitted, task.refused) == (True, {"bad": "eps skipped: accepted"})
     alone = admit("L1/x", [row("bad", False)])
-    assert (alone.admitted, alone.problems) == (False, ("bad: eps skipped: accepted",))
+    assert (alone.admitted, alone.problems) == (False, ("none of 1 audited cases is admitted",))
+    assert alone.refused == {"bad": "eps skipped: accepted"}
 
 
 def test_what_one_case_leaves_open_another_has_to_show() -> None:

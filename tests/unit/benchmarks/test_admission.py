@@ -58,7 +58,7 @@ def test_what_one_part_leaves_open_another_shows(admission, monkeypatch) -> None
 def test_what_is_not_good_is_kept(admission) -> None:
     found = admission.summary([report(row("a", check("x", False), check("y", True)))])
     assert found["not_admitted"] == 1
-    assert found["tasks"][0]["problems"] == ["a: x: a reason"]
+    assert found["tasks"][0]["refused"] == {"a": "x: a reason"}
     ((kept,),) = [one["bad"] for one in found["rows"]]
     assert kept["name"] == "x"
 
