@@ -56,7 +56,7 @@ class _Audit:
     unsound: dict[str, str] = field(default_factory=dict)  # about the reference
     off: dict[At, float] = field(default_factory=dict)  # error of the worst golden
     excuses: dict[str, Mapping[str, Excuse]] = field(default_factory=dict)  # by the inputs' distribution
-    answers_differ: bool = False
+    constant: set[str] | None = None  # outputs that every call so far returned alike
 
     def __post_init__(self) -> None:
         self.gate = Gate(self.subject, self.seed)
@@ -145,13 +145,15 @@ class _Audit:
                 self.unsound["deterministic"] = (
                     f"{name} differs between two calls on {draw.distribution} inputs"
                 )
-            self.answers_differ |= not torch.equal(draw.right[name], draw.previous[name])
+        alike = {name for name in draw.right if torch.equal(draw.right[name], draw.previous[name])}
+        self.constant = alike if self.constant is None else self.constant & alike
 
     def _soundness(self) -> None:
         if work(self.subject.case, self.subject.overlay).min_bytes == 0:
             self.unsound["does work"] = "it reads and writes nothing"
-        if not self.answers_differ:
-            self.unsound["does work"] = f"its outputs were the same in all {2 * self.draws} calls"
+        if self.constant:
+            names = ", ".join(sorted(self.constant))
+            self.unsound["does work"] = f"in all {2 * self.draws} calls the same: {names}"
         for name in ("finite", "deterministic", "does work"):
             problem = self.unsound.get(name, "")
             self.checks.insert(0, AuditCheck(kind="reference", name=name, good=not problem, reason=problem))

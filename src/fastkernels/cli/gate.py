@@ -53,7 +53,7 @@ from fastkernels.cli import options
     "budget_s",
     type=options.Number(min=0.01),
     metavar="SECONDS",
-    help="Most time for sampling one timed case, in each look. Default: 1.",
+    help="Time for sampling one timed case in each look; more where few calls fit into it. Default: 1.",
 )
 @click.option(
     "--compile-check/--no-compile-check",

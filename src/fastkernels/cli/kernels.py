@@ -48,7 +48,7 @@ from fastkernels.cli import options
     "budget_s",
     type=options.Number(min=0.01),
     metavar="SECONDS",
-    help="Most time for sampling one timed case. Default: 1.",
+    help="Time for sampling one timed case; more where few calls fit into it, or say little. Default: 1.",
 )
 @click.option(
     "--timeout",

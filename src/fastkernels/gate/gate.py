@@ -112,7 +112,7 @@ def _report(
     }
     return GateReport(
         schema=1,
-        environment=machine.model_copy(update={"isolation": tuple(measured.isolation)}),
+        environment=machine.model_copy(update={"isolation": measured.isolation or machine.isolation}),
         request=request.model_dump(mode="json"),
         head=comparison.head,
         base=comparison.base,

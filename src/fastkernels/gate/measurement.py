@@ -19,6 +19,7 @@ from fastkernels.gate import verdicts
 from fastkernels.gate.pairs import Comparison, Key, Pair, Side, Version
 from fastkernels.judge.verdict import MACHINE_FAULTS
 from fastkernels.records import GateLimits, KernelRow, Look
+from fastkernels.runner.isolation import common
 from fastkernels.runner.kernels import Progress, run_kernels
 from fastkernels.runner.plan import Job, KernelsRequest
 
@@ -37,7 +38,7 @@ class Measurement:
     progress: Callable[[Progress], None]
     complete: bool = True  # False after Ctrl-C
     notes: dict[str, None] = field(default_factory=dict)
-    isolation: dict[str, None] = field(default_factory=dict)
+    isolation: tuple[str, ...] | None = None  # of all looks
     checked: dict[tuple[str, Side, Key], KernelRow] = field(default_factory=dict)
     looks: dict[Place, list[Look]] = field(default_factory=dict)
     latest: dict[Place, KernelRow] = field(default_factory=dict)  # the head's row of the last look
@@ -117,7 +118,7 @@ class Measurement:
         report = run_kernels(request, progress, jobs)
         self.complete = report.complete
         self.notes.update(dict.fromkeys(report.notes))
-        self.isolation.update(dict.fromkeys(report.environment.isolation))
+        self.isolation = common(self.isolation, report.environment.isolation)
         return report.rows
 
 

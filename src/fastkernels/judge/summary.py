@@ -23,6 +23,7 @@ def summarize(
     they compile."""
     contract = primary(row.contract for row in rows)
     timed = [(r.speedup, r.calls) for r in rows if r.speedup is not None and r.contract == contract]
+    competing = len({row.candidate for row in rows}) > 1
     others = sum(r.speedup is not None and r.contract != contract for r in rows)
     unstable = sum(r.verdict in MACHINE_FAULTS for r in rows)
     unsupported = sum(r.verdict == "UNSUPPORTED" for r in rows)
@@ -32,7 +33,7 @@ def summarize(
         passed=passed,
         failed=len(rows) - passed - unstable - unsupported,
         unstable=unstable,
-        geomean_speedup=stats.geomean([s for s, _ in timed], [c for _, c in timed]) if timed else None,
+        geomean_speedup=None if competing or not timed else stats.geomean(*([*of] for of in zip(*timed))),
         contract=contract,
         other_contracts=others,
         wall_s=wall_s,

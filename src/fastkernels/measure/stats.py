@@ -120,14 +120,14 @@ def noise_pct(pairs: Iterable[Interval]) -> float:
     return 100 * max(reaches)
 
 
-def stop(interval: Interval | None, elapsed_s: float, budget_s: float) -> Stop:
-    """Whether to go on sampling.
+def stop(interval: Interval | None, samples: int, elapsed_s: float, budget_s: float) -> Stop:
+    """Whether to go on sampling, after `samples` of each side.
 
-    converged: n >= 30 and the interval within 0.5 % of the median · budget: time is up, the interval is
+    converged: 30 samples and the interval within 0.5 % of the median · budget: time is up, the interval is
     usable (the report prints it) · unstable: time is up and the interval is wider than 5 %, or there are
     fewer than 30 samples.
     """
-    few = interval is None or interval.n < MIN_SAMPLES
+    few = interval is None or samples < MIN_SAMPLES
     half_width = np.inf if interval is None or few else interval.half_width
     if half_width <= TARGET_HALF_WIDTH:
         return "converged"

@@ -73,9 +73,10 @@ class KernelSummary(Record):
     rows: int
     passed: int
     failed: int
-    unstable: int
-    # Over timed PASSED rows of `contract`, weighted by calls. Reports before 2026-11-23 have no `contract`:
-    # theirs is over all rows.
+    unstable: int  # UNSTABLE and INVALID_BASELINE; what none of the three counts is UNSUPPORTED
+    # Over timed PASSED rows of `contract`, weighted by calls; None with several candidates, which compete.
+    # Reports before 2026-11-23 have no `contract`: theirs is over all rows, and before 2026-11-26 over all
+    # candidates.
     geomean_speedup: float | None
     contract: Contract | None = None
     other_contracts: int = 0  # timed PASSED rows under another contract, which never mix with these

@@ -39,8 +39,8 @@ _COLUMNS = (
 )
 _OUTPUT_LINES = 20  # of captured output in the table; the JSON has all of it
 _CONTRACTS = {
-    "graph": "contract graph: device time of the captured call inside a CUDA graph, cold L2",
-    "collective": "contract collective: wall clock from a start that all ranks share to the end of the last",
+    "graph": "contract graph: device time of a call in a CUDA graph of a chain of them, cold L2",
+    "collective": "contract collective: time of the slowest rank, from a start that all share",
     "eager": "contract eager: device time of one eager call, launch latency hidden, cold L2",
     "host": "contract host: wall clock from the call to its end",
 }
@@ -131,7 +131,7 @@ def _mark(row: KernelRow) -> str | Text:
 
 
 def _marks(rows: Sequence[KernelRow]) -> Iterable[RenderableType]:
-    yield Text("▲ faster, ▼ slower, = within noise and interval", style="dim")
+    yield Text("▲ faster, ▼ slower, = within the interval or twice the noise", style="dim")
     if any(_mark(row) == "?" for row in rows):
         waits = "? nothing is claimed: the call waits for the device, so the host's work is in its time"
         yield Text(waits, style="dim")
@@ -184,11 +184,10 @@ def _tail(output: str) -> Sequence[str]:
 
 def _summary(report: KernelReport) -> Iterable[RenderableType]:
     summary = report.summary
-    yield heading(
-        f"{summary.passed} of {summary.rows} passed"
-        + (f", {summary.failed} failed" if summary.failed else "")
-        + (f", {summary.unstable} unstable" if summary.unstable else "")
-    )
+    unsupported = summary.rows - summary.passed - summary.failed - summary.unstable
+    others = (summary.failed, "failed"), (summary.unstable, "unstable"), (unsupported, "unsupported")
+    counts = [f"{summary.passed} of {summary.rows} passed", *(f"{n} {what}" for n, what in others if n)]
+    yield heading(", ".join(counts))
     every = contracts(report.rows)
     candidates = dict.fromkeys(row.candidate for row in report.rows)
     for candidate, contract in product(candidates, every):

@@ -17,7 +17,7 @@ from fastkernels.measure.chain import of_ranks
 from fastkernels.measure.clocks import SmClock
 from fastkernels.records import Case
 from fastkernels.runner import forcing
-from fastkernels.runner.isolation import HiddenMemory
+from fastkernels.runner.isolation import HiddenMemory, common
 from fastkernels.runner.party import Party, Timeouts
 from fastkernels.runner.plan import Job
 from fastkernels.runner.pool import Worker, WorkerError, WorkerProblem, memory_limit
@@ -198,8 +198,7 @@ class Crew:
         return worker, hello
 
     def _reached(self, worker: Worker) -> None:
-        before = worker.isolation if self._levels is None else self._levels
-        self._levels = tuple(level for level in before if level in worker.isolation)
+        self._levels = common(self._levels, worker.isolation)
         if worker.stays_root:
             self.stays_root[worker.stays_root] = None
 

@@ -24,7 +24,7 @@ from fastkernels.registry.workloads import SpeechWorkload, TokenWorkload, Worklo
 from fastkernels.runner.answers import Answers
 from fastkernels.runner.generation_answers import GenerationAnswers
 from fastkernels.runner.image_answers import DETECTIONS, EMBEDDING, ImageAnswers
-from fastkernels.runner.isolation import ALWAYS, HiddenMemory
+from fastkernels.runner.isolation import ALWAYS, HiddenMemory, common
 from fastkernels.runner.model import ModelTrial
 from fastkernels.runner.sides import Side, Sides, Timeouts
 from fastkernels.runner.speech_answers import SpeechAnswers
@@ -142,7 +142,8 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
     machine = environment(request.device)
     results: list[ModelResult] = []
     errors: dict[str, FastKernelsError] = {}
-    complete, isolation = True, machine.isolation
+    complete = True
+    levels: tuple[str, ...] | None = None  # of every candidate process so far
     with tempfile.TemporaryDirectory(prefix="fk-eval-") as caches, HiddenMemory() as memory:
         for target in targets:
             chosen = workloads[target.model]
@@ -167,7 +168,9 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
                     try:
                         result = trial.run()
                     finally:
-                        isolation = (*ALWAYS, *(("memory",) if memory.hidden else ()), *sides.isolation)
+                        if sides.isolation is not None:
+                            hidden = ("memory",) if memory.hidden else ()
+                            levels = common(levels, (*ALWAYS, *hidden, *sides.isolation))
                 notes = [f"the candidate ran as root: {why}" for why in [sides.stays_root] if why]
                 results.append(result.model_copy(update={"notes": (*result.notes, *notes)}))
             except FastKernelsError as error:
@@ -179,7 +182,7 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
         raise next(iter(errors.values()))
     report = EvalReport(
         schema=1,
-        environment=machine.model_copy(update={"isolation": isolation}),
+        environment=machine.model_copy(update={"isolation": levels or ALWAYS}),
         request={**request.described(), "seed": seed},
         candidates=tuple(map(shown, request.sources)),
         models=tuple(results),

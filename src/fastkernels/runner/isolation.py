@@ -162,6 +162,11 @@ def _caches_of_the_user(outer: Mapping[str, str], trusted: bool) -> dict[str, st
     return {**found, "FLASHINFER_WORKSPACE_BASE": str(_flashinfer_home(outer))} if trusted else found
 
 
+def common(before: Sequence[str] | None, reached: Sequence[str]) -> tuple[str, ...]:
+    """Levels that all processes so far have reached; `before`: of the others, None where there are none."""
+    return tuple(reached) if before is None else tuple(level for level in before if level in reached)
+
+
 # ---------------------------------------------------------------- inside a worker, before its side
 
 

@@ -94,7 +94,7 @@ class Sampling:
             next_look = max(next_look, len(blocks.c) * MIN_GROWTH)
             counted = blocks.unthrottled()
             interval = counted.speedup() if len(counted.c) > 1 else None
-            decision = stats.stop(interval, elapsed_s, budget_s)
+            decision = stats.stop(interval, len(counted.c), elapsed_s, budget_s)
             if decision == "unstable" and budget_s == usual_budget_s:
                 budget_s *= BUDGET_EXTENSION
             elif decision != "continue":

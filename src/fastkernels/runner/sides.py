@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastkernels.records import Failure, Size
+from fastkernels.runner.isolation import common
 from fastkernels.runner.pool import Worker, WorkerError, WorkerProblem, default_threads
 
 Side = Literal["baseline", "candidate"]
@@ -92,7 +93,7 @@ class Sides:
         self._layers, self._engine, self.exclusive = layers, engine, exclusive
         self._shared_caches, self._reads = shared_caches, reads
         self._alive: dict[Side, SideHandle] = {}
-        self.isolation: tuple[str, ...] = ()
+        self.isolation: tuple[str, ...] | None = None  # of every candidate process so far
         self.stays_root = ""
 
     def use(self, side: Side) -> SideHandle:
@@ -143,7 +144,8 @@ class Sides:
             worker.close()
             raise
         if side == "candidate":  # noise runs of the baseline come later, and are not separated as far
-            self.isolation, self.stays_root = worker.isolation, worker.stays_root
+            self.isolation = common(self.isolation, worker.isolation)
+            self.stays_root = self.stays_root or worker.stays_root
         return SideHandle(side, worker, self._timeouts.call)
 
 

@@ -76,6 +76,16 @@ def test_windows_are_moved_both_ways_and_their_absence_is_said() -> None:
     assert plain["window off by one"] == NotApplicable("mutant", "window off by one", "no window")
 
 
+def test_a_causal_mask_is_left_out_and_its_absence_is_said() -> None:
+    subject, draw, masked = setting("L2/encoder_attention", "flux-tiny-prompts-4x77-f32")
+    change = masked["attn.causal left out"]
+    assert isinstance(change, Change)
+    assert not torch.equal(subject.run(draw, change)["out.0"], draw.right["out.0"])
+    assert subject.module.attn.causal
+    _, _, open_ = setting("L2/encoder_attention", "whisper-tiny-encode-1x50-f32")
+    assert isinstance(open_["attn.causal left out"], NotApplicable)
+
+
 def test_a_change_does_what_its_name_says_and_leaves_the_draw_as_it_was() -> None:
     subject, draw, found = setting("L1/rms_norm", "llama-tiny-T5-D64-residual-f32")
     before = {name: value.clone() for name, value in draw.inputs.items()}

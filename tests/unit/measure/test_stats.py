@@ -73,25 +73,25 @@ def test_summary():
     assert stats.summarize(range(1, 102)) == stats.Summary(median=51, p20=21, p80=81, n=101)
 
 
-def interval(half_width: float, n: int) -> stats.Interval:
-    return stats.Interval(1.0, 1 - half_width, 1 + half_width, n)
+def interval(half_width: float) -> stats.Interval:
+    return stats.Interval(1.0, 1 - half_width, 1 + half_width, 1000)
 
 
 @pytest.mark.parametrize(
-    ("found", "elapsed", "expected"),
+    ("found", "samples", "elapsed", "expected"),
     [
-        (interval(0.004, 30), 1, "converged"),
-        (interval(0.004, 29), 1, "continue"),  # too few samples for any claim
-        (interval(0.006, 500), 1, "continue"),
-        (interval(0.006, 500), 10, "budget"),
-        (interval(0.06, 500), 10, "unstable"),
-        (interval(0.004, 29), 10, "unstable"),
-        (None, 1, "continue"),
-        (None, 10, "unstable"),
+        (interval(0.004), 30, 1, "converged"),
+        (interval(0.004), 29, 1, "continue"),  # too few samples for any claim
+        (interval(0.006), 500, 1, "continue"),
+        (interval(0.006), 500, 10, "budget"),
+        (interval(0.06), 500, 10, "unstable"),
+        (interval(0.004), 29, 10, "unstable"),
+        (None, 1, 1, "continue"),
+        (None, 1, 10, "unstable"),
     ],
 )
-def test_stop_rule(found, elapsed, expected):
-    assert stats.stop(found, elapsed, budget_s=10) == expected
+def test_stop_rule(found, samples, elapsed, expected):
+    assert stats.stop(found, samples, elapsed, budget_s=10) == expected
 
 
 def test_half_width_is_the_farther_end():

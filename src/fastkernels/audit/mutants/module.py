@@ -1,6 +1,7 @@
-"""Mistakes inside the module: a constant skipped or wrong, a window one off, a part left out.
+"""Mistakes inside the module: a constant skipped or wrong, a mask one off or missing, a part left out.
 
-    attributes    floats: an epsilon as 0, others times WRONG_SCALE; `window` one longer and one shorter
+    attributes    floats: an epsilon as 0, others times WRONG_SCALE; `window` one longer and one shorter;
+                  `causal` left out
     buffers       tables that the module computes for itself, read one row off
     parts         an argument of a submodule as zeros (the residual of a norm); the part itself left out,
                   where its result looks like one of its arguments
@@ -58,6 +59,9 @@ def _attributes(subject: Subject, part: str, module: nn.Module) -> Iterator[Chan
         if name == "window" and value is None:
             yield NotApplicable("mutant", f"{label} off by one", "no window")
             continue
+        if name == "causal" and not value:
+            yield NotApplicable("mutant", f"{label} left out", "every query sees every key")
+            continue
         for what, wrong in _wrong_values(name, value):
             around = _with_attribute(part, name, wrong)
             yield Change("mutant", f"{label} {what}", around=around, part_of=task, within=part)
@@ -66,6 +70,8 @@ def _attributes(subject: Subject, part: str, module: nn.Module) -> Iterator[Chan
 def _wrong_values(name: str, value: Any) -> list[tuple[str, Any]]:
     if name == "window":
         return [("one longer", value + 1), ("one shorter", value - 1)]
+    if name == "causal":
+        return [("left out", False)]
     if not isinstance(value, float):
         return []
     return [("skipped", 0.0)] if "eps" in name else [(f"wrong by {WRONG_SCALE:g}", value * WRONG_SCALE)]
