@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 
 class SmClock:
-    """`sample()` is the current SM clock in MHz, or None: no GPU, or no NVML (package nvidia-ml-py)."""
+    """`sample()` is the current SM clock of the first GPU in MHz; None on a CPU, and where `problem` says why
+    it cannot be read."""
 
     def __init__(self, device: str) -> None:
         self._read: Any = None
+        self.problem = ""
         if device == "cuda":
-            with contextlib.suppress(ImportError):
+            try:
                 self._read = _reader()
+            except (ImportError, RuntimeError) as error:
+                self.problem = f"SM clocks are not read, and no sample is dropped for its clock: {error}"
 
     def sample(self) -> int | None:
         return self._read() if self._read else None
 
 
 def _reader() -> Any:
+    """ImportError without the package nvidia-ml-py, RuntimeError where the driver does not answer."""
     import pynvml  # pyright: ignore[reportMissingImports]
     import torch
 
@@ -29,6 +33,6 @@ def _reader() -> Any:
         uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
-    except pynvml.NVMLError:
-        return None
+    except pynvml.NVMLError as error:
+        raise RuntimeError(f"NVML says {error}") from error
     return lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)

@@ -136,7 +136,10 @@ class _Run:
         assert device is not None
         limits = Timeouts.of(device, self.request.timeout_s)
         libraries = compiling.LIBRARIES if any(map(self._is_traced, jobs)) else ()
-        return Crew(device, threads, limits, SmClock(device), caches, memory, libraries)
+        clock = SmClock(device)
+        if clock.problem:
+            self.notes[clock.problem] = None
+        return Crew(device, threads, limits, clock, caches, memory, libraries)
 
     def _is_traced(self, job: Job) -> bool:
         return job.is_candidate and self.request.compile_check
