@@ -65,12 +65,12 @@ class GateLimits(Record):
 
     max_regression_pct: float  # of the base's time
     min_regression_us: float
-    min_speedup: float | None = None  # of the geometric mean over all rows
+    min_speedup: float | None = None  # of the geometric mean over timed rows of the primary contract
 
 
 class GateSummary(Record):
     verdicts: dict[GateVerdict, int]
-    geomean_speedup: float | None  # over rows with numbers, weighted by calls
+    geomean_speedup: float | None  # over timed rows of the primary contract, weighted by calls
     geomean_ci: tuple[float, float] | None = None  # of the rows' lower and of their upper ends
     min_speedup: Literal["met", "missed", "unclear"] | None = None  # None: none was asked for
     wall_s: float

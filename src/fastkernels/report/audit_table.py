@@ -16,12 +16,12 @@ _COLUMNS = (
     Column("case", "", right=False),
     Column("admitted", "", right=False),
     Column("margin", "how many times as wrong what must fail is as the worst of what must pass; at least 4"),
-    Column("closest", "what must fail and comes closest to passing: its error / allowed error", right=False),
+    Column("closest", "the mistake with the least margin: its error / allowed error", right=False),
     Column("worst golden", "what must pass and comes closest to failing: error / allowed error", right=False),
     Column("failed", "trivial candidates, stale inputs and mutants that fail, as they must"),
     Column("passed", "other implementations and orders of summation that pass, as they must"),
     Column("n/a", "checks that have no place in this case; reasons below, all of them in the JSON"),
-    Column("calls", "calls that were judged"),
+    Column("calls", "draws of inputs, on each of which all of that is judged"),
 )
 
 

@@ -23,7 +23,7 @@ _COLUMNS = (
     Column("95 %", "bootstrap interval of that median"),
     Column("base us", "median microseconds"),
     Column("head us", ""),
-    Column("noise %", "largest deviation from 1 that two processes of the base showed beside the look"),
+    Column("noise %", "how far the interval of two processes of the base reaches from 1, beside the look"),
     Column("looks", "measurements, each in processes of its own; a suspicious row has more than one"),
     Column("why", "", right=False),
 )

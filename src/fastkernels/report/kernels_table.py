@@ -24,7 +24,8 @@ _COLUMNS = (
     Column("baseline", "median microseconds of the baseline, and which implementations it ran"),
     Column("candidate us", "median microseconds of the candidate"),
     Column(
-        "noise %", "largest deviation from 1 that two identical baseline processes showed beside this trial"
+        "noise %",
+        "how far the interval of two processes with the baseline's code reaches from 1, beside this trial",
     ),
     Column("roofline %", "least time that bytes and operations need on this device / candidate's time"),
     Column("error", "worst error against float64 / allowed error (twice the baseline's); at most 1 passes"),
