@@ -105,6 +105,8 @@ def _report(
 ) -> GateReport:
     comparison, limits = measured.comparison, measured.limits
     found = list(rows.rows(measured, contract))
+    tasks = [*dict.fromkeys((row.task, row.variant) for row in found)]
+    found.sort(key=lambda row: tasks.index((row.task, row.variant)))  # those of one task lie together
     mean = verdicts.overall(found)
     min_speedup = verdicts.reached(mean, limits.min_speedup)
     counts: dict[GateVerdict, int] = {
@@ -119,7 +121,7 @@ def _report(
         limits=limits,
         rows=tuple(found),
         notes=(*comparison.notes, *measured.notes, *verdicts.unseen(found, limits)),
-        outcome=verdicts.outcome(found, min_speedup),
+        outcome=verdicts.outcome(found, min_speedup, measured.complete),
         summary=GateSummary(
             verdicts=counts,
             geomean_speedup=mean[0] if mean else None,

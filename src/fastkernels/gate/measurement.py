@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from fastkernels.gate import verdicts
@@ -73,7 +74,7 @@ class Measurement:
             for side in _SIDES
             if pair.side(side).works and not pair.side(side).is_baseline
         }
-        planned = [_check_job(name, pair.side(side)) for name, (pair, side) in jobs.items()]
+        planned = [_check_job(name, pair.side(side), pair.base.source) for name, (pair, side) in jobs.items()]
         request = self.kernels.model_copy(update={"compile_check": False})
         for row in self._rows(request, planned, "checking"):
             pair, side = jobs[row.candidate]
@@ -122,12 +123,16 @@ class Measurement:
         return report.rows
 
 
-def _check_job(name: str, version: Version) -> Job:
-    """The version alone against the baseline; every distribution of inputs, no clock."""
+def _check_job(name: str, version: Version, base_source: Path | None) -> Job:
+    """The version alone against the baseline, of the base's revision where there is one: the `fk` that runs
+    may be the head's, whose kernels would be held against themselves. Every distribution of inputs, no
+    clock."""
     works = [
         replace(work, case=work.case.model_copy(update={"timed": False})) for work in version.works.values()
     ]
-    return Job(name, version.layers, version.files, works=works, source=version.source)
+    return Job(
+        name, version.layers, version.files, works=works, source=version.source, base_source=base_source
+    )
 
 
 def _look_job(pair: Pair, places: set[Place]) -> Job:

@@ -190,11 +190,17 @@ def reached(
 
 
 def outcome(
-    rows: Sequence[GateRow], min_speedup: Literal["met", "missed", "unclear"] | None
+    rows: Sequence[GateRow], min_speedup: Literal["met", "missed", "unclear"] | None, complete: bool = True
 ) -> Literal["passed", "failed", "unclear"]:
-    """Of the whole gate: one failing row fails it; otherwise one ambiguous row leaves it unclear."""
+    """Of the whole gate: one failing row fails it; otherwise one ambiguous row leaves it unclear, and so does
+    an interruption: what was not compared has not passed."""
     if min_speedup == "missed" or any(row.verdict in FAILING for row in rows):
         return "failed"
-    if min_speedup == "unclear" or not rows or any(row.verdict == "AMBIGUOUS" for row in rows):
+    if (
+        min_speedup == "unclear"
+        or not complete
+        or not rows
+        or any(row.verdict == "AMBIGUOUS" for row in rows)
+    ):
         return "unclear"
     return "passed"

@@ -10,7 +10,7 @@ from rich.text import Text
 from fastkernels.records import UNSTABLE_HALF_WIDTH, EvalReport, MacroEval, ModelResult, WorkloadResult
 from fastkernels.report.contracts import CPU_WARNING
 from fastkernels.report.kernels_table import failures
-from fastkernels.report.layout import Column, heading, legend, table
+from fastkernels.report.layout import Column, heading, legend, separation, table
 
 _MODELS = (
     Column("model", "", right=False),
@@ -171,8 +171,7 @@ def _foot(report: EvalReport) -> Iterable[RenderableType]:
     yield Text(
         f"\n{versions}" + (f", driver {environment.driver}" if environment.driver else ""), style="dim"
     )
-    if environment.isolation:
-        yield Text(f"workers are separated by: {', '.join(environment.isolation)}", style="dim")
+    yield from separation(environment.isolation)
 
 
 def _median(values: tuple[float, ...]) -> float | None:

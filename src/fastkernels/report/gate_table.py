@@ -12,7 +12,7 @@ from fastkernels.records import GateReport, GateRow, GateVerdict
 from fastkernels.report import gate_words as words
 from fastkernels.report.contracts import CPU_WARNING, contracts, under
 from fastkernels.report.kernels_table import failures
-from fastkernels.report.layout import Column, heading, legend, table
+from fastkernels.report.layout import Column, heading, legend, separation, table
 
 _COLUMNS = (
     Column("case", "", right=False),
@@ -62,7 +62,7 @@ def parts(report: GateReport) -> list[RenderableType]:
     found += [
         Text(line) for line in (words.advice(report), words.held_out(report), words.mean(report)) if line
     ]
-    return [*found, Text(f"{report.summary.wall_s:.0f} s")]
+    return [*found, Text(f"{report.summary.wall_s:.0f} s"), *separation(report.environment.isolation)]
 
 
 def _cells(row: GateRow, several: bool) -> list[str | Text]:

@@ -1,7 +1,7 @@
 """A gate as JUnit XML: a test suite for each task, a test case for each case.
 
     SLOW, MISSING, BROKEN    failure          a missed --min-speedup is a failing case of the suite `gate`
-    AMBIGUOUS                error            the measurement failed, not the head
+    AMBIGUOUS                error            the measurement failed, not the head; so did an interrupted gate
     FAST, SAME, NEW          pass             the numbers are in system-out
 
 Durations of calls are no durations of tests: no case carries a `time`.
@@ -27,8 +27,10 @@ def text(report: GateReport) -> str:
     root = xml.Element("testsuites", name="fk gate")
     for task, rows in groupby(report.rows, key=words.place):
         _suite(root, task, [_case(task, row) for row in rows])
-    if report.limits.min_speedup is not None:
-        _suite(root, "gate", [_mean(report)])
+    whole = [_mean(report)] if report.limits.min_speedup is not None else []
+    whole += [] if report.complete else [_interrupted(report)]
+    if whole:
+        _suite(root, "gate", whole)
     for what in ("tests", "failures", "errors"):
         root.set(what, str(sum(int(suite.get(what, 0)) for suite in root)))
     xml.indent(root)
@@ -70,6 +72,12 @@ def _mean(report: GateReport) -> xml.Element:
     if found != "met":
         kind = "failure" if found == "missed" else "error"
         xml.SubElement(case, kind, type="min-speedup", message=words.mean(report))
+    return case
+
+
+def _interrupted(report: GateReport) -> xml.Element:
+    case = xml.Element("testcase", classname="gate", name="complete")
+    xml.SubElement(case, "error", type="interrupted", message=words.conclusion(report))
     return case
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from fastkernels.measure.stats import geomean
 from fastkernels.records import Contract, Failure, KernelReport, KernelRow
 from fastkernels.report.contracts import CPU_WARNING, contracts, under
-from fastkernels.report.layout import Column, heading, indented, legend, table
+from fastkernels.report.layout import Column, heading, indented, legend, separation, table
 
 _COLUMNS = (
     Column("case", "", right=False),
@@ -207,5 +207,4 @@ def _summary(report: KernelReport) -> Iterable[RenderableType]:
     versions = [f"torch {environment.torch}", f"triton {environment.triton}" if environment.triton else ""]
     versions += [f"driver {environment.driver}" if environment.driver else "", f"Python {environment.python}"]
     yield Text(", ".join(filter(None, versions)), style="dim")
-    if environment.isolation:
-        yield Text(f"workers are separated by: {', '.join(environment.isolation)}", style="dim")
+    yield from separation(environment.isolation)

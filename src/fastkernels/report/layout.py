@@ -50,6 +50,11 @@ def _used(columns: Sequence[Column], rows: Rows) -> list[int]:
     return [i for i in range(len(columns)) if any(len(row[i]) for row in rows)]
 
 
+def separation(levels: Sequence[str]) -> list[Text]:
+    """What separated the workers of a run; nothing where it has none."""
+    return [Text(f"workers are separated by: {', '.join(levels)}", style="dim")] if levels else []
+
+
 def heading(text: str) -> RenderableType:
     return Text(f"\n{text}", style="bold")
 

@@ -13,6 +13,7 @@ from fastkernels.gate.verdicts import middle
 from fastkernels.records import Contract, GateReport, GateRow
 from fastkernels.report import gate_words as words
 from fastkernels.report.contracts import CPU_WARNING, contracts, under
+from fastkernels.report.layout import separation
 
 MAX_CHARACTERS = 60_000  # GitHub takes 65,536 in a comment
 _MOST_FAILURES, _MOST_LINES = 5, 20
@@ -45,7 +46,10 @@ def text(report: GateReport) -> str:
     if rest:
         folded = _table(rest, every, len(found))
         found += f"<details><summary>{len(rest)} other rows</summary>\n\n{folded}</details>\n\n"
-    found += "".join(f"- {_plain(line)}\n" for line in (*lines, *report.notes, made_on))
+    found += "".join(
+        f"- {_plain(line)}\n"
+        for line in (*lines, *report.notes, made_on, *map(str, separation(environment.isolation)))
+    )
     return found if len(found) <= MAX_CHARACTERS else found[:MAX_CHARACTERS] + "\n\n… cut\n"
 
 

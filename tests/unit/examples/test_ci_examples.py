@@ -47,8 +47,8 @@ def pushed(tmp_path: Path):
     repository.mkdir()
     git(repository, "init", "--quiet", "--initial-branch", "trunk")
     commit(repository, "first")
-    (repository / "tasks" / "candidate").mkdir(parents=True)
-    (repository / "tasks" / "candidate" / "file.py").write_text("x = 1\n")
+    (repository / "candidates").mkdir(parents=True)
+    (repository / "candidates" / "file.py").write_text("x = 1\n")
     commit(repository, "second")
     commit(repository, "third")
     programs = tmp_path / "programs"
@@ -75,7 +75,7 @@ def pushed(tmp_path: Path):
 @pytest.mark.parametrize(("code", "status"), [(0, 0), (1, 1), (2, 1), (3, 0)])
 def test_the_hook_stops_what_the_gate_stops(pushed, code: int, status: int) -> None:
     found, printed, calls = pushed(code)
-    assert calls == ["gate tasks/candidate --base first"]
+    assert calls == ["gate candidates --base first"]
     assert found == status
     assert ("unclear" in printed) == (code == 3)
 

@@ -245,6 +245,8 @@ def test_the_least_speedup_needs_the_whole_interval() -> None:
     same = [row("SAME", look(0.0))]
     assert verdicts.outcome(same, "missed") == "failed"
     assert verdicts.outcome(same, "unclear") == "unclear"
+    assert verdicts.outcome(same, "met", complete=False) == "unclear"
+    assert verdicts.outcome([row("SLOW", look(0.0))], None, complete=False) == "failed"
 
 
 def test_the_mean_of_all_rows_never_mixes_contracts() -> None:

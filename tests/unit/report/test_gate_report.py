@@ -143,6 +143,15 @@ def test_a_lost_cuda_graph_is_told_everywhere(report: GateReport) -> None:
     assert "the head cannot: &lt;waits&gt;" in markdown.text(report).replace("&#58;", ":")
 
 
+def test_an_interrupted_gate_is_an_error_in_junit(report: GateReport) -> None:
+    cut_off = report.model_copy(update={"complete": False, "outcome": "unclear"})
+    for some in (cut_off, cut_off.model_copy(update={"rows": ()})):
+        root = xml.fromstring(junit.text(some).encode())
+        (found,) = [case for case in root.iter("error") if case.get("type") == "interrupted"]
+        assert "interrupted" in (found.get("message") or "")
+        assert len([suite for suite in root if suite.get("name") == "gate"]) == 1
+
+
 def test_junit_takes_whatever_a_candidate_prints(report: GateReport) -> None:
     text = junit.text(report)
     assert "\x00" not in text
