@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-_least = 5e-324  # a denormal: a processor that flushes these takes it for 0 in Python as in torch
-# What torch names by a backend and an operation; `all` stands behind both.
+_DENORMAL = 5e-324  # a processor that flushes these takes it for 0, in Python as in torch
+# What torch names by a backend and an operation; `all` holds where an operation has none of its own.
 _PRECISIONS = {
     f"float32 precision of {backend} {operation}": (backend, operation)
     for backend in ("cuda", "mkldnn")
@@ -38,7 +38,7 @@ _READERS: dict[str, Callable[[], Any]] = {
     "cudnn attention enabled": torch._C._get_cudnn_sdp_enabled,
     "autocast on a CPU": functools.partial(torch.is_autocast_enabled, "cpu"),
     "autocast on a GPU": functools.partial(torch.is_autocast_enabled, "cuda"),
-    "denormals flushed": lambda: _least * 1.0 == 0,
+    "denormals flushed": lambda: _DENORMAL * 1.0 == 0,
     "gradients": torch.is_grad_enabled,
 }
 

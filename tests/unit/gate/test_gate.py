@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from fastkernels import registry
 from fastkernels.errors import UsageError
 from fastkernels.gate.gate import GateRequest, run_gate
+from fastkernels.gate.measurement import Measurement
+from fastkernels.gate.pairs import Comparison, Pair, Version
 from fastkernels.gate.verdicts import REPETITIONS
-from fastkernels.records import GateReport
+from fastkernels.records import GateLimits, GateReport
 from fastkernels.report import exit_code
-from fastkernels.runner.plan import Job, Work
+from fastkernels.runner.plan import Job, KernelsRequest, Work
 from tests.unit.gate.conftest import Machine, Runs
 
 ROOT = Path(__file__).parents[3]
@@ -306,6 +309,25 @@ def test_after_ctrl_c_only_what_is_known(runs: Runs, after: int) -> None:
     assert len(runs.calls) == after
     known = {"SLOW"} if after == 3 else {"SAME"} if after == 2 else set()
     assert set(verdicts(report).values()) - {"SAME"} <= known
+
+
+def test_two_revisions_are_checked_against_the_kernels_of_the_base(runs: Runs, tmp_path: Path) -> None:
+    """The `fk` that runs may be the head's."""
+    entry = registry.task("L1/rms_norm")
+    work = Work(entry, registry.cases(entry, size="tiny")[0])
+    works = {(entry.id, work.case.id): work}
+    head, base = (Version(works, source=tmp_path / side) for side in ("head", "base"))
+    checked = []
+
+    def verdict(job: Job, work: Work) -> str:
+        checked.append((job.source, job.base_source))
+        return "WRONG(value)"
+
+    runs.verdict = verdict
+    comparison = Comparison("head", "base", (Pair("baseline", head, base),))
+    limits = GateLimits(max_regression_pct=3, min_regression_us=0.3)
+    Measurement(comparison, KernelsRequest(), limits, lambda progress: None).measure()
+    assert sorted(checked) == [(tmp_path / side, tmp_path / "base") for side in ("base", "head")]
 
 
 def test_looks_alternate_head_and_base_in_one_job(runs: Runs) -> None:

@@ -91,6 +91,13 @@ def test_the_mean_goes_over_the_primary_contract_and_the_others_are_counted(kern
     assert summarize([], 1.0, 1.0).contract is None
 
 
+def test_candidates_that_compete_have_no_mean_of_all(kernel_report):
+    (row, *_) = kernel_report.rows
+    both = [row, row.model_copy(update={"candidate": "another"})]
+    assert summarize(both, 1.0, 1.0).geomean_speedup is None
+    assert summarize(both[:1], 1.0, 1.0).geomean_speedup == pytest.approx(row.speedup)
+
+
 @pytest.mark.parametrize("change", [{"calls": 0}, {"speedup": 0.0}, {"speedup": float("inf")}])
 def test_rows_that_no_run_writes(part, change):
     report = part(0, 1)

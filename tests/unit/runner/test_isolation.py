@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fastkernels.runner import isolation
-from fastkernels.runner.isolation import HiddenMemory, Scratch
+from fastkernels.runner.isolation import HiddenMemory, Scratch, common
 
 OUTER = {
     "PATH": "/bin",
@@ -130,3 +130,9 @@ def test_a_namespace_without_a_loopback_separates_as_well(monkeypatch: pytest.Mo
     monkeypatch.setattr(isolation.ctypes, "CDLL", lambda name: Library())
     monkeypatch.setattr(isolation, "_raise_loopback", refuse)
     assert isolation.unshare()
+
+
+def test_levels_are_those_that_every_process_reached() -> None:
+    assert common(None, ("a", "b")) == ("a", "b")
+    assert common(("a", "b", "c"), ("c", "a")) == ("a", "c")
+    assert common((), ("a",)) == ()
