@@ -104,9 +104,7 @@ def _report(
     request: GateRequest, measured: Measurement, machine: Environment, contract: Contract, wall_s: float
 ) -> GateReport:
     comparison, limits = measured.comparison, measured.limits
-    found = list(rows.rows(measured, contract))
-    tasks = [*dict.fromkeys((row.task, row.variant) for row in found)]
-    found.sort(key=lambda row: tasks.index((row.task, row.variant)))  # those of one task lie together
+    found = rows.rows(measured, contract)
     mean = verdicts.overall(found)
     min_speedup = verdicts.reached(mean, limits.min_speedup)
     counts: dict[GateVerdict, int] = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from fastkernels.gate import verdicts
 from fastkernels.gate.measurement import Measurement
 from fastkernels.gate.pairs import Key, Pair
@@ -12,13 +10,16 @@ from fastkernels.records import Contract, GateRow, GateVerdict
 from fastkernels.runner.plan import Work
 
 
-def rows(measured: Measurement, contract: Contract) -> Iterator[GateRow]:
-    """Every case of head or base, as far as it is known. `contract`: of rows without a look."""
+def rows(measured: Measurement, contract: Contract) -> list[GateRow]:
+    """Every case of head or base, as far as it is known, all pairs of one task together. `contract`: of rows
+    without a look."""
+    found: dict[tuple[str, str], list[GateRow]] = {}
     for pair in measured.comparison.pairs:
         for key, work in {**pair.base.works, **pair.head.works}.items():
             row = _row(measured, pair, key, work, contract)
             if row is not None:
-                yield row
+                found.setdefault((row.task, row.variant), []).append(row)
+    return [row for of_task in found.values() for row in of_task]
 
 
 def _row(measured: Measurement, pair: Pair, key: Key, work: Work, contract: Contract) -> GateRow | None:

@@ -11,6 +11,7 @@ from fastkernels.errors import UsageError
 from fastkernels.gate.gate import GateRequest, run_gate
 from fastkernels.gate.measurement import Measurement
 from fastkernels.gate.pairs import Comparison, Pair, Version
+from fastkernels.gate.rows import rows
 from fastkernels.gate.verdicts import REPETITIONS
 from fastkernels.records import GateLimits, GateReport
 from fastkernels.report import exit_code
@@ -328,6 +329,20 @@ def test_two_revisions_are_checked_against_the_kernels_of_the_base(runs: Runs, t
     limits = GateLimits(max_regression_pct=3, min_regression_us=0.3)
     Measurement(comparison, KernelsRequest(), limits, lambda progress: None).measure()
     assert sorted(checked) == [(tmp_path / side, tmp_path / "base") for side in ("base", "head")]
+
+
+def test_rows_of_one_task_lie_together(runs: Runs, tmp_path: Path) -> None:
+    works = {}
+    for task in ("L1/rms_norm", "L1/glu"):
+        entry = registry.task(task)
+        case = registry.cases(entry, size="tiny")[0]
+        works[task, case.id] = Work(entry, case)
+    pairs = tuple(Pair(name, *[Version(works, source=tmp_path / name)] * 2) for name in ("one", "two"))
+    limits = GateLimits(max_regression_pct=3, min_regression_us=0.3)
+    measured = Measurement(Comparison("head", "base", pairs), KernelsRequest(), limits, lambda progress: None)
+    measured.measure()
+    found = [(row.task, row.candidate) for row in rows(measured, "host")]
+    assert found == [(task, name) for task in ("L1/rms_norm", "L1/glu") for name in ("one", "two")]
 
 
 def test_looks_alternate_head_and_base_in_one_job(runs: Runs) -> None:
