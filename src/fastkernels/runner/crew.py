@@ -198,7 +198,8 @@ class Crew:
         return worker, hello
 
     def _reached(self, worker: Worker) -> None:
-        self._levels = common(self._levels, worker.isolation)
+        copies = ("copies",) if worker.memory is not None else ()
+        self._levels = common(self._levels, (*worker.isolation, *copies))
         if worker.stays_root:
             self.stays_root[worker.stays_root] = None
 
@@ -243,6 +244,7 @@ class Crew:
             pinned=self._device == "cpu",
             libraries=self._libraries,
             processes=self._ranks,
+            on_cpu=self._device == "cpu",
             **walls,
         )
 

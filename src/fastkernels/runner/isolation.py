@@ -12,6 +12,8 @@
     user          where root gets no namespaces: a user of its own (user.py)
     network       its own network namespace, in which there is nothing but its own loopback
     files         read-only but for its own folder (readonly.py)
+    copies        the judge itself moves arguments and results of a single process on a CPU, while that stands
+                  still (transport.py)
     memory        the judge's memory cannot be read through /proc while it judges, nor the baseline's
 
 The first four always hold; the others where the kernel allows. `Environment.isolation` says what was reached.
@@ -66,10 +68,14 @@ _ALLOWED_PREFIXES = (
     "NCCL_",
 )
 
-# Variables of `Scratch.environment` that differ from worker to worker. Nothing that a template imports
-# (template.py) may read them as it is imported.
-OWN_FOLDERS = frozenset(
+# Says that a worker is alone: one process, for which the CPU is all. A variable, because a worker of another
+# revision, to which it says nothing, takes the arguments that it knows.
+ALONE = "FK_ALONE"
+# Variables that differ from worker to worker. Nothing that a template imports (template.py) may read them as
+# it is imported.
+OWN = frozenset(
     {
+        ALONE,
         "HOME",
         "TMPDIR",
         "XDG_CACHE_HOME",
@@ -185,13 +191,15 @@ def enter(
     folder: Path,
     number: int = 0,
     reads: Sequence[Path] = (),
+    alone: bool = False,
 ) -> Reached:
     """Separate the calling process. Needs a single-threaded one. `hidden`: no candidate may read its memory,
     where the answers to the same inputs are. `folder`: the only one that it may write to, where there are
-    namespaces. `number`: the user that it becomes where there are none (0: none); `reads` as in user.py."""
+    namespaces. `number`: the user that it becomes where there are none (0: none); `reads` as in user.py.
+    `alone`: it needs no other process and no device; the judge gets its memory (memory.py)."""
     import resource
 
-    from fastkernels.runner import group, readonly, signals, user
+    from fastkernels.runner import group, memory, readonly, signals, user
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _lower(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)
@@ -199,6 +207,10 @@ def enter(
         _lower(resource.RLIMIT_AS, memory_bytes)
     if not sys.platform.startswith("linux"):
         return Reached()
+    if alone:
+        hide(False)
+        memory.open_own()
+        hide(True)
     before = os.getuid(), os.getgid()
     separated = namespaces and unshare()
     stays_root = user.become(number, folder, reads) if number and not separated else ""

@@ -7,8 +7,9 @@ the graph contract; captured again, all of them lie elsewhere in memory.
 
 Every step answers with JSON values. Inputs arrive in the inbox with `go`, not before, and are copied from
 there by the driver or memmove, never through torch's operators; results leave the same way, directly after
-the timed call. Parameters arrive with `prepare` and are copied before it answers: in the judge's window of a
-call, a candidate that leaves that copy out could compute instead.
+the timed call. A single process on a CPU copies neither, where the judge can do it (transport.py). Parameters
+arrive with `prepare` and are copied before it answers: in the judge's window of a call, a candidate that
+leaves that copy out could compute instead.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class KernelSide:
         )
         self._opened = contextlib.ExitStack()
         self._ballast = random.Random()
+        self._direct = False
         self._links: list[Link] = []
         self._chain: ChainCopies | None = None
         self._tracer = Tracer()
@@ -104,10 +106,13 @@ class KernelSide:
         self._links = [self._new_link()]
         return {"prepares": self._links[0].prepares}
 
-    def attach(self, ticket: Ticket, descriptors: Sequence[int] = ()) -> dict[str, Any]:
-        """Take the inbox and copy its first inputs in."""
-        self._inbox = self._box(ticket, descriptors)
+    def attach(self, ticket: Ticket, descriptors: Sequence[int] = (), direct: bool = False) -> dict[str, Any]:
+        """Take the inbox and copy its first inputs in. `direct`: from then on the judge moves arguments and
+        results itself, and is told where they lie (transport.py)."""
+        self._inbox, self._direct = self._box(ticket, descriptors), direct
         self._links[0].attach(self._inbox, self._rank)
+        if direct:
+            self._links[0].tell_places()
         return {}
 
     def first(self) -> dict[str, Any]:
@@ -182,34 +187,38 @@ class KernelSide:
             self._device.poison_free_memory(self._sizes)
         with torch.inference_mode():
             self._contract.prepare(spin_cycles)
-        return {}
+        return {"places": self._active.places_of_arguments()} if self._direct else {}
 
     def go(self) -> dict[str, Any]:
-        """The timed call. The results lie in the outbox when this returns."""
+        """The timed call. The results lie in the outbox when this returns, or where it says."""
         if not self._captured:
             self._active.hold()
         with torch.inference_mode(), self._active.ambient():
             timing: Timing = self._contract.run(self._stage, self._active.call.run, self._keep)
-        return {"ns": timing.ns, "hidden": timing.hidden}
+        return {"ns": timing.ns, "hidden": timing.hidden, **self._told()}
 
     def inspect(self, echo: Sequence[str], echo_results: bool = False) -> dict[str, Any]:
         """Describe the results of `go`; copy the named inputs, as they are now, into the echo box, and, if
         asked, the results into the outbox again. What a chain returns was described when it was captured."""
         self._device.wait_all()  # what a call left running elsewhere must not run beside the other side
-        (self._whole or self._active).copy_out(echo)
-        if echo_results:
-            (self._whole or self._active).keep_last()
+        places = {}
+        if self._direct:
+            places = {"places": self._active.places_of(echo)}
+        else:
+            (self._whole or self._active).copy_out(echo)
+            if echo_results:
+                (self._whole or self._active).keep_last()
         self._device.wait()
         described = [] if self._captured else [_plain(self._active.describe_last())]
         settings = {**self._flags(), **self._device_flags()}
-        return {"outputs": described, "threads": self._threads(), "flags": settings}
+        return {"outputs": described, "threads": self._threads(), "flags": settings, **places}
 
     def again(self) -> dict[str, Any]:
-        """Copy the results of the call before the last one into the outbox: they must not have changed, now
-        and whenever this is asked again."""
+        """Copy the results of the call before the last one into the outbox, or say where they are: they must
+        not have changed, now and whenever this is asked again."""
         self._links[0].keep_held()
         self._device.wait()
-        return {}
+        return self._told()
 
     def compiled(self, again: bool) -> dict[str, Any]:
         """Whether the module can be traced whole by torch.compile; `again`: after other sizes of its kind."""
@@ -288,7 +297,12 @@ class KernelSide:
                 self._links[0].run()
 
     def _stage(self) -> None:
-        (self._whole or self._active).stage()
+        if not self._direct:
+            (self._whole or self._active).stage()
+
+    def _told(self) -> dict[str, Any]:
+        """Where the results lie that were kept last."""
+        return {"places": self._active.places_of_results()} if self._direct else {}
 
     def _keep(self, result: Any) -> None:
         if self._whole:

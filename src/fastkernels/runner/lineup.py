@@ -7,7 +7,7 @@ candidate's for C, INVALID_BASELINE for A and A'. Tensors have the link of a cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -76,21 +76,23 @@ class Lineup:
         return [self.a, self.c, self.a2]
 
     def open(self) -> Verdict | None:
-        """All parties on the case; the outboxes are as the baseline's results are."""
+        """All parties on the case, with room for results as the baseline's are."""
         self._inbox = inbox = Arena.like(self._specs, self._bench.device, plan=self._chain)
         inbox.write(self.inputs)
         mine = {name: spec for name, spec in self._specs.items() if name not in self._mutable}
+        # All of them or none: a worker of another revision may not know how to lend its memory.
+        direct = all(party.lends for party in self.everybody)
         try:
-            results = self.a.load(self._case, self._base_layers, {}, inbox)
+            results = self.a.load(self._case, self._base_layers, {}, inbox, direct=direct)
             self._outcome.baseline_kernels = self.a.kernels
             self.a.give_boxes(mine, results, self._chain)
             if self._case.timed:
-                again = self.a2.load(self._case, self._base_layers, {}, inbox)
+                again = self.a2.load(self._case, self._base_layers, {}, inbox, direct=direct)
                 self.a2.give_boxes(mine, again, self._chain)
         except Trouble as trouble:
             return baseline_verdict(trouble)
         try:
-            self.c.load(self._case, self._layers, self._implementations, inbox)
+            self.c.load(self._case, self._layers, self._implementations, inbox, direct=direct)
             self.c.give_boxes(mine, results, self._chain)
         except Trouble as trouble:
             return self._blamed(trouble)
@@ -158,7 +160,7 @@ class Lineup:
         other_lengths: bool = False,
     ) -> None:
         """New values for the next block; `other_lengths`: of requests. Parameters go into the inbox at once,
-        for modules that repack them; inputs come with each party's turn."""
+        for modules that repack them; arguments come with each party's turn."""
         assert self._inbox is not None
         self._distribution = distribution
         new = self._draw(distribution, parameters, other_lengths)
@@ -172,11 +174,16 @@ class Lineup:
 
     def _deliver(self) -> None:
         assert self._inbox is not None
-        self._inbox.write({name: self.inputs[name] for name in self._arguments})
+        self._inbox.write(self._given)
 
-    def _late(self, rank: int) -> tuple[Callable[[], None], Late]:
-        """What delivers the inputs of all other ranks, and of this one such as it might have had; and what
-        completes them, for as long as it needs them."""
+    @property
+    def _given(self) -> dict[str, torch.Tensor]:
+        """The arguments of the next call."""
+        return {name: self.inputs[name] for name in self._arguments}
+
+    def _late(self, rank: int) -> tuple[dict[str, torch.Tensor], Late]:
+        """The inputs of all other ranks, and of this one such as it might have had; and what completes them,
+        for as long as it needs them."""
         inbox, others = self._inbox, self._draw(self._distribution, parameters=False)
         assert inbox is not None
         mixed = {name: self.inputs[name].clone() for name in self._arguments}
@@ -184,14 +191,7 @@ class Lineup:
             value[rank] = others[name][rank]
         after_s = _LATE_S + self._spin_cycles * _LATE_S_OF_A_CYCLE
 
-        def mix() -> None:
-            inbox.write(mixed)
-
-        return mix, Late(rank, after_s, self._deliver, mix)
-
-    def _withdraw(self) -> None:
-        assert self._inbox is not None
-        self._inbox.poison(self._arguments)
+        return mixed, Late(rank, after_s, self._deliver, lambda: inbox.write(mixed))
 
     def inputs_of(self, link: int | None) -> dict[str, torch.Tensor]:
         """The judge's copies, [n, *shape]: of all links, or of one."""
@@ -214,23 +214,22 @@ class Lineup:
         captured chain, to run alone. `late`: the rank of a group whose inputs come when the others have
         begun.
 
-        A party wakes up before an empty inbox, whoever had its turn before: its threads may run, and calls
-        that warm it up do run, before the judge's clock does.
+        A party wakes up before its arguments are there, whoever had its turn before: its threads may run, and
+        calls that warm it up do run, before the judge's clock does.
         """
         echo = [
             name
             for name in self.inputs
             if name not in self._mutable and (echo_parameters or not name.startswith(_PARAMETER))
         ]
-        deliver, coming = (self._deliver, None) if late is None else self._late(late)
+        given, coming = (self._given, None) if late is None else self._late(late)
         found = {}
         for party in order:
             # The baseline copies its inputs out as well, though nobody looks: equal work beside the calls.
             names = [n for n in echo if not (party.prepares and n.startswith(_PARAMETER))]
             try:
                 reading = party.iterate(
-                    deliver,
-                    self._withdraw,
+                    given,
                     contract,
                     fresh,
                     parameters,

@@ -20,7 +20,7 @@ from torch import nn
 from fastkernels.loader.materialize import Call, bind
 from fastkernels.records import Case
 from fastkernels.runner.device import WorkerDevice
-from fastkernels.runner.results import Result, Results
+from fastkernels.runner.results import Result, Results, Told, Whereabouts
 from fastkernels.runner.shared import Attached
 from fastkernels.runner.staging import Staging
 
@@ -51,7 +51,15 @@ class Link:
             self._staging.take_parameters()
 
     def give_boxes(self, outbox: Attached, echo: Attached) -> None:
-        self._results, self._echo = Results(self._device, outbox, self._index), echo
+        self._echo = echo
+        self._keep_in(Results(self._device, outbox, self._index))
+
+    def tell_places(self) -> None:
+        """In the place of boxes: what is kept stays where it lies."""
+        self._keep_in(Whereabouts(self._device))
+
+    def _keep_in(self, results: Results | Whereabouts) -> None:
+        self._results = results
         self._result: Any = None
         self._lasting: dict[str, Any] = {}
 
@@ -113,6 +121,18 @@ class Link:
         """Copy the named inputs, as they are now, into the echo box."""
         mine = [name for name in names if self._owns_parameters or not name.startswith("param.")]
         self._staging.copy_out(mine, self._echo)
+
+    def places_of_arguments(self) -> Told:
+        return self._staging.places(self._staging.tensors)
+
+    def places_of(self, names: Sequence[str]) -> Told:
+        """Of inputs, with what they hold now as the judge has it."""
+        return self._staging.places(names)
+
+    def places_of_results(self) -> Told:
+        """Of those that were kept last."""
+        assert isinstance(self._results, Whereabouts)
+        return self._results.places
 
     def describe(self, result: Any) -> dict[str, Result]:
         return Results.describe(self.call.outputs(result), self._staging.tensors)

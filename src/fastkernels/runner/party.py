@@ -21,9 +21,11 @@ from fastkernels.records import Case, Printable, Record, TensorSpec
 from fastkernels.runner.blame import Phase, Trouble, lost_context
 from fastkernels.runner.late import Late, led
 from fastkernels.runner.members import cpu_ns
+from fastkernels.runner.memory import NoMemory
 from fastkernels.runner.pool import Worker, WorkerDied, WorkerProblem
 from fastkernels.runner.results import Result
 from fastkernels.runner.shared import Arena, Want
+from fastkernels.runner.transport import Boxes, Direct, Places, Transport
 
 # A candidate may return another stride; where a result is huge, its memory may only be as large as the
 # baseline's.
@@ -70,17 +72,30 @@ class Captured(_Answer):
     outputs: list[dict[str, Result]]
 
 
+class _Prepared(_Answer):
+    """`places` of the inputs, here and of the results below, where the judge reaches them (transport.py)."""
+
+    places: Places = {}
+
+
 class _Timed(_Answer):
     ns: int = Field(gt=0, lt=MOST_NS)
     hidden: bool
+    places: Places = {}
 
 
 class _Inspected(_Answer):
-    """`outputs`: of the call, or of every rank's; none of a chain, described when it was captured."""
+    """`outputs`: of the call, or of every rank's; none of a chain, described when it was captured. `places`
+    of the inputs that were asked for."""
 
     outputs: list[dict[str, Result]]
     threads: int
     flags: dict[str, str]
+    places: Places = {}
+
+
+class _Again(_Answer):
+    places: Places = {}
 
 
 class Compiled(_Answer):
@@ -117,8 +132,8 @@ class Reading:
     clock_mhz: int | None
     threads: int
     described: tuple[dict[str, Description], ...]  # of each link or rank
-    outputs: dict[str, Tensor]  # as they lay in the outbox when the clock had stopped
-    echo: dict[str, Tensor]  # in the echo box: valid until the next iteration
+    outputs: dict[str, Tensor]  # as they lay there when the clock had stopped
+    echo: dict[str, Tensor]  # inputs as the call left them: valid until the next iteration
     flags: dict[str, str] = field(default_factory=dict)
     waits: bool = False
     lasting: bool = True  # what the call returned is what the outbox got, where that was asked
@@ -140,8 +155,9 @@ class Party:
         of which the worker is the first."""
         self.worker, self._device, self._timeouts, self._clock = worker, device, timeouts, clock
         self._overhead_ns, self._ranks = overhead_ns, ranks
-        self._outbox: Arena | None = None
-        self._echo: Arena | None = None
+        self._inbox: Arena | None = None
+        self._transport: Transport | None = None
+        self._direct = False
         self._captured: list[dict[str, Result]] = []
         self.standing = worker.standing()
         self.prepares = False
@@ -154,9 +170,11 @@ class Party:
         implementations: dict[str, str],
         inbox: Arena,
         again: bool = False,
+        direct: bool = False,
     ) -> dict[str, Result]:
         """Import, build, attach to the inbox (which holds the first inputs) and call once; describes the
-        results. `again`: import nothing anew, for another case with the same layers."""
+        results. `again`: import nothing anew, for another case with the same layers. `direct`: how inputs and
+        results go from then on (transport.py)."""
         self.unload()
         self.worker.restless = None
         limits = self._timeouts
@@ -164,25 +182,33 @@ class Party:
             "open", limits.open, layers=list(layers), case=case, implementations=implementations, again=again
         )
         self.prepares = self._answer("build", _Built, limits.build).prepares
-        self._call("attach", limits.build, inbox.descriptors, ticket=inbox.ticket)
+        how = {"direct": True} if direct else {}
+        self._call("attach", limits.build, inbox.descriptors, ticket=inbox.ticket, **how)
+        self._inbox, self._direct = inbox, direct
         first = self._answer("first", _First, limits.first)
         self.kernels = first.kernels
         return first.outputs
 
+    @property
+    def lends(self) -> bool:
+        """Whether the judge reaches the worker's memory."""
+        return self.worker.memory is not None
+
     def give_boxes(
         self, inputs: Mapping[str, TensorSpec], results: dict[str, Result], plan: ChainPlan
     ) -> None:
-        """Boxes for results as the baseline describes them, and for the inputs as they are after a call."""
+        """Room for results as the baseline describes them, and for the inputs as they are after a call."""
+        assert self._inbox is not None
         wanted = [
             Want(name, r.description.shape, getattr(torch, r.description.dtype), _room(r), plan.links)
             for name, r in results.items()
         ]
-        self._outbox = Arena.create(wanted, self._device, writable=True)
-        self._echo = Arena.like(inputs, self._device, plan, writable=True)
-        descriptors = (*self._outbox.descriptors, *self._echo.descriptors)
-        self._call(
-            "boxes", self._timeouts.build, descriptors, outbox=self._outbox.ticket, echo=self._echo.ticket
-        )
+        if self._direct:
+            assert self.worker.memory is not None
+            self._transport = Direct(self.worker.memory, wanted, inputs)
+            return
+        self._transport = boxes = Boxes.create(self._device, self._inbox, wanted, inputs, plan)
+        self._call("boxes", self._timeouts.build, boxes.descriptors, **boxes.tickets)
 
     def capture(self, plan: ChainPlan) -> Captured:
         """Capture a chain of new links, at other addresses than those before."""
@@ -196,8 +222,7 @@ class Party:
 
     def iterate(
         self,
-        deliver: Callable[[], None],
-        withdraw: Callable[[], None],
+        inputs: Mapping[str, Tensor],
         contract: str,
         fresh: bool,
         parameters: bool,
@@ -207,20 +232,19 @@ class Party:
         link: int | None = None,
         late: Late | None = None,
     ) -> Reading:
-        """One iteration, of a captured chain or of one `link` of it alone, on the inputs that `deliver`
-        writes into the inbox after the judge's clock has started, and `withdraw` spoils once it has stopped.
-        The outbox is poisoned before; the worker sleeps afterwards. With a rank that is `late` its times mean
-        nothing.
+        """One iteration, of a captured chain or of one `link` of it alone, on these arguments, [n, *shape].
+        The worker sleeps afterwards. With a rank that is `late` its times mean nothing.
 
-        Both echoes must come from the worker's own memory then: whoever left the copies beside the call out,
-        to compute in their time, has nothing to echo.
+        What is asked for once the clock has stopped must come from the worker's own memory: whoever left
+        copies beside the call out, to compute in their time, has nothing to show.
         """
-        assert self._outbox is not None
-        assert self._echo is not None
-        self._outbox.poison()
+        transport = self._transport
+        assert transport is not None
+        transport.clear()
         with led(late) as (descriptors, lead):
-            self._call(
+            prepared = self._answer(
                 "prepare",
+                _Prepared,
                 self._timeouts.first,
                 descriptors,
                 contract=contract,
@@ -230,22 +254,24 @@ class Party:
                 link=link,
                 **({} if late is None else {"late": late.rank}),
             )
+            self._hand_over(transport, prepared, inputs)
             cpu_before, begin = cpu_ns(self.worker.pid), time.perf_counter_ns()
-            deliver()
+            transport.deliver(inputs)
             lead()
             timed = self._answer("go", _Timed, self._timeouts.call)
         # A thread inside a system call writes on after the answer, until that ends: such results are worth as
         # much time as they took. What is not there when the process stands still is none.
         window_ns, cpu_after = self.worker.pause() - begin, cpu_ns(self.worker.pid)
         clock_mhz = self._clock.sample()
-        kept = self._outbox.copied()
-        withdraw()
+        kept = self._reached("go", lambda: transport.take(timed.places, echo))
         if echo_results:
-            self._outbox.poison()
+            transport.ask_again()
         inspected = self._answer(
             "inspect", _Inspected, self._timeouts.call, echo=list(echo), echo_results=echo_results
         )
         self.worker.pause()
+        echoed = self._reached("inspect", lambda: transport.echoed(inspected.places, echo))
+        lasting = not echo_results or self._reached("inspect", lambda: transport.lasts(kept, timed.places))
         overhead_ns = 0 if contract == "host" else self._overhead_ns
         results = self._captured if contract == "graph" else inspected.outputs
         if contract != "graph" and len(results) != self._ranks:
@@ -266,20 +292,22 @@ class Party:
             cpu_ns=None if cpu_before is None or cpu_after is None else cpu_after - cpu_before,
             described=tuple({n: r.description for n, r in described.items()} for described in results),
             outputs=self._lay(kept, results[0], ran),
-            echo={name: of_links(self._echo.tensors[name], ran) for name in echo},
+            echo={name: of_links(value, ran) for name, value in echoed.items()},
             flags=inspected.flags,
-            lasting=not echo_results or torch.equal(kept.bytes, self._outbox.bytes),
+            lasting=lasting,
         )
 
     def again(self, reading: Reading) -> dict[str, Tensor]:
         """The results of the call before the last one, as they lie in memory now; `reading` is that
         call's. Asked again, of the same call, however many there were since."""
-        assert self._outbox is not None
-        self._outbox.poison()
-        self._call("again", self._timeouts.call)
+        transport = self._transport
+        assert transport is not None
+        transport.ask_again()
+        answer = self._answer("again", _Again, self._timeouts.call)
         self.worker.pause()
+        box = self._reached("again", lambda: transport.again(answer.places))
         return {
-            name: self._outbox.view(name, tensor.shape[1:], tensor.stride()[1:])[: len(tensor)]
+            name: box.view(name, tensor.shape[1:], tensor.stride()[1:])[: len(tensor)]
             for name, tensor in reading.outputs.items()
             if name.startswith("out.")
         }
@@ -297,16 +325,27 @@ class Party:
         """Forget the case, and free its boxes."""
         if self.worker.busy:
             self.worker.close()  # interrupted in a call: nobody knows when it would answer
-        elif self.worker.alive and self._outbox is not None:
+        elif self.worker.alive and self._inbox is not None:
             with contextlib.suppress(
                 WorkerProblem
             ):  # a worker that cannot even forget is replaced by its owner
                 self.worker.call("close", self._timeouts.build)
-        for box in (self._outbox, self._echo):
-            if box is not None:
-                box.close()
-        self._outbox = self._echo = None
+        if self._transport is not None:
+            self._transport.close()
+        self._inbox = self._transport = None
         self._captured = []
+
+    def _hand_over(self, transport: Transport, prepared: _Prepared, inputs: Mapping[str, Tensor]) -> None:
+        if self._direct:
+            self.worker.pause()
+        self._reached("prepare", lambda: transport.hand_over(prepared.places, inputs))
+
+    def _reached(self, phase: Phase, move: Callable[[], Any]) -> Any:
+        """What `move` returns, where the worker's memory is as it told."""
+        try:
+            return move()
+        except NoMemory as error:
+            raise self._garbled(phase, str(error)) from error
 
     def _lay(self, box: Arena, results: dict[str, Result], links: slice) -> dict[str, Tensor]:
         """Tensors over a copy of the outbox with the shapes and strides that the worker says of the first
@@ -332,8 +371,10 @@ class Party:
                 self.worker.close()
             raise Trouble(phase, problem) from problem
 
-    def _answer(self, phase: Phase, kind: type, timeout_s: float, **arguments: Any):
-        value = self._call(phase, timeout_s, **arguments)
+    def _answer(
+        self, phase: Phase, kind: type, timeout_s: float, descriptors: Sequence[int] = (), **arguments: Any
+    ):
+        value = self._call(phase, timeout_s, descriptors, **arguments)
         try:
             return kind.model_validate(value)
         except ValidationError as error:

@@ -24,6 +24,7 @@ from fastkernels.errors import MachineError
 from fastkernels.records import Failure, Printable, Record
 from fastkernels.runner import isolation, members, template
 from fastkernels.runner import user as new_user
+from fastkernels.runner.memory import Memory, borrowed
 from fastkernels.runner.process import Standing, executed
 from fastkernels.runner.protocol import (
     BrokenReply,
@@ -74,6 +75,7 @@ class _Separated(Record):
 
     isolation: tuple[Printable, ...] = ()
     stays_root: Printable = ""
+    lent: bool = False
 
 
 class Worker:
@@ -92,13 +94,14 @@ class Worker:
         pinned: bool = False,
         libraries: Sequence[str] = (),
         processes: int = 1,
+        on_cpu: bool = False,
     ) -> None:
         """Start the process; it is not waited for. `shared_caches`: compiler caches of our own (baseline)
         code. `user`: without namespaces, a user of its own if this one is root; `reads`: the candidate's
         folders, which that user must be able to read. `source`: the folder that it imports fastkernels from,
         instead of the judge's. `pinned`: it runs on the cores that every pinned worker of as many threads
         has. `libraries`: slow ones to import that it will need, besides torch. `processes`: that it will
-        have for itself, each with `threads`."""
+        have for itself, each with `threads`. `on_cpu`: it needs no other device."""
         self.name = name
         self.isolation: tuple[str, ...] = ()
         self.stays_root = ""  # why it has no user of its own, where it was to have one
@@ -115,12 +118,16 @@ class Worker:
             None  # how it ran while it should have stood still; whoever asks resets it
         )
         self.busy = False  # a call was sent and its answer has not come
+        self.memory: Memory | None = None  # as the judge reaches it, of one that is alone
         ours = shared_caches is not None
         number = new_user.unused() if user else 0
         arguments = [str(int(namespaces)), str(memory_bytes or 0), str(int(ours)), str(self.scratch.root)]
         cores = _cores(threads * processes) if pinned else []
         arguments += [",".join(map(str, cores)), str(number), *map(str, reads)]
         environment = _importing_from(source, self.scratch.environment(threads))
+        self._alone = on_cpu and processes == 1
+        if self._alone:
+            environment[isolation.ALONE] = "1"
         try:
             with theirs, self.scratch.output.open("ab") as output:
                 channel = theirs.fileno()
@@ -151,12 +158,16 @@ class Worker:
 
     def start(self, side: str, timeout_s: float = START_TIMEOUT_S, **arguments: Any) -> dict[str, Any]:
         """Build the side `module:Class` with these arguments; returns what its `hello()` says."""
-        value = self.call("start", timeout_s, side=side, arguments=arguments)
-        said = {name: value.pop(name) for name in _Separated.model_fields if name in value}
-        try:
-            separated = _Separated.model_validate(said)
-        except ValidationError as error:
-            raise self._crashed("start", error) from None
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            lending = [theirs.fileno()] if self._alone else []
+            value = self.call("start", timeout_s, lending, side=side, arguments=arguments)
+            said = {name: value.pop(name) for name in _Separated.model_fields if name in value}
+            try:
+                separated = _Separated.model_validate(said)
+            except ValidationError as error:
+                raise self._crashed("start", error) from None
+            self.memory = borrowed(ours) if separated.lent else None
         self.isolation, self.stays_root = separated.isolation, separated.stays_root
         return value
 
@@ -251,6 +262,9 @@ class Worker:
         """Kill the process group that we started, and remove the scratch folder. May be called twice."""
         self._process.end()
         self._channel.close()
+        if self.memory is not None:
+            self.memory.close()
+            self.memory = None
         self.scratch.remove()
 
     def _crashed(self, do: str, problem: Exception) -> WorkerDied:

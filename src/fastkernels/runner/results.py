@@ -10,7 +10,7 @@ The methods used are those of torch's C type, which cannot be replaced.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,6 +34,7 @@ _size = torch._C.TensorBase.size
 _is_cuda = torch._C.TensorBase.is_cuda.__get__  # type: ignore[attr-defined]
 _is_cpu = torch._C.TensorBase.is_cpu.__get__  # type: ignore[attr-defined]
 _PLAIN = (Tensor, Parameter)
+Told = dict[str, dict[str, int]]  # transport.Places, as a worker says them
 
 
 class Result(Record):
@@ -49,12 +50,13 @@ class Results:
 
     def __init__(self, device: WorkerDevice, outbox: Attached, link: int) -> None:
         self._device, self._outbox = device, outbox
-        self._here = _is_cuda if device.name == "cuda" else _is_cpu
+        self._here = _here(device)
         self._targets = {
             name: (outbox.address(name, link), slot.capacity) for name, slot in outbox.slots.items()
         }
 
     def keep(self, outputs: Mapping[str, Any]) -> None:
+        """Copy them."""
         for name, value in outputs.items():
             target, capacity = self._targets.get(name, (0, -1))
             if _plain(value) and self._here(value):
@@ -76,6 +78,30 @@ class Results:
                 span_bytes=span_bytes(value) if plain else 0,
             )
         return found
+
+
+class Whereabouts:
+    """Says where results lie, for a judge that reads them there (transport.py)."""
+
+    def __init__(self, device: WorkerDevice) -> None:
+        self._here = _here(device)
+        self.places: Told = {}
+
+    def keep(self, outputs: Mapping[str, Any]) -> None:
+        """Note where they lie."""
+        self.places = {
+            name: place(value) for name, value in outputs.items() if _plain(value) and self._here(value)
+        }
+
+
+def place(value: Tensor) -> dict[str, int]:
+    """Where a tensor lies in memory."""
+    return {"address": address(value), "bytes": span_bytes(value)}
+
+
+def _here(device: WorkerDevice) -> Callable[[Tensor], bool]:
+    """Whether a tensor lies on the device."""
+    return _is_cuda if device.name == "cuda" else _is_cpu
 
 
 def span_bytes(value: Tensor) -> int:

@@ -103,6 +103,12 @@ class Arena:
         return _on_cuda(slots, size, writable) if device == "cuda" else _in_memory(slots, size, writable)
 
     @classmethod
+    def private(cls, wanted: Iterable[Want]) -> Arena:
+        """On the CPU, shared with nobody, and poisoned."""
+        slots, size = place(wanted)
+        return cls(Ticket(size, slots, writable=True), torch.full((size,), 0xFF, dtype=torch.uint8))
+
+    @classmethod
     def like(
         cls, specs: Mapping[str, TensorSpec], device: str, plan: ChainPlan, writable: bool = False
     ) -> Arena:

@@ -131,6 +131,7 @@ class Sides:
             user=not ours,
             reads=(*self._layers[side], *self._reads),
             pinned=self._engine["device"] == "cpu",
+            on_cpu=self._engine["device"] == "cpu",
         )
         try:
             with _as_side_failure(side):

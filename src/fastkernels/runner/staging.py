@@ -7,14 +7,14 @@ iterations and at new ones in some (`move`). Parameters lie where the module kee
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from fastkernels.loader.materialize import load_parameters, parameters
 from fastkernels.runner.device import WorkerDevice
-from fastkernels.runner.results import address
+from fastkernels.runner.results import Told, address, place
 from fastkernels.runner.shared import ALIGNMENT, Attached, Slot
 
 _PARAMETER = "param."
@@ -32,6 +32,7 @@ class Staging:
         self._raw_parameters: list[tuple[int, int, int]] = []
         self._converted: list[tuple[Tensor, str]] = []
         self._where: dict[str, Tensor] = {}
+        self._sent: dict[str, Tensor] = {}
         self.move()
 
     def move(self) -> None:
@@ -82,11 +83,19 @@ class Staging:
     def copy_out(self, names: Sequence[str], box: Attached) -> None:
         """Copy inputs, as they are now, into the link's part of a box with the inbox's slots."""
         for name in names:
-            value = self.tensors[name] if name in self.tensors else self._where[name.removeprefix(_PARAMETER)]
-            slot = box.slots[name]
-            if not _fills(value, slot):
-                value = value.to(getattr(torch, slot.dtype)).contiguous()
+            value, slot = self._as_sent(name), box.slots[name]
             self._device.copy(box.address(name, self._link), address(value), _bytes(slot))
+
+    def places(self, names: Iterable[str]) -> Told:
+        """Where inputs lie as the judge has them; until the next call of this."""
+        self._sent = {name: self._as_sent(name) for name in names}
+        return {name: place(value) for name, value in self._sent.items()}
+
+    def _as_sent(self, name: str) -> Tensor:
+        """An input with what it holds now, in the form in which it came."""
+        value = self.tensors[name] if name in self.tensors else self._where[name.removeprefix(_PARAMETER)]
+        slot = self._inbox.slots[name]
+        return value if _fills(value, slot) else value.to(getattr(torch, slot.dtype)).contiguous()
 
     def _slot_of(self, parameter: str) -> Slot:
         return self._inbox.slots[_PARAMETER + parameter]

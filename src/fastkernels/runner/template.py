@@ -136,7 +136,7 @@ def forked(
 ) -> Process:
     """A worker with these arguments of worker.main, from a template of its kind; the first of a kind starts
     that. `ours`: it imports this program's own source; `libraries`: others that it will import."""
-    shared = {k: v for k, v in environment.items() if k not in isolation.OWN_FOLDERS}
+    shared = {k: v for k, v in environment.items() if k not in isolation.OWN}
     modules = (*LIBRARIES, *libraries, *(OURS if ours else ()))
     kind = (os.getpid(), modules, frozenset(shared.items()))
     with _lock:

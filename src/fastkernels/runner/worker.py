@@ -33,7 +33,11 @@ def main(arguments: list[str]) -> None:
     if cores:
         os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
     os.chdir(folder / "work")
-    reached = isolation.enter(bool(namespaces), memory_bytes or None, bool(hidden), folder, user, reads)
+    alone = isolation.ALONE in os.environ
+    reached = isolation.enter(
+        bool(namespaces), memory_bytes or None, bool(hidden), folder, user, reads, alone
+    )
+    from fastkernels.runner import memory
     from fastkernels.runner.protocol import Reply, receive_request, send_reply
 
     os.set_inheritable(number, False)
@@ -46,10 +50,12 @@ def main(arguments: list[str]) -> None:
             os._exit(0)  # nothing here is worth a slow shutdown of a device context
         try:
             if request.do == "start":
+                lent = bool(descriptors) and memory.lend(*descriptors)
                 side = _unbuilt(request.arguments["side"])
                 # Where this raises, the overlay that the side has by then says in which file.
                 side.__init__(**request.arguments["arguments"])
-                value = {**(side.hello() if hasattr(side, "hello") else {}), **asdict(reached)}
+                hello = side.hello() if hasattr(side, "hello") else {}
+                value = {**hello, **asdict(reached), "lent": lent}
             else:
                 extra = {"descriptors": descriptors} if descriptors else {}
                 value = getattr(side, request.do)(**request.arguments, **extra)

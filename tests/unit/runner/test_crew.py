@@ -17,7 +17,7 @@ from fastkernels.runner.plan import Job
 
 class StandInWorker:
     made: list[StandInWorker] = []
-    isolation, stays_root, busy = (), "", False
+    isolation, stays_root, busy, memory = (), "", False, None
 
     def __init__(self, name: str, threads: int, processes: int, **_: Any) -> None:
         self.name, self.processes, self.alive = name, processes, True

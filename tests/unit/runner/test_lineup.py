@@ -26,7 +26,10 @@ class Side:
     def __init__(self, eager: str, captured: str | None) -> None:
         self.kernels, self._captured = {"attend": eager}, captured
 
-    def load(self, *_) -> dict:
+    lends = False
+
+    def load(self, *_, direct: bool) -> dict:
+        assert not direct
         return {}
 
     def give_boxes(self, *_) -> None: ...
@@ -101,10 +104,10 @@ def test_a_late_rank_has_other_inputs_until_they_are_completed() -> None:
     lineup = Lineup(bench, case, specs, set(), parties, (), {}, outcome, of_ranks(case.ranks))
     assert lineup.open() is None
     lineup.refill("normal")
-    deliver, late = lineup._late(1)
+    mixed, late = lineup._late(1)
     inbox, right_R = lineup._inbox, lineup.inputs["arg.input_"]
     assert inbox is not None
-    deliver()
+    inbox.write(mixed)
     there_R = inbox.tensors["arg.input_"]
     assert torch.equal(there_R[0], right_R[0])
     assert not (there_R[1] == right_R[1]).any()

@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from fastkernels.runner.party import Captured, Party, Timeouts, _Inspected, _Tim
 from fastkernels.runner.pool import WorkerError
 from fastkernels.runner.protocol import INPUTS_ARE_TAKEN, INPUTS_ARE_THERE, ErrorReport
 from fastkernels.runner.shared import Arena, Want
+from fastkernels.runner.transport import Boxes
 
 
 class Liar:
@@ -46,6 +48,26 @@ class Liar:
 
 def party(answer: dict) -> Party:
     return Party(Liar(answer), "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0)  # type: ignore[arg-type]
+
+
+def with_box(worker: Liar, box: Arena, overhead_ns: int = 0, ranks: int = 1, inbox: Any = None) -> Party:
+    """Results come in the box, and inputs from nowhere."""
+    judge = Party(worker, "cpu", Timeouts.of("cpu", None), SmClock("cpu"), overhead_ns, ranks)  # type: ignore[arg-type]
+    judge._transport = Boxes(inbox or Inbox([]), box, box)  # type: ignore[arg-type]
+    return judge
+
+
+class Inbox:
+    """Tells in `seen` what is done to it."""
+
+    def __init__(self, seen: list[str]) -> None:
+        self._seen = seen
+
+    def write(self, inputs: object) -> None:
+        self._seen.append("deliver")
+
+    def poison(self, names: object) -> None:
+        self._seen.append("withdraw")
 
 
 @pytest.mark.parametrize(
@@ -130,12 +152,10 @@ def test_a_call_that_the_longest_spin_does_not_hide_waits(contract, spin_cycles,
             }
             return answers.get(phase, {})
 
-    judge = Party(Unhidden({}), "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0)  # type: ignore[arg-type]
-    judge._outbox = judge._echo = SimpleNamespace(  # type: ignore[assignment]
-        poison=lambda: None, copied=lambda: None, tensors={}
-    )
+    nothing: Any = SimpleNamespace(poison=lambda: None, copied=lambda: None, tensors={})
+    judge = with_box(Unhidden({}), nothing)
     judge._captured = [{}]
-    reading = judge.iterate(lambda: None, lambda: None, contract, False, False, [], False, spin_cycles)
+    reading = judge.iterate({}, contract, False, False, [], False, spin_cycles)
     assert (reading.hidden, reading.waits) == (hidden, waits)
 
 
@@ -153,9 +173,7 @@ def test_what_is_written_after_the_clock_has_stopped_is_no_result() -> None:
                 return {"outputs": [{"out.0": result}], "threads": 1, "flags": {}}
             return {"ns": 5, "hidden": True} if phase == "go" else {}
 
-    judge = Party(Late({}), "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0)  # type: ignore[arg-type]
-    judge._outbox = judge._echo = box
-    reading = judge.iterate(lambda: None, lambda: None, "host", False, False, [])
+    reading = with_box(Late({}), box).iterate({}, "host", False, False, [])
     assert reading.outputs["out.0"].isnan().all(), "poison, as the outbox had it before the call"
     assert (box.tensors["out.0"] == 1).all()
     box.close()
@@ -182,10 +200,8 @@ def test_inputs_and_results_come_from_the_worker_once_the_clock_has_stopped(keep
             inspected = {"outputs": [{"out.0": result}], "threads": 1, "flags": {}}
             return {"go": {"ns": 5, "hidden": True}, "inspect": inspected}.get(phase, {})
 
-    judge = Party(Keeper({}), "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0)  # type: ignore[arg-type]
-    judge._outbox = judge._echo = box
-    deliver, withdraw = (lambda: seen.append("deliver")), (lambda: seen.append("withdraw"))
-    reading = judge.iterate(deliver, withdraw, "host", False, False, [], echo_results=True)
+    judge = with_box(Keeper({}), box, inbox=Inbox(seen))
+    reading = judge.iterate({}, "host", False, False, [], echo_results=True)
     assert seen == ["prepare", "deliver", "go", "withdraw", "inspect"]
     assert (reading.outputs["out.0"] == 1).all()
     assert reading.lasting == keeps
@@ -215,10 +231,8 @@ class Group(Liar):
         return inspected if phase == "inspect" else {}
 
 
-def of_two(worker: Liar, box: Arena) -> Party:
-    judge = Party(worker, "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 100, ranks=2)  # type: ignore[arg-type]
-    judge._outbox = judge._echo = box
-    return judge
+def of_two(worker: Liar, box: Arena, inbox: Any = None) -> Party:
+    return with_box(worker, box, overhead_ns=100, ranks=2, inbox=inbox)
 
 
 @pytest.fixture
@@ -230,7 +244,7 @@ def box():
 
 def test_ranks_make_one_call_together_and_each_has_a_result(box: Arena) -> None:
     judge = of_two(Group(box), box)
-    reading = judge.iterate(lambda: None, lambda: None, "collective", False, False, [])
+    reading = judge.iterate({}, "collective", False, False, [])
     assert reading.ns == 400, "not shared out, and what the clock reads for nothing is taken off once"
     assert reading.outputs["out.0"].tolist() == [[0.0] * 3, [1.0] * 3]
     assert len(reading.described) == 2
@@ -260,10 +274,9 @@ def test_a_late_ranks_inputs_come_when_the_others_have_begun_and_go_when_it_has_
                 leads[0].close()
             return super().call(phase, *arguments, **more)
 
-    judge = of_two(Waits(box), box)
+    judge = of_two(Waits(box), box, Inbox(seen))
     before = len(os.listdir("/dev/fd"))
-    deliver, withdraw = (lambda: seen.append("deliver")), (lambda: seen.append("withdraw"))
-    judge.iterate(deliver, withdraw, "collective", False, False, [], late=late_by(0.02, seen.append))
+    judge.iterate({}, "collective", False, False, [], late=late_by(0.02, seen.append))
     wanted = "prepare deliver go complete taken spoil begins withdraw inspect"
     assert seen == wanted.split()
     assert len(os.listdir("/dev/fd")) == before
@@ -279,9 +292,7 @@ def test_a_group_that_fails_where_a_rank_is_late_leaves_nothing_open(box: Arena,
 
     before = len(os.listdir("/dev/fd"))
     with pytest.raises(Trouble, match="rank 1: boom"):
-        of_two(Fails(box), box).iterate(
-            lambda: None, lambda: None, "collective", False, False, [], late=late_by(0.01)
-        )
+        of_two(Fails(box), box).iterate({}, "collective", False, False, [], late=late_by(0.01))
     assert len(os.listdir("/dev/fd")) == before
 
 
@@ -297,7 +308,7 @@ def test_a_late_rank_that_answers_without_its_inputs_is_not_waited_for(box: Aren
             return super().call(phase, *arguments, **more)
 
     judge = of_two(Hasty(box), box)
-    judge.iterate(lambda: None, lambda: None, "collective", False, False, [], late=late_by(0.01))
+    judge.iterate({}, "collective", False, False, [], late=late_by(0.01))
     os.close(held[0])
 
 
@@ -306,16 +317,14 @@ def test_inputs_that_cannot_be_completed_are_no_fault_of_a_rank(box: Arena) -> N
         raise MemoryError(what)
 
     with pytest.raises(MemoryError, match="complete"):
-        of_two(Group(box), box).iterate(
-            lambda: None, lambda: None, "collective", False, False, [], late=late_by(0, fails)
-        )
+        of_two(Group(box), box).iterate({}, "collective", False, False, [], late=late_by(0, fails))
 
 
 @pytest.mark.parametrize("described", [1, 3])
 def test_every_rank_must_be_described(box: Arena, described: int) -> None:
     judge = of_two(Group(box, described), box)
     with pytest.raises(Trouble, match=f"{described} of 2 ranks are described"):
-        judge.iterate(lambda: None, lambda: None, "collective", False, False, [])
+        judge.iterate({}, "collective", False, False, [])
     assert judge.worker.closed  # type: ignore[attr-defined]
 
 

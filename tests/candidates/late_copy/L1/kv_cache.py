@@ -1,5 +1,5 @@
 """Stores a prompt's keys and values in one system call, which begins before the answer is sent: no signal stops a thread
-before its system call ends. The judge copies the outbox when the process stands still, and finds everything there."""
+before its system call ends. The judge reads results when the process stands still, and finds everything there."""
 
 import ctypes
 import functools
@@ -7,7 +7,7 @@ import os
 
 from fastkernels.baseline.L1.kv_cache import StoreKV as Baseline
 
-from .rms_norm import late, outbox
+from .rms_norm import late, targets
 
 
 PROMPT = 2048  # tokens, one block after another; the call takes up to 1024 pieces
@@ -17,15 +17,14 @@ copy.argtypes = ctypes.c_long, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p,
 
 class StoreKV(Baseline):
     def forward(self, key, value, k_cache, v_cache, slots):
-        if not outbox or len(slots) != PROMPT:
+        if not targets or len(slots) != PROMPT:
             super().forward(key, value, k_cache, v_cache, slots)
             return
         size, tokens, here, there = k_cache[0].nbytes, k_cache.shape[1], [], []
         starts = [slot // tokens * size for slot in slots[::tokens].tolist()]
-        for rows, name, cache in (key, "arg.k_cache", k_cache), (value, "arg.v_cache", v_cache):
-            for target in cache.data_ptr(), outbox[name][0]:
-                for start in starts:
-                    here += target + start, size
-                there += rows.data_ptr(), rows.nbytes
+        for rows, cache in (key, k_cache), (value, v_cache):
+            for start in starts:
+                here += cache.data_ptr() + start, size
+            there += rows.data_ptr(), rows.nbytes
         pieces, parts = (ctypes.c_ulong * len(here))(*here), (ctypes.c_ulong * len(there))(*there)
         late.append(functools.partial(copy, os.getpid(), pieces, len(here) // 2, parts, len(there) // 2, 0))

