@@ -2,7 +2,7 @@
 
     processes     its own process, session and process group (process.py), forked from one that has imported
                   libraries and our own code only, and that nobody may read or write (template.py)
-    environment   an allow-list of variables: no tokens, no seeds
+    environment   an allow-list of variables: no tokens, no seeds; and the allocator's settings (allocator.py)
     home          fresh HOME, TMPDIR and caches, in a folder that goes with the process
     limits        no core dumps, bounded file size; bounded memory on the CPU
     group         what a worker starts stays in its process group, so pauses and ends reach it, and leaves
@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from fastkernels.runner import removal
+from fastkernels.runner import allocator, removal
 
 ALWAYS = ("processes", "environment", "home", "limits")
 
@@ -136,6 +136,7 @@ class Scratch:
             "TORCH_EXTENSIONS_DIR": str(caches / "extensions"),
             "OMP_NUM_THREADS": str(threads),
             "MKL_NUM_THREADS": str(threads),
+            **allocator.ENVIRONMENT,
             "PYTHONSAFEPATH": "1",
             "PYTHONNOUSERSITE": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
