@@ -130,7 +130,7 @@ class Sides:
             namespaces=not ours,
             user=not ours,
             reads=(*self._layers[side], *self._reads),
-            pinned=self._engine["device"] == "cpu",
+            on_cpu=self._engine["device"] == "cpu",
         )
         try:
             with _as_side_failure(side):
