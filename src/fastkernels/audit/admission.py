@@ -282,23 +282,33 @@ def _finite(ratio: float) -> float | None:
 
 
 def admit(task: str, rows: Sequence[AuditRow]) -> AuditTask:
-    """A task from its audited cases. A case in which anything is bad is refused by itself; the task is
-    admitted if another is, and those that are show what one of them leaves to another case."""
-    admitted, refused = ([row for row in rows if row.admitted is good] for good in (True, False))
-    problems = [] if admitted else [f"none of {len(rows)} audited cases is admitted"]
-    shown = {check.name for row in admitted for check in row.checks if check.good}
-    left = {check.name: row.case for row in admitted for check in row.checks if check.elsewhere}
-    problems += [
-        f"{case}: {name}: not shown by this case, nor by any other"
-        for name, case in left.items()
-        if name not in shown
-    ]
+    """A task from its audited cases. A case in which anything is bad is refused by itself, and so is one that
+    leaves to another case what none of those that stay shows; the task is admitted if one stays."""
+    refused = {row.case: tuple(_bad(row)) for row in rows if not row.admitted}
+    kept = [row for row in rows if row.admitted]
+    while open_ := _left_open(kept):
+        refused |= open_
+        kept = [row for row in kept if row.case not in open_]
     return AuditTask(
         task=task,
-        admitted=not problems,
-        problems=tuple(problems),
-        refused={row.case: "; ".join(_bad(row)) for row in refused},
+        admitted=bool(kept),
+        problems=() if kept else (f"none of {len(rows)} audited cases is admitted",),
+        refused={case: "; ".join(them) for case, them in refused.items()},
     )
+
+
+def _left_open(rows: Sequence[AuditRow]) -> dict[str, tuple[str, ...]]:
+    """What cases leave to another and no case shows; of those that do."""
+    shown = {check.name for row in rows for check in row.checks if check.good}
+    left = {
+        row.case: tuple(
+            f"{check.name}: not shown by this case, nor by any other"
+            for check in row.checks
+            if check.elsewhere and check.name not in shown
+        )
+        for row in rows
+    }
+    return {case: reasons for case, reasons in left.items() if reasons}
 
 
 def _bad(row: AuditRow) -> Iterable[str]:

@@ -241,7 +241,6 @@ class Crew:
             memory_bytes=limit,
             source=source,
             reads=reads,
-            pinned=self._device == "cpu",
             libraries=self._libraries,
             processes=self._ranks,
             on_cpu=self._device == "cpu",

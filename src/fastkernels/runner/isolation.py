@@ -2,15 +2,16 @@
 
     processes     its own process, session and process group (process.py), forked from one that has imported
                   libraries and our own code only, and that nobody may read or write (template.py)
-    environment   an allow-list of variables: no tokens, no seeds
+    environment   an allow-list of variables: no tokens, no seeds; and the allocator's settings (allocator.py)
     home          fresh HOME, TMPDIR and caches, in a folder that goes with the process
     limits        no core dumps, bounded file size; bounded memory on the CPU
     group         what a worker starts stays in its process group, so pauses and ends reach it, and leaves
-                  nothing in the kernel's tables (group.py)
+                  nothing in the kernel's tables; alone on a CPU it opens no sockets to others (group.py)
     signals       what it sends reaches nobody else, the judge least of all (signals.py)
     namespace     its own user namespace: no privileges over the judge, even for root
     user          where root gets no namespaces: a user of its own (user.py)
-    network       its own network namespace, in which there is nothing but its own loopback
+    network       its own network namespace, in which there is nothing but its own loopback, for groups of
+                  ranks alone
     files         read-only but for its own folder (readonly.py)
     copies        the judge itself moves arguments and results of a single process on a CPU, while that stands
                   still (transport.py)
@@ -35,7 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from fastkernels.runner import removal
+from fastkernels.runner import allocator, removal
 
 ALWAYS = ("processes", "environment", "home", "limits")
 
@@ -88,6 +89,8 @@ OWN = frozenset(
 
 _CLONE_NEWUSER, _CLONE_NEWNET, _CLONE_NEWNS = 0x10000000, 0x40000000, 0x00020000
 _PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 1, 3, 4
+# Families of sockets that reach nothing outside of a network namespace: AF_INET, AF_INET6, AF_NETLINK.
+_OF_A_NAMESPACE = (2, 10, 16)
 _GET_FLAGS, _SET_FLAGS, _IS_UP = 0x8913, 0x8914, 0x1  # of a network interface, for ioctl
 _OUTPUT = "output.txt"
 MAX_FILE_BYTES = 8 << 30  # a compiler cache fits; a runaway log does not fill the disk
@@ -142,6 +145,7 @@ class Scratch:
             "TORCH_EXTENSIONS_DIR": str(caches / "extensions"),
             "OMP_NUM_THREADS": str(threads),
             "MKL_NUM_THREADS": str(threads),
+            **allocator.ENVIRONMENT,
             "PYTHONSAFEPATH": "1",
             "PYTHONNOUSERSITE": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -196,7 +200,7 @@ def enter(
     """Separate the calling process. Needs a single-threaded one. `hidden`: no candidate may read its memory,
     where the answers to the same inputs are. `folder`: the only one that it may write to, where there are
     namespaces. `number`: the user that it becomes where there are none (0: none); `reads` as in user.py.
-    `alone`: it needs no other process and no device; the judge gets its memory (memory.py)."""
+    `alone`: it is no group of ranks, on a CPU; the judge gets its memory (memory.py)."""
     import resource
 
     from fastkernels.runner import group, memory, readonly, signals, user
@@ -212,14 +216,16 @@ def enter(
         memory.open_own()
         hide(True)
     before = os.getuid(), os.getgid()
-    separated = namespaces and unshare()
+    separated = namespaces and unshare(loopback=not alone)
     stays_root = user.become(number, folder, reads) if number and not separated else ""
     # Another user begins with memory that is hidden and with no order to end: so both come after it.
     ctypes.CDLL(None).prctl(
         _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0
     )  # no worker outlives its judge, not even a stopped one
     hide(hidden)
-    levels = [name for name, done in (("group", group.keep), ("signals", signals.confine)) if done()]
+    levels = ["group"] if group.keep(alone, _OF_A_NAMESPACE if separated else ()) else []
+    if signals.confine():
+        levels.append("signals")
     if separated:
         levels += ["namespace", "network"]
         # Where this fails names of users are unknown; the kernel's permissions, which count, are as before.
@@ -234,12 +240,13 @@ def enter(
     return Reached(tuple(levels), stays_root)
 
 
-def unshare() -> bool:
+def unshare(loopback: bool) -> bool:
     """User, network and mount namespaces for the calling process; False where the kernel refuses."""
     if ctypes.CDLL(None).unshare(_CLONE_NEWUSER | _CLONE_NEWNET | _CLONE_NEWNS) != 0:
         return False
-    with contextlib.suppress(OSError):  # as separated as it would be with it
-        _raise_loopback()
+    if loopback:
+        with contextlib.suppress(OSError):  # as separated as it would be with it
+            _raise_loopback()
     return True
 
 

@@ -91,17 +91,16 @@ class Worker:
         memory_bytes: int | None = None,
         source: Path | None = None,
         reads: Sequence[Path] = (),
-        pinned: bool = False,
+        on_cpu: bool = False,
         libraries: Sequence[str] = (),
         processes: int = 1,
-        on_cpu: bool = False,
     ) -> None:
         """Start the process; it is not waited for. `shared_caches`: compiler caches of our own (baseline)
         code. `user`: without namespaces, a user of its own if this one is root; `reads`: the candidate's
         folders, which that user must be able to read. `source`: the folder that it imports fastkernels from,
-        instead of the judge's. `pinned`: it runs on the cores that every pinned worker of as many threads
-        has. `libraries`: slow ones to import that it will need, besides torch. `processes`: that it will
-        have for itself, each with `threads`. `on_cpu`: it needs no other device."""
+        instead of the judge's. `on_cpu`: it needs no other device, and runs on the cores that every such
+        worker of as many threads has. `libraries`: slow ones to import that it will need, besides torch.
+        `processes`: that it will have for itself, each with `threads`."""
         self.name = name
         self.isolation: tuple[str, ...] = ()
         self.stays_root = ""  # why it has no user of its own, where it was to have one
@@ -122,7 +121,7 @@ class Worker:
         ours = shared_caches is not None
         number = new_user.unused() if user else 0
         arguments = [str(int(namespaces)), str(memory_bytes or 0), str(int(ours)), str(self.scratch.root)]
-        cores = _cores(threads * processes) if pinned else []
+        cores = _cores(threads * processes) if on_cpu else []
         arguments += [",".join(map(str, cores)), str(number), *map(str, reads)]
         environment = _importing_from(source, self.scratch.environment(threads))
         self._alone = on_cpu and processes == 1

@@ -130,7 +130,6 @@ class Sides:
             namespaces=not ours,
             user=not ours,
             reads=(*self._layers[side], *self._reads),
-            pinned=self._engine["device"] == "cpu",
             on_cpu=self._engine["device"] == "cpu",
         )
         try:

@@ -73,7 +73,7 @@ def test_a_mistake_that_is_lost_among_roundings_is_left_to_another_case() -> Non
     case = in_bfloat16(case_of("L1/rms_norm", "llama-tiny-T1-D64-f32"))
     (check,) = checks(case, "eps skipped")
     assert (check.good, check.elsewhere) == (None, True)
-    assert any("eps skipped" in problem for problem in admit(case.task, [audit(case)]).problems)
+    assert "eps skipped" in admit(case.task, [audit(case)]).refused[case.id]
 
 
 def test_a_case_that_shows_a_tile_may_leave_a_feature_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_cases_in_which_no_state_is_ever_read_are_found(monkeypatch: pytest.Monk
     assert audit(case).admitted
     monkeypatch.setattr(inputs, "_settle_states", lambda pool, case, seed, is_kept: pool.zero_())
     task = admit(case.task, [audit(case)])
-    assert [name for name in task.problems if "arg.state of the call before" in name]
+    assert "arg.state of the call before" in task.refused[case.id]
 
 
 def test_a_state_in_the_dtype_of_a_model_fails_in_that_dtype_too() -> None:
@@ -179,4 +179,29 @@ def test_what_one_case_leaves_open_another_has_to_show() -> None:
     assert admit("L1/x", [open_row, shown]).admitted
     alone = admit("L1/x", [open_row])
     assert not alone.admitted
-    assert "not shown by this case" in alone.problems[0]
+    assert "not shown by this case, nor by any other" in alone.refused["few"]
+    other = row("other", good=True).model_copy(
+        update={"checks": (AuditCheck(kind="mutant", name="eps skipped", good=True),)}
+    )
+    beside = admit("L1/x", [open_row, other])
+    assert (beside.admitted, list(beside.refused)) == (True, ["few"])
+
+
+def test_a_case_shows_nothing_for_others_once_it_is_refused_itself() -> None:
+    """`few` leaves the seeds to `many`, which leaves its epsilon to nobody."""
+    seeds, eps = "arg.seeds of the call before", "eps skipped"
+
+    def row(case: str, **checks: bool) -> AuditRow:
+        """Whether it shows a mistake, or leaves it to another case."""
+        found = tuple(
+            AuditCheck(kind="mutant", name=name, good=shown or None, elsewhere=not shown)
+            for name, shown in ((seeds, checks.get("seeds")), (eps, checks.get("eps")))
+            if shown is not None
+        )
+        return AuditRow(
+            task="L1/x", variant="default", case=case, rule="values", admitted=True, margin=None, draws=7,
+            checks=found,
+        )  # fmt: skip
+
+    task = admit("L1/x", [row("few", seeds=False), row("many", seeds=True, eps=False), row("third")])
+    assert (task.admitted, sorted(task.refused)) == (True, ["few", "many"])

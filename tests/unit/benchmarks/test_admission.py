@@ -41,7 +41,7 @@ def test_what_only_another_case_can_show_is_open_until_all_are_there(admission, 
     found = admission.summary([report(left)])
     assert (found["not_admitted"], found["left"]["L1/rope"]) == (0, 1)
     found = admission.summary([report(row("b"))], found)
-    assert found["tasks"][0]["problems"] == ["a: x: not shown by this case, nor by any other"]
+    assert found["tasks"][0]["refused"] == {"a": "x: not shown by this case, nor by any other"}
 
 
 def test_what_one_part_leaves_open_another_shows(admission, monkeypatch) -> None:
@@ -98,7 +98,7 @@ def test_what_earlier_rows_show_and_leave_open_counts_as_long_as_they_stay(admis
     assert found["tasks"][0]["admitted"]
     assert [found["shown"][kept["shown"]] for kept in found["rows"]] == [[], ["x", "y"]]
     shows_no_more = admission.summary([report(row("b", check("y", True)))], found)
-    assert shows_no_more["tasks"][0]["problems"] == ["a: x: not shown by this case, nor by any other"]
+    assert shows_no_more["tasks"][0]["refused"] == {"a": "x: not shown by this case, nor by any other"}
 
 
 def test_what_is_left_is_of_the_size_that_was_audited(admission) -> None:

@@ -79,11 +79,11 @@ def test_namespaces_leave_the_loopback_alone(worker: Worker) -> None:
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs an affinity that can be set")
 def test_pinned_workers_share_their_cores() -> None:
     mine = sorted(os.sched_getaffinity(0))
-    with Worker("a", threads=1, pinned=True) as a, Worker("b", threads=1, pinned=True) as b:
+    with Worker("a", threads=1, on_cpu=True) as a, Worker("b", threads=1, on_cpu=True) as b:
         for worker in (a, b):
             worker.start(SIDE)
             assert worker.standing().cores == {mine[-1]}
-    with Worker("all", threads=len(mine), pinned=True) as worker:
+    with Worker("all", threads=len(mine), on_cpu=True) as worker:
         worker.start(SIDE)
         assert worker.standing().cores == set(mine)
 
@@ -261,7 +261,7 @@ def test_a_worker_writes_to_its_own_folder_only(tmp_path: Path) -> None:
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="there is no other core to go to")
 def test_a_worker_and_what_it_starts_stay_on_its_cores() -> None:
-    with Worker("candidate", threads=1, namespaces=True, pinned=True) as candidate:
+    with Worker("candidate", threads=1, namespaces=True, on_cpu=True) as candidate:
         candidate.start(SIDE)
         if "group" not in candidate.isolation:
             pytest.skip("this system filters no system calls")

@@ -126,7 +126,7 @@ def test_it_ends_with_its_judge() -> None:
 def test_descriptors_and_pinned_cores_reach_it(tmp_path: Path) -> None:
     (tmp_path / "shared").write_text("from the judge")
     descriptor = os.open(tmp_path / "shared", os.O_RDONLY)
-    with candidate(pinned=True) as one:
+    with candidate(on_cpu=True) as one:
         assert one.call("read", descriptors=[descriptor], size=100) == {"text": "from the judge"}
         assert one.standing().cores <= os.sched_getaffinity(0)
     os.close(descriptor)

@@ -1,9 +1,9 @@
-"""The same beside a call that takes longer."""
+"""The baseline, or what its packets saw in time (peek.py)."""
 
 from fastkernels import kernels
 from fastkernels.baseline.L1.linear import Linear as Baseline
 
-from . import rms_norm as peek
+from . import peek
 
 peek.PACKETS, peek.SOCKETS, peek.GAP_US = 900, 18, 200
 

@@ -1,13 +1,8 @@
-"""Has a program of the user's that listens on a socket in the file system (here tmux) start a process outside of its group,
-which stops and continues the
-baseline, for as long as this one is stopped."""
+"""The process outside, and who starts it."""
 
 import os
-import shutil
 import subprocess
 import sys
-
-from fastkernels.baseline.L1.rms_norm import RMSNorm  # noqa: F401
 
 HELPER = """
 import os, signal, sys, time
@@ -17,8 +12,8 @@ def state(of):
         return open(f'/proc/{of}/stat').read().rpartition(')')[2].split()
     except OSError:
         return ['X', '0']
-others = lambda: [int(p) for p in os.listdir('/proc') if p.isdecimal() and int(p) != pid and state(p)[1] == str(judge)
-                  and b'worker' in open(f'/proc/{p}/cmdline', 'rb').read() + b'worker']
+others = lambda: [int(p) for p in os.listdir('/proc')
+                  if p.isdecimal() and int(p) != pid and state(p)[1] == str(judge)]
 end, looked, found = time.monotonic() + 60, 0, []
 while time.monotonic() < end and state(pid)[0] != 'X':
     if time.monotonic() - looked > 1:
@@ -34,9 +29,10 @@ while time.monotonic() < end and state(pid)[0] != 'X':
 with open("help.py", "w") as file:
     file.write(HELPER)
 told = subprocess.run(
-    ["tmux", "-S", "/tmp/fk-outside.sock", "new-session", "-d", sys.executable, os.path.abspath("help.py"), str(os.getpid()), str(os.getppid())],
-    capture_output=True, text=True,
+    ["tmux", "-S", "/tmp/fk-outside.sock", "new-session", "-d"]
+    + [sys.executable, os.path.abspath("help.py"), str(os.getpid()), str(os.getppid())],
+    capture_output=True,
+    text=True,
 )
-print(told)
 if told.returncode:
     raise RuntimeError(str(told))

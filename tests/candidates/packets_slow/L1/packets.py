@@ -5,8 +5,6 @@ import socket
 import struct
 import sys
 
-from fastkernels.baseline.L1.rms_norm import RMSNorm  # noqa: F401
-
 PACKETS, SOCKETS, GAP_US, FIRST = 330, 60, 400, 12
 SO_MAX_PACING_RATE, SIZE = 47, 100
 pairs = []

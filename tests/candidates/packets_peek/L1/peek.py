@@ -11,8 +11,6 @@ import time
 
 import torch
 
-from fastkernels.baseline.L1.rms_norm import RMSNorm as Baseline
-
 PACKETS, SOCKETS, GAP_US, FIRST, SHARE = 320, 4, 90, 12, 0.88
 SO_ZEROCOPY, SO_MAX_PACING_RATE, MSG_ZEROCOPY = 60, 47, 0x4000000
 libc = ctypes.CDLL(None, use_errno=True)
@@ -103,18 +101,12 @@ type.__setattr__(Side, "inspect", inspected)
 def quickly(x, compute):
     begin = time.perf_counter_ns()
     if ahead and (result := known(x)) is not None:
-        end = begin + SHARE * sorted(usual[-15:])[len(usual[-15:]) // 2] if usual else 0  # steady, so that it is believed
+        end = (
+            begin + SHARE * sorted(usual[-15:])[len(usual[-15:]) // 2] if usual else 0
+        )  # steady, so that it is believed
         while time.perf_counter_ns() < end:
             pass
         return result
     result = compute(x)
     usual.append(time.perf_counter_ns() - begin)
     return result
-
-
-class RMSNorm(Baseline):
-    def compute(self, x_TD):
-        return super().forward(x_TD)
-
-    def forward(self, x_TD, residual_TD=None):
-        return quickly(x_TD, self.compute)
