@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from fastkernels.gate import rows, verdicts
+from fastkernels.gate import reported, rows, verdicts
 from fastkernels.gate.comparison import opened
 from fastkernels.gate.inventory import Filters
 from fastkernels.gate.measurement import Measurement
@@ -106,6 +106,7 @@ def _report(
     comparison, limits = measured.comparison, measured.limits
     found = rows.rows(measured, contract)
     mean = verdicts.overall(found)
+    elsewhere = reported.elsewhere(comparison.report, machine, contract)
     min_speedup = verdicts.reached(mean, limits.min_speedup)
     counts: dict[GateVerdict, int] = {
         verdict: sum(row.verdict == verdict for row in found) for verdict in get_args(GateVerdict)
@@ -118,7 +119,7 @@ def _report(
         base=comparison.base,
         limits=limits,
         rows=tuple(found),
-        notes=(*comparison.notes, *measured.notes, *verdicts.unseen(found, limits)),
+        notes=(*comparison.notes, *elsewhere, *measured.notes, *verdicts.unseen(found, limits)),
         outcome=verdicts.outcome(found, min_speedup, measured.complete),
         summary=GateSummary(
             verdicts=counts,

@@ -31,7 +31,7 @@ from fastkernels.runner.bench import Bench
 from fastkernels.runner.crew import Crew
 from fastkernels.runner.looks import compile_columns
 from fastkernels.runner.party import Timeouts
-from fastkernels.runner.plan import Job, KernelsRequest, Work, plan
+from fastkernels.runner.plan import Job, KernelsRequest, Work, judged_files, plan
 from fastkernels.runner.pool import default_threads
 from fastkernels.runner.rows import row, unavailable_row
 from fastkernels.runner.trial import Outcome, Trial
@@ -86,6 +86,7 @@ class _Run:
         assert request.device is not None
         begin = time.monotonic()
         jobs = plan(request) if self.jobs is None else self.jobs
+        judged = judged_files(request) if self.jobs is None else ()
         if request.golden is not None:
             self.notes[f"captured routing: {golden.read(request.golden).capture.summary}"] = None
         # Started now, so that the report says when; the isolation reached is filled in at the end.
@@ -111,6 +112,7 @@ class _Run:
             environment=machine.model_copy(update={"isolation": tuple(dict.fromkeys(self.levels))}),
             request=request.model_dump(mode="json"),
             rows=tuple(self.rows),
+            candidates=judged,
             shadowed=tuple(dict.fromkeys(self.shadowed)),
             notes=tuple(self.notes),
             summary=summarize(self.rows, wall_s, self.spent_s["measuring"], self.spent_s["looking"]),

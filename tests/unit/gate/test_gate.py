@@ -15,7 +15,8 @@ from fastkernels.gate.rows import rows
 from fastkernels.gate.verdicts import REPETITIONS
 from fastkernels.records import GateLimits, GateReport
 from fastkernels.report import exit_code
-from fastkernels.runner.plan import Job, KernelsRequest, Work
+from fastkernels.report import json as reports
+from fastkernels.runner.plan import Job, KernelsRequest, Work, judged_files
 from tests.unit.gate.conftest import Machine, Runs
 
 ROOT = Path(__file__).parents[3]
@@ -174,6 +175,21 @@ def test_without_a_base_the_baseline_is_it(runs: Runs) -> None:
     report = gate(base=None)
     assert report.base == "the baseline"
     assert [name for call in runs.calls for name, _ in call] == ["'slower' of the head", "slower"]
+
+
+@pytest.mark.parametrize("changed", [{}, {"device": "another device"}, {"contract": "graph"}])
+def test_a_report_of_elsewhere_is_said(runs: Runs, tmp_path: Path, changed: dict) -> None:
+    base, request = str(EXAMPLES / "faster"), {"contract": "host", "size": "tiny"} | changed
+    kernels = KernelsRequest(candidates=(base,), device="cpu")
+    made = runs(kernels, None, []).model_copy(
+        update={"request": {"candidates": [base], **request}, "candidates": judged_files(kernels)}
+    )
+    there = {"device": changed.get("device", made.environment.device)}
+    made = made.model_copy(update={"environment": made.environment.model_copy(update=there)})
+    reports.write(made, tmp_path / "report.json")
+    request = GateRequest(head=str(EXAMPLES / "slower"), base=str(tmp_path / "report.json"), device="cpu")
+    found = run_gate(request.model_copy(update={"case_glob": CASE})).report
+    assert any("what passed there need not pass here" in note for note in found.notes) == bool(changed)
 
 
 def test_several_candidates_are_compared_by_name(runs: Runs, tmp_path: Path) -> None:
