@@ -276,6 +276,24 @@ def test_a_head_does_not_make_its_own_exam_easier(tmp_path: Path, monkeypatch: p
     assert any("defined anew in second" in note for note in found.notes)
 
 
+REFERENCE = "src/fastkernels/kernels/rms_norm/reference.py"
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"), [(KERNEL, None), (REFERENCE, "rms_norm/reference.py"), ("README.md", None)]
+)
+def test_an_oracle_that_is_not_the_base_s_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str, told: str | None
+) -> None:
+    """The oracle is that of the `fk` that runs; an implementation is none of it."""
+    (tmp_path / "README.md").write_text("")
+    make_repository(tmp_path, {changed: lambda code: f"{code}\nMARK = 1\n"})
+    monkeypatch.chdir(tmp_path)
+    found = [note for note in compared("first", "second").notes if "oracle" in note]
+    assert len(found) == (told is not None)
+    assert all(f"among them kernels/{told}" in note and "run the fk of second (" in note for note in found)
+
+
 def test_revisions_and_folders_do_not_mix(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(repository)
     with pytest.raises(UsageError, match="--base origin/main"):
