@@ -86,3 +86,22 @@ def test_a_revision_runs_its_own_kernels(tmp_path: Path) -> None:
     assert code == 1
     assert report["head"].startswith("second (")
     assert git(repository, "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize("broken", ["head", "base"])
+def test_a_revision_that_cannot_be_imported(tmp_path: Path, broken: str) -> None:
+    """A head is wrong by that, without a base there is no gate: it is said where, without a traceback."""
+    package = "src/fastkernels/kernels/rms_norm/__init__.py"
+    make_repository(tmp_path / "repository", {package: lambda code: f"{code}\nimport no_such_module\n"})
+    head, base = ("second", "first") if broken == "head" else ("first", "second")
+    words = [head, "--base", base, "--target", "rms_norm", "--case", "llama-tiny-T16-D64-f32"]
+    code, report, printed = gate(tmp_path, *words, cwd=tmp_path / "repository")
+    if broken == "head":
+        assert {(row["verdict"], row["head"]) for row in report["rows"]} == {("BROKEN", "IMPORT_ERROR")}, (
+            printed
+        )
+        assert report["rows"][0]["failure"]["file"].endswith(package)
+        assert code == 1
+    else:
+        assert "kernels of the base cannot be imported: ModuleNotFoundError" in printed
+        assert (code, report) == (3, {})

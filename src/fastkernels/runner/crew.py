@@ -15,7 +15,7 @@ from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.ranks import own
 from fastkernels.measure.chain import of_ranks
 from fastkernels.measure.clocks import SmClock
-from fastkernels.records import Case
+from fastkernels.records import Case, Failure
 from fastkernels.runner import forcing
 from fastkernels.runner.isolation import HiddenMemory, common
 from fastkernels.runner.party import Party, Timeouts
@@ -29,6 +29,15 @@ _PROBE_BYTE = 0x5A
 # How a candidate's worker is separated: where shared memory does not reach into it, the next is tried.
 _WALLS = ({"namespaces": True, "user": True}, {"user": True}, {})
 _LOOK_SEED = 20  # shapes are looked at; the values are nobody's secret
+
+
+class Unimportable(Exception):
+    """A revision's own package cannot be imported, behind whatever walls; `failure` says why."""
+
+    def __init__(self, failure: Failure) -> None:
+        self.failure = failure
+        place = f" ({failure.file}:{failure.line})" if failure.file else ""
+        super().__init__(f"{failure.message}{place}")
 
 
 class Crew:
@@ -129,7 +138,13 @@ class Crew:
         missing = [i for i, party in enumerate(self._baseline) if party is None or not party.worker.alive]
         if job.base_layers or job.base_source:
             for i in missing:
-                worker, hello = self._separated(f"base {'AB'[i]}", job.base_source, job.base_layers)
+                try:
+                    worker, hello = self._separated(f"base {'AB'[i]}", job.base_source, job.base_layers)
+                except Unimportable as problem:
+                    raise BaselineError(
+                        f"The kernels of the base cannot be imported: {problem}. There is nothing to compare "
+                        "with: mend them, or name another base"
+                    ) from problem
                 self.overhead_ns = self.overhead_ns or hello["overhead_ns"]
                 self._baseline[i] = self._party(worker)
             missing = []
@@ -153,6 +168,7 @@ class Crew:
         return a, a2
 
     def _candidate_for(self, job: Job) -> Party:
+        """Raises Unimportable for a revision whose package cannot be imported."""
         if self.is_fresh(job):
             self.dismiss_candidate()
             self._candidate = self._party(self._separated(job.name, job.source, job.layers)[0])
@@ -169,21 +185,22 @@ class Crew:
 
     def _separated(self, name: str, source: Path | None, layers: Sequence[Path]) -> tuple[Worker, dict]:
         """A candidate's worker behind the best walls that shared memory passes, and what it says at its
-        start."""
+        start. Raises Unimportable for a source whose package cannot be imported behind any."""
         reads = (*layers, *([source.parent] if source else []))
-        while len(self._walls) > 1:
-            worker = self._worker(name, None, source, reads, **self._walls[0])
+        walls = list(self._walls)
+        while len(walls) > 1:
+            worker = self._worker(name, None, source, reads, **walls[0])
             try:
                 hello = self._start(worker)
                 self._probe(worker)
             except WorkerProblem as problem:
                 worker.close()
-                self._walls.pop(0)
+                walls.pop(0)
                 if "user" in worker.isolation:
-                    self._walls, why = [{}], f"memory cannot be shared with another user: {problem}"
+                    walls, why = [{}], f"memory cannot be shared with another user: {problem}"
                     self.stays_root[why] = None
             else:
-                self._reached(worker)
+                self._reached(worker, walls)
                 return worker, hello
         worker = self._worker(name, None, source, reads)
         try:
@@ -191,13 +208,16 @@ class Crew:
             self._reach(worker)  # beside a base that is no baseline of ours, nobody did it before
         except WorkerProblem as problem:
             worker.close()
+            if source is not None and not worker.imported:
+                raise Unimportable(problem.failure) from problem
             raise BaselineError(
                 f"The worker of {name} does not start: {problem.failure.message}\n{problem.failure.output}"
             ) from problem
-        self._reached(worker)
+        self._reached(worker, walls)
         return worker, hello
 
-    def _reached(self, worker: Worker) -> None:
+    def _reached(self, worker: Worker, walls: list[dict[str, bool]]) -> None:
+        self._walls = walls  # a worker that starts behind none says nothing of walls
         self._levels = common(self._levels, worker.isolation)
         if worker.stays_root:
             self.stays_root[worker.stays_root] = None

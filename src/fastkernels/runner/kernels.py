@@ -28,7 +28,7 @@ from fastkernels.measure.environment import environment
 from fastkernels.records import Failure, KernelReport, KernelRow
 from fastkernels.runner import compiling, isolation, origins, removal
 from fastkernels.runner.bench import Bench
-from fastkernels.runner.crew import Crew
+from fastkernels.runner.crew import Crew, Unimportable
 from fastkernels.runner.looks import compile_columns
 from fastkernels.runner.party import Timeouts
 from fastkernels.runner.plan import Job, KernelsRequest, Work, judged_files, plan
@@ -79,6 +79,7 @@ class _Run:
     total: int = 0  # trials
     spent_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # on what
     _deaths: defaultdict[tuple[str, str], list[Verdict]] = field(default_factory=lambda: defaultdict(list))
+    _unimportable: dict[str, Failure] = field(default_factory=dict)  # of whole revisions, by job
     levels: tuple[str, ...] = isolation.ALWAYS
 
     def report(self) -> KernelReport:
@@ -189,6 +190,11 @@ class _Run:
             return
         try:
             outcome = self._tried(job, work, crew, bench)
+        except Unimportable as problem:
+            self._unimportable[job.name] = problem.failure
+            verdict = Verdict.failed("IMPORT_ERROR", problem.failure)
+            self.rows.append(row(job, work, verdict, contract))
+            return
         except BaselineError as error:
             if not self.rows:
                 raise
@@ -217,6 +223,8 @@ class _Run:
     def _settled_before(self, job: Job, work: Work) -> Verdict | None:
         """The verdict of a candidate that cannot be imported, or that crashed, hung or had no baseline too
         often in this task."""
+        if job.name in self._unimportable:
+            return Verdict.failed("IMPORT_ERROR", self._unimportable[job.name])
         before = [r for r in self.rows if r.candidate == job.name and r.task == work.entry.id]
         imports = next((r for r in before if r.verdict in _FINAL and r.variant == work.case.variant), None)
         if imports is not None:

@@ -101,6 +101,7 @@ class Worker:
         have for itself, each with `threads`."""
         self.name = name
         self.isolation: tuple[str, ...] = ()
+        self.imported = False  # whether its side's module could be; what follows is building the side
         self.stays_root = ""  # why it has no user of its own, where it was to have one
         self.scratch = isolation.Scratch.create(shared_caches)
         if shared_caches is None:
@@ -151,7 +152,9 @@ class Worker:
 
     def start(self, side: str, timeout_s: float = START_TIMEOUT_S, **arguments: Any) -> dict[str, Any]:
         """Build the side `module:Class` with these arguments; returns what its `hello()` says."""
-        value = self.call("start", timeout_s, side=side, arguments=arguments)
+        self.call("import", timeout_s, side=side)
+        self.imported = True
+        value = self.call("start", timeout_s, arguments=arguments)
         said = {name: value.pop(name) for name in _Separated.model_fields if name in value}
         try:
             separated = _Separated.model_validate(said)

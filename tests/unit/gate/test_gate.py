@@ -139,6 +139,19 @@ def test_a_wrong_base_is_nothing_to_compare_with(runs: Runs) -> None:
     assert exit_code(report) == 0
 
 
+def test_of_a_base_that_fails_itself_the_row_says_so(runs: Runs, tmp_path: Path) -> None:
+    entry = registry.task("L1/rms_norm")
+    work = Work(entry, registry.cases(entry, size="tiny")[0])
+    works = {(entry.id, work.case.id): work}
+    pair = Pair("baseline", *(Version(works, source=tmp_path / side) for side in ("head", "base")))
+    runs.verdict = lambda job, work: "INVALID_BASELINE"
+    limits = GateLimits(max_regression_pct=3, min_regression_us=0.3)
+    measured = Measurement(Comparison("h", "b", (pair,)), KernelsRequest(), limits, lambda progress: None)
+    measured.measure()
+    (row,) = rows(measured, "host")
+    assert (row.verdict, row.reason.split(",")[0]) == ("AMBIGUOUS", "the base itself fails here")
+
+
 def test_held_out_shapes_are_checked_and_not_timed(runs: Runs) -> None:
     report = gate(case_glob=None)
     untimed = [row for row in report.rows if not row.timed]

@@ -129,6 +129,22 @@ def test_the_place_of_what_ends_the_building_of_a_side_is_known() -> None:
     assert (caught.value.failure.file, caught.value.failure.line) == ("candidate.py", 7)
 
 
+def test_the_place_of_an_import_that_fails_is_known(tmp_path: Path) -> None:
+    package = tmp_path / "other" / "fastkernels"
+    shutil.copytree(ROOT / "src" / "fastkernels", package)
+    for text, line in (("x = 1\nimport no_such_module\n", 2), ("def f(:\n", 1)):
+        (package / "kernels" / "mark.py").write_text(text)
+        with Worker("w", threads=1, source=package.parent) as worker:
+            worker.start(SIDE)
+            assert worker.imported
+        with Worker("w", threads=1, source=package.parent) as worker:
+            with pytest.raises(WorkerError) as caught:
+                worker.start("fastkernels.kernels.mark:Side")
+            assert not worker.imported
+            place = (caught.value.failure.file, caught.value.failure.line)
+            assert place == (str(package / "kernels" / "mark.py"), line)
+
+
 def test_a_signal_without_a_name_ends_one_worker() -> None:
     with started() as worker, pytest.raises(WorkerDied, match="was killed by signal 40 during 'look'"):
         worker.call("look", code="import os; os.kill(os.getpid(), 40)")
