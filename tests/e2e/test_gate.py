@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree as xml
 
 import pytest
 
-from tests.e2e.program import Run, called, reported, started
+from tests.e2e.program import Run, called, reported, settings, started
 from tests.unit.gate.repositories import KERNEL, ROOT, git, make_repository
 
 EXAMPLES = ROOT / "examples" / "candidates"
@@ -105,3 +112,31 @@ def test_a_revision_that_cannot_be_imported(tmp_path: Path, broken: str) -> None
     else:
         assert "kernels of the base cannot be imported: ModuleNotFoundError" in printed
         assert (code, report) == (3, {})
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_while_it_tidies_up_cost_no_report_and_leave_nothing(
+    tmp_path: Path, interruptible: Callable[..., subprocess.Popen], first: signal.Signals
+) -> None:
+    """The first one stops the gate, and whoever sees nothing happen sends more."""
+    place, path = tmp_path / "tmp", tmp_path / "report.json"
+    place.mkdir()
+    words = [str(EXAMPLES / "slower"), "--base", str(EXAMPLES / "faster"), "--case", "llama-tiny-T16-D64-f32"]
+    command = [sys.executable, "-m", "fastkernels", "gate", *words, "--device", "cpu", "--budget", "60"]
+    variables = {**os.environ, **settings(tmp_path), "TMPDIR": str(place)}
+    process = interruptible([*command, "--json", str(path)], variables)
+    deadline = time.monotonic() + 60
+    while len([*place.glob("fk-worker-*")]) < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) > 1
+    process.send_signal(first)
+    for again in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT) * 20:
+        time.sleep(0.005)
+        process.send_signal(again)
+    _, told = process.communicate(timeout=60)
+    assert "Traceback" not in told, told
+    assert process.returncode == 130, told
+    assert json.loads(path.read_text())["complete"] is False
+    assert not [*place.iterdir()]
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]

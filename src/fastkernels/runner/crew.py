@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fastkernels import interrupts
 from fastkernels.errors import BaselineError
 from fastkernels.loader.inputs import draw_links, trial_specs
 from fastkernels.loader.materialize import build_module
@@ -40,6 +41,17 @@ class Unimportable(Exception):
         super().__init__(f"{failure.message}{place}")
 
 
+@contextlib.contextmanager
+def _closed_unless_good(*workers: Worker) -> Iterator[None]:
+    """Workers that a body starts, and that nobody else knows yet."""
+    try:
+        yield
+    except BaseException:
+        for worker in workers:
+            worker.close()
+        raise
+
+
 class Crew:
     """A context manager: its processes end with it."""
 
@@ -69,6 +81,7 @@ class Crew:
     def __enter__(self) -> Crew:
         return self
 
+    @interrupts.held()
     def __exit__(self, *_: object) -> None:
         self.dismiss_candidate()
         self._dismiss_baselines()
@@ -151,11 +164,10 @@ class Crew:
         started = [(i, self._worker(f"baseline {'AB'[i]}", self._caches)) for i in missing]
         for i, worker in started:
             try:
-                hello = self._start(worker)
-                self._reach(worker)
+                with _closed_unless_good(*(other for _, other in started)):
+                    hello = self._start(worker)
+                    self._reach(worker)
             except WorkerProblem as problem:
-                for _, other in started:
-                    other.close()
                 raise BaselineError(
                     f"A baseline worker does not start: {problem.failure.message}\n{problem.failure.output}"
                 ) from problem
@@ -191,10 +203,10 @@ class Crew:
         while len(walls) > 1:
             worker = self._worker(name, None, source, reads, **walls[0])
             try:
-                hello = self._start(worker)
-                self._probe(worker)
+                with _closed_unless_good(worker):
+                    hello = self._start(worker)
+                    self._probe(worker)
             except WorkerProblem as problem:
-                worker.close()
                 walls.pop(0)
                 if "user" in worker.isolation:
                     walls, why = [{}], f"memory cannot be shared with another user: {problem}"
@@ -204,10 +216,10 @@ class Crew:
                 return worker, hello
         worker = self._worker(name, None, source, reads)
         try:
-            hello = self._start(worker)
-            self._reach(worker)  # beside a base that is no baseline of ours, nobody did it before
+            with _closed_unless_good(worker):
+                hello = self._start(worker)
+                self._reach(worker)  # beside a base that is no baseline of ours, nobody did it before
         except WorkerProblem as problem:
-            worker.close()
             if source is not None and not worker.imported:
                 raise Unimportable(problem.failure) from problem
             raise BaselineError(

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from fastkernels import interrupts
 from fastkernels.errors import MachineError
 from fastkernels.records import Failure, Printable, Record
 from fastkernels.runner import isolation, members, template
@@ -250,6 +251,7 @@ class Worker:
         self._process.changed(os.WCONTINUED)
         self._paused = False
 
+    @interrupts.held()
     def close(self) -> None:
         """Kill the process group that we started, and remove the scratch folder. May be called twice."""
         self._process.end()

@@ -33,6 +33,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, NoReturn
 
+from fastkernels import interrupts
 from fastkernels.errors import MachineError
 from fastkernels.runner import isolation, worker
 from fastkernels.runner.process import Process, executed, standing
@@ -93,6 +94,7 @@ class Template:
             )
         return Process(answer["pid"])
 
+    @interrupts.held()
     def close(self) -> None:
         self.process.end()
         self._channel.close()
