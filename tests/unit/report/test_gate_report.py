@@ -8,8 +8,11 @@ from xml.etree import ElementTree as xml
 
 import jsonschema
 import pytest
+from click.testing import CliRunner
 
+from fastkernels import cli
 from fastkernels.errors import UsageError
+from fastkernels.gate import gate
 from fastkernels.measure.environment import environment
 from fastkernels.records import Failure, GateLimits, GateReport, GateRow, GateSummary, Look
 from fastkernels.report import exit_code, files, junit, markdown, mlflow, schema, table
@@ -200,6 +203,17 @@ def test_a_file_that_cannot_be_written_names_its_flag(tmp_path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"--junit .*file/gate.xml"):
         files.write("text", tmp_path / "file" / "gate.xml", "--junit")
+
+
+@pytest.mark.parametrize("flag", ["--json", "--junit", "--markdown"])
+def test_what_goes_to_stdout_is_alone_there(report: GateReport, monkeypatch, flag: str) -> None:
+    monkeypatch.setattr(gate, "run_gate", lambda request, progress: gate.GateRun(report, ()))
+    runner = CliRunner(env={"FK_TRACKING": "0"})
+    done = runner.invoke(cli.main, ["gate", "mine", "--device", "cpu", flag, "-"])
+    text = {"--json": reports.dumps, "--junit": junit.text, "--markdown": markdown.text}[flag]
+    assert (done.exit_code, done.stdout) == (1, text(report))
+    assert "fk gate on" in done.stderr
+    assert "fk gate on" in runner.invoke(cli.main, ["gate", "mine", "--device", "cpu"]).stdout
 
 
 def test_history_has_every_row(report: GateReport) -> None:

@@ -189,7 +189,9 @@ def test_a_file_that_cannot_be_written_costs_nothing_else(kernel_report, tmp_pat
     monkeypatch.setattr(mlflow, "log", lambda *arguments: logged.append(arguments))
     with pytest.raises(UsageError, match="No space left"):
         package.publish(
-            kernel_report, str(tmp_path / "out.json"), further=[full, lambda: written.append("markdown")]
+            kernel_report,
+            str(tmp_path / "out.json"),
+            further=[("x", full), ("y", lambda: written.append("markdown"))],
         )
     assert "fk kernels on" in capsys.readouterr().out
     assert (tmp_path / "out.json").is_file()
