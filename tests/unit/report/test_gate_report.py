@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 from xml.etree import ElementTree as xml
 
@@ -197,6 +198,44 @@ def test_markdown_fits_a_comment(report: GateReport) -> None:
     text = markdown.text(report.model_copy(update={"rows": broken}))
     assert len(text) < 65_536
     assert "45 more failures" in text
+
+
+@pytest.mark.parametrize("size", [10, 400, 3000, 100_000])
+def test_markdown_is_never_cut_within_a_tag(report: GateReport, size: int) -> None:
+    evil = '<">&' * size
+    failure = Failure(message=evil, output=evil, file=evil)
+    broken = tuple(row(f"c-{n}{evil}", "BROKEN", failure=failure, reason=evil) for n in range(9))
+    same = tuple(row(f"c-same-{n}", "SAME", look(), reason=evil) for n in range(200))
+    changes = {"rows": (*broken, *same), "notes": (evil,) * 90, "head": evil, "base": evil}
+    text = markdown.text(report.model_copy(update=changes))
+    assert len(text) <= markdown.MAX_CHARACTERS
+    for tag in ("details", "summary", "pre"):
+        assert text.count(f"<{tag}>") == text.count(f"</{tag}>")
+    assert not re.search(r"&(?!#?\w+;)", text), "an entity is cut"
+    assert all(line.endswith(" |") for line in text.splitlines() if line.startswith("|") and "--" not in line)
+    assert "more failures: see the JSON" in text
+
+
+def test_a_failure_names_its_candidate(report: GateReport) -> None:
+    both = tuple(row("c", "BROKEN", candidate=name, **BROKEN) for name in ("mine", "yours"))
+    summaries = re.findall(
+        r"<summary>(.*?)</summary>", markdown.text(report.model_copy(update={"rows": both}))
+    )
+    assert [re.search(r"\((\w+)\)$", found).group(1) for found in summaries] == ["mine", "yours"]
+
+
+def test_a_regression_that_hides_in_the_noise_is_seen_beside_the_verdict(report: GateReport) -> None:
+    loud = row("c-loud", "SAME", look(1.0).model_copy(update={"noise_pct": 5.25}))
+    eager = row("c-eager", "SAME", look(1.0).model_copy(update={"contract": "eager"}), contract="eager")
+    unsure = row("c-unsure", "AMBIGUOUS", look(1.0).model_copy(update={"noise_pct": 9.0}))
+    report = report.model_copy(update={"rows": (*report.rows[:2], loud, eager, unsure)})
+    text = table.text(report)
+    told = {
+        line.split()[0]: re.findall("±.*? %", line) for line in text.splitlines() if line.startswith("c-")
+    }
+    assert told == {"c-fast": [], "c-same": [], "c-loud": ["±5.2 %"], "c-eager": ["±8.0 %"], "c-unsure": []}
+    assert "| SAME ±8.0 % |" in markdown.text(report)
+    assert "SAME ±8.0 %: because of c-eager" in junit.text(report)
 
 
 def test_a_file_that_cannot_be_written_names_its_flag(tmp_path) -> None:
