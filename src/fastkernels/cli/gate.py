@@ -55,6 +55,7 @@ from fastkernels.cli import options
     metavar="SECONDS",
     help="Time for sampling one timed case in each look; more where few calls fit into it. Default: 1.",
 )
+@options.timeout
 @click.option(
     "--compile-check/--no-compile-check",
     default=False,

@@ -46,6 +46,7 @@ class GateRequest(Filters):
     min_speedup: float | None = None
     device: Device | None = None
     budget_s: float | None = None
+    timeout_s: float | None = None  # of one phase of either side
     # Off: every variant is loaded and traced once more with what holds it, which is much for two revisions.
     compile_check: bool = False
 
@@ -83,6 +84,7 @@ def run_gate(request: GateRequest, progress: Callable[[Progress], None] = lambda
         device=request.device,
         size=request.size,
         budget_s=request.budget_s,
+        timeout_s=request.timeout_s,
         compile_check=request.compile_check,
         attribution=False,  # a gate compares, and does not ask who wrote what
     )

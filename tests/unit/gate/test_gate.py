@@ -278,6 +278,14 @@ def test_torch_compile_is_asked_where_it_was_asked_for(runs: Runs) -> None:
     assert not any(request.compile_check or request.attribution for request in runs.requests)
 
 
+def test_every_run_has_the_timeout_that_was_asked_for(runs: Runs) -> None:
+    runs.factor = lambda job, work: 1.2
+    gate(timeout_s=7.5)
+    assert [request.timeout_s for request in runs.requests] == [7.5] * 3
+    gate()
+    assert runs.requests[-1].timeout_s is None
+
+
 # ---------------------------------------------------------------- contracts
 
 EAGER = {"contract": "eager", "baseline_capture": "no", "capture": "no"}

@@ -255,6 +255,19 @@ def test_what_goes_to_stdout_is_alone_there(report: GateReport, monkeypatch, fla
     assert "fk gate on" in runner.invoke(cli.main, ["gate", "mine", "--device", "cpu"]).stdout
 
 
+def test_the_timeout_of_the_command_line_is_the_request_s(report: GateReport, monkeypatch) -> None:
+    asked = []
+
+    def run(request: gate.GateRequest, progress: object) -> gate.GateRun:
+        asked.append(request.timeout_s)
+        return gate.GateRun(report, ())
+
+    monkeypatch.setattr(gate, "run_gate", run)
+    for words in (["--timeout", "7.5"], []):
+        CliRunner(env={"FK_TRACKING": "0"}).invoke(cli.main, ["gate", "mine", "--device", "cpu", *words])
+    assert asked == [7.5, None]
+
+
 def test_history_has_every_row(report: GateReport) -> None:
     found = mlflow.payload(report, [])
     assert found["experiment"] == "fastkernels-gate"
