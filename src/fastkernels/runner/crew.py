@@ -42,8 +42,8 @@ class Unimportable(Exception):
 
 
 @contextlib.contextmanager
-def _closed_unless_good(*workers: Worker) -> Iterator[None]:
-    """Workers that a body starts, and that nobody else knows yet."""
+def _closed_unless_good(workers: Sequence[Worker]) -> Iterator[None]:
+    """Workers that a body starts, and may make: nobody else knows them yet."""
     try:
         yield
     except BaseException:
@@ -161,19 +161,20 @@ class Crew:
                 self.overhead_ns = self.overhead_ns or hello["overhead_ns"]
                 self._baseline[i] = self._party(worker)
             missing = []
-        started = [(i, self._worker(f"baseline {'AB'[i]}", self._caches)) for i in missing]
-        for i, worker in started:
-            try:
-                with _closed_unless_good(*(other for _, other in started)):
+        begun: list[Worker] = []
+        with _closed_unless_good(begun):
+            for i in missing:
+                begun.append(self._worker(f"baseline {'AB'[i]}", self._caches))
+            for i, worker in zip(missing, begun):
+                try:
                     hello = self._start(worker)
                     self._reach(worker)
-            except WorkerProblem as problem:
-                raise BaselineError(
-                    f"A baseline worker does not start: {problem.failure.message}\n{problem.failure.output}"
-                ) from problem
-            # One figure for all processes of a run, or two sides would be measured with two clocks.
-            self.overhead_ns = self.overhead_ns or hello["overhead_ns"]
-            self._baseline[i] = self._party(worker)
+                except WorkerProblem as problem:
+                    said = f"{problem.failure.message}\n{problem.failure.output}"
+                    raise BaselineError(f"A baseline worker does not start: {said}") from problem
+                # One figure for all processes of a run, or two sides would be measured with two clocks.
+                self.overhead_ns = self.overhead_ns or hello["overhead_ns"]
+                self._baseline[i] = self._party(worker)
         a, a2 = self._baseline
         assert a is not None
         assert a2 is not None
@@ -203,7 +204,7 @@ class Crew:
         while len(walls) > 1:
             worker = self._worker(name, None, source, reads, **walls[0])
             try:
-                with _closed_unless_good(worker):
+                with _closed_unless_good([worker]):
                     hello = self._start(worker)
                     self._probe(worker)
             except WorkerProblem as problem:
@@ -216,7 +217,7 @@ class Crew:
                 return worker, hello
         worker = self._worker(name, None, source, reads)
         try:
-            with _closed_unless_good(worker):
+            with _closed_unless_good([worker]):
                 hello = self._start(worker)
                 self._reach(worker)  # beside a base that is no baseline of ours, nobody did it before
         except WorkerProblem as problem:

@@ -104,10 +104,6 @@ class Worker:
         self.isolation: tuple[str, ...] = ()
         self.imported = False  # whether its side's module could be; what follows is building the side
         self.stays_root = ""  # why it has no user of its own, where it was to have one
-        self.scratch = isolation.Scratch.create(shared_caches)
-        if shared_caches is None:
-            self.scratch.adopt_caches()
-        self._channel, theirs = socket.socketpair()
         self._paused = False
         self._secret = random.SystemRandom()
         # Other members of its group were seen, or will be there: every pause looks for them.
@@ -119,23 +115,31 @@ class Worker:
         self.busy = False  # a call was sent and its answer has not come
         ours = shared_caches is not None
         number = new_user.unused() if user else 0
-        arguments = [str(int(namespaces)), str(memory_bytes or 0), str(int(ours)), str(self.scratch.root)]
         cores = _cores(threads * processes) if pinned else []
-        arguments += [",".join(map(str, cores)), str(number), *map(str, reads)]
-        environment = _importing_from(source, self.scratch.environment(threads))
-        try:
-            with theirs, self.scratch.output.open("ab") as output:
+        # Nobody can close a worker that is only half made: whatever ends this, nothing of it stays. What is
+        # made and what unmakes it come without an interruption between them.
+        with contextlib.ExitStack() as unmade:
+            with interrupts.held():
+                self.scratch = isolation.Scratch.create(shared_caches)
+                unmade.callback(self.scratch.remove)
+            if not ours:
+                self.scratch.adopt_caches()
+            environment = _importing_from(source, self.scratch.environment(threads))
+            kind = (environment, source is None, libraries)
+            if template.available():
+                template.prepare(*kind)  # which takes seconds, and may be interrupted
+            arguments = [str(int(namespaces)), str(memory_bytes or 0), str(int(ours)), str(self.scratch.root)]
+            arguments += [",".join(map(str, cores)), str(number), *map(str, reads)]
+            self._channel, theirs = socket.socketpair()
+            unmade.callback(self._channel.close)
+            with theirs, self.scratch.output.open("ab") as output, interrupts.held():
                 channel = theirs.fileno()
                 if template.available():
-                    self._process = template.forked(
-                        arguments, channel, output, environment, source is None, libraries
-                    )
+                    self._process = template.forked(arguments, channel, output, *kind)
                 else:
                     self._process = executed(_PROGRAM, arguments, channel, output, environment)
-        except BaseException:
-            self._channel.close()
-            self.scratch.remove()
-            raise
+                unmade.callback(self._process.end)
+            unmade.pop_all()
 
     def __enter__(self) -> Worker:
         return self

@@ -108,3 +108,26 @@ def test_a_base_that_cannot_be_imported_is_an_error(crew: Crew, made, monkeypatc
     monkeypatch.setattr(StandInWorker, "unimportable", Path("base"))
     with pytest.raises(BaselineError, match=r"base cannot be imported: NameError: no \(a.py:3\)\. There is"):
         crew.parties(REVISIONS)
+
+
+@pytest.mark.parametrize("step", ["made", "started"])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_whoever_interrupts_leaves_no_worker(
+    made, tmp_path: Path, monkeypatch, number: int, step: str
+) -> None:
+    """While the n-th worker is made, or starts; until then only the crew knows of the others."""
+    name = {"made": "__init__", "started": "start"}[step]
+    real, count = getattr(StandInWorker, name), iter(range(1, 4))
+
+    def interrupted(self: StandInWorker, *arguments: Any, **settings: Any) -> Any:
+        if next(count) == number:
+            raise KeyboardInterrupt
+        return real(self, *arguments, **settings)
+
+    monkeypatch.setattr(StandInWorker, name, interrupted)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        Crew("cpu", 1, Timeouts.of("cpu", 1), SmClock("cpu"), tmp_path, HiddenMemory()) as crew,
+    ):
+        crew.parties(JOB)
+    assert [worker.name for worker in made if worker.alive] == []
