@@ -53,6 +53,7 @@ def test_bad_candidates_fail_the_command_and_hurt_nobody_else(judged) -> None:
     assert report["kind"] == "kernels"
     assert report["complete"]
     assert {row["candidate"] for row in report["rows"]} == set(ENDINGS)
+    assert {judged["name"] for judged in report["candidates"]} == set(ENDINGS)
     assert report["summary"]["rows"] == len(report["rows"])
     assert "Traceback" not in done.stderr
     assert {"processes", "home", "environment"} <= set(report["environment"]["isolation"])

@@ -15,6 +15,7 @@ RANKS = {
     "creation": 0,
     "errors": 0,
     "free_memory": 0,
+    "interrupts": 0,
     "layout": 0,
     "records": 0,
     "settings": 1,

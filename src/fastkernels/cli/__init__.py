@@ -6,18 +6,15 @@ missed, 2 usage, 3 this machine cannot do it or results are unstable, 130 interr
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from fastkernels import __version__
+from fastkernels import __version__, interrupts
 from fastkernels.errors import FastKernelsError, NotFoundError, UsageError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -72,7 +69,7 @@ class LazyGroup(click.Group):
             # A candidate may say what the terminal's encoding lacks, and a table has arrows.
             sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
         try:
-            with _ended_like_interrupted():
+            with interrupts.heeded(last=args is None):
                 code = super().main(args, *rest, standalone_mode=False, **extra)
             sys.stdout.flush()
         except click.ClickException as error:
@@ -94,20 +91,6 @@ class LazyGroup(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 1  # as click has it where a verb meets the closed pipe itself
         sys.exit(code if isinstance(code, int) else 0)
-
-
-@contextlib.contextmanager
-def _ended_like_interrupted() -> Iterator[None]:
-    """SIGTERM, which `timeout` and schedulers send, is as Ctrl-C for the body: what was finished is reported,
-    and no worker's folder is left."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @click.group(cls=LazyGroup, epilog="Example: fk kernels --target rms_norm")

@@ -55,6 +55,7 @@ from fastkernels.cli import options
     metavar="SECONDS",
     help="Time for sampling one timed case in each look; more where few calls fit into it. Default: 1.",
 )
+@options.timeout
 @click.option(
     "--compile-check/--no-compile-check",
     default=False,
@@ -62,8 +63,8 @@ from fastkernels.cli import options
     help="Whether torch.compile must take the head whole where it takes the base so.",
 )
 @options.report_json
-@options.written("--junit", "junit_path", text="Write JUnit XML.")
-@options.written("--markdown", "markdown_path", text="Write a comment for a pull request.")
+@options.written("--junit", "junit_path", text="Write JUnit XML; `-` is stdout.")
+@options.written("--markdown", "markdown_path", text="Write a comment for a pull request; `-` is stdout.")
 def command(
     json_path: str | None, junit_path: str | None, markdown_path: str | None, **arguments: Any
 ) -> None:
@@ -82,7 +83,7 @@ def command(
         run = run_gate(request, count)
     asked = (("--junit", junit_path, junit.text), ("--markdown", markdown_path, markdown.text))
     further = [
-        lambda flag=flag, path=path, text=text: files.write(text(run.report), path, flag)
+        (path, lambda flag=flag, path=path, text=text: files.write(text(run.report), path, flag))
         for flag, path, text in asked
         if path
     ]

@@ -50,13 +50,7 @@ from fastkernels.cli import options
     metavar="SECONDS",
     help="Time for sampling one timed case; more where few calls fit into it, or say little. Default: 1.",
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=options.Number(min=0.1),
-    metavar="SECONDS",
-    help="Most time for one phase of a candidate: import, build, first call, call. Default by phase.",
-)
+@options.timeout
 @click.option(
     "--compile-check/--no-compile-check",
     default=True,

@@ -71,4 +71,11 @@ size = click.option("--size", type=click.Choice(["tiny", "full"]), help="Default
 device = click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), help="Default: cuda where there is one."
 )
+timeout = click.option(
+    "--timeout",
+    "timeout_s",
+    type=Number(min=0.1),
+    metavar="SECONDS",
+    help="Most time for one phase of a candidate: import, build, first call, call. Default by phase.",
+)
 report_json = written("--json", "json_path", text="Write the report as JSON; `-` is stdout.")

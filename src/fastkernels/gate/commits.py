@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fastkernels import registry
 from fastkernels.errors import UsageError
-from fastkernels.gate import folders, revisions, words
+from fastkernels.gate import folders, oracle, revisions, words
 from fastkernels.gate.inventory import Filters
 from fastkernels.gate.pairs import Comparison, Key, Pair, Version
 from fastkernels.records import Case
@@ -40,7 +40,7 @@ def compare(head: str, base: str | None, filters: Filters, scratch: Path) -> Com
         for found, source in zip(listed, sides)
     ]
     unknown = sorted({task for task, _ in merged} - tasks.keys())
-    notes = []
+    notes = [*oracle.notes(sides[1], str(theirs))]
     if unknown:
         notes.append(
             f"{', '.join(unknown)}: not known to the fk that runs, so not judged; run that of {ours}"

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from fastkernels import interrupts
 from fastkernels.gate import commits, folders, reported, words
 from fastkernels.gate.inventory import Filters
 from fastkernels.gate.pairs import Comparison
@@ -31,10 +32,12 @@ def opened(head: str, base: str | None, filters: Filters, size: Size) -> Iterato
 
     UsageError and NotFoundError say which word cannot be understood, and what to write instead.
     """
-    with tempfile.TemporaryDirectory(prefix="fk-gate-", ignore_cleanup_errors=True) as scratch:
+    with contextlib.ExitStack() as last:
+        folder = tempfile.TemporaryDirectory(prefix="fk-gate-", ignore_cleanup_errors=True)
+        last.callback(interrupts.held()(folder.cleanup))
         if base is not None and words.exists(head) and words.is_file(base):
             yield reported.compare(head, base, filters)
             return
         filters = filters.model_copy(update={"size": filters.size or size})
         compare = folders.compare if words.exists(head) else commits.compare
-        yield compare(head, base, filters, Path(scratch))
+        yield compare(head, base, filters, Path(folder.name))

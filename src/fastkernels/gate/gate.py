@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from fastkernels.gate import rows, verdicts
+from fastkernels.gate import reported, rows, verdicts
 from fastkernels.gate.comparison import opened
 from fastkernels.gate.inventory import Filters
 from fastkernels.gate.measurement import Measurement
@@ -46,6 +46,7 @@ class GateRequest(Filters):
     min_speedup: float | None = None
     device: Device | None = None
     budget_s: float | None = None
+    timeout_s: float | None = None  # of one phase of either side
     # Off: every variant is loaded and traced once more with what holds it, which is much for two revisions.
     compile_check: bool = False
 
@@ -83,6 +84,7 @@ def run_gate(request: GateRequest, progress: Callable[[Progress], None] = lambda
         device=request.device,
         size=request.size,
         budget_s=request.budget_s,
+        timeout_s=request.timeout_s,
         compile_check=request.compile_check,
         attribution=False,  # a gate compares, and does not ask who wrote what
     )
@@ -106,6 +108,7 @@ def _report(
     comparison, limits = measured.comparison, measured.limits
     found = rows.rows(measured, contract)
     mean = verdicts.overall(found)
+    elsewhere = reported.elsewhere(comparison.report, machine, contract)
     min_speedup = verdicts.reached(mean, limits.min_speedup)
     counts: dict[GateVerdict, int] = {
         verdict: sum(row.verdict == verdict for row in found) for verdict in get_args(GateVerdict)
@@ -118,7 +121,7 @@ def _report(
         base=comparison.base,
         limits=limits,
         rows=tuple(found),
-        notes=(*comparison.notes, *measured.notes, *verdicts.unseen(found, limits)),
+        notes=(*comparison.notes, *elsewhere, *measured.notes, *verdicts.unseen(found, limits)),
         outcome=verdicts.outcome(found, min_speedup, measured.complete),
         summary=GateSummary(
             verdicts=counts,

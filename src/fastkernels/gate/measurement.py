@@ -45,10 +45,14 @@ class Measurement:
     latest: dict[Place, KernelRow] = field(default_factory=dict)  # the head's row of the last look
 
     def measure(self) -> None:
-        self._check()
-        self._look(self._comparable(), "comparing")
-        for number in range(verdicts.REPETITIONS):
-            self._look(self._suspicious(), f"again {number + 1}/{verdicts.REPETITIONS}")
+        """Until Ctrl-C, which may come between two runs as well as in one."""
+        try:
+            self._check()
+            self._look(self._comparable(), "comparing")
+            for number in range(verdicts.REPETITIONS):
+                self._look(self._suspicious(), f"again {number + 1}/{verdicts.REPETITIONS}")
+        except KeyboardInterrupt:
+            self.complete = False
 
     def verdict(self, pair: Pair, side: Side, key: Key) -> str | None:
         """Of one side against the oracle; None where it has no such case, or Ctrl-C came before."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from fastkernels.records import KernelReport
 from fastkernels.runner.plan import Work
 
 Key = tuple[str, str]  # task and case
@@ -49,3 +50,4 @@ class Comparison:
     pairs: tuple[Pair, ...]
     notes: tuple[str, ...] = ()
     sources: tuple[Path, ...] = ()  # the head's task files, for the history
+    report: KernelReport | None = None  # that names the base

@@ -1,7 +1,11 @@
-"""Folders against the candidates that a report of `fk kernels` judged: their paths, never their durations."""
+"""Folders against the candidates that a report of `fk kernels` judged: their paths, never their durations.
+
+What lies there is measured again, so it must be what was judged: the report has a number of its content.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +18,9 @@ from fastkernels.gate import folders, words
 from fastkernels.gate.inventory import Filters
 from fastkernels.gate.pairs import Comparison, Key, Pair
 from fastkernels.layout import shown
-from fastkernels.loader.candidates import discover
-from fastkernels.records import KernelReport
+from fastkernels.loader.candidates import CandidateSet, discover
+from fastkernels.loader.digest import digest
+from fastkernels.records import Contract, Environment, KernelReport
 from fastkernels.report import json as reports
 
 
@@ -36,6 +41,7 @@ def compare(head: str, path: str, filters: Filters) -> Comparison:
             "measured again, so its files must exist: run where the report was made, or --base DIR"
         )
     theirs = discover(paths)
+    _require_as_judged(path, report, theirs)
     if {s.layers for s in ours} & {s.layers for s in theirs}:
         raise UsageError(
             f"{path} judged {head} itself, whose files are now the head's: there is no base to measure. "
@@ -48,7 +54,44 @@ def compare(head: str, path: str, filters: Filters) -> Comparison:
         raise UsageError(f"{path} judged {names}, and none is called {ours[0].name}. Name one: --base DIR")
     pairs, notes = _with_rows(folders.paired(ours, theirs, filters), report, filters)
     notes = (*notes, f"{path} names the base; its durations are not used, the base was measured again")
-    return Comparison(shown(head), f"the candidates of {shown(path)}", pairs, notes, folders.task_files(ours))
+    base = f"the candidates of {shown(path)}"
+    return Comparison(shown(head), base, pairs, notes, folders.task_files(ours), report)
+
+
+def elsewhere(report: KernelReport | None, machine: Environment, contract: Contract) -> tuple[str, ...]:
+    """A note where a report judged its candidates on another device or under another contract."""
+    if report is None:
+        return ()
+    then = (report.environment.device, report.request.get("contract"))
+    if then == (machine.device, contract):
+        return ()
+    return (
+        f"the report judged its candidates on {then[0]} under {then[1]}, they are compared on "
+        f"{machine.device} under {contract}: what passed there need not pass here",
+    )
+
+
+def _require_as_judged(path: str, report: KernelReport, theirs: Sequence[CandidateSet]) -> None:
+    """UsageError unless the candidates' files are those that the report judged."""
+    other = "or name the base as it was: --base DIR, --base origin/main"
+    again = f"Judge it anew (fk kernels --candidates DIR --json {path}), {other}"
+    if not report.candidates:
+        raise UsageError(
+            f"{path} does not say what the files of its candidates were (an older fk wrote it), so nobody "
+            f"knows whether they are the same now. {again}"
+        )
+    then = {judged.name: judged.sha256 for judged in report.candidates}
+    now = {found.name: digest(found.layers) for found in theirs}
+    changed = [
+        f"{found.name} ({os.pathsep.join(map(shown, found.layers))})"
+        for found in theirs
+        if now[found.name] != then.get(found.name)
+    ]
+    changed += [f"{name} (is gone)" for name in then if name not in now]
+    if changed:
+        raise UsageError(
+            f"{path}: these files are not those that it judged any more: {', '.join(changed)}. {again}"
+        )
 
 
 class _Asked(Filters):

@@ -27,6 +27,7 @@ from fastkernels.records import Case
 _PRODUCT = ("kernels", "nn")  # packages under src/fastkernels
 _PRODUCT_DATA = ("tasks/baseline", "registry")
 _SHORT = 10  # characters of a commit, enough to be unique here
+_NO_REPOSITORY = "not a git repository (or any"  # everything else that git says is why it refuses one
 _INVENTORY = "fastkernels.gate.inventory"
 
 
@@ -46,10 +47,17 @@ class Revision:
 def find(name: str, folder: Path) -> Revision:
     """The commit called `name` in the repository that holds `folder`.
 
-    NotFoundError with the nearest branches, tags and files, MachineError without git.
+    NotFoundError with the nearest branches, tags and files, UsageError for a repository that git refuses,
+    MachineError without git.
     """
-    top = _git(folder, "rev-parse", "--show-toplevel")
-    if top is None:
+    asked = _run(folder, "rev-parse", "--show-toplevel")
+    if asked.returncode and _NO_REPOSITORY not in asked.stderr:
+        said = " ".join(asked.stderr.split()).removeprefix("fatal: ").rstrip(".")
+        raise UsageError(
+            f"git refuses the repository of {folder}, so '{name}' cannot be looked up: {said}. "
+            "Do what git says there, or compare folders: --base DIR"
+        )
+    if asked.returncode:
         outside = f"fk gate --help ({folder} is in no git repository, so this is no revision either)"
         raise NotFoundError("folder or report", name, _siblings(name), outside)
     commit = _git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
@@ -57,7 +65,7 @@ def find(name: str, folder: Path) -> Revision:
         references = (_git(folder, "for-each-ref", "--format=%(refname:short)") or "").split()
         listing = "git branch --all, git log (a shallow clone lacks old commits: git fetch --unshallow)"
         raise NotFoundError("folder, report or git revision", name, [*references, *_siblings(name)], listing)
-    return Revision(name, commit, Path(top))
+    return Revision(name, commit, Path(asked.stdout.strip()))
 
 
 def export(revision: Revision, into: Path) -> Path:
@@ -65,9 +73,11 @@ def export(revision: Revision, into: Path) -> Path:
     into.mkdir(parents=True)
     index = {"GIT_INDEX_FILE": str(into.with_name(f"{into.name}.index"))}
     for arguments in (["read-tree", revision.commit], ["checkout-index", "--all", f"--prefix={into}/"]):
-        if _git(revision.top, *arguments, variables=index) is None:
+        done = _run(revision.top, *arguments, variables=index)
+        if done.returncode:
+            said = " ".join(done.stderr.split())
             raise MachineError(
-                f"git {arguments[0]} of {revision} failed. Is {into.parent} full? Try git fsck"
+                f"git {arguments[0]} of {revision} failed: {said}. Is {into.parent} full? Try git fsck"
             )
     return into
 
@@ -127,17 +137,24 @@ def _siblings(name: str) -> list[str]:
     return [str(path) for path in sorted(parent.iterdir())] if parent.is_dir() else []
 
 
-def _git(folder: Path, *arguments: str, variables: dict[str, str] | None = None) -> str | None:
-    """What git prints; None where it fails. A hook's own GIT_* variables would name another repository."""
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git prints; None where it fails."""
+    done = _run(folder, *arguments)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _run(
+    folder: Path, *arguments: str, variables: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """git, in English. A hook's own GIT_* variables would name another repository."""
     outer = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(
+        return subprocess.run(
             ["git", "-C", str(folder), *arguments],
             capture_output=True,
             text=True,
             check=False,
-            env={**outer, **(variables or {})},
+            env={**outer, "LC_ALL": "C.UTF-8", "LANGUAGE": "", **(variables or {})},
         )
     except FileNotFoundError:
         raise MachineError("git is not installed; revisions can only be compared with it") from None
-    return done.stdout.strip() if done.returncode == 0 else None

@@ -54,6 +54,8 @@ def _conclude(measured: Measurement, pair: Pair, key: Key, work: Work) -> tuple[
         return "MISSING", "the base has it, the head does not"
     if head is None:
         return None
+    if head == "INVALID_BASELINE" and pair.base.source is not None:
+        return "AMBIGUOUS", "the base itself fails here, so there is nothing to hold the head against"
     if head in MACHINE_FAULTS:
         return "AMBIGUOUS", f"this machine cannot judge the head: {head}"
     if head != "PASSED":

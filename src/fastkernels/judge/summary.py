@@ -10,7 +10,7 @@ from fastkernels.errors import UsageError
 from fastkernels.judge.verdict import MACHINE_FAULTS
 from fastkernels.measure import stats
 from fastkernels.measure.parts import require_one_machine, require_same
-from fastkernels.records import KernelReport, KernelRow, KernelSummary, primary
+from fastkernels.records import CandidateFiles, KernelReport, KernelRow, KernelSummary, primary
 
 # What parts of one report have in common; their cases and seeds are their own.
 _ONE_QUESTION = ("device", "contract", "size", "self_test", "providers", "golden")
@@ -45,8 +45,8 @@ def summarize(
 def merge(reports: Sequence[KernelReport]) -> KernelReport:
     """The rows of all reports in one. Wall times add up.
 
-    UsageError where the reports are of different machines, versions or questions, or where a row is in two
-    of them.
+    UsageError where the reports are of different machines, versions or questions, or of two candidates of
+    one name, or where a row is in two of them.
     """
     first = reports[0]
     for other in reports[1:]:
@@ -66,6 +66,7 @@ def merge(reports: Sequence[KernelReport]) -> KernelReport:
         update={
             "request": {**first.request, "parts": [report.request for report in reports]},
             "rows": tuple(rows),
+            "candidates": _judged(reports),
             "shadowed": tuple(dict.fromkeys(s for report in reports for s in report.shadowed)),
             "notes": tuple(dict.fromkeys(note for report in reports for note in report.notes)),
             "summary": summarize(
@@ -77,3 +78,15 @@ def merge(reports: Sequence[KernelReport]) -> KernelReport:
             "complete": all(report.complete for report in reports),
         }
     )
+
+
+def _judged(reports: Sequence[KernelReport]) -> tuple[CandidateFiles, ...]:
+    """The candidates of all reports, each once."""
+    found: dict[str, CandidateFiles] = {}
+    for judged in (one for report in reports for one in report.candidates):
+        if found.setdefault(judged.name, judged).sha256 != judged.sha256:
+            raise UsageError(
+                f"The files of {judged.name} changed between the reports, so these are of two candidates. "
+                "Judge all parts again with one of them, or give the two different names"
+            )
+    return tuple(found.values())

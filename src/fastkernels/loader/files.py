@@ -24,14 +24,14 @@ def read(file: Path) -> bytes:
 
 
 def below(folder: Path, linked: bool = False) -> Iterator[Path]:
-    """Everything in a folder and in those beneath it, also in folders that are `linked` in; each once.
-    Folders that cannot be read hold nothing."""
+    """Everything in a folder and in those beneath it, also in folders that are `linked` in; each once, and
+    always by the same path. Folders that cannot be read hold nothing."""
     seen: set[tuple[int, int]] = set()
     waiting = [folder]
     while waiting:
         place = waiting.pop()
         try:
-            status, entries = place.stat(), [*os.scandir(place)]
+            status, entries = place.stat(), sorted(os.scandir(place), key=lambda entry: entry.name)
         except OSError:
             continue
         if (status.st_dev, status.st_ino) in seen:

@@ -25,7 +25,14 @@ from fastkernels.records.capture import Capture, CapturedTokens
 from fastkernels.records.case import Batch, Case, Golden, Provenance, Routing, TensorSpec
 from fastkernels.records.environment import Environment
 from fastkernels.records.gate import GateLimits, GateReport, GateRow, GateSummary, GateVerdict, Look
-from fastkernels.records.kernels import Failure, KernelReport, KernelRow, KernelShare, KernelSummary
+from fastkernels.records.kernels import (
+    CandidateFiles,
+    Failure,
+    KernelReport,
+    KernelRow,
+    KernelShare,
+    KernelSummary,
+)
 from fastkernels.records.models import EvalReport, MacroEval, ModelResult, Swap, WorkloadResult
 
 Report = KernelReport | EvalReport | GateReport | AuditReport
@@ -39,6 +46,7 @@ __all__ = [
     "AuditRow",
     "AuditTask",
     "Batch",
+    "CandidateFiles",
     "Capture",
     "CapturedTokens",
     "Case",

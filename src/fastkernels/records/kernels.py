@@ -85,11 +85,20 @@ class KernelSummary(Record):
     looking_share: float = 0.0  # of wall_s, spent on the columns `compile`, `origins` and `kernels`
 
 
+class CandidateFiles(Record):
+    """What was judged under a candidate's name, so that nobody takes other files for it later."""
+
+    name: str
+    folders: tuple[str, ...]  # highest first
+    sha256: str  # of all their files when the run began (loader/digest.py)
+
+
 class KernelReport(Document):
     kind: Literal["kernels"] = "kernels"
     environment: Environment
     request: dict[str, Any]  # the command's arguments after all defaults
     rows: tuple[KernelRow, ...]
+    candidates: tuple[CandidateFiles, ...] = ()  # none in older reports, and of none without one
     shadowed: tuple[str, ...] = ()  # candidate files that no longer reach the tasks above them
     notes: tuple[str, ...] = ()  # what could not be measured as asked, and why
     summary: KernelSummary

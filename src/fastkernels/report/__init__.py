@@ -3,8 +3,8 @@ code.
 
     raise SystemExit(publish(report, json_path, sources))
 
-`--json -` puts the JSON alone on stdout and the table on stderr. A report is shown first, then written, then
-logged: what fails of it costs nothing of the rest.
+`--json -` puts the JSON alone on stdout and the table on stderr, and so does `-` of any other file. A report
+is shown first, then written, then logged: what fails of it costs nothing of the rest.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def publish(
     report: Report,
     json_path: str | None = None,
     sources: Sequence[Path] = (),
-    further: Sequence[Callable[[], None]] = (),
+    further: Sequence[tuple[str, Callable[[], None]]] = (),
 ) -> int:
     """Show, write and log a report; returns its exit code. `sources`: the candidates' files, kept with the
-    MLflow run. `further`: writes other files of it.
+    MLflow run. `further`: the paths of other files of it, and what writes them.
 
     UsageError where `json_path` cannot be written. A failure of MLflow is a warning on stderr.
     """
@@ -38,11 +38,12 @@ def publish(
     with contextlib.ExitStack() as last_first:
         if not isinstance(report, AuditReport):  # a fact about our tasks, not a result of this machine
             last_first.callback(mlflow.log, report, sources)
-        for write in reversed(further):
+        for _, write in reversed(further):
             last_first.callback(write)
         if json_path:
             last_first.callback(json.write, report, json_path)
-        table.show(report, sys.stderr if json_path == "-" else sys.stdout)
+        taken = "-" in (json_path, *(path for path, _ in further))
+        table.show(report, sys.stderr if taken else sys.stdout)
     return exit_code(report)
 
 

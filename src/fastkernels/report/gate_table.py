@@ -50,9 +50,9 @@ def parts(report: GateReport) -> list[RenderableType]:
     for task, group in groupby(listed, key=words.place):
         rows = list(group)
         for contract in contracts(rows):
-            own = [_cells(row, several) for row in rows if row.contract == contract]
+            own = [_cells(row, report, several) for row in rows if row.contract == contract]
             found += [heading(f"{task}{under(contract, every)}"), table(_COLUMNS, own)]
-    found += [Text(), *legend(_COLUMNS, [_cells(row, several) for row in listed])]
+    found += [Text(), *legend(_COLUMNS, [_cells(row, report, several) for row in listed])]
     found += failures(
         (f"{words.place(row)}  {row.candidate}", row.case, row.head or "", row.failure) for row in report.rows
     )
@@ -65,7 +65,7 @@ def parts(report: GateReport) -> list[RenderableType]:
     return [*found, Text(f"{report.summary.wall_s:.0f} s"), *separation(report.environment.isolation)]
 
 
-def _cells(row: GateRow, several: bool) -> list[str | Text]:
+def _cells(row: GateRow, report: GateReport, several: bool) -> list[str | Text]:
     look = middle(row.looks) if row.looks else None
     numbers = ["", "", "", "", ""]
     if look is not None and look.speedup_ci is not None:
@@ -77,7 +77,7 @@ def _cells(row: GateRow, several: bool) -> list[str | Text]:
     return [
         row.case,
         row.candidate if several else "",
-        Text(row.verdict, style=_STYLES[row.verdict]),
+        Text(words.verdict(row, report.limits), style=_STYLES[row.verdict]),
         words.change(row),
         *numbers,
         str(len(row.looks) or ""),

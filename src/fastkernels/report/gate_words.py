@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fastkernels.gate.verdicts import FAILING, middle
-from fastkernels.records import LEAST_NOISE, GateReport, GateRow, primary
+from fastkernels.gate.verdicts import FAILING, hidden_pct, middle
+from fastkernels.records import LEAST_NOISE, GateLimits, GateReport, GateRow, primary
 from fastkernels.report.contracts import contracts
 
 
@@ -59,6 +59,12 @@ def advice(report: GateReport) -> str:
         f"{which} AMBIGUOUS: neither passed nor failed. Run again where nothing else runs, "
         f"or with a larger --budget{now}"
     )
+
+
+def verdict(row: GateRow, limits: GateLimits) -> str:
+    """`SAME ±8.0 %` where a regression of less would hide in the noise; else the verdict alone."""
+    hidden = hidden_pct(row, limits)
+    return row.verdict if hidden is None else f"{row.verdict} ±{hidden:.1f} %"
 
 
 def place(row: GateRow) -> str:

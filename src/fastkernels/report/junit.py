@@ -15,7 +15,7 @@ from itertools import groupby
 from xml.etree import ElementTree as xml
 
 from fastkernels.gate.verdicts import FAILING
-from fastkernels.records import GateReport, GateRow, Look
+from fastkernels.records import GateLimits, GateReport, GateRow, Look
 from fastkernels.report import gate_words as words
 
 # A candidate may print anything; XML 1.0 allows no other control characters, and no lone surrogates.
@@ -26,7 +26,7 @@ def text(report: GateReport) -> str:
     """The whole document."""
     root = xml.Element("testsuites", name="fk gate")
     for task, rows in groupby(report.rows, key=words.place):
-        _suite(root, task, [_case(task, row) for row in rows])
+        _suite(root, task, [_case(task, row, report.limits) for row in rows])
     whole = [_mean(report)] if report.limits.min_speedup is not None else []
     whole += [] if report.complete else [_interrupted(report)]
     if whole:
@@ -44,14 +44,14 @@ def _suite(root: xml.Element, name: str, cases: Sequence[xml.Element]) -> None:
     suite.extend(cases)
 
 
-def _case(task: str, row: GateRow) -> xml.Element:
+def _case(task: str, row: GateRow, limits: GateLimits) -> xml.Element:
     case = xml.Element("testcase", classname=task, name=_legal(f"{row.case} [{row.candidate}]"))
     if words.unclear_or_failing(row):
         kind = "failure" if row.verdict in FAILING else "error"
         problem = xml.SubElement(case, kind, type=row.verdict, message=_legal(row.reason))
         if row.failure is not None:
             problem.text = _legal(f"{row.failure.message}\n{row.failure.output}".strip())
-    out = f"{row.verdict}: {row.reason}\n" + "\n".join(
+    out = f"{words.verdict(row, limits)}: {row.reason}\n" + "\n".join(
         (f"{look.lost}; " if look.lost else "") + (look.problem or _numbers(look)) for look in row.looks
     )
     xml.SubElement(case, "system-out").text = _legal(out)

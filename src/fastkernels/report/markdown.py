@@ -2,21 +2,26 @@
 
 What fails or is unclear comes first and open, everything else folded. Text of a candidate (its messages, what
 it printed) is escaped and fenced in HTML: it can neither format the comment nor mention anybody.
+
+A comment has a length. It is never cut within a row, a tag or an entity: what does not fit is left out whole,
+and counted. Rows have half of it, failures reach up to three quarters, and notes take what is left.
 """
 
 from __future__ import annotations
 
 import html
+import sys
 from collections.abc import Sequence
 
 from fastkernels.gate.verdicts import middle
-from fastkernels.records import Contract, GateReport, GateRow
+from fastkernels.records import Contract, Failure, GateLimits, GateReport, GateRow
 from fastkernels.report import gate_words as words
 from fastkernels.report.contracts import CPU_WARNING, contracts, under
 from fastkernels.report.layout import separation
 
 MAX_CHARACTERS = 60_000  # GitHub takes 65,536 in a comment
 _MOST_FAILURES, _MOST_LINES = 5, 20
+_MOST_SAID = 600  # characters of one cell or note, before they are escaped
 _OUTCOMES = {"passed": "✅", "failed": "❌", "unclear": "⚠️"}
 _HEADER = "| task | case | verdict | change | 95 % of the speed-up | base us | head us | why |\n" + (
     "|---|---|---|--:|--:|--:|--:|---|\n"
@@ -41,54 +46,55 @@ def text(report: GateReport) -> str:
         f"head {_plain(report.head)} · base {_plain(report.base)}\n\n{warning}"
     )
     every = contracts(report.rows)
-    found += _table(shown, every, len(found))
-    found += _failures(shown)
+    found += _table(shown, report.limits, every, len(found))
+    failures = [_failure(row, row.failure) for row in shown if row.failure is not None]
+    found += _whole(failures, MAX_CHARACTERS * 3 // 4 - len(found), "failures", _MOST_FAILURES)
     if rest:
-        folded = _table(rest, every, len(found))
+        folded = _table(rest, report.limits, every, len(found))
         found += f"<details><summary>{len(rest)} other rows</summary>\n\n{folded}</details>\n\n"
-    found += "".join(
-        f"- {_plain(line)}\n"
-        for line in (*lines, *report.notes, made_on, *map(str, separation(environment.isolation)))
-    )
-    return found if len(found) <= MAX_CHARACTERS else found[:MAX_CHARACTERS] + "\n\n… cut\n"
+    last = (*lines, *report.notes, made_on, *map(str, separation(environment.isolation)))
+    return found + _whole([f"- {_plain(line)}\n" for line in last], MAX_CHARACTERS - len(found), "notes")
 
 
-def _table(rows: Sequence[GateRow], every: Sequence[Contract], used: int) -> str:
-    """The rows that fit beside `used` characters; how many were left out is said."""
-    found = _HEADER if rows else ""
-    for number, row in enumerate(rows):
-        line = _line(row, under(row.contract, every))
-        if used + len(found) + len(line) > MAX_CHARACTERS // 2:
-            return f"{found}\n… and {len(rows) - number} more rows: see the JSON or JUnit report\n\n"
-        found += line
-    return f"{found}\n" if found else ""
+def _whole(parts: Sequence[str], room: int, what: str, most: int = sys.maxsize) -> str:
+    """The first of `parts`, at most so many, that fit into `room`; how many are left out is said."""
+    found = ""
+    for number, part in enumerate(parts):
+        more = f"\n… and {len(parts) - number} more {what}: see the JSON or JUnit report\n\n"
+        beside = len(more) if number + 1 < len(parts) else 0
+        if number == most or len(found) + len(part) + beside > room:
+            return found + more
+        found += part
+    return found
 
 
-def _line(row: GateRow, clock: str) -> str:
+def _table(rows: Sequence[GateRow], limits: GateLimits, every: Sequence[Contract], used: int) -> str:
+    """Beside `used` characters; nothing without rows."""
+    if not rows:
+        return ""
+    lines = [_line(row, limits, under(row.contract, every)) for row in rows]
+    return f"{_HEADER}{_whole(lines, MAX_CHARACTERS // 2 - used - len(_HEADER), 'rows')}\n"
+
+
+def _line(row: GateRow, limits: GateLimits, clock: str) -> str:
     look = middle(row.looks) if row.looks else None
     interval = base = head = ""
     if look is not None and look.speedup_ci is not None:
         interval = f"{look.speedup_ci[0]:.3f} .. {look.speedup_ci[1]:.3f}"
         base, head = f"{look.base_us:.4g}", f"{look.head_us:.4g}"
-    verdict = f"**{row.verdict}**" if words.unclear_or_failing(row) else row.verdict
+    verdict = words.verdict(row, limits)
+    verdict = f"**{verdict}**" if words.unclear_or_failing(row) else verdict
     task, case = _plain(words.place(row) + clock), _plain(f"{row.case} ({row.candidate})")
     cells = (task, case, verdict, words.change(row), interval, base, head, _plain(row.reason))
     return f"| {' | '.join(cells)} |\n"
 
 
-def _failures(rows: Sequence[GateRow]) -> str:
-    failing = [row for row in rows if row.failure is not None]
-    found = ""
-    for row in failing[:_MOST_FAILURES]:
-        assert row.failure is not None
-        place = f"\nat {row.failure.file}:{row.failure.line or ''}".rstrip(":") if row.failure.file else ""
-        output = "\n".join(row.failure.output.splitlines()[-_MOST_LINES:])
-        told = f"{row.failure.message[:1000]}{place}\n{output[:3000]}".strip()
-        found += f"<details><summary>{_plain(row.head or '')} {_plain(words.place(row))} {_plain(row.case)}"
-        found += f"</summary><pre>{_code(told)}</pre></details>\n\n"
-    if len(failing) > _MOST_FAILURES:
-        found += f"… and {len(failing) - _MOST_FAILURES} more failures: see the JSON or JUnit report\n\n"
-    return found
+def _failure(row: GateRow, failure: Failure) -> str:
+    place = f"\nat {failure.file}:{failure.line or ''}".rstrip(":") if failure.file else ""
+    output = "\n".join(failure.output.splitlines()[-_MOST_LINES:])
+    told = f"{failure.message[:1000]}{place}\n{output[:3000]}".strip()
+    what = _plain(f"{row.head or ''} {words.place(row)} {row.case} ({row.candidate})")
+    return f"<details><summary>{what}</summary><pre>{_code(told)}</pre></details>\n\n"
 
 
 _SPECIAL = str.maketrans({c: f"&#{ord(c)};" for c in "|*_`[]~@#\\"})
@@ -96,6 +102,7 @@ _SPECIAL = str.maketrans({c: f"&#{ord(c)};" for c in "|*_`[]~@#\\"})
 
 def _plain(text: str) -> str:
     """One line without any markup of its own."""
+    text = text if len(text) <= _MOST_SAID else text[:_MOST_SAID] + "…"
     return " ".join(html.escape(text).split()).translate(_SPECIAL)
 
 

@@ -59,18 +59,24 @@ def log(report: Logged, sources: Sequence[Path]) -> bool:
             env=_environment(),
         )
     except subprocess.TimeoutExpired:
-        return _warn(f"no answer within {TIMEOUT_S} s from {tracking_uri()}")
+        return _warn(f"no answer within {TIMEOUT_S} s from {_place()}")
     except (FastKernelsError, OSError, ValueError) as error:
         return _warn(str(error))
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        return _warn(lines[-1])
+        return _warn(f"{lines[-1]} ({_place()})")
     return True
 
 
 def tracking_uri() -> str:
     """Where runs go: MLFLOW_TRACKING_URI, else the database in the state folder."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{state_dir() / 'mlflow.db'}"
+
+
+def _place() -> str:
+    """As `tracking_uri`, without a server's address, which may hold a password."""
+    chosen = os.environ.get("MLFLOW_TRACKING_URI", "")
+    return "MLFLOW_TRACKING_URI" if "@" in chosen else tracking_uri()
 
 
 def payload(report: Logged, sources: Sequence[Path]) -> dict[str, Any]:
@@ -160,5 +166,6 @@ def _environment() -> dict[str, str]:
 
 
 def _warn(reason: str) -> bool:
-    print(f"warning: not logged to MLflow: {reason}", file=sys.stderr)
+    advice = "Reports are whole without it; FK_TRACKING=0 leaves it out"
+    print(f"warning: not logged to MLflow: {reason}. {advice}", file=sys.stderr)
     return False

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import re
 import sys
 import time
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
 # Limits of MLflow's own API, for one request or one value.
 _METRICS_AT_ONCE, _PARAMS_AT_ONCE = 1000, 100
 _KEY_CHARACTERS, _PARAM_CHARACTERS, _TAG_CHARACTERS = 250, 6000, 5000
+_SQLITE = "sqlite:///"
 _NOT_IN_KEYS = re.compile(r"[^\w\-. :/]")
 
 
@@ -25,8 +30,10 @@ def store(entry: dict[str, Any]) -> str:
 
     if entry["artifacts"]:
         Path(entry["artifacts"]).mkdir(parents=True, exist_ok=True)  # and with it the database's folder
-    client = MlflowClient(tracking_uri=entry["uri"])
-    run = client.create_run(_experiment(client, entry), run_name=entry["name"][:_KEY_CHARACTERS])
+    with alone(entry["uri"]):
+        client = MlflowClient(tracking_uri=entry["uri"])
+        experiment = _experiment(client, entry)
+    run = client.create_run(experiment, run_name=entry["name"][:_KEY_CHARACTERS])
     run_id = run.info.run_id
     now = int(time.time() * 1000)
     tags = [RunTag(_key(name), value[:_TAG_CHARACTERS]) for name, value in entry["tags"].items()]
@@ -42,6 +49,19 @@ def store(entry: dict[str, Any]) -> str:
             client.log_artifact(run_id, str(path), "/".join(["candidates", *path.parts[-3:-1]]))
     client.set_terminated(run_id)
     return run_id
+
+
+@contextlib.contextmanager
+def alone(uri: str) -> Iterator[None]:
+    """In the body no other run makes or renews the same SQLite database: MLflow does so in dozens of steps,
+    each of which fails where another process has done it, and may leave tables that fit no version."""
+    database = Path(uri.removeprefix(_SQLITE))
+    if not uri.startswith(_SQLITE) or not database.parent.is_dir():
+        yield
+        return
+    with database.with_name(f"{database.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the file, also where the process is killed
+        yield
 
 
 def _experiment(client: MlflowClient, entry: dict[str, Any]) -> str:
@@ -67,5 +87,15 @@ def _key(name: str) -> str:
     return _NOT_IN_KEYS.sub("_", "/".join(parts))[:_KEY_CHARACTERS]
 
 
+def told(error: Exception) -> str:
+    """In one line: SQLAlchemy's own ends with the address of a page about such errors in general."""
+    first, *_ = str(error).strip().splitlines() or ["no reason given"]
+    return f"{type(error).__name__}: {first}"
+
+
 if __name__ == "__main__":
-    print(store(json.load(sys.stdin)))
+    try:
+        print(store(json.load(sys.stdin)))
+    except Exception as error:
+        traceback.print_exc()
+        sys.exit(told(error))

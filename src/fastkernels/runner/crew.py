@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fastkernels import interrupts
 from fastkernels.errors import BaselineError
 from fastkernels.loader.inputs import draw_links, trial_specs
 from fastkernels.loader.materialize import build_module
@@ -15,7 +16,7 @@ from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.ranks import own
 from fastkernels.measure.chain import of_ranks
 from fastkernels.measure.clocks import SmClock
-from fastkernels.records import Case
+from fastkernels.records import Case, Failure
 from fastkernels.runner import forcing
 from fastkernels.runner.isolation import HiddenMemory, common
 from fastkernels.runner.party import Party, Timeouts
@@ -29,6 +30,26 @@ _PROBE_BYTE = 0x5A
 # How a candidate's worker is separated: where shared memory does not reach into it, the next is tried.
 _WALLS = ({"namespaces": True, "user": True}, {"user": True}, {})
 _LOOK_SEED = 20  # shapes are looked at; the values are nobody's secret
+
+
+class Unimportable(Exception):
+    """A revision's own package cannot be imported, behind whatever walls; `failure` says why."""
+
+    def __init__(self, failure: Failure) -> None:
+        self.failure = failure
+        place = f" ({failure.file}:{failure.line})" if failure.file else ""
+        super().__init__(f"{failure.message}{place}")
+
+
+@contextlib.contextmanager
+def _closed_unless_good(workers: Sequence[Worker]) -> Iterator[None]:
+    """Workers that a body starts, and may make: nobody else knows them yet."""
+    try:
+        yield
+    except BaseException:
+        for worker in workers:
+            worker.close()
+        raise
 
 
 class Crew:
@@ -60,6 +81,7 @@ class Crew:
     def __enter__(self) -> Crew:
         return self
 
+    @interrupts.held()
     def __exit__(self, *_: object) -> None:
         self.dismiss_candidate()
         self._dismiss_baselines()
@@ -129,30 +151,37 @@ class Crew:
         missing = [i for i, party in enumerate(self._baseline) if party is None or not party.worker.alive]
         if job.base_layers or job.base_source:
             for i in missing:
-                worker, hello = self._separated(f"base {'AB'[i]}", job.base_source, job.base_layers)
+                try:
+                    worker, hello = self._separated(f"base {'AB'[i]}", job.base_source, job.base_layers)
+                except Unimportable as problem:
+                    raise BaselineError(
+                        f"The kernels of the base cannot be imported: {problem}. There is nothing to compare "
+                        "with: mend them, or name another base"
+                    ) from problem
                 self.overhead_ns = self.overhead_ns or hello["overhead_ns"]
                 self._baseline[i] = self._party(worker)
             missing = []
-        started = [(i, self._worker(f"baseline {'AB'[i]}", self._caches)) for i in missing]
-        for i, worker in started:
-            try:
-                hello = self._start(worker)
-                self._reach(worker)
-            except WorkerProblem as problem:
-                for _, other in started:
-                    other.close()
-                raise BaselineError(
-                    f"A baseline worker does not start: {problem.failure.message}\n{problem.failure.output}"
-                ) from problem
-            # One figure for all processes of a run, or two sides would be measured with two clocks.
-            self.overhead_ns = self.overhead_ns or hello["overhead_ns"]
-            self._baseline[i] = self._party(worker)
+        begun: list[Worker] = []
+        with _closed_unless_good(begun):
+            for i in missing:
+                begun.append(self._worker(f"baseline {'AB'[i]}", self._caches))
+            for i, worker in zip(missing, begun):
+                try:
+                    hello = self._start(worker)
+                    self._reach(worker)
+                except WorkerProblem as problem:
+                    said = f"{problem.failure.message}\n{problem.failure.output}"
+                    raise BaselineError(f"A baseline worker does not start: {said}") from problem
+                # One figure for all processes of a run, or two sides would be measured with two clocks.
+                self.overhead_ns = self.overhead_ns or hello["overhead_ns"]
+                self._baseline[i] = self._party(worker)
         a, a2 = self._baseline
         assert a is not None
         assert a2 is not None
         return a, a2
 
     def _candidate_for(self, job: Job) -> Party:
+        """Raises Unimportable for a revision whose package cannot be imported."""
         if self.is_fresh(job):
             self.dismiss_candidate()
             self._candidate = self._party(self._separated(job.name, job.source, job.layers)[0])
@@ -169,35 +198,39 @@ class Crew:
 
     def _separated(self, name: str, source: Path | None, layers: Sequence[Path]) -> tuple[Worker, dict]:
         """A candidate's worker behind the best walls that shared memory passes, and what it says at its
-        start."""
+        start. Raises Unimportable for a source whose package cannot be imported behind any."""
         reads = (*layers, *([source.parent] if source else []))
-        while len(self._walls) > 1:
-            worker = self._worker(name, None, source, reads, **self._walls[0])
+        walls = list(self._walls)
+        while len(walls) > 1:
+            worker = self._worker(name, None, source, reads, **walls[0])
             try:
-                hello = self._start(worker)
-                self._probe(worker)
+                with _closed_unless_good([worker]):
+                    hello = self._start(worker)
+                    self._probe(worker)
             except WorkerProblem as problem:
-                worker.close()
-                self._walls.pop(0)
+                walls.pop(0)
                 if "user" in worker.isolation:
-                    self._walls, why = [{}], f"memory cannot be shared with another user: {problem}"
+                    walls, why = [{}], f"memory cannot be shared with another user: {problem}"
                     self.stays_root[why] = None
             else:
-                self._reached(worker)
+                self._reached(worker, walls)
                 return worker, hello
         worker = self._worker(name, None, source, reads)
         try:
-            hello = self._start(worker)
-            self._reach(worker)  # beside a base that is no baseline of ours, nobody did it before
+            with _closed_unless_good([worker]):
+                hello = self._start(worker)
+                self._reach(worker)  # beside a base that is no baseline of ours, nobody did it before
         except WorkerProblem as problem:
-            worker.close()
+            if source is not None and not worker.imported:
+                raise Unimportable(problem.failure) from problem
             raise BaselineError(
                 f"The worker of {name} does not start: {problem.failure.message}\n{problem.failure.output}"
             ) from problem
-        self._reached(worker)
+        self._reached(worker, walls)
         return worker, hello
 
-    def _reached(self, worker: Worker) -> None:
+    def _reached(self, worker: Worker, walls: list[dict[str, bool]]) -> None:
+        self._walls = walls  # a worker that starts behind none says nothing of walls
         copies = ("copies",) if worker.memory is not None else ()
         self._levels = common(self._levels, (*worker.isolation, *copies))
         if worker.stays_root:

@@ -28,10 +28,10 @@ from fastkernels.measure.environment import environment
 from fastkernels.records import Failure, KernelReport, KernelRow
 from fastkernels.runner import compiling, isolation, origins, removal
 from fastkernels.runner.bench import Bench
-from fastkernels.runner.crew import Crew
+from fastkernels.runner.crew import Crew, Unimportable
 from fastkernels.runner.looks import compile_columns
 from fastkernels.runner.party import Timeouts
-from fastkernels.runner.plan import Job, KernelsRequest, Work, plan
+from fastkernels.runner.plan import Job, KernelsRequest, Work, judged_files, plan
 from fastkernels.runner.pool import default_threads
 from fastkernels.runner.rows import row, unavailable_row
 from fastkernels.runner.trial import Outcome, Trial
@@ -79,6 +79,7 @@ class _Run:
     total: int = 0  # trials
     spent_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # on what
     _deaths: defaultdict[tuple[str, str], list[Verdict]] = field(default_factory=lambda: defaultdict(list))
+    _unimportable: dict[str, Failure] = field(default_factory=dict)  # of whole revisions, by job
     levels: tuple[str, ...] = isolation.ALWAYS
 
     def report(self) -> KernelReport:
@@ -86,6 +87,7 @@ class _Run:
         assert request.device is not None
         begin = time.monotonic()
         jobs = plan(request) if self.jobs is None else self.jobs
+        judged = judged_files(request) if self.jobs is None else ()
         if request.golden is not None:
             self.notes[f"captured routing: {golden.read(request.golden).capture.summary}"] = None
         # Started now, so that the report says when; the isolation reached is filled in at the end.
@@ -111,6 +113,7 @@ class _Run:
             environment=machine.model_copy(update={"isolation": tuple(dict.fromkeys(self.levels))}),
             request=request.model_dump(mode="json"),
             rows=tuple(self.rows),
+            candidates=judged,
             shadowed=tuple(dict.fromkeys(self.shadowed)),
             notes=tuple(self.notes),
             summary=summarize(self.rows, wall_s, self.spent_s["measuring"], self.spent_s["looking"]),
@@ -187,6 +190,11 @@ class _Run:
             return
         try:
             outcome = self._tried(job, work, crew, bench)
+        except Unimportable as problem:
+            self._unimportable[job.name] = problem.failure
+            verdict = Verdict.failed("IMPORT_ERROR", problem.failure)
+            self.rows.append(row(job, work, verdict, contract))
+            return
         except BaselineError as error:
             if not self.rows:
                 raise
@@ -215,6 +223,8 @@ class _Run:
     def _settled_before(self, job: Job, work: Work) -> Verdict | None:
         """The verdict of a candidate that cannot be imported, or that crashed, hung or had no baseline too
         often in this task."""
+        if job.name in self._unimportable:
+            return Verdict.failed("IMPORT_ERROR", self._unimportable[job.name])
         before = [r for r in self.rows if r.candidate == job.name and r.task == work.entry.id]
         imports = next((r for r in before if r.verdict in _FINAL and r.variant == work.case.variant), None)
         if imports is not None:

@@ -11,11 +11,13 @@ from typing import Any, Literal
 from fastkernels import registry
 from fastkernels.errors import NotFoundError, UsageError
 from fastkernels.judge.verdict import Verdict
+from fastkernels.layout import shown
 from fastkernels.loader import check
 from fastkernels.loader.candidates import CandidateSet, discover, replaced_variants
+from fastkernels.loader.digest import digest
 from fastkernels.loader.replay import with_captured
 from fastkernels.measure.environment import require_device
-from fastkernels.records import Case, Contract, Device, Failure, Record, Size, default_size
+from fastkernels.records import CandidateFiles, Case, Contract, Device, Failure, Record, Size, default_size
 from fastkernels.registry import uses
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.settings import candidates_dir, resolve
@@ -194,6 +196,14 @@ def candidate_sets(request: KernelsRequest) -> list[CandidateSet]:
         return discover([candidates_dir()])
     except UsageError:
         return []  # an empty workspace: the caller says for which targets there is nothing
+
+
+def judged_files(request: KernelsRequest) -> tuple[CandidateFiles, ...]:
+    """What the candidates of a request hold now."""
+    return tuple(
+        CandidateFiles(name=s.name, folders=tuple(map(shown, s.layers)), sha256=digest(s.layers))
+        for s in candidate_sets(request)
+    )
 
 
 def _works(found: CandidateSet, entry: TaskEntry, cases: list[Case], through: bool) -> Iterator[Work]:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from fastkernels import interrupts
 from fastkernels.errors import MachineError
 from fastkernels.records import Failure, Printable, Record
 from fastkernels.runner import isolation, members, template
@@ -103,11 +104,8 @@ class Worker:
         `processes`: that it will have for itself, each with `threads`."""
         self.name = name
         self.isolation: tuple[str, ...] = ()
+        self.imported = False  # whether its side's module could be; what follows is building the side
         self.stays_root = ""  # why it has no user of its own, where it was to have one
-        self.scratch = isolation.Scratch.create(shared_caches)
-        if shared_caches is None:
-            self.scratch.adopt_caches()
-        self._channel, theirs = socket.socketpair()
         self._paused = False
         self._secret = random.SystemRandom()
         # Other members of its group were seen, or will be there: every pause looks for them.
@@ -120,26 +118,34 @@ class Worker:
         self.memory: Memory | None = None  # as the judge reaches it, of one that is alone
         ours = shared_caches is not None
         number = new_user.unused() if user else 0
-        arguments = [str(int(namespaces)), str(memory_bytes or 0), str(int(ours)), str(self.scratch.root)]
-        cores = _cores(threads * processes) if on_cpu else []
-        arguments += [",".join(map(str, cores)), str(number), *map(str, reads)]
-        environment = _importing_from(source, self.scratch.environment(threads))
         self._alone = on_cpu and processes == 1
-        if self._alone:
-            environment[isolation.ALONE] = "1"
-        try:
-            with theirs, self.scratch.output.open("ab") as output:
+        cores = _cores(threads * processes) if on_cpu else []
+        # Nobody can close a worker that is only half made: whatever ends this, nothing of it stays. What is
+        # made and what unmakes it come without an interruption between them.
+        with contextlib.ExitStack() as unmade:
+            with interrupts.held():
+                self.scratch = isolation.Scratch.create(shared_caches)
+                unmade.callback(self.scratch.remove)
+            if not ours:
+                self.scratch.adopt_caches()
+            environment = _importing_from(source, self.scratch.environment(threads))
+            if self._alone:
+                environment[isolation.ALONE] = "1"
+            kind = (environment, source is None, libraries)
+            if template.available():
+                template.prepare(*kind)  # which takes seconds, and may be interrupted
+            arguments = [str(int(namespaces)), str(memory_bytes or 0), str(int(ours)), str(self.scratch.root)]
+            arguments += [",".join(map(str, cores)), str(number), *map(str, reads)]
+            self._channel, theirs = socket.socketpair()
+            unmade.callback(self._channel.close)
+            with theirs, self.scratch.output.open("ab") as output, interrupts.held():
                 channel = theirs.fileno()
                 if template.available():
-                    self._process = template.forked(
-                        arguments, channel, output, environment, source is None, libraries
-                    )
+                    self._process = template.forked(arguments, channel, output, *kind)
                 else:
                     self._process = executed(_PROGRAM, arguments, channel, output, environment)
-        except BaseException:
-            self._channel.close()
-            self.scratch.remove()
-            raise
+                unmade.callback(self._process.end)
+            unmade.pop_all()
 
     def __enter__(self) -> Worker:
         return self
@@ -157,6 +163,13 @@ class Worker:
 
     def start(self, side: str, timeout_s: float = START_TIMEOUT_S, **arguments: Any) -> dict[str, Any]:
         """Build the side `module:Class` with these arguments; returns what its `hello()` says."""
+        try:
+            self.call("import", timeout_s, side=side)
+        except WorkerError as error:
+            # One of a revision before this knows no such call: it imports the side when it builds it.
+            if not error.said.endswith("has no attribute 'import'"):
+                raise
+        self.imported = True
         ours, theirs = socket.socketpair()
         with ours, theirs:
             lending = [theirs.fileno()] if self._alone else []
@@ -257,6 +270,7 @@ class Worker:
         self._process.changed(os.WCONTINUED)
         self._paused = False
 
+    @interrupts.held()
     def close(self) -> None:
         """Kill the process group that we started, and remove the scratch folder. May be called twice."""
         self._process.end()

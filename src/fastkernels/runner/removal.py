@@ -14,10 +14,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from fastkernels import interrupts
+
 _TRIES, _PAUSE_S = 5, 0.05
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
+@interrupts.held()
 def remove(folder: Path) -> bool:
     """Whether nothing is left of it. Processes that still write there as they end are waited for; what the
     system does not let go of stays, here or beside the folder's old place."""

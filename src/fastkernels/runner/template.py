@@ -33,6 +33,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, NoReturn
 
+from fastkernels import interrupts
 from fastkernels.errors import MachineError
 from fastkernels.runner import isolation, worker
 from fastkernels.runner.process import Process, executed, standing
@@ -69,11 +70,14 @@ class Template:
     def __init__(self, environment: dict[str, str], modules: Sequence[str]) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed with the template
         self._channel, theirs = socket.socketpair()
-        with theirs:
-            self.process = executed(
-                "fastkernels.runner.template", modules, theirs.fileno(), self._log, environment
-            )
-        self._ask("hello", _START_TIMEOUT_S)
+        with contextlib.ExitStack() as unmade:
+            with theirs, interrupts.held():
+                self.process = executed(
+                    "fastkernels.runner.template", modules, theirs.fileno(), self._log, environment
+                )
+                unmade.callback(self.close)
+            self._ask("hello", _START_TIMEOUT_S)
+            unmade.pop_all()
 
     def fit(self) -> bool:
         """Whether it runs, and is scheduled as what we start ourselves: its workers inherit that."""
@@ -93,6 +97,7 @@ class Template:
             )
         return Process(answer["pid"])
 
+    @interrupts.held()
     def close(self) -> None:
         self.process.end()
         self._channel.close()
@@ -136,15 +141,25 @@ def forked(
 ) -> Process:
     """A worker with these arguments of worker.main, from a template of its kind; the first of a kind starts
     that. `ours`: it imports this program's own source; `libraries`: others that it will import."""
+    with _lock:
+        return _template(environment, ours, libraries).fork(arguments, channel, output, environment)
+
+
+def prepare(environment: dict[str, str], ours: bool, libraries: Sequence[str] = ()) -> None:
+    """Start the template that `forked` will need, unless it is there."""
+    with _lock:
+        _template(environment, ours, libraries)
+
+
+def _template(environment: dict[str, str], ours: bool, libraries: Sequence[str]) -> Template:
     shared = {k: v for k, v in environment.items() if k not in isolation.OWN}
     modules = (*LIBRARIES, *libraries, *(OURS if ours else ()))
     kind = (os.getpid(), modules, frozenset(shared.items()))
-    with _lock:
-        if kind in _templates and not _templates[kind].fit():
-            _templates.pop(kind).close()
-        if kind not in _templates:
-            _templates[kind] = Template(shared, modules)
-        return _templates[kind].fork(arguments, channel, output, environment)
+    if kind in _templates and not _templates[kind].fit():
+        _templates.pop(kind).close()
+    if kind not in _templates:
+        _templates[kind] = Template(shared, modules)
+    return _templates[kind]
 
 
 @atexit.register

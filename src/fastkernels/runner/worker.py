@@ -49,9 +49,10 @@ def main(arguments: list[str]) -> None:
         except EOFError:
             os._exit(0)  # nothing here is worth a slow shutdown of a device context
         try:
-            if request.do == "start":
+            if request.do == "import":
+                side, value = _unbuilt(request.arguments["side"]), {}
+            elif request.do == "start":
                 lent = bool(descriptors) and memory.lend(*descriptors)
-                side = _unbuilt(request.arguments["side"])
                 # Where this raises, the overlay that the side has by then says in which file.
                 side.__init__(**request.arguments["arguments"])
                 hello = side.hello() if hasattr(side, "hello") else {}
@@ -81,6 +82,8 @@ def report(error: BaseException, side: Any) -> ErrorReport:
     overlay = getattr(side, "overlay", None)
     if overlay is not None:
         place = overlay.blame(error)
+    elif side is None:
+        place = _in_package(error)
     said = traceback.TracebackException.from_exception(error)  # also of one that cannot say what it is
     lines = "".join(said.format()).splitlines()
     return ErrorReport(
@@ -90,6 +93,16 @@ def report(error: BaseException, side: Any) -> ErrorReport:
         file=_encodable(str(place[0])) if place else None,
         line=place[1] if place else None,
     )
+
+
+def _in_package(error: BaseException) -> tuple[Path, int] | None:
+    """Where in this package an import failed: it may be another revision's."""
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):
+        frames.append((error.filename or "", error.lineno))
+    package = Path(__file__).parents[1]
+    ours = [(Path(name), line or 1) for name, line in frames if Path(name).is_relative_to(package)]
+    return ours[-1] if ours else None
 
 
 def _encodable(text: str) -> str:

@@ -182,20 +182,24 @@ def test_words_that_the_terminal_lacks_are_shown_as_escapes(monkeypatch) -> None
     assert (result.exit_code, result.stdout) == (0, "\\u25b2 caf\\xe9\n")
 
 
-def test_whoever_is_terminated_is_interrupted(monkeypatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("again", [None, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_whoever_is_ended_is_interrupted_and_tidies_up(monkeypatch, number: int, again: int | None) -> None:
     @click.command()
     def ends() -> None:
         try:
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
         except KeyboardInterrupt:
+            if again is not None:
+                signal.raise_signal(again)
             click.echo("tidied up")
             raise
 
     monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: ends)
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.getsignal(number)
     result = CliRunner().invoke(cli.main, ["ends"])
     assert (result.exit_code, result.stdout) == (cli.INTERRUPTED, "tidied up\n")
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getsignal(number) == before
 
 
 def test_a_closed_pipe_is_no_error() -> None:

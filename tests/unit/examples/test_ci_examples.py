@@ -35,7 +35,9 @@ def test_the_workflow_is_one_and_needs_all_commits() -> None:
     workflow = yaml.safe_load((CI / "gate.yml").read_text())
     steps = workflow["jobs"]["gate"]["steps"]
     assert steps[0]["with"]["fetch-depth"] == 0
-    assert workflow["concurrency"]["group"]
+    assert workflow["concurrency"] == {"group": "gate-gpu", "queue": "max"}, (
+        "no gate waits for another in vain"
+    )
     assert "pull_request_target" not in workflow[True], "YAML reads `on` as a truth"
     assert sum("fk gate" in step.get("run", "") for step in steps) == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from fastkernels.gate.comparison import opened
 from fastkernels.gate.inventory import Filters
 from fastkernels.gate.pairs import Comparison
 from fastkernels.layout import shown
+from fastkernels.runner.plan import KernelsRequest, judged_files
 from tests.unit.gate.repositories import CASES, KERNEL, ROOT, commit, git, make_repository
 
 EXAMPLES = ROOT / "examples" / "candidates"
@@ -125,9 +127,14 @@ def test_a_misspelt_folder_has_near_names(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def report(folder: Path, **changes) -> str:
-    """The examples' report with changes of its request; paths are as they were written."""
+    """The examples' report, as if made of their files of today, with changes of its request; paths are as
+    they were written."""
     data = json.loads(REPORT.read_text())
     data["request"] |= changes
+    asked = data["request"]["candidates"]
+    if isinstance(asked, list) and all(os.path.exists(place) for place in asked):
+        judged = judged_files(KernelsRequest(candidates=tuple(asked))) if asked else ()
+        data["candidates"] = [one.model_dump(mode="json") for one in judged]
     path = folder / "report.json"
     path.write_text(json.dumps(data))
     return str(path)
@@ -198,6 +205,32 @@ def test_a_request_that_fk_kernels_did_not_write(tmp_path: Path, mine: str, chan
         compared(mine, report(tmp_path, **changes))
 
 
+def test_files_that_changed_since_the_report_are_no_base(tmp_path: Path, mine: str) -> None:
+    shutil.copytree(EXAMPLES / "slower", tmp_path / "base")
+    path = report(tmp_path, candidates=[str(tmp_path / "base")])
+    assert compared(mine, path).pairs
+    (tmp_path / "base" / "helper.py").write_text("NEW = 1\n")
+    with pytest.raises(
+        UsageError, match=r"not those that it judged any more: base \(.*base\)\. Judge it anew"
+    ):
+        compared(mine, path)
+
+
+def test_a_candidate_that_is_gone_since_the_report(tmp_path: Path, mine: str) -> None:
+    shutil.copytree(EXAMPLES, tmp_path / "all")
+    path = report(tmp_path, candidates=[str(tmp_path / "all")])
+    shutil.rmtree(tmp_path / "all" / "wrong")
+    with pytest.raises(UsageError, match=r"wrong \(is gone\)"):
+        compared(mine, path)
+
+
+def test_a_report_that_does_not_say_what_it_judged(tmp_path: Path, mine: str) -> None:
+    path = Path(report(tmp_path, candidates=[FASTER]))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"candidates": []}))
+    with pytest.raises(UsageError, match=r"an older fk wrote it.*fk kernels --candidates DIR --json"):
+        compared(mine, str(path))
+
+
 def test_a_report_of_the_head_itself_has_no_base(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--base origin/main"):
         compared(FASTER, report(tmp_path, candidates=[FASTER]))
@@ -241,6 +274,24 @@ def test_a_head_does_not_make_its_own_exam_easier(tmp_path: Path, monkeypatch: p
     found = compared("second", "first")
     assert any(work.case.timed for work in found.pairs[0].head.works.values())
     assert any("defined anew in second" in note for note in found.notes)
+
+
+REFERENCE = "src/fastkernels/kernels/rms_norm/reference.py"
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"), [(KERNEL, None), (REFERENCE, "rms_norm/reference.py"), ("README.md", None)]
+)
+def test_an_oracle_that_is_not_the_base_s_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str, told: str | None
+) -> None:
+    """The oracle is that of the `fk` that runs; an implementation is none of it."""
+    (tmp_path / "README.md").write_text("")
+    make_repository(tmp_path, {changed: lambda code: f"{code}\nMARK = 1\n"})
+    monkeypatch.chdir(tmp_path)
+    found = [note for note in compared("first", "second").notes if "oracle" in note]
+    assert len(found) == (told is not None)
+    assert all(f"among them kernels/{told}" in note and "run the fk of second (" in note for note in found)
 
 
 def test_revisions_and_folders_do_not_mix(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

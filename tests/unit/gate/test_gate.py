@@ -15,7 +15,8 @@ from fastkernels.gate.rows import rows
 from fastkernels.gate.verdicts import REPETITIONS
 from fastkernels.records import GateLimits, GateReport
 from fastkernels.report import exit_code
-from fastkernels.runner.plan import Job, KernelsRequest, Work
+from fastkernels.report import json as reports
+from fastkernels.runner.plan import Job, KernelsRequest, Work, judged_files
 from tests.unit.gate.conftest import Machine, Runs
 
 ROOT = Path(__file__).parents[3]
@@ -138,6 +139,19 @@ def test_a_wrong_base_is_nothing_to_compare_with(runs: Runs) -> None:
     assert exit_code(report) == 0
 
 
+def test_of_a_base_that_fails_itself_the_row_says_so(runs: Runs, tmp_path: Path) -> None:
+    entry = registry.task("L1/rms_norm")
+    work = Work(entry, registry.cases(entry, size="tiny")[0])
+    works = {(entry.id, work.case.id): work}
+    pair = Pair("baseline", *(Version(works, source=tmp_path / side) for side in ("head", "base")))
+    runs.verdict = lambda job, work: "INVALID_BASELINE"
+    limits = GateLimits(max_regression_pct=3, min_regression_us=0.3)
+    measured = Measurement(Comparison("h", "b", (pair,)), KernelsRequest(), limits, lambda progress: None)
+    measured.measure()
+    (row,) = rows(measured, "host")
+    assert (row.verdict, row.reason.split(",")[0]) == ("AMBIGUOUS", "the base itself fails here")
+
+
 def test_held_out_shapes_are_checked_and_not_timed(runs: Runs) -> None:
     report = gate(case_glob=None)
     untimed = [row for row in report.rows if not row.timed]
@@ -174,6 +188,21 @@ def test_without_a_base_the_baseline_is_it(runs: Runs) -> None:
     report = gate(base=None)
     assert report.base == "the baseline"
     assert [name for call in runs.calls for name, _ in call] == ["'slower' of the head", "slower"]
+
+
+@pytest.mark.parametrize("changed", [{}, {"device": "another device"}, {"contract": "graph"}])
+def test_a_report_of_elsewhere_is_said(runs: Runs, tmp_path: Path, changed: dict) -> None:
+    base, request = str(EXAMPLES / "faster"), {"contract": "host", "size": "tiny"} | changed
+    kernels = KernelsRequest(candidates=(base,), device="cpu")
+    made = runs(kernels, None, []).model_copy(
+        update={"request": {"candidates": [base], **request}, "candidates": judged_files(kernels)}
+    )
+    there = {"device": changed.get("device", made.environment.device)}
+    made = made.model_copy(update={"environment": made.environment.model_copy(update=there)})
+    reports.write(made, tmp_path / "report.json")
+    request = GateRequest(head=str(EXAMPLES / "slower"), base=str(tmp_path / "report.json"), device="cpu")
+    found = run_gate(request.model_copy(update={"case_glob": CASE})).report
+    assert any("what passed there need not pass here" in note for note in found.notes) == bool(changed)
 
 
 def test_several_candidates_are_compared_by_name(runs: Runs, tmp_path: Path) -> None:
@@ -247,6 +276,14 @@ def test_a_head_that_torch_compile_does_not_take_is_broken(runs: Runs, status: s
 def test_torch_compile_is_asked_where_it_was_asked_for(runs: Runs) -> None:
     gate()
     assert not any(request.compile_check or request.attribution for request in runs.requests)
+
+
+def test_every_run_has_the_timeout_that_was_asked_for(runs: Runs) -> None:
+    runs.factor = lambda job, work: 1.2
+    gate(timeout_s=7.5)
+    assert [request.timeout_s for request in runs.requests] == [7.5] * 3
+    gate()
+    assert runs.requests[-1].timeout_s is None
 
 
 # ---------------------------------------------------------------- contracts

@@ -41,6 +41,24 @@ def test_outside_a_repository(tmp_path: Path) -> None:
         revisions.find("main", tmp_path)
 
 
+def test_a_repository_that_git_refuses_is_not_called_none(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / ".git" / "config").write_text("[core\n")
+    with pytest.raises(UsageError, match=r"git refuses the repository of .*bad config.*or compare folders"):
+        revisions.find("main", tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder to somebody else")
+def test_somebody_else_s_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # the user's own settings may trust it
+    place = tmp_path / "theirs"
+    git(tmp_path, "init", "--quiet", str(place))
+    for found in (place, place / ".git"):
+        os.chown(found, 12345, 12345)
+    with pytest.raises(UsageError, match=r"dubious ownership.*git config --global --add safe.directory"):
+        revisions.find("main", place)
+
+
 def test_a_hook_s_variables_do_not_lead_elsewhere(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_DIR", str(ROOT / "nowhere"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(ROOT / "nowhere"))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 from xml.etree import ElementTree as xml
 
 import jsonschema
 import pytest
+from click.testing import CliRunner
 
+from fastkernels import cli
 from fastkernels.errors import UsageError
+from fastkernels.gate import gate
 from fastkernels.measure.environment import environment
 from fastkernels.records import Failure, GateLimits, GateReport, GateRow, GateSummary, Look
 from fastkernels.report import exit_code, files, junit, markdown, mlflow, schema, table
@@ -196,10 +200,72 @@ def test_markdown_fits_a_comment(report: GateReport) -> None:
     assert "45 more failures" in text
 
 
+@pytest.mark.parametrize("size", [10, 400, 3000, 100_000])
+def test_markdown_is_never_cut_within_a_tag(report: GateReport, size: int) -> None:
+    evil = '<">&' * size
+    failure = Failure(message=evil, output=evil, file=evil)
+    broken = tuple(row(f"c-{n}{evil}", "BROKEN", failure=failure, reason=evil) for n in range(9))
+    same = tuple(row(f"c-same-{n}", "SAME", look(), reason=evil) for n in range(200))
+    changes = {"rows": (*broken, *same), "notes": (evil,) * 90, "head": evil, "base": evil}
+    text = markdown.text(report.model_copy(update=changes))
+    assert len(text) <= markdown.MAX_CHARACTERS
+    for tag in ("details", "summary", "pre"):
+        assert text.count(f"<{tag}>") == text.count(f"</{tag}>")
+    assert not re.search(r"&(?!#?\w+;)", text), "an entity is cut"
+    assert all(line.endswith(" |") for line in text.splitlines() if line.startswith("|") and "--" not in line)
+    assert "more failures: see the JSON" in text
+
+
+def test_a_failure_names_its_candidate(report: GateReport) -> None:
+    both = tuple(row("c", "BROKEN", candidate=name, **BROKEN) for name in ("mine", "yours"))
+    summaries = re.findall(
+        r"<summary>(.*?)</summary>", markdown.text(report.model_copy(update={"rows": both}))
+    )
+    assert [re.search(r"\((\w+)\)$", found).group(1) for found in summaries] == ["mine", "yours"]
+
+
+def test_a_regression_that_hides_in_the_noise_is_seen_beside_the_verdict(report: GateReport) -> None:
+    loud = row("c-loud", "SAME", look(1.0).model_copy(update={"noise_pct": 5.25}))
+    eager = row("c-eager", "SAME", look(1.0).model_copy(update={"contract": "eager"}), contract="eager")
+    unsure = row("c-unsure", "AMBIGUOUS", look(1.0).model_copy(update={"noise_pct": 9.0}))
+    report = report.model_copy(update={"rows": (*report.rows[:2], loud, eager, unsure)})
+    text = table.text(report)
+    told = {
+        line.split()[0]: re.findall("±.*? %", line) for line in text.splitlines() if line.startswith("c-")
+    }
+    assert told == {"c-fast": [], "c-same": [], "c-loud": ["±5.2 %"], "c-eager": ["±8.0 %"], "c-unsure": []}
+    assert "| SAME ±8.0 % |" in markdown.text(report)
+    assert "SAME ±8.0 %: because of c-eager" in junit.text(report)
+
+
 def test_a_file_that_cannot_be_written_names_its_flag(tmp_path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"--junit .*file/gate.xml"):
         files.write("text", tmp_path / "file" / "gate.xml", "--junit")
+
+
+@pytest.mark.parametrize("flag", ["--json", "--junit", "--markdown"])
+def test_what_goes_to_stdout_is_alone_there(report: GateReport, monkeypatch, flag: str) -> None:
+    monkeypatch.setattr(gate, "run_gate", lambda request, progress: gate.GateRun(report, ()))
+    runner = CliRunner(env={"FK_TRACKING": "0"})
+    done = runner.invoke(cli.main, ["gate", "mine", "--device", "cpu", flag, "-"])
+    text = {"--json": reports.dumps, "--junit": junit.text, "--markdown": markdown.text}[flag]
+    assert (done.exit_code, done.stdout) == (1, text(report))
+    assert "fk gate on" in done.stderr
+    assert "fk gate on" in runner.invoke(cli.main, ["gate", "mine", "--device", "cpu"]).stdout
+
+
+def test_the_timeout_of_the_command_line_is_the_request_s(report: GateReport, monkeypatch) -> None:
+    asked = []
+
+    def run(request: gate.GateRequest, progress: object) -> gate.GateRun:
+        asked.append(request.timeout_s)
+        return gate.GateRun(report, ())
+
+    monkeypatch.setattr(gate, "run_gate", run)
+    for words in (["--timeout", "7.5"], []):
+        CliRunner(env={"FK_TRACKING": "0"}).invoke(cli.main, ["gate", "mine", "--device", "cpu", *words])
+    assert asked == [7.5, None]
 
 
 def test_history_has_every_row(report: GateReport) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from fastkernels.errors import UsageError
 from fastkernels.judge.summary import merge, summarize
+from fastkernels.records import CandidateFiles
 
 
 @pytest.fixture
@@ -36,6 +37,14 @@ def test_parts_become_the_whole_again(part, kernel_report):
 
 def test_one_incomplete_part_makes_the_whole_incomplete(part):
     assert not merge([part(0, 1), part(1, 2, complete=False)]).complete
+
+
+def test_parts_are_of_the_same_files(part):
+    one, two, other = (CandidateFiles(name=n, folders=(n,), sha256=s) for n, s in ("a1", "b2", "a3"))
+    found = merge([part(0, 1, candidates=(one,)), part(1, 2, candidates=(one, two))])
+    assert found.candidates == (one, two)
+    with pytest.raises(UsageError, match="files of a changed between the reports"):
+        merge([part(0, 1, candidates=(one,)), part(1, 2, candidates=(other,))])
 
 
 def test_a_row_is_in_one_part_only(part):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import sqlite3
 import subprocess
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from fastkernels import report as package
 from fastkernels.errors import UsageError
-from fastkernels.report import mlflow, table
+from fastkernels.report import mlflow, mlflow_child, table
 
 
 @pytest.fixture
@@ -78,10 +80,47 @@ def test_a_failing_child_is_one_line_of_warning(state, kernel_report, capsys, mo
 
     monkeypatch.setattr(mlflow.subprocess, "run", broken)
     assert mlflow.log(kernel_report, []) is False
-    assert (
-        capsys.readouterr().err
-        == "warning: not logged to MLflow: OperationalError: unable to open database file\n"
-    )
+    [line] = capsys.readouterr().err.splitlines()
+    what = "OperationalError: unable to open database file"
+    assert line.startswith(f"warning: not logged to MLflow: {what} (sqlite:///{state}/mlflow.db). ")
+    assert "FK_TRACKING=0" in line
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@tracking:5000")
+    assert mlflow.log(kernel_report, []) is False
+    assert "secret" not in capsys.readouterr().err
+
+
+def test_an_error_of_a_database_is_told_by_what_it_says():
+    said = "(sqlite3.OperationalError) duplicate column name: step\n[SQL: ALTER]\n(Background: https://x)"
+    assert mlflow_child.told(ValueError(said)) == f"ValueError: {said.splitlines()[0]}"
+    assert mlflow_child.told(KeyError()) == "KeyError: no reason given"
+
+
+def test_one_run_at_a_time_makes_a_database(tmp_path):
+    """A file lock is of an open file, so it holds between threads as between processes."""
+    uri, seen = f"sqlite:///{tmp_path}/mlflow.db", []
+
+    def second() -> None:
+        with mlflow_child.alone(uri):
+            seen.append("second")
+
+    thread = threading.Thread(target=second)
+    with mlflow_child.alone(uri):
+        thread.start()
+        thread.join(0.3)
+        seen.append("first")
+    thread.join(10)
+    assert seen == ["first", "second"]
+    for elsewhere in ("http://tracking:5000", f"sqlite:///{tmp_path}/none/mlflow.db"):
+        with mlflow_child.alone(elsewhere):
+            pass
+
+
+@pytest.mark.slow
+def test_two_first_runs_at_once_are_both_stored(state, kernel_report, capfd):
+    with ThreadPoolExecutor() as pool:
+        done = list(pool.map(lambda _: mlflow.log(kernel_report, []), range(2)))
+    assert done == [True, True], capfd.readouterr().err
+    assert query(state, "select count(*) from runs") == [(2,)]
 
 
 def test_an_unusable_place_is_a_warning(tmp_path, kernel_report, capsys, monkeypatch):
@@ -150,7 +189,9 @@ def test_a_file_that_cannot_be_written_costs_nothing_else(kernel_report, tmp_pat
     monkeypatch.setattr(mlflow, "log", lambda *arguments: logged.append(arguments))
     with pytest.raises(UsageError, match="No space left"):
         package.publish(
-            kernel_report, str(tmp_path / "out.json"), further=[full, lambda: written.append("markdown")]
+            kernel_report,
+            str(tmp_path / "out.json"),
+            further=[("x", full), ("y", lambda: written.append("markdown"))],
         )
     assert "fk kernels on" in capsys.readouterr().out
     assert (tmp_path / "out.json").is_file()

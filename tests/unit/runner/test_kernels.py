@@ -12,10 +12,11 @@ from fastkernels import registry
 from fastkernels.errors import BaselineError
 from fastkernels.judge.verdict import Verdict
 from fastkernels.loader.overlay import Overlay
-from fastkernels.records import KernelReport
+from fastkernels.records import Failure, KernelReport
 from fastkernels.report import exit_code
 from fastkernels.runner import kernels
 from fastkernels.runner.bench import Bench, Outcome
+from fastkernels.runner.crew import Unimportable
 from fastkernels.runner.kernels import Progress, run_kernels
 from fastkernels.runner.plan import Job, KernelsRequest, Work
 
@@ -79,6 +80,18 @@ def test_a_task_is_given_up_where_its_baseline_does_not_come_back(judge) -> None
 def test_a_baseline_that_fails_at_once_is_an_error(judge) -> None:
     with pytest.raises(BaselineError, match="no memory"):
         judge(lambda number: False)
+
+
+def test_a_revision_that_cannot_be_imported_is_tried_once(judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    def parties(crew: StandInCrew, job, ranks: int):
+        crew.asked += 1
+        raise Unimportable(Failure(message="NameError: no", file="a.py", line=3))
+
+    monkeypatch.setattr(StandInCrew, "parties", parties)
+    report, _, crew = judge(lambda number: True)
+    assert crew.asked == 1
+    assert {(row.verdict, row.failure.message) for row in report.rows} == {("IMPORT_ERROR", "NameError: no")}
+    assert exit_code(report) == 1
 
 
 def test_every_step_says_how_many_trials_there_are(judge) -> None:

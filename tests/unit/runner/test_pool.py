@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -127,6 +128,36 @@ def test_the_place_of_what_ends_the_building_of_a_side_is_known() -> None:
     with Worker("w", threads=1) as worker, pytest.raises(WorkerError, match="not today") as caught:
         worker.start("tests.unit.runner.sides_for_tests:Unbuildable")
     assert (caught.value.failure.file, caught.value.failure.line) == ("candidate.py", 7)
+
+
+@pytest.mark.parametrize("step", ["adopt_caches", "environment"])
+def test_a_worker_that_is_interrupted_while_it_is_made_leaves_nothing(
+    tmp_path: Path, monkeypatch, step
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(isolation.Scratch, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Worker("w", threads=1)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_place_of_an_import_that_fails_is_known(tmp_path: Path) -> None:
+    package = tmp_path / "other" / "fastkernels"
+    shutil.copytree(ROOT / "src" / "fastkernels", package)
+    for text, line in (("x = 1\nimport no_such_module\n", 2), ("def f(:\n", 1)):
+        (package / "kernels" / "mark.py").write_text(text)
+        with Worker("w", threads=1, source=package.parent) as worker:
+            worker.start(SIDE)
+            assert worker.imported
+        with Worker("w", threads=1, source=package.parent) as worker:
+            with pytest.raises(WorkerError) as caught:
+                worker.start("fastkernels.kernels.mark:Side")
+            assert not worker.imported
+            place = (caught.value.failure.file, caught.value.failure.line)
+            assert place == (str(package / "kernels" / "mark.py"), line)
 
 
 def test_a_signal_without_a_name_ends_one_worker() -> None:
