@@ -181,6 +181,18 @@ def moved(before: Standing | None, after: Standing | None) -> Verdict | None:
     return Verdict.failed("TAMPERED", Failure(message=message), "baseline")
 
 
+def disturbed(meddled: str | None, restless: str | None) -> Verdict | None:
+    """Somebody else's signals stopped or continued a baseline process (Worker.meddled), which slows it or
+    the other one down; or it ran in another's turn by itself, as on a machine with too much work."""
+    if meddled is not None:
+        message = f"the baseline's process {meddled}, by a signal that is not the judge's"
+        return Verdict.failed("TAMPERED", Failure(message=message), "baseline")
+    if restless is not None:
+        message = f"the baseline's process {restless} while it was stopped, because another had its turn"
+        return Verdict.failed("INVALID_BASELINE", Failure(message=message))
+    return None
+
+
 class _Times(NamedTuple):
     """Medians of what the candidate and its baselines claim; and, a column for each of them, the candidate
     first, what windows and CPU time hold beyond the claims. `spent` is None where CPU time says not all, or

@@ -158,7 +158,7 @@ class Party:
         """Import, build, attach to the inbox (which holds the first inputs) and call once; describes the
         results. `again`: import nothing anew, for another case with the same layers."""
         self.unload()
-        self.worker.restless = None
+        self.worker.restless = self.worker.meddled = None
         limits = self._timeouts
         self._call(
             "open", limits.open, layers=list(layers), case=case, implementations=implementations, again=again

@@ -232,6 +232,15 @@ def test_a_stopped_process_that_runs_is_tampering() -> None:
     assert "the process was continued while it was stopped" in verdict.failure.message
 
 
+def test_a_baseline_that_somebody_stops_is_tampering_and_one_that_stops_late_is_not() -> None:
+    assert account.disturbed(None, None) is None
+    verdict = account.disturbed("was stopped in its turn", None)
+    assert verdict.label == "TAMPERED(baseline)"
+    assert "was stopped in its turn" in verdict.failure.message
+    slow = account.disturbed(None, "did not stop within 10 s")
+    assert slow.label == "INVALID_BASELINE"
+
+
 def test_settings_of_the_process_are_compared_by_name() -> None:
     ours, theirs = (replace(reading(1, 2), flags=flags) for flags in ({"dtype": "a"}, {"dtype": "b"}))
     assert account.other_settings(theirs, theirs) is None
