@@ -27,6 +27,9 @@ from fastkernels.runner.process import Standing
 # time that could make a win, and more than the two baseline processes differ by.
 MIN_READINGS = 10  # to speak of a tenth of them
 _QUANTILES = (0.1, 0.3, 0.5)
+# Who works late in two calls of five shows here alone. But so do two processes of which one was interrupted
+# more often: only CPU time tells them apart.
+_QUANTILES_OF_WORK = (0.7,)
 # A call that was interrupted claims more than it worked: those are the lowest. One in four that has pages to
 # fetch besides works for longer: of 8 MB a call, 0.7 alone was within those on both sides, and let a copy of
 # 2 ms pass that nobody had timed.
@@ -75,11 +78,14 @@ def understated(
                 return found
         return None
 
+    works = bool(times.spent) and excess(times.spent, _CPU_QUANTILES) is not None
     found = excess(times.windows, _QUANTILES)
-    if found is None:
+    may_wait = found is not None and found <= np.median(np.concatenate(times.windows[1:]))
+    if times.spent and may_wait and not works:
         return None
-    may_wait = found <= np.median(np.concatenate(times.windows[1:]))
-    if times.spent and may_wait and excess(times.spent, _CPU_QUANTILES) is None:
+    if found is None and works:
+        found = excess(times.windows, _QUANTILES_OF_WORK)
+    if found is None:
         return None
     return _implausible(
         f"claims {times.claimed / 1e3:.1f} us, but its answers take {found / 1e3:.1f} us longer than "
@@ -179,6 +185,18 @@ def moved(before: Standing | None, after: Standing | None) -> Verdict | None:
         return None
     message = f"the baseline's process was scheduled as {before} and is now as {after}"
     return Verdict.failed("TAMPERED", Failure(message=message), "baseline")
+
+
+def disturbed(meddled: str | None, restless: str | None) -> Verdict | None:
+    """Somebody else's signals stopped or continued a baseline process (Worker.meddled), which slows it or
+    the other one down; or it ran in another's turn by itself, as on a machine with too much work."""
+    if meddled is not None:
+        message = f"the baseline's process {meddled}, by a signal that is not the judge's"
+        return Verdict.failed("TAMPERED", Failure(message=message), "baseline")
+    if restless is not None:
+        message = f"the baseline's process {restless} while it was stopped, because another had its turn"
+        return Verdict.failed("INVALID_BASELINE", Failure(message=message))
+    return None
 
 
 class _Times(NamedTuple):

@@ -176,7 +176,7 @@ class Party:
         results. `again`: import nothing anew, for another case with the same layers. `direct`: how inputs and
         results go from then on (transport.py)."""
         self.unload()
-        self.worker.restless = None
+        self.worker.restless = self.worker.meddled = None
         limits = self._timeouts
         self._call(
             "open", limits.open, layers=list(layers), case=case, implementations=implementations, again=again

@@ -114,6 +114,7 @@ class Worker:
         self.restless: str | None = (
             None  # how it ran while it should have stood still; whoever asks resets it
         )
+        self.meddled: str | None = None  # what somebody else's signals did to it; whoever asks resets it
         self.busy = False  # a call was sent and its answer has not come
         self.memory: Memory | None = None  # as the judge reaches it, of one that is alone
         ours = shared_caches is not None
@@ -224,6 +225,9 @@ class Worker:
         it."""
         if self._paused or not self.alive:
             return time.perf_counter_ns()
+        # The kernel tells a parent of every stop and every continuation; ours were taken note of.
+        if self._process.changed(os.WSTOPPED | os.WCONTINUED):
+            self.meddled = "was stopped in its turn"
         self._process.send(signal.SIGSTOP)
         self._paused = True
         begin = time.monotonic()
@@ -263,9 +267,9 @@ class Worker:
             if now is not None and now != before:
                 self.restless = f"had process {pid} of its own run"
         self._company = {}
-        # The kernel tells a parent of every stop and every continuation; ours were taken note of.
         if self._process.changed(os.WSTOPPED | os.WCONTINUED):
             self.restless = "was continued"
+            self.meddled = "was continued in another's turn"
         self._process.send(signal.SIGCONT)
         self._process.changed(os.WCONTINUED)
         self._paused = False

@@ -106,11 +106,16 @@ class Trial:
         return self._time()
 
     def _undisturbed(self) -> Verdict | None:
-        """TAMPERED(baseline) where a baseline process was rescheduled; another takes its place then."""
+        """What is wrong where a baseline process was rescheduled, or did not run in its turns alone; another
+        takes its place then."""
         found = None
         for party in (self._lineup.a, self._lineup.a2):
-            if party.worker.alive and (verdict := account.moved(party.standing, party.worker.standing())):
-                party.worker.close()
+            worker = party.worker
+            if not worker.alive:
+                continue
+            verdict = account.moved(party.standing, worker.standing())
+            if verdict := verdict or account.disturbed(worker.meddled, worker.restless):
+                worker.close()
                 found = verdict
         return found
 

@@ -141,6 +141,30 @@ def test_where_not_all_cpu_time_is_known_the_windows_decide() -> None:
     assert account.understated(honest, baselines, works_alone=True).status == "IMPLAUSIBLE"
 
 
+def often_late(true_us: float, claimed_us: float, waits: float, seed: int) -> list[Reading]:
+    """In 9 of 20 calls; the rest claims what it takes. A share of all waits for some milliseconds besides."""
+    rng, found = random.Random(seed), []
+    calls = [*working(true_us, true_us, seed=seed), *working(true_us, true_us, seed=seed + 1000)]
+    for number, now in enumerate(calls):
+        wait_ns = int(rng.expovariate(1 / 3e6)) if rng.random() < waits else 0
+        claimed_ns = int(claimed_us * 1e3) if number % 20 < 9 else now.claimed_ns
+        found.append(replace(now, claimed_ns=claimed_ns, window_ns=now.window_ns + wait_ns))
+    return found
+
+
+def test_who_works_late_in_less_than_half_of_the_calls_is_accused_where_cpu_time_is_known() -> None:
+    baselines = [often_late(1000, 1000, waits=0, seed=seed) for seed in (2, 3)]
+    some = often_late(1000, 600, waits=0, seed=1)
+    assert account.understated(some, baselines, works_alone=True).status == "IMPLAUSIBLE"
+
+
+def test_who_is_interrupted_more_often_than_the_baseline_is_not_accused() -> None:
+    for seed in range(30):
+        honest = often_late(1000, 1000, waits=0.4, seed=seed)
+        baselines = [often_late(1000, 1000, waits=0.2, seed=seed + more) for more in (100, 200)]
+        assert account.understated(honest, baselines, works_alone=True) is None
+
+
 def test_a_few_readings_accuse_nobody() -> None:
     assert account.understated(side(1000, 10, count=5), [side(1000, 1000, count=5)]) is None
 
@@ -230,6 +254,15 @@ def test_a_stopped_process_that_runs_is_tampering() -> None:
     verdict = account.restless("was continued")
     assert verdict.label == "TAMPERED(pause)"
     assert "the process was continued while it was stopped" in verdict.failure.message
+
+
+def test_a_baseline_that_somebody_stops_is_tampering_and_one_that_stops_late_is_not() -> None:
+    assert account.disturbed(None, None) is None
+    verdict = account.disturbed("was stopped in its turn", None)
+    assert verdict.label == "TAMPERED(baseline)"
+    assert "was stopped in its turn" in verdict.failure.message
+    slow = account.disturbed(None, "did not stop within 10 s")
+    assert slow.label == "INVALID_BASELINE"
 
 
 def test_settings_of_the_process_are_compared_by_name() -> None:

@@ -195,6 +195,26 @@ def test_a_paused_worker_that_somebody_continues_is_seen(worker: Worker, hides: 
     assert worker.restless is None, "our own signals are taken for somebody else's"
 
 
+def test_a_worker_that_somebody_stops_in_its_turn_is_seen(worker: Worker) -> None:
+    worker.meddled = None
+    for _ in range(20):
+        worker.pause()
+        worker.call("add", a=1, b=1)
+    assert worker.meddled is None, "our own signals are taken for somebody else's"
+    os.kill(worker.pid, signal.SIGSTOP)
+    while state(worker.pid) != "T":
+        time.sleep(0.001)
+    os.kill(worker.pid, signal.SIGCONT)
+    worker.pause()
+    assert worker.meddled == "was stopped in its turn"
+    assert worker.restless is None
+    worker.meddled = None
+    os.kill(worker.pid, signal.SIGCONT)
+    worker.resume()
+    assert worker.meddled == "was continued in another's turn"
+    worker.restless = worker.meddled = None
+
+
 def test_a_pause_waits_until_the_process_stands_still(worker: Worker) -> None:
     worker.call("beat")
     for _ in range(50):

@@ -1,6 +1,7 @@
-"""When a trial has a narrow interval, and yet no ratio."""
+"""When a trial has a narrow interval, and yet no ratio; and what happened to its baseline."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -43,3 +44,32 @@ def test_a_baseline_that_waits_leaves_none_however_well_two_processes_agree() ->
     assert said is not None
     assert "the host's work is in its time" in said
     assert trial("eager")._without_ratio(blocks(candidate_waits=True)) is None
+
+
+def baseline(**worker: Any) -> Any:
+    """A party whose process nobody rescheduled."""
+    usual = {"alive": True, "meddled": None, "restless": None, "standing": lambda: None, "closed": False}
+    made = SimpleNamespace(**{**usual, **worker})
+    made.close = lambda: setattr(made, "closed", True)
+    return SimpleNamespace(standing=None, worker=made)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize(
+    ("happened", "label"),
+    [
+        ({}, None),
+        ({"meddled": "was stopped in its turn"}, "TAMPERED(baseline)"),
+        ({"meddled": "was continued", "restless": "was continued"}, "TAMPERED(baseline)"),
+        ({"restless": "did not stop within 10 s"}, "INVALID_BASELINE"),
+        ({"alive": False, "restless": "did not stop within 10 s"}, None),
+    ],
+)
+def test_a_baseline_whose_turns_were_not_its_own_is_told_and_replaced(happened, label, which: int) -> None:
+    parties = [baseline(), baseline()]
+    parties[which] = baseline(**happened)
+    made = trial("host")
+    made._lineup = SimpleNamespace(a=parties[0], a2=parties[1])  # type: ignore[assignment]
+    verdict = made._undisturbed()
+    assert (verdict.label if verdict else None) == label
+    assert [party.worker.closed for party in parties] == [label is not None and i == which for i in (0, 1)]
