@@ -2,10 +2,26 @@
 two threads that wait for each other beside other work take ten times as long."""
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+
+
+@pytest.fixture
+def heeds_signals():
+    """A run of the tests in the background (`nohup`, a shell's `&`) ignores signals, and what it starts does
+    so too."""
+    usual = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

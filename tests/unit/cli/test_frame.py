@@ -182,6 +182,7 @@ def test_words_that_the_terminal_lacks_are_shown_as_escapes(monkeypatch) -> None
     assert (result.exit_code, result.stdout) == (0, "\\u25b2 caf\\xe9\n")
 
 
+@pytest.mark.usefixtures("heeds_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("again", [None, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_whoever_is_ended_is_interrupted_and_tidies_up(monkeypatch, number: int, again: int | None) -> None:
