@@ -224,7 +224,7 @@ def test_a_template_never_touches_the_device() -> None:
     from fastkernels.runner import template
     from fastkernels.runner.pool import Worker
 
-    with Worker("w", threads=4, namespaces=True) as worker:
+    with Worker("w", threads=4) as worker:
         hello = worker.start("fastkernels.runner.kernel_side:KernelSide", device="cuda", threads=4)
         assert hello["overhead_ns"] > 0
         pid = list(template._templates.values())[-1].process.pid
