@@ -17,6 +17,7 @@ from fastkernels import interrupts
 
 pytestmark = pytest.mark.usefixtures("heeds_signals")
 
+
 def test_what_tidies_up_is_not_interrupted_but_what_follows_is() -> None:
     done = []
 
