@@ -69,14 +69,10 @@ _ALLOWED_PREFIXES = (
     "NCCL_",
 )
 
-# Says that a worker is alone: one process, for which the CPU is all. A variable, because a worker of another
-# revision, to which it says nothing, takes the arguments that it knows.
-ALONE = "FK_ALONE"
-# Variables that differ from worker to worker. Nothing that a template imports (template.py) may read them as
-# it is imported.
-OWN = frozenset(
+# Variables of `Scratch.environment` that differ from worker to worker. Nothing that a template imports
+# (template.py) may read them as it is imported.
+OWN_FOLDERS = frozenset(
     {
-        ALONE,
         "HOME",
         "TMPDIR",
         "XDG_CACHE_HOME",

@@ -80,7 +80,7 @@ class Lineup:
         self._inbox = inbox = Arena.like(self._specs, self._bench.device, plan=self._chain)
         inbox.write(self.inputs)
         mine = {name: spec for name, spec in self._specs.items() if name not in self._mutable}
-        # All of them or none: a worker of another revision may not know how to lend its memory.
+        # All of them or none: what surrounds their calls has to be alike.
         direct = all(party.lends for party in self.everybody)
         try:
             results = self.a.load(self._case, self._base_layers, {}, inbox, direct=direct)

@@ -130,12 +130,11 @@ class Worker:
             if not ours:
                 self.scratch.adopt_caches()
             environment = _importing_from(source, self.scratch.environment(threads))
-            if self._alone:
-                environment[isolation.ALONE] = "1"
             kind = (environment, source is None, libraries)
             if template.available():
                 template.prepare(*kind)  # which takes seconds, and may be interrupted
-            arguments = [str(int(namespaces)), str(memory_bytes or 0), str(int(ours)), str(self.scratch.root)]
+            flags = (namespaces, memory_bytes or 0, ours, self._alone)
+            arguments = [*(str(int(flag)) for flag in flags), str(self.scratch.root)]
             arguments += [",".join(map(str, cores)), str(number), *map(str, reads)]
             self._channel, theirs = socket.socketpair()
             unmade.callback(self._channel.close)
@@ -164,17 +163,12 @@ class Worker:
 
     def start(self, side: str, timeout_s: float = START_TIMEOUT_S, **arguments: Any) -> dict[str, Any]:
         """Build the side `module:Class` with these arguments; returns what its `hello()` says."""
-        try:
-            self.call("import", timeout_s, side=side)
-        except WorkerError as error:
-            # One of a revision before this knows no such call: it imports the side when it builds it.
-            if not error.said.endswith("has no attribute 'import'"):
-                raise
+        self.call("import", timeout_s, side=side)
         self.imported = True
         ours, theirs = socket.socketpair()
         with ours, theirs:
             lending = [theirs.fileno()] if self._alone else []
-            value = self.call("start", timeout_s, lending, side=side, arguments=arguments)
+            value = self.call("start", timeout_s, lending, arguments=arguments)
             said = {name: value.pop(name) for name in _Separated.model_fields if name in value}
             try:
                 separated = _Separated.model_validate(said)

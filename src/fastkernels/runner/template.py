@@ -152,7 +152,7 @@ def prepare(environment: dict[str, str], ours: bool, libraries: Sequence[str] = 
 
 
 def _template(environment: dict[str, str], ours: bool, libraries: Sequence[str]) -> Template:
-    shared = {k: v for k, v in environment.items() if k not in isolation.OWN}
+    shared = {k: v for k, v in environment.items() if k not in isolation.OWN_FOLDERS}
     modules = (*LIBRARIES, *libraries, *(OURS if ours else ()))
     kind = (os.getpid(), modules, frozenset(shared.items()))
     if kind in _templates and not _templates[kind].fit():

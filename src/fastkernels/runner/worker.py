@@ -1,6 +1,6 @@
-"""The process on the other side, started by pool.py: `main(CHANNEL NAMESPACES MEMORY HIDDEN FOLDER CORES
-USER READ...)`, in a fork of a template (template.py), or as a program, `python -m fastkernels.runner.worker
-CHANNEL ...`.
+"""The process on the other side, started by pool.py: `main(CHANNEL NAMESPACES MEMORY HIDDEN ALONE FOLDER
+CORES USER READ...)`, in a fork of a template (template.py), or as a program, `python -m
+fastkernels.runner.worker CHANNEL ...`.
 
 It separates itself from the judge, builds the side that the judge asks for, and answers calls until the
 judge closes the channel. What the side raises is reported; what it prints goes to the file that the judge
@@ -27,15 +27,14 @@ _TRACEBACK_LINES = 40
 
 
 def main(arguments: list[str]) -> None:
-    number, namespaces, memory_bytes, hidden = (int(argument) for argument in arguments[:4])
-    folder, cores, user = Path(arguments[4]), arguments[5], int(arguments[6])
-    reads = [Path(read) for read in arguments[7:]]
+    number, namespaces, memory_bytes, hidden, alone = (int(argument) for argument in arguments[:5])
+    folder, cores, user = Path(arguments[5]), arguments[6], int(arguments[7])
+    reads = [Path(read) for read in arguments[8:]]
     if cores:
         os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
     os.chdir(folder / "work")
-    alone = isolation.ALONE in os.environ
     reached = isolation.enter(
-        bool(namespaces), memory_bytes or None, bool(hidden), folder, user, reads, alone
+        bool(namespaces), memory_bytes or None, bool(hidden), folder, user, reads, bool(alone)
     )
     from fastkernels.runner import memory
     from fastkernels.runner.protocol import Reply, receive_request, send_reply
