@@ -2,7 +2,8 @@
 
     link = Link(device, case, module)       usually a module of its own; `sharing` makes one with the same
     link.attach(inbox, index)               loads its parameters, binds the call to its tensors
-    link.give_boxes(outbox, echo)           where results and inputs go after a call
+    link.give_boxes(outbox, echo)           where results and inputs go after a call; or
+    link.tell_places()                      they stay where they are, and `places_of_...` say where that is
     link.stage_parameters(), link.hold(), link.stage(), link.run(), link.keep(result), link.copy_out(names)
 
 A call that is not captured has one link. The copies of a whole chain are enqueued together (chain_copies.py).

@@ -182,7 +182,7 @@ class Party:
             "open", limits.open, layers=list(layers), case=case, implementations=implementations, again=again
         )
         self.prepares = self._answer("build", _Built, limits.build).prepares
-        how = {"direct": True} if direct else {}
+        how = {"direct": True} if direct else {}  # a group of ranks knows no other way than boxes
         self._call("attach", limits.build, inbox.descriptors, ticket=inbox.ticket, **how)
         self._inbox, self._direct = inbox, direct
         first = self._answer("first", _First, limits.first)
