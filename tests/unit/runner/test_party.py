@@ -13,13 +13,15 @@ import torch
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.contracts import FIRST_SPIN_CYCLES, MAX_SPIN_CYCLES
+from fastkernels.records import TensorSpec
 from fastkernels.runner.blame import Trouble
 from fastkernels.runner.late import Late
+from fastkernels.runner.memory import Memory
 from fastkernels.runner.party import Captured, Party, Timeouts, _Inspected, _Timed
 from fastkernels.runner.pool import WorkerError
 from fastkernels.runner.protocol import INPUTS_ARE_TAKEN, INPUTS_ARE_THERE, ErrorReport
 from fastkernels.runner.shared import Arena, Want
-from fastkernels.runner.transport import Boxes
+from fastkernels.runner.transport import Boxes, Direct
 
 
 class Liar:
@@ -339,3 +341,73 @@ def test_a_group_in_which_something_failed_is_not_asked_again(ranks: int) -> Non
     with pytest.raises(Trouble, match="rank 1: boom"):
         judge._answer("go", _Timed, 1)
     assert worker.closed == (ranks > 1)
+
+
+# ---------------------------------------------------------------- moved by the judge itself
+
+
+class Lender(Liar):
+    """Its memory is a buffer here; it may tell an address where nothing is."""
+
+    pid = os.getpid()
+
+    def __init__(self, seen: list[str], tells: int | None = None) -> None:
+        super().__init__({})
+        self._seen, self._buffer = seen, torch.zeros(4)
+        self._address = self._buffer.data_ptr() if tells is None else tells
+        self.memory = Memory(os.open("/proc/self/mem", os.O_RDWR))
+
+    def call(self, phase, *arguments, **more) -> dict:
+        self._seen.append(phase)
+        argument = {"arg.x": {"address": self._buffer.data_ptr(), "bytes": 8}}
+        result = {"out.0": {"address": self._address + 8, "bytes": 8}}
+        if phase == "go":
+            assert (self._buffer[:2] == 3).all(), "the argument is there when it is asked to begin"
+            self._buffer[2:] = 5
+        if phase == "inspect":
+            self._buffer[2:] = 7
+        plain = {"shape": [2], "dtype": "float32", "device": "cpu", "stride": [1], "type_name": "Tensor"}
+        described = {"out.0": {"description": plain, "bytes": 8, "span_bytes": 8}}
+        answers = {
+            "prepare": {"places": argument},
+            "go": {"ns": 5, "hidden": True, "places": result},
+            "inspect": {"outputs": [described], "threads": 1, "flags": {}, "places": {}},
+        }
+        return answers[phase]
+
+    def pause(self) -> int:
+        self._seen.append("pause")
+        return super().pause()
+
+    def close(self) -> None:
+        self.memory.close()
+        super().close()
+
+
+def directly(worker: Lender) -> Party:
+    judge = Party(worker, "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0)  # type: ignore[arg-type]
+    wanted = [Want("out.0", (2,), torch.float32, 8)]
+    inputs = {"arg.x": TensorSpec(shape=(2,), dtype="float32")}
+    judge._direct, judge._transport = True, Direct(worker.memory, wanted, inputs)
+    return judge
+
+
+def test_a_worker_stands_still_while_arguments_come_and_when_results_are_read() -> None:
+    seen: list[str] = []
+    judge = directly(Lender(seen))
+    reading = judge.iterate(
+        {"arg.x": torch.full((1, 2), 3.0)}, "host", False, False, ["arg.x"], echo_results=True
+    )
+    assert seen == ["prepare", "pause", "go", "pause", "inspect", "pause"]
+    assert reading.outputs["out.0"].tolist() == [[5.0, 5.0]], "what lay there when the clock had stopped"
+    assert reading.echo["arg.x"].tolist() == [[3.0, 3.0]]
+    assert not reading.lasting, "it wrote there when it was asked for something else"
+    judge.worker.close()
+
+
+def test_who_tells_places_where_nothing_is_has_crashed() -> None:
+    judge = directly(Lender([], tells=4096))
+    with pytest.raises(Trouble, match="garbled answer to 'go': 8 bytes at 0x1008") as caught:
+        judge.iterate({"arg.x": torch.full((1, 2), 3.0)}, "host", False, False, [])
+    assert caught.value.problem.status == "CRASHED"
+    assert judge.worker.closed  # type: ignore[attr-defined]
