@@ -27,6 +27,7 @@ from fastkernels.runner.shared import Arena, Want
 _SIDE = "fastkernels.runner.kernel_side:KernelSide"
 _RANKS_SIDE = "fastkernels.runner.ranks_side:RanksSide"
 _PROBE_BYTE = 0x5A
+_MOST_REPLY_BYTES = 4 << 20  # descriptions of a chain's results take some tens of kilobytes
 # How a candidate's worker is separated: where shared memory does not reach into it, the next is tried.
 _WALLS = ({"namespaces": True, "user": True}, {"user": True}, {})
 _LOOK_SEED = 20  # shapes are looked at; the values are nobody's secret
@@ -277,6 +278,7 @@ class Crew:
             libraries=self._libraries,
             processes=self._ranks,
             on_cpu=self._device == "cpu",
+            most_reply_bytes=_MOST_REPLY_BYTES,
             **walls,
         )
 

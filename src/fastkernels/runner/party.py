@@ -20,7 +20,7 @@ from fastkernels.measure.contracts import MAX_SPIN_CYCLES
 from fastkernels.records import Case, Printable, Record, TensorSpec
 from fastkernels.runner.blame import Phase, Trouble, lost_context
 from fastkernels.runner.late import Late, led
-from fastkernels.runner.members import cpu_ns
+from fastkernels.runner.members import cpu_ns, last_pid
 from fastkernels.runner.memory import NoMemory
 from fastkernels.runner.pool import Worker, WorkerDied, WorkerProblem
 from fastkernels.runner.results import Result
@@ -136,6 +136,7 @@ class Reading:
     echo: dict[str, Tensor]  # inputs as the call left them: valid until the next iteration
     flags: dict[str, str] = field(default_factory=dict)
     waits: bool = False
+    made: bool = False  # somebody, perhaps the worker, made a process or a thread within the window
     lasting: bool = True  # what the call returned is what the outbox got, where that was asked
 
 
@@ -255,13 +256,15 @@ class Party:
                 **({} if late is None else {"late": late.rank}),
             )
             self._hand_over(transport, prepared, inputs)
-            cpu_before, begin = cpu_ns(self.worker.pid), time.perf_counter_ns()
+            made_before, cpu_before = last_pid(), cpu_ns(self.worker.pid)
+            begin = time.perf_counter_ns()
             transport.deliver(inputs)
             lead()
             timed = self._answer("go", _Timed, self._timeouts.call)
         # A thread inside a system call writes on after the answer, until that ends: such results are worth as
         # much time as they took. What is not there when the process stands still is none.
         window_ns, cpu_after = self.worker.pause() - begin, cpu_ns(self.worker.pid)
+        made = made_before is None or last_pid() != made_before
         clock_mhz = self._clock.sample()
         kept = self._reached("go", lambda: transport.take(timed.places, echo))
         if echo_results:
@@ -294,6 +297,7 @@ class Party:
             outputs=self._lay(kept, results[0], ran),
             echo={name: of_links(value, ran) for name, value in echoed.items()},
             flags=inspected.flags,
+            made=made,
             lasting=lasting,
         )
 

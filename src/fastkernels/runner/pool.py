@@ -28,6 +28,7 @@ from fastkernels.runner import user as new_user
 from fastkernels.runner.memory import Memory, borrowed
 from fastkernels.runner.process import Standing, executed
 from fastkernels.runner.protocol import (
+    MAX_REPLY_BYTES,
     BrokenReply,
     ErrorReport,
     ReplyTimeout,
@@ -95,13 +96,14 @@ class Worker:
         on_cpu: bool = False,
         libraries: Sequence[str] = (),
         processes: int = 1,
+        most_reply_bytes: int = MAX_REPLY_BYTES,
     ) -> None:
         """Start the process; it is not waited for. `shared_caches`: compiler caches of our own (baseline)
         code. `user`: without namespaces, a user of its own if this one is root; `reads`: the candidate's
         folders, which that user must be able to read. `source`: the folder that it imports fastkernels from,
         instead of the judge's. `on_cpu`: it needs no other device, and runs on the cores that every such
         worker of as many threads has. `libraries`: slow ones to import that it will need, besides torch.
-        `processes`: that it will have for itself, each with `threads`."""
+        `processes`: that it will have for itself, each with `threads`. `most_reply_bytes`: of an answer."""
         self.name = name
         self.isolation: tuple[str, ...] = ()
         self.imported = False  # whether its side's module could be; what follows is building the side
@@ -119,6 +121,7 @@ class Worker:
         self.memory: Memory | None = None  # as the judge reaches it, of one that is alone
         ours = shared_caches is not None
         number = new_user.unused() if user else 0
+        self._most_reply_bytes = most_reply_bytes
         self._alone = on_cpu and processes == 1
         cores = _cores(threads * processes) if on_cpu else []
         # Nobody can close a worker that is only half made: whatever ends this, nothing of it stays. What is
@@ -190,7 +193,12 @@ class Worker:
             self.busy = True
             send_request(self._channel, request, descriptors)
             reply = receive_reply(
-                self._channel, request.id, deadline, self._process.exited, self._process.watch
+                self._channel,
+                request.id,
+                deadline,
+                self._process.exited,
+                self._process.watch,
+                self._most_reply_bytes,
             )
         except ReplyTimeout:
             printed = self.scratch.printed()

@@ -27,6 +27,8 @@ from fastkernels.records import Record
 
 _MAGIC = b"FKv1"
 _HEADER = struct.Struct("!4sQ")
+# A frame of small lists is many times as large in memory, and takes seconds to read: a side whose answers are
+# short has a limit of its own.
 MAX_REPLY_BYTES = 1 << 28
 MAX_DESCRIPTORS = 16
 INPUTS_ARE_THERE, INPUTS_ARE_TAKEN = b"1", b"2"  # to a rank that is late, and from it
@@ -109,6 +111,7 @@ def receive_reply(
     deadline: float,
     died: Callable[[], bool],
     watch: int | None = None,
+    most_bytes: int = MAX_REPLY_BYTES,
 ) -> Reply:
     """Judge's side: the reply to `request_id`. ReplyTimeout after `deadline` (time.monotonic), BrokenReply
     otherwise.
@@ -118,7 +121,7 @@ def receive_reply(
     """
     wait = _Waiter(channel, deadline, died, watch)
     length = _length(_exactly(channel, _HEADER.size, wait))
-    if length > MAX_REPLY_BYTES:
+    if length > most_bytes:
         raise BrokenReply(f"a reply of {length} bytes")
     body = _exactly(channel, length, wait)
     try:

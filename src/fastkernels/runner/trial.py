@@ -277,9 +277,11 @@ class Trial:
         slack_ns = WINDOW_SLACK_NS[contract]
         if slack_ns is None:
             return None
-        works_alone = self._bench.device == "cpu" and not self._lineup.c.worker.has_company
-        told = blocks.c, (blocks.a, blocks.a2), slack_ns
-        if verdict := account.understated(*told, works_alone):
+        works_alone = self._bench.device == "cpu" and not (
+            self._lineup.c.worker.has_company or account.makes_processes(blocks.c)
+        )
+        told = blocks.c, (blocks.a, blocks.a2), slack_ns, works_alone
+        if verdict := account.understated(*told):
             return verdict
         # No number, rather than one that may be time which nobody measured.
         message = account.unproven(*told)

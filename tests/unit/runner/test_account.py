@@ -118,22 +118,28 @@ def delayed(readings: list[Reading], late_us: float) -> list[Reading]:
     return [replace(r, window_ns=r.window_ns + int(1e3 * late_us)) for r in readings]
 
 
-def test_a_win_that_the_windows_would_take_away_is_none() -> None:
+def test_a_win_that_the_windows_would_take_away_is_none_where_baseline_processes_differ_as_much() -> None:
     baselines = [working(2500, 2500, seed=2), delayed(working(2500, 2500, seed=3), 1000)]
     liar = delayed(working(2500, 300), 1000)
     assert account.understated(liar, [baselines[0], delayed(baselines[1], 1500)], works_alone=True) is None
-    assert "nobody can tell" in str(account.unproven(liar, baselines))
-    assert account.unproven(delayed(working(300, 300), 1000), baselines) is None
+    assert "differ by as much" in str(account.unproven(liar, baselines, works_alone=True))
+    assert account.unproven(delayed(working(300, 300), 1000), baselines, works_alone=True) is None
     assert account.unproven(working(2600, 2600, waits_us=4000), baselines) is None, "no win"
 
 
-def test_cpu_time_proves_no_win() -> None:
-    """60 us less than the baseline, and all its answers 50 us late: it waited, or another process worked."""
-    late = delayed(working(40, 40), 50)
+def test_whoever_waits_for_the_judge_has_won_all_the_same() -> None:
+    """60 us less than the baseline, and all its answers 50 us late: no CPU time is in that."""
+    honest = delayed(working(40, 40), 50)
     baselines = [working(100, 100, seed=seed) for seed in (2, 3)]
-    assert account.understated(late, baselines, works_alone=True) is None
-    assert account.unproven(late, baselines) is not None
-    assert account.unproven(delayed(working(40, 40), 25), baselines) is None, "less than half of what is won"
+    assert account.unproven(honest, baselines, works_alone=True) is None
+    assert account.unproven(honest, baselines) is not None
+
+
+def test_who_makes_processes_in_its_calls_works_not_alone() -> None:
+    calls = working(100, 100)
+    assert not account.makes_processes(calls)
+    assert not account.makes_processes([replace(r, made=i % 5 == 0) for i, r in enumerate(calls)]), "others"
+    assert account.makes_processes([replace(r, made=i % 2 == 0) for i, r in enumerate(calls)])
 
 
 def test_where_not_all_cpu_time_is_known_the_windows_decide() -> None:
