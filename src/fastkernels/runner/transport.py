@@ -149,6 +149,8 @@ class Direct:
 
     def hand_over(self, places: Places, inputs: Mapping[str, Tensor]) -> None:
         self._inputs = places
+        if self._memory.shared((place.address, place.bytes) for place in places.values()):
+            raise NoMemory("arguments lie in memory that may be mapped twice")
         for name, value in inputs.items():
             source = as_bytes(value.contiguous())
             self._memory.write(_place(places, name, len(source)).address, source)

@@ -1,6 +1,7 @@
 """A worker's memory in the judge's hands."""
 
 import ctypes
+import mmap
 import os
 import socket
 import sys
@@ -38,6 +39,15 @@ def test_what_is_written_is_there_and_what_is_there_is_read(own: Memory) -> None
     assert torch.equal(x, y)
     own.read(x.data_ptr(), as_bytes(z := torch.empty_like(x)))
     assert torch.equal(x, z)
+
+
+def test_memory_that_may_be_mapped_twice_is_told_apart(own: Memory) -> None:
+    mine, others = torch.zeros(4096), mmap.mmap(-1, 8192)
+    shared = torch.frombuffer(others, dtype=torch.uint8).data_ptr()
+    assert not own.shared([(mine.data_ptr(), mine.nbytes), (shared, 0)])
+    assert own.shared([(mine.data_ptr(), mine.nbytes), (shared + 8191, 1)])
+    assert own.shared([(shared - 8, 9)])
+    del shared
 
 
 def test_it_is_lent_once(own: Memory) -> None:

@@ -355,7 +355,7 @@ class Lender(Liar):
         super().__init__({})
         self._seen, self._buffer = seen, torch.zeros(4)
         self._address = self._buffer.data_ptr() if tells is None else tells
-        self.memory = Memory(os.open("/proc/self/mem", os.O_RDWR))
+        self.memory = Memory(os.open("/proc/self/mem", os.O_RDWR), os.open("/proc/self/maps", os.O_RDONLY))
 
     def call(self, phase, *arguments, **more) -> dict:
         self._seen.append(phase)
