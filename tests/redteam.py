@@ -148,7 +148,8 @@ def fault(name: str, row: dict, wanted: dict[str, dict[str, Any]] = EXPECTED) ->
 
 
 def _passed(expected: dict[str, Any], row: dict) -> str | None:
-    if row["failure"] is not None or row["error_ratio"] > 1:
+    ratio = row["error_ratio"]  # none where every bit has to be right
+    if row["failure"] is not None or (ratio is not None and ratio > 1):
         return f"passed with an error of {row['error_ratio']} and {row['failure']}"
     if not row["iterations_checked"] > row["samples"] >= 30:
         return f"{row['iterations_checked']} iterations checked of {row['samples']} samples"
