@@ -18,8 +18,8 @@ from fastkernels.judge.verdict import Verdict
 from fastkernels.records import Failure
 from fastkernels.runner import flags
 from fastkernels.runner.blocks import Blocks, durations_ns
-from fastkernels.runner.party import Reading
 from fastkernels.runner.process import Standing
+from fastkernels.runner.reading import Reading
 
 # A busy machine makes answers late, never early, so the lowest tenth of the windows is compared. Whoever
 # works outside its claimed time in most calls, and not in all, hides nothing there, so what lies between it

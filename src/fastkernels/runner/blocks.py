@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fastkernels.measure import stats
-from fastkernels.runner.party import Reading
+from fastkernels.runner.reading import Reading
 
 BLOCKS_PER_ROUND = 4  # neighbours share clocks and heat; the bootstrap resamples them together
 

@@ -18,9 +18,9 @@ process in the kernel's own tables would bring one run's answers to the next.
     msgget, mq_open
 
 A worker that is alone, one process on a CPU, opens no way out either. The kernel sends packets that wait, and
-reads what is asked for, while who asked is stopped: on the core of the baseline, and out of its inbox. And
-who listens on a path of the file system starts processes that no filter reaches. Devices and groups of ranks
-need both (NCCL, MPS, Gloo).
+reads what is asked for, while who asked is stopped, and on the core of the baseline. And who listens on a
+path of the file system starts processes that no filter reaches. Devices and groups of ranks need both (NCCL,
+MPS, Gloo).
 
     socket                        is refused, but for families that its own network namespace holds within,
                                   in which nothing is up; with none of its own, all
@@ -52,38 +52,36 @@ _END_SIGNAL = 0xFF
 
 _IGNORED = ("setpgid", "setsid", "sched_setaffinity")
 _REFUSED = ("timer_create", "mq_notify", "mq_open", "unshare", "setns", "shmget", "shmat", "semget", "msgget")
-_ABSENT = ("clone3", "io_uring_setup")
 _REFUSED_ALONE = ("io_setup", "timerfd_create")
-_BY_ARGUMENT = ("fcntl", "prctl", "clone", "socket", "socketpair")
-_CALLS = (*_IGNORED, *_REFUSED, *_ABSENT, *_REFUSED_ALONE, *_BY_ARGUMENT)
-_X86_64 = (109, 112, 203, 222, 244, 240, 272, 308, 29, 30, 64, 68, 435, 425, 206, 283, 72, 157, 56, 41, 53)
-_AARCH64 = (
-    154,
-    157,
-    122,
-    107,
-    184,
-    180,
-    97,
-    268,
-    194,
-    196,
-    190,
-    186,
-    435,
-    425,
-    0,
-    85,
-    25,
-    167,
-    220,
-    198,
-    199,
-)
+_ABSENT = ("clone3", "io_uring_setup")
+# The kernel's numbers of these calls, and of those that are looked at more closely: x86-64's and arm64's.
+_NUMBERS = {
+    "setpgid": (109, 154),
+    "setsid": (112, 157),
+    "sched_setaffinity": (203, 122),
+    "timer_create": (222, 107),
+    "mq_notify": (244, 184),
+    "mq_open": (240, 180),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "semget": (64, 190),
+    "msgget": (68, 186),
+    "clone3": (435, 435),
+    "io_uring_setup": (425, 425),
+    "io_setup": (206, 0),
+    "timerfd_create": (283, 85),
+    "fcntl": (72, 25),
+    "prctl": (157, 167),
+    "clone": (56, 220),
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+}
 # machine: its name for the filter, and its numbers of the calls
 _MACHINES = {
-    "x86_64": (0xC000003E, dict(zip(_CALLS, _X86_64, strict=True))),
-    "aarch64": (0xC00000B7, dict(zip(_CALLS, _AARCH64, strict=True))),
+    "x86_64": (0xC000003E, {name: numbers[0] for name, numbers in _NUMBERS.items()}),
+    "aarch64": (0xC00000B7, {name: numbers[1] for name, numbers in _NUMBERS.items()}),
 }
 
 

@@ -21,9 +21,11 @@ from fastkernels.records import Case, Failure, TensorSpec
 from fastkernels.runner import account
 from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.blame import Trouble, baseline_verdict, verdict_of
+from fastkernels.runner.kernel_answers import Captured
 from fastkernels.runner.late import Late
-from fastkernels.runner.party import Captured, Party, Reading, of_links
+from fastkernels.runner.party import Party
 from fastkernels.runner.pool import WorkerDied
+from fastkernels.runner.reading import Reading, of_links
 from fastkernels.runner.shared import Arena
 
 _PARAMETER = "param."

@@ -17,7 +17,7 @@ from fastkernels.records import Case, TensorSpec
 from fastkernels.registry import uses
 from fastkernels.runner.blame import Trouble
 from fastkernels.runner.crew import Crew
-from fastkernels.runner.party import Compiled
+from fastkernels.runner.kernel_answers import Compiled
 from fastkernels.runner.plan import Job, Work
 
 SIZES = 3  # one for the first trace, one that makes it dynamic, one that must find it

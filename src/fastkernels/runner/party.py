@@ -5,32 +5,42 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 from torch import Tensor
 
-from fastkernels.judge.metadata import Description
 from fastkernels.measure.attribution import Launched
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.contracts import MAX_SPIN_CYCLES
-from fastkernels.records import Case, Printable, Record, TensorSpec
+from fastkernels.records import Case, TensorSpec
 from fastkernels.runner.blame import Phase, Trouble, lost_context
+from fastkernels.runner.kernel_answers import (
+    Again,
+    Built,
+    Captured,
+    Compiled,
+    First,
+    Inspected,
+    Launches,
+    Prepared,
+    Timed,
+)
 from fastkernels.runner.late import Late, led
 from fastkernels.runner.members import cpu_ns, last_pid
 from fastkernels.runner.memory import NoMemory
 from fastkernels.runner.pool import Worker, WorkerDied, WorkerProblem
+from fastkernels.runner.reading import Reading, of_links
 from fastkernels.runner.results import Result
 from fastkernels.runner.shared import Arena, Want
-from fastkernels.runner.transport import Boxes, Direct, Places, Transport
+from fastkernels.runner.transport import Boxes, Direct, Transport
 
 # A candidate may return another stride; where a result is huge, its memory may only be as large as the
 # baseline's.
 ROOM_FOR_STRIDES_BYTES = 1 << 28
-MOST_NS = 10**15  # eleven days: a duration beyond is garbage
 
 
 @dataclass(frozen=True)
@@ -48,96 +58,6 @@ class Timeouts:
             return cls(override, override, override, override)
         # FlashInfer and FLA compile and tune for up to 90 s on their first call (docs: measured facts).
         return cls(open=120, build=120, first=600 if device == "cuda" else 120, call=60)
-
-
-class _Answer(Record):
-    """What a worker says; anything else is a crashed worker."""
-
-
-class _Built(_Answer):
-    prepares: bool
-
-
-class _First(_Answer):
-    outputs: dict[str, Result]
-    kernels: dict[str, str]
-
-
-class Captured(_Answer):
-    """`outputs`: what each link of the chain returns."""
-
-    captured: bool
-    detail: Printable
-    kernels: dict[str, str]
-    outputs: list[dict[str, Result]]
-
-
-class _Prepared(_Answer):
-    """`places` of the inputs, here and of the results below, where the judge reaches them (transport.py)."""
-
-    places: Places = {}
-
-
-class _Timed(_Answer):
-    ns: int = Field(gt=0, lt=MOST_NS)
-    hidden: bool
-    places: Places = {}
-
-
-class _Inspected(_Answer):
-    """`outputs`: of the call, or of every rank's; none of a chain, described when it was captured. `places`
-    of the inputs that were asked for."""
-
-    outputs: list[dict[str, Result]]
-    threads: int
-    flags: dict[str, str]
-    places: Places = {}
-
-
-class _Again(_Answer):
-    places: Places = {}
-
-
-class Compiled(_Answer):
-    status: str = Field(pattern="^(ok|graph break|error)$")
-    detail: Printable
-    traces: int = Field(ge=0)
-
-
-class _Launch(_Answer):
-    name: Printable
-    ns: int = Field(ge=0, lt=MOST_NS)
-
-
-class _Launches(_Answer):
-    kernels: list[_Launch]
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One iteration of n links (1 where the call is not captured) or n ranks; tensors are [n, *shape].
-
-    `ns` is the worker's word for one link, `claimed_ns` for all of them with what the clock reads for
-    nothing. `window_ns` and `cpu_ns` are the judge's own, until the process stands still after the call: wall
-    clock and CPU time of the process.
-    `hidden`: the sample counts; `waits`: it does so although the longest spin did not hide it, because an
-    eager call that waits for the device cannot be hidden: the host's work is in its time.
-    """
-
-    ns: float
-    claimed_ns: int
-    window_ns: int
-    cpu_ns: int | None
-    hidden: bool
-    clock_mhz: int | None
-    threads: int
-    described: tuple[dict[str, Description], ...]  # of each link or rank
-    outputs: dict[str, Tensor]  # as they lay there when the clock had stopped
-    echo: dict[str, Tensor]  # inputs as the call left them: valid until the next iteration
-    flags: dict[str, str] = field(default_factory=dict)
-    waits: bool = False
-    made: bool = False  # somebody, perhaps the worker, made a process or a thread within the window
-    lasting: bool = True  # what the call returned is what the outbox got, where that was asked
 
 
 class Party:
@@ -182,11 +102,11 @@ class Party:
         self._call(
             "open", limits.open, layers=list(layers), case=case, implementations=implementations, again=again
         )
-        self.prepares = self._answer("build", _Built, limits.build).prepares
+        self.prepares = self._answer("build", Built, limits.build).prepares
         how = {"direct": True} if direct else {}  # a group of ranks knows no other way than boxes
         self._call("attach", limits.build, inbox.descriptors, ticket=inbox.ticket, **how)
         self._inbox, self._direct = inbox, direct
-        first = self._answer("first", _First, limits.first)
+        first = self._answer("first", First, limits.first)
         self.kernels = first.kernels
         return first.outputs
 
@@ -245,7 +165,7 @@ class Party:
         with led(late) as (descriptors, lead):
             prepared = self._answer(
                 "prepare",
-                _Prepared,
+                Prepared,
                 self._timeouts.first,
                 descriptors,
                 contract=contract,
@@ -260,7 +180,7 @@ class Party:
             begin = time.perf_counter_ns()
             transport.deliver(inputs)
             lead()
-            timed = self._answer("go", _Timed, self._timeouts.call)
+            timed = self._answer("go", Timed, self._timeouts.call)
         # A thread inside a system call writes on after the answer, until that ends: such results are worth as
         # much time as they took. What is not there when the process stands still is none.
         window_ns, cpu_after = self.worker.pause() - begin, cpu_ns(self.worker.pid)
@@ -270,7 +190,7 @@ class Party:
         if echo_results:
             transport.ask_again()
         inspected = self._answer(
-            "inspect", _Inspected, self._timeouts.call, echo=list(echo), echo_results=echo_results
+            "inspect", Inspected, self._timeouts.call, echo=list(echo), echo_results=echo_results
         )
         self.worker.pause()
         echoed = self._reached("inspect", lambda: transport.echoed(inspected.places, echo))
@@ -307,7 +227,7 @@ class Party:
         transport = self._transport
         assert transport is not None
         transport.ask_again()
-        answer = self._answer("again", _Again, self._timeouts.call)
+        answer = self._answer("again", Again, self._timeouts.call)
         self.worker.pause()
         box = self._reached("again", lambda: transport.again(answer.places))
         return {
@@ -322,7 +242,7 @@ class Party:
 
     def launched(self) -> list[Launched]:
         """The kernels of one eager call, as the worker says."""
-        answer = self._answer("launched", _Launches, self._timeouts.first)
+        answer = self._answer("launched", Launches, self._timeouts.first)
         return [Launched(kernel.name, kernel.ns) for kernel in answer.kernels]
 
     def unload(self) -> None:
@@ -339,7 +259,7 @@ class Party:
         self._inbox = self._transport = None
         self._captured = []
 
-    def _hand_over(self, transport: Transport, prepared: _Prepared, inputs: Mapping[str, Tensor]) -> None:
+    def _hand_over(self, transport: Transport, prepared: Prepared, inputs: Mapping[str, Tensor]) -> None:
         if self._direct:
             self.worker.pause()
         self._reached("prepare", lambda: transport.hand_over(prepared.places, inputs))
@@ -390,11 +310,6 @@ class Party:
         self.worker.close()
         message = f"{self.worker.name}: garbled answer to '{phase}': {why}"
         return Trouble(phase, WorkerDied("CRASHED", message, printed))
-
-
-def of_links(value: Tensor, links: slice) -> Tensor:
-    """The links of a tensor of an iteration; what all links share is there once."""
-    return value if len(value) == 1 else value[links]
 
 
 def _room(result: Result) -> int:

@@ -29,7 +29,7 @@ from fastkernels.loader.overlay import Overlay
 from fastkernels.records import Case, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner import account
-from fastkernels.runner.party import Reading
+from fastkernels.runner.reading import Reading
 
 
 class Referee:

@@ -59,7 +59,7 @@ class Results:
         """Copy them."""
         for name, value in outputs.items():
             target, capacity = self._targets.get(name, (0, -1))
-            if _plain(value) and self._here(value):
+            if self._here(value):
                 size = span_bytes(value)
                 if 0 < size <= capacity:
                     self._device.copy(target, address(value), size)
@@ -89,9 +89,7 @@ class Whereabouts:
 
     def keep(self, outputs: Mapping[str, Any]) -> None:
         """Note where they lie."""
-        self.places = {
-            name: place(value) for name, value in outputs.items() if _plain(value) and self._here(value)
-        }
+        self.places = {name: place(value) for name, value in outputs.items() if self._here(value)}
 
 
 def place(value: Tensor) -> dict[str, int]:
@@ -99,9 +97,10 @@ def place(value: Tensor) -> dict[str, int]:
     return {"address": address(value), "bytes": span_bytes(value)}
 
 
-def _here(device: WorkerDevice) -> Callable[[Tensor], bool]:
-    """Whether a tensor lies on the device."""
-    return _is_cuda if device.name == "cuda" else _is_cpu
+def _here(device: WorkerDevice) -> Callable[[Any], bool]:
+    """Whether something is a plain tensor on the device."""
+    on_device = _is_cuda if device.name == "cuda" else _is_cpu
+    return lambda value: _plain(value) and on_device(value)
 
 
 def span_bytes(value: Tensor) -> int:

@@ -18,7 +18,7 @@ from fastkernels.runner import account
 from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.blocks import Blocks
 from fastkernels.runner.lineup import Lineup
-from fastkernels.runner.party import Reading
+from fastkernels.runner.reading import Reading
 from fastkernels.runner.referee import Referee
 
 WARM_UP_BLOCKS = 3  # checked, not counted: clocks and caches settle

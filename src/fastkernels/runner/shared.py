@@ -20,7 +20,7 @@ import fcntl
 import mmap
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -71,6 +71,12 @@ class Want(NamedTuple):
     links: int = 1
 
 
+def wants(specs: Mapping[str, TensorSpec], plan: ChainPlan) -> Iterator[Want]:
+    """Slots for tensors as they are specified, for every link."""
+    for name, spec in specs.items():
+        yield Want(name, spec.shape, getattr(torch, spec.dtype), links=plan.links_of(name))
+
+
 def place(wanted: Iterable[Want]) -> tuple[dict[str, Slot], int]:
     """Slots one after another, and the bytes they take."""
     slots: dict[str, Slot] = {}
@@ -106,18 +112,16 @@ class Arena:
     def private(cls, wanted: Iterable[Want]) -> Arena:
         """On the CPU, shared with nobody, and poisoned."""
         slots, size = place(wanted)
-        return cls(Ticket(size, slots, writable=True), torch.full((size,), 0xFF, dtype=torch.uint8))
+        arena = cls(Ticket(size, slots, writable=True), torch.empty(size, dtype=torch.uint8))
+        arena.poison()
+        return arena
 
     @classmethod
     def like(
         cls, specs: Mapping[str, TensorSpec], device: str, plan: ChainPlan, writable: bool = False
     ) -> Arena:
         """An arena with room for the tensors that are specified, for every link."""
-        wanted = (
-            Want(name, spec.shape, getattr(torch, spec.dtype), links=plan.links_of(name))
-            for name, spec in specs.items()
-        )
-        return cls.create(wanted, device, writable)
+        return cls.create(wants(specs, plan), device, writable)
 
     def view(self, name: str, shape: Sequence[int], stride: Sequence[int] | None = None) -> Tensor:
         """[links, *shape] over a slot's memory. ValueError where a link does not fit into its part."""

@@ -22,7 +22,7 @@ from fastkernels.judge.metadata import Extent
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.records import Record, TensorSpec
 from fastkernels.runner.memory import Memory, NoMemory, as_bytes
-from fastkernels.runner.shared import Arena, Want
+from fastkernels.runner.shared import Arena, Want, wants
 
 
 class Place(Record):
@@ -139,9 +139,7 @@ class Direct:
 
     def __init__(self, memory: Memory, wanted: Iterable[Want], inputs: Mapping[str, TensorSpec]) -> None:
         self._memory, self._wanted = memory, list(wanted)
-        self._echo = Arena.private(
-            Want(name, spec.shape, getattr(torch, spec.dtype)) for name, spec in inputs.items()
-        )
+        self._echo = Arena.private(wants(inputs, ChainPlan()))
         self._inputs: Places = {}
 
     def clear(self) -> None:

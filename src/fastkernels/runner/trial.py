@@ -35,7 +35,8 @@ from fastkernels.runner import account
 from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.blocks import Blocks, durations_ns
 from fastkernels.runner.lineup import Lineup
-from fastkernels.runner.party import Party, Reading
+from fastkernels.runner.party import Party
+from fastkernels.runner.reading import Reading
 from fastkernels.runner.referee import Referee
 from fastkernels.runner.sampling import Sampled, Sampling, where_late
 

@@ -7,8 +7,8 @@ import pytest
 
 from fastkernels.runner import account
 from fastkernels.runner.blocks import Blocks
-from fastkernels.runner.party import Reading
 from fastkernels.runner.process import Standing
+from fastkernels.runner.reading import Reading
 
 
 def reading(ns: int, window_ns: int, cpu_ns: int | None = None, threads: int = 1) -> Reading:

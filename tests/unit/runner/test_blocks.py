@@ -3,7 +3,7 @@
 import numpy as np
 
 from fastkernels.runner.blocks import Blocks
-from fastkernels.runner.party import Reading
+from fastkernels.runner.reading import Reading
 
 
 def reading(ns: float, hidden: bool = True, clock: int | None = None, waits: bool = False) -> Reading:

@@ -12,8 +12,8 @@ from fastkernels.loader.ranks import own
 from fastkernels.measure.chain import ChainPlan, of_ranks
 from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.blame import Trouble
+from fastkernels.runner.kernel_answers import Captured
 from fastkernels.runner.lineup import Lineup
-from fastkernels.runner.party import Captured
 from fastkernels.runner.pool import WorkerDied
 from tests.unit.runner.conftest import small_case, specs_of
 

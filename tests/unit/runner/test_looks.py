@@ -8,9 +8,10 @@ import pytest
 
 from fastkernels import registry
 from fastkernels.records import KernelRow
+from fastkernels.runner.kernel_answers import Compiled
 from fastkernels.runner.kernels import run_kernels
 from fastkernels.runner.looks import parents
-from fastkernels.runner.party import Compiled, Party
+from fastkernels.runner.party import Party
 from fastkernels.runner.plan import KernelsRequest
 
 HONEST = """

@@ -2,7 +2,6 @@
 
 import ctypes
 import mmap
-import os
 import socket
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from fastkernels.runner import memory
 from fastkernels.runner.memory import Memory, NoMemory, as_bytes, borrowed
 from fastkernels.runner.pool import Worker
+from tests.unit.runner.test_pool import MODULES
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
@@ -82,7 +82,7 @@ def test_a_standing_worker_is_written_to_and_read_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours: bool
 ) -> None:
     """Behind its walls, and where it is hidden from everybody (our own code)."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[3]), *sys.path]))
+    monkeypatch.setenv("PYTHONPATH", MODULES)
     caches = tmp_path if ours else None
     with Worker("held", 1, shared_caches=caches, namespaces=not ours, user=not ours, on_cpu=True) as worker:
         worker.start(f"{__name__}:Held")
@@ -99,7 +99,7 @@ def test_a_standing_worker_is_written_to_and_read_from(
 
 @pytest.mark.parametrize("how", [{"on_cpu": False}, {"on_cpu": True, "processes": 2}])
 def test_who_is_not_alone_lends_nothing(monkeypatch: pytest.MonkeyPatch, how: dict) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[3]), *sys.path]))
+    monkeypatch.setenv("PYTHONPATH", MODULES)
     with Worker("held", 1, **how) as worker:
         worker.start(f"{__name__}:Held")
         assert worker.memory is None

@@ -15,9 +15,10 @@ from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.contracts import FIRST_SPIN_CYCLES, MAX_SPIN_CYCLES
 from fastkernels.records import TensorSpec
 from fastkernels.runner.blame import Trouble
+from fastkernels.runner.kernel_answers import Captured, Inspected, Timed
 from fastkernels.runner.late import Late
 from fastkernels.runner.memory import Memory
-from fastkernels.runner.party import Captured, Party, Timeouts, _Inspected, _Timed
+from fastkernels.runner.party import Party, Timeouts
 from fastkernels.runner.pool import WorkerError
 from fastkernels.runner.protocol import INPUTS_ARE_TAKEN, INPUTS_ARE_THERE, ErrorReport
 from fastkernels.runner.shared import Arena, Want
@@ -46,6 +47,12 @@ class Liar:
 
     def standing(self) -> None:
         return None
+
+
+def described(size: int) -> dict:
+    """What a worker says of a vector of float32."""
+    plain = {"shape": [size], "dtype": "float32", "device": "cpu", "stride": [1], "type_name": "Tensor"}
+    return {"description": plain, "bytes": 4 * size, "span_bytes": 4 * size}
 
 
 def party(answer: dict) -> Party:
@@ -88,7 +95,7 @@ class Inbox:
 def test_a_duration_must_be_one(answer: dict) -> None:
     judge = party(answer)
     with pytest.raises(Trouble, match="garbled answer to 'go'") as caught:
-        judge._answer("go", _Timed, 1)
+        judge._answer("go", Timed, 1)
     assert caught.value.problem.status == "CRASHED"
     assert judge.worker.closed
 
@@ -108,7 +115,7 @@ def test_a_duration_must_be_one(answer: dict) -> None:
 )
 def test_a_description_must_be_whole(answer: dict) -> None:
     with pytest.raises(Trouble, match="garbled answer"):
-        party(answer)._answer("inspect", _Inspected, 1)
+        party(answer)._answer("inspect", Inspected, 1)
 
 
 @pytest.mark.parametrize("stride", [[-1], [2**63]])
@@ -116,11 +123,11 @@ def test_a_stride_must_be_one(stride: list[int]) -> None:
     description = {"shape": [1], "dtype": "float32", "device": "cpu", "stride": stride, "type_name": "Tensor"}
     answer = {"outputs": [{"out.0": {"description": description}}], "threads": 1, "flags": {}}
     with pytest.raises(Trouble, match="garbled answer"):
-        party(answer)._answer("inspect", _Inspected, 1)
+        party(answer)._answer("inspect", Inspected, 1)
 
 
 def test_a_right_answer_is_taken() -> None:
-    assert party({"ns": 5, "hidden": False})._answer("go", _Timed, 1).ns == 5
+    assert party({"ns": 5, "hidden": False})._answer("go", Timed, 1).ns == 5
     answer = {"captured": False, "kernels": {}, "detail": "no", "outputs": []}
     assert party(answer)._answer("capture", Captured, 1).detail == "no"
 
@@ -163,7 +170,6 @@ def test_a_call_that_the_longest_spin_does_not_hide_waits(contract, spin_cycles,
 
 def test_what_is_written_after_the_clock_has_stopped_is_no_result() -> None:
     box = Arena.create([Want("out.0", (2,), torch.float32)], "cpu", writable=True)
-    plain = {"shape": [2], "dtype": "float32", "device": "cpu", "stride": [1], "type_name": "Tensor"}
 
     class Late(Liar):
         pid = os.getpid()
@@ -171,7 +177,7 @@ def test_what_is_written_after_the_clock_has_stopped_is_no_result() -> None:
         def call(self, phase, *arguments, **more) -> dict:
             if phase == "inspect":
                 box.tensors["out.0"].fill_(1)
-                result = {"description": plain, "bytes": 8, "span_bytes": 8}
+                result = described(2)
                 return {"outputs": [{"out.0": result}], "threads": 1, "flags": {}}
             return {"ns": 5, "hidden": True} if phase == "go" else {}
 
@@ -185,7 +191,6 @@ def test_what_is_written_after_the_clock_has_stopped_is_no_result() -> None:
 def test_inputs_and_results_come_from_the_worker_once_the_clock_has_stopped(keeps: bool) -> None:
     """Inbox and outbox are spoilt before it is asked for either."""
     box = Arena.create([Want("out.0", (2,), torch.float32)], "cpu", writable=True)
-    plain = {"shape": [2], "dtype": "float32", "device": "cpu", "stride": [1], "type_name": "Tensor"}
     seen: list[str] = []
 
     class Keeper(Liar):
@@ -198,7 +203,7 @@ def test_inputs_and_results_come_from_the_worker_once_the_clock_has_stopped(keep
                 assert box.tensors["out.0"].isnan().all()
             if phase == "go" or (phase == "inspect" and keeps):
                 box.tensors["out.0"].fill_(1)
-            result = {"description": plain, "bytes": 8, "span_bytes": 8}
+            result = described(2)
             inspected = {"outputs": [{"out.0": result}], "threads": 1, "flags": {}}
             return {"go": {"ns": 5, "hidden": True}, "inspect": inspected}.get(phase, {})
 
@@ -227,8 +232,7 @@ class Group(Liar):
         if phase == "again":
             for rank, result in enumerate(self._box.tensors["out.0"]):
                 result.fill_(10 + rank)
-        plain = {"shape": [3], "dtype": "float32", "device": "cpu", "stride": [1], "type_name": "Tensor"}
-        result = {"description": plain, "bytes": 12, "span_bytes": 12}
+        result = described(3)
         inspected = {"outputs": [{"out.0": result}] * self._described, "threads": 1, "flags": {}}
         return inspected if phase == "inspect" else {}
 
@@ -339,7 +343,7 @@ def test_a_group_in_which_something_failed_is_not_asked_again(ranks: int) -> Non
     worker = Fails({})
     judge = Party(worker, "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0, ranks)  # type: ignore[arg-type]
     with pytest.raises(Trouble, match="rank 1: boom"):
-        judge._answer("go", _Timed, 1)
+        judge._answer("go", Timed, 1)
     assert worker.closed == (ranks > 1)
 
 
@@ -366,12 +370,11 @@ class Lender(Liar):
             self._buffer[2:] = 5
         if phase == "inspect":
             self._buffer[2:] = 7
-        plain = {"shape": [2], "dtype": "float32", "device": "cpu", "stride": [1], "type_name": "Tensor"}
-        described = {"out.0": {"description": plain, "bytes": 8, "span_bytes": 8}}
+        results = {"out.0": described(2)}
         answers = {
             "prepare": {"places": argument},
             "go": {"ns": 5, "hidden": True, "places": result},
-            "inspect": {"outputs": [described], "threads": 1, "flags": {}, "places": {}},
+            "inspect": {"outputs": [results], "threads": 1, "flags": {}, "places": {}},
         }
         return answers[phase]
 

@@ -13,7 +13,7 @@ from fastkernels.loader.inputs import draw_links
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.chain import ChainPlan
-from fastkernels.runner.party import Reading
+from fastkernels.runner.reading import Reading
 from fastkernels.runner.referee import Referee
 from tests.unit.runner.conftest import drawn, small_case, specs_of
 

@@ -6,15 +6,6 @@ from fastkernels.baseline.L1.rms_norm import *  # noqa: F403
 from fastkernels.baseline.L1.rms_norm import RMSNorm  # noqa: F401
 
 protocol = sys.modules["fastkernels.runner.protocol"]
-worker = sys.modules["fastkernels.runner.worker"]
-real = protocol.send_reply
-
-
-def send_reply(channel, reply):
-    body = b'{"id":%d,"value":{"a":[' % reply.id + b"[]," * (83 << 20) + b"[]]}}"
-    channel.sendall(protocol._frame(body))
-
-
 side = vars(sys.modules["fastkernels.runner.kernel_side"])["KernelSide"]
 
 

@@ -1,0 +1,74 @@
+"""What the side of a kernel (kernel_side.py) answers, as the judge reads it: these fields, and no others."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from fastkernels.records import Printable, Record
+from fastkernels.runner.results import Result
+from fastkernels.runner.transport import Places
+
+MOST_NS = 10**15  # eleven days: a duration beyond is garbage
+
+
+class _Answer(Record):
+    """What a worker says; anything else is a crashed worker."""
+
+
+class Built(_Answer):
+    prepares: bool
+
+
+class First(_Answer):
+    outputs: dict[str, Result]
+    kernels: dict[str, str]
+
+
+class Captured(_Answer):
+    """`outputs`: what each link of the chain returns."""
+
+    captured: bool
+    detail: Printable
+    kernels: dict[str, str]
+    outputs: list[dict[str, Result]]
+
+
+class Prepared(_Answer):
+    """`places` of the inputs, here and of the results below, where the judge reaches them (transport.py)."""
+
+    places: Places = {}
+
+
+class Timed(_Answer):
+    ns: int = Field(gt=0, lt=MOST_NS)
+    hidden: bool
+    places: Places = {}
+
+
+class Inspected(_Answer):
+    """`outputs`: of the call, or of every rank's; none of a chain, described when it was captured. `places`
+    of the inputs that were asked for."""
+
+    outputs: list[dict[str, Result]]
+    threads: int
+    flags: dict[str, str]
+    places: Places = {}
+
+
+class Again(_Answer):
+    places: Places = {}
+
+
+class Compiled(_Answer):
+    status: str = Field(pattern="^(ok|graph break|error)$")
+    detail: Printable
+    traces: int = Field(ge=0)
+
+
+class Launch(_Answer):
+    name: Printable
+    ns: int = Field(ge=0, lt=MOST_NS)
+
+
+class Launches(_Answer):
+    kernels: list[Launch]
