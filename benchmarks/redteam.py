@@ -1,10 +1,11 @@
 """Every candidate of tests/candidates on this machine, and every honest implementation of our kernels.
 
-    python benchmarks/redteam.py --alternates kernels_llama.json --out benchmarks/h200/redteam.json
+    python benchmarks/redteam.py --alternates kernels_llama.json --out benchmarks/h200/redteam.json --resume
 
 Candidates are judged on the device that they are written for; those of collectives on two GPUs as well, where
 there are as many. The honest alternates are the rows of `fk kernels --providers` reports of the same machine,
-and must pass wherever they are supported. Needs CUDA.
+and must pass wherever they are supported. --resume keeps, of what `--out` holds, the rows of candidates that
+are not judged this time; each row says with which revision it was. Needs CUDA.
 """
 
 from __future__ import annotations
@@ -32,21 +33,30 @@ def main() -> None:
     parser.add_argument(
         "--alternates", type=Path, nargs="+", required=True, help="reports of fk kernels --providers"
     )
+    parser.add_argument("--resume", action="store_true", help="add to the rows of --out")
     arguments = parser.parse_args()
+    resumed = arguments.resume and arguments.out.is_file()
+    before = json.loads(arguments.out.read_text())["rows"] if resumed else []
     alternates = [row for path in arguments.alternates for row in _alternates(path)]
     with tempfile.TemporaryDirectory() as folder:
         several = torch.cuda.device_count() > 1
         on_gpus = judge(Path(folder), list(ON_GPUS), "cuda", wanted=ON_GPUS) if several else []
         print(f"groups of GPUs: {len(on_gpus)} reports", flush=True)  # from here on one GPU is enough
         reports = [r for device, names in OF_DEVICE.items() for r in judge(Path(folder), names, device)]
-    found = summary(reports, alternates, on_gpus)
+    found = summary(reports, alternates, on_gpus, before)
     arguments.out.write_text(json.dumps(found, indent=1) + "\n")
     print({key: value for key, value in found.items() if key not in ("rows", "environment")})
 
 
-def summary(reports: list[dict], alternates: list[dict], on_gpus: Sequence[dict] = ()) -> dict[str, Any]:
-    """Of the candidates' reports, and of the rows of alternates. on_gpus: reports of groups of GPUs."""
-    rows = [
+def summary(
+    reports: list[dict],
+    alternates: list[dict],
+    on_gpus: Sequence[dict] = (),
+    before: Sequence[dict] = (),
+) -> dict[str, Any]:
+    """Of the candidates' reports, and of the rows of alternates. on_gpus: reports of groups of GPUs; before:
+    rows of an earlier summary, which stay unless they are judged again."""
+    judged = [
         {
             "candidate": row["candidate"],
             "device": device or report["environment"]["device_type"],
@@ -54,11 +64,13 @@ def summary(reports: list[dict], alternates: list[dict], on_gpus: Sequence[dict]
             "verdict": row["verdict"],
             "speedup": row["speedup"],
             "fault": fault(row["candidate"], row, wanted),
+            "revision": report["environment"]["git_revision"],
         }
         for some, wanted, device in ((reports, EXPECTED, None), (on_gpus, ON_GPUS, "gpus"))
         for report in some
         for row in report["rows"]
     ]
+    rows = [*{(row["candidate"], row["device"]): row for row in (*before, *judged)}.values()]
     honest = [row for row in alternates if row["verdict"] not in ("UNSUPPORTED", "UNSTABLE")]
     condemned = [row for row in honest if _refused(row)]
     return {

@@ -142,19 +142,23 @@ class Call:
         return self.module(*self.args, **self.kwargs)
 
     def outputs(self, result: Any) -> dict[str, Any]:
-        """`out.0` .. of a result (a tuple's members in order), and the mutable tensors.
-
-        No baseline returns a list, a tuple around one tensor, or None beside tensors: who calls the module
-        would fail. Such a result stays as it is, and so does a None in a tuple: to say so is the judge's
-        part. A derived tuple's members could be computed while it is unpacked, when no clock runs.
-        """
-        several = type(result) is tuple and len(result) > 1
-        members = () if result is None else result if several else (result,)
-        return {f"out.{i}": member for i, member in enumerate(members)} | self.mutable
+        """`out.0` .. of a result's parts, and the mutable tensors."""
+        return {f"out.{i}": part for i, part in enumerate(parts(result))} | self.mutable
 
     def invoke(self) -> dict[str, Any]:
         with self.ambient(), torch.no_grad():
             return self.outputs(self.run())
+
+
+def parts(result: Any) -> tuple[Any, ...]:
+    """What a forward returned: a tuple's members in order.
+
+    No baseline returns a list, a tuple around one tensor, or None beside tensors: who calls the module would
+    fail. Such a result stays as it is, and so does a None in a tuple: to say so is the judge's part. A
+    derived tuple's members could be computed while it is unpacked, when no clock runs.
+    """
+    several = type(result) is tuple and len(result) > 1
+    return () if result is None else result if several else (result,)
 
 
 def bind(module: nn.Module, case: Case, tensors: Mapping[str, Tensor], load: bool = True) -> Call:

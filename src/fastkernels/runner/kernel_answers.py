@@ -42,7 +42,6 @@ class Prepared(_Answer):
 class Timed(_Answer):
     ns: int = Field(gt=0, lt=MOST_NS)
     hidden: bool
-    places: Places = {}
 
 
 class Inspected(_Answer):

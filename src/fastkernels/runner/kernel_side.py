@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from fastkernels.loader.materialize import build_module
+from fastkernels.loader.materialize import build_module, parts
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.contracts import Contract, Graph, Host, Timing
@@ -32,8 +32,9 @@ from fastkernels.runner import flags, forcing
 from fastkernels.runner.chain_copies import ChainCopies
 from fastkernels.runner.compiling import Tracer
 from fastkernels.runner.device import WorkerDevice, open_device
+from fastkernels.runner.gate import Gate
 from fastkernels.runner.link import Link
-from fastkernels.runner.results import Result, address
+from fastkernels.runner.results import Result, address, reaches
 from fastkernels.runner.seen import recorded
 from fastkernels.runner.shared import Attached, Ticket
 
@@ -64,7 +65,7 @@ class KernelSide:
         )
         self._opened = contextlib.ExitStack()
         self._ballast = random.Random()
-        self._direct = False
+        self._gate: Gate | None = None  # of a worker that is alone on a CPU
         self._links: list[Link] = []
         self._chain: ChainCopies | None = None
         self._tracer = Tracer()
@@ -108,8 +109,10 @@ class KernelSide:
 
     def attach(self, ticket: Ticket, descriptors: Sequence[int] = (), direct: bool = False) -> dict[str, Any]:
         """Take the inbox and copy its first inputs in. `direct`: from then on the judge moves arguments and
-        results itself, and is told where they lie (transport.py)."""
-        self._inbox, self._direct = self._box(ticket, descriptors), direct
+        results itself, and is told where they lie (transport.py); the last descriptor is a gate's."""
+        *boxes, gate = descriptors if direct else (*descriptors, None)
+        self._gate = None if gate is None else self._opened.enter_context(contextlib.closing(Gate(gate)))
+        self._inbox = self._box(ticket, boxes)
         self._links[0].attach(self._inbox, self._rank)
         if direct:
             self._links[0].tell_places()
@@ -187,22 +190,23 @@ class KernelSide:
             self._device.poison_free_memory(self._sizes)
         with torch.inference_mode():
             self._contract.prepare(spin_cycles)
-        return {"places": self._active.places_of_arguments()} if self._direct else {}
+        return {"places": self._active.places_of_arguments()} if self._gate else {}
 
     def go(self) -> dict[str, Any]:
-        """The timed call. The results lie in the outbox when this returns, or where it says."""
+        """The timed call. The results lie in the outbox when this returns, or where it has said."""
         if not self._captured:
             self._active.hold()
+        stage, keep = (self._gate.wait, self._leave) if self._gate else (self._stage, self._keep)
         with torch.inference_mode(), self._active.ambient():
-            timing: Timing = self._contract.run(self._stage, self._active.call.run, self._keep)
-        return {"ns": timing.ns, "hidden": timing.hidden, **self._told()}
+            timing: Timing = self._contract.run(stage, self._active.call.run, keep)
+        return {"ns": timing.ns, "hidden": timing.hidden}
 
     def inspect(self, echo: Sequence[str], echo_results: bool = False) -> dict[str, Any]:
         """Describe the results of `go`; copy the named inputs, as they are now, into the echo box, and, if
         asked, the results into the outbox again. What a chain returns was described when it was captured."""
         self._device.wait_all()  # what a call left running elsewhere must not run beside the other side
         places = {}
-        if self._direct:
+        if self._gate:
             places = {"places": self._active.places_of(echo)}
         else:
             (self._whole or self._active).copy_out(echo)
@@ -218,7 +222,7 @@ class KernelSide:
         not have changed, now and whenever this is asked again."""
         self._links[0].keep_held()
         self._device.wait()
-        return self._told()
+        return {"places": self._links[0].places_of_results()} if self._gate else {}
 
     def compiled(self, again: bool) -> dict[str, Any]:
         """Whether the module can be traced whole by torch.compile; `again`: after other sizes of its kind."""
@@ -297,12 +301,12 @@ class KernelSide:
                 self._links[0].run()
 
     def _stage(self) -> None:
-        if not self._direct:
-            (self._whole or self._active).stage()
+        (self._whole or self._active).stage()
 
-    def _told(self) -> dict[str, Any]:
-        """Where the results lie that were kept last."""
-        return {"places": self._active.places_of_results()} if self._direct else {}
+    def _leave(self, result: Any) -> None:
+        assert self._gate is not None
+        self._gate.leave(reaches(parts(result)))
+        self._active.returned(result)
 
     def _keep(self, result: Any) -> None:
         if self._whole:

@@ -104,8 +104,12 @@ class Link:
 
     def keep(self, result: Any) -> None:
         """Copy the results of the call into the outbox."""
-        self._result = result
+        self.returned(result)
         self.keep_last()
+
+    def returned(self, result: Any) -> None:
+        """What the call returned, which stays where it lies."""
+        self._result = result
 
     def keep_last(self) -> None:
         """Copy them once more, as they are now."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.contracts import MAX_SPIN_CYCLES
 from fastkernels.records import Case, TensorSpec
+from fastkernels.runner import gate
 from fastkernels.runner.blame import Phase, Trouble, lost_context
 from fastkernels.runner.kernel_answers import (
     Again,
@@ -30,13 +32,13 @@ from fastkernels.runner.kernel_answers import (
     Timed,
 )
 from fastkernels.runner.late import Late, led
-from fastkernels.runner.members import cpu_ns, last_pid
 from fastkernels.runner.memory import NoMemory
 from fastkernels.runner.pool import Worker, WorkerDied, WorkerProblem
 from fastkernels.runner.reading import Reading, of_links
 from fastkernels.runner.results import Result
 from fastkernels.runner.shared import Arena, Want
-from fastkernels.runner.transport import Boxes, Direct, Transport
+from fastkernels.runner.transport import Boxes, Direct, Places, Transport
+from fastkernels.runner.window import Opened, Window
 
 # A candidate may return another stride; where a result is huge, its memory may only be as large as the
 # baseline's.
@@ -78,7 +80,7 @@ class Party:
         self._overhead_ns, self._ranks = overhead_ns, ranks
         self._inbox: Arena | None = None
         self._transport: Transport | None = None
-        self._direct = False
+        self._gate: socket.socket | None = None
         self._captured: list[dict[str, Result]] = []
         self.standing = worker.standing()
         self.prepares = False
@@ -103,12 +105,22 @@ class Party:
             "open", limits.open, layers=list(layers), case=case, implementations=implementations, again=again
         )
         self.prepares = self._answer("build", Built, limits.build).prepares
-        how = {"direct": True} if direct else {}  # a group of ranks knows no other way than boxes
-        self._call("attach", limits.build, inbox.descriptors, ticket=inbox.ticket, **how)
-        self._inbox, self._direct = inbox, direct
+        self._inbox = inbox
+        if direct:
+            self._gate, theirs = gate.pair()
+            with theirs:
+                descriptors = *inbox.descriptors, theirs.fileno()
+                self._call("attach", limits.build, descriptors, ticket=inbox.ticket, direct=True)
+        else:  # a group of ranks knows no other way
+            self._call("attach", limits.build, inbox.descriptors, ticket=inbox.ticket)
         first = self._answer("first", First, limits.first)
         self.kernels = first.kernels
         return first.outputs
+
+    @property
+    def has_gate(self) -> bool:
+        """Whether nothing but its calls lies in its windows (gate.py)."""
+        return self._gate is not None
 
     @property
     def lends(self) -> bool:
@@ -124,7 +136,7 @@ class Party:
             Want(name, r.description.shape, getattr(torch, r.description.dtype), _room(r), plan.links)
             for name, r in results.items()
         ]
-        if self._direct:
+        if self._gate is not None:
             assert self.worker.memory is not None
             self._transport = Direct(self.worker.memory, wanted, inputs)
             return
@@ -175,18 +187,12 @@ class Party:
                 link=link,
                 **({} if late is None else {"late": late.rank}),
             )
-            self._hand_over(transport, prepared, inputs)
-            made_before, cpu_before = last_pid(), cpu_ns(self.worker.pid)
-            begin = time.perf_counter_ns()
-            transport.deliver(inputs)
-            lead()
-            timed = self._answer("go", Timed, self._timeouts.call)
-        # A thread inside a system call writes on after the answer, until that ends: such results are worth as
-        # much time as they took. What is not there when the process stands still is none.
-        window_ns, cpu_after = self.worker.pause() - begin, cpu_ns(self.worker.pid)
-        made = made_before is None or last_pid() != made_before
+            if isinstance(transport, Direct):
+                timed, window, kept = self._through_gate(transport, prepared.places, inputs, echo)
+            else:
+                assert isinstance(transport, Boxes)
+                timed, window, kept = self._with_boxes(transport, inputs, lead)
         clock_mhz = self._clock.sample()
-        kept = self._reached("go", lambda: transport.take(timed.places, echo))
         if echo_results:
             transport.ask_again()
         inspected = self._answer(
@@ -194,7 +200,7 @@ class Party:
         )
         self.worker.pause()
         echoed = self._reached("inspect", lambda: transport.echoed(inspected.places, echo))
-        lasting = not echo_results or self._reached("inspect", lambda: transport.lasts(kept, timed.places))
+        lasting = not echo_results or self._reached("inspect", lambda: transport.lasts(kept))
         overhead_ns = 0 if contract == "host" else self._overhead_ns
         results = self._captured if contract == "graph" else inspected.outputs
         if contract != "graph" and len(results) != self._ranks:
@@ -207,17 +213,17 @@ class Party:
         return Reading(
             ns=max(timed.ns - overhead_ns, 1) / calls,
             claimed_ns=timed.ns,
-            window_ns=window_ns,
+            window_ns=window.ns,
             hidden=timed.hidden or longest,
             waits=contract == "eager" and longest and not timed.hidden,
             clock_mhz=clock_mhz,
             threads=inspected.threads,
-            cpu_ns=None if cpu_before is None or cpu_after is None else cpu_after - cpu_before,
+            cpu_ns=window.cpu_ns,
             described=tuple({n: r.description for n, r in described.items()} for described in results),
             outputs=self._lay(kept, results[0], ran),
             echo={name: of_links(value, ran) for name, value in echoed.items()},
             flags=inspected.flags,
-            made=made,
+            made=window.made,
             lasting=lasting,
         )
 
@@ -256,13 +262,51 @@ class Party:
                 self.worker.call("close", self._timeouts.build)
         if self._transport is not None:
             self._transport.close()
-        self._inbox = self._transport = None
+        if self._gate is not None:
+            self._gate.close()
+        self._inbox = self._transport = self._gate = None
         self._captured = []
 
-    def _hand_over(self, transport: Transport, prepared: Prepared, inputs: Mapping[str, Tensor]) -> None:
-        if self._direct:
-            self.worker.pause()
-        self._reached("prepare", lambda: transport.hand_over(prepared.places, inputs))
+    # Either way what is not there when the process stands still is none. A thread inside a system call
+    # writes on until that ends: such results are worth as much time as they took.
+
+    def _through_gate(
+        self, transport: Direct, places: Places, inputs: Mapping[str, Tensor], echo: Sequence[str]
+    ) -> tuple[Timed, Window, Arena]:
+        """The call, between two moments when the process stands still at its gate."""
+        worker, channel, timeout_s = self.worker, self._gate, self._timeouts.call
+        assert channel is not None
+        with self._telling("go"):
+            worker.ask("go")
+            worker.wait_at(channel, timeout_s)
+        worker.pause()
+        while gate.said(channel):
+            pass
+        self._reached("prepare", lambda: transport.bring(places, inputs))
+        window = Opened(worker.pid)
+        channel.send(gate.GO)
+        begin_ns = worker.resume()
+        with self._telling("go"):
+            worker.wait_at(channel, timeout_s)
+        window = window.closed(begin_ns, worker.pause())
+        try:
+            reaches = gate.left(gate.said(channel))
+        except ValueError as error:
+            raise self._garbled("go", str(error)) from error
+        kept = self._reached("go", lambda: transport.take(reaches, echo))
+        with self._telling("go"):
+            return self._read("go", Timed, worker.answer(timeout_s)), window, kept
+
+    def _with_boxes(
+        self, transport: Boxes, inputs: Mapping[str, Tensor], lead: Callable[[], None]
+    ) -> tuple[Timed, Window, Arena]:
+        """The call, from before its inputs come until the process stands still after its answer."""
+        window, begin_ns = Opened(self.worker.pid), time.perf_counter_ns()
+        transport.deliver(inputs)
+        lead()
+        timed = self._answer("go", Timed, self._timeouts.call)
+        window = window.closed(begin_ns, self.worker.pause())
+        return timed, window, transport.take()
 
     def _reached(self, phase: Phase, move: Callable[[], Any]) -> Any:
         """What `move` returns, where the worker's memory is as it told."""
@@ -287,8 +331,14 @@ class Party:
     def _call(
         self, phase: Phase, timeout_s: float, descriptors: Sequence[int] = (), **arguments: Any
     ) -> dict:
-        try:
+        with self._telling(phase):
             return self.worker.call(phase, timeout_s, descriptors, **arguments)
+
+    @contextlib.contextmanager
+    def _telling(self, phase: Phase) -> Iterator[None]:
+        """Problems of the worker in the body, as Trouble with their phase."""
+        try:
+            yield
         except WorkerProblem as problem:
             # A rank that failed has left its group.
             if lost_context(problem) or self._ranks > 1:
@@ -298,7 +348,9 @@ class Party:
     def _answer(
         self, phase: Phase, kind: type, timeout_s: float, descriptors: Sequence[int] = (), **arguments: Any
     ):
-        value = self._call(phase, timeout_s, descriptors, **arguments)
+        return self._read(phase, kind, self._call(phase, timeout_s, descriptors, **arguments))
+
+    def _read(self, phase: Phase, kind: type, value: dict[str, Any]):
         try:
             return kind.model_validate(value)
         except ValidationError as error:

@@ -14,7 +14,7 @@ import random
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ from fastkernels.runner.protocol import (
     ErrorReport,
     ReplyTimeout,
     Request,
+    Waiter,
     receive_reply,
     send_request,
 )
@@ -78,6 +79,7 @@ class _Separated(Record):
     isolation: tuple[Printable, ...] = ()
     stays_root: Printable = ""
     lent: bool = False
+    has_gate: bool = False  # whether its sides know one; those of older revisions (fk gate) do not
 
 
 class Worker:
@@ -117,7 +119,7 @@ class Worker:
             None  # how it ran while it should have stood still; whoever asks resets it
         )
         self.meddled: str | None = None  # what somebody else's signals did to it; whoever asks resets it
-        self.busy = False  # a call was sent and its answer has not come
+        self._asked: Request | None = None  # and has not answered
         self.memory: Memory | None = None  # as the judge reaches it, of one that is alone
         ours = shared_caches is not None
         number = new_user.unused() if user else 0
@@ -177,7 +179,7 @@ class Worker:
                 separated = _Separated.model_validate(said)
             except ValidationError as error:
                 raise self._crashed("start", error) from None
-            self.memory = borrowed(ours) if separated.lent else None
+            self.memory = borrowed(ours) if separated.lent and separated.has_gate else None
         self.isolation, self.stays_root = separated.isolation, separated.stays_root
         return value
 
@@ -186,33 +188,66 @@ class Worker:
     ) -> dict[str, Any]:
         """Call method `do` of the side. Raises WorkerError or WorkerDied; after the latter the worker is
         closed."""
-        request = Request(do, arguments, len(descriptors))
-        deadline = time.monotonic() + timeout_s
+        self.ask(do, descriptors, **arguments)
+        return self.answer(timeout_s)
+
+    @property
+    def busy(self) -> bool:
+        """Whether it was asked and has not answered."""
+        return self._asked is not None
+
+    def ask(self, do: str, descriptors: Sequence[int] = (), **arguments: Any) -> None:
+        """`call`, up to where the answer is waited for."""
+        self._asked = request = Request(do, arguments, len(descriptors))
         self.resume()
-        try:
-            self.busy = True
+        with self._heard(request):
             send_request(self._channel, request, descriptors)
+
+    def answer(self, timeout_s: float) -> dict[str, Any]:
+        """To what was asked; raises as `call` does."""
+        request = self._asked
+        assert request is not None
+        self.resume()
+        with self._heard(request, timeout_s):
             reply = receive_reply(
                 self._channel,
                 request.id,
-                deadline,
+                time.monotonic() + timeout_s,
                 self._process.exited,
                 self._process.watch,
                 self._most_reply_bytes,
             )
-        except ReplyTimeout:
-            printed = self.scratch.printed()
-            self.close()
-            raise WorkerDied(
-                "TIMEOUT", f"{self.name}: no answer to '{do}' within {timeout_s:g} s", printed
-            ) from None
-        except (BrokenReply, OSError) as problem:
-            raise self._crashed(do, problem) from None
-        self.busy = False
+        self._asked = None
         if reply.error is not None:
             raise WorkerError(reply.error, self.scratch.printed())
         assert reply.value is not None
         return reply.value
+
+    def wait_at(self, gate: socket.socket, timeout_s: float) -> None:
+        """Until it says something at the gate (gate.py) in the course of what was asked; raises as `call`
+        does."""
+        request = self._asked
+        assert request is not None
+        deadline = time.monotonic() + timeout_s
+        with self._heard(request, timeout_s):
+            channels = gate, self._channel
+            ready = Waiter(channels, deadline, self._process.exited, self._process.watch)()
+        if ready is self._channel:
+            self.answer(timeout_s)  # which says what went wrong
+            raise self._crashed(request.do, BrokenReply("it passed the gate by"))
+
+    @contextlib.contextmanager
+    def _heard(self, request: Request, timeout_s: float = 0.0) -> Iterator[None]:
+        """What goes wrong with the channel in the body, as WorkerDied."""
+        try:
+            yield
+        except ReplyTimeout:
+            printed = self.scratch.printed()
+            self.close()
+            message = f"{self.name}: no answer to '{request.do}' within {timeout_s:g} s"
+            raise WorkerDied("TIMEOUT", message, printed) from None
+        except (BrokenReply, OSError) as problem:
+            raise self._crashed(request.do, problem) from None
 
     def standing(self) -> Standing | None:
         """What another process of the same user could change about this one (Linux; None elsewhere)."""
@@ -261,9 +296,10 @@ class Worker:
             time.sleep(_STOP_LOOK_S)
         self._company = {pid: members.cpu_ns(pid) for pid in found}
 
-    def resume(self) -> None:
+    def resume(self) -> int:
+        """Returns when it was continued, by time.perf_counter_ns(); now, if it was not paused."""
         if not self._paused:
-            return
+            return time.perf_counter_ns()
         for pid, before in self._company.items():
             now = members.cpu_ns(pid)
             if now is not None and now != before:
@@ -272,9 +308,11 @@ class Worker:
         if self._process.changed(os.WSTOPPED | os.WCONTINUED):
             self.restless = "was continued"
             self.meddled = "was continued in another's turn"
+        begin_ns = time.perf_counter_ns()
         self._process.send(signal.SIGCONT)
         self._process.changed(os.WCONTINUED)
         self._paused = False
+        return begin_ns
 
     @interrupts.held()
     def close(self) -> None:

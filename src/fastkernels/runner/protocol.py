@@ -119,7 +119,7 @@ def receive_reply(
     `watch` is a descriptor that becomes readable when the worker's process ends; `died()` asks the same (a
     child that the candidate forked may hold the channel open after its parent's end).
     """
-    wait = _Waiter(channel, deadline, died, watch)
+    wait = Waiter((channel,), deadline, died, watch)
     length = _length(_exactly(channel, _HEADER.size, wait))
     if length > most_bytes:
         raise BrokenReply(f"a reply of {length} bytes")
@@ -144,7 +144,7 @@ def _length(header: bytes) -> int:
     return length
 
 
-def _exactly(channel: socket.socket, count: int, wait: Callable[[], None]) -> bytes:
+def _exactly(channel: socket.socket, count: int, wait: Callable[[], object]) -> bytes:
     parts = []
     while count:
         wait()
@@ -160,21 +160,27 @@ def _blocking() -> None:
     """recv itself waits."""
 
 
-class _Waiter:
-    """Blocks until the channel is readable; raises when the worker has ended or the deadline has passed."""
+class Waiter:
+    """Blocks until one of the channels is readable, and returns the first of them that is. BrokenReply when
+    the worker has ended, ReplyTimeout when the deadline has passed."""
 
     _SLICE_S = 0.2  # how often a worker without a watchable descriptor is asked whether it still lives
 
     def __init__(
-        self, channel: socket.socket, deadline: float, died: Callable[[], bool], watch: int | None
+        self,
+        channels: Sequence[socket.socket],
+        deadline: float,
+        died: Callable[[], bool],
+        watch: int | None,
     ) -> None:
-        self._channel, self._deadline, self._died, self._watch = channel.fileno(), deadline, died, watch
+        self._channels, self._deadline, self._died, self._watch = channels, deadline, died, watch
         self._poll = select.poll()
-        self._poll.register(self._channel, select.POLLIN)
+        for channel in channels:
+            self._poll.register(channel, select.POLLIN)
         if watch is not None:
             self._poll.register(watch, select.POLLIN)
 
-    def __call__(self) -> None:
+    def __call__(self) -> socket.socket:
         while True:
             left = self._deadline - time.monotonic()
             if left <= 0:
@@ -185,7 +191,8 @@ class _Waiter:
                     1000 * (left if self._watch is not None else min(left, self._SLICE_S))
                 )
             }
-            if self._channel in ready:
-                return
+            for channel in self._channels:
+                if channel.fileno() in ready:
+                    return channel
             if self._watch in ready or (self._watch is None and self._died()):
                 raise BrokenReply("the process ended")

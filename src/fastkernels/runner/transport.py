@@ -18,9 +18,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fastkernels.judge.metadata import Extent
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.records import Record, TensorSpec
+from fastkernels.runner.gate import Reaches
 from fastkernels.runner.memory import Memory, NoMemory, as_bytes
 from fastkernels.runner.shared import Arena, Want, wants
 
@@ -28,39 +28,26 @@ from fastkernels.runner.shared import Arena, Want, wants
 class Place(Record):
     """Where something lies in a worker's memory."""
 
-    address: int = Field(ge=0, lt=2**63)
-    bytes: Extent
+    address: int = Field(ge=0, lt=2**64)
+    bytes: int = Field(ge=0, lt=2**64)
 
 
 Places = dict[str, Place]
 
 
 class Transport(Protocol):
-    """In the order of one call. `inputs` are the judge's arguments of it, [n, *shape]."""
+    """What the two have in common, in the order of one call; its arguments come and its results go between
+    `clear` and `ask_again`. The worker stands still meanwhile. NoMemory where nothing lies at a place."""
 
     def clear(self) -> None:
         """Nothing is there that could be taken for results."""
-        ...
-
-    def hand_over(self, places: Places, inputs: Mapping[str, Tensor]) -> None:
-        """Before the judge's clock starts; the worker stands still. `places` of the inputs. NoMemory where
-        they do not lie there."""
-        ...
-
-    def deliver(self, inputs: Mapping[str, Tensor]) -> None:
-        """After the judge's clock has started."""
-        ...
-
-    def take(self, places: Places, echo: Sequence[str]) -> Arena:
-        """The results, in memory that no worker reaches; the worker stands still after its answer. Of the
-        inputs in `echo` what the call has left. NoMemory as above."""
         ...
 
     def ask_again(self) -> None:
         """Before results are asked for once more."""
         ...
 
-    def lasts(self, kept: Arena, places: Places) -> bool:
+    def lasts(self, kept: Arena) -> bool:
         """Whether the results are still those that were taken."""
         ...
 
@@ -105,14 +92,14 @@ class Boxes:
     def clear(self) -> None:
         self._outbox.poison()
 
-    def hand_over(self, places: Places, inputs: Mapping[str, Tensor]) -> None:
-        """The inbox stays empty until the clock runs: in its window a candidate could compute with them."""
-
     def deliver(self, inputs: Mapping[str, Tensor]) -> None:
+        """The judge's arguments, [n, *shape], once its clock runs: before, a candidate could compute with
+        them."""
         self._delivered = list(inputs)
         self._inbox.write(inputs)
 
-    def take(self, places: Places, echo: Sequence[str]) -> Arena:
+    def take(self) -> Arena:
+        """The results, in memory that no worker reaches; the worker stands still after its answer."""
         kept = self._outbox.copied()
         self._inbox.poison(self._delivered)
         return kept
@@ -120,7 +107,7 @@ class Boxes:
     def ask_again(self) -> None:
         self._outbox.poison()
 
-    def lasts(self, kept: Arena, places: Places) -> bool:
+    def lasts(self, kept: Arena) -> bool:
         return torch.equal(kept.bytes, self._outbox.bytes)
 
     def again(self, places: Places) -> Arena:
@@ -139,13 +126,16 @@ class Direct:
 
     def __init__(self, memory: Memory, wanted: Iterable[Want], inputs: Mapping[str, TensorSpec]) -> None:
         self._memory, self._wanted = memory, list(wanted)
+        self._names = {want.name for want in self._wanted}
         self._echo = Arena.private(wants(inputs, ChainPlan()))
         self._inputs: Places = {}
+        self._taken: Places = {}
 
     def clear(self) -> None:
         """Results are read into new memory."""
 
-    def hand_over(self, places: Places, inputs: Mapping[str, Tensor]) -> None:
+    def bring(self, places: Places, inputs: Mapping[str, Tensor]) -> None:
+        """The judge's arguments, [1, *shape], to their places; the worker stands still before its call."""
         self._inputs = places
         if self._memory.shared((place.address, place.bytes) for place in places.values()):
             raise NoMemory("arguments lie in memory that may be mapped twice")
@@ -153,18 +143,19 @@ class Direct:
             source = as_bytes(value.contiguous())
             self._memory.write(_place(places, name, len(source)).address, source)
 
-    def deliver(self, inputs: Mapping[str, Tensor]) -> None:
-        """They are there."""
-
-    def take(self, places: Places, echo: Sequence[str]) -> Arena:
+    def take(self, reaches: Reaches, echo: Sequence[str]) -> Arena:
+        """The results, of which those that are no arguments lie there in their order, and of the arguments in
+        `echo` what the call has left; the worker stands still after it."""
+        found = {f"out.{i}": Place(address=a, bytes=b) for i, (a, b) in enumerate(reaches) if b}
+        self._taken = {n: place for n, place in (self._inputs | found).items() if n in self._names}
         self._read(self._echo, {name: self._inputs[name] for name in echo if name in self._inputs})
-        return self._results(places)
+        return self._results(self._taken)
 
     def ask_again(self) -> None:
         """They are read where they were."""
 
-    def lasts(self, kept: Arena, places: Places) -> bool:
-        return torch.equal(kept.bytes, self._results(places).bytes)
+    def lasts(self, kept: Arena) -> bool:
+        return torch.equal(kept.bytes, self._results(self._taken).bytes)
 
     def again(self, places: Places) -> Arena:
         return self._results(places)

@@ -43,6 +43,7 @@ from fastkernels.runner.sampling import Sampled, Sampling, where_late
 # What windows of the two sides may differ by beside the call: in a graph's, how the launch of a spin that is
 # equally long on all sides varies; in an eager one also the host's own time, which the contract hides.
 WINDOW_SLACK_NS: dict[str, int | None] = {"host": 0, "graph": 100_000, "eager": None}
+COPIES_SLACK_NS = 10_000  # more, where the worker copies arguments and results within the window of `host`
 
 
 class Trial:
@@ -278,6 +279,8 @@ class Trial:
         slack_ns = WINDOW_SLACK_NS[contract]
         if slack_ns is None:
             return None
+        if contract == "host" and not self._lineup.c.has_gate:
+            slack_ns += COPIES_SLACK_NS
         works_alone = self._bench.device == "cpu" and not (
             self._lineup.c.worker.has_company or account.makes_processes(blocks.c)
         )

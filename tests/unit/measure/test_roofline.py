@@ -310,6 +310,7 @@ def test_this_cpu_has_ceilings(monkeypatch):
     assert found.copy_bytes_s(1 << 30) == found.copy[1][1]
     assert found.flops_s("float32") > 1e6
     assert found.flops_s("int64") is None
+    assert found.flops_s("bfloat16") >= found.flops_s("float32"), "who converts has the rate of 32 bits"
     ceilings_module._gemm_rate.cache_clear()
 
 

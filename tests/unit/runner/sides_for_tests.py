@@ -1,6 +1,7 @@
 """Sides of a few lines, run in real worker processes. They import nothing heavy."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -31,6 +32,19 @@ class Echo:
     def read(self, size: int, descriptors: list) -> dict:
         (descriptor,) = descriptors
         return {"text": os.pread(descriptor, size, 0).decode()}
+
+    def go_through(self, descriptors: list) -> dict:
+        """Wait at a gate, and say there what it was told."""
+        with socket.socket(fileno=descriptors[0]) as channel:
+            channel.send(b"here")
+            channel.send(channel.recv(10))
+        return {"through": True}
+
+    def pass_by(self, descriptors: list) -> dict:
+        return {}
+
+    def hang_before(self, descriptors: list) -> dict:
+        return self.hang()
 
     def fail_speechless(self) -> dict:
         class Speechless(Exception):

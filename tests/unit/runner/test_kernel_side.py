@@ -1,6 +1,9 @@
 """The worker's side of a trial, step by step, without a process round it."""
 
 import os
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ import torch
 
 from fastkernels.loader.materialize import SignatureMismatch
 from fastkernels.measure.chain import ChainPlan
+from fastkernels.runner import gate
 from fastkernels.runner.kernel_side import KernelSide
 from fastkernels.runner.memory import Memory, NoMemory
 from fastkernels.runner.results import Result
@@ -233,7 +237,8 @@ def test_a_branch_on_a_tensors_value_is_a_graph_break(
 
 
 def told(side: KernelSide, arenas: list, task: str):
-    """The side on a small case, without boxes. Returns (case, inputs, transport)."""
+    """The side on a small case, without boxes. Returns (case, inputs, transport, the judge's end of its
+    gate)."""
     case = small_case(task)
     inputs, specs = drawn(case), specs_of(case)
     inbox = Arena.like(specs, "cpu", ChainPlan())
@@ -241,37 +246,56 @@ def told(side: KernelSide, arenas: list, task: str):
     arenas.append(inbox)
     side.open((), case, {}, again=False)
     side.build()
-    side.attach(inbox.ticket, [os.dup(inbox.descriptors[0])], direct=True)
+    ours, theirs = gate.pair()
+    side.attach(inbox.ticket, [os.dup(inbox.descriptors[0]), theirs.detach()], direct=True)
     results = {name: Result.model_validate(r) for name, r in side.first()["outputs"].items()}
     wanted = [
         Want(n, r.description.shape, getattr(torch, r.description.dtype), r.span_bytes)
         for n, r in results.items()
     ]
     own = Memory(os.open("/proc/self/mem", os.O_RDWR), os.open("/proc/self/maps", os.O_RDONLY))
-    arenas.append(own)  # closed with them
-    return case, inputs, Direct(own, wanted, specs)
+    arenas += [own, ours]  # closed with them
+    return case, inputs, Direct(own, wanted, specs), ours
 
 
 def places(answer: dict) -> Places:
     return {name: Place.model_validate(place) for name, place in answer["places"].items()}
 
 
-def moved(side: KernelSide, transport: Direct, inputs: dict, fresh: bool = False):
+def gone(
+    side: KernelSide,
+    transport: Direct,
+    channel: socket.socket,
+    inputs: dict,
+    echo: Sequence[str],
+    fresh: bool = False,
+) -> Arena:
+    """One call, of which the judge's part is done here; the results as they lay there."""
+    where = places(side.prepare("host", fresh, parameters=False, spin_cycles=0))
+    with ThreadPoolExecutor() as beside:
+        answer = beside.submit(side.go)
+        assert channel.recv(1)
+        assert not answer.done(), "it waits at the gate"
+        transport.bring(where, {name: x for name, x in inputs.items() if name.startswith("arg.")})
+        channel.send(gate.GO)
+        kept = transport.take(gate.left(channel.recv(1000)), echo)
+        assert answer.result()["hidden"]
+    return kept
+
+
+def moved(side: KernelSide, transport: Direct, channel: socket.socket, inputs: dict, fresh: bool = False):
     """One call; the results as they lay there, and the inputs as it left them."""
-    given = {name: value for name, value in inputs.items() if name.startswith("arg.")}
-    transport.hand_over(places(side.prepare("host", fresh, parameters=False, spin_cycles=0)), given)
-    timed = side.go()
-    kept = transport.take(places(timed), list(inputs))
+    kept = gone(side, transport, channel, inputs, list(inputs), fresh)
     inspected = side.inspect(list(inputs))
-    assert transport.lasts(kept, places(timed))
+    assert transport.lasts(kept)
     return kept, transport.echoed(places(inspected), list(inputs))
 
 
 def test_arguments_and_results_are_moved_where_they_lie(side: KernelSide, arenas) -> None:
-    case, inputs, transport = told(side, arenas, "L1/rms_norm")
+    case, inputs, transport, channel = told(side, arenas, "L1/rms_norm")
     for seed in range(3):
         inputs = {**drawn(case, seed), "param.weight": inputs["param.weight"]}
-        kept, echo = moved(side, transport, inputs, fresh=seed == 1)
+        kept, echo = moved(side, transport, channel, inputs, fresh=seed == 1)
         torch.testing.assert_close(
             kept.tensors["out.0"].double(), expected(inputs, case.init["eps"]), rtol=1e-5, atol=1e-5
         )
@@ -281,38 +305,41 @@ def test_arguments_and_results_are_moved_where_they_lie(side: KernelSide, arenas
 
 
 def test_mutated_arguments_are_read_as_results(side: KernelSide, arenas) -> None:
-    _, inputs, transport = told(side, arenas, "L1/kv_cache")
-    kept, _ = moved(side, transport, inputs)
+    _, inputs, transport, channel = told(side, arenas, "L1/kv_cache")
+    kept, _ = moved(side, transport, channel, inputs)
     slots = inputs["arg.slots"][0]
     assert torch.equal(kept.tensors["arg.k_cache"][0].flatten(0, 1)[slots], inputs["arg.key"][0])
 
 
 def test_a_changed_argument_and_a_changed_result_are_seen(side: KernelSide, arenas) -> None:
-    _, inputs, transport = told(side, arenas, "L1/rms_norm")
-    arguments = side._links[0]._staging.tensors
-    transport.hand_over(places(side.prepare("host", False, False, 0)), {"arg.x_TD": inputs["arg.x_TD"]})
-    timed = side.go()
-    arguments["arg.x_TD"].fill_(3)
-    kept = transport.take(places(timed), ["arg.x_TD"])
-    arguments["arg.x_TD"].fill_(4)  # what comes later is none of the call's
+    _, inputs, transport, channel = told(side, arenas, "L1/rms_norm")
+    x_TD = side._links[0]._staging.tensors["arg.x_TD"]
+
+    def changes(*_: object) -> None:
+        x_TD.fill_(3)
+
+    side._links[0]._module.register_forward_hook(changes)
+    kept = gone(side, transport, channel, inputs, ["arg.x_TD"])
+    x_TD.fill_(4)  # what comes later is none of the call's
     assert (transport.echoed({}, ["arg.x_TD"])["arg.x_TD"] == 3).all()
+    assert transport.lasts(kept)
     with torch.inference_mode():
         side._links[0]._result.fill_(5)
-    assert not transport.lasts(kept, places(timed))
+    assert not transport.lasts(kept)
 
 
 def test_held_results_are_read_where_they_lie(side: KernelSide, arenas) -> None:
-    case, inputs, transport = told(side, arenas, "L1/rms_norm")
-    before, _ = moved(side, transport, inputs)
-    moved(side, transport, {**inputs, "arg.x_TD": drawn(case, 5)["arg.x_TD"]})
+    case, inputs, transport, channel = told(side, arenas, "L1/rms_norm")
+    before, _ = moved(side, transport, channel, inputs)
+    moved(side, transport, channel, {**inputs, "arg.x_TD": drawn(case, 5)["arg.x_TD"]})
     for _ in range(2):
         assert torch.equal(transport.again(places(side.again())).bytes, before.bytes)
 
 
 def test_inputs_have_to_fit_where_the_worker_says(side: KernelSide, arenas) -> None:
-    _, inputs, transport = told(side, arenas, "L1/rms_norm")
+    _, inputs, transport, _ = told(side, arenas, "L1/rms_norm")
     where = places(side.prepare("host", False, False, 0))
     given = {"arg.x_TD": inputs["arg.x_TD"]}
     for wrong in ({}, {"arg.x_TD": where["arg.x_TD"].model_copy(update={"bytes": 8})}):
         with pytest.raises(NoMemory, match=r"arg\.x_TD needs 4096 bytes"):
-            transport.hand_over(wrong, given)
+            transport.bring(wrong, given)

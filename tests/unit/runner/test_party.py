@@ -3,6 +3,7 @@
 import os
 import socket
 import time
+from array import array
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.contracts import FIRST_SPIN_CYCLES, MAX_SPIN_CYCLES
 from fastkernels.records import TensorSpec
+from fastkernels.runner import gate
 from fastkernels.runner.blame import Trouble
 from fastkernels.runner.kernel_answers import Captured, Inspected, Timed
 from fastkernels.runner.late import Late
@@ -32,11 +34,11 @@ class Liar:
     busy = False
 
     def __init__(self, answer: dict) -> None:
-        self.answer, self.closed = answer, False
+        self.says, self.closed = answer, False
         self.scratch = SimpleNamespace(printed=lambda: "printed")
 
     def call(self, *arguments, **more) -> dict:
-        return self.answer
+        return self.says
 
     def pause(self) -> int:
         """It stands still."""
@@ -351,32 +353,51 @@ def test_a_group_in_which_something_failed_is_not_asked_again(ranks: int) -> Non
 
 
 class Lender(Liar):
-    """Its memory is a buffer here; it may tell an address where nothing is."""
+    """Its memory is a buffer here. It may say something else at its gate than where its result lies, or more
+    than once that it waits there."""
 
     pid = os.getpid()
 
-    def __init__(self, seen: list[str], tells: int | None = None) -> None:
+    def __init__(self, seen: list[str], leaves: bytes | None = None, waits: int = 1) -> None:
         super().__init__({})
-        self._seen, self._buffer = seen, torch.zeros(4)
-        self._address = self._buffer.data_ptr() if tells is None else tells
+        self._seen, self._buffer, self._waits = seen, torch.zeros(4), waits
+        self._leaves = array("Q", [self._buffer.data_ptr() + 8, 8]).tobytes() if leaves is None else leaves
+        self.ours, self._gate = gate.pair()
         self.memory = Memory(os.open("/proc/self/mem", os.O_RDWR), os.open("/proc/self/maps", os.O_RDONLY))
 
     def call(self, phase, *arguments, **more) -> dict:
         self._seen.append(phase)
         argument = {"arg.x": {"address": self._buffer.data_ptr(), "bytes": 8}}
-        result = {"out.0": {"address": self._address + 8, "bytes": 8}}
-        if phase == "go":
-            assert (self._buffer[:2] == 3).all(), "the argument is there when it is asked to begin"
-            self._buffer[2:] = 5
         if phase == "inspect":
             self._buffer[2:] = 7
         results = {"out.0": described(2)}
         answers = {
             "prepare": {"places": argument},
-            "go": {"ns": 5, "hidden": True, "places": result},
             "inspect": {"outputs": [results], "threads": 1, "flags": {}, "places": {}},
         }
         return answers[phase]
+
+    def ask(self, phase: str) -> None:
+        self._seen.append(phase)
+        for _ in range(self._waits):
+            self._gate.send(b"1")
+
+    def wait_at(self, channel: socket.socket, timeout_s: float) -> None:
+        self._seen.append("gate")
+        assert channel is self.ours
+
+    def resume(self) -> int:
+        self._seen.append("resume")
+        assert (self._buffer[:2] == 3).all(), "the argument is there when it is continued"
+        assert self._gate.recv(10) == gate.GO
+        self._buffer[2:] = 5
+        self._gate.send(self._leaves)
+        return 1
+
+    def answer(self, timeout_s: float) -> dict:
+        self._seen.append("answer")
+        self._buffer[2:] = 6
+        return {"ns": 5, "hidden": True}
 
     def pause(self) -> int:
         self._seen.append("pause")
@@ -384,6 +405,8 @@ class Lender(Liar):
 
     def close(self) -> None:
         self.memory.close()
+        self._gate.close()
+        self.ours.close()
         super().close()
 
 
@@ -391,7 +414,7 @@ def directly(worker: Lender) -> Party:
     judge = Party(worker, "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0)  # type: ignore[arg-type]
     wanted = [Want("out.0", (2,), torch.float32, 8)]
     inputs = {"arg.x": TensorSpec(shape=(2,), dtype="float32")}
-    judge._direct, judge._transport = True, Direct(worker.memory, wanted, inputs)
+    judge._gate, judge._transport = worker.ours, Direct(worker.memory, wanted, inputs)
     return judge
 
 
@@ -401,16 +424,35 @@ def test_a_worker_stands_still_while_arguments_come_and_when_results_are_read() 
     reading = judge.iterate(
         {"arg.x": torch.full((1, 2), 3.0)}, "host", False, False, ["arg.x"], echo_results=True
     )
-    assert seen == ["prepare", "pause", "go", "pause", "inspect", "pause"]
+    assert seen == [
+        *("prepare", "go", "gate", "pause"),
+        *("resume", "gate", "pause"),
+        *("answer", "inspect", "pause"),
+    ]
     assert reading.outputs["out.0"].tolist() == [[5.0, 5.0]], "what lay there when the clock had stopped"
     assert reading.echo["arg.x"].tolist() == [[3.0, 3.0]]
     assert not reading.lasting, "it wrote there when it was asked for something else"
     judge.worker.close()
 
 
-def test_who_tells_places_where_nothing_is_has_crashed() -> None:
-    judge = directly(Lender([], tells=4096))
-    with pytest.raises(Trouble, match="garbled answer to 'go': 8 bytes at 0x1008") as caught:
+def test_what_is_said_before_the_call_is_not_what_is_said_after_it() -> None:
+    judge = directly(Lender([], waits=3))
+    reading = judge.iterate({"arg.x": torch.full((1, 2), 3.0)}, "host", False, False, [])
+    assert reading.outputs["out.0"].tolist() == [[5.0, 5.0]]
+    judge.worker.close()
+
+
+@pytest.mark.parametrize(
+    ("leaves", "why"),
+    [
+        (array("Q", [4104, 8]).tobytes(), "8 bytes at 0x1008"),
+        (array("Q", [4104]).tobytes(), "an odd number"),
+        (b"12345", "bytes length not a multiple of item size"),
+    ],
+)
+def test_who_leaves_results_where_none_are_has_crashed(leaves: bytes, why: str) -> None:
+    judge = directly(Lender([], leaves))
+    with pytest.raises(Trouble, match=f"garbled answer to 'go': {why}") as caught:
         judge.iterate({"arg.x": torch.full((1, 2), 3.0)}, "host", False, False, [])
     assert caught.value.problem.status == "CRASHED"
     assert judge.worker.closed  # type: ignore[attr-defined]

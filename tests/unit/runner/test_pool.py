@@ -4,13 +4,14 @@ import errno
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from fastkernels.runner import isolation, pool
+from fastkernels.runner import gate, isolation, pool
 from fastkernels.runner.pool import Worker, WorkerDied, WorkerError
 
 SIDE = "tests.unit.runner.sides_for_tests:Echo"
@@ -57,6 +58,54 @@ def gone(pid: int) -> bool:
 
 def test_calls_are_answered(worker: Worker) -> None:
     assert worker.call("add", a=2, b=3) == {"sum": 5}
+
+
+def at_gate(worker: Worker, do: str, timeout_s: float = 10, **arguments) -> socket.socket:
+    """The judge's end of the gate at which it waits."""
+    ours, theirs = gate.pair()
+    with theirs:
+        worker.ask(do, [theirs.fileno()], **arguments)
+    try:
+        worker.wait_at(ours, timeout_s)
+    except BaseException:
+        ours.close()
+        raise
+    return ours
+
+
+def test_a_worker_waits_at_its_gate_and_answers_behind_it(worker: Worker) -> None:
+    with at_gate(worker, "go_through") as channel:
+        still_ns = worker.pause()
+        assert gate.said(channel) == b"here"
+        assert gate.said(channel) == b""
+        channel.send(b"word")
+        begin_ns = worker.resume()
+        worker.wait_at(channel, 10)
+        assert still_ns < begin_ns < worker.pause()
+        assert gate.said(channel) == b"word"
+        assert worker.busy
+        assert worker.answer(10) == {"through": True}
+        assert not worker.busy
+
+
+def test_who_fails_before_the_gate_is_heard(worker: Worker) -> None:
+    with pytest.raises(WorkerError, match="unexpected keyword argument 'descriptors'"):
+        at_gate(worker, "add", a=1, b=2)
+    assert worker.call("add", a=2, b=3) == {"sum": 5}
+
+
+def test_who_answers_without_having_been_at_the_gate_has_crashed() -> None:
+    with started() as worker:
+        with pytest.raises(WorkerDied, match=r"no valid reply \(it passed the gate by\)") as caught:
+            at_gate(worker, "pass_by")
+        assert caught.value.status == "CRASHED"
+
+
+def test_who_does_not_come_to_the_gate_is_not_waited_for() -> None:
+    with started() as worker:
+        with pytest.raises(WorkerDied, match=r"no answer to 'hang_before' within 0\.2 s") as caught:
+            at_gate(worker, "hang_before", timeout_s=0.2)
+        assert caught.value.status == "TIMEOUT"
 
 
 def test_the_environment_holds_no_secret_and_a_home_of_its_own(worker: Worker) -> None:

