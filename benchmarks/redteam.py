@@ -38,14 +38,19 @@ def main() -> None:
     resumed = arguments.resume and arguments.out.is_file()
     before = json.loads(arguments.out.read_text())["rows"] if resumed else []
     alternates = [row for path in arguments.alternates for row in _alternates(path)]
-    with tempfile.TemporaryDirectory() as folder:
-        several = torch.cuda.device_count() > 1
-        on_gpus = judge(Path(folder), list(ON_GPUS), "cuda", wanted=ON_GPUS) if several else []
-        print(f"groups of GPUs: {len(on_gpus)} reports", flush=True)  # from here on one GPU is enough
-        reports = [r for device, names in OF_DEVICE.items() for r in judge(Path(folder), names, device)]
-    found = summary(reports, alternates, on_gpus, before)
-    arguments.out.write_text(json.dumps(found, indent=1) + "\n")
-    print({key: value for key, value in found.items() if key not in ("rows", "environment")})
+    on_gpus, reports = [], []
+    # Groups first: from then on one GPU is enough. What ends early leaves what it has judged.
+    for where in ("gpus", "cuda", "cpu"):
+        with tempfile.TemporaryDirectory() as folder:
+            if where != "gpus":
+                reports += judge(Path(folder), OF_DEVICE[where], where)
+            elif torch.cuda.device_count() > 1:
+                on_gpus = judge(Path(folder), list(ON_GPUS), "cuda", wanted=ON_GPUS)
+        if reports:
+            found = summary(reports, alternates, on_gpus, before)
+            arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+            shown = {key: value for key, value in found.items() if key not in ("rows", "environment")}
+            print(where, shown, flush=True)
 
 
 def summary(
