@@ -25,8 +25,8 @@ MPS, Gloo).
     socket                        is refused, but for families that its own network namespace holds within,
                                   in which nothing is up; with none of its own, all
     socketpair                    of datagrams is refused: such an end may be connected elsewhere
-    io_setup, timerfd_create      are refused: timers that expire while their owner is stopped have interrupts
-                                  wake hundreds of waiters, on the baseline's core
+    io_setup, timerfd_create,     are refused: timers that expire while their owner is stopped have interrupts
+    setitimer, alarm              wake hundreds of waiters, on the baseline's core
 
 The filter is inherited by every child, survives exec and cannot be taken off. It needs no privileges.
 """
@@ -52,9 +52,10 @@ _END_SIGNAL = 0xFF
 
 _IGNORED = ("setpgid", "setsid", "sched_setaffinity")
 _REFUSED = ("timer_create", "mq_notify", "mq_open", "unshare", "setns", "shmget", "shmat", "semget", "msgget")
-_REFUSED_ALONE = ("io_setup", "timerfd_create")
+_REFUSED_ALONE = ("io_setup", "timerfd_create", "setitimer", "alarm")
 _ABSENT = ("clone3", "io_uring_setup")
-# The kernel's numbers of these calls, and of those that are looked at more closely: x86-64's and arm64's.
+# The kernel's numbers of these calls and of those that are looked at more closely: x86-64's and arm64's, None
+# where it has no such call.
 _NUMBERS = {
     "setpgid": (109, 154),
     "setsid": (112, 157),
@@ -72,6 +73,8 @@ _NUMBERS = {
     "io_uring_setup": (425, 425),
     "io_setup": (206, 0),
     "timerfd_create": (283, 85),
+    "setitimer": (38, 103),
+    "alarm": (37, None),
     "fcntl": (72, 25),
     "prctl": (157, 167),
     "clone": (56, 220),
@@ -80,8 +83,8 @@ _NUMBERS = {
 }
 # machine: its name for the filter, and its numbers of the calls
 _MACHINES = {
-    "x86_64": (0xC000003E, {name: numbers[0] for name, numbers in _NUMBERS.items()}),
-    "aarch64": (0xC00000B7, {name: numbers[1] for name, numbers in _NUMBERS.items()}),
+    "x86_64": (0xC000003E, {name: x86 for name, (x86, _) in _NUMBERS.items()}),
+    "aarch64": (0xC00000B7, {name: arm for name, (_, arm) in _NUMBERS.items() if arm is not None}),
 }
 
 
@@ -108,8 +111,8 @@ def _program(machine: int, numbers: dict[str, int], alone: bool, families: Colle
     steps += [(_AT_LEAST, 0, 1, _OTHER_NUMBERS), refuse]
     refused = (*_REFUSED, *(_REFUSED_ALONE if alone else ()))
     for names, answer in ((_IGNORED, nothing), (refused, refuse), (_ABSENT, absent)):
-        for name in names:
-            steps += [(_EQUAL, 0, 1, numbers[name]), answer]
+        for number in (numbers[name] for name in names if name in numbers):
+            steps += [(_EQUAL, 0, 1, number), answer]
     by_argument = {
         "fcntl": [(_LOAD, 0, 0, _ARGUMENT_1), (_EQUAL, 0, 1, _F_SETSIG), refuse],
         "prctl": [

@@ -222,8 +222,14 @@ except OSError as error:
 """
     assert look(alone, code) in ([errno.ENETUNREACH, errno.EADDRNOTAVAIL] if within else [errno.EPERM])
     if os.uname().machine == "x86_64":
-        context = "found = call(206, 8, ctypes.byref(ctypes.c_ulong()))"
-        assert look(alone, context) == _EPERM
+        timers = {
+            "io_setup": "206, 8, ctypes.byref(ctypes.c_ulong())",
+            "timerfd_create": "283, 1, 0",
+            "setitimer": "38, 0, (ctypes.c_long * 4)(), None",
+            "alarm": "37, 0",
+        }
+        for name, arguments in timers.items():
+            assert look(alone, f"found = call({arguments})") == _EPERM, name
 
 
 def test_others_open_sockets_as_ever(worker: Worker) -> None:
