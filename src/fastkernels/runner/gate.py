@@ -4,7 +4,7 @@
     asks for `go`                      ──▶         does all that a call needs but its arguments
     waits at the gate                  ◀──         gate.wait()
     stops it, brings the arguments
-    sends GO, continues it: clock      ──▶         the call
+    lets it in, continues it: clock    ──▶         the call
     waits at the gate                  ◀──         gate.leave(where the results lie)
     stops it: clock, takes the results
     continues it, waits for an answer  ◀──         answers
@@ -16,11 +16,12 @@ call that fills the caches each costs microseconds.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from array import array
 from collections.abc import Sequence
 
-_HERE = GO = b"1"
+_HERE = _GO = b"1"
 _MOST_BYTES = 1 << 16
 Reaches = list[tuple[int, int]]  # (address, bytes) of each result; (0, 0) of what is no plain tensor there
 
@@ -30,12 +31,22 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
+# The judge's end: whoever has closed the worker's says nothing, and cannot be let in.
+
+
 def said(channel: socket.socket) -> bytes:
-    """What a worker has said, to the judge; nothing if it has not."""
-    try:
+    """What a worker has said; nothing if it has not."""
+    with contextlib.suppress(OSError):
         return channel.recv(_MOST_BYTES, socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return b""
+    return b""
+
+
+def let_in(channel: socket.socket) -> None:
+    """Whatever it has said before is forgotten. It stands still until it is continued."""
+    while said(channel):
+        pass
+    with contextlib.suppress(OSError):
+        channel.send(_GO)
 
 
 def left(message: bytes) -> Reaches:

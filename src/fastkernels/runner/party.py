@@ -280,11 +280,9 @@ class Party:
             worker.ask("go")
             worker.wait_at(channel, timeout_s)
         worker.pause()
-        while gate.said(channel):
-            pass
         self._reached("prepare", lambda: transport.bring(places, inputs))
+        gate.let_in(channel)
         window = Opened(worker.pid)
-        channel.send(gate.GO)
         begin_ns = worker.resume()
         with self._telling("go"):
             worker.wait_at(channel, timeout_s)

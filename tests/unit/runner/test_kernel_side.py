@@ -277,7 +277,7 @@ def gone(
         assert channel.recv(1)
         assert not answer.done(), "it waits at the gate"
         transport.bring(where, {name: x for name, x in inputs.items() if name.startswith("arg.")})
-        channel.send(gate.GO)
+        gate.let_in(channel)
         kept = transport.take(gate.left(channel.recv(1000)), echo)
         assert answer.result()["hidden"]
     return kept

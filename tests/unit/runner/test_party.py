@@ -354,7 +354,7 @@ def test_a_group_in_which_something_failed_is_not_asked_again(ranks: int) -> Non
 
 class Lender(Liar):
     """Its memory is a buffer here. It may say something else at its gate than where its result lies, or more
-    than once that it waits there."""
+    than once that it waits there; who leaves nothing has closed it."""
 
     pid = os.getpid()
 
@@ -381,6 +381,8 @@ class Lender(Liar):
         self._seen.append(phase)
         for _ in range(self._waits):
             self._gate.send(b"1")
+        if not self._leaves:
+            self._gate.close()
 
     def wait_at(self, channel: socket.socket, timeout_s: float) -> None:
         self._seen.append("gate")
@@ -389,9 +391,10 @@ class Lender(Liar):
     def resume(self) -> int:
         self._seen.append("resume")
         assert (self._buffer[:2] == 3).all(), "the argument is there when it is continued"
-        assert self._gate.recv(10) == gate.GO
         self._buffer[2:] = 5
-        self._gate.send(self._leaves)
+        if self._leaves:
+            assert self._gate.recv(10)
+            self._gate.send(self._leaves)
         return 1
 
     def answer(self, timeout_s: float) -> dict:
@@ -439,6 +442,13 @@ def test_what_is_said_before_the_call_is_not_what_is_said_after_it() -> None:
     judge = directly(Lender([], waits=3))
     reading = judge.iterate({"arg.x": torch.full((1, 2), 3.0)}, "host", False, False, [])
     assert reading.outputs["out.0"].tolist() == [[5.0, 5.0]]
+    judge.worker.close()
+
+
+def test_who_closes_its_gate_has_left_no_result() -> None:
+    judge = directly(Lender([], leaves=b""))
+    reading = judge.iterate({"arg.x": torch.full((1, 2), 3.0)}, "host", False, False, [])
+    assert reading.outputs["out.0"].isnan().all(), "poison"
     judge.worker.close()
 
 
