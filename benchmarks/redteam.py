@@ -1,11 +1,12 @@
 """Every candidate of tests/candidates on this machine, and every honest implementation of our kernels.
 
     python benchmarks/redteam.py --alternates kernels_llama.json --out benchmarks/h200/redteam.json --resume
+    python benchmarks/redteam.py --out benchmarks/cpu/redteam.json
 
 Candidates are judged on the device that they are written for; those of collectives on two GPUs as well, where
-there are as many. The honest alternates are the rows of `fk kernels --providers` reports of the same machine,
-and must pass wherever they are supported. --resume keeps, of what `--out` holds, the rows of candidates that
-are not judged this time; each row says with which revision it was. Needs CUDA.
+there are as many, and those in CUDA where there is one. The honest alternates are the rows of `fk kernels
+--providers` reports of the same machine, and must pass wherever they are supported. --resume keeps, of what
+`--out` holds, the rows of candidates that are not judged this time; each row says with which revision it was.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument(
-        "--alternates", type=Path, nargs="+", required=True, help="reports of fk kernels --providers"
+        "--alternates", type=Path, nargs="+", default=[], help="reports of fk kernels --providers"
     )
     parser.add_argument("--resume", action="store_true", help="add to the rows of --out")
     arguments = parser.parse_args()
@@ -39,13 +40,14 @@ def main() -> None:
     before = json.loads(arguments.out.read_text())["rows"] if resumed else []
     alternates = [row for path in arguments.alternates for row in _alternates(path)]
     on_gpus, reports = [], []
+    gpus = torch.cuda.device_count()
     # Groups first: from then on one GPU is enough. What ends early leaves what it has judged.
     for where in ("gpus", "cuda", "cpu"):
         with tempfile.TemporaryDirectory() as folder:
-            if where != "gpus":
-                reports += judge(Path(folder), OF_DEVICE[where], where)
-            elif torch.cuda.device_count() > 1:
+            if where == "gpus" and gpus > 1:
                 on_gpus = judge(Path(folder), list(ON_GPUS), "cuda", wanted=ON_GPUS)
+            elif where == "cpu" or (where == "cuda" and gpus):
+                reports += judge(Path(folder), OF_DEVICE[where], where)
         if reports:
             found = summary(reports, alternates, on_gpus, before)
             arguments.out.write_text(json.dumps(found, indent=1) + "\n")
@@ -90,7 +92,7 @@ def summary(
             f"{row['candidate']} {row['task']} {row['case']}: {row['verdict']} {row['failure']}"
             for row in condemned
         ],
-        "environment": next(r["environment"] for r in reports if r["environment"]["device_type"] == "cuda"),
+        "environment": reports[0]["environment"],
     }
 
 
