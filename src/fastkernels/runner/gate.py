@@ -7,11 +7,12 @@
     lets it in, continues it: clock    ──▶         the call
     waits at the gate                  ◀──         gate.leave(where the results lie)
     stops it: clock, takes the results
-    continues it, waits for an answer  ◀──         answers
+    lets it out, waits for an answer   ◀──         answers
 
 A request and its answer are Python's work on both sides, 0.3 ms in all. Who answered by himself could compute
 for as long as the baseline spends on them, if they lay between. What lies there is a few lines, since after a
-call that fills the caches each costs microseconds.
+call that fills the caches each costs microseconds; and nothing is done before the stop, so that the process's
+CPU time shows who does something then.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def said(channel: socket.socket) -> bytes:
     return b""
 
 
-def let_in(channel: socket.socket) -> None:
-    """Whatever it has said before is forgotten. It stands still until it is continued."""
+def let_through(channel: socket.socket) -> None:
+    """In or out, once it is continued. Whatever it has said before is forgotten."""
     while said(channel):
         pass
     with contextlib.suppress(OSError):
@@ -70,6 +71,7 @@ class Gate:
         self._receive(1)
 
     def leave(self, reaches: Sequence[int]) -> None:
-        """Say where the results lie: address and bytes of each (results.reaches). The judge takes them before
-        it goes on here."""
+        """Say where the results lie: address and bytes of each (results.reaches). Returns when the judge has
+        taken them."""
         self._send(array("Q", reaches))
+        self._receive(1)

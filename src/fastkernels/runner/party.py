@@ -281,7 +281,7 @@ class Party:
             worker.wait_at(channel, timeout_s)
         worker.pause()
         self._reached("prepare", lambda: transport.bring(places, inputs))
-        gate.let_in(channel)
+        gate.let_through(channel)
         window = Opened(worker.pid)
         begin_ns = worker.resume()
         with self._telling("go"):
@@ -292,6 +292,7 @@ class Party:
         except ValueError as error:
             raise self._garbled("go", str(error)) from error
         kept = self._reached("go", lambda: transport.take(reaches, echo))
+        gate.let_through(channel)
         with self._telling("go"):
             return self._read("go", Timed, worker.answer(timeout_s)), window, kept
 

@@ -32,6 +32,22 @@ def test_a_duration_beyond_the_window_is_impossible() -> None:
     assert account.impossible(reading(99, 99)) is None
 
 
+@pytest.mark.parametrize(("late_us", "threads", "accused"), [(0, 1, False), (40, 1, True), (40, 2, False)])
+def test_work_that_delays_no_window_shows_in_cpu_time(late_us: float, threads: int, accused: bool) -> None:
+    """It is done between the last word and the stop, where a baseline waits."""
+
+    def called(ns: int, works_us: float, seed: int) -> list[Reading]:
+        rng = random.Random(seed)
+        return [
+            reading(ns, ns + 150_000, ns + int(1e3 * (60 + works_us + 4 * rng.random())), threads)
+            for _ in range(50)
+        ]
+
+    baselines = [called(100_000, 0, seed) for seed in (2, 3)]
+    verdict = account.understated(called(30_000, late_us, 1), baselines, works_alone=True)
+    assert (verdict is not None) == accused
+
+
 @pytest.mark.parametrize(
     ("true_us", "claimed_us"), [(1000, 500), (1000, 100), (1000, 900), (200, 20), (10_000, 7000), (50, 10)]
 )
@@ -120,7 +136,7 @@ def delayed(readings: list[Reading], late_us: float) -> list[Reading]:
 
 def test_a_win_that_the_windows_would_take_away_is_none_where_baseline_processes_differ_as_much() -> None:
     baselines = [working(2500, 2500, seed=2), delayed(working(2500, 2500, seed=3), 1000)]
-    liar = delayed(working(2500, 300), 1000)
+    liar = [replace(r, threads=2) for r in delayed(working(2500, 300), 1000)]
     assert account.understated(liar, [baselines[0], delayed(baselines[1], 1500)], works_alone=True) is None
     assert "differ by as much" in str(account.unproven(liar, baselines, works_alone=True))
     assert account.unproven(delayed(working(300, 300), 1000), baselines, works_alone=True) is None

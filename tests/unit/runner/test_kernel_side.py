@@ -277,8 +277,10 @@ def gone(
         assert channel.recv(1)
         assert not answer.done(), "it waits at the gate"
         transport.bring(where, {name: x for name, x in inputs.items() if name.startswith("arg.")})
-        gate.let_in(channel)
+        gate.let_through(channel)
         kept = transport.take(gate.left(channel.recv(1000)), echo)
+        assert not answer.done(), "it waits until its results are taken"
+        gate.let_through(channel)
         assert answer.result()["hidden"]
     return kept
 
