@@ -48,7 +48,7 @@ def main() -> None:
                 on_gpus = judge(Path(folder), list(ON_GPUS), "cuda", wanted=ON_GPUS)
             elif where == "cpu" or (where == "cuda" and gpus):
                 reports += judge(Path(folder), OF_DEVICE[where], where)
-        if reports:
+        if reports or on_gpus:
             found = summary(reports, alternates, on_gpus, before)
             arguments.out.write_text(json.dumps(found, indent=1) + "\n")
             shown = {key: value for key, value in found.items() if key not in ("rows", "environment")}
@@ -92,7 +92,7 @@ def summary(
             f"{row['candidate']} {row['task']} {row['case']}: {row['verdict']} {row['failure']}"
             for row in condemned
         ],
-        "environment": reports[0]["environment"],
+        "environment": [*on_gpus, *reports][0]["environment"],
     }
 
 

@@ -94,7 +94,7 @@ def understated(
         found = excess(times.windows, _QUANTILES_OF_WORK)
     # Of several threads some may spin there, as those of libraries do.
     if found is None and works and all(reading.threads == 1 for reading in candidate):
-        found = excess(times.spent or (), _QUANTILES[-1:])
+        found = excess(times.spent or (), _CPU_QUANTILES[:1])
     if found is None:
         return None
     return _implausible(
