@@ -12,20 +12,20 @@
 The order of one iteration (what the judge's loop asks for; see `Contract.run`):
 
     host            stage, clock, call, clock, keep
-    eager, graph    spin, stage, flush L2, event, call or chain, event, keep | wait
+    eager, graph    hold, stage, flush L2, event, call or chain, event, keep, done | wait
+    of a group      spin, stage, flush L2, event, call, event, keep | wait
 
 `stage` copies the inputs in, `keep` copies the results out; both enqueue raw copies on the timed stream. The
-inputs come to the worker with the request for the iteration, not before: a candidate's process could compute
-with them as soon as it can see them, so from then on the judge's own clock runs. On CUDA they arrive behind
-the spin, so work that a call smuggles to another stream finds the inputs of the call before, and `keep`
-follows the second event at once, so it does not wait for such work either.
+inputs come to the worker once all of that is enqueued, not before: a candidate's process could compute with
+them as soon as it can see them, so from then on the judge's own clock runs, and `keep` follows the second
+event at once, so it does not wait for work on other streams.
 
-The judge says how long the spin is: equal on all sides, so that its own clock can be held against theirs.
-It must outlast the host's time to enqueue what follows (in a graph's iteration up to the last copy of
-`keep`, so that the judge's window is the device's time); where it did not, the sample is dropped and the
-judge doubles it (`longer`). An eager call that the longest spin does not hide waits for the device, or has
-the host busy for longer than that: the host's work is in its time, which is no device time then, and no win
-or loss is claimed by it.
+The device waits for the judge's word (`Hold`; runner/hold.py), so that launches are hidden and the judge's
+window is the device's time. In a group it spins instead, and so does a worker of a revision that knows no
+hold. The judge says how long: equal on all sides. The spin must outlast the host's time to enqueue what
+follows; where it did not, the sample is dropped and the judge doubles it (`longer`). An eager call that
+neither hides waits for the device, or has the host busy for longer than that: the host's work is in its time,
+which is no device time then, and no win or loss is claimed by it.
 
 Two events with nothing between them do not read zero (1.3 us on an H200). That is measured in every worker
 before a candidate is imported (`overhead_ns`), printed with the report, and the judge takes it off every
@@ -57,7 +57,8 @@ Call = Callable[[], Any]
 
 class Timing(NamedTuple):
     """`hidden`: whether all launches were enqueued before the device reached the first event (always for
-    host). The judge drops what was not, and what the longest spin does not hide says that the call waits."""
+    host, and where the judge holds the device and knows it better). The judge drops what was not, and what
+    the longest spin does not hide says that the call waits."""
 
     ns: int
     hidden: bool
@@ -141,9 +142,19 @@ class Device(Protocol):
     def capture(self, calls: Sequence[Call]) -> Chain: ...
 
 
+class Hold(Protocol):
+    """What the device does between `begin` and `end`, it does between two words of the judge's."""
+
+    def begin(self) -> None: ...
+    def end(self) -> None: ...
+
+
 class Eager:
-    """Of a rank, `start` returns when all ranks are ready, and `align` enqueues what no device passes before
-    all have come to it: spins that begin together end tens of microseconds apart."""
+    """`hold`: set where the judge holds the device; it spins elsewhere.
+
+    Of a rank, `start` returns when all ranks are ready, and `align` enqueues what no device passes before
+    all have come to it: spins that begin together end tens of microseconds apart.
+    """
 
     name = "eager"
     _hides_keep = False
@@ -157,18 +168,23 @@ class Eager:
         self._device, self._start, self._align = device, start, align
         self._cycles = FIRST_SPIN_CYCLES
         self._gc_off, self._gc_on = gc.disable, gc.enable
+        self.hold: Hold | None = None
 
     def prepare(self, spin_cycles: int) -> None:
-        """Everything happens behind the spin."""
+        """Everything happens behind the hold, or the spin."""
         self._cycles = spin_cycles
 
     def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> Timing:
-        device, start, align = self._device, self._start, self._align
+        device, start, align, hold = self._device, self._start, self._align, self.hold
         self._gc_off()
         try:
             if start:
                 start()
-            device.spin(self._cycles)
+            if hold:
+                hold.begin()
+            else:
+                device.spin(self._cycles)
+            self._wake()
             stage()
             device.flush()
             if align:
@@ -176,24 +192,29 @@ class Eager:
             device.start()
             result = call()
             device.end()
-            hidden = not device.started()
+            hidden = hold is not None or not device.started()
         finally:
             self._gc_on()
         keep(result)
-        if self._hides_keep:
+        if hold:
+            hold.end()
+        elif self._hides_keep:
             hidden = hidden and not device.started()
         device.wait()
         return Timing(device.elapsed_ns(), hidden)
+
+    def _wake(self) -> None:
+        """What is enqueued before the inputs come."""
 
 
 class Graph(Eager):
     """Launches what `capture` captured; `poison(result)` spoils every call's results before each launch, with
     raw fills that `record` may record.
 
-    `keep` gets the results of all calls that were launched, in order. Enqueueing its copies is hidden behind
-    the spin as well: the judge holds the windows of all sides against each other, and the host's speed should
-    not be in them (answers of honest processes took 0.2 to 0.5 ms longer than their twins' on an H200 beside
-    other work).
+    `keep` gets the results of all calls that were launched, in order. Enqueueing its copies is hidden as
+    well, also behind a spin: the judge holds the windows of all sides against each other, and the host's
+    speed should not be in them (answers of honest processes took 0.2 to 0.5 ms longer than their twins' on an
+    H200 beside other work).
     """
 
     name = "graph"
@@ -239,6 +260,8 @@ class Graph(Eager):
         assert self._spoiling is not None
         super().prepare(spin_cycles)
         self._chain.ready(self._link)
+        if self._neighbour is not None:
+            self._chain.ready(self._neighbour)
         self._spoiling()
 
     def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> Timing:
@@ -251,6 +274,20 @@ class Graph(Eager):
             return results
 
         return super().run(stage, launched, keep)
+
+    @property
+    def _neighbour(self) -> int | None:
+        """The next link of one that runs alone."""
+        assert self._chain is not None
+        links = len(self._chain.results)
+        return None if self._link is None or links == 1 else (self._link + 1) % links
+
+    def _wake(self) -> None:
+        """A link alone has its code to fetch, of every kernel in it, as no link behind others has. So another
+        runs before it, on what the call before has left, when the inputs of this one are not there."""
+        if self._neighbour is not None:
+            assert self._chain is not None
+            self._chain.launch(self._neighbour)
 
 
 def longer(spin_cycles: int) -> int:

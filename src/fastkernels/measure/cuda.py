@@ -17,6 +17,7 @@ from fastkernels.errors import MachineError
 _IPC_LAZY_PEER_ACCESS = 1
 _NOT_READY = 600
 _PERSISTING_L2_LIMIT = 6
+_EQUAL = 1  # of a value that a stream waits for
 _NON_BLOCKING, _RELAXED = 1, 2  # of a stream; of a capture: other threads may do as they like
 # An IPC handle opens the whole block that cuMemAlloc cut the memory from: whole blocks keep neighbours out
 # of it.
@@ -52,6 +53,8 @@ class Driver:
         self._capture_end = self._function("cuStreamEndCapture", c_void_p, c_void_p)
         self._recording: int | None = None  # the stream of recordings
         self._stream_wait = self._function("cuStreamSynchronize", c_void_p)
+        self._wait_value = self._function("cuStreamWaitValue32_v2", c_void_p, c_uint64, c_uint, c_uint)
+        self._write_value = self._function("cuStreamWriteValue32_v2", c_void_p, c_uint64, c_uint, c_uint)
         self._context_wait = self._function("cuCtxSynchronize")
         self._reset_persisting = self._function("cuCtxResetPersistingL2Cache")
         self._limit = self._function("cuCtxGetLimit", c_void_p, c_int)
@@ -176,6 +179,15 @@ class Driver:
 
     def wait(self, stream: int) -> None:
         self._stream_wait(stream)
+
+    def wait_for(self, address: int, value: int, stream: int) -> None:
+        """Enqueue: nothing goes on before these 32 bits, of a device or pinned, are the value. No core waits
+        for it, of the host or the device."""
+        self._wait_value(stream, address, value, _EQUAL)
+
+    def tell(self, address: int, value: int, stream: int) -> None:
+        """Enqueue: these 32 bits become the value, once everything before has been done."""
+        self._write_value(stream, address, value, 0)
 
     def wait_all(self) -> None:
         """Until every stream of this process is idle."""

@@ -1,10 +1,10 @@
 """What a worker says about its time, against what the judge saw of it: pure functions on readings.
 
-The judge's window of a call (wall clock from where its inputs are there until the process stands still after
-it) holds the call, on a device the copies beside it, two messages and the stop. These cost the same in every
-worker, so what the window holds beyond the claimed time must be alike on both sides; a candidate that claims
-less than it took has more. The kernel's CPU clock of the process shows threads that the contract does not
-allow, and a stopped process that runs.
+The judge's window of a call holds the call and what surrounds it: on a CPU the stop of its process (gate.py),
+on a device the copies of inputs and results (hold.py), in a group of ranks two messages as well. These cost
+the same in every worker, so what the window holds beyond the claimed time must be alike on both sides; a
+candidate that claims less than it took has more. The kernel's CPU clock of the process shows threads that the
+contract does not allow, and a stopped process that runs.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _CPU_QUANTILES = (0.5, 0.7)
 _RESAMPLES, _DOUBT, _SEED = 500, 0.025, 20260926
 _SHARE = 0.03
 _SLOWER_SHARE = 0.3  # of what it claims beyond the baseline's time: who waits longer wakes up later
-# What the claims of short calls can hide at most. In 624 trials of equal code on a CPU, on a quiet machine
-# and beside the unit tests, the excess was never more than 3 us beyond what the two baselines differed by.
-_FLOOR_NS = 10_000
+# What the claims of short calls can hide at most, on a CPU between two gates. In 624 trials of equal code, on
+# a quiet machine and beside the unit tests, the excess was never more than 3 us beyond what the two baselines
+# differed by.
+FLOOR_NS = 10_000
 _CPU_FLOOR_NS = 50_000  # beside the call: messages and copies
 _WAITS_NS = 400_000  # for the judge or for a core, where three processes have two: no longer, to be no work
 MIN_ALONE = 3
@@ -62,10 +63,10 @@ def impossible(reading: Reading) -> Verdict | None:
 def understated(
     candidate: Sequence[Reading],
     baselines: Sequence[Sequence[Reading]],
-    slack_ns: int = 0,
+    floor_ns: int = FLOOR_NS,
     works_alone: bool = False,
 ) -> Verdict | None:
-    """The candidate's windows are longer than the times it claims explain, by more than `slack_ns` and than
+    """The candidate's windows are longer than the times it claims explain, by more than `floor_ns` and than
     the windows of two baseline processes differ. `works_alone`: all that it does is done by the one process
     whose CPU time was read. Then this must say so, too, where the excess is no longer than an answer may wait
     on a busy machine, since waiting is no work; and with one thread it is enough, where no window is longer:
@@ -79,7 +80,7 @@ def understated(
         """At the first of the quantiles at which it is too large."""
         theirs_QB = np.stack([np.quantile(column, quantiles) for column in columns[1:]], axis=1)
         for found, apart in zip(_least_excess(columns, quantiles), np.ptp(theirs_QB, axis=1)):
-            if found > max(share, _FLOOR_NS + apart) + slack_ns:
+            if found > max(share, floor_ns + apart):
                 return found
         return None
 
@@ -106,7 +107,7 @@ def understated(
 def unproven(
     candidate: Sequence[Reading],
     baselines: Sequence[Sequence[Reading]],
-    slack_ns: int = 0,
+    floor_ns: int = FLOOR_NS,
     works_alone: bool = False,
 ) -> str | None:
     """Why a win may be none, though `understated` accuses nobody: the baseline's processes differ by as much.
@@ -119,7 +120,7 @@ def unproven(
     hidden = _excess(times.windows, _QUANTILES[0])
     if times.spent:
         hidden = min(hidden, _excess(times.spent, _CPU_QUANTILES[0]))
-    if won <= 0 or hidden <= max(_FLOOR_NS + slack_ns, won / 2):
+    if won <= 0 or hidden <= max(floor_ns, won / 2):
         return None
     return (
         f"claims {times.claimed / 1e3:.1f} us where the baseline takes {times.theirs / 1e3:.1f}, and "

@@ -13,8 +13,11 @@ from fastkernels.measure import cold, unused
 from fastkernels.measure.contracts import Contract, CudaDevice, Eager, Graph, Host
 from fastkernels.measure.cuda import Driver
 from fastkernels.measure.recorded import Recorded, Repeated, Replayed, Work
+from fastkernels.runner.gate import Gate
+from fastkernels.runner.hold import Held
 from fastkernels.runner.results import address as address_of
 from fastkernels.runner.results import members, span_bytes
+from fastkernels.runner.shared import Attached
 
 
 class WorkerDevice(Protocol):
@@ -29,6 +32,7 @@ class WorkerDevice(Protocol):
     def wait_all(self) -> None: ...
     def contracts(self) -> dict[str, Contract]: ...
     def collective(self, start: Callable[[], None], align: Callable[[], None] | None) -> Contract: ...
+    def held(self, gate: Gate, words: Attached) -> Held: ...
     def overhead_ns(self) -> int: ...
     def flags(self) -> dict[str, str]: ...
     def poison_free_memory(self, sizes: Iterable[int]) -> None: ...
@@ -62,6 +66,9 @@ class Cpu:
     def collective(self, start: Callable[[], None], align: Callable[[], None] | None) -> Contract:
         """Of a rank whose call begins when `start` returns; `align` is for devices that lag behind."""
         return Host(start=start)
+
+    def held(self, gate: Gate, words: Attached) -> Held:
+        raise NotImplementedError("nothing is enqueued on a CPU")
 
     def overhead_ns(self) -> int:
         return 0
@@ -118,6 +125,9 @@ class Cuda:
 
     def collective(self, start: Callable[[], None], align: Callable[[], None] | None) -> Contract:
         return Eager(self._device, start, align)
+
+    def held(self, gate: Gate, words: Attached) -> Held:
+        return Held(gate, words, self.driver, self._device.stream)
 
     def overhead_ns(self) -> int:
         return self._device.overhead_ns()

@@ -25,7 +25,7 @@ import torch
 from fastkernels.loader.materialize import build_module, parts
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.chain import ChainPlan
-from fastkernels.measure.contracts import Contract, Graph, Host, Timing
+from fastkernels.measure.contracts import Contract, Eager, Graph, Host, Timing
 from fastkernels.measure.unused import MUCH_BYTES
 from fastkernels.records import Case
 from fastkernels.runner import flags, forcing
@@ -107,11 +107,23 @@ class KernelSide:
         self._links = [self._new_link()]
         return {"prepares": self._links[0].prepares}
 
-    def attach(self, ticket: Ticket, descriptors: Sequence[int] = (), direct: bool = False) -> dict[str, Any]:
+    def attach(
+        self,
+        ticket: Ticket,
+        descriptors: Sequence[int] = (),
+        direct: bool = False,
+        words: Ticket | None = None,
+    ) -> dict[str, Any]:
         """Take the inbox and copy its first inputs in. `direct`: from then on the judge moves arguments and
-        results itself, and is told where they lie (transport.py); the last descriptor is a gate's."""
-        *boxes, gate = descriptors if direct else (*descriptors, None)
-        self._gate = None if gate is None else self._opened.enter_context(contextlib.closing(Gate(gate)))
+        results itself, and is told where they lie (transport.py). `words`: by which it holds the device
+        (hold.py). With either the last descriptor is a gate's."""
+        *boxes, last = descriptors if direct or words else (*descriptors, None)
+        gate = None if last is None else self._opened.enter_context(contextlib.closing(Gate(last)))
+        self._gate = gate if direct else None
+        hold = self._device.held(gate, self._box(words, ())) if gate and words else None
+        for contract in self._contracts.values():
+            if isinstance(contract, Eager):
+                contract.hold = hold
         self._inbox = self._box(ticket, boxes)
         self._links[0].attach(self._inbox, self._rank)
         if direct:

@@ -27,6 +27,7 @@ from fastkernels.runner.party import Party
 from fastkernels.runner.pool import WorkerDied
 from fastkernels.runner.reading import Reading, of_links
 from fastkernels.runner.shared import Arena
+from fastkernels.runner.transport import Way
 
 _PARAMETER = "param."
 _MOST_CHARACTERS = 200
@@ -82,19 +83,20 @@ class Lineup:
         self._inbox = inbox = Arena.like(self._specs, self._bench.device, plan=self._chain)
         inbox.write(self.inputs)
         mine = {name: spec for name, spec in self._specs.items() if name not in self._mutable}
-        # All of them or none: what surrounds their calls has to be alike.
-        direct = all(party.lends for party in self.everybody)
+        # What surrounds their calls has to be alike.
+        ways: set[Way] = {party.best_way for party in self.everybody}
+        way = ways.pop() if len(ways) == 1 else "asked"
         try:
-            results = self.a.load(self._case, self._base_layers, {}, inbox, direct=direct)
+            results = self.a.load(self._case, self._base_layers, {}, inbox, way=way)
             self._outcome.baseline_kernels = self.a.kernels
             self.a.give_boxes(mine, results, self._chain)
             if self._case.timed:
-                again = self.a2.load(self._case, self._base_layers, {}, inbox, direct=direct)
+                again = self.a2.load(self._case, self._base_layers, {}, inbox, way=way)
                 self.a2.give_boxes(mine, again, self._chain)
         except Trouble as trouble:
             return baseline_verdict(trouble)
         try:
-            self.c.load(self._case, self._layers, self._implementations, inbox, direct=direct)
+            self.c.load(self._case, self._layers, self._implementations, inbox, way=way)
             self.c.give_boxes(mine, results, self._chain)
         except Trouble as trouble:
             return self._blamed(trouble)

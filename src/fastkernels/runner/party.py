@@ -20,6 +20,7 @@ from fastkernels.measure.contracts import MAX_SPIN_CYCLES
 from fastkernels.records import Case, TensorSpec
 from fastkernels.runner import gate
 from fastkernels.runner.blame import Phase, Trouble, lost_context
+from fastkernels.runner.hold import PATIENCE_S, Hold
 from fastkernels.runner.kernel_answers import (
     Again,
     Built,
@@ -37,12 +38,15 @@ from fastkernels.runner.pool import Worker, WorkerDied, WorkerProblem
 from fastkernels.runner.reading import Reading, of_links
 from fastkernels.runner.results import Result
 from fastkernels.runner.shared import Arena, Want
-from fastkernels.runner.transport import Boxes, Direct, Places, Transport
+from fastkernels.runner.transport import Boxes, Direct, Places, Transport, Way
 from fastkernels.runner.window import Opened, Window
 
 # A candidate may return another stride; where a result is huge, its memory may only be as large as the
 # baseline's.
 ROOM_FOR_STRIDES_BYTES = 1 << 28
+_USUAL_S = 2.0  # of a held device's work
+# Calls in a row that do not come to the gate before the device goes on: the first may load code, which waits.
+_MOST_LATE = 3
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,8 @@ class Party:
         self._inbox: Arena | None = None
         self._transport: Transport | None = None
         self._gate: socket.socket | None = None
+        self._hold: Hold | None = None
+        self._late = 0  # calls in a row whose launches waited for the device that is held
         self._captured: list[dict[str, Result]] = []
         self.standing = worker.standing()
         self.prepares = False
@@ -93,11 +99,11 @@ class Party:
         implementations: dict[str, str],
         inbox: Arena,
         again: bool = False,
-        direct: bool = False,
+        way: Way = "asked",
     ) -> dict[str, Result]:
         """Import, build, attach to the inbox (which holds the first inputs) and call once; describes the
-        results. `again`: import nothing anew, for another case with the same layers. `direct`: how inputs and
-        results go from then on (transport.py)."""
+        results. `again`: import nothing anew, for another case with the same layers. `way`: of its calls from
+        then on (transport.py)."""
         self.unload()
         self.worker.restless = self.worker.meddled = None
         limits = self._timeouts
@@ -106,26 +112,30 @@ class Party:
         )
         self.prepares = self._answer("build", Built, limits.build).prepares
         self._inbox = inbox
-        if direct:
+        if way == "asked":
+            self._call("attach", limits.build, inbox.descriptors, ticket=inbox.ticket)
+        else:
             self._gate, theirs = gate.pair()
+            self._hold = Hold() if way == "held" else None
+            knows = {"direct": True} if self._hold is None else {"words": self._hold.ticket}
             with theirs:
                 descriptors = *inbox.descriptors, theirs.fileno()
-                self._call("attach", limits.build, descriptors, ticket=inbox.ticket, direct=True)
-        else:  # a group of ranks knows no other way
-            self._call("attach", limits.build, inbox.descriptors, ticket=inbox.ticket)
+                self._call("attach", limits.build, descriptors, ticket=inbox.ticket, **knows)
         first = self._answer("first", First, limits.first)
         self.kernels = first.kernels
         return first.outputs
 
     @property
-    def has_gate(self) -> bool:
-        """Whether nothing but its calls lies in its windows (gate.py)."""
-        return self._gate is not None
+    def way(self) -> Way:
+        """Of the calls of the case that is loaded."""
+        return "asked" if self._gate is None else "direct" if self._hold is None else "held"
 
     @property
-    def lends(self) -> bool:
-        """Whether the judge reaches the worker's memory."""
-        return self.worker.memory is not None
+    def best_way(self) -> Way:
+        """That the worker's calls can go."""
+        if self.worker.memory is not None:
+            return "direct"
+        return "held" if self._device == "cuda" and self._ranks == 1 and self.worker.holds else "asked"
 
     def give_boxes(
         self, inputs: Mapping[str, TensorSpec], results: dict[str, Result], plan: ChainPlan
@@ -136,11 +146,13 @@ class Party:
             Want(name, r.description.shape, getattr(torch, r.description.dtype), _room(r), plan.links)
             for name, r in results.items()
         ]
-        if self._gate is not None:
+        if self.way == "direct":
             assert self.worker.memory is not None
             self._transport = Direct(self.worker.memory, wanted, inputs)
             return
         self._transport = boxes = Boxes.create(self._device, self._inbox, wanted, inputs, plan)
+        if self._hold is not None:
+            boxes.rehearse()
         self._call("boxes", self._timeouts.build, boxes.descriptors, **boxes.tickets)
 
     def capture(self, plan: ChainPlan) -> Captured:
@@ -189,9 +201,12 @@ class Party:
             )
             if isinstance(transport, Direct):
                 timed, window, kept = self._through_gate(transport, prepared.places, inputs, echo)
+            elif self._hold is not None and contract != "host":
+                assert isinstance(transport, Boxes)
+                timed, window, kept = self._held(self._hold, transport, inputs, contract)
             else:
                 assert isinstance(transport, Boxes)
-                timed, window, kept = self._with_boxes(transport, inputs, lead)
+                timed, window, kept = self._asked(transport, inputs, lead)
         clock_mhz = self._clock.sample()
         if echo_results:
             transport.ask_again()
@@ -208,7 +223,7 @@ class Party:
         results = results if link is None else [results[link]]
         links = len(results)
         calls = links if contract == "graph" else 1  # ranks make one call together
-        longest = spin_cycles == MAX_SPIN_CYCLES
+        longest = spin_cycles == MAX_SPIN_CYCLES if self._hold is None else self._late > _MOST_LATE
         ran = slice(links) if link is None else slice(link, link + 1)
         return Reading(
             ns=max(timed.ns - overhead_ns, 1) / calls,
@@ -264,10 +279,13 @@ class Party:
             self._transport.close()
         if self._gate is not None:
             self._gate.close()
-        self._inbox = self._transport = self._gate = None
+        if self._hold is not None:
+            self._hold.close()
+        self._inbox = self._transport = self._gate = self._hold = None
+        self._late = 0
         self._captured = []
 
-    # Either way what is not there when the process stands still is none. A thread inside a system call
+    # Every way what is not there when the process stands still is none. A thread inside a system call
     # writes on until that ends: such results are worth as much time as they took.
 
     def _through_gate(
@@ -296,7 +314,43 @@ class Party:
         with self._telling("go"):
             return self._read("go", Timed, worker.answer(timeout_s)), window, kept
 
-    def _with_boxes(
+    def _held(
+        self, hold: Hold, transport: Boxes, inputs: Mapping[str, Tensor], contract: str
+    ) -> tuple[Timed, Window, Arena]:
+        """The call, between two words to the device, while the process stands still at its gate. An eager
+        one may wait for the device before it comes there: such a call is not hidden."""
+        worker, channel, timeout_s = self.worker, self._gate, self._timeouts.call
+        assert channel is not None
+        kept = transport.room()
+        hold.shut()
+        try:
+            with self._telling("go"):
+                worker.ask("go")
+                is_there = contract != "eager" or worker.comes_to(channel, PATIENCE_S)
+                if is_there:
+                    worker.wait_at(channel, timeout_s)
+                    worker.pause()
+            hold.arm(lambda: transport.enqueue_arguments(inputs), lambda: transport.enqueue_results(kept))
+            window = Opened(worker.pid)
+            begin_ns = hold.open()
+            still_ns = hold.passed(_USUAL_S)
+            with self._telling("go"):
+                if not is_there:
+                    worker.wait_at(channel, timeout_s)
+                gate.let_through(channel)
+                timed = self._read("go", Timed, worker.answer(timeout_s))
+            # A device that has failed, or goes on for long, is waited for by its own process.
+            still_ns = still_ns or hold.passed(_USUAL_S)
+            if still_ns is None:
+                raise self._garbled("go", "its device did not say that the call has ended")
+        finally:
+            hold.release()
+        transport.withdraw()
+        self._late = 0 if is_there else self._late + 1
+        timed = timed.model_copy(update={"hidden": timed.hidden and is_there})
+        return timed, window.closed(begin_ns, still_ns), kept
+
+    def _asked(
         self, transport: Boxes, inputs: Mapping[str, Tensor], lead: Callable[[], None]
     ) -> tuple[Timed, Window, Arena]:
         """The call, from before its inputs come until the process stands still after its answer."""

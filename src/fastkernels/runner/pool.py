@@ -79,7 +79,9 @@ class _Separated(Record):
     isolation: tuple[Printable, ...] = ()
     stays_root: Printable = ""
     lent: bool = False
-    has_gate: bool = False  # whether its sides know one; those of older revisions (fk gate) do not
+    # Whether its sides know a gate (gate.py) and a hold (hold.py); those of older revisions (fk gate) do not.
+    has_gate: bool = False
+    holds: bool = False
 
 
 class Worker:
@@ -121,6 +123,7 @@ class Worker:
         self.meddled: str | None = None  # what somebody else's signals did to it; whoever asks resets it
         self._asked: Request | None = None  # and has not answered
         self.memory: Memory | None = None  # as the judge reaches it, of one that is alone
+        self.holds = False  # whether its sides can hold a device
         ours = shared_caches is not None
         number = new_user.unused() if user else 0
         self._most_reply_bytes = most_reply_bytes
@@ -181,6 +184,7 @@ class Worker:
                 raise self._crashed("start", error) from None
             self.memory = borrowed(ours) if separated.lent and separated.has_gate else None
         self.isolation, self.stays_root = separated.isolation, separated.stays_root
+        self.holds = separated.holds
         return value
 
     def call(
@@ -228,13 +232,25 @@ class Worker:
         does."""
         request = self._asked
         assert request is not None
-        deadline = time.monotonic() + timeout_s
         with self._heard(request, timeout_s):
-            channels = gate, self._channel
-            ready = Waiter(channels, deadline, self._process.exited, self._process.watch)()
+            ready = self._first_to_speak((gate, self._channel), timeout_s)
         if ready is self._channel:
             self.answer(timeout_s)  # which says what went wrong
             raise self._crashed(request.do, BrokenReply("it passed the gate by"))
+
+    def comes_to(self, gate: socket.socket, within_s: float) -> bool:
+        """Whether it says something at the gate so soon, or anything else does happen to it."""
+        try:
+            self._first_to_speak((gate, self._channel), within_s)
+        except ReplyTimeout:
+            return False
+        except BrokenReply:
+            pass  # whoever waits for it then is told
+        return True
+
+    def _first_to_speak(self, channels: Sequence[socket.socket], timeout_s: float) -> socket.socket:
+        deadline = time.monotonic() + timeout_s
+        return Waiter(channels, deadline, self._process.exited, self._process.watch)()
 
     @contextlib.contextmanager
     def _heard(self, request: Request, timeout_s: float = 0.0) -> Iterator[None]:

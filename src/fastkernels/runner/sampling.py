@@ -88,11 +88,11 @@ class Sampling:
                     return late
             index += 1
             elapsed_s = time.monotonic() - begin
-            few = len(blocks.c) < stats.MIN_SAMPLES and elapsed_s < FEW_SAMPLES_EXTENSION * usual_budget_s
+            counted = blocks.unthrottled()
+            few = len(counted.c) < stats.MIN_SAMPLES and elapsed_s < FEW_SAMPLES_EXTENSION * usual_budget_s
             if few or (len(blocks.c) < next_look and elapsed_s < budget_s):
                 continue
             next_look = max(next_look, len(blocks.c) * MIN_GROWTH)
-            counted = blocks.unthrottled()
             interval = counted.speedup() if len(counted.c) > 1 else None
             decision = stats.stop(interval, len(counted.c), elapsed_s, budget_s)
             if decision == "unstable" and budget_s == usual_budget_s:

@@ -139,9 +139,13 @@ class Arena:
 
     def write(self, tensors: Mapping[str, Tensor]) -> None:
         """Fill the slots' first links with [n, *shape]; other processes see the values when this returns."""
+        self.enqueue(tensors)
+        self.publish()
+
+    def enqueue(self, tensors: Mapping[str, Tensor]) -> None:
+        """`write`, seen once the current stream has come to it."""
         for name, value in tensors.items():
             self.tensors[name][: len(value)].copy_(value)
-        self.publish()
 
     def poison(self, names: Iterable[str] | None = None) -> None:
         """0xFF in every byte (of the named slots): NaN in every float, -1 in every integer."""
@@ -151,9 +155,14 @@ class Arena:
 
     def copied(self) -> Arena:
         """What lies here now, in memory that no worker reaches."""
-        copy = Arena(self.ticket, self.bytes.clone())
+        copy = self.room()
+        copy.bytes.copy_(self.bytes)
         copy.publish()
         return copy
+
+    def room(self) -> Arena:
+        """As much memory, which no worker reaches."""
+        return Arena(self.ticket, torch.empty_like(self.bytes))
 
     def _part(self, name: str) -> Tensor:
         slot = self.ticket.slots[name]

@@ -5,6 +5,9 @@
     Boxes     memory that the judge shares with the worker, whose own code copies: on CUDA, in a group of
               ranks, and where a worker cannot lend its memory. The copies lie in the window.
 
+Boxes serve two of the three ways to make a call: `held`, in which the judge holds a device (hold.py), and
+`asked`, in which the request for it and the answer lie in the window, too.
+
 A worker tells where its tensors and results lie (`Places`). Whoever tells other places has inputs and results
 there: nothing is gained by it.
 """
@@ -12,7 +15,7 @@ there: nothing is gained by it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from pydantic import Field
@@ -33,6 +36,7 @@ class Place(Record):
 
 
 Places = dict[str, Place]
+Way = Literal["direct", "held", "asked"]
 
 
 class Transport(Protocol):
@@ -101,8 +105,31 @@ class Boxes:
     def take(self) -> Arena:
         """The results, in memory that no worker reaches; the worker stands still after its answer."""
         kept = self._outbox.copied()
-        self._inbox.poison(self._delivered)
+        self.withdraw()
         return kept
+
+    # The same on a device that waits for it (hold.py): copies on the current stream.
+
+    def rehearse(self) -> None:
+        """Copy what lies there: code that copies is loaded at its first use, which may wait for the
+        device."""
+        tensors = self._inbox.tensors.items()
+        self._inbox.write({name: value.clone() for name, value in tensors if not name.startswith("param.")})
+
+    def enqueue_arguments(self, inputs: Mapping[str, Tensor]) -> None:
+        self._delivered = list(inputs)
+        self._inbox.enqueue(inputs)
+
+    def enqueue_results(self, kept: Arena) -> None:
+        kept.bytes.copy_(self._outbox.bytes)
+
+    def room(self) -> Arena:
+        """For all results."""
+        return self._outbox.room()
+
+    def withdraw(self) -> None:
+        """The arguments."""
+        self._inbox.poison(self._delivered)
 
     def ask_again(self) -> None:
         self._outbox.poison()

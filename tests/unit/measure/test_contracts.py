@@ -149,6 +149,29 @@ def test_eager_stages_behind_the_spin_and_keeps_at_once() -> None:
     assert tape.log == ["spin", "stage", "flush", "start", "call", "end", "keep None", "wait"]
 
 
+class Hold:
+    """Of a tape, with what the device does meanwhile."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.begin, self.end = (lambda: tape.log.append("hold")), (lambda: tape.log.append("done"))
+
+
+@pytest.mark.parametrize("make", [Eager, lambda tape: Graph(tape, poison=lambda result: None)])
+def test_a_device_that_is_held_does_not_spin_and_says_when_results_are_kept(make) -> None:
+    tape = Tape(slow=True)
+    contract = make(tape)
+    contract.hold = Hold(tape)
+    if isinstance(contract, Graph):
+        contract.capture([lambda: "one"])
+    timing = run(contract, tape.log)
+    made, result = ("launch", ["one"]) if isinstance(contract, Graph) else ("call", None)
+    order = ["hold", "stage", "flush", "start", made, "end", f"keep {result}", "done", "wait"]
+    assert tape.log[-len(order) :] == order
+    assert tape.log.count("hold") == 1
+    assert not tape.spins
+    assert timing.hidden, "the judge knows better"
+
+
 def test_ranks_spin_together_and_their_devices_meet_behind_the_flush() -> None:
     tape = Tape()
     contract = Eager(tape, lambda: tape.log.append("all ready"), lambda: tape.log.append("all devices here"))
@@ -235,6 +258,7 @@ def test_one_link_alone_gives_its_own_result() -> None:
     contract.choose(1)
     run(contract, tape.log)
     assert tape.log[-4:] == ["launch 1", "end", "keep ['two']", "wait"]
+    assert tape.log[-9:-4] == ["spin", "launch 0", "stage", "flush", "start"], "another wakes the code up"
     contract.choose(None)
     run(contract, tape.log)
     assert tape.log[-2] == "keep ['one', 'two']"

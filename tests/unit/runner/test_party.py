@@ -1,10 +1,11 @@
 """What the judge believes of a worker's answers: exactly what it asked for, and nothing else."""
 
+import contextlib
 import os
 import socket
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,6 +77,8 @@ class Inbox:
 
     def write(self, inputs: object) -> None:
         self._seen.append("deliver")
+
+    enqueue = write
 
     def poison(self, names: object) -> None:
         self._seen.append("withdraw")
@@ -466,3 +469,125 @@ def test_who_leaves_results_where_none_are_has_crashed(leaves: bytes, why: str) 
         judge.iterate({"arg.x": torch.full((1, 2), 3.0)}, "host", False, False, [])
     assert caught.value.problem.status == "CRASHED"
     assert judge.worker.closed  # type: ignore[attr-defined]
+
+
+class Holding(Liar):
+    """A worker that holds its device: what is done in its call is noted in `seen`. `comes`: to the gate
+    before the device goes on."""
+
+    pid = os.getpid()
+
+    def __init__(self, seen: list[str], comes: bool = True, fails: bool = False) -> None:
+        super().__init__({})
+        self._seen, self._comes, self._fails = seen, comes, fails
+        self.ours, self.theirs = gate.pair()
+
+    def ask(self, do: str) -> None:
+        self._seen.append(do)
+
+    def comes_to(self, channel: socket.socket, within_s: float) -> bool:
+        return self._comes
+
+    def wait_at(self, channel: socket.socket, timeout_s: float) -> None:
+        if self._fails:
+            raise WorkerError(ErrorReport(kind="ValueError", message="boom"), "")
+        self._seen.append("gate")
+
+    def answer(self, timeout_s: float) -> dict:
+        self._seen.append("answer")
+        return {"ns": 5, "hidden": True}
+
+    def pause(self) -> int:
+        self._seen.append("pause")
+        return super().pause()
+
+    def call(self, phase: str, *arguments, **more) -> dict:
+        self._seen.append(phase)
+        return {"inspect": {"outputs": [{"out.0": described(2)}], "threads": 1, "flags": {}}}.get(phase, {})
+
+
+class Doors:
+    """A hold whose device does what it should once it is opened, and needs so many looks to be done."""
+
+    def __init__(self, seen: list[str], box: Arena, looks: float = 1) -> None:
+        self._seen, self._box, self._looks = seen, box, looks
+
+    def shut(self) -> None:
+        self._seen.append("shut")
+
+    def arm(self, bring: Callable[[], None], take: Callable[[], None]) -> None:
+        self._bring, self._take = bring, take
+
+    def open(self) -> int:
+        self._seen.append("open")
+        self._bring()
+        self._box.tensors["out.0"].fill_(1)
+        self._take()
+        self._box.tensors["out.0"].fill_(2)
+        return time.perf_counter_ns()
+
+    def passed(self, within_s: float) -> int | None:
+        self._looks -= 1
+        return None if self._looks > 0 else time.perf_counter_ns()
+
+    def release(self) -> None:
+        self._seen.append("release")
+
+
+@contextlib.contextmanager
+def held(worker: Holding, box: Arena, looks: float = 1) -> Iterator[Party]:
+    judge = with_box(worker, box, inbox=Inbox(worker._seen))
+    judge._gate, judge._hold = worker.ours, Doors(worker._seen, box, looks)  # type: ignore[assignment]
+    judge._captured = [{"out.0": described(2)}]  # type: ignore[list-item]
+    with worker.ours, worker.theirs:
+        yield judge
+
+
+@pytest.fixture
+def single():
+    box = Arena.create([Want("out.0", (2,), torch.float32)], "cpu", writable=True)
+    yield box
+    box.close()
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_a_held_device_works_while_its_process_stands_still(single: Arena, looks: int) -> None:
+    """Looked for in vain once, it is waited for by its own process."""
+    seen: list[str] = []
+    with held(Holding(seen), single, looks) as judge:
+        assert judge.way == "held"
+        reading = judge.iterate({}, "eager", False, False, [])
+    assert seen == [
+        *("prepare", "shut", "go", "gate", "pause"),
+        *("open", "deliver", "answer", "release"),
+        *("withdraw", "inspect", "pause"),
+    ]
+    assert reading.outputs["out.0"].tolist() == [[1.0, 1.0]], "what lay there when the clock had stopped"
+    assert reading.hidden
+    assert not reading.waits
+
+
+def test_a_call_that_waits_for_the_device_is_let_go_and_counts_when_it_does_so_again(single: Arena) -> None:
+    seen: list[str] = []
+    with held(Holding(seen, comes=False), single) as judge:
+        readings = [judge.iterate({}, "eager", False, False, []) for _ in range(5)]
+    assert seen[:6] == ["prepare", "shut", "go", "open", "deliver", "gate"], "it runs until it has come"
+    assert [reading.hidden for reading in readings] == [False, False, False, True, True]
+    assert [reading.waits for reading in readings] == [False, False, False, True, True]
+
+
+def test_a_device_that_never_says_that_it_is_done_is_let_go(single: Arena) -> None:
+    seen: list[str] = []
+    with (
+        held(Holding(seen), single, looks=float("inf")) as judge,
+        pytest.raises(Trouble, match="did not say that the call has ended"),
+    ):
+        judge.iterate({}, "eager", False, False, [])
+    assert seen[-1] == "release"
+
+
+def test_a_call_that_fails_leaves_no_device_held(single: Arena) -> None:
+    seen: list[str] = []
+    with held(Holding(seen, fails=True), single) as judge, pytest.raises(Trouble, match="boom"):
+        judge.iterate({}, "graph", False, False, [])
+    assert seen == ["prepare", "shut", "go", "release"]

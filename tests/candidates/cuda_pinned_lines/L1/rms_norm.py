@@ -8,12 +8,13 @@ from torch import nn
 
 
 _LIMIT_PERSISTING_L2_BYTES, _ACCESS_POLICY_WINDOW = 6, 1
+_MAX_PERSISTING_L2_BYTES = 108
 _STREAMING, _PERSISTING = 1, 2
 _driver = ctypes.CDLL("libcuda.so.1")
-_driver.cuCtxSetLimit(_LIMIT_PERSISTING_L2_BYTES, ctypes.c_size_t(1 << 25))
-_aside = ctypes.c_size_t()
-_driver.cuCtxGetLimit(ctypes.byref(_aside), _LIMIT_PERSISTING_L2_BYTES)
-assert _aside.value, "this device sets nothing aside"
+_most = ctypes.c_int()
+_driver.cuDeviceGetAttribute(ctypes.byref(_most), _MAX_PERSISTING_L2_BYTES, 0)
+_failed = _driver.cuCtxSetLimit(_LIMIT_PERSISTING_L2_BYTES, ctypes.c_size_t(_most.value))
+assert _most.value and not _failed, "this device sets nothing aside"
 
 
 class Window(ctypes.Structure):
