@@ -25,6 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.redteam import EXPECTED, OF_DEVICE, ON_GPUS, fault, judge
 
+# Groups first: from then on one GPU is enough. What ends early leaves what it has judged.
+WHERE = ("gpus", "cuda", "cpu")
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(
@@ -35,14 +38,20 @@ def main() -> None:
         "--alternates", type=Path, nargs="+", default=[], help="reports of fk kernels --providers"
     )
     parser.add_argument("--resume", action="store_true", help="add to the rows of --out")
+    parser.add_argument(
+        "--where",
+        nargs="+",
+        choices=WHERE,
+        default=WHERE,
+        help="of groups of GPUs, CUDA and a CPU; default: all",
+    )
     arguments = parser.parse_args()
     resumed = arguments.resume and arguments.out.is_file()
     before = json.loads(arguments.out.read_text())["rows"] if resumed else []
     alternates = [row for path in arguments.alternates for row in _alternates(path)]
     on_gpus, reports = [], []
     gpus = torch.cuda.device_count()
-    # Groups first: from then on one GPU is enough. What ends early leaves what it has judged.
-    for where in ("gpus", "cuda", "cpu"):
+    for where in (where for where in WHERE if where in arguments.where):
         with tempfile.TemporaryDirectory() as folder:
             if where == "gpus" and gpus > 1:
                 on_gpus = judge(Path(folder), list(ON_GPUS), "cuda", wanted=ON_GPUS)

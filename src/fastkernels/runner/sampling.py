@@ -73,11 +73,8 @@ class Sampling:
                 return found
             if index >= WARM_UP_BLOCKS:
                 blocks.add(index - WARM_UP_BLOCKS, *found)
-            if self._is_chain and bench.draws(ALONE_SHARE):
-                lonely = self._block(link=bench.rng.randrange(self._lineup.plan.links))
-                if isinstance(lonely, Verdict):
-                    return lonely
-                self._alone.add(index, *lonely)
+            if self._is_chain and bench.draws(ALONE_SHARE) and (verdict := self._run_alone(index)):
+                return verdict
             if self._lineup.has_lengths and bench.draws(OTHER_LENGTHS_SHARE):
                 other = self._block(other_lengths=True)
                 if isinstance(other, Verdict):
@@ -98,7 +95,18 @@ class Sampling:
             if decision == "unstable" and budget_s == usual_budget_s:
                 budget_s *= BUDGET_EXTENSION
             elif decision != "continue":
+                while self._is_chain and self._alone.tried < account.MIN_ALONE:
+                    if verdict := self._run_alone(index):
+                        return verdict
                 return Sampled(counted, self._alone, interval or _NO_INTERVAL, decision)
+
+    def _run_alone(self, index: int) -> Verdict | None:
+        """A block of one link, whichever."""
+        found = self._block(link=self._bench.rng.randrange(self._lineup.plan.links))
+        if isinstance(found, Verdict):
+            return found
+        self._alone.add(index, *found)
+        return None
 
     def _block(
         self,

@@ -218,7 +218,8 @@ def test_one_link_that_does_the_work_of_all_is_found() -> None:
         (3.4, 1.0, 3.3, 1.9),  # twice as fast, and as slow to start
         (9.0, 5.0, 22.0, 20.0),  # four times as fast, with more code to fetch
         (40.0, 44.0, 44.0, 45.0),
-        (6.0, 3.0, 3.2, 1.9),  # slower
+        (4.8, 3.0, 3.2, 1.9),  # slower: two kernels
+        (11.6, 8.4, 3.3, 1.7),  # seven, as seen on an H100
         (43.6, 40.4, 6.2, 5.5),  # many kernels, as seen of a plain reference on an H200
         (15.8, 12.1, 2.9, 1.9),
     ],
@@ -229,6 +230,10 @@ def test_honest_calls_lose_their_chain_as_the_baseline_does(ours, ours_chained, 
 
 def test_slow_calls_that_share_their_work_are_seen_too() -> None:
     assert account.shared_work(blocks(60, 8), blocks(10, 8, count=30)).status == "IMPLAUSIBLE"
+
+
+def test_short_calls_that_share_their_work_are_seen_too() -> None:
+    assert account.shared_work(blocks(5.5, 5.5), blocks(1.5, 4, count=30)).status == "IMPLAUSIBLE"
 
 
 def test_two_calls_alone_tell_nothing() -> None:
