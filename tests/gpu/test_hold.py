@@ -1,0 +1,100 @@
+"""A device between two words of the judge's: nothing before the first, and all of it before the second."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fastkernels.measure.cuda import Driver
+from fastkernels.runner.hold import Held, Hold
+
+if not torch.cuda.is_available():
+    pytest.skip("needs CUDA", allow_module_level=True)
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def hold():
+    torch.zeros(1, device="cuda")
+    made = Hold()
+    made.shut()
+    yield made
+    made.release()
+    made.close()
+
+
+def worker(hold: Hold, stream: torch.cuda.Stream) -> Held:
+    """A worker's end, in this process: memory is shared between processes only, so its words are the judge's."""
+    words: Any = SimpleNamespace(address=hold._address)
+    gate: Any = SimpleNamespace(wait=lambda: None)
+    return Held(gate, words, Driver(), stream.cuda_stream)
+
+
+def work(hold: Hold, stream: torch.cuda.Stream, inbox: torch.Tensor, outbox: torch.Tensor) -> None:
+    """A worker's call: twice what lies in the inbox."""
+    end = worker(hold, stream)
+    with torch.cuda.stream(stream):
+        end.begin()
+        torch.add(inbox, inbox, out=outbox)
+        end.end()
+
+
+def test_a_device_waits_for_the_judge_and_the_judge_for_the_device(hold: Hold) -> None:
+    inbox, outbox, kept = (torch.zeros(1000, device="cuda") for _ in range(3))
+    given = torch.arange(1000.0, device="cuda")
+    torch.add(inbox, inbox, out=outbox)  # code is loaded at its first use, which may wait for the device
+    for number in range(3):
+        hold.shut()
+        outbox.zero_()
+        torch.cuda.synchronize()
+        work(hold, torch.cuda.Stream(), inbox, outbox)
+        hold.arm(lambda: inbox.copy_(given), lambda: kept.copy_(outbox))
+        assert hold.passed(0.05) is None, "nobody has let it go"
+        begin_ns = hold.open()
+        still_ns = hold.passed(2.0)
+        assert still_ns is not None
+        assert 0 < still_ns - begin_ns < 20_000_000
+        assert torch.equal(kept, 2 * given)
+        given = given + number
+
+
+def test_a_hold_that_is_released_leaves_nothing_waiting(hold: Hold) -> None:
+    inbox, outbox = (torch.ones(10, device="cuda") for _ in range(2))
+    stream = torch.cuda.Stream()
+    torch.add(inbox, inbox, out=outbox)
+    torch.cuda.synchronize()
+    work(hold, stream, inbox, outbox)
+    assert not stream.query()
+    hold.release()  # before anything was armed
+    stream.synchronize()
+    hold.shut()
+    hold.arm(lambda: None, lambda: None)
+    hold.open()
+    assert hold.passed(0.05) is None, "no worker says that it is done"
+    hold.release()
+    torch.cuda.synchronize()
+
+
+def test_a_window_is_the_devices_time(hold: Hold) -> None:
+    """Ten spins that differ by 0.2 ms each: windows do, too, whatever the host is doing."""
+    stream, windows_ns = torch.cuda.Stream(), []
+    for cycles in range(0, 3_000_000, 300_000):
+        hold.shut()
+        end = worker(hold, stream)
+        with torch.cuda.stream(stream):
+            end.begin()
+            torch.cuda._sleep(cycles)
+            end.end()
+        hold.arm(lambda: None, lambda: None)
+        time.sleep(0.001)
+        begin_ns = hold.open()
+        still_ns = hold.passed(2.0)
+        assert still_ns is not None
+        windows_ns.append(still_ns - begin_ns)
+    steps_ns = [later - earlier for earlier, later in zip(windows_ns, windows_ns[1:])]
+    assert 0.75 < min(steps_ns) / max(steps_ns) <= 1, windows_ns
