@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +30,7 @@ def hold():
 
 
 def worker(hold: Hold, stream: torch.cuda.Stream) -> Held:
-    """A worker's end, in this process: memory is shared between processes only, so its words are the judge's."""
+    """A worker's end in this process, which cannot share memory with itself: its words are the judge's."""
     words: Any = SimpleNamespace(address=hold._address)
     gate: Any = SimpleNamespace(wait=lambda: None)
     return Held(gate, words, Driver(), stream.cuda_stream)
@@ -48,7 +49,7 @@ def test_a_device_waits_for_the_judge_and_the_judge_for_the_device(hold: Hold) -
     inbox, outbox, kept = (torch.zeros(1000, device="cuda") for _ in range(3))
     given = torch.arange(1000.0, device="cuda")
     torch.add(inbox, inbox, out=outbox)  # code is loaded at its first use, which may wait for the device
-    for number in range(3):
+    for _ in range(3):
         hold.shut()
         outbox.zero_()
         torch.cuda.synchronize()
@@ -60,7 +61,7 @@ def test_a_device_waits_for_the_judge_and_the_judge_for_the_device(hold: Hold) -
         assert still_ns is not None
         assert 0 < still_ns - begin_ns < 20_000_000
         assert torch.equal(kept, 2 * given)
-        given = given + number
+        given += 1
 
 
 def test_a_hold_that_is_released_leaves_nothing_waiting(hold: Hold) -> None:
@@ -96,5 +97,5 @@ def test_a_window_is_the_devices_time(hold: Hold) -> None:
         still_ns = hold.passed(2.0)
         assert still_ns is not None
         windows_ns.append(still_ns - begin_ns)
-    steps_ns = [later - earlier for earlier, later in zip(windows_ns, windows_ns[1:])]
+    steps_ns = [later - earlier for earlier, later in pairwise(windows_ns)]
     assert 0.75 < min(steps_ns) / max(steps_ns) <= 1, windows_ns
