@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -47,21 +48,21 @@ def work(hold: Hold, stream: torch.cuda.Stream, inbox: torch.Tensor, outbox: tor
 
 def test_a_device_waits_for_the_judge_and_the_judge_for_the_device(hold: Hold) -> None:
     inbox, outbox, kept = (torch.zeros(1000, device="cuda") for _ in range(3))
-    given = torch.arange(1000.0, device="cuda")
+    given = torch.zeros(1000, device="cuda")
     torch.add(inbox, inbox, out=outbox)  # code is loaded at its first use, which may wait for the device
-    for _ in range(3):
+    for number in range(3):
+        given.fill_(number + 1)
         hold.shut()
         outbox.zero_()
         torch.cuda.synchronize()
         work(hold, torch.cuda.Stream(), inbox, outbox)
-        hold.arm(lambda: inbox.copy_(given), lambda: kept.copy_(outbox))
+        hold.arm(partial(inbox.copy_, given), partial(kept.copy_, outbox))
         assert hold.passed(0.05) is None, "nobody has let it go"
         begin_ns = hold.open()
         still_ns = hold.passed(2.0)
         assert still_ns is not None
         assert 0 < still_ns - begin_ns < 20_000_000
         assert torch.equal(kept, 2 * given)
-        given += 1
 
 
 def test_a_hold_that_is_released_leaves_nothing_waiting(hold: Hold) -> None:
