@@ -31,7 +31,8 @@ def hold():
 
 
 def worker(hold: Hold, stream: torch.cuda.Stream) -> Held:
-    """A worker's end in this process, which cannot share memory with itself: its words are the judge's."""
+    """A worker's end in this process, which cannot share memory with itself: its words are the judge's. What
+    is armed waits for all streams of a process, and comes first here."""
     words: Any = SimpleNamespace(address=hold._address)
     gate: Any = SimpleNamespace(wait=lambda: None)
     return Held(gate, words, Driver(), stream.cuda_stream)
@@ -55,8 +56,8 @@ def test_a_device_waits_for_the_judge_and_the_judge_for_the_device(hold: Hold) -
         hold.shut()
         outbox.zero_()
         torch.cuda.synchronize()
-        work(hold, torch.cuda.Stream(), inbox, outbox)
         hold.arm(partial(inbox.copy_, given), partial(kept.copy_, outbox))
+        work(hold, torch.cuda.Stream(), inbox, outbox)
         assert hold.passed(0.05) is None, "nobody has let it go"
         begin_ns = hold.open()
         still_ns = hold.passed(2.0)
@@ -87,12 +88,12 @@ def test_a_window_is_the_devices_time(hold: Hold) -> None:
     stream, windows_ns = torch.cuda.Stream(), []
     for cycles in range(0, 3_000_000, 300_000):
         hold.shut()
+        hold.arm(lambda: None, lambda: None)
         end = worker(hold, stream)
         with torch.cuda.stream(stream):
             end.begin()
             torch.cuda._sleep(cycles)
             end.end()
-        hold.arm(lambda: None, lambda: None)
         time.sleep(0.001)
         begin_ns = hold.open()
         still_ns = hold.passed(2.0)

@@ -159,7 +159,8 @@ def test_a_link_runs_alone(device: CudaDevice) -> None:
     graph.choose(None)
     graph.prepare(200_000)
     graph.run(lambda: None, lambda: None, lambda result: None)
-    assert [x.unique().tolist() for x in tensors] == [[1.0], [2.0], [1.0]]
+    # The next one has woken it up.
+    assert [x.unique().tolist() for x in tensors] == [[1.0], [2.0], [2.0]]
 
 
 def test_work_that_a_call_leaves_on_another_stream_cannot_be_captured(device: CudaDevice) -> None:

@@ -23,6 +23,7 @@ import fastkernels
 from fastkernels.errors import MachineError, NotFoundError, UsageError
 from fastkernels.gate.inventory import Filters
 from fastkernels.records import Case
+from fastkernels.runner.pool import importing_from
 
 _PRODUCT = ("kernels", "nn")  # packages under src/fastkernels
 _PRODUCT_DATA = ("tasks/baseline", "registry")
@@ -114,8 +115,7 @@ def cases(revision: Revision, source: Path, filters: Filters) -> list[Case]:
 
     UsageError where this program cannot read that registry.
     """
-    # No user site, no bytecode: what is asked is the source alone.
-    environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**importing_from(source, os.environ), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         [sys.executable, "-m", _INVENTORY],
         input=filters.model_dump_json(),

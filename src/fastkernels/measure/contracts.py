@@ -21,11 +21,10 @@ them as soon as it can see them, so from then on the judge's own clock runs, and
 event at once, so it does not wait for work on other streams.
 
 The device waits for the judge's word (`Hold`; runner/hold.py), so that launches are hidden and the judge's
-window is the device's time. In a group it spins instead, and so does a worker of a revision that knows no
-hold. The judge says how long: equal on all sides. The spin must outlast the host's time to enqueue what
-follows; where it did not, the sample is dropped and the judge doubles it (`longer`). An eager call that
-neither hides waits for the device, or has the host busy for longer than that: the host's work is in its time,
-which is no device time then, and no win or loss is claimed by it.
+window is the device's time. In a group it spins instead, for as long as the judge says. The spin must outlast
+the host's time to enqueue what follows; where it did not, the sample is dropped and the judge doubles it
+(`longer`). An eager call that neither hides waits for the device, or has the host busy for longer than that:
+the host's work is in its time, which is no device time then, and no win or loss is claimed by it.
 
 Two events with nothing between them do not read zero (1.3 us on an H200). That is measured in every worker
 before a candidate is imported (`overhead_ns`), printed with the report, and the judge takes it off every
@@ -157,7 +156,6 @@ class Eager:
     """
 
     name = "eager"
-    _hides_keep = False
 
     def __init__(
         self,
@@ -198,8 +196,6 @@ class Eager:
         keep(result)
         if hold:
             hold.end()
-        elif self._hides_keep:
-            hidden = hidden and not device.started()
         device.wait()
         return Timing(device.elapsed_ns(), hidden)
 
@@ -211,14 +207,10 @@ class Graph(Eager):
     """Launches what `capture` captured; `poison(result)` spoils every call's results before each launch, with
     raw fills that `record` may record.
 
-    `keep` gets the results of all calls that were launched, in order. Enqueueing its copies is hidden as
-    well, also behind a spin: the judge holds the windows of all sides against each other, and the host's
-    speed should not be in them (answers of honest processes took 0.2 to 0.5 ms longer than their twins' on an
-    H200 beside other work).
+    `keep` gets the results of all calls that were launched, in order.
     """
 
     name = "graph"
-    _hides_keep = True
 
     def __init__(
         self,

@@ -135,7 +135,7 @@ class Party:
         """That the worker's calls can go."""
         if self.worker.memory is not None:
             return "direct"
-        return "held" if self._device == "cuda" and self._ranks == 1 and self.worker.holds else "asked"
+        return "held" if self._device == "cuda" and self._ranks == 1 else "asked"
 
     def give_boxes(
         self, inputs: Mapping[str, TensorSpec], results: dict[str, Result], plan: ChainPlan

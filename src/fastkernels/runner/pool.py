@@ -14,7 +14,7 @@ import random
 import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -79,9 +79,6 @@ class _Separated(Record):
     isolation: tuple[Printable, ...] = ()
     stays_root: Printable = ""
     lent: bool = False
-    # Whether its sides know a gate (gate.py) and a hold (hold.py); those of older revisions (fk gate) do not.
-    has_gate: bool = False
-    holds: bool = False
 
 
 class Worker:
@@ -123,7 +120,6 @@ class Worker:
         self.meddled: str | None = None  # what somebody else's signals did to it; whoever asks resets it
         self._asked: Request | None = None  # and has not answered
         self.memory: Memory | None = None  # as the judge reaches it, of one that is alone
-        self.holds = False  # whether its sides can hold a device
         ours = shared_caches is not None
         number = new_user.unused() if user else 0
         self._most_reply_bytes = most_reply_bytes
@@ -137,7 +133,7 @@ class Worker:
                 unmade.callback(self.scratch.remove)
             if not ours:
                 self.scratch.adopt_caches()
-            environment = _importing_from(source, self.scratch.environment(threads))
+            environment = importing_from(source, self.scratch.environment(threads))
             kind = (environment, source is None, libraries)
             if template.available():
                 template.prepare(*kind)  # which takes seconds, and may be interrupted
@@ -182,9 +178,8 @@ class Worker:
                 separated = _Separated.model_validate(said)
             except ValidationError as error:
                 raise self._crashed("start", error) from None
-            self.memory = borrowed(ours) if separated.lent and separated.has_gate else None
+            self.memory = borrowed(ours) if separated.lent else None
         self.isolation, self.stays_root = separated.isolation, separated.stays_root
-        self.holds = separated.holds
         return value
 
     def call(
@@ -368,9 +363,10 @@ def _signal_name(number: int) -> str:
     return f"signal {number}"
 
 
-def _importing_from(source: Path | None, environment: dict[str, str]) -> dict[str, str]:
+def importing_from(source: Path | None, environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment`, in which fastkernels is that of the folder `source`, and all else where it was."""
     if source is None:
-        return environment
+        return dict(environment)
     before = environment.get("PYTHONPATH")
     return {**environment, "PYTHONPATH": os.pathsep.join([str(source), *([before] if before else [])])}
 

@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> None:
                 # Where this raises, the overlay that the side has by then says in which file.
                 side.__init__(**request.arguments["arguments"])
                 hello = side.hello() if hasattr(side, "hello") else {}
-                value = {**hello, **asdict(reached), "lent": lent, "has_gate": True, "holds": True}
+                value = {**hello, **asdict(reached), "lent": lent}
             else:
                 extra = {"descriptors": descriptors} if descriptors else {}
                 value = getattr(side, request.do)(**request.arguments, **extra)

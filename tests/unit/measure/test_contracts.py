@@ -192,21 +192,6 @@ def test_a_spin_that_was_too_short_says_so_and_the_next_is_longer() -> None:
     assert not any(timing.hidden for timing in timings), "what that means is for the judge to say"
 
 
-@pytest.mark.parametrize(("contract", "hidden"), [("eager", True), ("graph", False)])
-def test_only_a_graph_hides_the_copies_of_its_results(contract: str, hidden: bool) -> None:
-    """The device reaches the first event while `keep` enqueues its copies."""
-    tape = Tape()
-    made = Eager(tape) if contract == "eager" else Graph(tape, poison=lambda result: None)
-    if isinstance(made, Graph):
-        made.capture([lambda: "one"])
-
-    def keep(result) -> None:
-        tape.slow = True
-
-    made.prepare(1000)
-    assert made.run(lambda: None, lambda: None, keep).hidden == hidden
-
-
 def test_a_chain_is_poisoned_and_launched_and_its_calls_are_not_made_again() -> None:
     tape = Tape()
     contract = Graph(tape, poison=lambda result: tape.log.append(f"poison {result}"))
