@@ -82,7 +82,8 @@ def summary(reports: Sequence[AuditReport], before: Mapping[str, Any] | None = N
         "shown": shown,
         "complete": not left,
         "unaudited": [reason for case, reason in unaudited.items() if tuple(case.split()) not in found],
-        "environment": reports[0].environment.model_dump(mode="json"),
+        # Of the machine that began; each row has its own.
+        "environment": before.get("environment") or reports[0].environment.model_dump(mode="json"),
     }
 
 

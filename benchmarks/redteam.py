@@ -47,7 +47,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     resumed = arguments.resume and arguments.out.is_file()
-    before = json.loads(arguments.out.read_text())["rows"] if resumed else []
+    before = json.loads(arguments.out.read_text()) if resumed else None
     alternates = [row for path in arguments.alternates for row in _alternates(path)]
     on_gpus, reports = [], []
     gpus = torch.cuda.device_count()
@@ -68,10 +68,11 @@ def summary(
     reports: list[dict],
     alternates: list[dict],
     on_gpus: Sequence[dict] = (),
-    before: Sequence[dict] = (),
+    before: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Of the candidates' reports, and of the rows of alternates. on_gpus: reports of groups of GPUs; before:
-    rows of an earlier summary, which stay unless they are judged again."""
+    an earlier summary, whose rows stay unless they are judged again."""
+    before = before or {"rows": []}
     judged = [
         {
             "candidate": row["candidate"],
@@ -86,7 +87,7 @@ def summary(
         for report in some
         for row in report["rows"]
     ]
-    rows = [*{(row["candidate"], row["device"]): row for row in (*before, *judged)}.values()]
+    rows = [*{(row["candidate"], row["device"]): row for row in (*before["rows"], *judged)}.values()]
     honest = [row for row in alternates if row["verdict"] not in ("UNSUPPORTED", "UNSTABLE")]
     condemned = [row for row in honest if _refused(row)]
     return {
@@ -101,7 +102,8 @@ def summary(
             f"{row['candidate']} {row['task']} {row['case']}: {row['verdict']} {row['failure']}"
             for row in condemned
         ],
-        "environment": [*on_gpus, *reports][0]["environment"],
+        # Of the machine that began.
+        "environment": before.get("environment") or [*on_gpus, *reports][0]["environment"],
     }
 
 
