@@ -219,7 +219,7 @@ def test_one_link_that_does_the_work_of_all_is_found() -> None:
         (9.0, 5.0, 22.0, 20.0),  # four times as fast, with more code to fetch
         (40.0, 44.0, 44.0, 45.0),
         (4.8, 3.0, 3.2, 1.9),  # slower: two kernels
-        (11.6, 8.4, 3.3, 1.7),  # seven, as seen on an H100
+        (11.6, 8.4, 3.3, 1.7),  # several, as seen on an H100
         (8.1, 5.2, 4.3, 2.7),
         (43.6, 40.4, 6.2, 5.5),  # many kernels, as seen of a plain reference on an H200
         (15.8, 12.1, 2.9, 1.9),
