@@ -45,8 +45,8 @@ _CPU_FLOOR_NS = 50_000  # beside the call: messages and copies
 _WAITS_NS = 400_000  # for the judge or for a core, where three processes have two: no longer, to be no work
 MIN_ALONE = 5
 # A single cold call of a few microseconds reads 3 to 10 % higher or lower by where it lies, and has its code
-# to fetch, of every kernel in it. Of 83 honest implementations none lost more than a quarter of its time in a
-# chain and 0.32 us beyond what the baseline lost (docs/measured.md).
+# to fetch, of every kernel in it. Of 192 honest implementations none lost more than a quarter of its time in
+# a chain and 0.32 us beyond what the baseline lost (docs/measured.md).
 _ALONE_SHARE, _ALONE_NS = 0.25, 750
 _MOST_THAT_MAKE = 0.25  # of windows: beside a worker others make some, too
 _CPU_SHARE = 1.25  # of the window, for each allowed thread

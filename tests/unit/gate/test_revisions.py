@@ -123,6 +123,16 @@ def test_a_revision_s_own_registry_is_asked(repository: Path, source: Path) -> N
     assert {c.size for c in revisions.cases(second, source, Filters(size="tiny"))} == {"tiny"}
 
 
+def test_a_registry_is_read_beside_the_packages_that_pythonpath_names(
+    repository: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("open(__file__ + '.seen', 'w').close()")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = revisions.cases(revisions.find("second", repository), source, Filters(targets=("rms_norm",)))
+    assert (tmp_path / "sitecustomize.py.seen").exists()
+    assert len(found) == len(registry.cases("L1/rms_norm")) - 1, "of the revision's own registry all the same"
+
+
 def test_a_registry_that_cannot_be_read_is_said(repository: Path, tmp_path: Path) -> None:
     first = revisions.find("first", repository)
     exported = revisions.export(first, tmp_path / "export")

@@ -69,6 +69,10 @@ class Echo:
         time.sleep(600)
         return {}
 
+    def nap(self, seconds: float) -> dict:
+        time.sleep(seconds)
+        return {}
+
     def spawn_apart(self) -> dict:
         """Start a child that asks for a session of its own."""
         import subprocess

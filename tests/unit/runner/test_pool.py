@@ -88,6 +88,16 @@ def test_a_worker_waits_at_its_gate_and_answers_behind_it(worker: Worker) -> Non
         assert not worker.busy
 
 
+def test_who_does_not_come_to_its_gate_in_time_lives_on(worker: Worker) -> None:
+    ours, theirs = gate.pair()
+    with ours, theirs:
+        worker.ask("nap", seconds=0.3)
+        assert not worker.comes_to(ours, 0.05), "it sleeps"
+        assert worker.comes_to(ours, 10), "it answers, which whoever waits for it is told"
+        worker.answer(10)
+    assert worker.call("add", a=2, b=3) == {"sum": 5}
+
+
 def test_who_fails_before_the_gate_is_heard(worker: Worker) -> None:
     with pytest.raises(WorkerError, match="unexpected keyword argument 'descriptors'"):
         at_gate(worker, "add", a=1, b=2)
