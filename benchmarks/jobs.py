@@ -131,6 +131,7 @@ EVAL_OTHERS = (
 GPU_TESTS = {
     "engine": (150, 1),
     "runner": (200, 1),
+    "hold": (30, 1),
     "split_kernels": (30, 1),
     "judge": (30, 1),
     "sample": (30, 1),
