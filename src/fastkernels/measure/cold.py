@@ -2,7 +2,8 @@
 
 CUDA    a read of twice the L2 cache evicts every line that the copies left there (a read, because written
         lines would be flushed to memory during the timed call). It is a CUDA graph captured before any
-        candidate is imported, so nobody can make it do less. Pinned lines are given back first.
+        candidate is imported, so patched operators do not make it less; who replaces it as a whole does
+        (docs/redteam.md). Pinned lines are given back first.
 CPU     nothing: the inputs are copied in just before the call by the same core, so both sides find them in
         the same caches, as a layer finds its activations in production. The `host` contract is a warm one.
 
