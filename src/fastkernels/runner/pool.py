@@ -276,8 +276,10 @@ class Worker:
         # The kernel tells a parent of every stop and every continuation; ours were taken note of.
         if self._process.changed(os.WSTOPPED | os.WCONTINUED):
             self.meddled = "was stopped in its turn"
+        self._paused = (
+            True  # before it is: who is interrupted in between continues it, and need not wait for it
+        )
         self._process.send(signal.SIGSTOP)
-        self._paused = True
         begin = time.monotonic()
         while not self._process.changed(os.WSTOPPED) and self.alive:
             waited_s = time.monotonic() - begin

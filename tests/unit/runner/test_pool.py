@@ -274,6 +274,22 @@ def test_a_worker_that_somebody_stops_in_its_turn_is_seen(worker: Worker) -> Non
     worker.restless = worker.meddled = None
 
 
+def test_who_is_interrupted_in_a_pause_is_not_left_with_a_process_that_stands_still(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = worker._process.send
+
+    def interrupted(number: signal.Signals) -> None:
+        send(number)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker._process, "send", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            worker.pause()
+    assert worker.call("add", 10, a=2, b=3) == {"sum": 5}
+
+
 def test_a_pause_waits_until_the_process_stands_still(worker: Worker) -> None:
     worker.call("beat")
     for _ in range(50):
