@@ -276,9 +276,8 @@ class Worker:
         # The kernel tells a parent of every stop and every continuation; ours were taken note of.
         if self._process.changed(os.WSTOPPED | os.WCONTINUED):
             self.meddled = "was stopped in its turn"
-        self._paused = (
-            True  # before it is: who is interrupted in between continues it, and need not wait for it
-        )
+        # Before it is: who is interrupted in between continues it, and does not wait for its answer in vain.
+        self._paused = True
         self._process.send(signal.SIGSTOP)
         begin = time.monotonic()
         while not self._process.changed(os.WSTOPPED) and self.alive:
