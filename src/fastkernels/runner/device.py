@@ -32,7 +32,6 @@ class WorkerDevice(Protocol):
     def wait_all(self) -> None: ...
     def contracts(self) -> dict[str, Contract]: ...
     def collective(self, start: Callable[[], None], align: Callable[[], None] | None) -> Contract: ...
-    def held(self, gate: Gate, words: Attached) -> Held: ...
     def overhead_ns(self) -> int: ...
     def flags(self) -> dict[str, str]: ...
     def poison_free_memory(self, sizes: Iterable[int]) -> None: ...
@@ -66,9 +65,6 @@ class Cpu:
     def collective(self, start: Callable[[], None], align: Callable[[], None] | None) -> Contract:
         """Of a rank whose call begins when `start` returns; `align` is for devices that lag behind."""
         return Host(start=start)
-
-    def held(self, gate: Gate, words: Attached) -> Held:
-        raise NotImplementedError("nothing is enqueued on a CPU")
 
     def overhead_ns(self) -> int:
         return 0
@@ -127,6 +123,7 @@ class Cuda:
         return Eager(self._device, start, align)
 
     def held(self, gate: Gate, words: Attached) -> Held:
+        """What is enqueued here, between two words of the judge's."""
         return Held(gate, words, self.driver, self._device.stream)
 
     def overhead_ns(self) -> int:

@@ -31,7 +31,7 @@ from fastkernels.records import Case
 from fastkernels.runner import flags, forcing
 from fastkernels.runner.chain_copies import ChainCopies
 from fastkernels.runner.compiling import Tracer
-from fastkernels.runner.device import WorkerDevice, open_device
+from fastkernels.runner.device import Cuda, WorkerDevice, open_device
 from fastkernels.runner.gate import Gate
 from fastkernels.runner.link import Link
 from fastkernels.runner.results import Result, address, reaches
@@ -120,7 +120,11 @@ class KernelSide:
         *boxes, last = descriptors if direct or words else (*descriptors, None)
         gate = None if last is None else self._opened.enter_context(contextlib.closing(Gate(last)))
         self._gate = gate if direct else None
-        hold = self._device.held(gate, self._box(words, ())) if gate and words else None
+        hold = None
+        if words:
+            assert gate is not None
+            assert isinstance(self._device, Cuda), "nothing is enqueued on a CPU"
+            hold = self._device.held(gate, self._box(words, ()))
         for contract in self._contracts.values():
             if isinstance(contract, Eager):
                 contract.hold = hold

@@ -85,9 +85,10 @@ class Sampling:
                     return late
             index += 1
             elapsed_s = time.monotonic() - begin
+            if len(blocks.c) < next_look and elapsed_s < budget_s:
+                continue
             counted = blocks.unthrottled()
-            few = len(counted.c) < stats.MIN_SAMPLES and elapsed_s < FEW_SAMPLES_EXTENSION * usual_budget_s
-            if few or (len(blocks.c) < next_look and elapsed_s < budget_s):
+            if len(counted.c) < stats.MIN_SAMPLES and elapsed_s < FEW_SAMPLES_EXTENSION * usual_budget_s:
                 continue
             next_look = max(next_look, len(blocks.c) * MIN_GROWTH)
             interval = counted.speedup() if len(counted.c) > 1 else None
