@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from functools import partial
+from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -30,20 +30,22 @@ def hold():
     made.close()
 
 
+def nothing(rank: int) -> None: ...
+
+
 def worker(hold: Hold, stream: torch.cuda.Stream) -> Held:
     """A worker's end in this process, which cannot share memory with itself: its words are the judge's. What
     is armed waits for all streams of a process, and comes first here."""
-    words: Any = SimpleNamespace(address=hold._address)
-    gate: Any = SimpleNamespace(wait=lambda: None)
-    return Held(gate, words, Driver(), stream.cuda_stream)
+    words: Any = SimpleNamespace(address=hold._ends[0].address)
+    return Held(words, Driver(), stream.cuda_stream)
 
 
-def work(hold: Hold, stream: torch.cuda.Stream, inbox: torch.Tensor, outbox: torch.Tensor) -> None:
-    """A worker's call: twice what lies in the inbox."""
+def work(hold: Hold, stream: torch.cuda.Stream, call: Callable[[], object]) -> None:
+    """A worker's call on its stream."""
     end = worker(hold, stream)
     with torch.cuda.stream(stream):
         end.begin()
-        torch.add(inbox, inbox, out=outbox)
+        call()
         end.end()
 
 
@@ -56,8 +58,8 @@ def test_a_device_waits_for_the_judge_and_the_judge_for_the_device(hold: Hold) -
         hold.shut()
         outbox.zero_()
         torch.cuda.synchronize()
-        hold.arm(partial(inbox.copy_, given), partial(kept.copy_, outbox))
-        work(hold, torch.cuda.Stream(), inbox, outbox)
+        hold.arm(lambda rank: inbox.copy_(given), lambda rank: kept.copy_(outbox))
+        work(hold, torch.cuda.Stream(), lambda: torch.add(inbox, inbox, out=outbox))
         assert hold.passed(0.05) is None, "nobody has let it go"
         begin_ns = hold.open()
         still_ns = hold.passed(2.0)
@@ -66,17 +68,23 @@ def test_a_device_waits_for_the_judge_and_the_judge_for_the_device(hold: Hold) -
         assert torch.equal(kept, 2 * given)
 
 
+def test_a_rank_that_is_late_begins_when_it_is_let_go(hold: Hold) -> None:
+    hold.arm(nothing, nothing, late=0)
+    work(hold, torch.cuda.Stream(), lambda: None)
+    hold.open(late=0)
+    assert hold.passed(0.05) is None
+    hold.let_go(0)
+    assert hold.passed(2.0) is not None
+
+
 def test_a_hold_that_is_released_leaves_nothing_waiting(hold: Hold) -> None:
-    inbox, outbox = (torch.ones(10, device="cuda") for _ in range(2))
     stream = torch.cuda.Stream()
-    torch.add(inbox, inbox, out=outbox)
-    torch.cuda.synchronize()
-    work(hold, stream, inbox, outbox)
+    work(hold, stream, lambda: None)
     assert not stream.query()
     hold.release()  # before anything was armed
     stream.synchronize()
     hold.shut()
-    hold.arm(lambda: None, lambda: None)
+    hold.arm(nothing, nothing)
     hold.open()
     assert hold.passed(0.05) is None, "no worker says that it is done"
     hold.release()
@@ -89,12 +97,8 @@ def test_a_window_is_the_devices_time(hold: Hold) -> None:
     torch.cuda._sleep(1)  # its code is loaded now
     for cycles in range(0, 3_000_000, 300_000):
         hold.shut()
-        hold.arm(lambda: None, lambda: None)
-        end = worker(hold, stream)
-        with torch.cuda.stream(stream):
-            end.begin()
-            torch.cuda._sleep(cycles)
-            end.end()
+        hold.arm(nothing, nothing)
+        work(hold, stream, lambda cycles=cycles: torch.cuda._sleep(cycles))
         time.sleep(0.001)
         begin_ns = hold.open()
         still_ns = hold.passed(2.0)
@@ -102,3 +106,22 @@ def test_a_window_is_the_devices_time(hold: Hold) -> None:
         windows_ns.append(still_ns - begin_ns)
     steps_ns = [later - earlier for earlier, later in pairwise(windows_ns)]
     assert 0.75 < min(steps_ns) / max(steps_ns) <= 1, windows_ns
+
+
+def test_a_call_finds_the_cache_cold(hold: Hold) -> None:
+    """A sum over a tensor that fits the L2 cache, and was read just before."""
+    x, stream = torch.ones(8 << 20, device="cuda"), torch.cuda.Stream()
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+    took_ms = {}
+    for cools in (lambda: None, hold._ends[0].cool):
+        hold._ends[0].cool = cools
+        for _ in range(5):
+            hold.shut()
+            hold.arm(lambda rank: x.sum(), nothing)
+            work(hold, stream, lambda: (events[0].record(), x.sum(), events[1].record()))
+            hold.open()
+            assert hold.passed(2.0) is not None
+            torch.cuda.synchronize()
+            took_ms[cools] = events[0].elapsed_time(events[1])
+    warm_ms, cold_ms = took_ms.values()
+    assert cold_ms > 1.1 * warm_ms

@@ -1,9 +1,9 @@
 """Cold caches and poisoned memory before a timed call.
 
 CUDA    a read of twice the L2 cache evicts every line that the copies left there (a read, because written
-        lines would be flushed to memory during the timed call). It is a CUDA graph captured before any
-        candidate is imported, so patched operators do not make it less; who replaces it as a whole does
-        (docs/redteam.md). Pinned lines are given back first.
+        lines would be flushed to memory during the timed call). Where the judge holds the device it is the
+        judge's own work (runner/hold.py); in groups a worker's, a CUDA graph captured before any candidate
+        is imported. Pinned lines are given back first.
 CPU     nothing: the inputs are copied in just before the call by the same core, so both sides find them in
         the same caches, as a layer finds its activations in production. The `host` contract is a warm one.
 
@@ -29,7 +29,7 @@ class L2Flush:
 
     def __init__(self, driver: Driver, stream: torch.cuda.Stream) -> None:
         self._driver, self._stream = driver, stream
-        size = FLUSH_FACTOR * torch.cuda.get_device_properties(0).L2_cache_size
+        size = FLUSH_FACTOR * torch.cuda.get_device_properties(stream.device).L2_cache_size
         self._memory = torch.zeros(size // 4, dtype=torch.float32, device="cuda")
         self._sum = torch.empty((), dtype=torch.float32, device="cuda")
         with torch.cuda.stream(stream):

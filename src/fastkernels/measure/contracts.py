@@ -1,8 +1,8 @@
 """What one timed iteration is. A duration without its contract is no result, and two contracts never mix.
 
     host     wall clock round the call, to the end of the device's work. CPU: the primary contract.
-    eager    device time of one eager call; its launches are enqueued while the device is busy with
-             something else, so the gaps between them do not count.
+    eager    device time of one eager call; its launches are enqueued while the device stands still, so
+             the gaps between them do not count.
     collective  a call on a group of ranks: `eager` on CUDA and `host` on a CPU, from a start that all
              ranks wait for, on the rank that takes longest.
     graph    device time of a chain of captured calls in one CUDA graph, divided by their number: how
@@ -11,20 +11,18 @@
 
 The order of one iteration (what the judge's loop asks for; see `Contract.run`):
 
-    host            stage, clock, call, clock, keep
-    eager, graph    hold, stage, flush L2, event, call or chain, event, keep, done | wait
-    of a group      spin, stage, flush L2, event, call, event, keep | wait
+    host         stage, clock, call, clock, keep
+    on a device  hold, event, call or chain, event, done, keep | wait
 
-`stage` copies the inputs in, `keep` copies the results out; both enqueue raw copies on the timed stream. The
-inputs come to the worker once all of that is enqueued, not before: a candidate's process could compute with
-them as soon as it can see them, so from then on the judge's own clock runs, and `keep` follows the second
-event at once, so it does not wait for work on other streams.
+`stage` copies the inputs in, and `keep` the results out: raw copies. The inputs come to the worker once all
+of that is prepared, not before: a candidate's process could compute with them as soon as it can see them, so
+from then on the judge's own clock runs.
 
-The device waits for the judge's word (`Hold`; runner/hold.py), so that launches are hidden and the judge's
-window is the device's time. In a group it spins instead, for as long as the judge says. The spin must outlast
-the host's time to enqueue what follows; where it did not, the sample is dropped and the judge doubles it
-(`longer`). An eager call that neither hides waits for the device, or has the host busy for longer than that:
-the host's work is in its time, which is no device time then, and no win or loss is claimed by it.
+A device waits for the judge's word (`Hold`; runner/hold.py), so that launches are hidden, those of all ranks
+begin together, and the judge's window is the device's time. The judge brings the inputs to where the call
+works on them, makes the L2 cache cold and takes the results itself: nothing is staged, and `keep` says where
+results lie. An eager call that waits for the device in itself cannot be hidden: the host's work is in its
+time, which is no device time then, and no win or loss is claimed by it.
 
 Two events with nothing between them do not read zero (1.3 us on an H200). That is measured in every worker
 before a candidate is imported (`overhead_ns`), printed with the report, and the judge takes it off every
@@ -38,29 +36,17 @@ import contextlib
 import gc
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from fastkernels.kernels import counters
-from fastkernels.measure.cold import L2Flush
 from fastkernels.measure.cuda import Driver
-from fastkernels.measure.recorded import Recorded, Repeated, Work
 
 WARM_UPS = 3  # calls before a capture: lazy initialisation and autotuning must not be captured
-FIRST_SPIN_CYCLES = 200_000  # about 0.1 ms at 1.8 GHz
-MAX_SPIN_CYCLES = 80_000_000  # about 40 ms: an eager call that is still not hidden waits for the device
+_SPIN_CYCLES = 200_000  # about 0.1 ms at 1.8 GHz, while two events are enqueued
 
 Call = Callable[[], Any]
-
-
-class Timing(NamedTuple):
-    """`hidden`: whether all launches were enqueued before the device reached the first event (always for
-    host, and where the judge holds the device and knows it better). The judge drops what was not, and what
-    the longest spin does not hide says that the call waits."""
-
-    ns: int
-    hidden: bool
 
 
 class Contract(Protocol):
@@ -68,12 +54,12 @@ class Contract(Protocol):
 
     name: str
 
-    def prepare(self, spin_cycles: int) -> None:
+    def prepare(self) -> None:
         """Before the judge's clock starts and the inputs come."""
         ...
 
-    def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> Timing:
-        """One timed iteration."""
+    def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> int:
+        """One timed iteration: its ns."""
         ...
 
 
@@ -92,10 +78,10 @@ class Host:
         self._idle, self._clock, self._start = idle, clock, start
         self._gc_off, self._gc_on = gc.disable, gc.enable
 
-    def prepare(self, spin_cycles: int) -> None:
-        """Nothing: the clock is there, and no device needs to be hidden."""
+    def prepare(self) -> None:
+        """Nothing: the clock is there."""
 
-    def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> Timing:
+    def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> int:
         clock, idle, start = self._clock, self._idle, self._start
         self._gc_off()
         try:
@@ -112,7 +98,7 @@ class Host:
         finally:
             self._gc_on()
         keep(result)
-        return Timing(end - begin, True)
+        return end - begin
 
 
 class Chain(Protocol):
@@ -131,11 +117,9 @@ class Chain(Protocol):
 class Device(Protocol):
     """What the CUDA contracts need of a device; everything is enqueued on one stream."""
 
-    def spin(self, cycles: int) -> None: ...
-    def flush(self) -> None: ...
+    def stir(self) -> None: ...
     def start(self) -> None: ...
     def end(self) -> None: ...
-    def started(self) -> bool: ...
     def wait(self) -> None: ...
     def elapsed_ns(self) -> int: ...
     def capture(self, calls: Sequence[Call]) -> Chain: ...
@@ -149,114 +133,73 @@ class Hold(Protocol):
 
 
 class Eager:
-    """`hold`: set where the judge holds the device; it spins elsewhere.
-
-    Of a rank, `start` returns when all ranks are ready, and `align` enqueues what no device passes before
-    all have come to it: spins that begin together end tens of microseconds apart.
-    """
+    """`hold`: the judge's, set for each case."""
 
     name = "eager"
 
-    def __init__(
-        self,
-        device: Device,
-        start: Callable[[], None] | None = None,
-        align: Callable[[], None] | None = None,
-    ) -> None:
-        self._device, self._start, self._align = device, start, align
-        self._cycles = FIRST_SPIN_CYCLES
+    def __init__(self, device: Device) -> None:
+        self._device = device
         self._gc_off, self._gc_on = gc.disable, gc.enable
         self.hold: Hold | None = None
 
-    def prepare(self, spin_cycles: int) -> None:
-        """Everything happens behind the hold, or the spin."""
-        self._cycles = spin_cycles
+    def prepare(self) -> None:
+        """Everything happens behind the hold."""
 
-    def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> Timing:
-        device, start, align, hold = self._device, self._start, self._align, self.hold
+    def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> int:
+        device, hold = self._device, self.hold
+        assert hold is not None, "the judge holds the device"
         self._gc_off()
         try:
-            if start:
-                start()
-            if hold:
-                hold.begin()
-            else:
-                device.spin(self._cycles)
             self._wake()
-            stage()
-            device.flush()
-            if align:
-                align()
+            hold.begin()
+            device.stir()
             device.start()
             result = call()
             device.end()
-            hidden = hold is not None or not device.started()
         finally:
             self._gc_on()
+        hold.end()
         keep(result)
-        if hold:
-            hold.end()
         device.wait()
-        return Timing(device.elapsed_ns(), hidden)
+        return device.elapsed_ns()
 
     def _wake(self) -> None:
         """What is enqueued before the inputs come."""
 
 
 class Graph(Eager):
-    """Launches what `capture` captured; `poison(result)` spoils every call's results before each launch, with
-    raw fills that `record` may record.
-
-    `keep` gets the results of all calls that were launched, in order.
-    """
+    """Launches what `capture` captured. `keep` gets the results of all calls that were launched, in order."""
 
     name = "graph"
 
-    def __init__(
-        self,
-        device: Device,
-        poison: Callable[[Any], None],
-        record: Callable[[Work], Recorded] = Repeated,
-    ) -> None:
+    def __init__(self, device: Device) -> None:
         super().__init__(device)
-        self._poison, self._record = poison, record
         self._chain: Chain | None = None
-        self._spoiling: Recorded | None = None
         self._link: int | None = None
 
     def capture(self, calls: Sequence[Call]) -> list[Any]:
         """Capture the calls; their results. Raises what a call or CUDA raises where it cannot be captured."""
         self.release()
-        self._chain = chain = self._device.capture(calls)
-
-        def spoil() -> None:
-            for result in chain.results:
-                self._poison(result)
-
-        self._spoiling = self._record(spoil)
-        return chain.results
+        self._chain = self._device.capture(calls)
+        return self._chain.results
 
     def release(self) -> None:
         """Forget what was captured, and the memory that it holds."""
-        for held in (self._spoiling, self._chain):
-            if held is not None:
-                held.close()
-        self._chain = self._spoiling = None
+        if self._chain is not None:
+            self._chain.close()
+        self._chain = None
 
     def choose(self, link: int | None) -> None:
         """What the next iterations launch: a link alone, or the whole chain (None)."""
         self._link = link
 
-    def prepare(self, spin_cycles: int) -> None:
+    def prepare(self) -> None:
         assert self._chain is not None, "capture() comes before prepare()"
-        assert self._spoiling is not None
-        super().prepare(spin_cycles)
         self._chain.ready(self._link)
         if self._neighbour is not None:
             self._chain.ready(self._neighbour)
-        self._spoiling()
 
-    def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> Timing:
+    def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> int:
         assert self._chain is not None, "capture() comes before run()"
         chain, link = self._chain, self._link
         results = chain.results if link is None else [chain.results[link]]
@@ -276,19 +219,14 @@ class Graph(Eager):
 
     def _wake(self) -> None:
         """A link alone has its code to fetch, of every kernel in it, as no link behind others has. So another
-        runs before it, on what the call before has left, when the inputs of this one are not there."""
+        runs before it, on what the call before has left, when the inputs of this one are not there yet."""
         if self._neighbour is not None:
             assert self._chain is not None
             self._chain.launch(self._neighbour)
 
 
-def longer(spin_cycles: int) -> int:
-    """The next spin after one that was too short."""
-    return min(2 * spin_cycles, MAX_SPIN_CYCLES)
-
-
 class CudaDevice:
-    """The real device: the driver's events and a spin kernel on torch's default stream.
+    """The real device: the driver's events on torch's default stream.
 
     The default stream is the one that a library without a stream argument uses, so its work is timed too.
     """
@@ -298,23 +236,22 @@ class CudaDevice:
         self._stream = torch.cuda.current_stream()
         self.stream = self._stream.cuda_stream
         self._capture_stream = torch.cuda.Stream()
-        self.flush = L2Flush(driver, self._capture_stream)
         self._start, self._end = driver.event(), driver.event()
         self._sleep = torch.cuda._sleep
         self._graph_type, graph = torch.cuda.CUDAGraph, torch._C._CUDAGraph
         self._begin, self._finish, self._raw = graph.capture_begin, graph.capture_end, graph.raw_cuda_graph
 
-    def spin(self, cycles: int) -> None:
-        self._sleep(cycles)
+    def stir(self) -> None:
+        """A kernel that does nothing. The first one that a device runs for a process after another's takes
+        0 to 0.8 us longer, as the process has it: calls of 5 us read 13 % apart in five processes, and 3
+        behind another kernel (one H100)."""
+        self._sleep(1)
 
     def start(self) -> None:
         self._driver.record(self._start, self.stream)
 
     def end(self) -> None:
         self._driver.record(self._end, self.stream)
-
-    def started(self) -> bool:
-        return self._driver.passed(self._start)
 
     def wait(self) -> None:
         self._driver.wait(self.stream)
@@ -358,7 +295,7 @@ class CudaDevice:
         """Median reading of two events with nothing between them: what the clock itself costs here."""
         readings = []
         for _ in range(repeats):
-            self.spin(FIRST_SPIN_CYCLES)
+            self._sleep(_SPIN_CYCLES)
             self.start()
             self.end()
             self.wait()

@@ -8,17 +8,15 @@ primary context, so torch must have initialised the device in the calling thread
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import byref, c_char, c_float, c_int, c_size_t, c_uint, c_uint64, c_ulonglong, c_void_p
 from typing import Any
 
 from fastkernels.errors import MachineError
 
 _IPC_LAZY_PEER_ACCESS = 1
-_NOT_READY = 600
 _PERSISTING_L2_LIMIT = 6
 _EQUAL = 1  # of a value that a stream waits for
-_NON_BLOCKING, _RELAXED = 1, 2  # of a stream; of a capture: other threads may do as they like
 # An IPC handle opens the whole block that cuMemAlloc cut the memory from: whole blocks keep neighbours out
 # of it.
 BLOCK_BYTES = 2 << 20
@@ -40,18 +38,13 @@ class Driver:
         self._free = self._function("cuMemFree_v2", c_uint64)
         self._copy = self._function("cuMemcpyDtoDAsync_v2", c_uint64, c_uint64, c_size_t, c_void_p)
         self._set = self._function("cuMemsetD8Async", c_uint64, ctypes.c_ubyte, c_size_t, c_void_p)
+        self._range = self._function("cuMemGetAddressRange_v2", c_void_p, c_void_p, c_uint64)
         self._get_handle = self._function("cuIpcGetMemHandle", c_void_p, c_uint64)
         self._open_handle = self._function("cuIpcOpenMemHandle_v2", c_void_p, _IpcHandle, c_uint)
         self._close_handle = self._function("cuIpcCloseMemHandle", c_uint64)
         self._event_create = self._function("cuEventCreate", c_void_p, c_uint)
         self._event_record = self._function("cuEventRecord", c_void_p, c_void_p)
         self._event_elapsed = self._function("cuEventElapsedTime", c_void_p, c_void_p, c_void_p)
-        self._event_query = self._lib.cuEventQuery
-        self._event_query.argtypes, self._event_query.restype = [c_void_p], c_int
-        self._stream_create = self._function("cuStreamCreate", c_void_p, c_uint)
-        self._capture_begin = self._function("cuStreamBeginCapture_v2", c_void_p, c_uint)
-        self._capture_end = self._function("cuStreamEndCapture", c_void_p, c_void_p)
-        self._recording: int | None = None  # the stream of recordings
         self._stream_wait = self._function("cuStreamSynchronize", c_void_p)
         self._wait_value = self._function("cuStreamWaitValue32_v2", c_void_p, c_uint64, c_uint, c_uint)
         self._write_value = self._function("cuStreamWriteValue32_v2", c_void_p, c_uint64, c_uint, c_uint)
@@ -89,6 +82,12 @@ class Driver:
         if size:
             self._set(address, byte, size, stream)
 
+    def allocation(self, address: int) -> tuple[int, int]:
+        """Where the allocation, or the memory of another process, that holds it begins, and its bytes."""
+        base, size = c_uint64(), c_size_t()
+        self._range(byref(base), byref(size), address)
+        return base.value, size.value
+
     def export(self, address: int) -> bytes:
         """The IPC handle of an allocation; other processes see all of it."""
         handle = _IpcHandle()
@@ -122,20 +121,6 @@ class Driver:
         finally:
             self._graph_destroy(parent)
 
-    def recorded(self, enqueue: Callable[[int], None]) -> int:
-        """An executable graph of the copies and fills that `enqueue(stream)` enqueues, one after another."""
-        stream = self._recording = self._recording or self._new_stream()
-        graph = c_void_p()
-        self._capture_begin(stream, _RELAXED)
-        try:
-            enqueue(stream)
-        finally:
-            self._capture_end(stream, byref(graph))
-        try:
-            return self._executable(graph)
-        finally:
-            self._graph_destroy(graph)
-
     def launch(self, executable: int, stream: int) -> None:
         self._graph_launch(executable, stream)
 
@@ -148,12 +133,6 @@ class Driver:
         assert executable.value is not None
         return executable.value
 
-    def _new_stream(self) -> int:
-        handle = c_void_p()
-        self._stream_create(byref(handle), _NON_BLOCKING)
-        assert handle.value is not None
-        return handle.value
-
     # ------------------------------------------------------------ events and streams
 
     def event(self) -> int:
@@ -164,13 +143,6 @@ class Driver:
 
     def record(self, event: int, stream: int) -> None:
         self._event_record(event, stream)
-
-    def passed(self, event: int) -> bool:
-        """Whether the device has reached the event."""
-        code = self._event_query(event)
-        if code not in (0, _NOT_READY):
-            self._fail("cuEventQuery", code)
-        return code == 0
 
     def elapsed_ns(self, start: int, end: int) -> int:
         milliseconds = c_float()

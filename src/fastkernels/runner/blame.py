@@ -14,6 +14,7 @@ Phase = Literal[
     "first",
     "boxes",
     "capture",
+    "settle",
     "prepare",
     "go",
     "inspect",

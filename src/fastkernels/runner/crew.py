@@ -18,8 +18,9 @@ from fastkernels.measure.chain import of_ranks
 from fastkernels.measure.clocks import SmClock
 from fastkernels.records import Case, Failure
 from fastkernels.runner import forcing
+from fastkernels.runner.asking import Timeouts
 from fastkernels.runner.isolation import HiddenMemory, common
-from fastkernels.runner.party import Party, Timeouts
+from fastkernels.runner.party import Party
 from fastkernels.runner.plan import Job
 from fastkernels.runner.pool import Worker, WorkerError, WorkerProblem, memory_limit
 from fastkernels.runner.shared import Arena, Want
@@ -115,7 +116,7 @@ class Crew:
         party = self._candidate_for(job) if candidate else self._baselines(job)[0]
         specs = own(trial_specs(case, build_module(Overlay.over_baseline(), case, "meta")))
         plan = of_ranks(case.ranks)
-        inbox = Arena.like(specs, self._device, plan)
+        inbox = Arena.like(specs, self._device, plan.links_of)
         inbox.write(draw_links(specs, case, _LOOK_SEED, plan.links_of, device=self._device))
         try:
             layers = [str(layer) for layer in (job.layers if candidate else job.base_layers)]
@@ -123,7 +124,7 @@ class Crew:
             if candidate:
                 forced |= job.implementations.get(case.task, {})
             results = party.load(case, layers, forced, inbox, again)
-            party.give_boxes(specs, results, plan)
+            party.give_boxes(specs, results, plan.links_of, {})
             yield party
         finally:
             party.unload()

@@ -5,18 +5,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
+from fastkernels.errors import MachineError
 from fastkernels.measure import cold, unused
 from fastkernels.measure.contracts import Contract, CudaDevice, Eager, Graph, Host
 from fastkernels.measure.cuda import Driver
-from fastkernels.measure.recorded import Recorded, Repeated, Replayed, Work
-from fastkernels.runner.gate import Gate
 from fastkernels.runner.hold import Held
-from fastkernels.runner.results import address as address_of
-from fastkernels.runner.results import members, span_bytes
 from fastkernels.runner.shared import Attached
 
 
@@ -27,11 +24,10 @@ class WorkerDevice(Protocol):
     def driver(self) -> Driver | None: ...
     def copy(self, target: int, source: int, size: int) -> None: ...
     def fill(self, address: int, byte: int, size: int) -> None: ...
-    def recorded(self, work: Work) -> Recorded: ...
+    def block_of(self, address: int) -> tuple[str, int]: ...
     def wait(self) -> None: ...
     def wait_all(self) -> None: ...
-    def contracts(self) -> dict[str, Contract]: ...
-    def collective(self, start: Callable[[], None], align: Callable[[], None] | None) -> Contract: ...
+    def contracts(self, start: Callable[[], None] | None = None) -> dict[str, Contract]: ...
     def overhead_ns(self) -> int: ...
     def flags(self) -> dict[str, str]: ...
     def poison_free_memory(self, sizes: Iterable[int]) -> None: ...
@@ -51,20 +47,19 @@ class Cpu:
     def fill(self, address: int, byte: int, size: int) -> None:
         self._set(address, byte, size)
 
-    def recorded(self, work: Work) -> Recorded:
-        return Repeated(work)
+    def block_of(self, address: int) -> tuple[str, int]:
+        """Its memory is one block without a handle: the judge reads it otherwise (memory.py)."""
+        return "", 0
 
     def wait(self) -> None:
         """Every call has ended when it returns."""
 
     wait_all = wait
 
-    def contracts(self) -> dict[str, Contract]:
-        return {"host": Host()}
-
-    def collective(self, start: Callable[[], None], align: Callable[[], None] | None) -> Contract:
-        """Of a rank whose call begins when `start` returns; `align` is for devices that lag behind."""
-        return Host(start=start)
+    def contracts(self, start: Callable[[], None] | None = None) -> dict[str, Contract]:
+        """`start`: of a rank, whose calls begin when it returns."""
+        host = Host(start=start)
+        return {"host": host, "collective": host}
 
     def overhead_ns(self) -> int:
         return 0
@@ -96,17 +91,15 @@ class Cuda:
     def fill(self, address: int, byte: int, size: int) -> None:
         self.driver.fill(address, byte, size, self._stream)
 
-    def recorded(self, work: Work) -> Recorded:
-        """`work` enqueues copies and fills of this device, nothing else."""
-
-        def enqueue(stream: int) -> None:
-            self._stream = stream
-            try:
-                work()
-            finally:
-                self._stream = self._device.stream
-
-        return Replayed(self.driver, self.driver.recorded(enqueue), self._device.stream)
+    def block_of(self, address: int) -> tuple[str, int]:
+        """The allocation that holds it, by which another process can map it, and where it begins."""
+        try:
+            base, _ = self.driver.allocation(address)
+            return self.driver.export(base).hex(), base
+        except MachineError as error:
+            raise ValueError(
+                f"a result lies in memory that no other process can map ({error}); allocate results by torch"
+            ) from error
 
     def wait(self) -> None:
         self.driver.wait(self._stream)
@@ -114,17 +107,14 @@ class Cuda:
     def wait_all(self) -> None:
         self.driver.wait_all()
 
-    def contracts(self) -> dict[str, Contract]:
-        host = Host(idle=self.driver.wait_all)
-        graph = Graph(self._device, self._poison, self.recorded)
-        return {"host": host, "eager": Eager(self._device), "graph": graph}
+    def contracts(self, start: Callable[[], None] | None = None) -> dict[str, Contract]:
+        eager = Eager(self._device)
+        graph, host = Graph(self._device), Host(idle=self.driver.wait_all, start=start)
+        return {"host": host, "eager": eager, "collective": eager, "graph": graph}
 
-    def collective(self, start: Callable[[], None], align: Callable[[], None] | None) -> Contract:
-        return Eager(self._device, start, align)
-
-    def held(self, gate: Gate, words: Attached) -> Held:
+    def held(self, words: Attached) -> Held:
         """What is enqueued here, between two words of the judge's."""
-        return Held(gate, words, self.driver, self._device.stream)
+        return Held(words, self.driver, self._device.stream)
 
     def overhead_ns(self) -> int:
         return self._device.overhead_ns()
@@ -138,10 +128,6 @@ class Cuda:
 
     def release(self, beyond_bytes: int = 0) -> None:
         self._give_back(beyond_bytes)
-
-    def _poison(self, result: Any) -> None:
-        for member in members(result):
-            self.fill(address_of(member), cold.POISON, span_bytes(member))
 
 
 def open_device(name: str) -> WorkerDevice:

@@ -75,3 +75,8 @@ class Gate:
         taken them."""
         self._send(array("Q", reaches))
         self._receive(1)
+
+    def show(self, where: bytes) -> None:
+        """The same of a device (mapped.Shown, as JSON)."""
+        self._send(where)
+        self._receive(1)

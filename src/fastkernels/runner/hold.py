@@ -1,17 +1,21 @@
 """A device that stands still between two words of the judge's, beside the gate at which its worker does.
 
     judge                                     worker
-    asks for `go`                   ──▶       enqueues: hold, inputs in, flush, the call, results out, done
-    waits at the gate               ◀──       gate.wait()
+    asks for `go`                   ──▶       enqueues: hold, event, the call, event, done
+    waits at the gate               ◀──       says there where its results lie (mapped.py)
     stops it, and enqueues on a stream of its own:
-        hold, arguments into the inbox, let the worker's device go, wait for `done`, take the results
+        hold, arguments to the call, a cold cache, let the worker's device go, wait for `done`, take results
     lets its own stream go: clock   ──▶       the device works, and no process does
     sees that its stream has ended: clock
     lets it through the gate, waits for an answer
 
-Streams wait for a value in memory, so nobody's host lies between the two moments: windows of equal code
-differ by 2 to 4 us, where those that hold a request and an answer differ by 50 to 100 (docs/measured.md).
-Arguments reach memory that the worker sees, and results are taken from it, within the window.
+Streams wait for a value in memory, so nobody's host lies between the two moments, and of the worker's
+nothing but the call: windows of equal code differ by 1 us, where those that hold a request and an answer
+differ by 50 to 100 (docs/measured.md). Two processes share a device by turns, so while the judge's stream
+has work the worker's has not: nobody computes with arguments that have come while the cache is made cold.
+
+Of a group of ranks all begin at once, when the last GPU's arguments and cache are ready: no code of theirs
+has to bring them together.
 
 A call that waits for the device never comes to the gate: the judge lets the device go all the same once its
 patience ends, and the sample says that it waits.
@@ -19,13 +23,15 @@ patience ends, and the sample says that it waits.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
 
+from fastkernels.measure.cold import L2Flush
 from fastkernels.measure.cuda import Driver
-from fastkernels.runner.gate import Gate
 from fastkernels.runner.shared import Arena, Attached, Ticket, Want
 
 # Of a call whose launches do not all come before the device works: as long as the longest spin.
@@ -36,79 +42,127 @@ _LOOKS = 100  # at the word between two at the clock
 
 
 class Hold:
-    """The judge's end, for one worker. Everything but `open` and `passed` may take its time."""
+    """The judge's end, for one worker, or a group with rank r on GPU r. Everything but `open` and `passed`
+    may take its time."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int = 1) -> None:
         self._driver = Driver()
-        wanted = [Want(name, (), torch.int32) for name in (_GO, _DONE)]
-        self._words = Arena.create(wanted, "cuda", writable=True)
-        self._stream, self._other = torch.cuda.Stream(), torch.cuda.Stream()
-        # The judge's own, which no worker sees: the host writes the first, and the device the second.
-        self._pinned = torch.zeros(2, dtype=torch.int32, pin_memory=True)
-        self._own = self._pinned.numpy()
+        self._ends = [_End(rank) for rank in range(ranks)]
+        # The judge's own, which no worker sees: of each rank the host writes one, and its device another.
+        self._pinned = torch.zeros(2 * ranks, dtype=torch.int32, pin_memory=True)
+        numbers = self._pinned.numpy()
+        self._begins, self._ended = numbers[:ranks], numbers[ranks:]
 
     @property
-    def ticket(self) -> Ticket:
-        return self._words.ticket
+    def tickets(self) -> list[Ticket]:
+        """Of each rank."""
+        return [end.words.ticket for end in self._ends]
 
     def shut(self) -> None:
-        """From now on the device waits, if the worker has it wait."""
-        self._own[:] = 0
-        self._words.poison()
+        """From now on the devices wait, if the workers have them wait."""
+        self._begins[:] = self._ended[:] = 0
+        for end in self._ends:
+            with end.here():
+                end.words.poison()
 
-    def arm(self, bring: Callable[[], None], take: Callable[[], None]) -> None:
-        """Enqueue what happens once `open` is called: `bring` and `take` enqueue copies on the current
-        stream."""
-        torch.cuda.synchronize()
-        driver, stream = self._driver, self._stream.cuda_stream
-        mine = self._pinned.data_ptr(), self._pinned.data_ptr() + self._pinned.element_size()
-        with torch.cuda.stream(self._stream):
-            driver.wait_for(mine[0], _YES, stream)
-            bring()
-            driver.tell(self._address(_GO), _YES, stream)
-            driver.wait_for(self._address(_DONE), _YES, stream)
-            take()
-            driver.tell(mine[1], _YES, stream)
+    def arm(self, bring: Callable[[int], None], take: Callable[[int], None], late: int | None = None) -> None:
+        """Enqueue what happens once `open` is called: `bring` and `take` enqueue a rank's copies on the
+        current stream. Of a group all begin at once, but a rank that is `late`."""
+        ready = []
+        for rank, end in enumerate(self._ends):
+            with end.here(), torch.cuda.stream(end.stream):
+                torch.cuda.synchronize()
+                self._driver.wait_for(self._word(rank), _YES, end.stream.cuda_stream)
+                bring(rank)
+                end.cool()
+                if rank != late:
+                    ready.append(end.stream.record_event())
+        for rank, end in enumerate(self._ends):
+            with end.here(), torch.cuda.stream(end.stream):
+                stream = end.stream.cuda_stream
+                for event in ready if rank != late and len(ready) > 1 else ():
+                    end.stream.wait_event(event)
+                self._driver.tell(end.address(_GO), _YES, stream)
+                self._driver.wait_for(end.address(_DONE), _YES, stream)
+                take(rank)
+                self._driver.tell(self._word(len(self._ends) + rank), _YES, stream)
 
-    def open(self) -> int:
-        """Returns when, by time.perf_counter_ns()."""
+    def open(self, late: int | None = None) -> int:
+        """Returns when, by time.perf_counter_ns(). A rank that is `late` waits for `let_go`."""
         begin_ns = time.perf_counter_ns()
-        self._own[0] = _YES
+        for rank in range(len(self._ends)):
+            if rank != late:
+                self._begins[rank] = _YES
         return begin_ns
 
+    def let_go(self, rank: int) -> None:
+        self._begins[rank] = _YES
+
     def passed(self, within_s: float) -> int | None:
-        """When the results had been taken, by time.perf_counter_ns(); None if they were not within so
+        """When all results had been taken, by time.perf_counter_ns(); None if they were not within so
         long."""
-        own, clock = self._own, time.perf_counter_ns
+        ended, clock = self._ended, time.perf_counter_ns
+        ranks = range(len(ended))
         deadline_ns = clock() + int(within_s * 1e9)
         while clock() < deadline_ns:
             for _ in range(_LOOKS):
-                if own[1] == _YES:
+                if all(ended[rank] == _YES for rank in ranks):
                     return clock()
         return None
 
     def release(self) -> None:
         """Nothing waits any more, whatever became of the worker since `shut`."""
-        if self._own[1] == _YES:
+        if all(word == _YES for word in self._ended):
             return
-        self._own[0] = _YES
-        for name in (_GO, _DONE):
-            self._driver.tell(self._address(name), _YES, self._other.cuda_stream)
-        self._other.synchronize()
-        self._stream.synchronize()
+        self._begins[:] = _YES
+        for end in self._ends:
+            with end.here():
+                for name in (_GO, _DONE):
+                    self._driver.tell(end.address(name), _YES, end.other.cuda_stream)
+                end.other.synchronize()
+        for end in self._ends:
+            end.stream.synchronize()
 
     def close(self) -> None:
-        self._words.close()
+        for end in self._ends:
+            with end.here():
+                end.words.close()
 
-    def _address(self, name: str) -> int:
-        return self._words.tensors[name].data_ptr()
+    def _word(self, index: int) -> int:
+        return self._pinned.data_ptr() + index * self._pinned.element_size()
+
+
+class _End:
+    """One GPU's part: words that its worker sees, and streams of the judge's."""
+
+    def __init__(self, gpu: int) -> None:
+        self._gpu = gpu
+        with self.here():
+            self.words = Arena.create([Want(n, (), torch.int32) for n in (_GO, _DONE)], "cuda", writable=True)
+            self.stream, self.other = torch.cuda.Stream(), torch.cuda.Stream()
+            self.cool = _flush(gpu)
+
+    def here(self) -> AbstractContextManager:
+        return torch.cuda.device(self._gpu)
+
+    def address(self, name: str) -> int:
+        return self.words.tensors[name].data_ptr()
+
+
+@functools.cache
+def _flush(gpu: int) -> L2Flush:
+    """Of the current GPU, which this is."""
+    flush = L2Flush(Driver(), torch.cuda.Stream())
+    flush()  # code is loaded at its first use, which may wait for streams that are held
+    torch.cuda.synchronize()
+    return flush
 
 
 class Held:
     """A worker's end. `stream`: of all that is enqueued between `begin` and `end`."""
 
-    def __init__(self, gate: Gate, words: Attached, driver: Driver, stream: int) -> None:
-        self._gate, self._stream = gate, stream
+    def __init__(self, words: Attached, driver: Driver, stream: int) -> None:
+        self._stream = stream
         self._wait_for, self._tell = driver.wait_for, driver.tell
         self._go, self._done = words.address(_GO), words.address(_DONE)
 
@@ -117,6 +171,5 @@ class Held:
         self._wait_for(self._go, _YES, self._stream)
 
     def end(self) -> None:
-        """Once the device has done it, it says so. Returns when the judge has taken the results."""
+        """Once the device has done it, it says so."""
         self._tell(self._done, _YES, self._stream)
-        self._gate.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from fastkernels.records import Printable, Record
+from fastkernels.runner.mapped import Shown
 from fastkernels.runner.results import Result
 from fastkernels.runner.transport import Places
 
@@ -25,12 +26,13 @@ class First(_Answer):
 
 
 class Captured(_Answer):
-    """`outputs`: what each link of the chain returns."""
+    """`outputs`: what each link of the chain returns; `shown`: where, of a chain that is captured."""
 
     captured: bool
     detail: Printable
     kernels: dict[str, str]
     outputs: list[dict[str, Result]]
+    shown: Shown | None
 
 
 class Prepared(_Answer):
@@ -41,7 +43,6 @@ class Prepared(_Answer):
 
 class Timed(_Answer):
     ns: int = Field(gt=0, lt=MOST_NS)
-    hidden: bool
 
 
 class Inspected(_Answer):

@@ -1,20 +1,22 @@
 """One side of tier 1, inside its own process: a task's module on one case, driven by the judge step by step.
 
-    open → build → attach → first → boxes → [capture] → (prepare → go → inspect)* → close
+    open → build → attach → first → boxes → [capture, settle] → (prepare → go → inspect)* → close
 
-A case has one link (link.py): the module with its tensors. `capture` replaces it by a chain of new ones, for
-the graph contract; captured again, all of them lie elsewhere in memory.
+A case has one link (link.py): the module with its tensors. For what the judge times on a device that it holds
+`capture` replaces it by a chain of new ones, or `settle` by one, whose arguments lie in memory that the judge
+lends (mapped.py). Captured again, all of them lie elsewhere.
 
-Every step answers with JSON values. Inputs arrive in the inbox with `go`, not before, and are copied from
-there by the driver or memmove, never through torch's operators; results leave the same way, directly after
-the timed call. A single process on a CPU copies neither, where the judge can do it (transport.py). Parameters
-arrive with `prepare` and are copied before it answers: in the judge's window of a call, a candidate that
-leaves that copy out could compute instead.
+Every step answers with JSON values. Inputs arrive with `go`, not before. Where the judge can reach them it
+moves inputs and results itself (mapped.py, and transport.py of a single process on a CPU). Otherwise inputs
+are copied from the inbox by the driver or memmove, never through torch's operators, and results leave the
+same way, directly after the timed call. Parameters arrive with `prepare` and are copied before it answers: in
+the judge's window of a call, a candidate that leaves that copy out could compute instead.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,15 +27,15 @@ import torch
 from fastkernels.loader.materialize import build_module, parts
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.chain import ChainPlan
-from fastkernels.measure.contracts import Contract, Eager, Graph, Host, Timing
+from fastkernels.measure.contracts import Contract, Eager, Graph, Host
 from fastkernels.measure.unused import MUCH_BYTES
 from fastkernels.records import Case
 from fastkernels.runner import flags, forcing
-from fastkernels.runner.chain_copies import ChainCopies
 from fastkernels.runner.compiling import Tracer
 from fastkernels.runner.device import Cuda, WorkerDevice, open_device
 from fastkernels.runner.gate import Gate
 from fastkernels.runner.link import Link
+from fastkernels.runner.mapped import shown
 from fastkernels.runner.results import Result, address, reaches
 from fastkernels.runner.seen import recorded
 from fastkernels.runner.shared import Attached, Ticket
@@ -45,7 +47,7 @@ MOST_BALLAST_BYTES = 32 << 20
 
 class KernelSide:
     """`device` is `cpu` or `cuda`; `threads` of torch on the CPU. Made before any candidate is imported.
-    `rank`: in a group, whose calls begin when `start` returns, and on a device behind `align`."""
+    `rank`: in a group, whose calls begin when `start` returns."""
 
     def __init__(
         self,
@@ -53,21 +55,19 @@ class KernelSide:
         threads: int,
         rank: int = 0,
         start: Callable[[], None] | None = None,
-        align: Callable[[], None] | None = None,
     ) -> None:
         torch.set_num_threads(threads)
         self._threads, self._flags = torch.get_num_threads, flags.read
         self._device: WorkerDevice = open_device(device)
         self._device_flags = self._device.flags
         self._rank = rank
-        self._contracts: dict[str, Contract] = (
-            {"collective": self._device.collective(start, align)} if start else self._device.contracts()
-        )
+        self._contracts: dict[str, Contract] = self._device.contracts(start)
         self._opened = contextlib.ExitStack()
         self._ballast = random.Random()
-        self._gate: Gate | None = None  # of a worker that is alone on a CPU
+        self._gate: Gate | None = None  # of a worker that is alone
+        self._direct = False
         self._links: list[Link] = []
-        self._chain: ChainCopies | None = None
+        self._lent: Attached | None = None
         self._tracer = Tracer()
         self.overlay: Overlay | None = None
 
@@ -112,19 +112,18 @@ class KernelSide:
         ticket: Ticket,
         descriptors: Sequence[int] = (),
         direct: bool = False,
-        words: Ticket | None = None,
+        words: Sequence[Ticket] = (),
     ) -> dict[str, Any]:
         """Take the inbox and copy its first inputs in. `direct`: from then on the judge moves arguments and
-        results itself, and is told where they lie (transport.py). `words`: by which it holds the device
-        (hold.py). With either the last descriptor is a gate's."""
-        *boxes, last = descriptors if direct or words else (*descriptors, None)
-        gate = None if last is None else self._opened.enter_context(contextlib.closing(Gate(last)))
-        self._gate = gate if direct else None
+        results itself, and is told where they lie (transport.py). `words`: by which it holds the devices of
+        all ranks (hold.py). With either the last descriptors are gates', one for each rank."""
+        gates = len(words) or int(direct)
+        boxes = descriptors[: len(descriptors) - gates]
+        self._gate, self._direct = self._own_gate(descriptors[len(boxes) :]), direct
         hold = None
         if words:
-            assert gate is not None
             assert isinstance(self._device, Cuda), "nothing is enqueued on a CPU"
-            hold = self._device.held(gate, self._box(words, ()))
+            hold = self._device.held(self._box(words[self._rank], ()))
         for contract in self._contracts.values():
             if isinstance(contract, Eager):
                 contract.hold = hold
@@ -153,81 +152,93 @@ class KernelSide:
         self._links[0].give_boxes(self._outbox, self._echo)
         return {}
 
-    def capture(self, plan: ChainPlan) -> dict[str, Any]:
-        """Capture a chain of new links, with what lies in the inbox. What cannot be captured is an answer, no
-        error: one link is there then, as before."""
+    def capture(
+        self, plan: ChainPlan, lent: Sequence[Ticket], descriptors: Sequence[int] = ()
+    ) -> dict[str, Any]:
+        """Capture a chain of new links, with the arguments that lie in the memory that is lent. What cannot
+        be captured is an answer, no error: there is no link then, until `settle`."""
         graph = self._graph()
         self._forget()
         self._device.release(MUCH_BYTES)
         ballast = torch.empty(
             self._ballast.randrange(1, MOST_BALLAST_BYTES), dtype=torch.uint8, device=self._device.name
         )
-        self._links = self._attached_links(plan)
+        self._lent = self._borrowed(lent, descriptors)
+        self._links = self._lent_links(plan)
         del ballast
         try:
             # Under capture a kernel may take another implementation than eagerly: what the graph holds is
             # what counts.
             with recorded() as seen, torch.inference_mode():
                 results = graph.capture([link.run for link in self._links])
+            for link, result in zip(self._links, results, strict=True):
+                link.keep(result)
+            where = self._shown(self._links)
         except Exception as error:
-            self._links = self._attached_links(ChainPlan())
-            return {
-                "captured": False,
-                "detail": f"{type(error).__name__}: {error}",
-                "kernels": {},
-                "outputs": [],
-            }
-        self._chain = ChainCopies(self._device, self._links, results)
-        described = [_plain(link.describe(result)) for link, result in zip(self._links, results)]
-        return {"captured": True, "detail": "", "kernels": seen, "outputs": described}
+            self._forget()
+            detail = f"{type(error).__name__}: {error}"
+            return {"captured": False, "detail": detail, "kernels": {}, "outputs": [], "shown": None}
+        described = [_plain(link.describe_last()) for link in self._links]
+        return {"captured": True, "detail": "", "kernels": seen, "outputs": described, "shown": where}
+
+    def settle(self, lent: Sequence[Ticket], descriptors: Sequence[int] = ()) -> dict[str, Any]:
+        """One new link, with the arguments that lie in the memory that is lent."""
+        self._forget()
+        self._lent = self._borrowed(lent, descriptors)
+        self._links = self._lent_links(ChainPlan())
+        return {}
 
     # ------------------------------------------------------------ one iteration
 
     def prepare(
-        self, contract: str, fresh: bool, parameters: bool, spin_cycles: int, link: int | None = None
+        self,
+        contract: str,
+        fresh: bool,
+        parameters: bool,
+        link: int | None = None,
+        lent: Sequence[Ticket] = (),
+        descriptors: Sequence[int] = (),
     ) -> dict[str, Any]:
         """Before the judge's clock starts; the inbox holds parameters and no inputs. `fresh`: other
-        addresses; `parameters`: new ones have come. A captured chain runs all links, at their addresses, or
-        `link` alone; everything else runs the first."""
+        addresses, in what is lent or by the worker itself; `parameters`: new ones have come. A captured chain
+        runs all links, at their addresses, or `link` alone; everything else runs the first."""
         self._contract = self._contracts[contract]
         self._captured = isinstance(self._contract, Graph)
         self._number = link
         if isinstance(self._contract, Graph):
             self._contract.choose(link)
-        if self._whole:
-            self._whole.ready()
         if isinstance(self._contract, Host):
             self._warm_up()
         if fresh and not self._captured:
-            self._active.move()
+            self._move(lent, descriptors)
         if parameters:
             self._take_parameters()
         if not self._captured:
             self._device.poison_free_memory(self._sizes)
         with torch.inference_mode():
-            self._contract.prepare(spin_cycles)
-        return {"places": self._active.places_of_arguments()} if self._gate else {}
+            self._contract.prepare()
+        return {"places": self._active.places_of_arguments()} if self._direct else {}
 
     def go(self) -> dict[str, Any]:
         """The timed call. The results lie in the outbox when this returns, or where it has said."""
         if not self._captured:
             self._active.hold()
-        stage, keep = (self._gate.wait, self._leave) if self._gate else (self._stage, self._keep)
+        stage, keep = self._around()
         with torch.inference_mode(), self._active.ambient():
-            timing: Timing = self._contract.run(stage, self._active.call.run, keep)
-        return {"ns": timing.ns, "hidden": timing.hidden}
+            return {"ns": self._contract.run(stage, self._active.call.run, keep)}
 
     def inspect(self, echo: Sequence[str], echo_results: bool = False) -> dict[str, Any]:
         """Describe the results of `go`; copy the named inputs, as they are now, into the echo box, and, if
         asked, the results into the outbox again. What a chain returns was described when it was captured."""
         self._device.wait_all()  # what a call left running elsewhere must not run beside the other side
         places = {}
-        if self._gate:
+        if self._direct:
             places = {"places": self._active.places_of(echo)}
         else:
-            (self._whole or self._active).copy_out(echo)
+            for link in self._running:
+                link.copy_out(echo)
             if echo_results:
-                (self._whole or self._active).keep_last()
+                self._active.keep_last()
         self._device.wait()
         described = [] if self._captured else [_plain(self._active.describe_last())]
         settings = {**self._flags(), **self._device_flags()}
@@ -238,7 +249,7 @@ class KernelSide:
         not have changed, now and whenever this is asked again."""
         self._links[0].keep_held()
         self._device.wait()
-        return {"places": self._links[0].places_of_results()} if self._gate else {}
+        return {"places": self._links[0].places_of_results()} if self._direct else {}
 
     def compiled(self, again: bool) -> dict[str, Any]:
         """Whether the module can be traced whole by torch.compile; `again`: after other sizes of its kind."""
@@ -262,17 +273,26 @@ class KernelSide:
     # ------------------------------------------------------------ inside
 
     def _forget(self) -> None:
-        """Let go of links and chain: a result that is held keeps the memory of its graph."""
-        if self._chain is not None:
-            self._chain.close()
-        self._chain, self._links = None, []
+        """Let go of links and chain, then of what was lent: a result that is held keeps the memory of its
+        graph."""
+        self._links = []
         if "graph" in self._contracts:
             self._graph().release()
+        if self._lent is not None:
+            self._lent.close()
+        self._lent = None
+
+    def _around(self) -> tuple[Callable[[], None], Callable[[Any], None]]:
+        """What brings the inputs of a call, and what keeps its results."""
+        if self._direct:
+            assert self._gate is not None
+            return self._gate.wait, self._leave
+        return (self._stage, self._show) if self._lent else (self._stage, self._keep)
 
     @property
-    def _whole(self) -> ChainCopies | None:
-        """The chain, where the iteration runs all of it."""
-        return self._chain if self._captured and self._number is None else None
+    def _running(self) -> list[Link]:
+        """The links that the iteration runs."""
+        return self._links if self._captured and self._number is None else [self._active]
 
     @property
     def _active(self) -> Link:
@@ -284,6 +304,17 @@ class KernelSide:
         assert isinstance(graph, Graph)
         return graph
 
+    def _own_gate(self, descriptors: Sequence[int]) -> Gate | None:
+        """Of one gate for each rank; the others are closed."""
+        found = None
+        for rank, descriptor in enumerate(descriptors):
+            gate = Gate(descriptor)
+            if rank == self._rank:
+                found = self._opened.enter_context(contextlib.closing(gate))
+            else:
+                gate.close()
+        return found
+
     def _box(self, ticket: Ticket, descriptors: Sequence[int]) -> Attached:
         attached = Attached(ticket, descriptors, self._device.driver)
         return self._opened.enter_context(contextlib.closing(attached))
@@ -292,13 +323,23 @@ class KernelSide:
         assert self.overlay is not None
         return Link(self._device, self._case, build_module(self.overlay, self._case, self._device.name))
 
-    def _attached_links(self, plan: ChainPlan) -> list[Link]:
+    def _lent_links(self, plan: ChainPlan) -> list[Link]:
         links: list[Link] = []
         for index in range(plan.links):
             links.append(links[0].sharing() if links and plan.shares_parameters else self._new_link())
-            links[-1].attach(self._inbox, index)
-            links[-1].give_boxes(self._outbox, self._echo)
+            links[-1].attach(self._inbox, index, self._lent)
+            links[-1].tell_places(self._echo)
         return links
+
+    def _borrowed(self, lent: Sequence[Ticket], descriptors: Sequence[int]) -> Attached:
+        """What is lent to this rank."""
+        return Attached(lent[self._rank], descriptors, self._device.driver)
+
+    def _move(self, lent: Sequence[Ticket], descriptors: Sequence[int]) -> None:
+        before, self._lent = self._lent, self._borrowed(lent, descriptors) if lent else None
+        self._active.move(self._lent)
+        if before is not None:
+            before.close()
 
     def _take_parameters(self) -> None:
         """Those in the inbox; a module that repacks them does it anew, where nothing of it is captured."""
@@ -306,7 +347,8 @@ class KernelSide:
             self._active.load_parameters()
         else:
             with torch.inference_mode():
-                (self._whole or self._active).stage_parameters()
+                for link in self._running:
+                    link.stage_parameters()
         self._device.wait()
 
     def _warm_up(self) -> None:
@@ -317,19 +359,28 @@ class KernelSide:
                 self._links[0].run()
 
     def _stage(self) -> None:
-        (self._whole or self._active).stage()
+        self._active.stage()
 
     def _leave(self, result: Any) -> None:
         assert self._gate is not None
         self._gate.leave(reaches(parts(result)))
         self._active.returned(result)
 
-    def _keep(self, result: Any) -> None:
-        if self._whole:
-            self._whole.keep_last()
-            return
+    def _show(self, result: Any) -> None:
+        """What a chain returns was shown when it was captured."""
+        assert self._gate is not None
         if self._captured:
-            (result,) = result
+            self._gate.wait()
+            return
+        self._active.keep(result)
+        self._gate.show(json.dumps(self._shown([self._active])).encode())
+
+    def _shown(self, links: Sequence[Link]) -> dict[str, Any]:
+        """Where results lie (mapped.py)."""
+        assert self._lent is not None
+        return shown([link.places_of_results() for link in links], self._lent.span, self._device.block_of)
+
+    def _keep(self, result: Any) -> None:
         self._active.keep(result)
 
 

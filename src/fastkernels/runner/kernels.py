@@ -27,10 +27,10 @@ from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.environment import environment
 from fastkernels.records import Failure, KernelReport, KernelRow
 from fastkernels.runner import compiling, isolation, origins, removal
+from fastkernels.runner.asking import Timeouts
 from fastkernels.runner.bench import Bench
 from fastkernels.runner.crew import Crew, Unimportable
 from fastkernels.runner.looks import compile_columns
-from fastkernels.runner.party import Timeouts
 from fastkernels.runner.plan import Job, KernelsRequest, Work, judged_files, plan
 from fastkernels.runner.pool import default_threads
 from fastkernels.runner.rows import row, unavailable_row

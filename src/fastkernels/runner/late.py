@@ -7,20 +7,23 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from fastkernels.runner.protocol import INPUTS_ARE_THERE
 
 
 @dataclass(frozen=True)
 class Late:
-    """A rank of which the inbox holds other inputs when the call begins on the others. `complete` writes the
-    right ones, `after_s` after the word to begin; `spoil` writes others again, once the rank has
-    taken them."""
+    """A rank whose inputs come `after_s` after the others have begun. Where all of them come by one inbox it
+    holds other ones of this rank until then (`mixed`): `complete` writes the right ones, and `spoil` others
+    again, once the rank has taken them."""
 
     rank: int
     after_s: float
+    mixed: Mapping[str, Tensor]
     complete: Callable[[], None]
     spoil: Callable[[], None]
 

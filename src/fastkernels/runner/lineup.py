@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import torch
 
@@ -16,7 +17,6 @@ from fastkernels.judge.verdict import Verdict
 from fastkernels.loader.inputs import draw_links
 from fastkernels.measure import unused
 from fastkernels.measure.chain import ChainPlan, of_ranks
-from fastkernels.measure.contracts import FIRST_SPIN_CYCLES, longer
 from fastkernels.records import Case, Failure, TensorSpec
 from fastkernels.runner import account
 from fastkernels.runner.bench import Bench, Outcome
@@ -31,8 +31,7 @@ from fastkernels.runner.transport import Way
 
 _PARAMETER = "param."
 _MOST_CHARACTERS = 200
-# Of a late rank's inputs, after the word to begin: the others have begun, behind their spins.
-_LATE_S, _LATE_S_OF_A_CYCLE = 4e-3, 1e-9
+_LATE_S = 4e-3  # of a late rank's inputs, after the word to begin: the others have begun
 
 
 class Lineup:
@@ -64,8 +63,8 @@ class Lineup:
         self._inbox: Arena | None = None
         self._chain = chain
         self.plan = of_ranks(case.ranks)  # until a chain is captured
-        self._spin_cycles = FIRST_SPIN_CYCLES
         self._distribution = "normal"
+        self._before: Party | None = None  # who had the last turn
         self.inputs = self._draw("normal", parameters=True)
         self._arguments = [name for name in specs if not name.startswith(_PARAMETER)]
         self.has_lengths = any(spec.draw.startswith("step.") for spec in specs.values())
@@ -80,24 +79,25 @@ class Lineup:
 
     def open(self) -> Verdict | None:
         """All parties on the case, with room for results as the baseline's are."""
-        self._inbox = inbox = Arena.like(self._specs, self._bench.device, plan=self._chain)
+        self._inbox = inbox = Arena.like(self._specs, self._bench.device, self._boxed)
         inbox.write(self.inputs)
         mine = {name: spec for name, spec in self._specs.items() if name not in self._mutable}
+        arguments = {name: self._specs[name] for name in self._arguments}
         # What surrounds their calls has to be alike.
         ways: set[Way] = {party.best_way for party in self.everybody}
         way = ways.pop() if len(ways) == 1 else "asked"
         try:
             results = self.a.load(self._case, self._base_layers, {}, inbox, way=way)
             self._outcome.baseline_kernels = self.a.kernels
-            self.a.give_boxes(mine, results, self._chain)
+            self.a.give_boxes(mine, results, self._boxed, arguments)
             if self._case.timed:
                 again = self.a2.load(self._case, self._base_layers, {}, inbox, way=way)
-                self.a2.give_boxes(mine, again, self._chain)
+                self.a2.give_boxes(mine, again, self._boxed, arguments)
         except Trouble as trouble:
             return baseline_verdict(trouble)
         try:
             self.c.load(self._case, self._layers, self._implementations, inbox, way=way)
-            self.c.give_boxes(mine, results, self._chain)
+            self.c.give_boxes(mine, results, self._boxed, arguments)
         except Trouble as trouble:
             return self._blamed(trouble)
         return None
@@ -109,7 +109,6 @@ class Lineup:
         outcome, self.plan = self._outcome, self._chain
         uncaptured = outcome.baseline_kernels
         self.refill("normal")
-        self._deliver()
         answers = self._captured()
         if isinstance(answers, Verdict):
             return answers
@@ -118,21 +117,34 @@ class Lineup:
         outcome.capture_detail = None if c.captured else _short(c.detail)
         outcome.baseline_capture = "yes" if a.captured and a2.captured else "no"
         if outcome.baseline_capture == "no":
-            self._eager(f"the baseline cannot be captured: {a.detail or a2.detail}")
-        elif c.captured:
-            outcome.baseline_kernels, outcome.links = a.kernels, self.plan.links
-            # A library that plans on the host cannot be captured: the baseline may not be the fastest.
-            for kernel, name in outcome.baseline_kernels.items():
-                if name != (eager := uncaptured.get(kernel, name)):
-                    self._note(f"captured, the baseline's {kernel} is {name}; uncaptured it is {eager}")
-        else:
-            self._eager(f"the candidate cannot be captured: {c.detail}")
+            return self._eager(f"the baseline cannot be captured: {a.detail or a2.detail}")
+        if not c.captured:
+            return self._eager(f"the candidate cannot be captured: {c.detail}")
+        outcome.baseline_kernels, outcome.links = a.kernels, self.plan.links
+        # A library that plans on the host cannot be captured: the baseline may not be the fastest.
+        for kernel, name in outcome.baseline_kernels.items():
+            if name != (eager := uncaptured.get(kernel, name)):
+                self._note(f"captured, the baseline's {kernel} is {name}; uncaptured it is {eager}")
+        return None
+
+    def settle(self) -> Verdict | None:
+        """New single links everywhere, of every rank, for what is not captured."""
+        self.plan = of_ranks(self.ranks)
+        self.refill("normal")
+        try:
+            for party in (self.a, self.a2):
+                party.settle(self._given)
+        except Trouble as trouble:
+            return baseline_verdict(trouble)
+        try:
+            self.c.settle(self._given)
+        except Trouble as trouble:
+            return self._blamed(trouble)
         return None
 
     def renew(self) -> Verdict | None:
         """New links at other places in memory, with new parameters, on all sides."""
         self.refill("normal")
-        self._deliver()
         unused.give_back(unused.MUCH_BYTES)
         answers = self._captured()
         if isinstance(answers, Verdict):
@@ -147,7 +159,7 @@ class Lineup:
         """Answers of A, A' and C, or what the first of them in trouble deserves. All capture at once: nobody
         is timed, and a chain of 64 links keeps a core busy for 57 ms."""
         with ThreadPoolExecutor(len(self.everybody)) as pool:
-            a, c, a2 = (pool.submit(party.capture, self.plan) for party in self.everybody)
+            a, c, a2 = (pool.submit(party.capture, self.plan, self._given) for party in self.everybody)
         try:
             ours = a.result(), a2.result()
         except Trouble as trouble:
@@ -176,26 +188,19 @@ class Lineup:
         spec, last = self._specs[name], self.inputs[name]
         self.inputs = {**self.inputs, name: torch.where(last + 1 < spec.high, last + 1, int(spec.low))}
 
-    def _deliver(self) -> None:
-        assert self._inbox is not None
-        self._inbox.write(self._given)
-
     @property
     def _given(self) -> dict[str, torch.Tensor]:
         """The arguments of the next call."""
         return {name: self.inputs[name] for name in self._arguments}
 
-    def _late(self, rank: int) -> tuple[dict[str, torch.Tensor], Late]:
-        """The inputs of all other ranks, and of this one such as it might have had; and what completes them,
-        for as long as it needs them."""
+    def _late(self, rank: int) -> Late:
+        """Of this rank other inputs, such as it might have had, until its own come."""
         inbox, others = self._inbox, self._draw(self._distribution, parameters=False)
         assert inbox is not None
         mixed = {name: self.inputs[name].clone() for name in self._arguments}
         for name, value in mixed.items():
             value[rank] = others[name][rank]
-        after_s = _LATE_S + self._spin_cycles * _LATE_S_OF_A_CYCLE
-
-        return mixed, Late(rank, after_s, self._deliver, lambda: inbox.write(mixed))
+        return Late(rank, _LATE_S, mixed, lambda: inbox.write(self._given), lambda: inbox.write(mixed))
 
     def inputs_of(self, link: int | None) -> dict[str, torch.Tensor]:
         """The judge's copies, [n, *shape]: of all links, or of one."""
@@ -226,7 +231,7 @@ class Lineup:
             for name in self.inputs
             if name not in self._mutable and (echo_parameters or not name.startswith(_PARAMETER))
         ]
-        given, coming = (self._given, None) if late is None else self._late(late)
+        given, coming = self._given, None if late is None else self._late(late)
         found = {}
         for party in order:
             # The baseline copies its inputs out as well, though nobody looks: equal work beside the calls.
@@ -239,7 +244,6 @@ class Lineup:
                     parameters,
                     names,
                     echo_results,
-                    self._spin_cycles,
                     link,
                     coming,
                 )
@@ -247,9 +251,8 @@ class Lineup:
                 return self._blamed(trouble) if party is self.c else baseline_verdict(trouble)
             if party is self.c and (verdict := account.restless(party.worker.restless)):
                 return verdict  # before another block waits for it as long
-            found[id(party)] = reading
-        if late is None and not all(reading.hidden for reading in found.values()):
-            self._spin_cycles = longer(self._spin_cycles)
+            found[id(party)] = replace(reading, follows_candidate=self._before is self.c)
+            self._before = party
         return found
 
     def again(self, reading: Reading) -> dict[str, torch.Tensor] | Verdict:
@@ -279,9 +282,15 @@ class Lineup:
             specs, self._case, seed, self.plan.links_of, distribution, self._bench.device, other_lengths
         )
 
-    def _eager(self, why: str) -> None:
-        self._outcome.contract, self.plan = "eager", ChainPlan()
+    def _eager(self, why: str) -> Verdict | None:
+        self._outcome.contract = "eager"
         self._note(why)
+        return self.settle()
+
+    def _boxed(self, name: str) -> int:
+        """Links of a tensor in the boxes: arguments and results of a chain lie elsewhere (mapped.py)."""
+        plan = self._chain if name.startswith(_PARAMETER) else of_ranks(self.ranks)
+        return plan.links_of(name)
 
     def _note(self, what: str) -> None:
         self._outcome.notes += (f"{self._case.task} {self._case.id}: {what}",)

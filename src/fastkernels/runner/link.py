@@ -1,13 +1,12 @@
 """One link of a chain, in a worker: a module, the tensors of its call, and its last results.
 
     link = Link(device, case, module)       usually a module of its own; `sharing` makes one with the same
-    link.attach(inbox, index)               loads its parameters, binds the call to its tensors
+    link.attach(inbox, index, lent)         loads its parameters, binds the call to its tensors
     link.give_boxes(outbox, echo)           where results and inputs go after a call; or
-    link.tell_places()                      they stay where they are, and `places_of_...` say where that is
+    link.tell_places(echo)                  results stay where they are, and `places_of_...` say where that is
     link.stage_parameters(), link.hold(), link.stage(), link.run(), link.keep(result), link.copy_out(names)
 
-A call that is not captured has one link. The copies of a whole chain are enqueued together (chain_copies.py).
-What links share, the first of them loads, stages and copies out.
+A call that is not captured has one link. What links share, the first of them loads, stages and copies out.
 """
 
 from __future__ import annotations
@@ -41,10 +40,11 @@ class Link:
         """Another link with the same module."""
         return Link(self._device, self._case, self._module, owns_parameters=False)
 
-    def attach(self, inbox: Attached, index: int) -> None:
-        """Copy the inbox's inputs in, load its parameters, and make the call on them."""
+    def attach(self, inbox: Attached, index: int, lent: Attached | None = None) -> None:
+        """Copy the inbox's inputs in, load its parameters, and make the call on them. `lent`: where the
+        inputs are, in the inbox's place."""
         self._index = index
-        self._staging = Staging(self._device, inbox, index, self._module)
+        self._staging = Staging(self._device, inbox, index, self._module, lent)
         self.stage()
         self._device.wait()
         self._bind(load=self._owns_parameters)
@@ -55,8 +55,10 @@ class Link:
         self._echo = echo
         self._keep_in(Results(self._device, outbox, self._index))
 
-    def tell_places(self) -> None:
-        """In the place of boxes: what is kept stays where it lies."""
+    def tell_places(self, echo: Attached | None = None) -> None:
+        """In the place of an outbox: what is kept stays where it lies."""
+        if echo is not None:
+            self._echo = echo
         self._keep_in(Whereabouts(self._device))
 
     def _keep_in(self, results: Results | Whereabouts) -> None:
@@ -64,15 +66,11 @@ class Link:
         self._result: Any = None
         self._lasting: dict[str, Any] = {}
 
-    @property
-    def copies_raw(self) -> bool:
-        return self._staging.is_raw
-
     # ------------------------------------------------------------ the call
 
-    def move(self) -> None:
+    def move(self, lent: Attached | None = None) -> None:
         """Go on with inputs at other addresses."""
-        self._staging.move()
+        self._staging.move(lent)
         self._bind(load=False)
 
     def stage(self) -> None:

@@ -5,10 +5,11 @@
 Every rank has a KernelSide with its own part of the boxes: rank r has what link r has of a chain. All ranks
 stand behind the worker's walls, in its process group, and meet over torch.distributed before a candidate is
 imported: NCCL, rank r on GPU r (the boxes lie on GPU 0), or Gloo by loopback. A timed call begins on each
-when the last one is ready, and has lasted as long as on the one that took longest. In some calls, which are
-not timed, a rank is late: the others begin without it, its inputs come when they have begun, and are gone
-from its inbox when it begins. Who takes what a peer brings without waiting for it, or out of its inbox, as
-no rank of a model could, is wrong then.
+when the last one is ready, or on GPUs when the judge lets all of them go (hold.py), and has lasted as long as
+on the one that took longest. In some calls, which are not timed, a rank is late: the others begin without it,
+its inputs come when they have begun, and are gone from the inbox, where there is one for all, when it begins.
+Who takes what a peer brings without waiting for it, or out of its inbox, as no rank of a model could, is
+wrong then.
 
 An error ends its rank, because the others may wait for it in a collective. They notice that its connections
 are closed, or the group ends some seconds later. The earliest error is the group's. Where one hangs and none
@@ -63,8 +64,8 @@ class RanksSide:
     def build(self) -> dict[str, Any]:
         return {"prepares": any(built["prepares"] for built in self._all("build"))}
 
-    def attach(self, ticket: Ticket, descriptors: Sequence[int] = ()) -> dict[str, Any]:
-        return self._all("attach", descriptors, ticket=ticket)[0]
+    def attach(self, descriptors: Sequence[int] = (), **arguments: Any) -> dict[str, Any]:
+        return self._all("attach", descriptors, **arguments)[0]
 
     def first(self) -> dict[str, Any]:
         return self._all("first")[0]
@@ -72,12 +73,14 @@ class RanksSide:
     def boxes(self, outbox: Ticket, echo: Ticket, descriptors: Sequence[int] = ()) -> dict[str, Any]:
         return self._all("boxes", descriptors, outbox=outbox, echo=echo)[0]
 
+    def settle(self, **arguments: Any) -> dict[str, Any]:
+        return self._all("settle", **arguments)[0]
+
     def prepare(self, descriptors: Sequence[int] = (), **arguments: Any) -> dict[str, Any]:
         return self._all("prepare", descriptors, **arguments)[0]
 
     def go(self) -> dict[str, Any]:
-        timed = self._all("go")
-        return {"ns": max(t["ns"] for t in timed), "hidden": all(t["hidden"] for t in timed)}
+        return {"ns": max(timed["ns"] for timed in self._all("go"))}
 
     def inspect(self, **arguments: Any) -> dict[str, Any]:
         """Results of every rank; settings of all but rank 0 under their rank's number."""
@@ -137,10 +140,10 @@ class _Rank(KernelSide):
         )
         self._membership = contextlib.ExitStack()
         self._membership.enter_context(use_group(Distributed()))
-        begin, align = start.of(rank), _Align() if on_gpu else None
-        self._let_go = (align or begin).let_go
+        begin = start.of(rank)
+        self._let_go = begin.let_go
         self._leads: socket.socket | None = None  # the judge's word, where this rank is late
-        super().__init__(device, threads, rank, begin, align)
+        super().__init__(device, threads, rank, begin)
 
     def prepare(self, late: int | None = None, descriptors: Sequence[int] = (), **arguments: Any) -> dict:
         """`late`: the rank that begins after the others. By the descriptor the judge says when its inputs
@@ -165,23 +168,3 @@ class _Rank(KernelSide):
             self._device.wait()
             leads.send(INPUTS_ARE_TAKEN)
             leads.recv(1)
-
-
-class _Align:
-    """Enqueues a sum over all ranks' devices, in a communicator that no candidate has."""
-
-    def __init__(self) -> None:
-        group, one, all_reduce = dist.new_group(), torch.zeros(1, device="cuda"), dist.all_reduce
-        self._enqueue = lambda: all_reduce(one, group=group)
-        self._ahead = False
-        self._enqueue()
-
-    def __call__(self) -> None:
-        if not self._ahead:
-            self._enqueue()
-        self._ahead = False
-
-    def let_go(self) -> None:
-        """The others' devices do not wait for what this one's is given from now on."""
-        self._enqueue()
-        self._ahead = True

@@ -16,8 +16,8 @@ class Reading:
     `ns` is the worker's word for one link, `claimed_ns` for all of them with what the clock reads for
     nothing. `window_ns` and `cpu_ns` are the judge's own, until the process stands still after the call: wall
     clock and CPU time of the process.
-    `hidden`: the sample counts; `waits`: it does so although the longest spin did not hide it, because an
-    eager call that waits for the device cannot be hidden: the host's work is in its time.
+    `hidden`: the sample counts; `waits`: it does so although the launches were not hidden, because an eager
+    call that waits for the device cannot be: the host's work is in its time.
     """
 
     ns: float
@@ -34,6 +34,7 @@ class Reading:
     waits: bool = False
     made: bool = False  # somebody, perhaps the worker, made a process or a thread within the window
     lasting: bool = True  # what the call returned is what the outbox got, where that was asked
+    follows_candidate: bool = False  # which had its turn before this one
 
 
 def of_links(value: Tensor, links: slice) -> Tensor:

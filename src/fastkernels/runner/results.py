@@ -83,7 +83,7 @@ class Results:
 
 
 class Whereabouts:
-    """Says where results lie, for a judge that reads them there (transport.py)."""
+    """Says where results lie, for a judge that reads them there (transport.py, mapped.py)."""
 
     def __init__(self, device: WorkerDevice) -> None:
         self._here = _here(device)

@@ -1,8 +1,10 @@
-"""Memory that the judge shares with a worker: tensors on the judge's side, bare addresses on the worker's.
+"""Memory that the judge shares with a worker: tensors on the judge's side, bare addresses on the worker's,
+or tensors where it is lent (mapped.py).
 
     judge     arena = Arena.create(slots, device, writable=False)      arena.tensors["arg.x"].copy_(...)
               worker.call("attach", ticket=arena.ticket, descriptors=arena.descriptors)
-    worker    Attached(ticket, descriptors).address("arg.x")           for raw copies only
+    worker    Attached(ticket, descriptors).address("arg.x")           for raw copies
+              Attached(ticket, descriptors).tensor("arg.x", link)      for calls that work on it
 
 On the CPU an arena is an anonymous memory file: it has no name that another process could open, and none
 that could be left behind. It is sealed, so a worker can neither resize it nor, where `writable` is False,
@@ -19,8 +21,9 @@ import contextlib
 import fcntl
 import mmap
 import os
+import random
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -28,11 +31,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.cuda import Driver
 from fastkernels.records import TensorSpec
 
 ALIGNMENT = 256  # of every tensor: what torch's own allocators give on CUDA
+MOST_SHIFTS = 16  # alignments by which a tensor may start later than it has to
 _F_ADD_SEALS, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_FUTURE_WRITE = 1033, 0x2, 0x4, 0x10
 
 
@@ -71,20 +74,23 @@ class Want(NamedTuple):
     links: int = 1
 
 
-def wants(specs: Mapping[str, TensorSpec], plan: ChainPlan) -> Iterator[Want]:
-    """Slots for tensors as they are specified, for every link."""
+def wants(specs: Mapping[str, TensorSpec], links_of: Callable[[str], int]) -> Iterator[Want]:
+    """Slots for tensors as they are specified, for as many links as each has."""
     for name, spec in specs.items():
-        yield Want(name, spec.shape, getattr(torch, spec.dtype), links=plan.links_of(name))
+        yield Want(name, spec.shape, getattr(torch, spec.dtype), links=links_of(name))
 
 
-def place(wanted: Iterable[Want]) -> tuple[dict[str, Slot], int]:
-    """Slots one after another, and the bytes they take."""
+def place(wanted: Iterable[Want], shifts: random.Random | None = None) -> tuple[dict[str, Slot], int]:
+    """Slots one after another, and the bytes they take; a little further apart, by chance, with `shifts`."""
     slots: dict[str, Slot] = {}
     offset = 0
     for name, shape, dtype, least, links in wanted:
         needed = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         capacity = max(needed, least)
         pitch = -(-capacity // ALIGNMENT) * ALIGNMENT
+        if shifts is not None:
+            pitch += ALIGNMENT * shifts.randrange(MOST_SHIFTS)
+            offset += ALIGNMENT * shifts.randrange(MOST_SHIFTS)
         slots[name] = Slot(offset, tuple(shape), str(dtype).removeprefix("torch."), capacity, pitch, links)
         offset += links * pitch
     return slots, max(offset, ALIGNMENT)
@@ -104,8 +110,10 @@ class Arena:
         self.tensors = {name: self.view(name, slot.shape) for name, slot in self.ticket.slots.items()}
 
     @classmethod
-    def create(cls, wanted: Iterable[Want], device: str, writable: bool) -> Arena:
-        slots, size = place(wanted)
+    def create(
+        cls, wanted: Iterable[Want], device: str, writable: bool, shifts: random.Random | None = None
+    ) -> Arena:
+        slots, size = place(wanted, shifts)
         return _on_cuda(slots, size, writable) if device == "cuda" else _in_memory(slots, size, writable)
 
     @classmethod
@@ -118,10 +126,14 @@ class Arena:
 
     @classmethod
     def like(
-        cls, specs: Mapping[str, TensorSpec], device: str, plan: ChainPlan, writable: bool = False
+        cls,
+        specs: Mapping[str, TensorSpec],
+        device: str,
+        links_of: Callable[[str], int],
+        writable: bool = False,
     ) -> Arena:
-        """An arena with room for the tensors that are specified, for every link."""
-        return cls.create(wants(specs, plan), device, writable)
+        """An arena with room for the tensors that are specified, for as many links as each has."""
+        return cls.create(wants(specs, links_of), device, writable)
 
     def view(self, name: str, shape: Sequence[int], stride: Sequence[int] | None = None) -> Tensor:
         """[links, *shape] over a slot's memory. ValueError where a link does not fit into its part."""
@@ -163,6 +175,12 @@ class Arena:
     def room(self) -> Arena:
         """As much memory, which no worker reaches."""
         return Arena(self.ticket, torch.empty_like(self.bytes))
+
+    def parts(self, name: str) -> Iterator[Tensor]:
+        """The bytes of each link's part of a slot."""
+        slot = self.ticket.slots[name]
+        for part in self._part(name).split(max(slot.pitch, 1)):
+            yield part[: slot.capacity]
 
     def _part(self, name: str) -> Tensor:
         slot = self.ticket.slots[name]
@@ -224,22 +242,34 @@ class _DeviceMemory:
         }
 
 
+def device_bytes(address: int, size: int) -> Tensor:
+    """Memory of a device, wherever it comes from, as uint8."""
+    if not size:
+        return torch.empty(0, dtype=torch.uint8, device="cuda")
+    return torch.as_tensor(_DeviceMemory(address, size), device="cuda")
+
+
+def poison(size: int) -> Tensor:
+    """Bytes of the current GPU that are no number."""
+    return torch.full((size,), 0xFF, dtype=torch.uint8, device="cuda")
+
+
 def _on_cuda(slots: dict[str, Slot], size: int, writable: bool) -> Arena:
     torch.cuda.init()
     torch.cuda.synchronize()  # the driver's calls need the primary context to be current here
     driver = Driver()
     address = driver.allocate(size)
-    memory = torch.as_tensor(_DeviceMemory(address, size), device="cuda")
+    memory = device_bytes(address, size)
     return Arena(
         Ticket(size, slots, writable, driver.export(address)), memory, (), lambda: driver.free(address)
     )
 
 
 class Attached:
-    """The worker's end: addresses into an arena."""
+    """The worker's end: addresses into an arena, and tensors there, which end with it."""
 
     def __init__(self, ticket: Ticket, descriptors: Sequence[int] = (), driver: Driver | None = None) -> None:
-        self.slots = ticket.slots
+        self.slots, self._size = ticket.slots, ticket.size
         self._driver, self._mapped = driver, None
         if ticket.handle is not None:
             assert driver is not None
@@ -256,10 +286,28 @@ class Attached:
         slot = self.slots[name]
         return self._base + slot.offset + (link * slot.pitch if slot.links > 1 else 0)
 
+    def tensor(self, name: str, link: int = 0) -> Tensor:
+        """A link's part of a slot."""
+        slot, address = self.slots[name], self.address(name, link)
+        dtype = getattr(torch, slot.dtype)
+        size = dtype.itemsize * int(np.prod(slot.shape, dtype=np.int64))
+        if self._mapped is None:
+            found = device_bytes(address, size)
+        else:
+            start = address - self._base
+            found = torch.from_numpy(self._array[start : start + size])
+        return found.view(dtype).view(slot.shape)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Where it begins, and its bytes."""
+        return self._base, self._size
+
     def close(self) -> None:
         if self._mapped is None:
             assert self._driver is not None
             self._driver.close(self._base)
         else:
             del self._array
-            self._mapped.close()
+            with contextlib.suppress(BufferError):  # who still has a tensor there keeps it
+                self._mapped.close()

@@ -1,7 +1,8 @@
 """Fresh inputs for every call: from a link's part of the judge's inbox into the tensors that it works on.
 
-Arguments, caches and the step's tensors lie in the worker's own memory, at the same addresses in most
-iterations and at new ones in some (`move`). Parameters lie where the module keeps them.
+Arguments, caches and the step's tensors lie in the worker's own memory, or in what the judge lends, where it
+brings them itself; at the same addresses in most iterations and at new ones in some (`move`). Parameters lie
+where the module keeps them.
 """
 
 from __future__ import annotations
@@ -15,16 +16,22 @@ from torch import Tensor, nn
 from fastkernels.loader.materialize import load_parameters, parameters
 from fastkernels.runner.device import WorkerDevice
 from fastkernels.runner.results import Told, address, place
-from fastkernels.runner.shared import ALIGNMENT, Attached, Slot
+from fastkernels.runner.shared import ALIGNMENT, MOST_SHIFTS, Attached, Slot
 
 _PARAMETER = "param."
-_MOST_SHIFTS = 16  # alignments by which a tensor may start later in its block
 
 
 class Staging:
     """`tensors`: the work tensors by name."""
 
-    def __init__(self, device: WorkerDevice, inbox: Attached, link: int, module: nn.Module) -> None:
+    def __init__(
+        self,
+        device: WorkerDevice,
+        inbox: Attached,
+        link: int,
+        module: nn.Module,
+        lent: Attached | None = None,
+    ) -> None:
         self._device, self._inbox, self._link, self._module = device, inbox, link, module
         self._shifts = random.Random()
         self.tensors: dict[str, Tensor] = {}
@@ -33,10 +40,15 @@ class Staging:
         self._converted: list[tuple[Tensor, str]] = []
         self._where: dict[str, Tensor] = {}
         self._sent: dict[str, Tensor] = {}
-        self.move()
+        self.move(lent)
 
-    def move(self) -> None:
-        """Allocate the work tensors anew; the old ones live until then, so the addresses differ."""
+    def move(self, lent: Attached | None = None) -> None:
+        """Allocate the work tensors anew; the old ones live until then, so the addresses differ. `lent`: work
+        on those that lie there."""
+        if lent is not None:
+            self.tensors = {name: lent.tensor(name, self._link) for name in lent.slots}
+            self._inputs = []
+            return
         names = [name for name in self._inbox.slots if not name.startswith(_PARAMETER)]
         self.tensors = {name: self._empty(self._inbox.slots[name], shifted=True) for name in names}
         self._inputs = [self._copy_to(tensor, name) for name, tensor in self.tensors.items()]
@@ -52,13 +64,8 @@ class Staging:
             else:
                 self._converted.append((value, _PARAMETER + name))
 
-    @property
-    def is_raw(self) -> bool:
-        """Whether nothing but raw copies stages the link's tensors, and copies them out."""
-        return all(_fills(value, self._slot_of(name)) for name, value in self._where.items())
-
     def stage(self) -> None:
-        """Copy the inputs in."""
+        """Copy the inputs in, those that are not there."""
         for target, source, size in self._inputs:
             self._device.copy(target, source, size)
 
@@ -110,7 +117,7 @@ class Staging:
 
     def _empty(self, slot: Slot, shifted: bool = False) -> Tensor:
         dtype = getattr(torch, slot.dtype)
-        start = ALIGNMENT * self._shifts.randrange(1, _MOST_SHIFTS) if shifted else 0
+        start = ALIGNMENT * self._shifts.randrange(1, MOST_SHIFTS) if shifted else 0
         block = torch.empty(start + _bytes(slot), dtype=torch.uint8, device=self._device.name)
         return block[start:].view(dtype).view(slot.shape)
 

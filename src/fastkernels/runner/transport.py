@@ -2,11 +2,12 @@
 
     Direct    a single process on a CPU: the judge writes into its tensors and reads from them itself, while
               it stands still. None of this lies in the judge's window of a call, and nothing is shared.
-    Boxes     memory that the judge shares with the worker, whose own code copies: on CUDA, in a group of
-              ranks, and where a worker cannot lend its memory. The copies lie in the window.
+    Mapped    a single process on a GPU, where the judge holds the device: mapped.py.
+    Boxes     memory that the judge shares with the worker, whose own code copies: in a group of ranks, where
+              a worker cannot lend its memory, and for what is checked on a GPU before anything is timed. The
+              copies lie in the window, and the request for a call and the answer do, too.
 
-Boxes serve two of the three ways to make a call: `held`, in which the judge holds a device (hold.py), and
-`asked`, in which the request for it and the answer lie in the window, too.
+The three ways to make a call are `direct`, `held` and `asked` (ways.py).
 
 A worker tells where its tensors and results lie (`Places`). Whoever tells other places has inputs and results
 there: nothing is gained by it.
@@ -14,14 +15,13 @@ there: nothing is gained by it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fastkernels.measure.chain import ChainPlan
 from fastkernels.records import Record, TensorSpec
 from fastkernels.runner.gate import Reaches
 from fastkernels.runner.memory import Memory, NoMemory, as_bytes
@@ -40,8 +40,9 @@ Way = Literal["direct", "held", "asked"]
 
 
 class Transport(Protocol):
-    """What the two have in common, in the order of one call; its arguments come and its results go between
-    `clear` and `ask_again`. The worker stands still meanwhile. NoMemory where nothing lies at a place."""
+    """What Direct and Boxes have in common, in the order of one call; its arguments come and its results go
+    between `clear` and `ask_again`. The worker stands still meanwhile. NoMemory where nothing lies at a
+    place."""
 
     def clear(self) -> None:
         """Nothing is there that could be taken for results."""
@@ -80,10 +81,10 @@ class Boxes:
         inbox: Arena,
         wanted: Iterable[Want],
         inputs: Mapping[str, TensorSpec],
-        plan: ChainPlan,
+        links_of: Callable[[str], int],
     ) -> Boxes:
         outbox = Arena.create(wanted, device, writable=True)
-        return cls(inbox, outbox, Arena.like(inputs, device, plan, writable=True))
+        return cls(inbox, outbox, Arena.like(inputs, device, links_of, writable=True))
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -107,25 +108,6 @@ class Boxes:
         kept = self._outbox.copied()
         self.withdraw()
         return kept
-
-    # The same on a device that waits for it (hold.py): copies on the current stream.
-
-    def rehearse(self) -> None:
-        """Copy what lies there: code that copies is loaded at its first use, which may wait for the
-        device."""
-        tensors = self._inbox.tensors.items()
-        self._inbox.write({name: value.clone() for name, value in tensors if not name.startswith("param.")})
-
-    def enqueue_arguments(self, inputs: Mapping[str, Tensor]) -> None:
-        self._delivered = list(inputs)
-        self._inbox.enqueue(inputs)
-
-    def enqueue_results(self, kept: Arena) -> None:
-        kept.bytes.copy_(self._outbox.bytes)
-
-    def room(self) -> Arena:
-        """For all results."""
-        return self._outbox.room()
 
     def withdraw(self) -> None:
         """The arguments."""
@@ -154,7 +136,7 @@ class Direct:
     def __init__(self, memory: Memory, wanted: Iterable[Want], inputs: Mapping[str, TensorSpec]) -> None:
         self._memory, self._wanted = memory, list(wanted)
         self._names = {want.name for want in self._wanted}
-        self._echo = Arena.private(wants(inputs, ChainPlan()))
+        self._echo = Arena.private(wants(inputs, lambda name: 1))
         self._inputs: Places = {}
         self._taken: Places = {}
 

@@ -43,15 +43,13 @@ from fastkernels.runner.transport import Way
 
 # What a claim may hide at most (account.py), by contract and way. Where a device is held, windows of honest
 # implementations were at most 1.6 us longer than their claims explained (docs/measured.md). Where calls are
-# asked for within the window, the copies of `host` lie in it, and in that of a group on GPUs the host's own
-# time, which `eager` does not count.
-FLOORS_NS: dict[tuple[str, Way], int | None] = {
+# asked for within the window, the copies of `host` lie in it.
+FLOORS_NS: dict[tuple[str, Way], int] = {
     ("host", "direct"): account.FLOOR_NS,
     ("host", "asked"): 20_000,
     ("host", "held"): 20_000,  # the host's own work is timed: its calls are asked for
     ("graph", "held"): 5_000,
     ("eager", "held"): 5_000,
-    ("eager", "asked"): None,
 }
 
 
@@ -74,7 +72,8 @@ class Trial:
         specs = own(trial_specs(case, build_module(bench.baseline, case, "meta")))
         self._referee = Referee(entry, case, specs, bench.baseline, bench.device, bench.rng)
         self._outcome = Outcome(Verdict.passed(), contract=bench.contract_of(case))
-        self._checks_under: Contract = "collective" if case.ranks > 1 else "host"
+        alone = case.ranks == 1 or bench.device == "cuda"
+        self._checks_under: Contract = "host" if alone else "collective"
         self._held: Reading | None = None  # whose results the candidate's process holds
         self._lineup = Lineup(
             bench,
@@ -112,9 +111,17 @@ class Trial:
             return verdict
         if not self._case.timed:
             return self._referee.final() or Verdict.passed()
-        if self._outcome.contract == "graph" and (verdict := self._lineup.capture()):
-            return verdict
-        return self._time()
+        return self._linked() or self._time()
+
+    def _linked(self) -> Verdict | None:
+        """What is timed on a device that the judge holds has links of its own."""
+        if self._outcome.contract == "graph":
+            return self._lineup.capture()
+        return (
+            self._lineup.settle()
+            if self._lineup.c.way == "held" and self._outcome.contract != "host"
+            else None
+        )
 
     def _undisturbed(self) -> Verdict | None:
         """What is wrong where a baseline process was rescheduled, or did not run in its turns alone; another
@@ -257,8 +264,7 @@ class Trial:
         sampled = Sampling(self._bench, self._lineup, self._referee, self._outcome).run()
         if isinstance(sampled, Verdict):
             return sampled
-        # The links of a capture are others than those that were asked to hold results.
-        if self._outcome.contract in ("host", "collective") and (verdict := self._survived()):
+        if self._held is not None and (verdict := self._survived()):
             return verdict
         if verdict := self._broken_rule(sampled.blocks):
             return verdict
@@ -274,7 +280,7 @@ class Trial:
         if verdict := account.restless(self._lineup.c.worker.restless):
             return verdict
         if self._bench.device != "cpu":
-            return None
+            return account.left_running((blocks.a, blocks.a2))
         return account.too_many_threads(blocks.c, self._bench.threads)
 
     def _untrue(self, sampled: Sampled) -> Verdict | None:
@@ -286,8 +292,6 @@ class Trial:
         if contract == "collective":
             contract = "host" if self._bench.device == "cpu" else "eager"
         floor_ns = FLOORS_NS[contract, self._lineup.c.way]
-        if floor_ns is None:
-            return None
         works_alone = self._bench.device == "cpu" and not (
             self._lineup.c.worker.has_company or account.makes_processes(blocks.c)
         )

@@ -1,5 +1,6 @@
 """A chain of links in a worker, on the CPU: "captured" calls are made again at every launch."""
 
+import ctypes
 import os
 from pathlib import Path
 
@@ -7,8 +8,9 @@ import pytest
 import torch
 
 from fastkernels.measure.chain import ChainPlan
-from fastkernels.measure.contracts import Graph
+from fastkernels.measure.contracts import Eager, Graph
 from fastkernels.runner.kernel_side import KernelSide
+from fastkernels.runner.mapped import LENT, Shown, Spot
 from fastkernels.runner.shared import Arena, Want
 from tests.unit.runner.conftest import drawn, small_case, specs_of
 
@@ -41,48 +43,105 @@ class Replaying:
 
         return Chain()
 
-    def spin(self, cycles: int) -> None:
-        self.cycles = cycles
-
     def elapsed_ns(self) -> int:
         return 1000
 
-    def started(self) -> bool:
-        return False
-
     def nothing(self) -> None: ...
 
-    flush = start = end = wait = nothing
+    stir = start = end = wait = nothing
+
+
+class Held:
+    """The judge's hold of the device, which brings arguments to where the links work on them."""
+
+    def __init__(self, lent: Arena) -> None:
+        self.lent, self.given = lent, {}
+
+    def begin(self) -> None:
+        self.lent.write(self.given)
+
+    def end(self) -> None: ...
+
+
+class Shows:
+    """A gate at which nobody waits."""
+
+    def __init__(self) -> None:
+        self.said = None
+
+    def wait(self) -> None: ...
+
+    def show(self, where: bytes) -> None:
+        self.said = Shown.model_validate_json(where)
+
+    def close(self) -> None: ...
+
+
+class Chained:
+    """A side that can capture, with the judge's part beside it."""
+
+    def __init__(self, side: KernelSide, arenas: list[Arena], layers, plan: ChainPlan) -> None:
+        self.side, self.arenas, self.plan = side, arenas, plan
+        self.case = small_case("L1/rms_norm")
+        specs = specs_of(self.case)
+        self.arguments = {name: spec for name, spec in specs.items() if name.startswith("arg.")}
+
+        def boxed(name: str) -> int:
+            return 1 if name in self.arguments else plan.links_of(name)
+
+        self.inbox, self.echo = (Arena.like(specs, "cpu", boxed, writable=True) for _ in range(2))
+        drawn_first = drawn(self.case, plan=plan)
+        self.inbox.write({name: value[: boxed(name)] for name, value in drawn_first.items()})
+        side._contracts["graph"] = graph = Graph(Replaying())
+        side._contracts["eager"] = eager = Eager(Replaying())
+        side.open(layers, self.case, {}, again=False)
+        side.build()
+        side.attach(self.inbox.ticket, [os.dup(self.inbox.descriptors[0])])
+        side.first()
+        outbox = Arena.create([Want("out.0", (16, 64), torch.float32)], "cpu", writable=True)
+        arenas.extend([self.inbox, outbox, self.echo])
+        side.boxes(outbox.ticket, self.echo.ticket, [os.dup(b.descriptors[0]) for b in (outbox, self.echo)])
+        side._gate = self.gate = Shows()  # type: ignore[assignment]
+        self._held = [graph, eager]
+
+    def lend(self, arguments: dict[str, torch.Tensor], links: int) -> dict:
+        lent = Arena.like(self.arguments, "cpu", lambda name: links, writable=True)
+        self.arenas.append(lent)
+        lent.write({name: value for name, value in arguments.items() if name in self.arguments})
+        self.hold = Held(lent)
+        for contract in self._held:
+            contract.hold = self.hold
+        return {"lent": [lent.ticket], "descriptors": [os.dup(lent.descriptors[0])]}
+
+    def capture(self) -> dict:
+        inputs = drawn(self.case, plan=self.plan)
+        return self.side.capture(self.plan, **self.lend(inputs, self.plan.links))
+
+    def give(self, inputs: dict[str, torch.Tensor]) -> None:
+        """Parameters to the inbox, and arguments when the device is let go."""
+        self.inbox.write({name: value for name, value in inputs.items() if name not in self.arguments})
+        self.hold.given = {name: value for name, value in inputs.items() if name in self.arguments}
+
+    def go(self, parameters: bool = True, echo=(), link: int | None = None) -> dict:
+        self.side.prepare("graph", fresh=False, parameters=parameters, link=link)
+        assert self.side.go() == {"ns": 1000}
+        return self.side.inspect(list(echo))
+
+
+def results(shown: Shown) -> torch.Tensor:
+    """[links, 16, 64]: what lies at the places, in this process."""
+    found = []
+    for link in shown.links:
+        spot = link["out.0"]
+        assert shown.blocks[spot.block] == ""
+        memory = (ctypes.c_float * (spot.bytes // 4)).from_address(spot.offset)
+        found.append(torch.frombuffer(memory, dtype=torch.float32).clone().view(16, 64))
+    return torch.stack(found)
 
 
 @pytest.fixture
 def chained(side: KernelSide, arenas: list[Arena]):
-    """opened(layers) -> (case, inbox, outbox, echo) of a side that can capture."""
-
-    def opened(layers=(), plan=PLAN):
-        case = small_case("L1/rms_norm")
-        specs = specs_of(case)
-        inbox = Arena.like(specs, "cpu", plan)
-        inbox.write(drawn(case, plan=plan))
-        side._contracts["graph"] = Graph(Replaying(), poison=lambda result: result.fill_(torch.nan))
-        side.open(layers, case, {}, again=False)
-        side.build()
-        side.attach(inbox.ticket, [os.dup(inbox.descriptors[0])])
-        side.first()
-        out = [Want("out.0", case.inputs["x_TD"].shape, torch.float32, links=LINKS)]
-        outbox = Arena.create(out, "cpu", writable=True)
-        echo = Arena.like(specs, "cpu", plan, writable=True)
-        arenas.extend([inbox, outbox, echo])
-        side.boxes(outbox.ticket, echo.ticket, [os.dup(box.descriptors[0]) for box in (outbox, echo)])
-        return case, inbox, outbox, echo
-
-    return opened
-
-
-def iterate(side: KernelSide, parameters: bool = True, echo=()) -> dict:
-    side.prepare("graph", fresh=False, parameters=parameters, spin_cycles=7)
-    assert side.go() == {"ns": 1000, "hidden": True}
-    return side.inspect(list(echo))
+    return lambda layers=(), plan=PLAN: Chained(side, arenas, layers, plan)
 
 
 def expected(inputs: dict[str, torch.Tensor], eps: float) -> torch.Tensor:
@@ -90,137 +149,71 @@ def expected(inputs: dict[str, torch.Tensor], eps: float) -> torch.Tensor:
     return (x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight[:, None]).float()
 
 
-def test_every_link_works_on_its_own_inputs_and_parameters(side: KernelSide, chained) -> None:
-    case, inbox, outbox, echo = chained()
-    answer = side.capture(PLAN)
+def test_every_link_works_on_its_own_arguments_and_parameters(chained) -> None:
+    """Where the judge has brought them, and results stay where they were shown."""
+    judge = chained()
+    answer = judge.capture()
     assert answer["captured"]
     assert [described["out.0"]["description"]["shape"] for described in answer["outputs"]] == [[16, 64]] * 3
+    shown = Shown.model_validate(answer["shown"])
     for seed in (5, 6):
-        inputs = drawn(case, seed, PLAN)
-        inbox.write(inputs)
-        outbox.poison()
-        assert iterate(side, echo=inputs)["outputs"] == [], "they were described when they were captured"
-        torch.testing.assert_close(outbox.tensors["out.0"], expected(inputs, case.init["eps"]))
-        for name, value in inputs.items():
-            assert torch.equal(echo.tensors[name], value)
+        inputs = drawn(judge.case, seed, PLAN)
+        judge.give(inputs)
+        inspected = judge.go(echo=["param.weight"])
+        assert inspected["outputs"] == [], "they were described when they were captured"
+        torch.testing.assert_close(results(shown), expected(inputs, judge.case.init["eps"]))
+        assert torch.equal(judge.hold.lent.tensors["arg.x_TD"], inputs["arg.x_TD"])
+        assert torch.equal(judge.echo.tensors["param.weight"], inputs["param.weight"])
 
 
-class Recording:
-    """Makes recorded work again, and counts."""
-
-    def __init__(self, monkeypatch, device) -> None:
-        self.made, self.enqueued, self.closed = 0, 0, 0
-        monkeypatch.setattr(device, "recorded", self)
-
-    def __call__(self, work):
-        self.made += 1
-        outer = self
-
-        class Recorded:
-            def __call__(self) -> None:
-                outer.enqueued += 1
-                work()
-
-            def close(self) -> None:
-                outer.closed += 1
-
-        return Recorded()
-
-
-def test_the_copies_of_a_chain_are_recorded_once(side: KernelSide, chained, monkeypatch) -> None:
-    recording = Recording(monkeypatch, side._device)
-    case, inbox, outbox, echo = chained()
-    side.capture(PLAN)
-    for seed in (5, 6, 7):
-        inputs = drawn(case, seed, PLAN)
-        inbox.write(inputs)
-        iterate(side, echo=inputs)
-        torch.testing.assert_close(outbox.tensors["out.0"], expected(inputs, case.init["eps"]))
-        assert torch.equal(echo.tensors["arg.x_TD"], inputs["arg.x_TD"])
-    assert (recording.made, recording.enqueued) == (3, 9), "inputs in, results out, inputs out"
-    iterate(side, echo=["arg.x_TD"])
-    assert recording.made == 4, "of other inputs that are looked at"
-    side.capture(PLAN)
-    assert recording.closed == 4
-
-
-def test_parameters_in_another_form_are_not_recorded(
-    side: KernelSide, chained, monkeypatch, tmp_path: Path
-) -> None:
-    """They pass through torch's operators, which a recording of raw copies would not hold."""
-    recording = Recording(monkeypatch, side._device)
-    (tmp_path / "L1").mkdir()
-    source = UNCAPTURABLE.replace("CONDITION", "False").replace(
-        "torch.empty(hidden_size)", "torch.empty(2 * hidden_size)[::2]"
-    )
-    (tmp_path / "L1" / "rms_norm.py").write_text(source)
-    case, inbox, outbox, echo = chained([str(tmp_path)])
-    assert side.capture(PLAN)["captured"]
-    for seed in (5, 6):
-        inputs = drawn(case, seed, PLAN)
-        inbox.write(inputs)
-        iterate(side, echo=inputs)
-        torch.testing.assert_close(outbox.tensors["out.0"], expected(inputs, case.init["eps"]))
-        assert torch.equal(echo.tensors["param.weight"], inputs["param.weight"])
-    assert recording.made == 0
-
-
-def test_links_that_share_their_parameters_follow_them_together(side: KernelSide, chained) -> None:
+def test_links_that_share_their_parameters_follow_them_together(chained) -> None:
     plan = ChainPlan(LINKS, shares_parameters=True)
-    case, inbox, outbox, echo = chained(plan=plan)
-    assert side.capture(plan)["captured"]
-    inputs = drawn(case, 5, plan)
+    judge = chained(plan=plan)
+    shown = Shown.model_validate(judge.capture()["shown"])
+    inputs = drawn(judge.case, 5, plan)
     assert [len(inputs[name]) for name in ("arg.x_TD", "param.weight")] == [LINKS, 1]
-    inbox.write(inputs)
-    iterate(side, echo=inputs)
-    torch.testing.assert_close(outbox.tensors["out.0"], expected(inputs, case.init["eps"]))
-    for name, value in inputs.items():
-        assert torch.equal(echo.tensors[name], value)
+    judge.give(inputs)
+    judge.go(echo=["param.weight"])
+    torch.testing.assert_close(results(shown), expected(inputs, judge.case.init["eps"]))
+    assert torch.equal(judge.echo.tensors["param.weight"], inputs["param.weight"])
 
 
-def test_a_link_alone_takes_its_own_inputs_and_leaves_the_others(side: KernelSide, chained) -> None:
-    case, inbox, outbox, echo = chained()
-    side.capture(PLAN)
-    old = drawn(case, 5, PLAN)
-    inbox.write(old)
-    iterate(side)
-    inputs = {**drawn(case, 6, PLAN), "param.weight": old["param.weight"]}
-    inbox.write(inputs)
-    outbox.poison()
-    echo.poison()
-    side.prepare("graph", fresh=False, parameters=False, spin_cycles=7, link=1)
-    side.go()
-    side.inspect(["arg.x_TD"])
-    torch.testing.assert_close(outbox.tensors["out.0"][1], expected(inputs, case.init["eps"])[1])
-    assert torch.equal(echo.tensors["arg.x_TD"][1], inputs["arg.x_TD"][1])
-    for other in (0, 2):
-        assert outbox.tensors["out.0"][other].isnan().all()
-        assert echo.tensors["arg.x_TD"][other].isnan().all()
+def test_a_link_alone_makes_its_own_result_and_its_neighbour_an_older_one(chained) -> None:
+    judge = chained()
+    shown = Shown.model_validate(judge.capture()["shown"])
+    old = drawn(judge.case, 5, PLAN)
+    judge.give(old)
+    judge.go()
+    before = results(shown)
+    new = {**drawn(judge.case, 6, PLAN), "param.weight": old["param.weight"]}
+    judge.give(new)
+    judge.go(parameters=False, link=1)
+    after = results(shown)
+    torch.testing.assert_close(after[1], expected(new, judge.case.init["eps"])[1])
+    assert torch.equal(after[0], before[0])
+    assert torch.equal(after[2], before[2]), "it was woken up before the arguments came"
 
 
 def test_links_and_chains_lie_at_other_places(side: KernelSide, chained) -> None:
-    chained()
+    judge = chained()
     places = []
     for _ in range(2):
-        side.capture(PLAN)
+        judge.capture()
         places += [link._staging.tensors["arg.x_TD"].data_ptr() for link in side._links]
-        kept = [link._staging.tensors for link in side._links]  # or the allocator gives the same memory again
     assert len(set(places)) == 2 * LINKS
-    assert kept
 
 
-def test_a_call_outside_the_chain_is_of_the_first_link_only(side: KernelSide, chained) -> None:
-    case, inbox, outbox, _ = chained()
-    side.capture(PLAN)
-    inputs = drawn(case, 8, PLAN)
-    inbox.write(inputs)
-    outbox.poison()
-    side.prepare("host", fresh=True, parameters=True, spin_cycles=0)
-    side.go()
-    (described,) = side.inspect([])["outputs"]
-    assert described["out.0"]["description"]["shape"] == [16, 64]
-    torch.testing.assert_close(outbox.tensors["out.0"][0], expected(inputs, case.init["eps"])[0])
-    assert outbox.tensors["out.0"][1:].isnan().all()
+def test_what_is_returned_of_lent_memory_is_shown_there(chained, tmp_path: Path) -> None:
+    (tmp_path / "L1").mkdir()
+    source = UNCAPTURABLE.replace("CONDITION", "False").replace("x = x_TD.double()", "return x_TD")
+    (tmp_path / "L1" / "rms_norm.py").write_text(source)
+    judge = chained([str(tmp_path)])
+    judge.side.settle(**judge.lend(drawn(judge.case, 9), 1))
+    judge.side.prepare("eager", fresh=False, parameters=True)
+    judge.side.go()
+    (link,) = judge.gate.said.links
+    slot = judge.hold.lent.ticket.slots["arg.x_TD"]
+    assert link["out.0"] == Spot(block=LENT, offset=slot.offset, bytes=slot.capacity)
 
 
 UNCAPTURABLE = """
@@ -242,21 +235,26 @@ class RMSNorm(nn.Module):
 """
 
 
-def test_what_cannot_be_captured_leaves_one_link_that_works(
-    side: KernelSide, chained, tmp_path: Path, monkeypatch
-) -> None:
+def test_what_cannot_be_captured_is_called_by_a_link_of_its_own(chained, tmp_path: Path, monkeypatch) -> None:
+    """It shows after each call where its result lies, and works on other memory when it is lent some."""
     (tmp_path / "L1").mkdir()
     source = UNCAPTURABLE.replace("CONDITION", "__import__('os').environ.get('FK_TEST_CAPTURES')")
     (tmp_path / "L1" / "rms_norm.py").write_text(source)
-    case, inbox, outbox, _ = chained([str(tmp_path)])
+    judge = chained([str(tmp_path)])
     monkeypatch.setenv("FK_TEST_CAPTURES", "1")
-    answer = side.capture(PLAN)
+    answer = judge.capture()
     monkeypatch.delenv("FK_TEST_CAPTURES")
     assert not answer["captured"]
     assert "not permitted" in answer["detail"]
     assert answer["outputs"] == []
-    inputs = drawn(case, 9, PLAN)
-    inbox.write(inputs)
-    side.prepare("host", fresh=False, parameters=True, spin_cycles=0)
-    side.go()
-    torch.testing.assert_close(outbox.tensors["out.0"][0], expected(inputs, case.init["eps"])[0])
+    assert answer["shown"] is None
+    inputs = drawn(judge.case, 9)
+    judge.side.settle(**judge.lend(inputs, 1))
+    for seed, fresh in ((9, False), (10, True), (11, False)):
+        inputs = drawn(judge.case, seed)
+        lent = judge.lend({}, 1) if fresh else {}
+        judge.give(inputs)
+        judge.side.prepare("eager", fresh=fresh, parameters=True, **lent)
+        assert judge.side.go() == {"ns": 1000}
+        judge.side.inspect([])
+        torch.testing.assert_close(results(judge.gate.said), expected(inputs, judge.case.init["eps"]))

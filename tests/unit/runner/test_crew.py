@@ -10,9 +10,9 @@ import pytest
 from fastkernels.errors import BaselineError
 from fastkernels.measure.clocks import SmClock
 from fastkernels.runner import crew as crews
+from fastkernels.runner.asking import Timeouts
 from fastkernels.runner.crew import Crew, Unimportable
 from fastkernels.runner.isolation import HiddenMemory
-from fastkernels.runner.party import Timeouts
 from fastkernels.runner.plan import Job
 from fastkernels.runner.pool import WorkerError
 from fastkernels.runner.protocol import ErrorReport

@@ -25,6 +25,7 @@ class Side:
 
     def __init__(self, eager: str, captured: str | None) -> None:
         self.kernels, self._captured = {"attend": eager}, captured
+        self.settled = False
 
     best_way = "asked"
 
@@ -36,12 +37,18 @@ class Side:
 
     def unload(self) -> None: ...
 
-    def capture(self, plan: ChainPlan) -> Captured:
+    def settle(self, arguments: dict[str, torch.Tensor]) -> None:
+        assert {len(value) for value in arguments.values()} == {1}, "one link, whatever could be captured"
+        self.settled = True
+
+    def capture(self, plan: ChainPlan, arguments: dict[str, torch.Tensor]) -> Captured:
+        assert {len(value) for value in arguments.values()} == {plan.links}
         TOGETHER.wait()
         if self._captured == "dies":
             raise Trouble("capture", WorkerDied("CRASHED", "gone", ""))
         kernels = {"attend": self._captured or ""}
-        return Captured(captured=self._captured is not None, detail="no", kernels=kernels, outputs=[])
+        captured = self._captured is not None
+        return Captured(captured=captured, detail="no", kernels=kernels, outputs=[], shown=None)
 
 
 def lined_up(baseline, candidate) -> tuple[Lineup, Outcome]:
@@ -79,6 +86,7 @@ def test_what_is_captured(baseline, candidate, contract, captures, notes) -> Non
     assert outcome.capture_detail == ("no" if captures[1] == "no" else None)
     assert [note.partition(": ")[2] for note in outcome.notes] == notes
     assert outcome.links == (2 if contract == "graph" else 1)
+    assert {party.settled for party in lineup.everybody} == {contract == "eager"}, "all, or none"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +112,8 @@ def test_a_late_rank_has_other_inputs_until_they_are_completed() -> None:
     lineup = Lineup(bench, case, specs, set(), parties, (), {}, outcome, of_ranks(case.ranks))
     assert lineup.open() is None
     lineup.refill("normal")
-    mixed, late = lineup._late(1)
+    late = lineup._late(1)
+    mixed = late.mixed
     inbox, right_R = lineup._inbox, lineup.inputs["arg.input_"]
     assert inbox is not None
     inbox.write(mixed)

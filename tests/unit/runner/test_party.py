@@ -1,6 +1,7 @@
 """What the judge believes of a worker's answers: exactly what it asked for, and nothing else."""
 
 import contextlib
+import itertools
 import os
 import socket
 import time
@@ -14,16 +15,18 @@ import torch
 
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
-from fastkernels.measure.contracts import FIRST_SPIN_CYCLES, MAX_SPIN_CYCLES
 from fastkernels.records import TensorSpec
 from fastkernels.runner import gate
+from fastkernels.runner.asking import Timeouts
 from fastkernels.runner.blame import Trouble
 from fastkernels.runner.kernel_answers import Captured, Inspected, Timed
 from fastkernels.runner.late import Late
+from fastkernels.runner.mapped import Shown
 from fastkernels.runner.memory import Memory
-from fastkernels.runner.party import Party, Timeouts
+from fastkernels.runner.party import Party
 from fastkernels.runner.pool import WorkerError
 from fastkernels.runner.protocol import INPUTS_ARE_TAKEN, INPUTS_ARE_THERE, ErrorReport
+from fastkernels.runner.results import Result
 from fastkernels.runner.shared import Arena, Want
 from fastkernels.runner.transport import Boxes, Direct
 
@@ -78,8 +81,6 @@ class Inbox:
     def write(self, inputs: object) -> None:
         self._seen.append("deliver")
 
-    enqueue = write
-
     def poison(self, names: object) -> None:
         self._seen.append("withdraw")
 
@@ -88,19 +89,18 @@ class Inbox:
     "answer",
     [
         {},
-        {"ns": 0, "hidden": True},
-        {"ns": -5, "hidden": True},
-        {"ns": "fast", "hidden": True},
-        {"ns": 1e30, "hidden": True},
-        {"ns": float("nan"), "hidden": True},
-        {"ns": 5},
-        {"ns": 5, "hidden": True, "speedup": 100},
+        {"ns": 0},
+        {"ns": -5},
+        {"ns": "fast"},
+        {"ns": 1e30},
+        {"ns": float("nan")},
+        {"ns": 5, "speedup": 100},
     ],
 )
 def test_a_duration_must_be_one(answer: dict) -> None:
     judge = party(answer)
     with pytest.raises(Trouble, match="garbled answer to 'go'") as caught:
-        judge._answer("go", Timed, 1)
+        judge._asking.answer("go", Timed, 1)
     assert caught.value.problem.status == "CRASHED"
     assert judge.worker.closed
 
@@ -120,7 +120,7 @@ def test_a_duration_must_be_one(answer: dict) -> None:
 )
 def test_a_description_must_be_whole(answer: dict) -> None:
     with pytest.raises(Trouble, match="garbled answer"):
-        party(answer)._answer("inspect", Inspected, 1)
+        party(answer)._asking.answer("inspect", Inspected, 1)
 
 
 @pytest.mark.parametrize("stride", [[-1], [2**63]])
@@ -128,49 +128,25 @@ def test_a_stride_must_be_one(stride: list[int]) -> None:
     description = {"shape": [1], "dtype": "float32", "device": "cpu", "stride": stride, "type_name": "Tensor"}
     answer = {"outputs": [{"out.0": {"description": description}}], "threads": 1, "flags": {}}
     with pytest.raises(Trouble, match="garbled answer"):
-        party(answer)._answer("inspect", Inspected, 1)
+        party(answer)._asking.answer("inspect", Inspected, 1)
 
 
 def test_a_right_answer_is_taken() -> None:
-    assert party({"ns": 5, "hidden": False})._answer("go", Timed, 1).ns == 5
-    answer = {"captured": False, "kernels": {}, "detail": "no", "outputs": []}
-    assert party(answer)._answer("capture", Captured, 1).detail == "no"
+    assert party({"ns": 5})._asking.answer("go", Timed, 1).ns == 5
+    answer = {"captured": False, "kernels": {}, "detail": "no", "outputs": [], "shown": None}
+    assert party(answer)._asking.answer("capture", Captured, 1).detail == "no"
 
 
 def test_every_link_of_a_chain_must_be_described() -> None:
+    judge = party({"captured": True, "kernels": {}, "detail": "", "outputs": [{}], "shown": None})
+    judge._mapped = Maps([])  # type: ignore[assignment]
     with pytest.raises(Trouble, match="1 of 3 links are described"):
-        party({"captured": True, "kernels": {}, "detail": "", "outputs": [{}]}).capture(ChainPlan(3))
+        judge.capture(ChainPlan(3), {})
 
 
 def test_one_limit_for_all_phases_or_one_for_each() -> None:
     assert Timeouts.of("cuda", 3.0) == Timeouts(3, 3, 3, 3)
     assert Timeouts.of("cuda", None).first > Timeouts.of("cpu", None).first
-
-
-@pytest.mark.parametrize(
-    ("contract", "spin_cycles", "hidden", "waits"),
-    [
-        ("eager", FIRST_SPIN_CYCLES, False, False),  # dropped: a longer spin may hide it
-        ("eager", MAX_SPIN_CYCLES, True, True),
-        ("graph", MAX_SPIN_CYCLES, True, False),  # nothing captured can wait; only the copies came late
-    ],
-)
-def test_a_call_that_the_longest_spin_does_not_hide_waits(contract, spin_cycles, hidden, waits) -> None:
-    class Unhidden(Liar):
-        pid = os.getpid()
-
-        def call(self, phase, *arguments, **more) -> dict:
-            answers = {
-                "go": {"ns": 5, "hidden": False},
-                "inspect": {"outputs": [{}], "threads": 1, "flags": {}},
-            }
-            return answers.get(phase, {})
-
-    nothing: Any = SimpleNamespace(poison=lambda: None, copied=lambda: None, tensors={})
-    judge = with_box(Unhidden({}), nothing)
-    judge._captured = [{}]
-    reading = judge.iterate({}, contract, False, False, [], False, spin_cycles)
-    assert (reading.hidden, reading.waits) == (hidden, waits)
 
 
 def test_what_is_written_after_the_clock_has_stopped_is_no_result() -> None:
@@ -184,7 +160,7 @@ def test_what_is_written_after_the_clock_has_stopped_is_no_result() -> None:
                 box.tensors["out.0"].fill_(1)
                 result = described(2)
                 return {"outputs": [{"out.0": result}], "threads": 1, "flags": {}}
-            return {"ns": 5, "hidden": True} if phase == "go" else {}
+            return {"ns": 5} if phase == "go" else {}
 
     reading = with_box(Late({}), box).iterate({}, "host", False, False, [])
     assert reading.outputs["out.0"].isnan().all(), "poison, as the outbox had it before the call"
@@ -210,7 +186,7 @@ def test_inputs_and_results_come_from_the_worker_once_the_clock_has_stopped(keep
                 box.tensors["out.0"].fill_(1)
             result = described(2)
             inspected = {"outputs": [{"out.0": result}], "threads": 1, "flags": {}}
-            return {"go": {"ns": 5, "hidden": True}, "inspect": inspected}.get(phase, {})
+            return {"go": {"ns": 5}, "inspect": inspected}.get(phase, {})
 
     judge = with_box(Keeper({}), box, inbox=Inbox(seen))
     reading = judge.iterate({}, "host", False, False, [], echo_results=True)
@@ -233,7 +209,7 @@ class Group(Liar):
         if phase == "go":
             for rank, result in enumerate(self._box.tensors["out.0"]):
                 result.fill_(rank)
-            return {"ns": 500, "hidden": True}
+            return {"ns": 500}
         if phase == "again":
             for rank, result in enumerate(self._box.tensors["out.0"]):
                 result.fill_(10 + rank)
@@ -263,7 +239,7 @@ def test_ranks_make_one_call_together_and_each_has_a_result(box: Arena) -> None:
 
 
 def late_by(after_s: float, do: Callable[[str], None] = lambda what: None) -> Late:
-    return Late(1, after_s, lambda: do("complete"), lambda: do("spoil"))
+    return Late(1, after_s, {}, lambda: do("complete"), lambda: do("spoil"))
 
 
 def test_a_late_ranks_inputs_come_when_the_others_have_begun_and_go_when_it_has_them(box: Arena) -> None:
@@ -348,7 +324,7 @@ def test_a_group_in_which_something_failed_is_not_asked_again(ranks: int) -> Non
     worker = Fails({})
     judge = Party(worker, "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0, ranks)  # type: ignore[arg-type]
     with pytest.raises(Trouble, match="rank 1: boom"):
-        judge._answer("go", Timed, 1)
+        judge._asking.answer("go", Timed, 1)
     assert worker.closed == (ranks > 1)
 
 
@@ -403,7 +379,7 @@ class Lender(Liar):
     def answer(self, timeout_s: float) -> dict:
         self._seen.append("answer")
         self._buffer[2:] = 6
-        return {"ns": 5, "hidden": True}
+        return {"ns": 5}
 
     def pause(self) -> int:
         self._seen.append("pause")
@@ -420,7 +396,7 @@ def directly(worker: Lender) -> Party:
     judge = Party(worker, "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0)  # type: ignore[arg-type]
     wanted = [Want("out.0", (2,), torch.float32, 8)]
     inputs = {"arg.x": TensorSpec(shape=(2,), dtype="float32")}
-    judge._gate, judge._transport = worker.ours, Direct(worker.memory, wanted, inputs)
+    judge._gates, judge._transport = [worker.ours], Direct(worker.memory, wanted, inputs)
     return judge
 
 
@@ -471,19 +447,79 @@ def test_who_leaves_results_where_none_are_has_crashed(leaves: bytes, why: str) 
     assert judge.worker.closed  # type: ignore[attr-defined]
 
 
+# ---------------------------------------------------------------- on devices that the judge holds
+
+
+class Maps:
+    """What the judge does with memory, noted in `seen`; results are 1, and later 2."""
+
+    def __init__(self, seen: list[str], ranks: int = 1) -> None:
+        self._seen, self._ranks, self._now = seen, ranks, 1.0
+
+    def lend(self, links: int, arguments: object = None) -> str:
+        return f"{links} lent"
+
+    def take_back(self) -> None: ...
+
+    def spoil(self) -> None:
+        self._seen.append("spoil")
+
+    def brings(self, name: str) -> bool:
+        return name == "arg.x"
+
+    def find(self, shown: list[Shown]) -> None:
+        self._seen.append(f"find {[one.blocks for one in shown]}")
+
+    def lose(self) -> None:
+        self._seen.append("lose")
+
+    def get_ready(self, inputs: dict) -> None:
+        self._inputs = inputs
+
+    def enqueue_arguments(self, rank: int) -> None:
+        self._seen.append(f"bring {rank}")
+
+    def enqueue_results(self, rank: int, only: int | None) -> None:
+        self._seen.append(f"take {rank}" if only is None else f"take {only} of {rank}")
+        self.take()
+
+    def take(self) -> None:
+        self._kept = self._now
+
+    def kept(self) -> Arena:
+        box = Arena.private([Want("out.0", (2,), torch.float32, links=self._ranks)])
+        box.tensors["out.0"].fill_(self._kept)
+        return box
+
+    def note(self, names: list[str]) -> None:
+        self._seen.append("note")
+
+    def echoed(self) -> dict:
+        return {"arg.x": torch.zeros(self._ranks, 1)}
+
+    def last(self, only: int | None) -> bool:
+        return self._kept == self._now
+
+    def change(self) -> None:
+        self._now = 2.0
+
+
 class Holding(Liar):
-    """A worker that holds its device: what is done in its call is noted in `seen`. `comes`: to the gate
-    before the device goes on."""
+    """A worker that holds its devices: what is done in its call is noted in `seen`. `comes`: to the gate
+    before they go on."""
 
     pid = os.getpid()
 
-    def __init__(self, seen: list[str], comes: bool = True, fails: bool = False) -> None:
+    def __init__(self, seen: list[str], comes: bool = True, fails: bool = False, ranks: int = 1) -> None:
         super().__init__({})
-        self._seen, self._comes, self._fails = seen, comes, fails
-        self.ours, self.theirs = gate.pair()
+        self._seen, self._comes, self._fails, self._ranks = seen, comes, fails, ranks
+        self.pairs = [gate.pair() for _ in range(ranks)]
+        self.says_where = b'{"blocks": ["ab"], "links": [{}]}'
 
     def ask(self, do: str) -> None:
         self._seen.append(do)
+        for _, theirs in self.pairs:
+            theirs.send(self.says_where)
 
     def comes_to(self, channel: socket.socket, within_s: float) -> bool:
         return self._comes
@@ -495,7 +531,7 @@ class Holding(Liar):
 
     def answer(self, timeout_s: float) -> dict:
         self._seen.append("answer")
-        return {"ns": 5, "hidden": True}
+        return {"ns": 5}
 
     def pause(self) -> int:
         self._seen.append("pause")
@@ -503,30 +539,37 @@ class Holding(Liar):
 
     def call(self, phase: str, *arguments, **more) -> dict:
         self._seen.append(phase)
-        return {"inspect": {"outputs": [{"out.0": described(2)}], "threads": 1, "flags": {}}}.get(phase, {})
+        outputs = [{"out.0": described(2)}] * self._ranks
+        return {"inspect": {"outputs": outputs, "threads": 1, "flags": {}}}.get(phase, {})
 
 
 class Doors:
-    """A hold whose device does what it should once it is opened, and needs so many looks to be done."""
+    """A hold whose devices do what they should once it is opened, and need so many looks to be done."""
 
-    def __init__(self, seen: list[str], box: Arena, looks: float = 1) -> None:
-        self._seen, self._box, self._looks = seen, box, looks
+    def __init__(self, seen: list[str], maps: Maps, looks: float, ranks: int) -> None:
+        self._seen, self._maps, self._looks, self._ranks = seen, maps, looks, ranks
 
     def shut(self) -> None:
         self._seen.append("shut")
 
-    def arm(self, bring: Callable[[], None], take: Callable[[], None]) -> None:
+    def arm(self, bring: Callable[[int], None], take: Callable[[int], None], late: int | None) -> None:
         self._bring, self._take = bring, take
 
-    def open(self) -> int:
-        self._seen.append("open")
-        self._bring()
-        self._box.tensors["out.0"].fill_(1)
-        self._take()
-        self._box.tensors["out.0"].fill_(2)
+    def open(self, late: int | None) -> int:
+        self._seen.append("open" if late is None else f"open but {late}")
+        for rank in range(self._ranks):
+            if rank != late:
+                self._bring(rank)
+                self._take(rank)
         return time.perf_counter_ns()
 
+    def let_go(self, rank: int) -> None:
+        self._seen.append(f"let {rank} go")
+        self._bring(rank)
+        self._take(rank)
+
     def passed(self, within_s: float) -> int | None:
+        self._maps.change()
         self._looks -= 1
         return None if self._looks > 0 else time.perf_counter_ns()
 
@@ -536,11 +579,17 @@ class Doors:
 
 @contextlib.contextmanager
 def held(worker: Holding, box: Arena, looks: float = 1) -> Iterator[Party]:
-    judge = with_box(worker, box, inbox=Inbox(worker._seen))
-    judge._gate, judge._hold = worker.ours, Doors(worker._seen, box, looks)  # type: ignore[assignment]
-    judge._captured = [{"out.0": described(2)}]  # type: ignore[list-item]
-    with worker.ours, worker.theirs:
+    judge = with_box(worker, box, ranks=worker._ranks, inbox=Inbox(worker._seen))
+    maps = Maps(worker._seen, worker._ranks)
+    judge._gates = [ours for ours, _ in worker.pairs]
+    judge._hold = Doors(worker._seen, maps, looks, worker._ranks)  # type: ignore[assignment]
+    judge._mapped = maps  # type: ignore[assignment]
+    judge._captured = [{"out.0": Result.model_validate(described(2))}]
+    try:
         yield judge
+    finally:
+        for end in itertools.chain(*worker.pairs):
+            end.close()
 
 
 @pytest.fixture
@@ -550,30 +599,61 @@ def single():
     box.close()
 
 
-@pytest.mark.parametrize("looks", [1, 2])
-def test_a_held_device_works_while_its_process_stands_still(single: Arena, looks: int) -> None:
-    """Looked for in vain once, it is waited for by its own process."""
+def test_a_held_device_works_while_its_process_stands_still(single: Arena) -> None:
     seen: list[str] = []
-    with held(Holding(seen), single, looks) as judge:
+    with held(Holding(seen), single) as judge:
         assert judge.way == "held"
-        reading = judge.iterate({}, "eager", False, False, [])
+        reading = judge.iterate({}, "eager", False, False, ["arg.x"], echo_results=True)
     assert seen == [
-        *("prepare", "shut", "go", "gate", "pause"),
-        *("open", "deliver", "answer", "release"),
-        *("withdraw", "inspect", "pause"),
+        *("prepare", "shut", "go", "gate", "pause", "find [['ab']]"),
+        *("open", "bring 0", "take 0", "note", "answer", "release"),
+        *("inspect", "pause", "lose"),
     ]
     assert reading.outputs["out.0"].tolist() == [[1.0, 1.0]], "what lay there when the clock had stopped"
+    assert not reading.lasting
     assert reading.hidden
     assert not reading.waits
+    assert reading.echo.keys() == {"arg.x"}
+
+
+def test_a_device_that_takes_long_is_waited_for_by_its_own_process(single: Arena) -> None:
+    seen: list[str] = []
+    with held(Holding(seen), single, looks=2) as judge:
+        judge.iterate({}, "eager", False, False, [])
+    assert seen[6:] == [
+        *("open", "bring 0", "take 0", "answer", "note", "release"),
+        *("inspect", "pause", "lose"),
+    ]
+
+
+def test_what_a_chain_returns_was_found_when_it_was_captured(single: Arena) -> None:
+    seen: list[str] = []
+    with held(Holding(seen), single) as judge:
+        judge.iterate({}, "graph", False, False, [], link=0)
+    assert seen[:6] == ["spoil", "prepare", "shut", "go", "gate", "pause"]
+    assert seen[6:9] == ["open", "bring 0", "take 0 of 0"]
+
+
+def test_all_devices_of_a_group_are_held_and_a_late_rank_is_let_go_alone(box: Arena) -> None:
+    seen: list[str] = []
+    with held(Holding(seen, ranks=2), box) as judge:
+        reading = judge.iterate({}, "collective", False, False, [], late=late_by(0.01))
+    assert seen == [
+        *("prepare", "shut", "go", "gate", "gate", "pause", "find [['ab'], ['ab']]"),
+        *("open but 1", "bring 0", "take 0", "let 1 go", "bring 1", "take 1", "note", "answer", "release"),
+        *("inspect", "pause", "lose"),
+    ]
+    assert reading.outputs["out.0"].tolist() == [[1.0, 1.0]] * 2
 
 
 def test_a_call_that_waits_for_the_device_is_let_go_and_counts_when_it_does_so_again(single: Arena) -> None:
     seen: list[str] = []
     with held(Holding(seen, comes=False), single) as judge:
         readings = [judge.iterate({}, "eager", False, False, []) for _ in range(5)]
-    assert seen[:6] == ["prepare", "shut", "go", "open", "deliver", "gate"], "it runs until it has come"
+    assert seen[:7] == ["prepare", "shut", "go", "open", "bring 0", "gate", "pause"], "it runs until it comes"
     assert [reading.hidden for reading in readings] == [False, False, False, True, True]
     assert [reading.waits for reading in readings] == [False, False, False, True, True]
+    assert readings[0].outputs["out.0"].tolist() == [[2.0, 2.0]], "taken when it has come"
 
 
 def test_a_device_that_never_says_that_it_is_done_is_let_go(single: Arena) -> None:
@@ -590,4 +670,13 @@ def test_a_call_that_fails_leaves_no_device_held(single: Arena) -> None:
     seen: list[str] = []
     with held(Holding(seen, fails=True), single) as judge, pytest.raises(Trouble, match="boom"):
         judge.iterate({}, "graph", False, False, [])
-    assert seen == ["prepare", "shut", "go", "release"]
+    assert seen == ["spoil", "prepare", "shut", "go", "release"]
+
+
+@pytest.mark.parametrize("says", [b"1", b"{}", b'{"blocks": [], "links": [{"out.0": {"block": -2}}]}'])
+def test_who_shows_what_is_no_place_has_crashed(single: Arena, says: bytes) -> None:
+    worker = Holding([])
+    worker.says_where = says
+    with held(worker, single) as judge, pytest.raises(Trouble, match="garbled answer to 'go'"):
+        judge.iterate({}, "eager", False, False, [])
+    assert worker.closed

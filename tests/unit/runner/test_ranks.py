@@ -74,8 +74,8 @@ def group() -> Iterator[Callable[..., RanksSide]]:
             os.waitpid(peer._pid, 0)
 
 
-def timed(ns: int, hidden: bool = True) -> dict[str, Any]:
-    return {"ns": ns, "hidden": hidden}
+def timed(ns: int) -> dict[str, Any]:
+    return {"ns": ns}
 
 
 def told(side: RanksSide) -> tuple[str, str, float]:
@@ -97,7 +97,6 @@ def boom(message: str = "boom", after_s: float = 0) -> None:
 
 def test_a_group_takes_as_long_as_its_slowest_rank(group) -> None:
     assert group(lambda rank: timed([5, 9, 7][rank])).go() == timed(9)
-    assert group(lambda rank: timed(5, hidden=rank != 2)).go() == timed(5, hidden=False)
 
 
 def test_one_rank_that_repacks_makes_the_group_one_that_does(group) -> None:

@@ -1,0 +1,348 @@
+"""What surrounds a call on a device that the judge holds (hold.py): no code of the worker's copies anything.
+
+    judge                                       worker
+    lends memory: `Mapped.lend`     ──ticket──▶ its links work on arguments there (staging.py)
+    maps the blocks: `Mapped.find`  ◀──Shown──  says in which blocks of its own memory results lie: `shown`
+    brings arguments to the links, makes the cache cold, lets the device go; copies the results when it has
+    ended: all in the judge's own process
+
+Copies by the worker would lie in the judge's window, 64 of them 81 us long on an H100. Who left them out,
+because its kernel writes results to both places at once, had as much time that nobody measured
+(`cuda_keeps_itself`).
+
+Whoever shows other places has results there: nothing is gained by it.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fastkernels.errors import MachineError
+from fastkernels.measure.cuda import Driver
+from fastkernels.records import Record, TensorSpec
+from fastkernels.runner.memory import NoMemory, as_bytes
+from fastkernels.runner.shared import Arena, Ticket, Want, device_bytes, place, poison
+
+LENT = -1  # a block: the memory that the judge lends
+_WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
+
+
+class Spot(Record):
+    """Where a result lies: in which block, or in LENT memory."""
+
+    block: int = Field(ge=LENT)
+    offset: int = Field(ge=0, lt=2**63)
+    bytes: int = Field(ge=0, lt=2**63)
+
+
+class Shown(Record):
+    """`blocks`: handles of allocations (hexadecimal); `links`: of each the places of its results."""
+
+    blocks: list[str]
+    links: list[dict[str, Spot]]
+
+
+def shown(
+    links: Sequence[Mapping[str, Mapping[str, int]]],
+    lent: tuple[int, int],
+    block_of: Callable[[int], tuple[str, int]],
+) -> dict[str, Any]:
+    """A worker's end: `Shown` of results at these addresses. `lent`: where the judge's memory begins, and its
+    bytes; `block_of` an address: handle and address of the block that holds it."""
+    blocks: dict[str, int] = {}
+
+    def spot(address: int, size: int) -> dict[str, int]:
+        offset = address - lent[0]
+        if 0 <= offset < lent[1]:
+            return {"block": LENT, "offset": offset, "bytes": size}
+        handle, base = block_of(address)
+        return {"block": blocks.setdefault(handle, len(blocks)), "offset": address - base, "bytes": size}
+
+    spots = [
+        {name: spot(found["address"], found["bytes"]) for name, found in link.items() if found["bytes"]}
+        for link in links
+    ]
+    return {"blocks": list(blocks), "links": spots}
+
+
+class Mapped:
+    """The judge's end, for one case: of a single process whose links lie on one GPU, or of a group in which
+    rank r has link r, on GPU r. Copies of a rank are enqueued on the current stream of its GPU, which has to
+    be the current one. NoMemory where nothing lies at a place that was shown."""
+
+    def __init__(self, wanted: Sequence[Want], arguments: Mapping[str, TensorSpec], ranks: int = 1) -> None:
+        """`wanted`: a link's results."""
+        self._wanted = list(wanted)
+        self._sides = [_Side(self._wanted, arguments, rank) for rank in range(ranks)]
+        self._arguments = set(arguments)
+        self._kept: list[Arena] = []
+
+    # ------------------------------------------------------------ memory
+
+    def lend(self, links: int, arguments: Mapping[str, Tensor] | None = None) -> list[Ticket]:
+        """Memory at other places than before, for so many links of each rank; with `arguments` in it,
+        [n, *shape]. What was lent before stays until `take_back`."""
+        return [
+            side.lend(links, self._part_of(rank, arguments or {})) for rank, side in enumerate(self._sides)
+        ]
+
+    def take_back(self) -> None:
+        """What was lent before: the worker has left it."""
+        for side in self._sides:
+            side.take_back()
+
+    def find(self, shown: Sequence[Shown]) -> None:
+        """Map the blocks in which results lie, of every rank."""
+        for side, one in zip(self._sides, shown, strict=True):
+            side.find(one)
+
+    def lose(self) -> None:
+        """Nothing of the worker's is mapped any more."""
+        for side in self._sides:
+            side.lose()
+
+    def close(self) -> None:
+        for side in self._sides:
+            side.close()
+
+    # ------------------------------------------------------------ one call
+
+    def brings(self, name: str) -> bool:
+        """Whether it is an argument."""
+        return name in self._arguments
+
+    def spoil(self) -> None:
+        """What lies where results will be is none."""
+        for side in self._sides:
+            side.spoil()
+
+    def get_ready(self, inputs: Mapping[str, Tensor]) -> None:
+        """For a call on these, [n, *shape]; there is room for its results."""
+        self._kept = [side.room() for side in self._sides]
+        for rank, side in enumerate(self._sides):
+            side.give(self._part_of(rank, inputs))
+
+    def enqueue_arguments(self, rank: int) -> None:
+        """To where the links work on them: in the same way wherever they lie, so that it takes as long on
+        every side."""
+        self._sides[rank].enqueue_arguments()
+
+    def enqueue_results(self, rank: int, only: int | None = None) -> None:
+        """Into the room for them; of one link `only`."""
+        self._sides[rank].enqueue_results(self._kept[rank], only)
+
+    def take(self) -> None:
+        """The results as they lie there now."""
+        self._kept = [side.taken() for side in self._sides]
+
+    def kept(self) -> Arena:
+        """What was taken, [n, *shape] in one memory that no worker reaches."""
+        first, *others = self._kept
+        if not others:
+            return first
+        slots, size = place(want._replace(links=len(self._kept)) for want in self._wanted)
+        whole = Arena(Ticket(size, slots, writable=True), poison(size))
+        for name in slots:
+            for part, one in zip(whole.parts(name), self._kept):
+                part.copy_(next(one.parts(name)))
+        return whole
+
+    def note(self, names: Sequence[str]) -> None:
+        """What the call has left of these arguments."""
+        for side in self._sides:
+            side.note(names)
+
+    def echoed(self) -> dict[str, Tensor]:
+        """As it was noted, [n, *shape]."""
+        first, *others = (side.echo for side in self._sides)
+        return {
+            name: torch.cat([value, *(o[name].to(value.device) for o in others)])
+            for name, value in first.items()
+        }
+
+    def last(self, only: int | None = None) -> bool:
+        """Whether the results are still those that were taken."""
+        return all(
+            torch.equal(side.taken(only).bytes, kept.bytes) for side, kept in zip(self._sides, self._kept)
+        )
+
+    def _part_of(self, rank: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        if len(self._sides) == 1:
+            return dict(tensors)
+        return {name: value[rank : rank + 1] for name, value in tensors.items()}
+
+
+def _there(method):
+    """A method with its GPU as the current one."""
+
+    @functools.wraps(method)
+    def run(side: _Side, *arguments):
+        with torch.cuda.device(side.gpu):
+            return method(side, *arguments)
+
+    return run
+
+
+class _Side:
+    """One GPU's part."""
+
+    def __init__(self, wanted: Sequence[Want], arguments: Mapping[str, TensorSpec], gpu: int) -> None:
+        self._wanted, self._arguments, self.gpu = wanted, arguments, gpu
+        self._driver = Driver()
+        self._shifts = random.Random()
+        self._lent: Arena | None = None
+        self._before: Arena | None = None
+        self._blocks: list[int] = []
+        self._sources: list[tuple[str, int, Tensor]] = []  # result, link, its bytes
+        self._given: dict[str, Tensor] = {}
+        self.echo: dict[str, Tensor] = {}
+        self._layout = Ticket(0, {}, writable=True)
+
+    @_there
+    def lend(self, links: int, arguments: Mapping[str, Tensor]) -> Ticket:
+        torch.cuda.synchronize()  # the driver's calls need the primary context in this thread, too
+        self.lose()
+        wanted = [
+            Want(name, spec.shape, getattr(torch, spec.dtype), links=links)
+            for name, spec in self._arguments.items()
+        ]
+        lent = Arena.create(wanted, "cuda", writable=True, shifts=self._shifts)
+        lent.write(arguments)
+        self._before, self._lent = self._lent, lent
+        slots, size = place(want._replace(links=links) for want in self._wanted)
+        self._layout = Ticket(size, slots, writable=True)
+        return lent.ticket
+
+    @_there
+    def take_back(self) -> None:
+        if self._before is not None:
+            self._before.close()
+        self._before = None
+
+    @_there
+    def find(self, shown: Shown) -> None:
+        self.lose()
+        if len(set(shown.blocks)) != len(shown.blocks):
+            raise NoMemory("a block is shown twice")
+        places = {index: self._open(handle) for index, handle in enumerate(shown.blocks)}
+        places[LENT] = self._ours.bytes.data_ptr(), self._ours.ticket.size
+        for link, spots in enumerate(shown.links):
+            for name, spot in spots.items():
+                self._note(name, link, spot, places)
+        for name in self._layout.slots.keys() & self._arguments.keys():
+            for link, part in enumerate(self._ours.parts(name)):
+                self._sources.append((name, link, part))
+        self.taken()  # code that copies is loaded at its first use, which may wait for a stream that is held
+
+    @_there
+    def lose(self) -> None:
+        self._sources = []
+        for block in self._blocks:
+            self._driver.close(block)
+        self._blocks = []
+
+    @_there
+    def close(self) -> None:
+        self.lose()
+        self.take_back()
+        if self._lent is not None:
+            self._lent.close()
+        self._lent = None
+
+    @_there
+    def spoil(self) -> None:
+        theirs = [source for name, _, source in self._sources if name not in self._arguments]
+        filling = poison(max(map(len, theirs), default=0))
+        _copy((filling[: len(source)], source) for source in theirs)
+        _wait()
+
+    @_there
+    def give(self, inputs: Mapping[str, Tensor]) -> None:
+        """[n, *shape], which `enqueue_arguments` brings."""
+        self._given = {name: value.to("cuda").contiguous() for name, value in inputs.items()}
+
+    def enqueue_arguments(self) -> None:
+        _copy(
+            (as_bytes(one), part)
+            for name, value in self._given.items()
+            for one, part in zip(value, self._ours.parts(name))
+        )
+
+    @_there
+    def room(self) -> Arena:
+        """For all results, which are not there yet."""
+        return Arena(self._layout, poison(self._layout.size))
+
+    def enqueue_results(self, kept: Arena, only: int | None = None) -> None:
+        parts = {name: list(kept.parts(name)) for name in self._layout.slots}
+        _copy(
+            (source, parts[name][link][: len(source)])
+            for name, link, source in self._sources
+            if only in (None, link)
+        )
+
+    @_there
+    def taken(self, only: int | None = None) -> Arena:
+        kept = self.room()
+        self.enqueue_results(kept, only)
+        _wait()
+        return kept
+
+    @_there
+    def note(self, names: Sequence[str]) -> None:
+        self.echo = {name: self._ours.tensors[name].clone() for name in names if name in self._arguments}
+        _wait()
+
+    @property
+    def _ours(self) -> Arena:
+        assert self._lent is not None, "lend() comes first"
+        return self._lent
+
+    def _open(self, handle: str) -> tuple[int, int]:
+        """Where a block is mapped, and its bytes."""
+        try:
+            address = self._driver.open(bytes.fromhex(handle))
+        except (MachineError, ValueError) as error:
+            raise NoMemory(f"a block that nobody can map: {error}") from error
+        self._blocks.append(address)
+        return address, self._driver.allocation(address)[1]
+
+    def _note(self, name: str, link: int, spot: Spot, places: Mapping[int, tuple[int, int]]) -> None:
+        """What does not fit into its slot stays poisoned."""
+        slot = self._layout.slots.get(name)
+        if slot is None or link >= slot.links or name in self._arguments:
+            return
+        address, size = places.get(spot.block, (0, 0))
+        if spot.offset + spot.bytes > size:
+            raise NoMemory(f"{name} of link {link} at {spot}, in a block of {size} bytes")
+        if 0 < spot.bytes <= slot.capacity:
+            self._sources.append((name, link, device_bytes(address + spot.offset, spot.bytes)))
+
+
+def _copy(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Bytes from the first to the second of each pair, in a launch or two for all that can be copied in
+    words of one length."""
+    by_word: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))
+    for source, target in pairs:
+        if not len(source):
+            continue
+        fits = source.data_ptr() | target.data_ptr() | len(source)
+        word = next(word for word in _WORDS if fits % word.itemsize == 0)
+        sources, targets = by_word[word]
+        sources.append(source.view(word))
+        targets.append(target.view(word))
+    for sources, targets in by_word.values():
+        torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def _wait() -> None:
+    """For what is enqueued here, not for a stream that is held."""
+    torch.cuda.current_stream().synchronize()

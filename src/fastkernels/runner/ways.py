@@ -1,0 +1,156 @@
+"""Three ways to make a call (transport.py), and what the judge has of it.
+
+    through_gate    direct: between two moments when the process stands still
+    held            between two words to a device, while the process stands still
+    asked           from before its inputs come until the process stands still after its answer
+
+Every way what is not there when the process stands still is none. A thread inside a system call writes on
+until that ends: such results are worth as much time as they took.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from fastkernels.runner import gate
+from fastkernels.runner.asking import Asking
+from fastkernels.runner.hold import PATIENCE_S, Hold
+from fastkernels.runner.kernel_answers import Prepared, Timed
+from fastkernels.runner.late import Late, led
+from fastkernels.runner.mapped import Mapped, Shown
+from fastkernels.runner.shared import Arena
+from fastkernels.runner.transport import Boxes, Direct
+from fastkernels.runner.window import Opened, Window
+
+_USUAL_S = 2.0  # of a held device's work
+
+
+class Made(NamedTuple):
+    """`kept`: the results as they lay there. `late`: a held call that did not come to its gate before the
+    device went on."""
+
+    timed: Timed
+    window: Window
+    kept: Arena
+    late: bool = False
+
+
+def through_gate(
+    asking: Asking,
+    channel: socket.socket,
+    transport: Direct,
+    inputs: Mapping[str, Tensor],
+    echo: Sequence[str],
+    **how: Any,
+) -> Made:
+    """`how`: it is prepared."""
+    worker, timeout_s = asking.worker, asking.timeouts.call
+    places = asking.answer("prepare", Prepared, asking.timeouts.first, **how).places
+    with asking.telling("go"):
+        worker.ask("go")
+        worker.wait_at(channel, timeout_s)
+    worker.pause()
+    asking.reached("prepare", lambda: transport.bring(places, inputs))
+    gate.let_through(channel)
+    window = Opened(worker.pid)
+    begin_ns = worker.resume()
+    with asking.telling("go"):
+        worker.wait_at(channel, timeout_s)
+    window = window.closed(begin_ns, worker.pause())
+    try:
+        reaches = gate.left(gate.said(channel))
+    except ValueError as error:
+        raise asking.garbled("go", str(error)) from error
+    kept = asking.reached("go", lambda: transport.take(reaches, echo))
+    gate.let_through(channel)
+    with asking.telling("go"):
+        return Made(asking.read("go", Timed, worker.answer(timeout_s)), window, kept)
+
+
+def held(
+    asking: Asking,
+    channels: Sequence[socket.socket],
+    hold: Hold,
+    mapped: Mapped,
+    inputs: Mapping[str, Tensor],
+    echo: Sequence[str],
+    late: Late | None,
+    contract: str,
+    link: int | None,
+    **how: Any,
+) -> Made:
+    """`channels`: of each rank's gate. An eager call may wait for the device before it comes there: such a
+    call is not hidden, and its results are taken when it has come. `contract`, `link` (of a captured chain,
+    that runs alone) and `how`: it is prepared."""
+    worker, timeout_s = asking.worker, asking.timeouts.call
+    is_captured = contract == "graph"
+    late_rank = None if late is None else late.rank
+
+    def come() -> None:
+        with asking.telling("go"):
+            for channel in channels:
+                worker.wait_at(channel, timeout_s)
+            worker.pause()
+        if not is_captured:  # an uncaptured call says where its results lie
+            shown = [asking.read("go", Shown, gate.said(channel)) for channel in channels]
+            asking.reached("go", lambda: mapped.find(shown))
+
+    asking.call("prepare", asking.timeouts.first, contract=contract, link=link, **how)
+    mapped.take_back()
+    hold.shut()
+    try:
+        with asking.telling("go"):
+            worker.ask("go")
+            is_there = is_captured or all(worker.comes_to(channel, PATIENCE_S) for channel in channels)
+        if is_there:
+            come()
+        mapped.get_ready(inputs)
+        hold.arm(
+            mapped.enqueue_arguments,
+            lambda rank: mapped.enqueue_results(rank, link) if is_there else None,
+            late_rank,
+        )
+        window = Opened(worker.pid)
+        begin_ns = hold.open(late_rank)
+        if late is not None:
+            time.sleep(late.after_s)
+            hold.let_go(late.rank)
+        still_ns = hold.passed(_USUAL_S)
+        if not is_there:
+            come()
+            mapped.take()
+        if still_ns is not None:
+            mapped.note(echo)
+        with asking.telling("go"):
+            for channel in channels:
+                gate.let_through(channel)
+            timed = asking.read("go", Timed, worker.answer(timeout_s))
+        if still_ns is None:  # a device that has failed, or goes on for long: its own process waits for it
+            still_ns = hold.passed(_USUAL_S)
+            mapped.note(echo)
+        if still_ns is None:
+            raise asking.garbled("go", "its device did not say that the call has ended")
+    finally:
+        hold.release()
+    return Made(timed, window.closed(begin_ns, still_ns), mapped.kept(), late=not is_there)
+
+
+def asked(
+    asking: Asking, transport: Boxes, inputs: Mapping[str, Tensor], late: Late | None, **how: Any
+) -> Made:
+    """`how`: it is prepared. Of a rank that is `late` the inbox holds other inputs at first."""
+    with led(late) as (descriptors, lead):
+        if late is not None:
+            how["late"] = late.rank
+        asking.call("prepare", asking.timeouts.first, descriptors, **how)
+        window, begin_ns = Opened(asking.worker.pid), time.perf_counter_ns()
+        transport.deliver(inputs if late is None else late.mixed)
+        lead()
+        timed = asking.answer("go", Timed, asking.timeouts.call)
+        window = window.closed(begin_ns, asking.worker.pause())
+    return Made(timed, window, transport.take())
