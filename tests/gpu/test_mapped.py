@@ -51,7 +51,7 @@ def serve(channel) -> None:
                 y += 1
             torch.cuda.synchronize()
             channel.send("done")
-        del results, own, z, x, y
+        results = own = z = x = y = None
         lent.close()
         channel.send("left")
 

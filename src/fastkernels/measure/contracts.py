@@ -98,6 +98,8 @@ class Host:
         finally:
             self._gc_on()
         keep(result)
+        if idle:  # a device that others use, too, may come to the copies late
+            idle()
         return end - begin
 
 

@@ -50,7 +50,7 @@ class RanksSide:
         self._own = _Rank(0, device, threads, start, place)
 
     def hello(self) -> dict[str, Any]:
-        return self._own.hello()
+        return self._all("hello")[0]
 
     def probe(self, ticket: Ticket, descriptors: Sequence[int] = ()) -> dict[str, Any]:
         first, *others = self._all("probe", descriptors, ticket=ticket)

@@ -89,7 +89,7 @@ def test_host_on_a_device_waits_for_it_inside_the_interval() -> None:
         return 0
 
     run(Host(idle=lambda: log.append("idle"), clock=clock), log)
-    assert log == ["stage", "idle", "clock", "call", "idle", "clock", "keep None"]
+    assert log == ["stage", "idle", "clock", "call", "idle", "clock", "keep None", "idle"]
 
 
 def test_a_call_of_a_group_begins_when_all_ranks_are_ready_and_its_inputs_are_there() -> None:
