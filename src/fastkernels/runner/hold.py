@@ -34,7 +34,7 @@ from fastkernels.measure.cold import L2Flush
 from fastkernels.measure.cuda import Driver
 from fastkernels.runner.shared import Arena, Attached, Ticket, Want
 
-# Of a call whose launches do not all come before the device works: as long as the longest spin.
+# Of a call whose launches do not all come before the device works.
 PATIENCE_S = 0.05
 _YES = 1
 _GO, _DONE = "go", "done"
