@@ -114,14 +114,13 @@ class Trial:
         return self._linked() or self._time()
 
     def _linked(self) -> Verdict | None:
-        """What is timed on a device that the judge holds has links of its own."""
-        if self._outcome.contract == "graph":
-            return self._lineup.capture()
-        return (
-            self._lineup.settle()
-            if self._lineup.c.way == "held" and self._outcome.contract != "host"
-            else None
-        )
+        """What is timed on a device that the judge holds has links of its own. Those that were asked to hold
+        results are gone then."""
+        contract = self._outcome.contract
+        if contract == "host" or self._lineup.c.way != "held":
+            return None
+        self._held = None
+        return self._lineup.capture() if contract == "graph" else self._lineup.settle()
 
     def _undisturbed(self) -> Verdict | None:
         """What is wrong where a baseline process was rescheduled, or did not run in its turns alone; another

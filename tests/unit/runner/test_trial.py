@@ -73,3 +73,23 @@ def test_a_baseline_whose_turns_were_not_its_own_is_told_and_replaced(happened, 
     verdict = made._undisturbed()
     assert (verdict.label if verdict else None) == label
     assert [party.worker.closed for party in parties] == [label is not None and i == which for i in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("contract", "way", "made"),
+    [
+        ("graph", "held", "capture"),
+        ("eager", "held", "settle"),
+        ("collective", "held", "settle"),
+        ("collective", "asked", None),
+        ("host", "held", None),
+        ("host", "direct", None),
+    ],
+)
+def test_results_are_held_by_the_links_that_are_asked_for_them_at_the_end(contract, way, made) -> None:
+    """Others are made for what is timed on a device that is held: they know nothing of those before."""
+    lineup = SimpleNamespace(c=SimpleNamespace(way=way), capture=lambda: "capture", settle=lambda: "settle")
+    one = trial(contract)
+    one._lineup, one._held = lineup, reading(1)  # type: ignore[assignment]
+    assert one._linked() == made
+    assert (one._held is None) == (made is not None)
