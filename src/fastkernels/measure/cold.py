@@ -1,9 +1,8 @@
 """Cold caches and poisoned memory before a timed call.
 
 CUDA    a read of twice the L2 cache evicts every line that the copies left there (a read, because written
-        lines would be flushed to memory during the timed call). Where the judge holds the device it is the
-        judge's own work (runner/hold.py); in groups a worker's, a CUDA graph captured before any candidate
-        is imported. Pinned lines are given back first.
+        lines would be flushed to memory during the timed call). The judge does it, in its own process
+        (runner/hold.py). Pinned lines are given back first.
 CPU     nothing: the inputs are copied in just before the call by the same core, so both sides find them in
         the same caches, as a layer finds its activations in production. The `host` contract is a warm one.
 
@@ -25,10 +24,10 @@ _address = torch._C.TensorBase.data_ptr  # of an immutable type: nobody can repl
 
 
 class L2Flush:
-    """`flush()` enqueues the eviction on the current stream. Make it before candidate code is imported."""
+    """`flush()` enqueues the eviction on the current stream."""
 
     def __init__(self, driver: Driver, stream: torch.cuda.Stream) -> None:
-        self._driver, self._stream = driver, stream
+        self._driver = driver
         size = FLUSH_FACTOR * torch.cuda.get_device_properties(stream.device).L2_cache_size
         self._memory = torch.zeros(size // 4, dtype=torch.float32, device="cuda")
         self._sum = torch.empty((), dtype=torch.float32, device="cuda")

@@ -64,7 +64,7 @@ class KernelSide:
         self._contracts: dict[str, Contract] = self._device.contracts(start)
         self._opened = contextlib.ExitStack()
         self._ballast = random.Random()
-        self._gate: Gate | None = None  # of a worker that is alone
+        self._gate: Gate | None = None  # where the judge moves arguments and results
         self._direct = False
         self._links: list[Link] = []
         self._lent: Attached | None = None

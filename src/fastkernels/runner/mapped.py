@@ -29,7 +29,7 @@ from fastkernels.errors import MachineError
 from fastkernels.measure.cuda import Driver
 from fastkernels.records import Record, TensorSpec
 from fastkernels.runner.memory import NoMemory, as_bytes
-from fastkernels.runner.shared import Arena, Ticket, Want, device_bytes, place, poison
+from fastkernels.runner.shared import Arena, Ticket, Want, device_bytes, place, poison, wants
 
 LENT = -1  # a block: the memory that the judge lends
 _WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
@@ -162,10 +162,10 @@ class Mapped:
 
     def echoed(self) -> dict[str, Tensor]:
         """As it was noted, [n, *shape]."""
-        first, *others = (side.echo for side in self._sides)
+        echoes = [side.echo for side in self._sides]
         return {
-            name: torch.cat([value, *(o[name].to(value.device) for o in others)])
-            for name, value in first.items()
+            name: torch.cat([echo[name].to(first.device) for echo in echoes])
+            for name, first in echoes[0].items()
         }
 
     def last(self, only: int | None = None) -> bool:
@@ -210,10 +210,7 @@ class _Side:
     def lend(self, links: int, arguments: Mapping[str, Tensor]) -> Ticket:
         torch.cuda.synchronize()  # the driver's calls need the primary context in this thread, too
         self.lose()
-        wanted = [
-            Want(name, spec.shape, getattr(torch, spec.dtype), links=links)
-            for name, spec in self._arguments.items()
-        ]
+        wanted = wants(self._arguments, lambda name: links)
         lent = Arena.create(wanted, "cuda", writable=True, shifts=self._shifts)
         lent.write(arguments)
         self._before, self._lent = self._lent, lent

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ from fastkernels.runner.reading import Reading, of_links
 from fastkernels.runner.results import Result
 from fastkernels.runner.shared import Arena, Want
 from fastkernels.runner.transport import Boxes, Direct, Transport, Way
+from fastkernels.runner.ways import Made
 
 # A candidate may return another stride; where a result is huge, its memory may only be as large as the
 # baseline's.
@@ -182,49 +184,24 @@ class Party:
         What is asked for once the clock has stopped must come from the worker's own memory: whoever left
         copies beside the call out, to compute in their time, has nothing to show.
         """
-        transport = self._transport
-        assert transport is not None
-        how = {"contract": contract, "fresh": fresh, "parameters": parameters, "link": link}
         # What is checked before anything is timed lies in boxes.
         mapped = None if contract == "host" else self._mapped
-        if mapped is not None:
-            assert self._hold is not None
-            if contract == "graph":
-                mapped.spoil()
-            elif fresh:
-                how["lent"] = mapped.lend(1)
-            made = ways.held(self._asking, self._gates, self._hold, mapped, inputs, echo, late, **how)
-        elif isinstance(transport, Direct):
-            made = ways.through_gate(self._asking, self._gates[0], transport, inputs, echo, **how)
+        how = {"contract": contract, "fresh": fresh, "parameters": parameters, "link": link}
+        if mapped is None:
+            timed, window, kept, is_late = self._called(inputs, echo, late, **how)
         else:
-            assert isinstance(transport, Boxes)
-            transport.clear()
-            made = ways.asked(self._asking, transport, inputs, late, **how)
-        timed, window, kept, is_late = made
+            timed, window, kept, is_late = self._called_held(mapped, inputs, echo, late, **how)
         self._late = self._late + 1 if is_late else 0
         clock_mhz = self._clock.sample()
-        asked_for = [n for n in echo if mapped is None or not mapped.brings(n)]
-        if echo_results and mapped is None:
-            transport.ask_again()
-        inspected = self._asking.answer(
-            "inspect",
-            Inspected,
-            self._timeouts.call,
-            echo=asked_for,
-            echo_results=echo_results and mapped is None,
-        )
-        self.worker.pause()
-        echoed = self._asking.reached("inspect", lambda: transport.echoed(inspected.places, asked_for))
-        if mapped is not None:
-            echoed |= mapped.echoed()
-        if not echo_results:
-            lasting = True
-        elif mapped is not None:
-            lasting = mapped.last(link)
+        if mapped is None:
+            inspected, echoed, lasting = self._inspected(kept, echo, echo_results)
         else:
-            lasting = self._asking.reached("inspect", lambda: transport.lasts(kept))
-        if mapped is not None and contract != "graph":
-            mapped.lose()
+            asked_for = [name for name in echo if not mapped.brings(name)]
+            inspected, echoed, _ = self._inspected(kept, asked_for, echo_results=False)
+            echoed |= mapped.echoed()
+            lasting = not echo_results or mapped.last(link)
+            if contract != "graph":
+                mapped.lose()
         overhead_ns = 0 if contract == "host" else self._overhead_ns
         results = self._captured if contract == "graph" else inspected.outputs
         if contract != "graph" and len(results) != self._ranks:
@@ -293,6 +270,51 @@ class Party:
         self._gates = []
         self._late = 0
         self._captured = []
+
+    def _called(
+        self, inputs: Mapping[str, Tensor], echo: Sequence[str], late: Late | None, **how: Any
+    ) -> Made:
+        """A call whose inputs and results go by the transport."""
+        transport = self._transport
+        if isinstance(transport, Direct):
+            return ways.through_gate(self._asking, self._gates[0], transport, inputs, echo, **how)
+        assert isinstance(transport, Boxes)
+        transport.clear()
+        return ways.asked(self._asking, transport, inputs, late, **how)
+
+    def _called_held(
+        self,
+        mapped: Mapped,
+        inputs: Mapping[str, Tensor],
+        echo: Sequence[str],
+        late: Late | None,
+        **how: Any,
+    ) -> Made:
+        """A call on devices that the judge holds."""
+        assert self._hold is not None
+        if how["contract"] == "graph":
+            mapped.spoil()
+        elif how["fresh"]:
+            how["lent"] = mapped.lend(1)
+        return ways.held(self._asking, self._gates, self._hold, mapped, inputs, echo, late, **how)
+
+    def _inspected(
+        self, kept: Arena, echo: Sequence[str], echo_results: bool
+    ) -> tuple[Inspected, dict[str, Tensor], bool]:
+        """What the worker says of the last call, the named inputs as it has left them, and, where it is asked
+        for the results once more, whether they are those that were kept."""
+        transport = self._transport
+        assert transport is not None
+        if echo_results:
+            transport.ask_again()
+        inspected = self._asking.answer(
+            "inspect", Inspected, self._timeouts.call, echo=list(echo), echo_results=echo_results
+        )
+        self.worker.pause()
+        reached = self._asking.reached
+        echoed = reached("inspect", lambda: transport.echoed(inspected.places, echo))
+        lasting = not echo_results or reached("inspect", lambda: transport.lasts(kept))
+        return inspected, echoed, lasting
 
     def _lay(self, box: Arena, results: dict[str, Result], links: slice) -> dict[str, Tensor]:
         """Tensors over a copy of the outbox with the shapes and strides that the worker says of the first

@@ -123,11 +123,5 @@ def span_bytes(value: Tensor) -> int:
     return span_elements(_size(value), _stride(value)) * _itemsize(value)
 
 
-def members(result: Any) -> list[Tensor]:
-    """The plain tensors of what a forward returned."""
-    parts = result if type(result) in (tuple, list) else (result,)
-    return [part for part in parts if _plain(part) and _numel(part)]
-
-
 def _plain(value: Any) -> bool:
     return type(value) in _PLAIN and unlike_memory(value) is None

@@ -151,13 +151,9 @@ class Arena:
 
     def write(self, tensors: Mapping[str, Tensor]) -> None:
         """Fill the slots' first links with [n, *shape]; other processes see the values when this returns."""
-        self.enqueue(tensors)
-        self.publish()
-
-    def enqueue(self, tensors: Mapping[str, Tensor]) -> None:
-        """`write`, seen once the current stream has come to it."""
         for name, value in tensors.items():
             self.tensors[name][: len(value)].copy_(value)
+        self.publish()
 
     def poison(self, names: Iterable[str] | None = None) -> None:
         """0xFF in every byte (of the named slots): NaN in every float, -1 in every integer."""

@@ -2,10 +2,10 @@
 
     Direct    a single process on a CPU: the judge writes into its tensors and reads from them itself, while
               it stands still. None of this lies in the judge's window of a call, and nothing is shared.
-    Mapped    a single process on a GPU, where the judge holds the device: mapped.py.
-    Boxes     memory that the judge shares with the worker, whose own code copies: in a group of ranks, where
-              a worker cannot lend its memory, and for what is checked on a GPU before anything is timed. The
-              copies lie in the window, and the request for a call and the answer do, too.
+    Mapped    what is timed on GPUs, which the judge holds: mapped.py.
+    Boxes     memory that the judge shares with the worker, whose own code copies: on a CPU in a group of
+              ranks, and where a worker cannot lend its memory; on GPUs for what is checked before anything is
+              timed. The copies lie in the window, and the request for a call and the answer do, too.
 
 The three ways to make a call are `direct`, `held` and `asked` (ways.py).
 
