@@ -132,6 +132,7 @@ GPU_TESTS = {
     "engine": (150, 1),
     "runner": (200, 1),
     "hold": (30, 1),
+    "walk": (30, 1),
     "mapped": (60, 1),
     "split_kernels": (30, 1),
     "judge": (30, 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing as mp
 
 import pytest
@@ -64,9 +65,9 @@ def worker():
     process.start()
     theirs.close()
     yield ours
-    if process.is_alive():
+    with contextlib.suppress(BrokenPipeError):  # it may end by itself
         ours.send(None)
-        process.join(20)
+    process.join(20)
     process.kill()
 
 
@@ -110,13 +111,14 @@ def test_arguments_come_and_results_are_taken_without_code_of_the_worker(worker)
         torch.testing.assert_close(kept.view("arg.y", (3,)), inputs["arg.y"] + 1)
         assert torch.equal(mapped.echoed()["arg.x"], inputs["arg.x"])
         assert mapped.last()
-        mapped.get_ready(inputs)
-        mapped.enqueue_results(0, 1)
+        mapped.get_ready(inputs, [1])
+        assert mapped.walk_ns is not None, "over the others' arguments"
+        mapped.enqueue_results(0, [1])
         alone = mapped.kept().view("out.0", (5, 7))
         assert torch.equal(alone[1], 2 * inputs["arg.x"][1])
         assert alone[[0, 2]].isnan().all(), "of one link only"
         mapped.spoil()
-        assert not mapped.last(1)
+        assert not mapped.last([1])
         mapped.lose()
         assert ask(worker, "leave") == "left"
     mapped.close()

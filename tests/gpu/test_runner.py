@@ -114,6 +114,10 @@ def test_a_chain_runs_its_links_in_order_and_each_to_its_end(device: CudaDevice)
     assert x.unique().tolist() == [3.0]
     timed(graph)
     assert x.unique().tolist() == [21.0]
+    graph.choose([2, 0, 1])
+    graph.prepare()
+    timed(graph)
+    assert x.unique().tolist() == [127.0]
     graph.release()
 
 
@@ -123,10 +127,10 @@ def test_a_link_runs_alone(device: CudaDevice) -> None:
     graph.capture([lambda x=x: x.add_(1) for x in tensors])
     for x in tensors:
         x.zero_()
-    graph.choose(1)
+    graph.choose([1])
     graph.prepare()
     timed(graph)
-    graph.choose(None)
+    graph.choose([0, 1, 2])
     graph.prepare()
     timed(graph)
     # The next one has woken it up.

@@ -104,15 +104,15 @@ class Host:
 
 
 class Chain(Protocol):
-    """Captured calls in one graph; `results`: what each returned, rewritten by every launch.
+    """Captured calls; `results`: what each returned, rewritten by every launch.
 
-    `launch` runs all of them, or one link alone; `ready` says before which it will be.
+    `launch` runs some of them one after another in one graph; `ready` says before which it will be.
     """
 
     results: list[Any]
 
-    def ready(self, link: int | None) -> None: ...
-    def launch(self, link: int | None) -> None: ...
+    def ready(self, *orders: tuple[int, ...]) -> None: ...
+    def launch(self, order: tuple[int, ...]) -> None: ...
     def close(self) -> None: ...
 
 
@@ -170,19 +170,26 @@ class Eager:
 
 
 class Graph(Eager):
-    """Launches what `capture` captured. `keep` gets the results of all calls that were launched, in order."""
+    """Launches what `capture` captured, in the order that `choose` says. `keep` gets the results in this
+    order.
+
+    The order is another in every iteration: a call that knew which comes next could fetch its arguments
+    while it runs itself, which are there in a chain and in no model (`cuda_reads_ahead`: 1.19 and 1.17).
+    """
 
     name = "graph"
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
         self._chain: Chain | None = None
-        self._link: int | None = None
+        self._order: tuple[int, ...] = ()
 
     def capture(self, calls: Sequence[Call]) -> list[Any]:
-        """Capture the calls; their results. Raises what a call or CUDA raises where it cannot be captured."""
+        """Capture the calls, which run in this order until another is chosen; their results. Raises what a
+        call or CUDA raises where it cannot be captured."""
         self.release()
         self._chain = self._device.capture(calls)
+        self._order = tuple(range(len(self._chain.results)))
         return self._chain.results
 
     def release(self) -> None:
@@ -191,40 +198,38 @@ class Graph(Eager):
             self._chain.close()
         self._chain = None
 
-    def choose(self, link: int | None) -> None:
-        """What the next iterations launch: a link alone, or the whole chain (None)."""
-        self._link = link
+    def choose(self, order: Sequence[int]) -> None:
+        """Which links the next iterations launch, one after another."""
+        self._order = tuple(order)
 
     def prepare(self) -> None:
         assert self._chain is not None, "capture() comes before prepare()"
-        self._chain.ready(self._link)
-        if self._neighbour is not None:
-            self._chain.ready(self._neighbour)
+        self._chain.ready(self._order, *self._neighbours)
 
     def run(self, stage: Callable[[], None], call: Call, keep: Callable[[Any], None]) -> int:
         assert self._chain is not None, "capture() comes before run()"
-        chain, link = self._chain, self._link
-        results = chain.results if link is None else [chain.results[link]]
+        chain, order = self._chain, self._order
+        results = [chain.results[link] for link in order]
 
         def launched() -> list[Any]:
-            chain.launch(link)
+            chain.launch(order)
             return results
 
         return super().run(stage, launched, keep)
 
     @property
-    def _neighbour(self) -> int | None:
-        """The next link of one that runs alone."""
+    def _neighbours(self) -> list[tuple[int, ...]]:
+        """Of a link that runs alone: another one, where there is one."""
         assert self._chain is not None
         links = len(self._chain.results)
-        return None if self._link is None or links == 1 else (self._link + 1) % links
+        return [((self._order[0] + 1) % links,)] if len(self._order) == 1 < links else []
 
     def _wake(self) -> None:
         """A link alone has its code to fetch, of every kernel in it, as no link behind others has. So another
         runs before it, on what the call before has left, when the inputs of this one are not there yet."""
-        if self._neighbour is not None:
-            assert self._chain is not None
-            self._chain.launch(self._neighbour)
+        assert self._chain is not None
+        for neighbour in self._neighbours:
+            self._chain.launch(neighbour)
 
 
 class CudaDevice:
@@ -306,21 +311,28 @@ class CudaDevice:
 
 
 class CudaChain:
-    """Graphs of single calls, in one executable graph. `graphs` hold the memory that their kernels use."""
+    """Graphs of single calls, in executable graphs of some of them. `graphs` hold the memory that their
+    kernels use. Raises what CUDA raises where all of them cannot be in one."""
 
     def __init__(
         self, driver: Driver, stream: int, graphs: list[Any], handles: Sequence[int], results: list[Any]
     ) -> None:
         self._driver, self._stream, self._graphs, self._handles = driver, stream, graphs, handles
         self.results = results
-        self._executables: dict[int | None, int] = {None: driver.chain(handles)}
+        self._executables: dict[tuple[int, ...], int] = {}
+        self.ready(tuple(range(len(handles))))
 
-    def ready(self, link: int | None) -> None:
-        if link is not None and link not in self._executables:
-            self._executables[link] = self._driver.chain([self._handles[link]])
+    def ready(self, *orders: tuple[int, ...]) -> None:
+        """These, and no others any more."""
+        for order in self._executables.keys() - set(orders):
+            self._driver.drop(self._executables.pop(order))
+        for order in orders:
+            if order not in self._executables:
+                graphs = [self._handles[link] for link in order]
+                self._executables[order] = self._driver.chain(graphs, self._stream)
 
-    def launch(self, link: int | None) -> None:
-        self._driver.launch(self._executables[link], self._stream)
+    def launch(self, order: tuple[int, ...]) -> None:
+        self._driver.launch(self._executables[order], self._stream)
 
     def close(self) -> None:
         for executable in self._executables.values():

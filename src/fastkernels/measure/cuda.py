@@ -58,6 +58,7 @@ class Driver:
         self._graph_instantiate = self._function(
             "cuGraphInstantiateWithFlags", c_void_p, c_void_p, c_ulonglong
         )
+        self._graph_upload = self._function("cuGraphUpload", c_void_p, c_void_p)
         self._graph_launch = self._function("cuGraphLaunch", c_void_p, c_void_p)
         self._graph_destroy = self._function("cuGraphDestroy", c_void_p)
         self._executable_destroy = self._function("cuGraphExecDestroy", c_void_p)
@@ -104,10 +105,11 @@ class Driver:
 
     # ------------------------------------------------------------ graphs
 
-    def chain(self, graphs: Sequence[int]) -> int:
+    def chain(self, graphs: Sequence[int], stream: int) -> int:
         """An executable graph that runs these graphs one after another; each ends before the next begins.
 
-        The graphs are copied into it; what their kernels read and write must live as long as it does.
+        The graphs are copied into it; what their kernels read and write must live as long as it does. It is
+        brought to the device on this stream, or its first launch would do it.
         """
         parent, previous = c_void_p(), None
         self._graph_create(byref(parent), 0)
@@ -117,7 +119,9 @@ class Driver:
                 after = None if previous is None else byref(previous)
                 self._graph_add(byref(node), parent, after, 0 if previous is None else 1, graph)
                 previous = node
-            return self._executable(parent)
+            executable = self._executable(parent)
+            self._graph_upload(executable, stream)
+            return executable
         finally:
             self._graph_destroy(parent)
 

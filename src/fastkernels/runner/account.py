@@ -43,11 +43,12 @@ _SLOWER_SHARE = 0.3  # of what it claims beyond the baseline's time: who waits l
 FLOOR_NS = 10_000
 _CPU_FLOOR_NS = 50_000  # beside the call: messages and copies
 _WAITS_NS = 400_000  # for the judge or for a core, where three processes have two: no longer, to be no work
-MIN_ALONE = 5
+MIN_PARTS = 5  # blocks of one link, or of half of them
 # A single cold call of a few microseconds reads 3 to 10 % higher or lower by where it lies, and has its code
 # to fetch, of every kernel in it. Of 192 honest implementations none lost more than a quarter of its time in
 # a chain and 0.32 us beyond what the baseline lost (docs/measured.md).
 _ALONE_SHARE, _ALONE_NS = 0.25, 750
+_WALK_SHARE = 0.9  # of a walk over lines that come from memory: one in six of them was in the cache
 # Of what a device does for others before it lets go; processes share it by turns of a millisecond or two.
 _LEFT_NS, _MIN_TURNS = 100_000, 5
 _MOST_THAT_MAKE = 0.25  # of windows: beside a worker others make some, too
@@ -145,7 +146,7 @@ def shared_work(alone: Blocks, chained: Blocks) -> Verdict | None:
     both sides, or a share of its own time where it is longer than the baseline, of many kernels. A call that
     saves by another's work is short in the chain.
     """
-    if len(alone.c) < MIN_ALONE:
+    if len(alone.c) < MIN_PARTS:
         return None
     ours, ours_chained = (float(np.median(durations_ns(blocks.c))) for blocks in (alone, chained))
     theirs, theirs_chained = (float(np.median(blocks.baseline_ns())) for blocks in (alone, chained))
@@ -156,6 +157,22 @@ def shared_work(alone: Blocks, chained: Blocks) -> Verdict | None:
         f"takes {ours / 1e3:.1f} us alone and {ours_chained / 1e3:.1f} us in a chain, where the baseline "
         f"takes {theirs / 1e3:.1f} and {theirs_chained / 1e3:.1f} us: its calls do each other's work"
     )
+
+
+def fetched(half: Blocks) -> Verdict | None:
+    """The calls that ran brought arguments of others into the cache, which lie ready in a chain alone: the
+    judge comes through them (measure/walk.py) sooner than after the baseline's calls."""
+    walks = [[r.walk_ns for r in side if r.walk_ns is not None] for side in (half.c, half.a, half.a2)]
+    if min(map(len, walks)) < MIN_PARTS:
+        return None
+    ours, *theirs = (float(np.median(side)) for side in walks)
+    if ours >= _WALK_SHARE * min(theirs):
+        return None
+    message = (
+        f"arguments of calls that did not run are read in {ours / 1e3:.1f} us, and in "
+        f"{min(theirs) / 1e3:.1f} after the baseline's calls: it fetches what no caller has ready"
+    )
+    return Verdict.failed("TAMPERED", Failure(message=message), "fetch")
 
 
 def too_many_threads(candidate: Sequence[Reading], threads: int) -> Verdict | None:

@@ -5,13 +5,14 @@
     waits at the gate               ◀──       says there where its results lie (mapped.py)
     stops it, and enqueues on a stream of its own:
         hold, arguments to the call, a cold cache, let the worker's device go, wait for `done`, take results
-    lets its own stream go: clock   ──▶       the device works, and no process does
-    sees that its stream has ended: clock
+    lets its own stream go          ──▶       the device works, and no process does
+    sees that its stream has ended
     lets it through the gate, waits for an answer
 
-Streams wait for a value in memory, so nobody's host lies between the two moments, and of the worker's
-nothing but the call: windows of equal code differ by 1 us, where those that hold a request and an answer
-differ by 50 to 100 (docs/measured.md). Two processes share a device by turns, so while the judge's stream
+Events on the judge's own stream, where it lets the worker's device go and where that is done, are the window
+of the call. Streams wait for a value in memory, so nobody's host lies in it, nor do copies: windows of equal
+code differ by 1 us, where those that hold a request and an answer differ by 50 to 100 us
+(docs/measured.md). Two processes share a device by turns, so while the judge's stream
 has work the worker's has not: nobody computes with arguments that have come while the cache is made cold.
 
 Of a group of ranks all begin at once, when the last GPU's arguments and cache are ready: no code of theirs
@@ -82,8 +83,10 @@ class Hold:
                 stream = end.stream.cuda_stream
                 for event in ready if rank != late and len(ready) > 1 else ():
                     end.stream.wait_event(event)
+                end.let_go.record()
                 self._driver.tell(end.address(_GO), _YES, stream)
                 self._driver.wait_for(end.address(_DONE), _YES, stream)
+                end.ended.record()
                 take(rank)
                 self._driver.tell(self._word(len(self._ends) + rank), _YES, stream)
 
@@ -109,6 +112,11 @@ class Hold:
                 if all(ended[rank] == _YES for rank in ranks):
                     return clock()
         return None
+
+    def device_ns(self) -> int:
+        """From when a worker's device was let go until it was done, on the GPU that took longest. Of what has
+        passed."""
+        return round(max(end.let_go.elapsed_time(end.ended) for end in self._ends) * 1e6)
 
     def release(self) -> None:
         """Nothing waits any more, whatever became of the worker since `shut`."""
@@ -140,6 +148,7 @@ class _End:
         with self.here():
             self.words = Arena.create([Want(n, (), torch.int32) for n in (_GO, _DONE)], "cuda", writable=True)
             self.stream, self.other = torch.cuda.Stream(), torch.cuda.Stream()
+            self.let_go, self.ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             self.cool = _flush(gpu)
 
     def here(self) -> AbstractContextManager:

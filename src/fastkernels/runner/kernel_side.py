@@ -67,6 +67,7 @@ class KernelSide:
         self._gate: Gate | None = None  # where the judge moves arguments and results
         self._direct = False
         self._links: list[Link] = []
+        self._order: Sequence[int] = ()
         self._lent: Attached | None = None
         self._tracer = Tracer()
         self.overlay: Overlay | None = None
@@ -195,18 +196,18 @@ class KernelSide:
         contract: str,
         fresh: bool,
         parameters: bool,
-        link: int | None = None,
+        order: Sequence[int] = (),
         lent: Sequence[Ticket] = (),
         descriptors: Sequence[int] = (),
     ) -> dict[str, Any]:
         """Before the judge's clock starts; the inbox holds parameters and no inputs. `fresh`: other
-        addresses, in what is lent or by the worker itself; `parameters`: new ones have come. A captured chain
-        runs all links, at their addresses, or `link` alone; everything else runs the first."""
+        addresses, in what is lent or by the worker itself; `parameters`: new ones have come. Of a captured
+        chain these links run, in this `order`, at their addresses; everything else runs the first."""
         self._contract = self._contracts[contract]
         self._captured = isinstance(self._contract, Graph)
-        self._number = link
+        self._order = order
         if isinstance(self._contract, Graph):
-            self._contract.choose(link)
+            self._contract.choose(order)
         if isinstance(self._contract, Host):
             self._warm_up()
         if fresh and not self._captured:
@@ -292,12 +293,12 @@ class KernelSide:
     @property
     def _running(self) -> list[Link]:
         """The links that the iteration runs."""
-        return self._links if self._captured and self._number is None else [self._active]
+        return [self._links[link] for link in self._order] if self._captured else [self._active]
 
     @property
     def _active(self) -> Link:
-        """The link that the iteration runs, or the first of all."""
-        return self._links[self._number or 0]
+        """The link that an uncaptured iteration runs."""
+        return self._links[0]
 
     def _graph(self) -> Graph:
         graph = self._contracts["graph"]

@@ -202,11 +202,11 @@ class Lineup:
             value[rank] = others[name][rank]
         return Late(rank, _LATE_S, mixed, lambda: inbox.write(self._given), lambda: inbox.write(mixed))
 
-    def inputs_of(self, link: int | None) -> dict[str, torch.Tensor]:
-        """The judge's copies, [n, *shape]: of all links, or of one."""
-        if link is None:
+    def inputs_of(self, links: list[int] | None) -> dict[str, torch.Tensor]:
+        """The judge's copies, [n, *shape]: of these links, or of all."""
+        if links is None:
             return self.inputs
-        return {name: of_links(value, slice(link, link + 1)) for name, value in self.inputs.items()}
+        return {name: of_links(value, links) for name, value in self.inputs.items()}
 
     def block(
         self,
@@ -215,13 +215,13 @@ class Lineup:
         fresh: bool,
         parameters: bool,
         echo_parameters: bool,
-        link: int | None = None,
+        links: list[int] | None = None,
         echo_results: bool = False,
         late: int | None = None,
     ) -> dict[int, Reading] | Verdict:
-        """One iteration of each party on the same inputs, in this order; readings by id(party). `link`: of a
-        captured chain, to run alone. `late`: the rank of a group whose inputs come when the others have
-        begun.
+        """One iteration of each party on the same inputs, in this order; readings by id(party). `links`: of
+        a captured chain, that run, or all; in an order that nobody knows before. `late`: the rank of a group
+        whose inputs come when the others have begun.
 
         A party wakes up before its arguments are there, whoever had its turn before: its threads may run, and
         calls that warm it up do run, before the judge's clock does.
@@ -232,6 +232,7 @@ class Lineup:
             if name not in self._mutable and (echo_parameters or not name.startswith(_PARAMETER))
         ]
         given, coming = self._given, None if late is None else self._late(late)
+        running = self._shuffled(links) if contract == "graph" else ()
         found = {}
         for party in order:
             # The baseline copies its inputs out as well, though nobody looks: equal work beside the calls.
@@ -244,7 +245,7 @@ class Lineup:
                     parameters,
                     names,
                     echo_results,
-                    link,
+                    running,
                     coming,
                 )
             except Trouble as trouble:
@@ -254,6 +255,10 @@ class Lineup:
             found[id(party)] = replace(reading, follows_candidate=self._before is self.c)
             self._before = party
         return found
+
+    def _shuffled(self, links: list[int] | None) -> list[int]:
+        some = range(self.plan.links) if links is None else links
+        return self._bench.rng.sample(some, len(some))
 
     def again(self, reading: Reading) -> dict[str, torch.Tensor] | Verdict:
         """The candidate's results of the call before the last one, as they lie in memory now (party.py)."""

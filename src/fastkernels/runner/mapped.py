@@ -18,8 +18,8 @@ from __future__ import annotations
 import functools
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import Field
@@ -30,6 +30,9 @@ from fastkernels.measure.cuda import Driver
 from fastkernels.records import Record, TensorSpec
 from fastkernels.runner.memory import NoMemory, as_bytes
 from fastkernels.runner.shared import Arena, Ticket, Want, device_bytes, place, poison, wants
+
+if TYPE_CHECKING:
+    from fastkernels.measure.walk import Walk
 
 LENT = -1  # a block: the memory that the judge lends
 _WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
@@ -124,20 +127,31 @@ class Mapped:
         for side in self._sides:
             side.spoil()
 
-    def get_ready(self, inputs: Mapping[str, Tensor]) -> None:
-        """For a call on these, [n, *shape]; there is room for its results."""
+    def get_ready(self, inputs: Mapping[str, Tensor], ran: Collection[int] | None = None) -> None:
+        """For a call on these, [n, *shape], of these links or of all; there is room for its results."""
         self._kept = [side.room() for side in self._sides]
         for rank, side in enumerate(self._sides):
             side.give(self._part_of(rank, inputs))
+            side.aim(ran)
 
     def enqueue_arguments(self, rank: int) -> None:
         """To where the links work on them: in the same way wherever they lie, so that it takes as long on
         every side."""
         self._sides[rank].enqueue_arguments()
 
-    def enqueue_results(self, rank: int, only: int | None = None) -> None:
-        """Into the room for them; of one link `only`."""
-        self._sides[rank].enqueue_results(self._kept[rank], only)
+    def enqueue_results(self, rank: int, ran: Collection[int] | None = None) -> None:
+        """Into the room for them, of these links or of all; before, the walk over what the others would have
+        read."""
+        side = self._sides[rank]
+        if side.walk is not None:
+            side.walk.enqueue()
+        side.enqueue_results(self._kept[rank], ran)
+
+    @property
+    def walk_ns(self) -> int | None:
+        """Of the last call, which did not have every link run."""
+        walk = self._sides[0].walk
+        return None if walk is None else walk.ns()
 
     def take(self) -> None:
         """The results as they lie there now."""
@@ -168,10 +182,10 @@ class Mapped:
             for name, first in echoes[0].items()
         }
 
-    def last(self, only: int | None = None) -> bool:
+    def last(self, ran: Collection[int] | None = None) -> bool:
         """Whether the results are still those that were taken."""
         return all(
-            torch.equal(side.taken(only).bytes, kept.bytes) for side, kept in zip(self._sides, self._kept)
+            torch.equal(side.taken(ran).bytes, kept.bytes) for side, kept in zip(self._sides, self._kept)
         )
 
     def _part_of(self, rank: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -203,6 +217,7 @@ class _Side:
         self._blocks: list[int] = []
         self._sources: list[tuple[str, int, Tensor]] = []  # result, link, its bytes
         self._given: dict[str, Tensor] = {}
+        self.walk: Walk | None = None
         self.echo: dict[str, Tensor] = {}
         self._layout = Ticket(0, {}, writable=True)
 
@@ -266,6 +281,22 @@ class _Side:
         """[n, *shape], which `enqueue_arguments` brings."""
         self._given = {name: value.to("cuda").contiguous() for name, value in inputs.items()}
 
+    @_there
+    def aim(self, ran: Collection[int] | None) -> None:
+        """A walk over lines of arguments, anywhere, of links that are not among these."""
+        others = [
+            part
+            for name in self._given
+            for link, part in enumerate(self._ours.parts(name))
+            if ran is not None and link not in ran and len(part)
+        ]
+        if not others:
+            self.walk = None
+            return
+        from fastkernels.measure.walk import Walk  # Triton, which no worker needs for this
+
+        self.walk = Walk(others, self._shifts)
+
     def enqueue_arguments(self) -> None:
         _copy(
             (as_bytes(one), part)
@@ -278,18 +309,18 @@ class _Side:
         """For all results, which are not there yet."""
         return Arena(self._layout, poison(self._layout.size))
 
-    def enqueue_results(self, kept: Arena, only: int | None = None) -> None:
+    def enqueue_results(self, kept: Arena, ran: Collection[int] | None = None) -> None:
         parts = {name: list(kept.parts(name)) for name in self._layout.slots}
         _copy(
             (source, parts[name][link][: len(source)])
             for name, link, source in self._sources
-            if only in (None, link)
+            if ran is None or link in ran
         )
 
     @_there
-    def taken(self, only: int | None = None) -> Arena:
+    def taken(self, ran: Collection[int] | None = None) -> Arena:
         kept = self.room()
-        self.enqueue_results(kept, only)
+        self.enqueue_results(kept, ran)
         _wait()
         return kept
 

@@ -175,10 +175,10 @@ class Party:
         parameters: bool,
         echo: Sequence[str],
         echo_results: bool = False,
-        link: int | None = None,
+        order: Sequence[int] = (),
         late: Late | None = None,
     ) -> Reading:
-        """One iteration, of a captured chain or of one `link` of it alone, on these arguments, [n, *shape].
+        """One iteration on these arguments, [n, *shape]; of a captured chain, of these links in this `order`.
         The worker sleeps afterwards. With a rank that is `late` its times mean nothing.
 
         What is asked for once the clock has stopped must come from the worker's own memory: whoever left
@@ -186,11 +186,12 @@ class Party:
         """
         # What is checked before anything is timed lies in boxes.
         mapped = None if contract == "host" else self._mapped
-        how = {"contract": contract, "fresh": fresh, "parameters": parameters, "link": link}
+        ran = sorted(order) if len(order) < len(self._captured) and order else None
+        how = {"contract": contract, "fresh": fresh, "parameters": parameters, "order": list(order)}
         if mapped is None:
             timed, window, kept, is_late = self._called(inputs, echo, late, **how)
         else:
-            timed, window, kept, is_late = self._called_held(mapped, inputs, echo, late, **how)
+            timed, window, kept, is_late = self._called_held(mapped, inputs, echo, late, ran=ran, **how)
         self._late = self._late + 1 if is_late else 0
         clock_mhz = self._clock.sample()
         if mapped is None:
@@ -199,18 +200,18 @@ class Party:
             asked_for = [name for name in echo if not mapped.brings(name)]
             inspected, echoed, _ = self._inspected(kept, asked_for, echo_results=False)
             echoed |= mapped.echoed()
-            lasting = not echo_results or mapped.last(link)
+            lasting = not echo_results or mapped.last(ran)
             if contract != "graph":
                 mapped.lose()
         overhead_ns = 0 if contract == "host" else self._overhead_ns
         results = self._captured if contract == "graph" else inspected.outputs
         if contract != "graph" and len(results) != self._ranks:
             raise self._asking.garbled("inspect", f"{len(results)} of {self._ranks} ranks are described")
-        results = results if link is None else [results[link]]
+        results = results if ran is None else [results[link] for link in ran]
         links = len(results)
         calls = links if contract == "graph" else 1  # ranks make one call together
         waits = self._late > _MOST_LATE
-        ran = slice(links) if link is None else slice(link, link + 1)
+        taken = slice(links) if ran is None else ran  # of boxes, which may have room for more
         return Reading(
             ns=max(timed.ns - overhead_ns, 1) / calls,
             claimed_ns=timed.ns,
@@ -221,11 +222,12 @@ class Party:
             threads=inspected.threads,
             cpu_ns=window.cpu_ns,
             described=tuple({n: r.description for n, r in described.items()} for described in results),
-            outputs=self._lay(kept, results[0], ran),
-            echo={name: of_links(value, ran) for name, value in echoed.items()},
+            outputs={n: of_links(value, taken) for n, value in self._lay(kept, results[0]).items()},
+            echo={name: of_links(value, taken) for name, value in echoed.items()},
             flags=inspected.flags,
             made=window.made,
             lasting=lasting,
+            walk_ns=None if mapped is None else mapped.walk_ns,
         )
 
     def again(self, reading: Reading) -> dict[str, Tensor]:
@@ -316,7 +318,7 @@ class Party:
         lasting = not echo_results or reached("inspect", lambda: transport.lasts(kept))
         return inspected, echoed, lasting
 
-    def _lay(self, box: Arena, results: dict[str, Result], links: slice) -> dict[str, Tensor]:
+    def _lay(self, box: Arena, results: dict[str, Result]) -> dict[str, Tensor]:
         """Tensors over a copy of the outbox with the shapes and strides that the worker says of the first
         link (the referee holds the others against it). Those that do not fit stay out: their description
         already differs from the baseline's."""
@@ -326,7 +328,7 @@ class Party:
             if slot is None or description.dtype != slot.dtype or description.shape != slot.shape:
                 continue
             with contextlib.suppress(ValueError):
-                laid[name] = box.view(name, description.shape, description.stride)[links]
+                laid[name] = box.view(name, description.shape, description.stride)
         return laid
 
 

@@ -35,8 +35,9 @@ class Reading:
     made: bool = False  # somebody, perhaps the worker, made a process or a thread within the window
     lasting: bool = True  # what the call returned is what the outbox got, where that was asked
     follows_candidate: bool = False  # which had its turn before this one
+    walk_ns: int | None = None  # over arguments of links that did not run (measure/walk.py)
 
 
-def of_links(value: Tensor, links: slice) -> Tensor:
-    """The links of a tensor of an iteration; what all links share is there once."""
+def of_links(value: Tensor, links: list[int] | slice) -> Tensor:
+    """These links of a tensor of an iteration; what all links share is there once."""
     return value if len(value) == 1 else value[links]

@@ -32,11 +32,13 @@ PARAMETER_ECHO_SHARE = (
 )
 RESULT_ECHO_SHARE = 0.25  # of blocks ask for the results once more after the clock has stopped
 ALONE_SHARE = 0.25  # of blocks are followed by one of a single link, drawn in secret (account.shared_work)
+HALF_SHARE = 0.25  # of blocks are followed by one of half of the links, drawn in secret (account.fetched)
 OTHER_LENGTHS_SHARE = 0.1  # of blocks are followed by one of other lengths, checked and not counted
 LATE_SHARE = 0.1  # of blocks of a group are followed by one in which a rank is late, drawn in secret
 REPACK_SHARE = 0.06  # of blocks bring new parameters to a module that repacks them
 # Links of a chain for each block that it lasts: long chains cost more to build, and need it less.
 LINKS_OF_A_BLOCK = 4
+MIN_HALVED = 4  # links
 MIN_GROWTH = 1.25  # samples between two looks at the interval grow by this
 
 
@@ -45,10 +47,11 @@ _NO_INTERVAL = stats.Interval(1.0, 1.0, 1.0, 0)
 
 @dataclass(frozen=True)
 class Sampled:
-    """`blocks` that count, and `alone` those of single links of a chain."""
+    """`blocks` that count, `alone` those of single links of a chain, and `half` those of half of it."""
 
     blocks: Blocks
     alone: Blocks
+    half: Blocks
     interval: stats.Interval
     decision: stats.Stop
 
@@ -58,7 +61,7 @@ class Sampling:
 
     def __init__(self, bench: Bench, lineup: Lineup, referee: Referee, outcome: Outcome) -> None:
         self._bench, self._lineup, self._referee, self._outcome = bench, lineup, referee, outcome
-        self._alone = Blocks()
+        self._alone, self._half = Blocks(), Blocks()
 
     def run(self) -> Sampled | Verdict:
         """Blocks until the interval is narrow or the budget spent."""
@@ -73,8 +76,9 @@ class Sampling:
                 return found
             if index >= WARM_UP_BLOCKS:
                 blocks.add(index - WARM_UP_BLOCKS, *found)
-            if self._is_chain and bench.draws(ALONE_SHARE) and (verdict := self._run_alone(index)):
-                return verdict
+            for some, share in ((self._alone, ALONE_SHARE), (self._half, HALF_SHARE)):
+                if self._has_part(some) and bench.draws(share) and (verdict := self._run_part(some, index)):
+                    return verdict
             if self._lineup.has_lengths and bench.draws(OTHER_LENGTHS_SHARE):
                 other = self._block(other_lengths=True)
                 if isinstance(other, Verdict):
@@ -96,39 +100,46 @@ class Sampling:
             if decision == "unstable" and budget_s == usual_budget_s:
                 budget_s *= BUDGET_EXTENSION
             elif decision != "continue":
-                while self._is_chain and self._alone.tried < account.MIN_ALONE:
-                    if verdict := self._run_alone(index):
-                        return verdict
-                return Sampled(counted, self._alone, interval or _NO_INTERVAL, decision)
+                for some in (self._alone, self._half):
+                    while self._has_part(some) and some.tried < account.MIN_PARTS:
+                        if verdict := self._run_part(some, index):
+                            return verdict
+                return Sampled(counted, self._alone, self._half, interval or _NO_INTERVAL, decision)
 
-    def _run_alone(self, index: int) -> Verdict | None:
-        """A block of one link, whichever."""
-        found = self._block(link=self._bench.rng.randrange(self._lineup.plan.links))
+    def _has_part(self, some: Blocks) -> bool:
+        """Whether the chain is long enough for it."""
+        return self._is_chain and (some is self._alone or self._lineup.plan.links >= MIN_HALVED)
+
+    def _run_part(self, some: Blocks, index: int) -> Verdict | None:
+        """A block of one link, or of half of them, whichever."""
+        links = self._lineup.plan.links
+        running = 1 if some is self._alone else links // 2
+        found = self._block(sorted(self._bench.rng.sample(range(links), running)))
         if isinstance(found, Verdict):
             return found
-        self._alone.add(index, *found)
+        some.add(index, *found)
         return None
 
     def _block(
         self,
-        link: int | None = None,
+        links: list[int] | None = None,
         first: bool = False,
         other_lengths: bool = False,
         late: int | None = None,
     ) -> tuple[Reading, Reading, Reading] | Verdict:
-        """One timed and checked block of A, C, A'. `link`: of the chain, alone, with the parameters that it
-        has. `other_lengths`: of requests, than the case's. `late`: a rank; the readings are no times."""
+        """One timed and checked block of A, C, A'. `links`: of the chain, with the parameters that they have.
+        `other_lengths`: of requests, than the case's. `late`: a rank; the readings are no times."""
         bench, lineup, outcome = self._bench, self._lineup, self._outcome
         distribution = "normal" if bench.draws(USUAL_SHARE) else bench.rng.choice(DISTRIBUTIONS)
-        parameters = link is None and (not lineup.c.prepares or self._repacks(first))
+        parameters = links is None and (not lineup.c.prepares or self._repacks(first))
         lineup.refill(distribution, parameters, other_lengths=other_lengths)
         found = lineup.block(
             bench.rng.sample(lineup.everybody, 3),
             outcome.contract,
             fresh=outcome.contract != "graph" and bench.draws(FRESH_SHARE),
             parameters=parameters,
-            echo_parameters=link is None and bench.draws(PARAMETER_ECHO_SHARE),
-            link=link,
+            echo_parameters=links is None and bench.draws(PARAMETER_ECHO_SHARE),
+            links=links,
             echo_results=bench.draws(RESULT_ECHO_SHARE),
             late=late,
         )
@@ -136,7 +147,7 @@ class Sampling:
             return found
         a, c, a2 = (found[id(party)] for party in lineup.everybody)
         oracle_link = bench.rng.randrange(len(c.described)) if bench.draws(ORACLE_SHARE) else None
-        inputs = lineup.inputs_of(link)
+        inputs = lineup.inputs_of(links)
         if verdict := self._referee.judge(inputs, c, a, distribution, oracle_link) or account.impossible(c):
             return verdict if late is None else verdict.explained(where_late(late))
         return a, c, a2

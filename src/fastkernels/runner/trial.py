@@ -265,7 +265,7 @@ class Trial:
             return sampled
         if self._held is not None and (verdict := self._survived()):
             return verdict
-        if verdict := self._broken_rule(sampled.blocks):
+        if verdict := self._broken_rule(sampled):
             return verdict
         # A machine too busy to tell the ratio is too busy to accuse anybody by his times; neither wins.
         if sampled.decision == "unstable":
@@ -274,12 +274,13 @@ class Trial:
             return Verdict.failed("UNSTABLE", Failure(message=message))
         return self._untrue(sampled) or self._conclude(sampled)
 
-    def _broken_rule(self, blocks: Blocks) -> Verdict | None:
+    def _broken_rule(self, sampled: Sampled) -> Verdict | None:
         """Told before what only cannot be: both may be seen of one candidate."""
+        blocks = sampled.blocks
         if verdict := account.restless(self._lineup.c.worker.restless):
             return verdict
         if self._bench.device != "cpu":
-            return account.left_running((blocks.a, blocks.a2))
+            return account.left_running((blocks.a, blocks.a2)) or account.fetched(sampled.half)
         return account.too_many_threads(blocks.c, self._bench.threads)
 
     def _untrue(self, sampled: Sampled) -> Verdict | None:

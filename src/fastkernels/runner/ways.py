@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -81,12 +82,13 @@ def held(
     echo: Sequence[str],
     late: Late | None,
     contract: str,
-    link: int | None,
+    order: Sequence[int],
+    ran: Collection[int] | None,
     **how: Any,
 ) -> Made:
     """`channels`: of each rank's gate. An eager call may wait for the device before it comes there: such a
-    call is not hidden, and its results are taken when it has come. `contract`, `link` (of a captured chain,
-    that runs alone) and `how`: it is prepared."""
+    call is not hidden, and its results are taken when it has come. `contract`, `order` (in which links of a
+    captured chain run) and `how`: it is prepared. `ran`: those links, if not all."""
     worker, timeout_s = asking.worker, asking.timeouts.call
     is_captured = contract == "graph"
     late_rank = None if late is None else late.rank
@@ -100,7 +102,7 @@ def held(
             shown = [asking.read("go", Shown, gate.said(channel)) for channel in channels]
             asking.reached("go", lambda: mapped.find(shown))
 
-    asking.call("prepare", asking.timeouts.first, contract=contract, link=link, **how)
+    asking.call("prepare", asking.timeouts.first, contract=contract, order=order, **how)
     mapped.take_back()
     hold.shut()
     try:
@@ -109,10 +111,10 @@ def held(
             is_there = is_captured or all(worker.comes_to(channel, PATIENCE_S) for channel in channels)
         if is_there:
             come()
-        mapped.get_ready(inputs)
+        mapped.get_ready(inputs, ran)
         hold.arm(
             mapped.enqueue_arguments,
-            lambda rank: mapped.enqueue_results(rank, link) if is_there else None,
+            lambda rank: mapped.enqueue_results(rank, ran) if is_there else None,
             late_rank,
         )
         window = Opened(worker.pid)
@@ -137,7 +139,8 @@ def held(
             raise asking.garbled("go", "its device did not say that the call has ended")
     finally:
         hold.release()
-    return Made(timed, window.closed(begin_ns, still_ns), mapped.kept(), late=not is_there)
+    seen = replace(window.closed(begin_ns, still_ns), ns=hold.device_ns())
+    return Made(timed, seen, mapped.kept(), late=not is_there)
 
 
 def asked(

@@ -41,11 +41,12 @@ class Tape:
         class Chain:
             results = [call() for call in calls]
 
-            def ready(self, link) -> None:
-                tape.log.append("ready")
+            def ready(self, *orders) -> None:
+                self.is_ready = orders
 
-            def launch(self, link) -> None:
-                tape.log.append("launch" if link is None else f"launch {link}")
+            def launch(self, order) -> None:
+                assert order in self.is_ready
+                tape.log.append(f"launch {order}")
 
             def close(self) -> None:
                 tape.log.append("close")
@@ -144,9 +145,9 @@ def test_nothing_but_the_call_lies_between_the_words_to_a_device(make) -> None:
     if isinstance(contract, Graph):
         contract.capture([lambda: "one", lambda: "two"])
     assert run(contract, tape.log) == 1234
-    made, result = ("launch", ["one", "two"]) if isinstance(contract, Graph) else ("call", None)
+    made, result = ("launch (0, 1)", ["one", "two"]) if isinstance(contract, Graph) else ("call", None)
     order = ["hold", "stir", "start", made, "end", "done", f"keep {result}", "wait"]
-    assert [step for step in tape.log if step != "ready"] == order
+    assert tape.log == order
 
 
 def test_a_device_that_nobody_holds_is_not_timed() -> None:
@@ -158,13 +159,20 @@ def test_one_link_alone_gives_its_own_result() -> None:
     tape = Tape()
     contract = held(Graph, tape)
     contract.capture([lambda: "one", lambda: "two"])
-    contract.choose(1)
+    contract.choose([1])
     run(contract, tape.log)
-    assert tape.log[-5:] == ["launch 1", "end", "done", "keep ['two']", "wait"]
-    assert tape.log[-9:-5] == ["launch 0", "hold", "stir", "start"], "another wakes the code up"
-    contract.choose(None)
+    assert tape.log[-5:] == ["launch (1,)", "end", "done", "keep ['two']", "wait"]
+    assert tape.log[-9:-5] == ["launch (0,)", "hold", "stir", "start"], "another wakes the code up"
+
+
+def test_links_run_in_the_order_that_was_chosen() -> None:
+    tape = Tape()
+    contract = held(Graph, tape)
+    contract.capture([lambda: "one", lambda: "two"])
+    contract.choose([1, 0])
     run(contract, tape.log)
-    assert tape.log[-2] == "keep ['one', 'two']"
+    assert tape.log[:4] == ["hold", "stir", "start", "launch (1, 0)"]
+    assert tape.log[-2] == "keep ['two', 'one']"
 
 
 def test_a_new_chain_takes_the_place_of_the_old_one() -> None:

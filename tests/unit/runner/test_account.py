@@ -237,6 +237,31 @@ def test_short_calls_that_share_their_work_are_seen_too() -> None:
     assert account.shared_work(blocks(5.5, 5.5), blocks(1.5, 4, count=30)).status == "IMPLAUSIBLE"
 
 
+def halves(candidate_us: float, baseline_us: float, count: int = account.MIN_PARTS) -> Blocks:
+    """With walks that take so long."""
+    found = blocks(2, 2, count=count)
+    for side, us in ((found.c, candidate_us), (found.a, baseline_us), (found.a2, 1.02 * baseline_us)):
+        for index, one in enumerate(side):
+            side[index] = replace(one, walk_ns=int(1e3 * us * (0.97 + 0.02 * (index % 4))))
+    return found
+
+
+def test_calls_that_fetch_for_others_are_found() -> None:
+    verdict = account.fetched(halves(30, 40))
+    assert (verdict.status, verdict.kind) == ("TAMPERED", "fetch")
+    assert "arguments of calls that did not run" in verdict.failure.message
+
+
+@pytest.mark.parametrize("candidate_us", [38, 42, 80])
+def test_a_walk_that_takes_as_long_as_the_baselines_tells_nothing(candidate_us: float) -> None:
+    assert account.fetched(halves(candidate_us, 40)) is None
+
+
+def test_few_walks_tell_nothing_nor_does_a_chain_that_nobody_walked_through() -> None:
+    assert account.fetched(halves(10, 40, count=2)) is None
+    assert account.fetched(blocks(2, 2)) is None
+
+
 def test_two_calls_alone_tell_nothing() -> None:
     assert account.shared_work(blocks(20, 20, count=2), blocks(1, 18, count=30)) is None
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -30,13 +31,12 @@ class Replaying:
         class Chain:
             results = [call().clone() for call in calls]
 
-            def ready(self, link) -> None:
+            def ready(self, *orders) -> None:
                 """Everything is."""
 
-            def launch(self, link) -> None:
-                for index, (result, call) in enumerate(zip(self.results, calls)):
-                    if link in (None, index):
-                        result.copy_(call())
+            def launch(self, order) -> None:
+                for link in order:
+                    self.results[link].copy_(calls[link]())
 
             def close(self) -> None:
                 """Nothing to give back."""
@@ -122,8 +122,8 @@ class Chained:
         self.inbox.write({name: value for name, value in inputs.items() if name not in self.arguments})
         self.hold.given = {name: value for name, value in inputs.items() if name in self.arguments}
 
-    def go(self, parameters: bool = True, echo=(), link: int | None = None) -> dict:
-        self.side.prepare("graph", fresh=False, parameters=parameters, link=link)
+    def go(self, parameters: bool = True, echo=(), order: Sequence[int] = range(LINKS)) -> dict:
+        self.side.prepare("graph", fresh=False, parameters=parameters, order=order)
         assert self.side.go() == {"ns": 1000}
         return self.side.inspect(list(echo))
 
@@ -187,7 +187,7 @@ def test_a_link_alone_makes_its_own_result_and_its_neighbour_an_older_one(chaine
     before = results(shown)
     new = {**drawn(judge.case, 6, PLAN), "param.weight": old["param.weight"]}
     judge.give(new)
-    judge.go(parameters=False, link=1)
+    judge.go(parameters=False, order=[1])
     after = results(shown)
     torch.testing.assert_close(after[1], expected(new, judge.case.init["eps"])[1])
     assert torch.equal(after[0], before[0])

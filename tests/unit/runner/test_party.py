@@ -454,7 +454,7 @@ class Maps:
     """What the judge does with memory, noted in `seen`; results are 1, and later 2."""
 
     def __init__(self, seen: list[str], ranks: int = 1) -> None:
-        self._seen, self._ranks, self._now = seen, ranks, 1.0
+        self._seen, self.links, self._now = seen, ranks, 1.0
 
     def lend(self, links: int, arguments: object = None) -> str:
         return f"{links} lent"
@@ -473,31 +473,31 @@ class Maps:
     def lose(self) -> None:
         self._seen.append("lose")
 
-    def get_ready(self, inputs: dict) -> None:
-        self._inputs = inputs
+    def get_ready(self, inputs: dict, ran: list[int] | None) -> None:
+        self.walk_ns = None if ran is None else 700
 
     def enqueue_arguments(self, rank: int) -> None:
         self._seen.append(f"bring {rank}")
 
-    def enqueue_results(self, rank: int, only: int | None) -> None:
-        self._seen.append(f"take {rank}" if only is None else f"take {only} of {rank}")
+    def enqueue_results(self, rank: int, ran: list[int] | None) -> None:
+        self._seen.append(f"take {rank}" if ran is None else f"take {ran} of {rank}")
         self.take()
 
     def take(self) -> None:
         self._kept = self._now
 
     def kept(self) -> Arena:
-        box = Arena.private([Want("out.0", (2,), torch.float32, links=self._ranks)])
-        box.tensors["out.0"].fill_(self._kept)
+        box = Arena.private([Want("out.0", (2,), torch.float32, links=self.links)])
+        box.tensors["out.0"].copy_(self._kept * torch.arange(1, self.links + 1)[:, None])
         return box
 
     def note(self, names: list[str]) -> None:
         self._seen.append("note")
 
     def echoed(self) -> dict:
-        return {"arg.x": torch.zeros(self._ranks, 1)}
+        return {"arg.x": torch.zeros(self.links, 1)}
 
-    def last(self, only: int | None) -> bool:
+    def last(self, ran: list[int] | None) -> bool:
         return self._kept == self._now
 
     def change(self) -> None:
@@ -539,6 +539,8 @@ class Holding(Liar):
 
     def call(self, phase: str, *arguments, **more) -> dict:
         self._seen.append(phase)
+        if phase == "prepare":
+            self.said = more
         outputs = [{"out.0": described(2)}] * self._ranks
         return {"inspect": {"outputs": outputs, "threads": 1, "flags": {}}}.get(phase, {})
 
@@ -572,6 +574,9 @@ class Doors:
         self._maps.change()
         self._looks -= 1
         return None if self._looks > 0 else time.perf_counter_ns()
+
+    def device_ns(self) -> int:
+        return 12
 
     def release(self) -> None:
         self._seen.append("release")
@@ -611,6 +616,7 @@ def test_a_held_device_works_while_its_process_stands_still(single: Arena) -> No
     ]
     assert reading.outputs["out.0"].tolist() == [[1.0, 1.0]], "what lay there when the clock had stopped"
     assert not reading.lasting
+    assert reading.window_ns == 12, "of the device, not of the host"
     assert reading.hidden
     assert not reading.waits
     assert reading.echo.keys() == {"arg.x"}
@@ -629,9 +635,25 @@ def test_a_device_that_takes_long_is_waited_for_by_its_own_process(single: Arena
 def test_what_a_chain_returns_was_found_when_it_was_captured(single: Arena) -> None:
     seen: list[str] = []
     with held(Holding(seen), single) as judge:
-        judge.iterate({}, "graph", False, False, [], link=0)
+        reading = judge.iterate({}, "graph", False, False, [], order=[0])
     assert seen[:6] == ["spoil", "prepare", "shut", "go", "gate", "pause"]
-    assert seen[6:9] == ["open", "bring 0", "take 0 of 0"]
+    assert seen[6:9] == ["open", "bring 0", "take 0"]
+    assert reading.walk_ns is None
+
+
+def test_links_of_a_chain_that_run_without_the_others(single: Arena) -> None:
+    seen: list[str] = []
+    worker = Holding(seen)
+    with held(worker, single) as judge:
+        judge._captured *= 3
+        judge._mapped.links = 3  # type: ignore[union-attr]
+        reading = judge.iterate({}, "graph", False, False, ["arg.x"], order=[2, 0])
+    assert worker.said["order"] == [2, 0], "as they run"
+    assert seen[8] == "take [0, 2] of 0"
+    assert reading.outputs["out.0"].tolist() == [[1.0, 1.0], [3.0, 3.0]]
+    assert len(reading.described) == len(reading.echo["arg.x"]) == 2
+    assert reading.ns == pytest.approx(reading.claimed_ns / 2, abs=1)
+    assert reading.walk_ns == 700
 
 
 def test_all_devices_of_a_group_are_held_and_a_late_rank_is_let_go_alone(box: Arena) -> None:
@@ -643,7 +665,7 @@ def test_all_devices_of_a_group_are_held_and_a_late_rank_is_let_go_alone(box: Ar
         *("open but 1", "bring 0", "take 0", "let 1 go", "bring 1", "take 1", "note", "answer", "release"),
         *("inspect", "pause", "lose"),
     ]
-    assert reading.outputs["out.0"].tolist() == [[1.0, 1.0]] * 2
+    assert reading.outputs["out.0"].tolist() == [[1.0, 1.0], [2.0, 2.0]]
 
 
 def test_a_call_that_waits_for_the_device_is_let_go_and_counts_when_it_does_so_again(single: Arena) -> None:
