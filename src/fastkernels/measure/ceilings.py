@@ -1,4 +1,4 @@
-"""What a device can do at best: bytes moved and operations in a second.
+"""What a device can do at best: bytes moved, within it and to it from another, and operations in a second.
 
 From `registry/devices/<slug>.yaml` where somebody measured; else measured here, once in a process, in a
 second or two. A CPU is always measured here: hosts differ, and its caches make the rate depend on how much is
@@ -24,6 +24,7 @@ _TERA = 1e12
 _MIB = 1 << 20
 _CPU_FOOTPRINTS = (_MIB // 2, 8 * _MIB, 128 * _MIB)  # about: a core's own cache, the shared cache, memory
 _CUDA_FOOTPRINT = 1 << 30
+_LINK_BYTES = 1 << 28
 _CPU_GEMM, _CUDA_GEMM = 384, 8192
 _CPU_PIECE = _MIB // 8
 _REPEATS = {"cpu": 50, "cuda": 5}  # the best of these: a ceiling, not a typical rate
@@ -40,6 +41,7 @@ class Ceilings:
     cache_bytes: int
     measured_here: bool
     gemm: Callable[[str], float | None]
+    link: Callable[[], float | None] = lambda: None
 
     def copy_bytes_s(self, footprint: int) -> float:
         """The rate of a copy of this footprint: of the largest measured one that is not larger."""
@@ -56,6 +58,10 @@ class Ceilings:
     def flops_s(self, dtype: str) -> float | None:
         """Matrix-product operations per second; None where this dtype has no ceiling."""
         return self.gemm(dtype)
+
+    def link_bytes_s(self) -> float | None:
+        """Of what one GPU gets from another; None where there is no other."""
+        return self.link()
 
 
 @lru_cache
@@ -74,6 +80,7 @@ def ceilings(device: str) -> Ceilings:
         cache_bytes=int((facts.l2_mib or 0) * _MIB),
         measured_here=False,
         gemm=rates.get,
+        link=_link_rate,
     )
 
 
@@ -97,6 +104,7 @@ def measure(device: str) -> Ceilings:
         cache_bytes=cache_bytes,
         measured_here=True,
         gemm=lambda dtype: _gemm_rate(device, dtype),
+        link=_link_rate if device == "cuda" else lambda: None,
     )
 
 
@@ -116,6 +124,16 @@ def _cuda_copy_rate(footprint: int) -> float:
     source = torch.ones(footprint // 2, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     return footprint / _best_s("cuda", lambda: target.copy_(source))
+
+
+@lru_cache
+def _link_rate() -> float | None:
+    """Of a copy in one direction, between the first two GPUs."""
+    if torch.cuda.device_count() < 2:
+        return None
+    source = torch.ones(_LINK_BYTES, dtype=torch.uint8, device="cuda:0")
+    target = torch.empty_like(source, device="cuda:1")
+    return _LINK_BYTES / _best_s("cuda", lambda: target.copy_(source))
 
 
 @lru_cache

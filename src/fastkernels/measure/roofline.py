@@ -1,6 +1,6 @@
 """The least time that a call can take on a device: what it must move and multiply, over what the device can.
 
-    floor = max( read / R + written / W,  sum over dtypes of flops / F )
+    floor = max( read / R + written / W,  sum over dtypes of flops / F,  received / L )
 
 `work` counts by running the baseline's module on the meta device and watching its kernels:
 
@@ -9,12 +9,14 @@
                entries that the batch's queries see (window counted), less those that the same call stores;
                states, but of requests that begin
     written    every output once; a paged cache: the entries of the step's tokens; the states of all requests
+    received   from other ranks of a group: a sum of all as often as one rank's part of it, since switches can
+               add up
     flops      2 M N K of matrix products (M slots of one by experts) and convolutions (M places, K elements
                of a filter), 4 H K of each visible (query, key) pair of attention, 4 H K V of each token of
                linear attention; a scan's are no products
 
-Intermediates, block tables and position tables count nothing, so the floor is never too high. R, W and F are
-measured ceilings (registry/devices/*.yaml, or measured at run time: ceilings.py).
+Intermediates, block tables and position tables count nothing, so the floor is never too high. R, W, F and L
+are measured ceilings (registry/devices/*.yaml, or measured at run time: ceilings.py).
 
 H query heads · K head size · J kv heads · V value size
 """
@@ -58,6 +60,7 @@ class Work:
     read_bytes: int
     written_bytes: int
     flops: Mapping[str, int]
+    received_bytes: int = 0
 
     @property
     def min_bytes(self) -> int:
@@ -86,7 +89,7 @@ def work(case: Case, overlay: Overlay) -> Work:
     )
     read += sum(_bytes(tensors[name]) for name, spec in specs.items() if _is_input(name, spec))
     written = sum(_bytes(tensor) for name, tensor in outputs.items() if not _is_cache(name, specs))
-    return Work(read + watch.cache_read, written + watch.cache_written, watch.flops)
+    return Work(read + watch.cache_read, written + watch.cache_written, watch.flops, watch.received)
 
 
 def floor_s(work: Work, ceilings: Ceilings) -> float:
@@ -94,7 +97,7 @@ def floor_s(work: Work, ceilings: Ceilings) -> float:
     floor."""
     memory_s = work.read_bytes / ceilings.read_bytes_s(work.min_bytes)
     memory_s += work.written_bytes / ceilings.write_bytes_s(work.min_bytes)
-    return max(memory_s, _compute_s(work, ceilings))
+    return max(memory_s, _compute_s(work, ceilings), _link_s(work, ceilings))
 
 
 def roofline_pct(work: Work, ceilings: Ceilings, measured_s: float) -> float:
@@ -109,14 +112,15 @@ def implausible(work: Work, ceilings: Ceilings, measured_s: float) -> str | None
     """
     memory_s = work.read_bytes / ceilings.read_bytes_s(work.min_bytes)
     memory_s += max(0, work.written_bytes - ceilings.cache_bytes) / ceilings.write_bytes_s(work.min_bytes)
-    least_s = max(memory_s, _compute_s(work, ceilings)) / (
+    least_s = max(memory_s, _compute_s(work, ceilings), _link_s(work, ceilings)) / (
         MARGIN_MEASURED_HERE if ceilings.measured_here else MARGIN
     )
     if measured_s >= least_s:
         return None
     flops = sum(work.flops.values())
+    received = f", {work.received_bytes / 1e6:.3g} MB from other ranks" if work.received_bytes else ""
     return (
-        f"{measured_s * 1e6:.3g} us for {work.min_bytes / 1e6:.3g} MB and {flops / 1e9:.3g} GFLOP: "
+        f"{measured_s * 1e6:.3g} us for {work.min_bytes / 1e6:.3g} MB{received} and {flops / 1e9:.3g} GFLOP: "
         f"{ceilings.device} needs at least {least_s * 1e6:.3g} us"
     )
 
@@ -145,6 +149,7 @@ class _Watch:
     batch: Batch | None
     routing: Routing | None = None
     flops: dict[str, int] = field(default_factory=dict)
+    received: int = 0
     cache_read: int = 0
     cache_written: int = 0
     rows_read: dict[int, int] = field(
@@ -172,6 +177,7 @@ class _Watch:
             "dense_attention": self._dense,
             "cross_attention": self._cross,
             "conv1d": self._conv1d,
+            "all_reduce": self._all_reduce,
         }
         self.arguments += [arg for arg in args if isinstance(arg, Tensor)]
         if kernel not in ("embedding", "grouped_linear"):
@@ -309,6 +315,9 @@ class _Watch:
         self.cache_read += row_bytes * sum(query < seq for query, seq in rows)
         self.cache_written += row_bytes * len(rows)
 
+    def _all_reduce(self, x: Tensor) -> None:
+        self.received += _bytes(x)
+
     def _rows(self) -> list[tuple[int, int]]:
         assert self.batch is not None, "attention needs a batch"
         return list(zip(self.batch.query_lens, self.batch.seq_lens))
@@ -343,6 +352,11 @@ def _storage(tensor: Tensor) -> int:
 def _compute_s(work: Work, ceilings: Ceilings) -> float:
     rates = {dtype: ceilings.flops_s(dtype) for dtype, flops in work.flops.items() if flops}
     return sum(work.flops[dtype] / rate for dtype, rate in rates.items() if rate)
+
+
+def _link_s(work: Work, ceilings: Ceilings) -> float:
+    rate = ceilings.link_bytes_s() if work.received_bytes else None
+    return work.received_bytes / rate if rate else 0.0
 
 
 def meta_tensors(specs: Mapping[str, TensorSpec]) -> dict[str, Tensor]:

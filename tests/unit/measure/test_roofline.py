@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -280,6 +281,17 @@ def test_pure_reads_may_pass_the_copy_rate_and_copies_keep_theirs():
     fast = made(read=5e12)
     assert floor_s(Work(5_000_000, 0, {}), fast) == pytest.approx(1e-6)
     assert floor_s(Work(2_000_000, 2_000_000, {}), fast) == pytest.approx(1e-6)
+
+
+def test_a_sum_over_ranks_receives_one_part_over_the_link():
+    found = count("L1/all_reduce", {}, {"input_": tensor(256, 4096)}, ranks=2)
+    part = 256 * 4096 * 2
+    assert (found.read_bytes, found.written_bytes, found.received_bytes) == (part, part, part)
+    linked = replace(made(), link=lambda: 400e9)
+    assert floor_s(found, linked) == pytest.approx(part / 400e9)
+    assert floor_s(found, made()) == pytest.approx(2 * part / 4e12), "without another GPU"
+    assert implausible(found, linked, 5e-6) is None
+    assert "2.1 MB from other ranks" in str(implausible(found, linked, 4e-6))
 
 
 def test_unknown_dtypes_cost_nothing():
