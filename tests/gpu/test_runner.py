@@ -121,6 +121,19 @@ def test_a_chain_runs_its_links_in_order_and_each_to_its_end(device: CudaDevice)
     graph.release()
 
 
+def test_links_that_need_memory_run_in_any_order(device: CudaDevice) -> None:
+    x, graph = torch.ones(1 << 20, device="cuda"), Graph(device)
+    results = graph.capture([lambda n=n: (x + n) * x for n in range(8)])
+    for order in (range(8), reversed(range(8)), (3, 6, 1, 0, 7, 5, 2, 4)):
+        for result in results:
+            result.zero_()
+        graph.choose(list(order))
+        graph.prepare()
+        timed(graph)
+        assert [result.unique().tolist() for result in results] == [[1.0 + n] for n in range(8)]
+    graph.release()
+
+
 def test_a_link_runs_alone(device: CudaDevice) -> None:
     tensors = [torch.zeros(1 << 16, device="cuda") for _ in range(3)]
     graph = Graph(device)
@@ -170,9 +183,13 @@ def test_two_links_take_twice_as_long_as_one(device: CudaDevice) -> None:
 @pytest.mark.parametrize(("contract", "tokens"), [("graph", 512), ("eager", 8192), ("host", 8192)])
 def test_the_baseline_equals_itself(contract: str, tokens: int) -> None:
     """A chain holds short calls still; a single one must be long for its two processes to agree."""
+    from fastkernels.measure import roofline
+    from fastkernels.measure.ceilings import ceilings
     from fastkernels.runner.kernels import run_kernels
     from fastkernels.runner.plan import KernelsRequest
 
+    # A copy of 1 GiB that is measured here is no ceiling for one of which the cache holds a part.
+    most_pct = 100 * roofline.MARGIN if ceilings("cuda").measured_here else 110
     report = run_kernels(
         KernelsRequest(
             targets=("rms_norm",),
@@ -189,7 +206,7 @@ def test_the_baseline_equals_itself(contract: str, tokens: int) -> None:
         assert row.contract == contract
         assert row.capture == ("yes" if contract == "graph" else "n/a")
         assert 0.95 < (row.speedup or 0) < 1.05
-        assert 0 < (row.roofline_pct or 0) <= 110
+        assert 0 < (row.roofline_pct or 0) <= most_pct
 
 
 def test_a_template_never_touches_the_device() -> None:

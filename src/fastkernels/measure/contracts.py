@@ -267,7 +267,9 @@ class CudaDevice:
         return self._driver.elapsed_ns(self._start, self._end)
 
     def capture(self, calls: Sequence[Call]) -> CudaChain:
-        """Each call in a graph of its own: what it starts on other streams must have ended with it."""
+        """Each call in a graph of its own: what it starts on other streams must have ended with it. And with
+        memory of its own: in a pool that graphs share, results of one lie where an earlier one has worked,
+        and calls may run in any order."""
         self._capture_stream.wait_stream(self._stream)
         with torch.cuda.stream(self._capture_stream):
             for call in calls:
@@ -275,20 +277,19 @@ class CudaDevice:
                     call()
         counters.prepare()
         torch.cuda.synchronize()
-        pool = torch.cuda.graph_pool_handle()
         gc.disable()  # memory that is freed while a call is captured would spoil the capture
         try:
-            captured = [self._captured(call, pool) for call in calls]
+            captured = [self._captured(call) for call in calls]
         finally:
             gc.enable()
         graphs, results = [graph for graph, _ in captured], [result for _, result in captured]
         torch.cuda.synchronize()
         return CudaChain(self._driver, self.stream, graphs, [self._raw(graph) for graph in graphs], results)
 
-    def _captured(self, call: Call, pool: Any) -> tuple[Any, Any]:
+    def _captured(self, call: Call) -> tuple[Any, Any]:
         graph = self._graph_type(keep_graph=True)
         with torch.cuda.stream(self._capture_stream):
-            self._begin(graph, pool=pool, capture_error_mode="global")
+            self._begin(graph, pool=torch.cuda.graph_pool_handle(), capture_error_mode="global")
             try:
                 result = call()
             except BaseException:

@@ -23,8 +23,8 @@ from fastkernels.runner.reading import Reading
 
 # A busy machine makes answers late, never early, so the lowest tenth of the windows is compared. Whoever
 # works outside its claimed time in most calls, and not in all, hides nothing there, so what lies between it
-# and the median is compared as well: a speed-up is a median. The excess must also be a share of the claimed
-# time that could make a win, and more than the two baseline processes differ by.
+# and the median is compared as well: a speed-up is a median. The excess must also be more than the two
+# baseline processes differ by.
 MIN_READINGS = 10  # to speak of a tenth of them
 _QUANTILES = (0.1, 0.3, 0.5)
 # Who works late in two calls of five shows here alone. But so do two processes of which one was interrupted
@@ -35,12 +35,7 @@ _QUANTILES_OF_WORK = (0.7,)
 # 2 ms pass that nobody had timed.
 _CPU_QUANTILES = (0.5, 0.7)
 _RESAMPLES, _DOUBT, _SEED = 500, 0.025, 20260926
-_SHARE = 0.03
 _SLOWER_SHARE = 0.3  # of what it claims beyond the baseline's time: who waits longer wakes up later
-# What the claims of short calls can hide at most, on a CPU between two gates. In 624 trials of equal code, on
-# a quiet machine and beside the unit tests, the excess was never more than 3 us beyond what the two baselines
-# differed by.
-FLOOR_NS = 10_000
 _CPU_FLOOR_NS = 50_000  # beside the call: messages and copies
 _WAITS_NS = 400_000  # for the judge or for a core, where three processes have two: no longer, to be no work
 MIN_PARTS = 5  # blocks of one link, or of half of them
@@ -55,6 +50,18 @@ _MOST_THAT_MAKE = 0.25  # of windows: beside a worker others make some, too
 _CPU_SHARE = 1.25  # of the window, for each allowed thread
 
 
+class Slack(NamedTuple):
+    """What claims may hide at most: `ns`, or a share of the claimed time that could make no win."""
+
+    ns: int
+    share: float = 0.03
+
+
+# On a CPU between two gates. In 624 trials of equal code, on a quiet machine and beside the unit tests, the
+# excess was never more than 3 us beyond what the two baselines differed by.
+GATED = Slack(10_000)
+
+
 def impossible(reading: Reading) -> Verdict | None:
     """A claimed duration beyond the judge's own window."""
     if reading.claimed_ns <= reading.window_ns:
@@ -67,10 +74,10 @@ def impossible(reading: Reading) -> Verdict | None:
 def understated(
     candidate: Sequence[Reading],
     baselines: Sequence[Sequence[Reading]],
-    floor_ns: int = FLOOR_NS,
+    slack: Slack = GATED,
     works_alone: bool = False,
 ) -> Verdict | None:
-    """The candidate's windows are longer than the times it claims explain, by more than `floor_ns` and than
+    """The candidate's windows are longer than the times it claims explain, by more than `slack` and than
     the windows of two baseline processes differ. `works_alone`: all that it does is done by the one process
     whose CPU time was read. Then this must say so, too, where the excess is no longer than an answer may wait
     on a busy machine, since waiting is no work; and with one thread it is enough, where no window is longer:
@@ -78,13 +85,13 @@ def understated(
     if len(candidate) < MIN_READINGS:
         return None
     times = _Times.of(candidate, baselines, works_alone)
-    share = _SHARE * times.claimed + _SLOWER_SHARE * max(0.0, times.claimed - times.theirs)
+    share = slack.share * times.claimed + _SLOWER_SHARE * max(0.0, times.claimed - times.theirs)
 
     def excess(columns: Sequence[np.ndarray], quantiles: Sequence[float]) -> float | None:
         """At the first of the quantiles at which it is too large."""
         theirs_QB = np.stack([np.quantile(column, quantiles) for column in columns[1:]], axis=1)
         for found, apart in zip(_least_excess(columns, quantiles), np.ptp(theirs_QB, axis=1)):
-            if found > max(share, floor_ns + apart):
+            if found > max(share, slack.ns + apart):
                 return found
         return None
 
@@ -111,7 +118,7 @@ def understated(
 def unproven(
     candidate: Sequence[Reading],
     baselines: Sequence[Sequence[Reading]],
-    floor_ns: int = FLOOR_NS,
+    slack: Slack = GATED,
     works_alone: bool = False,
 ) -> str | None:
     """Why a win may be none, though `understated` accuses nobody: the baseline's processes differ by as much.
@@ -124,7 +131,7 @@ def unproven(
     hidden = _excess(times.windows, _QUANTILES[0])
     if times.spent:
         hidden = min(hidden, _excess(times.spent, _CPU_QUANTILES[0]))
-    if won <= 0 or hidden <= max(floor_ns, won / 2):
+    if won <= 0 or hidden <= max(slack.ns, won / 2):
         return None
     return (
         f"claims {times.claimed / 1e3:.1f} us where the baseline takes {times.theirs / 1e3:.1f}, and "

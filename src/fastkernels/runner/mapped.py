@@ -7,8 +7,10 @@
     ended: all in the judge's own process
 
 Copies by the worker would lie in the judge's window, 64 of them 81 us long on an H100. Who left them out,
-because its kernel writes results to both places at once, had as much time that nobody measured
-(`cuda_keeps_itself`).
+because its kernel writes results to both places at once, had as much time that nobody measured.
+
+After a call that not all links of a chain were part of, the judge walks over arguments of the others before
+it copies anything: nobody should have brought them into the cache (account.fetched).
 
 Whoever shows other places has results there: nothing is gained by it.
 """

