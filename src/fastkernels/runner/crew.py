@@ -22,7 +22,8 @@ from fastkernels.runner.asking import Timeouts
 from fastkernels.runner.isolation import HiddenMemory, common
 from fastkernels.runner.party import Party
 from fastkernels.runner.plan import Job
-from fastkernels.runner.pool import Worker, WorkerError, WorkerProblem, memory_limit
+from fastkernels.runner.pool import Worker, WorkerError, WorkerProblem
+from fastkernels.runner.resources import memory_limit
 from fastkernels.runner.shared import Arena, Want
 
 _SIDE = "fastkernels.runner.kernel_side:KernelSide"

@@ -32,7 +32,7 @@ from fastkernels.runner.bench import Bench
 from fastkernels.runner.crew import Crew, Unimportable
 from fastkernels.runner.looks import compile_columns
 from fastkernels.runner.plan import Job, KernelsRequest, Work, judged_files, plan
-from fastkernels.runner.pool import default_threads
+from fastkernels.runner.resources import default_threads
 from fastkernels.runner.rows import row, unavailable_row
 from fastkernels.runner.trial import Outcome, Trial
 

@@ -14,19 +14,18 @@ import random
 import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from fastkernels import interrupts
-from fastkernels.errors import MachineError
 from fastkernels.records import Failure, Printable, Record
-from fastkernels.runner import isolation, members, template
+from fastkernels.runner import isolation, members, resources, template
 from fastkernels.runner import user as new_user
 from fastkernels.runner.memory import Memory, borrowed
-from fastkernels.runner.process import Standing, executed
+from fastkernels.runner.process import Standing, executed, importing_from
 from fastkernels.runner.protocol import (
     MAX_REPLY_BYTES,
     BrokenReply,
@@ -124,7 +123,7 @@ class Worker:
         number = new_user.unused() if user else 0
         self._most_reply_bytes = most_reply_bytes
         self._alone = on_cpu and processes == 1
-        cores = _cores(threads * processes) if on_cpu else []
+        cores = resources.last_cores(threads * processes) if on_cpu else []
         # Nobody can close a worker that is only half made: whatever ends this, nothing of it stays. What is
         # made and what unmakes it come without an interruption between them.
         with contextlib.ExitStack() as unmade:
@@ -362,45 +361,3 @@ def _signal_name(number: int) -> str:
     with contextlib.suppress(ValueError):
         return signal.Signals(number).name
     return f"signal {number}"
-
-
-def importing_from(source: Path | None, environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment`, in which fastkernels is that of the folder `source`, and all else where it was."""
-    if source is None:
-        return dict(environment)
-    before = environment.get("PYTHONPATH")
-    return {**environment, "PYTHONPATH": os.pathsep.join([str(source), *([before] if before else [])])}
-
-
-def _cores(threads: int) -> list[int]:
-    """The last of the judge's cores, one for each thread; none where all would be taken. Cores differ by
-    their other work and by what it costs to wake them: three processes with the same call of 45 us claimed 44
-    to 47 us on one core, and 33 to 84 us where the system placed each of them."""
-    if not hasattr(os, "sched_setaffinity"):
-        return []
-    cores = sorted(os.sched_getaffinity(0))
-    return cores[-threads:] if threads < len(cores) else []
-
-
-def default_threads() -> int:
-    """Threads of every worker: `OMP_NUM_THREADS`, else all cores but one.
-
-    The judge and the system keep a core: a barrier that waits for a busy core costs milliseconds, and
-    workers are compared, so equal and steady is worth more than all.
-    """
-    chosen = os.environ.get("OMP_NUM_THREADS", "")
-    if chosen.isdecimal() and int(chosen):
-        return int(chosen)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores - 1)
-
-
-def memory_limit(device: str) -> int | None:
-    """Bytes of address space for a candidate on the CPU: this machine's memory. CUDA reserves far more than
-    it uses."""
-    if device != "cpu" or not hasattr(os, "sysconf"):
-        return None
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if total <= 0:
-        raise MachineError("The amount of this machine's memory is unknown")
-    return total

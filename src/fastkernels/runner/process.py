@@ -12,7 +12,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO, NamedTuple
 
 from fastkernels.errors import MachineError
@@ -109,3 +110,11 @@ def executed(
     )
     started.returncode = 0  # it is Process that waits for it, so Popen must not
     return Process(started.pid)
+
+
+def importing_from(source: Path | None, environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment`, in which fastkernels is that of the folder `source`, and all else where it was."""
+    if source is None:
+        return dict(environment)
+    before = environment.get("PYTHONPATH")
+    return {**environment, "PYTHONPATH": os.pathsep.join([str(source), *([before] if before else [])])}

@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 from fastkernels.records import Failure, Size
 from fastkernels.runner.isolation import common
-from fastkernels.runner.pool import Worker, WorkerError, WorkerProblem, default_threads
+from fastkernels.runner.pool import Worker, WorkerError, WorkerProblem
+from fastkernels.runner.resources import default_threads
 
 Side = Literal["baseline", "candidate"]
 

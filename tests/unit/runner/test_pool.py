@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fastkernels.runner import gate, isolation, pool
+from fastkernels.runner import gate, isolation
 from fastkernels.runner.pool import Worker, WorkerDied, WorkerError
 
 SIDE = "tests.unit.runner.sides_for_tests:Echo"
@@ -433,11 +433,3 @@ def test_a_worker_ends_with_its_judge_even_when_it_is_paused(tmp_path: Path) -> 
     )
     assert done.returncode == -9, done.stderr
     assert gone(int(done.stdout))
-
-
-def test_the_number_of_threads_leaves_a_core(monkeypatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert pool.default_threads() == 3
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    cores = len(os.sched_getaffinity(0))
-    assert pool.default_threads() == max(1, cores - 1)
