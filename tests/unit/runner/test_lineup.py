@@ -2,6 +2,7 @@
 
 import random
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from fastkernels.runner.blame import Trouble
 from fastkernels.runner.kernel_answers import Captured
 from fastkernels.runner.lineup import Lineup
 from fastkernels.runner.pool import WorkerDied
+from fastkernels.runner.reading import Reading
 from tests.unit.runner.conftest import small_case, specs_of
 
 TOGETHER = threading.Barrier(3, timeout=20)  # breaks unless all capture at once
@@ -26,6 +28,8 @@ class Side:
     def __init__(self, eager: str, captured: str | None) -> None:
         self.kernels, self._captured = {"attend": eager}, captured
         self.settled = False
+        self.prepares, self.worker = False, SimpleNamespace(restless=None)
+        self.ran: list[list[int]] = []
 
     best_way = "asked"
 
@@ -36,6 +40,10 @@ class Side:
     def give_boxes(self, *_) -> None: ...
 
     def unload(self) -> None: ...
+
+    def iterate(self, inputs, contract, fresh, parameters, echo, echo_results, order, late) -> Reading:
+        self.ran.append(order)
+        return Reading(1.0, 1, 1, None, True, None, 1, (), {}, {})
 
     def settle(self, arguments: dict[str, torch.Tensor]) -> None:
         assert {len(value) for value in arguments.values()} == {1}, "one link, whatever could be captured"
@@ -51,12 +59,12 @@ class Side:
         return Captured(captured=captured, detail="no", kernels=kernels, outputs=[], shown=None)
 
 
-def lined_up(baseline, candidate) -> tuple[Lineup, Outcome]:
+def lined_up(baseline, candidate, links: int = 2) -> tuple[Lineup, Outcome]:
     """With sides that are (eager, captured)."""
     case, outcome = small_case("L1/rms_norm"), Outcome(None, "graph")  # pyright: ignore[reportArgumentType]
     bench = Bench("cpu", "graph", 1.0, 1, random.Random(0), Overlay.over_baseline())
     parties: Any = (Side(*baseline), Side(*candidate), Side(*baseline))
-    lineup = Lineup(bench, case, specs_of(case), set(), parties, (), {}, outcome, ChainPlan(2))
+    lineup = Lineup(bench, case, specs_of(case), set(), parties, (), {}, outcome, ChainPlan(links))
     assert lineup.open() is None
     return lineup, outcome
 
@@ -87,6 +95,21 @@ def test_what_is_captured(baseline, candidate, contract, captures, notes) -> Non
     assert [note.partition(": ")[2] for note in outcome.notes] == notes
     assert outcome.links == (2 if contract == "graph" else 1)
     assert {party.settled for party in lineup.everybody} == {contract == "eager"}, "all, or none"  # type: ignore[attr-defined]
+
+
+def test_links_run_in_an_order_that_nobody_knows_and_all_sides_in_the_same() -> None:
+    lineup, _ = lined_up(("a", "a"), ("a", "a"), links=16)
+    assert lineup.capture() is None
+    for links in (None, None, [1, 4, 9], [3]):
+        lineup.block(lineup.everybody, "graph", False, False, False, links)
+    lineup.block(lineup.everybody, "host", False, False, False)
+    lineup.close()
+    first, second, some, alone, uncaptured = lineup.c.ran  # type: ignore[attr-defined]
+    assert all(party.ran == lineup.c.ran for party in lineup.everybody)  # type: ignore[attr-defined]
+    assert sorted(first) == sorted(second) == list(range(16))
+    assert first != second != list(range(16))
+    assert (sorted(some), alone) == ([1, 4, 9], [3])
+    assert not uncaptured
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,21 @@ def test_what_is_written_after_the_clock_has_stopped_is_no_result() -> None:
     box.close()
 
 
+def test_of_boxes_with_room_for_a_chain_one_call_fills_the_first_link(single: Arena, monkeypatch) -> None:
+    class Honest(Liar):
+        pid = os.getpid()
+
+        def call(self, phase, *arguments, **more) -> dict:
+            inspected = {"outputs": [{"out.0": described(2)}], "threads": 1, "flags": {}}
+            return {"go": {"ns": 5}, "inspect": inspected}.get(phase, {})
+
+    judge = with_box(Honest({}), single)
+    of_all = torch.arange(3.0)[:, None]
+    monkeypatch.setattr(judge._transport, "echoed", lambda places, names: {"param.weight": of_all})
+    reading = judge.iterate({}, "host", False, True, ["param.weight"])
+    assert reading.echo["param.weight"].tolist() == [[0.0]]
+
+
 @pytest.mark.parametrize("keeps", [True, False])
 def test_inputs_and_results_come_from_the_worker_once_the_clock_has_stopped(keeps: bool) -> None:
     """Inbox and outbox are spoilt before it is asked for either."""

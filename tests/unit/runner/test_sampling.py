@@ -1,0 +1,69 @@
+"""Which blocks a trial has beside those that count."""
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fastkernels.loader.overlay import Overlay
+from fastkernels.measure.chain import ChainPlan
+from fastkernels.runner import account
+from fastkernels.runner.bench import Bench, Outcome
+from fastkernels.runner.reading import Reading
+from fastkernels.runner.sampling import Sampling
+
+
+class Lined:
+    """A line-up whose calls take 2 us and a little, and note which links run."""
+
+    ranks, has_lengths = 1, False
+
+    def __init__(self, links: int) -> None:
+        self.plan = ChainPlan(links)
+        self.a, self.c, self.a2 = (SimpleNamespace(prepares=False) for _ in range(3))
+        self.everybody = [self.a, self.c, self.a2]
+        self.ran: list[list[int] | None] = []
+        self.renewed = 0
+        self._rng = random.Random(7)
+
+    def refill(self, distribution: str, parameters: bool, other_lengths: bool) -> None:
+        self.has_new_parameters = parameters
+
+    def renew(self) -> None:
+        self.renewed += 1
+
+    def inputs_of(self, links: list[int] | None) -> dict:
+        assert links == self.ran[-1]
+        return {}
+
+    def block(self, order, contract: str, links: list[int] | None, parameters: bool, **how: Any) -> dict:
+        assert parameters is (links is None), "a part of a chain has the parameters that are there"
+        self.ran.append(links)
+        running = range(self.plan.links) if links is None else links
+        return {id(party): self._reading(len(running)) for party in order}
+
+    def _reading(self, running: int) -> Reading:
+        ns = 2000 * self._rng.uniform(0.999, 1.001)
+        claimed_ns = round(ns * running)
+        return Reading(ns, claimed_ns, claimed_ns + 1, None, True, None, 1, ({},) * running, {}, {})
+
+
+@pytest.mark.parametrize(("links", "halved"), [(8, True), (2, False), (1, False)])
+def test_now_and_then_one_link_runs_alone_and_half_of_them_without_the_others(links, halved) -> None:
+    lined, outcome = Lined(links), Outcome(None, "graph")  # pyright: ignore[reportArgumentType]
+    bench = Bench("cuda", "graph", 0.01, 1, random.Random(0), Overlay.over_baseline())
+    referee: Any = SimpleNamespace(judge=lambda *_: None)
+    sampled: Any = Sampling(bench, lined, referee, outcome).run()  # type: ignore[arg-type]
+    parts = [part for part in lined.ran if part is not None]
+    assert all(part == sorted(set(part)) and set(part) <= set(range(links)) for part in parts)
+    alone, half = ([part for part in parts if len(part) == size] for size in (1, 4))
+    assert len(alone) == sampled.alone.tried
+    assert len(half) == sampled.half.tried
+    assert (len(alone) >= account.MIN_PARTS) is (links > 1)
+    assert (len(half) >= account.MIN_PARTS) is halved
+    if halved:
+        assert len({tuple(part) for part in half}) > 1, "whichever"
+    assert len(parts) == len(alone) + len(half)
+    assert len(sampled.blocks.c) + 3 == lined.ran.count(None), "three warm up, and the others count"
+    assert (lined.renewed > 0) is (links > 1)
