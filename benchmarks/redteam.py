@@ -45,18 +45,23 @@ def main() -> None:
         default=WHERE,
         help="of groups of GPUs, CUDA and a CPU; default: all",
     )
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these candidates")
     arguments = parser.parse_args()
+    if unknown := set(arguments.only or ()) - EXPECTED.keys():
+        parser.error(f"no candidates of tests/candidates/expected.yaml: {', '.join(sorted(unknown))}")
     resumed = arguments.resume and arguments.out.is_file()
     before = json.loads(arguments.out.read_text()) if resumed else None
     alternates = [row for path in arguments.alternates for row in _alternates(path)]
     on_gpus, reports = [], []
     gpus = torch.cuda.device_count()
     for where in (where for where in WHERE if where in arguments.where):
+        there = ON_GPUS if where == "gpus" else OF_DEVICE[where]
+        names = [name for name in there if arguments.only is None or name in arguments.only]
         with tempfile.TemporaryDirectory() as folder:
             if where == "gpus" and gpus > 1:
-                on_gpus = judge(Path(folder), list(ON_GPUS), "cuda", wanted=ON_GPUS)
+                on_gpus = judge(Path(folder), names, "cuda", wanted=ON_GPUS)
             elif where == "cpu" or (where == "cuda" and gpus):
-                reports += judge(Path(folder), OF_DEVICE[where], where)
+                reports += judge(Path(folder), names, where)
         if reports or on_gpus:
             found = summary(reports, alternates, on_gpus, before)
             arguments.out.write_text(json.dumps(found, indent=1) + "\n")
