@@ -28,6 +28,7 @@ from fastkernels.records.gate import GateLimits, GateReport, GateRow, GateSummar
 from fastkernels.records.kernels import (
     CandidateFiles,
     Failure,
+    Integrity,
     KernelReport,
     KernelRow,
     KernelShare,
@@ -62,6 +63,7 @@ __all__ = [
     "GateSummary",
     "GateVerdict",
     "Golden",
+    "Integrity",
     "KernelReport",
     "KernelRow",
     "KernelShare",

@@ -25,6 +25,16 @@ class KernelShare(Record):
     share: float
 
 
+class Integrity(Record):
+    """What the judge saw beside a candidate's claims, in us; of three: the candidate, baselines A and A'."""
+
+    beyond_us: tuple[float, float, float]  # medians of what its windows hold beyond the claimed times
+    hidden_us: float  # of it beyond both baselines', at least (bootstrap), where that is nearest to the bound
+    may_hide_us: float  # the bound: more is IMPLAUSIBLE, if CPU time, where it is known, says so too
+    alone_us: tuple[float, float, float] | None = None  # medians of links of a chain that ran alone
+    walk_us: tuple[float, float, float] | None = None  # of walks over arguments of links that did not run
+
+
 class KernelRow(Record):
     """One trial: a candidate (or implementation, or the baseline) on one case, against the baseline."""
 
@@ -60,6 +70,7 @@ class KernelRow(Record):
     compile_detail: str | None = None
     origins: dict[str, float] | None = None  # share of device time: authored, vendor, torch, inductor, nccl
     kernels: tuple[KernelShare, ...] | None = None  # those that take the most device time, largest first
+    integrity: Integrity | None = None  # of timed rows
     timed: bool = True
     iterations_checked: int = 0
 

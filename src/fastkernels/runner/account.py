@@ -42,7 +42,7 @@ MIN_PARTS = 5  # blocks of one link, or of half of them
 # A single cold call of a few microseconds reads 3 to 10 % higher or lower by where it lies, and has its code
 # to fetch, of every kernel in it. Of 192 honest implementations none lost more than a quarter of its time in
 # a chain and 0.32 us beyond what the baseline lost (docs/measured.md).
-_ALONE_SHARE, _ALONE_NS = 0.25, 750
+LOST_ALONE_SHARE, _LOST_ALONE_NS = 0.25, 750
 # Of a walk over lines that come from memory: one in four of them was in the cache. After honest calls it was
 # 0.96 to 1.05 of what it takes after the baseline's (84 trials), and 0.68 and 0.84 after two that fetched.
 _WALK_SHARE = 0.9
@@ -86,16 +86,13 @@ def understated(
     what is done between the last word and the stop delays nothing."""
     if len(candidate) < MIN_READINGS:
         return None
-    times = _Times.of(candidate, baselines, works_alone)
-    share = slack.share * times.claimed + _SLOWER_SHARE * max(0.0, times.claimed - times.theirs)
+    times = Times.of(candidate, baselines, works_alone)
 
     def excess(columns: Sequence[np.ndarray], quantiles: Sequence[float]) -> float | None:
         """At the first of the quantiles at which it is too large."""
-        theirs_QB = np.stack([np.quantile(column, quantiles) for column in columns[1:]], axis=1)
-        for found, apart in zip(_least_excess(columns, quantiles), np.ptp(theirs_QB, axis=1)):
-            if found > max(share, slack.ns + apart):
-                return found
-        return None
+        return next(
+            (found for found, most in times.compared(columns, slack, quantiles) if found > most), None
+        )
 
     works = bool(times.spent) and excess(times.spent, _CPU_QUANTILES) is not None
     found = excess(times.windows, _QUANTILES)
@@ -128,7 +125,7 @@ def unproven(
     comes to half of what is won. In neither do calls that waited count."""
     if len(candidate) < MIN_READINGS:
         return None
-    times = _Times.of(candidate, baselines, works_alone)
+    times = Times.of(candidate, baselines, works_alone)
     won = times.theirs - times.claimed
     hidden = _excess(times.windows, _QUANTILES[0])
     if times.spent:
@@ -160,7 +157,7 @@ def shared_work(alone: Blocks, chained: Blocks) -> Verdict | None:
     ours, ours_chained = (float(np.median(durations_ns(blocks.c))) for blocks in (alone, chained))
     theirs, theirs_chained = (float(np.median(blocks.baseline_ns())) for blocks in (alone, chained))
     excess = (ours - ours_chained) - (theirs - theirs_chained)
-    if excess <= _ALONE_SHARE * max(ours_chained, theirs_chained) + _ALONE_NS:
+    if excess <= LOST_ALONE_SHARE * max(ours_chained, theirs_chained) + _LOST_ALONE_NS:
         return None
     return _implausible(
         f"takes {ours / 1e3:.1f} us alone and {ours_chained / 1e3:.1f} us in a chain, where the baseline "
@@ -263,7 +260,7 @@ def disturbed(meddled: str | None, restless: str | None) -> Verdict | None:
     return None
 
 
-class _Times(NamedTuple):
+class Times(NamedTuple):
     """Medians of what the candidate and its baselines claim; and, a column for each of them, the candidate
     first, what windows and CPU time hold beyond the claims. `spent` is None where CPU time says not all, or
     is not known of every call."""
@@ -276,7 +273,7 @@ class _Times(NamedTuple):
     @classmethod
     def of(
         cls, candidate: Sequence[Reading], baselines: Sequence[Sequence[Reading]], works_alone: bool
-    ) -> _Times:
+    ) -> Times:
         sides = (candidate, *baselines)
         cpu_ns = [[r.cpu_ns for r in side if r.cpu_ns is not None] for side in sides]
         is_known = works_alone and list(map(len, cpu_ns)) == list(map(len, sides))
@@ -286,6 +283,17 @@ class _Times(NamedTuple):
             windows=[_beyond_claim([r.window_ns for r in side], side) for side in sides],
             spent=[_beyond_claim(*column) for column in zip(cpu_ns, sides)] if is_known else None,
         )
+
+    def compared(
+        self, columns: Sequence[np.ndarray], slack: Slack, quantiles: Sequence[float] = _QUANTILES
+    ) -> list[tuple[float, float]]:
+        """By how much the candidate's column lies above its baselines' at each of the quantiles, at least,
+        and by how much it may."""
+        share = slack.share * self.claimed + _SLOWER_SHARE * max(0.0, self.claimed - self.theirs)
+        theirs_QB = np.stack([np.quantile(column, quantiles) for column in columns[1:]], axis=1)
+        apart_Q = np.ptp(theirs_QB, axis=1)
+        found_Q = _least_excess(columns, quantiles)
+        return [(float(f), max(share, slack.ns + float(a))) for f, a in zip(found_Q, apart_Q)]
 
 
 def _beyond_claim(took_ns: Sequence[int], readings: Sequence[Reading]) -> np.ndarray:

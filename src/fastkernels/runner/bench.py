@@ -9,7 +9,7 @@ from typing import Literal
 from fastkernels.judge.compare import Comparison
 from fastkernels.judge.verdict import Verdict
 from fastkernels.loader.overlay import Overlay
-from fastkernels.records import Case, Contract
+from fastkernels.records import Case, Contract, Integrity
 
 
 @dataclass
@@ -28,6 +28,7 @@ class Outcome:
     baseline_kernels: dict[str, str] = field(default_factory=dict)
     roofline_pct: float | None = None
     clock_mhz: int | None = None
+    integrity: Integrity | None = None
     notes: tuple[str, ...] = ()
 
 

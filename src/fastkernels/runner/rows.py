@@ -31,6 +31,7 @@ def row(
             "capture_detail": outcome.capture_detail,
             "links": outcome.links,
             "sm_clock_mhz": outcome.clock_mhz,
+            "integrity": outcome.integrity,
             "iterations_checked": outcome.checked,
         }
     if (speedup := verdict.speedup) is not None:

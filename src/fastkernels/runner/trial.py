@@ -31,7 +31,7 @@ from fastkernels.measure.ceilings import ceilings
 from fastkernels.measure.chain import ChainPlan, chain_plan, of_ranks
 from fastkernels.records import Case, Contract, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
-from fastkernels.runner import account
+from fastkernels.runner import account, integrity
 from fastkernels.runner.account import Slack
 from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.blocks import Blocks, durations_ns
@@ -270,6 +270,8 @@ class Trial:
             return sampled
         if self._held is not None and (verdict := self._survived()):
             return verdict
+        slack = SLACK[self._outcome.contract, self._lineup.c.way]
+        self._outcome.integrity = integrity.seen(sampled, slack)
         if verdict := self._broken_rule(sampled):
             return verdict
         # A machine too busy to tell the ratio is too busy to accuse anybody by his times; neither wins.
@@ -277,7 +279,7 @@ class Trial:
             return self._unstable(sampled)
         if message := self._without_ratio(sampled.blocks):
             return Verdict.failed("UNSTABLE", Failure(message=message))
-        return self._untrue(sampled) or self._conclude(sampled)
+        return self._untrue(sampled, slack) or self._conclude(sampled)
 
     def _broken_rule(self, sampled: Sampled) -> Verdict | None:
         """Told before what only cannot be: both may be seen of one candidate."""
@@ -288,12 +290,11 @@ class Trial:
             return account.left_running((blocks.a, blocks.a2)) or account.fetched(sampled.half)
         return account.too_many_threads(blocks.c, self._bench.threads)
 
-    def _untrue(self, sampled: Sampled) -> Verdict | None:
+    def _untrue(self, sampled: Sampled, slack: Slack) -> Verdict | None:
         """Whether the candidate's own account of its time can be true, and a win by it be shown."""
         blocks = sampled.blocks
         if verdict := account.shared_work(sampled.alone, blocks):
             return verdict
-        slack = SLACK[self._outcome.contract, self._lineup.c.way]
         works_alone = self._bench.device == "cpu" and not (
             self._lineup.c.worker.has_company or account.makes_processes(blocks.c)
         )
