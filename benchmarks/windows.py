@@ -31,7 +31,7 @@ def main() -> None:
     arguments = parser.parse_args()
     found = summary([load_kernels(path) for path in arguments.reports])
     arguments.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found["contracts"], indent=1))
+    print(json.dumps(found["rows"], indent=1))
 
 
 def summary(reports: Sequence[KernelReport]) -> dict[str, Any]:
@@ -44,7 +44,9 @@ def summary(reports: Sequence[KernelReport]) -> dict[str, Any]:
         by_contract[row.contract].append(row)
     return {
         "kind": "windows",
-        "contracts": {contract: _of_contract(rows) for contract, rows in sorted(by_contract.items())},
+        "rows": [
+            {"contract": contract, **_of_contract(by_contract[contract])} for contract in sorted(by_contract)
+        ],
         "refused": [
             f"{row.candidate} {row.task} {row.case}: {row.verdict}"
             for report in reports
@@ -60,7 +62,7 @@ def _of_contract(rows: Sequence[KernelRow]) -> dict[str, Any]:
     alone = [loss for row in rows if (loss := _lost_alone(row)) is not None]
     walks = [one.walk_us[0] / min(one.walk_us[1:]) for one in seen if one.walk_us]
     return {
-        "rows": len(seen),
+        "cases": len(seen),
         "most_hidden_us": max(one.hidden_us for one in seen),
         "most_apart_us": max(abs(one.beyond_us[1] - one.beyond_us[2]) for one in seen),
         "alone": len(alone),

@@ -38,8 +38,10 @@ def with_figures(report: KernelReport, **changes: object) -> KernelReport:
 def test_the_extremes_of_each_contract(windows, report) -> None:
     found = windows.summary([with_figures(report)])
     assert found["refused"] == []
-    assert found["contracts"]["eager"] == {
-        "rows": 1,
+    eager, graph = found["rows"]
+    assert eager == {
+        "contract": "eager",
+        "cases": 1,
         "most_hidden_us": 1.5,
         "most_apart_us": 1.0,
         "alone": 0,
@@ -47,8 +49,7 @@ def test_the_extremes_of_each_contract(windows, report) -> None:
         "walks": 0,
         "least_walk": None,
     }
-    graph = found["contracts"]["graph"]
-    assert (graph["rows"], graph["alone"], graph["walks"]) == (2, 2, 2)
+    assert (graph["cases"], graph["alone"], graph["walks"]) == (2, 2, 2)
     assert graph["most_hidden_us"] == 0.7
     assert graph["most_apart_us"] == 2.5
     assert graph["most_alone_us"] == pytest.approx(1.2 - 0.5), "a quarter of 2 us is allowed"
