@@ -19,7 +19,7 @@ from typing import Any
 
 from fastkernels.records import KernelReport, KernelRow
 from fastkernels.report.json import load_kernels
-from fastkernels.runner.account import LOST_ALONE_SHARE
+from fastkernels.runner.account import lost_alone
 
 
 def main() -> None:
@@ -77,8 +77,7 @@ def _lost_alone(row: KernelRow) -> float | None:
     if row.integrity is None or row.integrity.alone_us is None or not (row.candidate_us and row.baseline_us):
         return None
     ours, *theirs = row.integrity.alone_us
-    loss = (ours - row.candidate_us) - (sum(theirs) / 2 - row.baseline_us)
-    return loss - LOST_ALONE_SHARE * max(row.candidate_us, row.baseline_us)
+    return lost_alone(ours, row.candidate_us, sum(theirs) / 2, row.baseline_us)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ MIN_PARTS = 5  # blocks of one link, or of half of them
 # A single cold call of a few microseconds reads 3 to 10 % higher or lower by where it lies, and has its code
 # to fetch, of every kernel in it. Of 192 honest implementations none lost more than a quarter of its time in
 # a chain and 0.32 us beyond what the baseline lost (docs/measured.md).
-LOST_ALONE_SHARE, _LOST_ALONE_NS = 0.25, 750
+_LOST_ALONE_SHARE, _LOST_ALONE_NS = 0.25, 750
 # Of a walk over lines that come from memory: one in four of them was in the cache. After honest calls it was
 # 0.96 to 1.05 of what it takes after the baseline's (84 trials), and 0.68 and 0.84 after two that fetched.
 _WALK_SHARE = 0.9
@@ -156,8 +156,7 @@ def shared_work(alone: Blocks, chained: Blocks) -> Verdict | None:
         return None
     ours, ours_chained = (float(np.median(durations_ns(blocks.c))) for blocks in (alone, chained))
     theirs, theirs_chained = (float(np.median(blocks.baseline_ns())) for blocks in (alone, chained))
-    excess = (ours - ours_chained) - (theirs - theirs_chained)
-    if excess <= LOST_ALONE_SHARE * max(ours_chained, theirs_chained) + _LOST_ALONE_NS:
+    if lost_alone(ours, ours_chained, theirs, theirs_chained) <= _LOST_ALONE_NS:
         return None
     return _implausible(
         f"takes {ours / 1e3:.1f} us alone and {ours_chained / 1e3:.1f} us in a chain, where the baseline "
@@ -165,10 +164,16 @@ def shared_work(alone: Blocks, chained: Blocks) -> Verdict | None:
     )
 
 
+def lost_alone(ours: float, ours_chained: float, theirs: float, theirs_chained: float) -> float:
+    """What a call loses outside a chain beyond what the baseline's does, and beyond a share of its time."""
+    lost = (ours - ours_chained) - (theirs - theirs_chained)
+    return lost - _LOST_ALONE_SHARE * max(ours_chained, theirs_chained)
+
+
 def fetched(half: Blocks) -> Verdict | None:
     """The calls that ran brought arguments of others into the cache, which lie ready in a chain alone: the
     judge comes through them (measure/walk.py) sooner than after the baseline's calls."""
-    walks = [[r.walk_ns for r in side if r.walk_ns is not None] for side in (half.c, half.a, half.a2)]
+    walks = half.of_sides(lambda reading: reading.walk_ns)
     if min(map(len, walks)) < MIN_PARTS:
         return None
     ours, *theirs = (float(np.median(side)) for side in walks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -58,6 +58,13 @@ class Blocks:
     def baseline_ns(self) -> np.ndarray:
         """Of both baseline processes, A first."""
         return np.concatenate([durations_ns(self.a), durations_ns(self.a2)])
+
+    def of_sides(self, number: Callable[[Reading], float | None]) -> list[list[float]]:
+        """This number of the readings that have it: of the candidate, A and A'."""
+        return [
+            [value for reading in side if (value := number(reading)) is not None]
+            for side in (self.c, self.a, self.a2)
+        ]
 
     def speedup(self) -> stats.Interval:
         """The median over the pairs (A, C) and (A', C) of every block; rounds are resampled whole.

@@ -256,10 +256,6 @@ class Lineup:
             self._before = party
         return found
 
-    def _shuffled(self, links: list[int] | None) -> list[int]:
-        some = range(self.plan.links) if links is None else links
-        return self._bench.rng.sample(some, len(some))
-
     def again(self, reading: Reading) -> dict[str, torch.Tensor] | Verdict:
         """The candidate's results of the call before the last one, as they lie in memory now (party.py)."""
         try:
@@ -286,6 +282,10 @@ class Lineup:
         return draw_links(
             specs, self._case, seed, self.plan.links_of, distribution, self._bench.device, other_lengths
         )
+
+    def _shuffled(self, links: list[int] | None) -> list[int]:
+        some = range(self.plan.links) if links is None else links
+        return self._bench.rng.sample(some, len(some))
 
     def _eager(self, why: str) -> Verdict | None:
         self._outcome.contract = "eager"

@@ -186,7 +186,7 @@ class Party:
         """
         # What is checked before anything is timed lies in boxes.
         mapped = None if contract == "host" else self._mapped
-        ran = sorted(order) if len(order) < len(self._captured) and order else None
+        ran = sorted(order) if 0 < len(order) < len(self._captured) else None
         how = {"contract": contract, "fresh": fresh, "parameters": parameters, "order": list(order)}
         if mapped is None:
             timed, window, kept, is_late = self._called(inputs, echo, late, **how)

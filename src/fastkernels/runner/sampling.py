@@ -62,6 +62,13 @@ class Sampling:
     def __init__(self, bench: Bench, lineup: Lineup, referee: Referee, outcome: Outcome) -> None:
         self._bench, self._lineup, self._referee, self._outcome = bench, lineup, referee, outcome
         self._alone, self._half = Blocks(), Blocks()
+        # Of a chain that is long enough: where their readings go, their share, and how many links run.
+        self._parts: list[tuple[Blocks, float, int]] = []
+        links = lineup.plan.links if outcome.contract == "graph" else 1
+        if links > 1:
+            self._parts.append((self._alone, ALONE_SHARE, 1))
+        if links >= MIN_HALVED:
+            self._parts.append((self._half, HALF_SHARE, links // 2))
 
     def run(self) -> Sampled | Verdict:
         """Blocks until the interval is narrow or the budget spent."""
@@ -76,8 +83,8 @@ class Sampling:
                 return found
             if index >= WARM_UP_BLOCKS:
                 blocks.add(index - WARM_UP_BLOCKS, *found)
-            for some, share in ((self._alone, ALONE_SHARE), (self._half, HALF_SHARE)):
-                if self._has_part(some) and bench.draws(share) and (verdict := self._run_part(some, index)):
+            for part, share, running in self._parts:
+                if bench.draws(share) and (verdict := self._run_part(part, running, index)):
                     return verdict
             if self._lineup.has_lengths and bench.draws(OTHER_LENGTHS_SHARE):
                 other = self._block(other_lengths=True)
@@ -100,24 +107,18 @@ class Sampling:
             if decision == "unstable" and budget_s == usual_budget_s:
                 budget_s *= BUDGET_EXTENSION
             elif decision != "continue":
-                for some in (self._alone, self._half):
-                    while self._has_part(some) and some.tried < account.MIN_PARTS:
-                        if verdict := self._run_part(some, index):
+                for part, _, running in self._parts:
+                    while part.tried < account.MIN_PARTS:
+                        if verdict := self._run_part(part, running, index):
                             return verdict
                 return Sampled(counted, self._alone, self._half, interval or _NO_INTERVAL, decision)
 
-    def _has_part(self, some: Blocks) -> bool:
-        """Whether the chain is long enough for it."""
-        return self._is_chain and (some is self._alone or self._lineup.plan.links >= MIN_HALVED)
-
-    def _run_part(self, some: Blocks, index: int) -> Verdict | None:
-        """A block of one link, or of half of them, whichever."""
-        links = self._lineup.plan.links
-        running = 1 if some is self._alone else links // 2
-        found = self._block(sorted(self._bench.rng.sample(range(links), running)))
+    def _run_part(self, part: Blocks, running: int, index: int) -> Verdict | None:
+        """A block of so many links, whichever."""
+        found = self._block(sorted(self._bench.rng.sample(range(self._lineup.plan.links), running)))
         if isinstance(found, Verdict):
             return found
-        some.add(index, *found)
+        part.add(index, *found)
         return None
 
     def _block(
@@ -151,10 +152,6 @@ class Sampling:
         if verdict := self._referee.judge(inputs, c, a, distribution, oracle_link) or account.impossible(c):
             return verdict if late is None else verdict.explained(where_late(late))
         return a, c, a2
-
-    @property
-    def _is_chain(self) -> bool:
-        return self._outcome.contract == "graph" and self._lineup.plan.links > 1
 
     def _repacks(self, first: bool) -> bool:
         """Whether an uncaptured module gets parameters to repack in this block; a captured one gets them with

@@ -82,13 +82,12 @@ def held(
     echo: Sequence[str],
     late: Late | None,
     contract: str,
-    order: Sequence[int],
     ran: Collection[int] | None,
     **how: Any,
 ) -> Made:
     """`channels`: of each rank's gate. An eager call may wait for the device before it comes there: such a
-    call is not hidden, and its results are taken when it has come. `contract`, `order` (in which links of a
-    captured chain run) and `how`: it is prepared. `ran`: those links, if not all."""
+    call is not hidden, and its results are taken when it has come. `contract` and `how`: it is
+    prepared. `ran`: the links of a captured chain that run, if not all."""
     worker, timeout_s = asking.worker, asking.timeouts.call
     is_captured = contract == "graph"
     late_rank = None if late is None else late.rank
@@ -102,7 +101,7 @@ def held(
             shown = [asking.read("go", Shown, gate.said(channel)) for channel in channels]
             asking.reached("go", lambda: mapped.find(shown))
 
-    asking.call("prepare", asking.timeouts.first, contract=contract, order=order, **how)
+    asking.call("prepare", asking.timeouts.first, contract=contract, **how)
     mapped.take_back()
     hold.shut()
     try:

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from fastkernels.records import KernelReport
+from fastkernels.report.json import load_kernels
+
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
@@ -18,6 +21,12 @@ def program(monkeypatch) -> Callable[[str], ModuleType]:
     """A program as a module; its folder is on the path while the test runs."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module
+
+
+@pytest.fixture(scope="session")
+def whole() -> KernelReport:
+    """A whole self-test: of rms_norm, on an H200."""
+    return load_kernels(BENCHMARKS / "h200" / "self_test_rms_norm.json")
 
 
 @pytest.fixture

@@ -7,18 +7,11 @@ import json
 import pytest
 
 from fastkernels.records import KernelReport
-from fastkernels.report.json import load_kernels
-from tests.unit.benchmarks.conftest import BENCHMARKS
 
 
 @pytest.fixture
 def self_test(program):
     return program("self_test")
-
-
-@pytest.fixture(scope="module")
-def whole() -> KernelReport:
-    return load_kernels(BENCHMARKS / "h200" / "self_test_rms_norm.json")
 
 
 def part(whole: KernelReport, first: int, last: int, **changes: object) -> KernelReport:

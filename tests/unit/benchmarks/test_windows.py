@@ -5,18 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fastkernels.records import Integrity, KernelReport
-from fastkernels.report.json import load_kernels
-from tests.unit.benchmarks.conftest import BENCHMARKS
 
 
 @pytest.fixture
 def windows(program):
     return program("windows")
-
-
-@pytest.fixture(scope="module")
-def report() -> KernelReport:
-    return load_kernels(BENCHMARKS / "h200" / "self_test_rms_norm.json")
 
 
 def with_figures(report: KernelReport, **changes: object) -> KernelReport:
@@ -35,8 +28,8 @@ def with_figures(report: KernelReport, **changes: object) -> KernelReport:
     return report.model_copy(update={"rows": (*rows, report.rows[3])})
 
 
-def test_the_extremes_of_each_contract(windows, report) -> None:
-    found = windows.summary([with_figures(report)])
+def test_the_extremes_of_each_contract(windows, whole) -> None:
+    found = windows.summary([with_figures(whole)])
     assert found["refused"] == []
     eager, graph = found["rows"]
     assert eager == {
@@ -56,20 +49,20 @@ def test_the_extremes_of_each_contract(windows, report) -> None:
     assert graph["least_walk"] == pytest.approx(29 / 30)
 
 
-def test_what_was_refused_is_named(windows, report) -> None:
-    found = windows.summary([with_figures(report, verdict="IMPLAUSIBLE")])
+def test_what_was_refused_is_named(windows, whole) -> None:
+    found = windows.summary([with_figures(whole, verdict="IMPLAUSIBLE")])
     assert len(found["refused"]) == 3
     assert all(name.endswith(": IMPLAUSIBLE") for name in found["refused"])
 
 
-def test_candidates_are_no_honest_code(windows, report) -> None:
-    request = {**report.request, "self_test": False, "providers": False}
+def test_candidates_are_no_honest_code(windows, whole) -> None:
+    request = {**whole.request, "self_test": False, "providers": False}
     with pytest.raises(SystemExit, match="nobody knows"):
-        windows.summary([report.model_copy(update={"request": request})])
+        windows.summary([whole.model_copy(update={"request": request})])
 
 
-def test_as_a_command(windows, report, called, tmp_path) -> None:
+def test_as_a_command(windows, whole, called, tmp_path) -> None:
     path, out = tmp_path / "report.json", tmp_path / "windows.json"
-    path.write_text(with_figures(report).model_dump_json())
+    path.write_text(with_figures(whole).model_dump_json())
     called(windows, str(path), "--out", str(out))
     assert '"most_hidden_us": 0.7' in out.read_text()
