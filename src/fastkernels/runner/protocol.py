@@ -162,7 +162,8 @@ def _blocking() -> None:
 
 class Waiter:
     """Blocks until one of the channels is readable, and returns the first of them that is. BrokenReply when
-    the worker has ended, ReplyTimeout when the deadline has passed."""
+    the worker has ended, ReplyTimeout when the deadline has passed. `awake_s`: for so long it looks without
+    rest, since to be woken up takes tens of microseconds."""
 
     _SLICE_S = 0.2  # how often a worker without a watchable descriptor is asked whether it still lives
 
@@ -172,8 +173,10 @@ class Waiter:
         deadline: float,
         died: Callable[[], bool],
         watch: int | None,
+        awake_s: float = 0.0,
     ) -> None:
         self._channels, self._deadline, self._died, self._watch = channels, deadline, died, watch
+        self._awake_s = awake_s
         self._poll = select.poll()
         for channel in channels:
             self._poll.register(channel, select.POLLIN)
@@ -181,16 +184,15 @@ class Waiter:
             self._poll.register(watch, select.POLLIN)
 
     def __call__(self) -> socket.socket:
+        rests_from = time.monotonic() + self._awake_s
         while True:
-            left = self._deadline - time.monotonic()
-            if left <= 0:
+            now = time.monotonic()
+            if now >= self._deadline:
                 raise ReplyTimeout
-            ready = {
-                fd
-                for fd, _ in self._poll.poll(
-                    1000 * (left if self._watch is not None else min(left, self._SLICE_S))
-                )
-            }
+            rest_s = self._deadline - now
+            if self._watch is None:
+                rest_s = min(rest_s, self._SLICE_S)
+            ready = {fd for fd, _ in self._poll.poll(1000 * rest_s if now >= rests_from else 0)}
             for channel in self._channels:
                 if channel.fileno() in ready:
                     return channel

@@ -29,6 +29,29 @@ def receive(judge: socket.socket, request_id: int = 7, seconds: float = 5, died=
     return protocol.receive_reply(judge, request_id, time.monotonic() + seconds, died)
 
 
+@pytest.mark.parametrize("awake_s", [0.0, 0.02, 5.0])
+def test_who_looks_without_rest_sees_what_a_sleeper_sees(channel, awake_s: float) -> None:
+    judge, worker = channel
+    other, silent = socket.socketpair()
+    ended, process = os.pipe()
+
+    def wait(seconds: float = 5) -> socket.socket:
+        return protocol.Waiter((other, judge), time.monotonic() + seconds, lambda: False, ended, awake_s)()
+
+    try:
+        with other, silent:
+            with pytest.raises(ReplyTimeout):
+                wait(0.05)
+            threading.Timer(0.05, worker.sendall, (b"here",)).start()
+            assert wait() is judge
+            assert judge.recv(4) == b"here"
+            os.close(process)
+            with pytest.raises(BrokenReply, match="ended"):
+                wait()
+    finally:
+        os.close(ended)
+
+
 def test_a_request_arrives_with_its_descriptors(channel, tmp_path) -> None:
     judge, worker = channel
     (tmp_path / "file").write_text("contents")
