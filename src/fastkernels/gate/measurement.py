@@ -171,6 +171,7 @@ def _look(row: KernelRow) -> Look:
         base_us=row.baseline_us,
         head_us=row.candidate_us,
         noise_pct=row.noise_pct,
+        links=row.links,
         waits=row.significant is None,
     )
 

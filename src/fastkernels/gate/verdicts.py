@@ -2,7 +2,7 @@
 processes of their own.
 
     change       1 / speedup - 1                               of the base's time; above 0 the head is slower
-    noise        what two processes of the base differed by beside it; at least LEAST_NOISE of its contract
+    noise        what two processes of the base differed by beside it; at least `least_noise` of its contract
     limit        max(max_regression, noise, min_us / base_us)  a change within it is none
     lost         the head cannot be captured or compiled where the base can, whatever the numbers say
     slow         the whole interval lies beyond the limit
@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from fastkernels.measure.stats import geomean
-from fastkernels.records import LEAST_NOISE, Contract, GateLimits, GateRow, GateVerdict, Look, primary
+from fastkernels.records import Contract, GateLimits, GateRow, GateVerdict, Look, least_noise, primary
 
 Kind = Literal["fast", "same", "slow", "unsure", "lost"]
 
@@ -43,7 +43,7 @@ def noise_pct(look: Look) -> float:
     """What processes with the same code may differ by, as far as this look and its contract tell."""
     assert look.noise_pct is not None
     assert look.contract is not None
-    return max(look.noise_pct, 100 * LEAST_NOISE[look.contract])
+    return max(look.noise_pct, 100 * least_noise(look.contract, look.links))
 
 
 def limit(look: Look, limits: GateLimits) -> float:
@@ -150,7 +150,8 @@ def hidden_pct(row: GateRow, limits: GateLimits) -> float | None:
     look = middle(row.looks) if row.looks and row.verdict == "SAME" else None
     if look is None or look.noise_pct is None:
         return None
-    noise = max(look.noise_pct, 100 * LEAST_NOISE[row.contract])  # a look of an older report has no contract
+    least = least_noise(row.contract, look.links)  # a look of an older report has no contract
+    noise = max(look.noise_pct, 100 * least)
     return noise if noise > limits.max_regression_pct else None
 
 

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from pydantic import model_validator
 
-from fastkernels.records import LEAST_NOISE, Contract, Failure, Record
+from fastkernels.records import LEAST_NOISE, Contract, Failure, Record, least_noise
 
 Status = Literal[
     "PASSED",
@@ -60,6 +60,7 @@ def too_noisy(contract: Contract, noise_pct: float) -> bool:
 class Speedup(Record):
     """Median of paired ratios baseline / candidate with its 95 % bootstrap interval and the A/A noise beside
     it. `waits`: the candidate waits for the device in its call, so its time holds the host's work.
+    `links`: of the captured chain, or 1.
     """
 
     contract: Contract
@@ -74,15 +75,16 @@ class Speedup(Record):
     noise_pct: float
     samples: int
     dropped: int
+    links: int
     waits: bool = False
 
     @property
     def significant(self) -> bool | None:
-        """Whether the interval excludes 1.0 by more than twice the A/A noise of this trial, or LEAST_NOISE;
+        """Whether the interval excludes 1.0 by more than twice the A/A noise of this trial, or the least;
         None where nothing can be claimed, because no noise was measured of a call that waits."""
         if self.waits:
             return None
-        noise = max(PROCESSES_APART * self.noise_pct / 100, LEAST_NOISE[self.contract])
+        noise = max(PROCESSES_APART * self.noise_pct / 100, least_noise(self.contract, self.links))
         return self.low > 1 + noise or self.high < 1 - noise
 
 

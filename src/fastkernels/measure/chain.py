@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 CHAIN_S = 400e-6  # of calls at the speed of the device's memory: several times what surrounds them
 MOST_LINKS = 64
-MEMORY_SHARE = 1 / 64  # of the device's memory, for one side's inputs and parameters
+# Of longer calls, too, places are to average out: one that reads 1 GB differs by 2 % from process to process.
+LEAST_LINKS, MOST_S = 4, 2e-3  # so many, if they take no longer than this
+MEMORY_SHARE = 1 / 16  # of the device's memory, for one side's inputs and parameters
 LOOKUP_SHARE = 1 / 8  # a call that reads less of its parameters looks rows up
 
 
@@ -42,6 +44,7 @@ def chain_plan(
     (`parameter_bytes`) and of their other tensors (`other_bytes`), on a device with `memory_bytes`."""
     shares = read_bytes < LOOKUP_SHARE * parameter_bytes
     link_bytes = other_bytes if shares else parameter_bytes + other_bytes
-    wanted = math.ceil(CHAIN_S / max(floor_s, CHAIN_S / MOST_LINKS))
+    floor_s = max(floor_s, CHAIN_S / MOST_LINKS)
+    wanted = max(math.ceil(CHAIN_S / floor_s), min(LEAST_LINKS, int(MOST_S / floor_s)))
     fitting = int(memory_bytes * MEMORY_SHARE / max(link_bytes, 1))
     return ChainPlan(max(1, min(wanted, fitting)), shares)

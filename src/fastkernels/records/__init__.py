@@ -19,6 +19,7 @@ from fastkernels.records.base import (
     Skew,
     TokenPhase,
     default_size,
+    least_noise,
     primary,
 )
 from fastkernels.records.capture import Capture, CapturedTokens
@@ -83,5 +84,6 @@ __all__ = [
     "TokenPhase",
     "WorkloadResult",
     "default_size",
+    "least_noise",
     "primary",
 ]

@@ -27,6 +27,7 @@ class Look(Record):
     samples: int = 0
     problem: str | None = None  # why there are no numbers
     contract: Contract | None = None  # of its numbers: both sides are timed under the same one
+    links: int | None = None  # of the captured chain, or 1; not known of an older report
     waits: bool = False  # the head waits for the device in its call: its time claims nothing
     head_capture: Can = "n/a"  # whether each side alone can be captured in a CUDA graph
     base_capture: Can = "n/a"

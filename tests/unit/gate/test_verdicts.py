@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastkernels.gate import verdicts
-from fastkernels.records import LEAST_NOISE, Contract, GateLimits, GateRow, Look
+from fastkernels.records import LEAST_NOISE, Contract, GateLimits, GateRow, Look, least_noise
 
 LIMITS = GateLimits(max_regression_pct=3.0, min_regression_us=0.3)
 UNKNOWN = Look(problem="UNSTABLE: the interval is still 9 % wide")
@@ -132,7 +132,10 @@ def test_a_head_that_waits_says_why_nothing_is_claimed() -> None:
 def test_the_limit_is_never_below_what_the_judge_takes_for_noise(contract: Contract) -> None:
     """So the judge of `fk kernels` and the gate claim a change alike."""
     strict = GateLimits(max_regression_pct=0.0, min_regression_us=0.0)
-    assert verdicts.limit(look(0.0, noise=0.1, contract=contract), strict) == LEAST_NOISE[contract]
+    seen = look(0.0, noise=0.1, contract=contract)
+    assert verdicts.limit(seen, strict) == LEAST_NOISE[contract]
+    single = seen.model_copy(update={"links": 1})
+    assert verdicts.limit(single, strict) == least_noise(contract, 1) >= LEAST_NOISE[contract]
 
 
 def test_only_a_first_look_without_a_change_is_enough() -> None:

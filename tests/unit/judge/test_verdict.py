@@ -8,11 +8,16 @@ from fastkernels.judge.verdict import Speedup, too_noisy
 from fastkernels.records import Contract, KernelRow
 from fastkernels.report.json import load_kernels
 
-H200 = Path(__file__).parents[3] / "benchmarks/h200"
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
 def speedup(
-    low: float, high: float, noise_pct: float, contract: Contract = "graph", waits: bool = False
+    low: float,
+    high: float,
+    noise_pct: float,
+    contract: Contract = "graph",
+    links: int = 64,
+    waits: bool = False,
 ) -> Speedup:
     return Speedup(
         contract=contract,
@@ -26,6 +31,7 @@ def speedup(
         noise_pct=noise_pct,
         samples=30,
         dropped=0,
+        links=links,
         waits=waits,
     )
 
@@ -45,6 +51,16 @@ def speedup(
 )
 def test_a_win_or_loss_exceeds_the_noise(low, high, noise_pct, significant) -> None:
     assert speedup(low, high, noise_pct).significant is significant
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "noise_pct"),
+    [(0.9858, 0.9893, 0.34), (1.0135, 1.0244, 1.72), (1.0166, 1.0229, 1.85)],  # seen of identical code
+)
+def test_one_link_lies_in_one_place(low: float, high: float, noise_pct: float) -> None:
+    assert not speedup(low, high, noise_pct, links=1).significant
+    assert speedup(low - 0.03, low - 0.03, noise_pct / 10, links=1).significant is (low < 1)
+    assert speedup(high + 0.03, high + 0.03, noise_pct / 10, links=1).significant is (high > 1)
 
 
 @pytest.mark.parametrize("ratio", [0.915, 0.94, 1.06, 1.08])
@@ -68,14 +84,14 @@ def test_noise_beyond_the_bound_of_eager_leaves_no_ratio(contract, noise_pct: fl
     assert too_noisy(contract, noise_pct) is found
 
 
-@pytest.mark.parametrize("name", ["kernels_llama", "self_test_llama"])
+@pytest.mark.parametrize("name", ["h200/kernels_llama", "h200/self_test_llama", "h100/kernels_llama"])
 def test_no_committed_row_of_identical_code_would_be_called_faster_or_slower(name: str) -> None:
-    rows = [row for row in load_kernels(H200 / f"{name}.json").rows if row.speedup and _identical(row)]
+    rows = [row for row in load_kernels(BENCHMARKS / f"{name}.json").rows if row.speedup and _identical(row)]
     assert rows
     for row in rows:
         assert row.speedup_ci
         assert row.noise_pct is not None
-        claimed = speedup(*row.speedup_ci, row.noise_pct, row.contract).significant
+        claimed = speedup(*row.speedup_ci, row.noise_pct, row.contract, row.links).significant
         assert too_noisy(row.contract, row.noise_pct) or not claimed, (row.task, row.case, row.speedup)
 
 

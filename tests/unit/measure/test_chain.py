@@ -16,8 +16,11 @@ MB = 1 << 20
         (11.0, 50 * MB, 8192, 37),  # a matrix product of one row: 400 us / 11 us
         (55.0, 235 * MB, 8192, 8),
         (3_500.0, 16 << 30, 8192, 1),
-        (50.0, 3 << 30, 0, 1),  # memory allows less than one, and there is always one
-        (50.0, 1 << 30, 0, 2),
+        (250.0, 1 << 30, 0, 4),  # a head of 128,256 columns
+        (800.0, 1 << 30, 0, 2),
+        (2_500.0, 1 << 30, 0, 1),
+        (50.0, 9 << 30, 0, 1),  # memory allows less than one, and there is always one
+        (50.0, 3 << 30, 0, 2),
     ],
 )
 def test_short_calls_make_long_chains_that_fit_in_memory(floor_us, parameter_bytes, other_bytes, links):
