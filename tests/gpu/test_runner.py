@@ -182,7 +182,8 @@ def test_two_links_take_twice_as_long_as_one(device: CudaDevice) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("contract", "tokens"), [("graph", 512), ("eager", 8192), ("host", 8192)])
 def test_the_baseline_equals_itself(contract: str, tokens: int) -> None:
-    """A chain holds short calls still; a single one must be long for its two processes to agree."""
+    """A chain holds short calls still; a single one must be long for its two processes to agree. What the
+    host does is on some machines too uneven for a number: then there must be none."""
     from fastkernels.measure import roofline
     from fastkernels.measure.ceilings import ceilings
     from fastkernels.runner.kernels import run_kernels
@@ -202,8 +203,11 @@ def test_the_baseline_equals_itself(contract: str, tokens: int) -> None:
     )
     assert report.rows
     for row in report.rows:
-        assert row.verdict == "PASSED", row.failure
         assert row.contract == contract
+        if contract == "host" and row.verdict == "UNSTABLE":
+            assert row.speedup is None
+            continue
+        assert row.verdict == "PASSED", row.failure
         assert row.capture == ("yes" if contract == "graph" else "n/a")
         assert 0.95 < (row.speedup or 0) < 1.05
         assert 0 < (row.roofline_pct or 0) <= most_pct

@@ -44,8 +44,7 @@ _LOOKS = 100  # at the word between two at the clock
 
 
 class Hold:
-    """The judge's end, for one worker, or a group with rank r on GPU r. Everything but `open` and `passed`
-    may take its time."""
+    """The judge's end, for one worker, or a group with rank r on GPU r."""
 
     def __init__(self, ranks: int = 1) -> None:
         self._driver = Driver()
@@ -91,28 +90,23 @@ class Hold:
                 take(rank)
                 self._driver.tell(self._word(len(self._ends) + rank), _YES, stream)
 
-    def open(self, late: int | None = None) -> int:
-        """Returns when, by time.perf_counter_ns(). A rank that is `late` waits for `let_go`."""
-        begin_ns = time.perf_counter_ns()
+    def open(self, late: int | None = None) -> None:
+        """Let all go but a rank that is `late`, which waits for `let_go`."""
         for rank in range(len(self._ends)):
             if rank != late:
-                self._begins[rank] = _YES
-        return begin_ns
+                self.let_go(rank)
 
     def let_go(self, rank: int) -> None:
         self._begins[rank] = _YES
 
-    def passed(self, within_s: float) -> int | None:
-        """When all results had been taken, by time.perf_counter_ns(); None if they were not within so
-        long."""
-        ended, clock = self._ended, time.perf_counter_ns
-        ranks = range(len(ended))
-        deadline_ns = clock() + int(within_s * 1e9)
-        while clock() < deadline_ns:
+    def passed(self, within_s: float) -> bool:
+        """Whether all results are taken within so long."""
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
             for _ in range(_LOOKS):
-                if all(ended[rank] == _YES for rank in ranks):
-                    return clock()
-        return None
+                if all(word == _YES for word in self._ended):
+                    return True
+        return False
 
     def device_ns(self) -> int:
         """From when a worker's device was let go until it was done, on the GPU that took longest. Of what has

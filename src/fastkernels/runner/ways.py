@@ -13,7 +13,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -116,30 +115,30 @@ def held(
             lambda rank: mapped.enqueue_results(rank, ran) if is_there else None,
             late_rank,
         )
-        window = Opened(worker.pid)
-        begin_ns = hold.open(late_rank)
+        hold.open(late_rank)
         if late is not None:
             time.sleep(late.after_s)
             hold.let_go(late.rank)
-        still_ns = hold.passed(_USUAL_S)
+        is_done = hold.passed(_USUAL_S)
         if not is_there:
             come()
             mapped.take()
-        if still_ns is not None:
+        if is_done:
             mapped.note(echo)
         with asking.telling("go"):
             for channel in channels:
                 gate.let_through(channel)
             timed = asking.read("go", Timed, worker.answer(timeout_s))
-        if still_ns is None:  # a device that has failed, or goes on for long: its own process waits for it
-            still_ns = hold.passed(_USUAL_S)
+        if not is_done:  # it has failed, or goes on for long: its own process waits for it
+            is_done = hold.passed(_USUAL_S)
             mapped.note(echo)
-        if still_ns is None:
+        if not is_done:
             raise asking.garbled("go", "its device did not say that the call has ended")
     finally:
         hold.release()
-    seen = replace(window.closed(begin_ns, still_ns), ns=hold.device_ns())
-    return Made(timed, seen, mapped.kept(), late=not is_there)
+    # Nobody asks what the process does meanwhile: it stands still.
+    window = Window(hold.device_ns(), cpu_ns=None, made=False)
+    return Made(timed, window, mapped.kept(), late=not is_there)
 
 
 def asked(
