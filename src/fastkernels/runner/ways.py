@@ -136,7 +136,7 @@ def held(
             raise asking.garbled("go", "its device did not say that the call has ended")
     finally:
         hold.release()
-    # Nobody asks what the process does meanwhile: it stands still.
+    # What the process does meanwhile is asked of calls on a CPU alone.
     window = Window(hold.device_ns(), cpu_ns=None, made=False)
     return Made(timed, window, mapped.kept(), late=not is_there)
 
