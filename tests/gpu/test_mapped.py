@@ -111,6 +111,7 @@ def test_arguments_come_and_results_are_taken_without_code_of_the_worker(worker)
         torch.testing.assert_close(kept.view("arg.y", (3,)), inputs["arg.y"] + 1)
         assert torch.equal(mapped.echoed()["arg.x"], inputs["arg.x"])
         assert mapped.last()
+        assert mapped.strayed([1]), "the others were written"
         mapped.get_ready(inputs, [1])
         assert mapped.walk_ns is not None, "over the others' arguments"
         mapped.enqueue_results(0, [1])
@@ -119,6 +120,7 @@ def test_arguments_come_and_results_are_taken_without_code_of_the_worker(worker)
         assert alone[[0, 2]].isnan().all(), "of one link only"
         mapped.spoil()
         assert not mapped.last([1])
+        assert not mapped.strayed([1])
         mapped.lose()
         assert ask(worker, "leave") == "left"
     mapped.close()

@@ -186,6 +186,15 @@ def fetched(half: Blocks) -> Verdict | None:
     return Verdict.failed("TAMPERED", Failure(message=message), "fetch")
 
 
+def strayed(candidate: Reading) -> Verdict | None:
+    """Calls that did not run have results: those that did wrote them, in a chain, where all arguments lie
+    ready."""
+    if not candidate.strayed:
+        return None
+    message = "results of calls that did not run were written: its calls do each other's work"
+    return Verdict.failed("TAMPERED", Failure(message=message), "ahead")
+
+
 def too_many_threads(candidate: Sequence[Reading], threads: int) -> Verdict | None:
     """More CPU time than the allowed threads have in the window."""
     if len(candidate) < MIN_READINGS:

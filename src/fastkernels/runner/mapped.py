@@ -10,7 +10,8 @@ Copies by the worker would lie in the judge's window, 64 of them 81 us long on a
 because its kernel writes results to both places at once, had as much time that nobody measured.
 
 After a call that not all links of a chain were part of, the judge walks over arguments of the others before
-it copies anything: nobody should have brought them into the cache (account.fetched).
+it copies anything: nobody should have brought them into the cache (account.fetched). Nor should anybody have
+written their results (account.strayed).
 
 Whoever shows other places has results there: nothing is gained by it.
 """
@@ -21,7 +22,7 @@ import functools
 import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from pydantic import Field
@@ -184,6 +185,10 @@ class Mapped:
             for name, first in echoes[0].items()
         }
 
+    def strayed(self, ran: Collection[int]) -> bool:
+        """Whether anything lies where links have their results that are not among these, since `spoil`."""
+        return any(side.strayed(ran) for side in self._sides)
+
     def last(self, ran: Collection[int] | None = None) -> bool:
         """Whether the results are still those that were taken."""
         return all(
@@ -207,6 +212,15 @@ def _there(method):
     return run
 
 
+class _Source(NamedTuple):
+    """Bytes of one result of a link. `is_lent`: they lie in the judge's memory."""
+
+    name: str
+    link: int
+    bytes: Tensor
+    is_lent: bool
+
+
 class _Side:
     """One GPU's part."""
 
@@ -217,7 +231,7 @@ class _Side:
         self._lent: Arena | None = None
         self._before: Arena | None = None
         self._blocks: list[int] = []
-        self._sources: list[tuple[str, int, Tensor]] = []  # result, link, its bytes
+        self._sources: list[_Source] = []
         self._given: dict[str, Tensor] = {}
         self.walk: Walk | None = None
         self.echo: dict[str, Tensor] = {}
@@ -253,7 +267,7 @@ class _Side:
                 self._note(name, link, spot, places)
         for name in self._layout.slots.keys() & self._arguments.keys():
             for link, part in enumerate(self._ours.parts(name)):
-                self._sources.append((name, link, part))
+                self._sources.append(_Source(name, link, part, is_lent=True))
         self.taken()  # code that copies is loaded at its first use, which may wait for a stream that is held
 
     @_there
@@ -273,7 +287,7 @@ class _Side:
 
     @_there
     def spoil(self) -> None:
-        theirs = [source for name, _, source in self._sources if name not in self._arguments]
+        theirs = [one.bytes for one in self._sources if one.name not in self._arguments]
         filling = poison(max(map(len, theirs), default=0))
         _copy((filling[: len(source)], source) for source in theirs)
         _wait()
@@ -312,12 +326,18 @@ class _Side:
         return Arena(self._layout, poison(self._layout.size))
 
     def enqueue_results(self, kept: Arena, ran: Collection[int] | None = None) -> None:
+        self._enqueue((one for one in self._sources if ran is None or one.link in ran), kept)
+
+    def _enqueue(self, sources: Iterable[_Source], kept: Arena) -> None:
         parts = {name: list(kept.parts(name)) for name in self._layout.slots}
-        _copy(
-            (source, parts[name][link][: len(source)])
-            for name, link, source in self._sources
-            if ran is None or link in ran
-        )
+        _copy((one.bytes, parts[one.name][one.link][: len(one.bytes)]) for one in sources)
+
+    @_there
+    def strayed(self, ran: Collection[int]) -> bool:
+        """Arguments came to all links, and so to what lies among them."""
+        found = self.room()
+        self._enqueue((one for one in self._sources if one.link not in ran and not one.is_lent), found)
+        return not torch.equal(found.bytes, self.room().bytes)
 
     @_there
     def taken(self, ran: Collection[int] | None = None) -> Arena:
@@ -354,7 +374,8 @@ class _Side:
         if spot.offset + spot.bytes > size:
             raise NoMemory(f"{name} of link {link} at {spot}, in a block of {size} bytes")
         if 0 < spot.bytes <= slot.capacity:
-            self._sources.append((name, link, device_bytes(address + spot.offset, spot.bytes)))
+            result = device_bytes(address + spot.offset, spot.bytes)
+            self._sources.append(_Source(name, link, result, is_lent=spot.block == LENT))
 
 
 def _copy(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:

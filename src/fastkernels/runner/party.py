@@ -194,6 +194,7 @@ class Party:
             timed, window, kept, is_late = self._called_held(mapped, inputs, echo, late, ran=ran, **how)
         self._late = self._late + 1 if is_late else 0
         clock_mhz = self._clock.sample()
+        strayed = False
         if mapped is None:
             inspected, echoed, lasting = self._inspected(kept, echo, echo_results)
         else:
@@ -201,6 +202,8 @@ class Party:
             inspected, echoed, _ = self._inspected(kept, asked_for, echo_results=False)
             echoed |= mapped.echoed()
             lasting = not echo_results or mapped.last(ran)
+            # Before a link that runs alone another one does.
+            strayed = ran is not None and len(ran) > 1 and mapped.strayed(ran)
             if contract != "graph":
                 mapped.lose()
         overhead_ns = 0 if contract == "host" else self._overhead_ns
@@ -227,6 +230,7 @@ class Party:
             flags=inspected.flags,
             made=window.made,
             lasting=lasting,
+            strayed=strayed,
             walk_ns=None if mapped is None else mapped.walk_ns,
         )
 

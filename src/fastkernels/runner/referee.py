@@ -77,6 +77,7 @@ class Referee:
             or check(inputs, candidate, baseline, distribution, oracle_link)
             or self.unchanged(inputs, candidate.echo)
             or self.lasting(candidate)
+            or account.strayed(candidate)
         )
 
     def unchanged(self, inputs: Mapping[str, Tensor], echo: Mapping[str, Tensor]) -> Verdict | None:

@@ -161,7 +161,7 @@ class Sampling:
     def _renews(self, index: int) -> bool:
         """Whether this block gets a new chain: at other places, and for parameters that are repacked.
 
-        A call that fills a chain by itself is too long for its place to matter.
+        A chain of one link keeps its place: it is of long calls, or of gigabytes.
         """
         if self._outcome.contract != "graph" or not index:
             return False

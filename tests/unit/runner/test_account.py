@@ -252,6 +252,12 @@ def test_calls_that_fetch_for_others_are_found() -> None:
     assert "arguments of calls that did not run" in verdict.failure.message
 
 
+def test_calls_that_write_results_of_others_are_found() -> None:
+    verdict = account.strayed(replace(reading(1, 2), strayed=True))
+    assert (verdict.status, verdict.kind) == ("TAMPERED", "ahead")
+    assert account.strayed(reading(1, 2)) is None
+
+
 @pytest.mark.parametrize("candidate_us", [38, 42, 80])
 def test_a_walk_that_takes_as_long_as_the_baselines_tells_nothing(candidate_us: float) -> None:
     assert account.fetched(halves(candidate_us, 40)) is None

@@ -470,6 +470,7 @@ class Maps:
 
     def __init__(self, seen: list[str], ranks: int = 1) -> None:
         self._seen, self.links, self._now = seen, ranks, 1.0
+        self.strays = False
 
     def lend(self, links: int, arguments: object = None) -> str:
         return f"{links} lent"
@@ -511,6 +512,9 @@ class Maps:
 
     def echoed(self) -> dict:
         return {"arg.x": torch.zeros(self.links, 1)}
+
+    def strayed(self, ran: list[int]) -> bool:
+        return self.strays
 
     def last(self, ran: list[int] | None) -> bool:
         return self._kept == self._now
@@ -668,6 +672,18 @@ def test_links_of_a_chain_that_run_without_the_others(single: Arena) -> None:
     assert len(reading.described) == len(reading.echo["arg.x"]) == 2
     assert reading.ns == pytest.approx(reading.claimed_ns / 2, abs=1)
     assert reading.walk_ns == 700
+    assert not reading.strayed
+
+
+@pytest.mark.parametrize(("order", "strayed"), [([2, 0], True), ([1], False), ([2, 0, 1], False)])
+def test_results_of_links_that_did_not_run_are_looked_at(
+    single: Arena, order: list[int], strayed: bool
+) -> None:
+    """But not beside a link that runs alone, which has another one run before it."""
+    with held(Holding([]), single) as judge:
+        judge._captured *= 3
+        judge._mapped.links, judge._mapped.strays = 3, True  # type: ignore[union-attr]
+        assert judge.iterate({}, "graph", False, False, [], order=order).strayed is strayed
 
 
 def test_all_devices_of_a_group_are_held_and_a_late_rank_is_let_go_alone(box: Arena) -> None:
