@@ -39,11 +39,13 @@ _PROVES = 2  # looks that agree on a change
 _DENY: tuple[Kind, ...] = ("fast", "same")
 
 
-def noise_pct(look: Look) -> float:
-    """What processes with the same code may differ by, as far as this look and its contract tell."""
+def noise_pct(look: Look, of_row: Contract | None = None) -> float:
+    """What processes with the same code may differ by, as far as this look and its contract tell. `of_row`:
+    the contract of its row, for a look of an older report, which has none."""
+    contract = look.contract or of_row
     assert look.noise_pct is not None
-    assert look.contract is not None
-    return max(look.noise_pct, 100 * least_noise(look.contract, look.links))
+    assert contract is not None
+    return max(look.noise_pct, 100 * least_noise(contract, look.links))
 
 
 def limit(look: Look, limits: GateLimits) -> float:
@@ -150,8 +152,7 @@ def hidden_pct(row: GateRow, limits: GateLimits) -> float | None:
     look = middle(row.looks) if row.looks and row.verdict == "SAME" else None
     if look is None or look.noise_pct is None:
         return None
-    least = least_noise(row.contract, look.links)  # a look of an older report has no contract
-    noise = max(look.noise_pct, 100 * least)
+    noise = noise_pct(look, row.contract)
     return noise if noise > limits.max_regression_pct else None
 
 

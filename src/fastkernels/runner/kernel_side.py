@@ -106,7 +106,7 @@ class KernelSide:
         """Build the module. `prepares`: it repacks its parameters, so they cannot change under a captured
         graph."""
         self._links = [self._new_link()]
-        return {"prepares": self._links[0].prepares}
+        return {"prepares": self._first_link.prepares}
 
     def attach(
         self,
@@ -129,9 +129,9 @@ class KernelSide:
             if isinstance(contract, Eager):
                 contract.hold = hold
         self._inbox = self._box(ticket, boxes)
-        self._links[0].attach(self._inbox, self._rank)
+        self._first_link.attach(self._inbox, self._rank)
         if direct:
-            self._links[0].tell_places()
+            self._first_link.tell_places()
         return {}
 
     def first(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class KernelSide:
         """Take the boxes for results, and for the inputs as the call left them."""
         first, second = ([d] for d in descriptors) if descriptors else ([], [])
         self._outbox, self._echo = self._box(outbox, first), self._box(echo, second)
-        self._links[0].give_boxes(self._outbox, self._echo)
+        self._first_link.give_boxes(self._outbox, self._echo)
         return {}
 
     def capture(
@@ -218,15 +218,15 @@ class KernelSide:
             self._device.poison_free_memory(self._sizes)
         with torch.inference_mode():
             self._contract.prepare()
-        return {"places": self._active.places_of_arguments()} if self._direct else {}
+        return {"places": self._first_link.places_of_arguments()} if self._direct else {}
 
     def go(self) -> dict[str, Any]:
         """The timed call. The results lie in the outbox when this returns, or where it has said."""
         if not self._captured:
-            self._active.hold()
+            self._first_link.hold()
         stage, keep = self._around()
-        with torch.inference_mode(), self._active.ambient():
-            return {"ns": self._contract.run(stage, self._active.call.run, keep)}
+        with torch.inference_mode(), self._first_link.ambient():
+            return {"ns": self._contract.run(stage, self._first_link.call.run, keep)}
 
     def inspect(self, echo: Sequence[str], echo_results: bool = False) -> dict[str, Any]:
         """Describe the results of `go`; copy the named inputs, as they are now, into the echo box, and, if
@@ -234,35 +234,35 @@ class KernelSide:
         self._device.wait_all()  # what a call left running elsewhere must not run beside the other side
         places = {}
         if self._direct:
-            places = {"places": self._active.places_of(echo)}
+            places = {"places": self._first_link.places_of(echo)}
         else:
             for link in self._running:
                 link.copy_out(echo)
             if echo_results:
-                self._active.keep_last()
+                self._first_link.keep_last()
         self._device.wait()
-        described = [] if self._captured else [_plain(self._active.describe_last())]
+        described = [] if self._captured else [_plain(self._first_link.describe_last())]
         settings = {**self._flags(), **self._device_flags()}
         return {"outputs": described, "threads": self._threads(), "flags": settings, **places}
 
     def again(self) -> dict[str, Any]:
         """Copy the results of the call before the last one into the outbox, or say where they are: they must
         not have changed, now and whenever this is asked again."""
-        self._links[0].keep_held()
+        self._first_link.keep_held()
         self._device.wait()
-        return {"places": self._links[0].places_of_results()} if self._direct else {}
+        return {"places": self._first_link.places_of_results()} if self._direct else {}
 
     def compiled(self, again: bool) -> dict[str, Any]:
         """Whether the module can be traced whole by torch.compile; `again`: after other sizes of its kind."""
         if not again:
             self._tracer.forget()
-        return self._tracer.trace(self._links[0].call)
+        return self._tracer.trace(self._first_link.call)
 
     def launched(self) -> dict[str, Any]:
         """The kernels of one eager call, for attribution."""
         from fastkernels.runner.launches import launched
 
-        return {"kernels": launched(self._links[0].call)}
+        return {"kernels": launched(self._first_link.call)}
 
     def close(self) -> dict[str, Any]:
         """Forget the case."""
@@ -293,11 +293,11 @@ class KernelSide:
     @property
     def _running(self) -> list[Link]:
         """The links that the iteration runs."""
-        return [self._links[link] for link in self._order] if self._captured else [self._active]
+        return [self._links[link] for link in self._order] if self._captured else [self._first_link]
 
     @property
-    def _active(self) -> Link:
-        """The link that an uncaptured iteration runs."""
+    def _first_link(self) -> Link:
+        """The link that everything runs but a captured chain."""
         return self._links[0]
 
     def _graph(self) -> Graph:
@@ -338,14 +338,14 @@ class KernelSide:
 
     def _move(self, lent: Sequence[Ticket], descriptors: Sequence[int]) -> None:
         before, self._lent = self._lent, self._borrowed(lent, descriptors) if lent else None
-        self._active.move(self._lent)
+        self._first_link.move(self._lent)
         if before is not None:
             before.close()
 
     def _take_parameters(self) -> None:
         """Those in the inbox; a module that repacks them does it anew, where nothing of it is captured."""
-        if self._active.prepares and not self._captured:
-            self._active.load_parameters()
+        if self._first_link.prepares and not self._captured:
+            self._first_link.load_parameters()
         else:
             with torch.inference_mode():
                 for link in self._running:
@@ -357,15 +357,15 @@ class KernelSide:
         here yet, so there is nothing to learn for the call that counts."""
         with torch.inference_mode():
             for _ in range(WARM_UP_CALLS):
-                self._links[0].run()
+                self._first_link.run()
 
     def _stage(self) -> None:
-        self._active.stage()
+        self._first_link.stage()
 
     def _leave(self, result: Any) -> None:
         assert self._gate is not None
         self._gate.leave(reaches(parts(result)))
-        self._active.returned(result)
+        self._first_link.returned(result)
 
     def _show(self, result: Any) -> None:
         """What a chain returns was shown when it was captured."""
@@ -373,8 +373,8 @@ class KernelSide:
         if self._captured:
             self._gate.wait()
             return
-        self._active.keep(result)
-        self._gate.show(json.dumps(self._shown([self._active])).encode())
+        self._first_link.keep(result)
+        self._gate.show(json.dumps(self._shown([self._first_link])).encode())
 
     def _shown(self, links: Sequence[Link]) -> dict[str, Any]:
         """Where results lie (mapped.py)."""
@@ -382,7 +382,7 @@ class KernelSide:
         return shown([link.places_of_results() for link in links], self._lent.span, self._device.block_of)
 
     def _keep(self, result: Any) -> None:
-        self._active.keep(result)
+        self._first_link.keep(result)
 
 
 def _plain(described: dict[str, Result]) -> dict[str, Any]:

@@ -231,7 +231,7 @@ class Worker:
         request = self._asked
         assert request is not None
         with self._heard(request, timeout_s):
-            ready = self._first_to_speak((gate, self._channel), timeout_s, self._awake_s)
+            ready = self._first_to_speak((gate, self._channel), timeout_s)
         if ready is self._channel:
             self.answer(timeout_s)  # which says what went wrong
             raise self._crashed(request.do, BrokenReply("it passed the gate by"))
@@ -246,11 +246,9 @@ class Worker:
             pass  # whoever waits for it then is told
         return True
 
-    def _first_to_speak(
-        self, channels: Sequence[socket.socket], timeout_s: float, awake_s: float = 0.0
-    ) -> socket.socket:
+    def _first_to_speak(self, channels: Sequence[socket.socket], timeout_s: float) -> socket.socket:
         deadline = time.monotonic() + timeout_s
-        return Waiter(channels, deadline, self._process.exited, self._process.watch, awake_s)()
+        return Waiter(channels, deadline, self._process.exited, self._process.watch, self._awake_s)()
 
     @contextlib.contextmanager
     def _heard(self, request: Request, timeout_s: float = 0.0) -> Iterator[None]:
