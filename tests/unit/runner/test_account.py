@@ -143,6 +143,29 @@ def test_a_win_that_the_windows_would_take_away_is_none_where_baseline_processes
     assert account.unproven(working(2600, 2600, waits_us=4000), baselines) is None, "no win"
 
 
+def of_a_group(true_us: float, claimed_us: float, seed: int = 1) -> list[Reading]:
+    """1.2 ms of messages and copies surround the call."""
+    return delayed(working(true_us, claimed_us, waits_us=20, seed=seed), 1085)
+
+
+@pytest.mark.parametrize(("late_us", "accused"), [(250, False), (900, True)])
+def test_what_surrounds_the_call_of_a_group_is_colder_behind_more_memory(late_us: int, accused: bool) -> None:
+    baselines = [of_a_group(1400, 1400, seed) for seed in (2, 3)]
+    honest = delayed(of_a_group(1400, 1400), late_us)
+    slack = account.Slack(20_000)
+    assert account.understated(honest, baselines, slack) is not None
+    found = account.understated(honest, baselines, slack._replace(colder=0.5))
+    assert (found is not None) is accused
+
+
+def test_no_group_wins_by_what_may_be_colder_surroundings() -> None:
+    baselines = [of_a_group(1400, 1400, seed) for seed in (2, 3)]
+    liar = of_a_group(1400, 1100)
+    slack = account.Slack(20_000, colder=0.5)
+    assert account.understated(liar, baselines, slack) is None
+    assert account.unproven(liar, baselines, slack) is not None
+
+
 def test_whoever_waits_for_the_judge_has_won_all_the_same() -> None:
     """60 us less than the baseline, and all its answers 50 us late: no CPU time is in that."""
     honest = delayed(working(40, 40), 50)
