@@ -308,8 +308,8 @@ class Times(NamedTuple):
         and by how much it may."""
         share = slack.share * self.claimed + _SLOWER_SHARE * max(0.0, self.claimed - self.theirs)
         theirs_QB = np.stack([np.quantile(column, quantiles) for column in columns[1:]], axis=1)
-        apart_Q, colder_Q = np.ptp(theirs_QB, axis=1), slack.colder * theirs_QB.min(axis=1)
-        most_Q = np.maximum(np.maximum(share, colder_Q), slack.ns + apart_Q)
+        apart_Q = np.ptp(theirs_QB, axis=1)
+        most_Q = np.maximum(slack.ns + apart_Q, slack.colder * theirs_QB.min(axis=1)).clip(min=share)
         found_Q = _least_excess(columns, quantiles)
         return [(float(found), float(most)) for found, most in zip(found_Q, most_Q)]
 

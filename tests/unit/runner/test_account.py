@@ -9,6 +9,9 @@ from fastkernels.runner import account
 from fastkernels.runner.blocks import Blocks
 from fastkernels.runner.process import Standing
 from fastkernels.runner.reading import Reading
+from fastkernels.runner.trial import SLACK
+
+OF_A_GROUP = SLACK["collective", "asked"]  # on a CPU
 
 
 def reading(ns: int, window_ns: int, cpu_ns: int | None = None, threads: int = 1) -> Reading:
@@ -152,18 +155,16 @@ def of_a_group(true_us: float, claimed_us: float, seed: int = 1) -> list[Reading
 def test_what_surrounds_the_call_of_a_group_is_colder_behind_more_memory(late_us: int, accused: bool) -> None:
     baselines = [of_a_group(1400, 1400, seed) for seed in (2, 3)]
     honest = delayed(of_a_group(1400, 1400), late_us)
-    slack = account.Slack(20_000)
-    assert account.understated(honest, baselines, slack) is not None
-    found = account.understated(honest, baselines, slack._replace(colder=0.5))
+    assert account.understated(honest, baselines, OF_A_GROUP._replace(colder=0)) is not None
+    found = account.understated(honest, baselines, OF_A_GROUP)
     assert (found is not None) is accused
 
 
 def test_no_group_wins_by_what_may_be_colder_surroundings() -> None:
     baselines = [of_a_group(1400, 1400, seed) for seed in (2, 3)]
     liar = of_a_group(1400, 1100)
-    slack = account.Slack(20_000, colder=0.5)
-    assert account.understated(liar, baselines, slack) is None
-    assert account.unproven(liar, baselines, slack) is not None
+    assert account.understated(liar, baselines, OF_A_GROUP) is None
+    assert account.unproven(liar, baselines, OF_A_GROUP) is not None
 
 
 def test_whoever_waits_for_the_judge_has_won_all_the_same() -> None:
