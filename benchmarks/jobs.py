@@ -134,6 +134,7 @@ GPU_TESTS = {
     "hold": (30, 1),
     "walk": (30, 1),
     "mapped": (60, 1),
+    "sole": (60, 1),
     "split_kernels": (30, 1),
     "judge": (30, 1),
     "sample": (30, 1),

@@ -12,6 +12,7 @@ wrote, or returns some, shows.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 
 import torch
@@ -39,9 +40,26 @@ class L2Flush:
             torch.sum(self._memory, dim=0, out=self._sum)
         self._replay = torch._C._CUDAGraph.replay
 
+    @property
+    def read_bytes(self) -> int:
+        return self._memory.nbytes
+
+    def read(self) -> None:
+        """The read alone."""
+        self._replay(self._graph)
+
     def __call__(self) -> None:
         self._driver.reset_persisting_lines()
-        self._replay(self._graph)
+        self.read()
+
+
+@functools.cache
+def l2_flush(gpu: int) -> L2Flush:
+    """Of the current GPU, which this is."""
+    flush = L2Flush(Driver(), torch.cuda.Stream())
+    flush()  # code is loaded at its first use, which may wait for streams that are held
+    torch.cuda.synchronize()
+    return flush
 
 
 def poison_free_memory(sizes: Iterable[int], device: str, fill: Callable[[int, int, int], None]) -> None:

@@ -46,8 +46,6 @@ _LOST_ALONE_SHARE, _LOST_ALONE_NS = 0.25, 750
 # Of a walk over lines that come from memory: one in four of them was in the cache. After honest calls it was
 # 0.96 to 1.05 of what it takes after the baseline's (84 trials), and 0.68 and 0.84 after two that fetched.
 _WALK_SHARE = 0.9
-# Of what a device does for others before it lets go; processes share it by turns of a millisecond or two.
-_LEFT_NS, _MIN_TURNS = 100_000, 5
 _MOST_THAT_MAKE = 0.25  # of windows: beside a worker others make some, too
 _CPU_SHARE = 1.25  # of the window, for each allowed thread
 
@@ -224,24 +222,6 @@ def restless(how: str | None) -> Verdict | None:
     if how is None:
         return None
     message = f"the process {how} while it was stopped, because the baseline had its turn"
-    return Verdict.failed("TAMPERED", Failure(message=message), "pause")
-
-
-def left_running(baselines: Sequence[Sequence[Reading]]) -> Verdict | None:
-    """Work of the candidate's on a device that goes on when its turn has ended: the judge's windows of a
-    baseline hold more beyond its claims right after the candidate than after the other baseline."""
-    readings = [reading for side in baselines for reading in side]
-    beyond = _beyond_claim([r.window_ns for r in readings], readings)
-    follows = np.array([r.follows_candidate for r in readings])
-    if min(follows.sum(), (~follows).sum()) < _MIN_TURNS:
-        return None
-    longer = float(np.median(beyond[follows]) - np.median(beyond[~follows]))
-    if longer <= _LEFT_NS:
-        return None
-    message = (
-        f"the baseline's answers take {longer / 1e3:.0f} us longer right after it: it leaves the device busy "
-        "when its turn ends"
-    )
     return Verdict.failed("TAMPERED", Failure(message=message), "pause")
 
 

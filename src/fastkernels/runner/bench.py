@@ -9,6 +9,7 @@ from typing import Literal
 from fastkernels.judge.compare import Comparison
 from fastkernels.judge.verdict import Verdict
 from fastkernels.loader.overlay import Overlay
+from fastkernels.measure.sole import SoleUse
 from fastkernels.records import Case, Contract, Integrity
 
 
@@ -34,7 +35,7 @@ class Outcome:
 
 @dataclass
 class Bench:
-    """What all trials of a run share."""
+    """What all trials of a run share. `sole_use`: of its GPUs."""
 
     device: str
     contract: Contract
@@ -42,6 +43,7 @@ class Bench:
     threads: int
     rng: random.Random
     baseline: Overlay
+    sole_use: SoleUse | None = None
 
     def contract_of(self, case: Case) -> Contract:
         """A group of ranks has a contract of its own."""

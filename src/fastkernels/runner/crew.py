@@ -25,13 +25,12 @@ from fastkernels.runner.plan import Job
 from fastkernels.runner.pool import Worker, WorkerError, WorkerProblem
 from fastkernels.runner.resources import memory_limit
 from fastkernels.runner.shared import Arena, Want
+from fastkernels.runner.walls import NONE, WALLS, Walls
 
 _SIDE = "fastkernels.runner.kernel_side:KernelSide"
 _RANKS_SIDE = "fastkernels.runner.ranks_side:RanksSide"
 _PROBE_BYTE = 0x5A
 _MOST_REPLY_BYTES = 4 << 20  # descriptions of a chain's results take some tens of kilobytes
-# How a candidate's worker is separated: where shared memory does not reach into it, the next is tried.
-_WALLS = ({"namespaces": True, "user": True}, {"user": True}, {})
 _LOOK_SEED = 20  # shapes are looked at; the values are nobody's secret
 
 
@@ -76,7 +75,7 @@ class Crew:
         self._base: tuple[tuple[Path, ...], Path | None] = ((), None)
         self._candidate: Party | None = None
         self._candidate_of: str | None = None
-        self._walls = list(_WALLS)
+        self._walls = list(WALLS)
         self._levels: tuple[str, ...] | None = None  # of every candidate so far
         self.stays_root: dict[str, None] = {}  # why candidates run as root
         self.overhead_ns = 0
@@ -205,7 +204,7 @@ class Crew:
         reads = (*layers, *([source.parent] if source else []))
         walls = list(self._walls)
         while len(walls) > 1:
-            worker = self._worker(name, None, source, reads, **walls[0])
+            worker = self._worker(name, None, source, reads, walls[0])
             try:
                 with _closed_unless_good([worker]):
                     hello = self._start(worker)
@@ -213,7 +212,7 @@ class Crew:
             except WorkerProblem as problem:
                 walls.pop(0)
                 if "user" in worker.isolation:
-                    walls, why = [{}], f"memory cannot be shared with another user: {problem}"
+                    walls, why = [NONE], f"memory cannot be shared with another user: {problem}"
                     self.stays_root[why] = None
             else:
                 self._reached(worker, walls)
@@ -232,7 +231,7 @@ class Crew:
         self._reached(worker, walls)
         return worker, hello
 
-    def _reached(self, worker: Worker, walls: list[dict[str, bool]]) -> None:
+    def _reached(self, worker: Worker, walls: list[Walls]) -> None:
         self._walls = walls  # a worker that starts behind none says nothing of walls
         copies = ("copies",) if worker.memory is not None else ()
         holds = ("hold",) if self._device == "cuda" and self._ranks == 1 else ()
@@ -268,7 +267,7 @@ class Crew:
         caches: Path | None,
         source: Path | None = None,
         reads: Sequence[Path] = (),
-        **walls: bool,
+        walls: Walls = NONE,
     ) -> Worker:
         limit = None if caches is not None else memory_limit(self._device)
         return Worker(
@@ -282,7 +281,7 @@ class Crew:
             processes=self._ranks,
             on_cpu=self._device == "cpu",
             most_reply_bytes=_MOST_REPLY_BYTES,
-            **walls,
+            **walls._asdict(),
         )
 
     def _start(self, worker: Worker) -> dict:

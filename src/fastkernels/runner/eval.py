@@ -17,6 +17,7 @@ from fastkernels.errors import FastKernelsError, NotFoundError, UsageError
 from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet, discover
 from fastkernels.measure.environment import environment, require_device
+from fastkernels.measure.sole import SoleUse
 from fastkernels.nn.config import ConfigReader
 from fastkernels.records import Device, EvalReport, ModelResult, Size, default_size
 from fastkernels.registry.schema import Architecture
@@ -28,6 +29,7 @@ from fastkernels.runner.isolation import ALWAYS, HiddenMemory, common
 from fastkernels.runner.model import ModelTrial
 from fastkernels.runner.sides import Side, Sides, Timeouts
 from fastkernels.runner.speech_answers import SpeechAnswers
+from fastkernels.runner.standstill import Standstill
 from fastkernels.runner.token_answers import TokenAnswers
 from fastkernels.runner.wandering import wandering
 from fastkernels.score.macroeval import with_score
@@ -325,7 +327,9 @@ def _sides(
     checkpoint = (target.checkpoint,) if target.checkpoint else ()
     both: dict[Side, Sequence[Path]] = {"baseline": (), "candidate": layers}
     timeouts = Timeouts.of(request.size, request.timeout_s)
-    return Sides(SIDES[correctness.kind], both, engine, exclusive, caches, timeouts, checkpoint)
+    watched = request.device == "cuda" and not exclusive
+    standstill = Standstill(SoleUse([0])) if watched else None
+    return Sides(SIDES[correctness.kind], both, engine, exclusive, caches, timeouts, checkpoint, standstill)
 
 
 def _sampled(request: EvalRequest, target: Target) -> int:

@@ -25,14 +25,13 @@ patience ends, and the sample says that it waits.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
 
-from fastkernels.measure.cold import L2Flush
+from fastkernels.measure.cold import l2_flush
 from fastkernels.measure.cuda import Driver
 from fastkernels.runner.shared import Arena, Attached, Ticket, Want
 
@@ -144,22 +143,13 @@ class _End:
             self.words = Arena.create([Want(n, (), torch.int32) for n in (_GO, _DONE)], "cuda", writable=True)
             self.stream, self.other = torch.cuda.Stream(), torch.cuda.Stream()
             self.let_go, self.ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            self.cool = _flush(gpu)
+            self.cool = l2_flush(gpu)
 
     def here(self) -> AbstractContextManager:
         return torch.cuda.device(self._gpu)
 
     def address(self, name: str) -> int:
         return self.words.tensors[name].data_ptr()
-
-
-@functools.cache
-def _flush(gpu: int) -> L2Flush:
-    """Of the current GPU, which this is."""
-    flush = L2Flush(Driver(), torch.cuda.Stream())
-    flush()  # code is loaded at its first use, which may wait for streams that are held
-    torch.cuda.synchronize()
-    return flush
 
 
 class Held:

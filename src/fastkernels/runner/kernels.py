@@ -25,6 +25,7 @@ from fastkernels.loader.authored import kernel_names
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.environment import environment
+from fastkernels.measure.sole import SoleUse
 from fastkernels.records import Failure, KernelReport, KernelRow
 from fastkernels.runner import compiling, isolation, origins, removal
 from fastkernels.runner.asking import Timeouts
@@ -100,7 +101,7 @@ class _Run:
                 self._crew(jobs, threads, caches, memory) as crew,
             ):
                 try:
-                    self._all(jobs, crew, self._bench(threads))
+                    self._all(jobs, crew, self._bench(threads, jobs))
                 finally:
                     self.levels += crew.levels
                     for reason in crew.stays_root:
@@ -120,11 +121,14 @@ class _Run:
             complete=self.complete,
         )
 
-    def _bench(self, threads: int) -> Bench:
+    def _bench(self, threads: int, jobs: list[Job]) -> Bench:
+        """Before any process of the run is started."""
         request = self.request
         assert request.device
         assert request.contract
         assert request.budget_s
+        most_ranks = max((work.case.ranks for job in jobs for work in job.works), default=1)
+        gpus = min(most_ranks, torch.cuda.device_count()) if request.device == "cuda" else 0
         return Bench(
             device=request.device,
             contract=request.contract,
@@ -132,6 +136,7 @@ class _Run:
             threads=threads,
             rng=random.Random(request.seed),
             baseline=Overlay.over_baseline(),
+            sole_use=SoleUse(range(gpus)) if gpus else None,
         )
 
     def _crew(self, jobs: list[Job], threads: int, caches: Path, memory: isolation.HiddenMemory) -> Crew:

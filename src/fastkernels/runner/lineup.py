@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import torch
 
@@ -27,11 +26,13 @@ from fastkernels.runner.party import Party
 from fastkernels.runner.pool import WorkerDied
 from fastkernels.runner.reading import Reading, of_links
 from fastkernels.runner.shared import Arena
+from fastkernels.runner.standstill import Standstill
 from fastkernels.runner.transport import Way
 
 _PARAMETER = "param."
 _MOST_CHARACTERS = 200
 _LATE_S = 4e-3  # of a late rank's inputs, after the word to begin: the others have begun
+_LOOK_SHARE = 1 / 8  # of turns on a GPU begin with a look whether it stands still, drawn in secret
 
 
 class Lineup:
@@ -64,7 +65,8 @@ class Lineup:
         self._chain = chain
         self.plan = of_ranks(case.ranks)  # until a chain is captured
         self._distribution = "normal"
-        self._before: Party | None = None  # who had the last turn
+        use = bench.sole_use if case.timed else None
+        self.standstill = None if use is None else Standstill(use)
         self.inputs = self._draw("normal", parameters=True)
         self._arguments = [name for name in specs if not name.startswith(_PARAMETER)]
         self.has_lengths = any(spec.draw.startswith("step.") for spec in specs.values())
@@ -235,6 +237,8 @@ class Lineup:
         running = self._shuffled(links) if contract == "graph" else ()
         found = {}
         for party in order:
+            if verdict := self._left_busy():
+                return verdict
             # The baseline copies its inputs out as well, though nobody looks: equal work beside the calls.
             names = [n for n in echo if not (party.prepares and n.startswith(_PARAMETER))]
             try:
@@ -252,9 +256,14 @@ class Lineup:
                 return self._blamed(trouble) if party is self.c else baseline_verdict(trouble)
             if party is self.c and (verdict := account.restless(party.worker.restless)):
                 return verdict  # before another block waits for it as long
-            found[id(party)] = replace(reading, follows_candidate=self._before is self.c)
-            self._before = party
+            found[id(party)] = reading
         return found
+
+    def _left_busy(self) -> Verdict | None:
+        """Now and then, while all processes stand still: whether the candidate's GPUs do."""
+        if self.standstill is None or not self._bench.draws(_LOOK_SHARE):
+            return None
+        return account.restless(self.standstill.broken(self.c.worker))
 
     def again(self, reading: Reading) -> dict[str, torch.Tensor] | Verdict:
         """The candidate's results of the call before the last one, as they lie in memory now (party.py)."""

@@ -139,6 +139,7 @@ class Party:
         if self._hold is not None:
             self._mapped = Mapped(wanted, arguments, self._ranks)
         self._asking.call("boxes", self._timeouts.build, boxes.descriptors, **boxes.tickets)
+        self.worker.pause()
 
     def capture(self, plan: ChainPlan, arguments: Mapping[str, Tensor]) -> Captured:
         """Capture a chain of new links on these arguments, [n, *shape], at other addresses than before."""

@@ -35,7 +35,6 @@ class Reading:
     made: bool = False  # somebody, perhaps the worker, made a process or a thread within the window
     lasting: bool = True  # what the call returned is what the outbox got, where that was asked
     strayed: bool = False  # results of links that did not run were written
-    follows_candidate: bool = False  # which had its turn before this one
     walk_ns: int | None = None  # over arguments of links that did not run (measure/walk.py)
 
 

@@ -1,23 +1,26 @@
 """The two engines of a whole-model trial, each in a process of its own; one works while the other stands
 still.
 
-Where two engines fit the device together, both stay alive and are paused between their turns. Where they do
-not (`exclusive`), a side is closed before the other starts: every turn loads its weights again, and is a
-process that has to be warmed up.
+Where two engines fit the device together, both stay alive and are paused between their turns; with the
+candidate the GPU must stand still as well (standstill.py). Where they do not fit (`exclusive`), a side is
+closed before the other starts: every turn loads its weights again, and is a process that has to be warmed up.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from fastkernels.records import Failure, Size
+from fastkernels.runner import walls
 from fastkernels.runner.isolation import common
 from fastkernels.runner.pool import Worker, WorkerError, WorkerProblem
 from fastkernels.runner.resources import default_threads
+from fastkernels.runner.standstill import Standstill
 
 Side = Literal["baseline", "candidate"]
 
@@ -63,13 +66,15 @@ class SideHandle:
         self._require_rest()
         return answer
 
-    def pause(self) -> None:
-        """It and all that it started stand still until its next call."""
+    def pause(self, standstill: Standstill | None = None) -> None:
+        """It and all that it started stand still until its next call, on GPUs as well if somebody looks."""
         self.worker.pause(looks=True)
         self._require_rest()
+        if standstill is not None:
+            self._require_rest(standstill.broken(self.worker))
 
-    def _require_rest(self) -> None:
-        if how := self.worker.restless:
+    def _require_rest(self, on_gpus: str | None = None) -> None:
+        if how := self.worker.restless or on_gpus:
             message = (
                 f"TAMPERED(pause): the process {how} while it was stopped and the other side had its turn"
             )
@@ -78,7 +83,8 @@ class SideHandle:
 
 class Sides:
     """`kind`: the sides' class, `module:Class`; `layers`: candidate layers of each side (empty for the
-    baseline); `engine`: arguments of both engines; `reads`: what both read besides."""
+    baseline); `engine`: arguments of both engines; `reads`: what both read besides; `standstill`: of GPUs
+    while the candidate is stopped."""
 
     def __init__(
         self,
@@ -89,10 +95,12 @@ class Sides:
         shared_caches: Path,
         timeouts: Timeouts,
         reads: Sequence[Path] = (),
+        standstill: Standstill | None = None,
     ) -> None:
         self._kind, self._timeouts = kind, timeouts
         self._layers, self._engine, self.exclusive = layers, engine, exclusive
         self._shared_caches, self._reads = shared_caches, reads
+        self._standstill = standstill
         self._alive: dict[Side, SideHandle] = {}
         self.isolation: tuple[str, ...] | None = None  # of every candidate process so far
         self.stays_root = ""
@@ -104,7 +112,7 @@ class Sides:
             if self.exclusive:
                 self._alive.pop(other).worker.close()
             else:
-                self._alive[other].pause()
+                self._alive[other].pause(self._standstill if other == "candidate" else None)
         if side not in self._alive:
             self._alive[side] = self._start(side, {})
         return self._alive[side]
@@ -122,16 +130,20 @@ class Sides:
         while self._alive:
             self._alive.popitem()[1].worker.close()
 
+    @functools.cached_property
+    def _walls(self) -> walls.Walls:
+        """Of candidates."""
+        return walls.with_device(self._engine["device"])
+
     def _start(self, side: Side, changes: dict[str, Any]) -> SideHandle:
         ours = not self._layers[side]
         worker = Worker(
             side,
             default_threads(),
             shared_caches=self._shared_caches if ours else None,
-            namespaces=not ours,
-            user=not ours,
             reads=(*self._layers[side], *self._reads),
             on_cpu=self._engine["device"] == "cpu",
+            **(walls.NONE if ours else self._walls)._asdict(),
         )
         try:
             with _as_side_failure(side):

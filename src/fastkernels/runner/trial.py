@@ -278,7 +278,9 @@ class Trial:
         # A machine too busy to tell the ratio is too busy to accuse anybody by his times; neither wins.
         if sampled.decision == "unstable":
             return self._unstable(sampled)
-        if message := self._without_ratio(sampled.blocks):
+        standstill = self._lineup.standstill
+        disturbed = standstill.disturbed if standstill is not None else None
+        if message := disturbed or self._without_ratio(sampled.blocks):
             return Verdict.failed("UNSTABLE", Failure(message=message))
         return self._untrue(sampled, slack) or self._conclude(sampled)
 
@@ -288,7 +290,7 @@ class Trial:
         if verdict := account.restless(self._lineup.c.worker.restless):
             return verdict
         if self._bench.device != "cpu":
-            return account.left_running((blocks.a, blocks.a2)) or account.fetched(sampled.half)
+            return account.fetched(sampled.half)
         return account.too_many_threads(blocks.c, self._bench.threads)
 
     def _untrue(self, sampled: Sampled, slack: Slack) -> Verdict | None:

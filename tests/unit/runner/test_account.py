@@ -361,24 +361,3 @@ def test_a_baseline_that_is_scheduled_otherwise_is_told() -> None:
     before = Standing(frozenset({0, 1}), 0, 0)
     assert account.moved(before, before) is None
     assert account.moved(before, before._replace(nice=19)).label == "TAMPERED(baseline)"
-
-
-@pytest.mark.parametrize(
-    ("left_us", "share", "accused"),
-    [(0, 0.5, False), (2000, 0.5, True), (2000, 0.0, False), (50, 0.5, False)],
-)
-def test_who_leaves_a_device_busy_delays_whose_turn_comes_next(left_us, share, accused) -> None:
-    rng = random.Random(5)
-    sides = []
-    for seed in (2, 3):
-        found = []
-        for one in side(100, 100, seed=seed):
-            follows = rng.random() < share
-            late_ns = int(1e3 * left_us * (0.5 + rng.random())) if follows else 0
-            found.append(replace(one, window_ns=one.window_ns + late_ns, follows_candidate=follows))
-        sides.append(found)
-    verdict = account.left_running(sides)
-    assert (verdict is not None) == accused
-    if verdict:
-        assert verdict.label == "TAMPERED(pause)"
-        assert "busy when its turn ends" in verdict.failure.message

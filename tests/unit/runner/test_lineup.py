@@ -112,6 +112,20 @@ def test_links_run_in_an_order_that_nobody_knows_and_all_sides_in_the_same() -> 
     assert not uncaptured
 
 
+def test_who_leaves_a_gpu_busy_has_no_other_turn() -> None:
+    lineup, _ = lined_up(("a", "a"), ("a", "a"))
+    assert lineup.standstill is None, "no GPU"
+    said = iter([None, None, "kept a GPU busy"])
+    lineup.standstill = SimpleNamespace(broken=lambda worker: next(said))  # type: ignore[assignment]
+    lineup._bench.rng = SimpleNamespace(random=lambda: 0.1)  # type: ignore[assignment]
+    found = lineup.block(lineup.everybody, "host", False, False, False)
+    assert found.label == "TAMPERED(pause)"
+    assert "the process kept a GPU busy while it was stopped" in found.failure.message
+    assert [len(party.ran) for party in lineup.everybody] == [1, 1, 0]  # type: ignore[attr-defined]
+    lineup._bench.rng = SimpleNamespace(random=lambda: 0.2)  # type: ignore[assignment]
+    assert isinstance(lineup.block(lineup.everybody, "host", False, False, False), dict), "nobody looks"
+
+
 @pytest.mark.parametrize(
     ("baseline", "candidate", "verdict"),
     [("dies", "dies", "INVALID_BASELINE"), ("a", "dies", "CRASHED"), ("dies", "a", "INVALID_BASELINE")],

@@ -1,6 +1,8 @@
 """Real processes as the two sides of a whole-model trial."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -35,6 +37,24 @@ def test_a_side_whose_processes_run_in_the_others_turn_has_failed(tmp_path: Path
         candidate.worker.restless = "was continued"
         with pytest.raises(SideFailure, match=r"TAMPERED\(pause\): the process was continued") as caught:
             sides.use("candidate").call("add", a=1, b=2)
+        assert caught.value.side == "candidate"
+    finally:
+        sides.close()
+
+
+def test_a_candidate_that_leaves_a_gpu_busy_has_failed(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", MODULES)
+    said = iter([None, "kept a GPU busy"])
+    standstill: Any = SimpleNamespace(broken=lambda worker: next(said))
+    layers = {"baseline": (), "candidate": (tmp_path,)}
+    sides = Sides(
+        SIDE, layers, {"device": "cpu"}, False, tmp_path, Timeouts(start=60, call=10), standstill=standstill
+    )
+    try:
+        for side in ("candidate", "baseline", "candidate"):  # looked at where the candidate is stopped
+            sides.use(side).call("add", a=1, b=2)
+        with pytest.raises(SideFailure, match=r"TAMPERED\(pause\): the process kept a GPU busy") as caught:
+            sides.use("baseline")
         assert caught.value.side == "candidate"
     finally:
         sides.close()

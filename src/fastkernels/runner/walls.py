@@ -1,0 +1,41 @@
+"""How a candidate's worker is separated: by the first of these walls behind which its device can be used.
+
+Where a kernel gives namespaces, it may be that no GPU is seen from within, or that no memory is shared into
+them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fastkernels.errors import MachineError
+from fastkernels.records import Device
+from fastkernels.runner.pool import Worker, WorkerProblem
+from fastkernels.runner.resources import default_threads
+
+
+class Walls(NamedTuple):
+    """`namespaces` where the kernel gives them, `user`: one of its own where it gives none to root."""
+
+    namespaces: bool = False
+    user: bool = False
+
+
+NONE = Walls()
+WALLS = (Walls(namespaces=True, user=True), Walls(user=True), NONE)
+
+
+def with_device(device: Device) -> Walls:
+    """The best for a worker that opens its device by itself; a process without a candidate tries them. Raises
+    MachineError where the device can be used from behind none."""
+    if device == "cpu":
+        return WALLS[0]
+    for walls in WALLS:
+        with Worker("a look at the device", default_threads(), **walls._asdict()) as worker:
+            try:
+                worker.start("fastkernels.runner.kernel_side:KernelSide", device=device, threads=1)
+            except WorkerProblem as problem:
+                said = problem.failure
+            else:
+                return walls
+    raise MachineError(f"no worker can use the device {device}: {said.message}\n{said.output}")
