@@ -102,6 +102,7 @@ class Lineup:
             self.c.give_boxes(mine, results, self._boxed, arguments)
         except Trouble as trouble:
             return self._blamed(trouble)
+        self._memory_is_cleared()
         return None
 
     def capture(self) -> Verdict | None:
@@ -142,6 +143,7 @@ class Lineup:
             self.c.settle(self._given)
         except Trouble as trouble:
             return self._blamed(trouble)
+        self._memory_is_cleared()
         return None
 
     def renew(self) -> Verdict | None:
@@ -167,9 +169,11 @@ class Lineup:
         except Trouble as trouble:
             return baseline_verdict(trouble)
         try:
-            return (*ours, c.result())
+            answers = *ours, c.result()
         except Trouble as trouble:
             return self._blamed(trouble)
+        self._memory_is_cleared()
+        return answers
 
     def refill(
         self,
@@ -258,6 +262,11 @@ class Lineup:
                 return verdict  # before another block waits for it as long
             found[id(party)] = reading
         return found
+
+    def _memory_is_cleared(self) -> None:
+        """The driver has done what links leave to it that are gone: nobody's turn begins before."""
+        if self.standstill is not None:
+            self.standstill.wait()
 
     def _left_busy(self) -> Verdict | None:
         """Now and then, while all processes stand still: whether the candidate's GPUs do."""

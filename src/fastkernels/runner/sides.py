@@ -22,6 +22,7 @@ from fastkernels.runner.pool import Worker, WorkerError, WorkerProblem
 from fastkernels.runner.resources import default_threads
 from fastkernels.runner.standstill import Standstill
 
+_REST_S = 1.0  # after a turn that may have given gigabytes back; turns take seconds
 Side = Literal["baseline", "candidate"]
 
 
@@ -71,7 +72,7 @@ class SideHandle:
         self.worker.pause(looks=True)
         self._require_rest()
         if standstill is not None:
-            self._require_rest(standstill.broken(self.worker))
+            self._require_rest(standstill.broken(self.worker, _REST_S))
 
     def _require_rest(self, on_gpus: str | None = None) -> None:
         if how := self.worker.restless or on_gpus:

@@ -2,34 +2,54 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fastkernels.errors import MachineError
+from fastkernels.runner import standstill
 from fastkernels.runner.standstill import Standstill
 
 
-def looking(*slowdowns: float) -> tuple[Standstill, Any]:
-    """At a GPU that reads so; and a worker, which says whether it was ended."""
-    left = iter(slowdowns)
-    worker = SimpleNamespace(ended=False)
-    worker.close = lambda: setattr(worker, "ended", True)
-    use: Any = SimpleNamespace(slowdown=lambda: next(left))
-    return Standstill(use), worker
+class Use:
+    """A GPU that reads so, one look after another, and the last from then on."""
+
+    def __init__(self, *slowdowns: float) -> None:
+        self.left = list(slowdowns)
+
+    def slowdown(self) -> float:
+        return self.left.pop(0) if len(self.left) > 1 else self.left[0]
+
+
+class Worker:
+    def __init__(self, use: Use, then: float = 1.0) -> None:
+        self._use, self._then, self.ended = use, then, False
+
+    def close(self) -> None:
+        self._use.left, self.ended = [self._then], True
+
+
+def looking(*slowdowns: float, then: float = 1.0) -> tuple[Standstill, Any]:
+    """And a worker, with whose end it reads `then`."""
+    use: Any = Use(*slowdowns)
+    return Standstill(use), Worker(use, then)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch) -> None:
+    monkeypatch.setattr(standstill, "_CLEARED_S", 0.5)
 
 
 def test_a_gpu_that_stands_still_ends_nobody() -> None:
-    standstill, worker = looking(1.0, 1.02, 1.049)
-    assert [standstill.broken(worker) for _ in range(3)] == [None] * 3
+    looks, worker = looking(1.0, 1.02, 1.029)
+    assert [looks.broken(worker) for _ in range(3)] == [None] * 3
     assert not worker.ended
-    assert standstill.disturbed is None
+    assert looks.disturbed is None
 
 
 def test_work_that_ends_with_its_process_is_its_own() -> None:
-    standstill, worker = looking(1.98, 1.97, 1.99, 1.01, 1.0)
-    assert standstill.broken(worker) == (
+    looks, worker = looking(1.98)
+    assert looks.broken(worker, 0.01) == (
         "kept a GPU busy (reads of its memory took 1.98 times as long as alone, "
         "and 1.00 once the process had ended)"
     )
@@ -37,27 +57,30 @@ def test_work_that_ends_with_its_process_is_its_own() -> None:
 
 
 def test_work_that_goes_on_is_somebody_elses() -> None:
-    standstill, worker = looking(*[1.98] * 5)
-    with pytest.raises(MachineError, match=r"a process that is not ours works on this GPU.* 1\.98 times"):
-        standstill.broken(worker)
+    looks, worker = looking(1.98, then=1.97)
+    with pytest.raises(MachineError, match=r"a process that is not ours works on this GPU.* 1\.97 times"):
+        looks.broken(worker, 0.01)
 
 
 def test_moments_accuse_nobody_but_leave_no_number() -> None:
-    standstill, worker = looking(*[1.5, 1.0, 1.0] * 2, *[1.0] * 10)
-    assert standstill.broken(worker) is None
-    assert standstill.disturbed is None, "one is none"
-    assert standstill.broken(worker) is None
-    assert standstill.disturbed == (
+    looks, worker = looking(1.5, 1.3, 1.0, 1.5, 1.0)
+    assert looks.broken(worker, 1.0) is None
+    assert looks.disturbed is None, "one is none"
+    assert looks.broken(worker, 1.0) is None
+    assert looks.disturbed == (
         "a GPU worked for somebody else in 2 of 2 looks at it, while every process of ours stood still"
     )
     for _ in range(10):
-        standstill.broken(worker)
-    assert standstill.disturbed is not None, "two of twelve"
+        looks.broken(worker)
+    assert looks.disturbed is not None, "two of twelve"
+    for _ in range(8):
+        looks.broken(worker)
+    assert looks.disturbed is None, "of twenty they move no median"
     assert not worker.ended
 
 
-def test_few_moments_of_many_looks_move_no_median() -> None:
-    standstill, worker = looking(*[1.5, 1.0, 1.0] * 2, *[1.0] * 18)
-    for _ in range(20):
-        assert standstill.broken(worker) is None
-    assert standstill.disturbed is None
+def test_what_the_driver_clears_is_waited_for_and_not_counted() -> None:
+    looks, worker = looking(1.3, 1.3, 1.0)
+    looks.wait()  # three looks, within its time
+    assert looks.broken(worker) is None
+    assert looks.disturbed is None
