@@ -89,6 +89,8 @@ def _gate(folder: Path, head: str, case: str, device: Any) -> dict[str, Any]:
         head=str(folder / head), base=str(folder / "base"), targets=(TARGET,), case_glob=case, device=device
     )
     report = run_gate(request).report
+    if not report.complete:
+        raise SystemExit("interrupted: the report holds the trials before")
     (row,) = (row for row in report.rows if row.case == case)
     speedups = [round(look.speedup, 4) for look in row.looks if look.speedup is not None]
     told = {"outcome": report.outcome, "verdict": row.verdict, "reason": row.reason}

@@ -135,6 +135,7 @@ GPU_TESTS = {
     "walk": (30, 1),
     "mapped": (60, 1),
     "sole": (60, 1),
+    "eval": (120, 1),
     "split_kernels": (30, 1),
     "judge": (30, 1),
     "sample": (30, 1),

@@ -19,10 +19,15 @@ _FIRST = 5  # readings of which the shortest is what they take alone
 
 
 class SoleUse:
-    """Of these GPUs. Made while nobody else works there: at the beginning of a run."""
+    """Of these GPUs. Made where nobody else works there: at the beginning of a run."""
 
     def __init__(self, gpus: Sequence[int]) -> None:
-        self._alone_ms = {gpu: min(_read_ms(gpu) for _ in range(_FIRST)) for gpu in gpus}
+        self._gpus = gpus
+        self.begin()
+
+    def begin(self) -> None:
+        """What reads take now is what they take alone."""
+        self._alone_ms = {gpu: min(_read_ms(gpu) for _ in range(_FIRST)) for gpu in self._gpus}
 
     def slowdown(self) -> float:
         """What reads take now, beside the shortest so far, on the GPU where that is most; about 1 alone."""

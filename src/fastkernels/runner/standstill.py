@@ -34,8 +34,7 @@ class Standstill:
 
     def broken(self, worker: Worker, moment_s: float = MOMENT_S) -> str | None:
         """How the process, which is stopped, keeps a GPU busy; None if it does not, or for less than a
-        moment. Whose work it is, shows once the process has ended. Raises MachineError where somebody else's
-        goes on."""
+        moment. Whose work it is, shows once the process has ended. Raises MachineError where that goes on."""
         self._looks += 1
         if (before := self._use.slowdown()) <= SHARED:
             return None
@@ -44,9 +43,10 @@ class Standstill:
             return None
         worker.close()
         if (after := self._least_slowdown(_CLEARED_S)) > SHARED:
+            self._use.begin()  # who outlives its process may stay: both sides meet it
             raise MachineError(
-                f"a process that is not ours works on this GPU: reads of its memory take {after:.2f} times "
-                "as long as they did. nvidia-smi says whose it is; run where nobody else does"
+                f"reads of a GPU's memory take {after:.2f} times as long as they did, and no process of ours "
+                "is the cause. If somebody else works there (nvidia-smi says who), run where nobody does"
             )
         return (
             f"kept a GPU busy (reads of its memory took {before:.2f} times as long as alone, and {after:.2f} "

@@ -17,6 +17,9 @@ class Use:
     def __init__(self, *slowdowns: float) -> None:
         self.left = list(slowdowns)
 
+    def begin(self) -> None:
+        self.left = [1.0]
+
     def slowdown(self) -> float:
         return self.left.pop(0) if len(self.left) > 1 else self.left[0]
 
@@ -58,8 +61,9 @@ def test_work_that_ends_with_its_process_is_its_own() -> None:
 
 def test_work_that_goes_on_is_somebody_elses() -> None:
     looks, worker = looking(1.98, then=1.97)
-    with pytest.raises(MachineError, match=r"a process that is not ours works on this GPU.* 1\.97 times"):
+    with pytest.raises(MachineError, match=r"take 1\.97 times as long .* no process of ours is the cause"):
         looks.broken(worker, 0.01)
+    assert looks.broken(worker) is None, "from then on that is what reads take"
 
 
 def test_moments_accuse_nobody_but_leave_no_number() -> None:
