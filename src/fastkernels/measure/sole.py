@@ -1,9 +1,9 @@
 """Whether GPUs work for the judge alone: how long they take to read some gigabytes of their memory.
 
 Processes share a GPU by turns, of 2.2 ms on an H100, so reads that last for several turns take twice as long
-beside a kernel of another process, however small (5.1 ms, and 9.9 to 10.6). Beside its copies from the host,
-which share the memory and no turns, they took 5.9; beside one that only waits for a word in memory, as long
-as alone (docs/measured.md).
+beside a kernel of another process, however small: 14 ms, and 6.4 alone. Beside its copies from the host,
+which share the memory and no turns, they take 7.3; beside a stream that only waits for a word in memory, as
+long as alone (docs/measured.md).
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from fastkernels.errors import MachineError
 from fastkernels.measure.sole import SoleUse
 from fastkernels.runner.pool import Worker
 
-# Times as long as alone. Twice as long beside kernels, 1.02 to 1.15 beside copies to and from the host; in
-# honest trials 1.021 at most but for two looks of 281.
+# Times as long as alone: twice beside kernels, 1.05 to 1.17 beside copies to and from the host, and 1.026 at
+# most in three runs of self-tests (docs/measured.md).
 SHARED = 1.03
 MOMENT_S = 0.02  # several looks
 # The driver clears memory that processes have given back, as well at their end: for tens of milliseconds.
