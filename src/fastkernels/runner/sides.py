@@ -22,8 +22,9 @@ from fastkernels.runner.pool import Worker, WorkerError, WorkerProblem
 from fastkernels.runner.resources import default_threads
 from fastkernels.runner.standstill import Standstill
 
-_REST_S = 1.0  # after a turn that may have given gigabytes back; turns take seconds
 Side = Literal["baseline", "candidate"]
+
+_REST_S = 1.0  # until a GPU stands still: a turn may have given gigabytes back
 
 
 @dataclass(frozen=True, slots=True)
