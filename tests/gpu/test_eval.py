@@ -28,6 +28,15 @@ def test_an_honest_candidate_is_inside_and_right(tmp_path: Path) -> None:
     assert model["valid"]
 
 
+def test_who_sets_a_part_of_the_cache_aside(tmp_path: Path) -> None:
+    candidate = ROOT / "tests" / "candidates" / "cuda_pinned_lines"
+    _, report = evaluate(tmp_path, *LLAMA, "--candidates", str(candidate))
+    (model,) = report["models"]
+    assert not model["valid"]
+    message = model["failure"]["message"]
+    assert "sets nothing aside" in message or "TAMPERED(global-state): persisting L2 bytes is" in message
+
+
 def test_who_leaves_the_device_busy_in_the_baselines_turn(tmp_path: Path) -> None:
     candidate = ROOT / "tests" / "candidates" / "cuda_engine_runs_on"
     done, report = evaluate(tmp_path, *LLAMA, "--candidates", str(candidate))

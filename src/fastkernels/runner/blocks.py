@@ -41,11 +41,6 @@ class Blocks:
         return Blocks(a, c, a2, [self.rounds[i] for i in keep], self.dropped + len(self.c) - len(keep))
 
     @property
-    def tried(self) -> int:
-        """Blocks that were added, counted or dropped."""
-        return len(self.c) + self.dropped
-
-    @property
     def candidate_waits(self) -> bool:
         """Whether a sample of the candidate has the host's work in it."""
         return any(reading.waits for reading in self.c)

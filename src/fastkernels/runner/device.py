@@ -13,6 +13,7 @@ from fastkernels.errors import MachineError
 from fastkernels.measure import cold, unused
 from fastkernels.measure.contracts import Contract, CudaDevice, Eager, Graph, Host
 from fastkernels.measure.cuda import Driver
+from fastkernels.runner import flags
 from fastkernels.runner.hold import Held
 from fastkernels.runner.shared import Attached
 
@@ -83,7 +84,7 @@ class Cuda:
         self.driver = Driver()
         self._device = CudaDevice(self.driver)
         self._stream = self._device.stream
-        self._give_back = unused.give_back
+        self._give_back, self._flags = unused.give_back, flags.of_gpu
 
     def copy(self, target: int, source: int, size: int) -> None:
         self.driver.copy(target, source, size, self._stream)
@@ -120,8 +121,8 @@ class Cuda:
         return self._device.overhead_ns()
 
     def flags(self) -> dict[str, str]:
-        """Settings of the whole process on this device, beside those of flags.py."""
-        return {"persisting L2 bytes": str(self.driver.persisting_l2_bytes())}
+        """Settings of the whole process on this device, beside those of every process."""
+        return self._flags(self.driver)
 
     def poison_free_memory(self, sizes: Iterable[int]) -> None:
         cold.poison_free_memory(sizes, self.name, self.fill)

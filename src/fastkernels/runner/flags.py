@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from fastkernels.measure.cuda import Driver
+
 _DENORMAL = 5e-324  # a processor that flushes these takes it for 0, in Python as in torch
 # What torch names by a backend and an operation; `all` holds where an operation has none of its own.
 _PRECISIONS = {
@@ -46,6 +48,11 @@ _READERS: dict[str, Callable[[], Any]] = {
 def read() -> dict[str, str]:
     """Every setting by name, as a word."""
     return {name: _word(reader) for name, reader in _READERS.items()}
+
+
+def of_gpu(driver: Driver) -> dict[str, str]:
+    """Those of a process on a GPU besides."""
+    return {"persisting L2 bytes": str(driver.persisting_l2_bytes())}
 
 
 def differences(candidate: Mapping[str, str], baseline: Mapping[str, str]) -> str:

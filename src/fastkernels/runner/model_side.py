@@ -16,6 +16,7 @@ from torch import nn
 
 from fastkernels.kernels import base as kernels
 from fastkernels.loader.overlay import Overlay
+from fastkernels.measure.cuda import Driver
 from fastkernels.nn.fusion import apart
 from fastkernels.runner import flags
 
@@ -28,7 +29,8 @@ class ModelSide:
     device: torch.device
 
     def __init__(self, layers: Sequence[str], noise: Sequence[str]) -> None:
-        self._threads, self._flags = torch.get_num_threads, flags.read
+        self._threads, self._flags, self._gpu_flags = torch.get_num_threads, flags.read, flags.of_gpu
+        self._driver = Driver() if torch.cuda.is_available() else None
         self.overlay = Overlay.over_baseline([Path(layer) for layer in layers])
         self._noise = contextlib.ExitStack()
         if noise:
@@ -83,6 +85,8 @@ class ModelSide:
         to."""
         passed_over = {f"{k}:{i}: {why}": n for (k, i, why), n in kernels.skipped.items()}
         settings = {**self._flags(), "torch's number of threads": str(self._threads())}
+        if self._driver is not None and self.device.type == "cuda":
+            settings |= self._gpu_flags(self._driver)
         return {"engine": self.engine_stats(), "passed_over": passed_over, "settings": settings}
 
     def synchronise(self) -> None:

@@ -9,7 +9,9 @@ the lengths of an earlier call.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from fastkernels.judge.verdict import Verdict
 from fastkernels.loader.inputs import DISTRIBUTIONS
@@ -35,6 +37,7 @@ ALONE_SHARE = 0.25  # of blocks are followed by one of a single link, drawn in s
 HALF_SHARE = 0.25  # of blocks are followed by one of half of the links, drawn in secret (account.fetched)
 OTHER_LENGTHS_SHARE = 0.1  # of blocks are followed by one of other lengths, checked and not counted
 LATE_SHARE = 0.1  # of blocks of a group are followed by one in which a rank is late, drawn in secret
+LEAST_ASIDE = 5  # blocks of other lengths, and with a late rank, whatever was drawn
 REPACK_SHARE = 0.06  # of blocks bring new parameters to a module that repacks them
 # Links of a chain for each block that it lasts: long chains cost more to build, and need it less.
 LINKS_OF_A_BLOCK = 4
@@ -56,19 +59,38 @@ class Sampled:
     decision: stats.Stop
 
 
+@dataclass
+class _Aside:
+    """Blocks that follow some of those that count, and count for something else: this share of them, drawn in
+    secret, and so many at least, the last of them when nobody expects that all is over."""
+
+    share: float
+    least: int
+    block: Callable[[int], Verdict | None]  # after block `index`
+    blocks: int = 0  # so far
+
+    def run(self, index: int) -> Verdict | None:
+        self.blocks += 1
+        return self.block(index)
+
+
 class Sampling:
     """`run` once, with everything captured that is to be timed captured."""
 
     def __init__(self, bench: Bench, lineup: Lineup, referee: Referee, outcome: Outcome) -> None:
         self._bench, self._lineup, self._referee, self._outcome = bench, lineup, referee, outcome
         self._alone, self._half = Blocks(), Blocks()
-        # Of a chain that is long enough: where their readings go, their share, and how many links run.
-        self._parts: list[tuple[Blocks, float, int]] = []
         links = lineup.plan.links if outcome.contract == "graph" else 1
-        if links > 1:
-            self._parts.append((self._alone, ALONE_SHARE, 1))
-        if links >= MIN_HALVED:
-            self._parts.append((self._half, HALF_SHARE, links // 2))
+        asides = (
+            (links > 1, _Aside(ALONE_SHARE, account.MIN_PARTS, partial(self._part, self._alone, 1))),
+            (
+                links >= MIN_HALVED,
+                _Aside(HALF_SHARE, account.MIN_PARTS, partial(self._part, self._half, links // 2)),
+            ),
+            (lineup.has_lengths, _Aside(OTHER_LENGTHS_SHARE, LEAST_ASIDE, self._other_lengths)),
+            (lineup.ranks > 1, _Aside(LATE_SHARE, LEAST_ASIDE, self._late)),
+        )
+        self._asides = [aside for is_asked, aside in asides if is_asked]
 
     def run(self) -> Sampled | Verdict:
         """Blocks until the interval is narrow or the budget spent."""
@@ -83,17 +105,9 @@ class Sampling:
                 return found
             if index >= WARM_UP_BLOCKS:
                 blocks.add(index - WARM_UP_BLOCKS, *found)
-            for part, share, running in self._parts:
-                if bench.draws(share) and (verdict := self._run_part(part, running, index)):
+            for aside in self._asides:
+                if bench.draws(aside.share) and (verdict := aside.run(index)):
                     return verdict
-            if self._lineup.has_lengths and bench.draws(OTHER_LENGTHS_SHARE):
-                other = self._block(other_lengths=True)
-                if isinstance(other, Verdict):
-                    return other
-            if self._lineup.ranks > 1 and bench.draws(LATE_SHARE):
-                late = self._block(late=bench.rng.randrange(self._lineup.ranks))
-                if isinstance(late, Verdict):
-                    return late
             index += 1
             elapsed_s = time.monotonic() - begin
             if len(blocks.c) < next_look and elapsed_s < budget_s:
@@ -107,19 +121,27 @@ class Sampling:
             if decision == "unstable" and budget_s == usual_budget_s:
                 budget_s *= BUDGET_EXTENSION
             elif decision != "continue":
-                for part, _, running in self._parts:
-                    while part.tried < account.MIN_PARTS:
-                        if verdict := self._run_part(part, running, index):
+                for aside in self._asides:
+                    while aside.blocks < aside.least:
+                        if verdict := aside.run(index):
                             return verdict
                 return Sampled(counted, self._alone, self._half, interval or _NO_INTERVAL, decision)
 
-    def _run_part(self, part: Blocks, running: int, index: int) -> Verdict | None:
+    def _part(self, part: Blocks, running: int, index: int) -> Verdict | None:
         """A block of so many links, whichever."""
         found = self._block(sorted(self._bench.rng.sample(range(self._lineup.plan.links), running)))
         if isinstance(found, Verdict):
             return found
         part.add(index, *found)
         return None
+
+    def _other_lengths(self, index: int) -> Verdict | None:
+        found = self._block(other_lengths=True)
+        return found if isinstance(found, Verdict) else None
+
+    def _late(self, index: int) -> Verdict | None:
+        found = self._block(late=self._bench.rng.randrange(self._lineup.ranks))
+        return found if isinstance(found, Verdict) else None
 
     def _block(
         self,

@@ -11,24 +11,24 @@ from fastkernels.measure.chain import ChainPlan
 from fastkernels.runner import account
 from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.reading import Reading
-from fastkernels.runner.sampling import Sampling
+from fastkernels.runner.sampling import LEAST_ASIDE, Sampling
 
 
 class Lined:
     """A line-up whose calls take 2 us and a little, and note which links run."""
 
-    ranks, has_lengths = 1, False
-
-    def __init__(self, links: int) -> None:
-        self.plan = ChainPlan(links)
+    def __init__(self, links: int, ranks: int = 1, has_lengths: bool = False) -> None:
+        self.plan, self.ranks, self.has_lengths = ChainPlan(links), ranks, has_lengths
         self.a, self.c, self.a2 = (SimpleNamespace(prepares=False) for _ in range(3))
         self.everybody = [self.a, self.c, self.a2]
         self.ran: list[list[int] | None] = []
         self.renewed = 0
+        self.others: list[str] = []  # of each block, in which something is other than in those that count
         self._rng = random.Random(7)
 
     def refill(self, distribution: str, parameters: bool, other_lengths: bool) -> None:
         self.has_new_parameters = parameters
+        self.others.append("lengths" if other_lengths else "")
 
     def renew(self) -> None:
         self.renewed += 1
@@ -40,6 +40,9 @@ class Lined:
     def block(self, order, contract: str, links: list[int] | None, parameters: bool, **how: Any) -> dict:
         assert parameters is (links is None), "a part of a chain has the parameters that are there"
         self.ran.append(links)
+        if how["late"] is not None:
+            assert how["late"] in range(self.ranks)
+            self.others[-1] = "late"
         running = range(self.plan.links) if links is None else links
         return {id(party): self._reading(len(running)) for party in order}
 
@@ -58,8 +61,8 @@ def test_now_and_then_one_link_runs_alone_and_half_of_them_without_the_others(li
     parts = [part for part in lined.ran if part is not None]
     assert all(part == sorted(set(part)) and set(part) <= set(range(links)) for part in parts)
     alone, half = ([part for part in parts if len(part) == size] for size in (1, 4))
-    assert len(alone) == sampled.alone.tried
-    assert len(half) == sampled.half.tried
+    assert len(alone) == len(sampled.alone.c)
+    assert len(half) == len(sampled.half.c)
     assert (len(alone) >= account.MIN_PARTS) is (links > 1)
     assert (len(half) >= account.MIN_PARTS) is halved
     if halved:
@@ -67,3 +70,16 @@ def test_now_and_then_one_link_runs_alone_and_half_of_them_without_the_others(li
     assert len(parts) == len(alone) + len(half)
     assert len(sampled.blocks.c) + 3 == lined.ran.count(None), "three warm up, and the others count"
     assert (lined.renewed > 0) is (links > 1)
+
+
+@pytest.mark.parametrize(("ranks", "has_lengths"), [(1, False), (1, True), (2, False), (2, True)])
+def test_other_lengths_and_late_ranks_come_however_short_a_trial_is(ranks, has_lengths) -> None:
+    """A candidate that keeps what it has learnt after some calls meets them after that."""
+    lined, outcome = Lined(1, ranks, has_lengths), Outcome(None, "host")  # pyright: ignore[reportArgumentType]
+    bench = Bench("cpu", "host", 0.01, 1, random.Random(0), Overlay.over_baseline())
+    bench.rng.random = lambda: 0.99  # none is drawn
+    referee: Any = SimpleNamespace(judge=lambda *_: None)
+    sampled: Any = Sampling(bench, lined, referee, outcome).run()  # type: ignore[arg-type]
+    wanted = ["lengths"] * (LEAST_ASIDE * has_lengths) + ["late"] * (LEAST_ASIDE * (ranks > 1))
+    counted = len(sampled.blocks.c) + 3
+    assert lined.others == [""] * counted + wanted
