@@ -22,9 +22,12 @@ _INTERPRET = (
     "torch.testing.assert_close(y, kernels.glu(x, 'silu', impl='reference'))"
 )
 _SEPARATE = """
+import torch
 from fastkernels.runner.isolation import ALWAYS
 from fastkernels.runner.pool import Worker
-with Worker("probe", threads=1, namespaces=True, user=True) as worker:
+from fastkernels.runner.walls import with_device
+walls = with_device("cuda" if torch.cuda.is_available() else "cpu")
+with Worker("probe", threads=1, **walls._asdict()) as worker:
     worker.start("builtins:object")
     print(*ALWAYS, *worker.isolation)
     print(worker.stays_root)

@@ -61,8 +61,8 @@ class Sampled:
 
 @dataclass
 class _Aside:
-    """Blocks that follow some of those that count, and count for something else: this share of them, drawn in
-    secret, and so many at least, the last of them when nobody expects that all is over."""
+    """Blocks that count for something else: they follow this share of those that count, drawn in secret. What
+    is missing to `least` is made up for at the end, of which no candidate knows."""
 
     share: float
     least: int
