@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from fastkernels.nn.fusion import apart
 from fastkernels.runner import flags
 
 
-class ModelSide:
+class ModelSide(ABC):
     """An overlay, and a model built from it; `noise` names kernels that run their `reference`: other
     numerics."""
 
@@ -38,16 +39,17 @@ class ModelSide:
 
     # ---- what a kind of answer defines
 
+    @abstractmethod
     def eager(self) -> contextlib.AbstractContextManager[None]:
         """Without CUDA graphs for the body."""
-        raise NotImplementedError
 
+    @abstractmethod
     def run_once(self, **inputs: Any) -> None:
         """Answer the inputs of a proof pass."""
-        raise NotImplementedError
 
+    @abstractmethod
     def engine_stats(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """What the engine did so far."""
 
     # ---- what all have
 

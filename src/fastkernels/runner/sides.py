@@ -9,18 +9,17 @@ closed before the other starts: every turn loads its weights again, and is a pro
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from fastkernels.records import Failure, Size
-from fastkernels.runner import walls
 from fastkernels.runner.isolation import common
 from fastkernels.runner.pool import Worker, WorkerError, WorkerProblem
 from fastkernels.runner.resources import default_threads
 from fastkernels.runner.standstill import Standstill
+from fastkernels.runner.walls import NONE, with_device
 
 Side = Literal["baseline", "candidate"]
 
@@ -65,18 +64,18 @@ class SideHandle:
     def call(self, do: str, **arguments: Any) -> dict[str, Any]:
         with _as_side_failure(self.side):
             answer = self.worker.call(do, self._timeout_s, **arguments)
-        self._require_rest()
+        self._require_rest(self.worker.restless)
         return answer
 
     def pause(self, standstill: Standstill | None = None) -> None:
         """It and all that it started stand still until its next call, on GPUs as well if somebody looks."""
         self.worker.pause(looks=True)
-        self._require_rest()
+        self._require_rest(self.worker.restless)
         if standstill is not None:
             self._require_rest(standstill.broken(self.worker, _REST_S))
 
-    def _require_rest(self, on_gpus: str | None = None) -> None:
-        if how := self.worker.restless or on_gpus:
+    def _require_rest(self, how: str | None) -> None:
+        if how:
             message = (
                 f"TAMPERED(pause): the process {how} while it was stopped and the other side had its turn"
             )
@@ -132,20 +131,16 @@ class Sides:
         while self._alive:
             self._alive.popitem()[1].worker.close()
 
-    @functools.cached_property
-    def _walls(self) -> walls.Walls:
-        """Of candidates."""
-        return walls.with_device(self._engine["device"])
-
     def _start(self, side: Side, changes: dict[str, Any]) -> SideHandle:
         ours = not self._layers[side]
+        walls = NONE if ours else with_device(self._engine["device"])
         worker = Worker(
             side,
             default_threads(),
             shared_caches=self._shared_caches if ours else None,
             reads=(*self._layers[side], *self._reads),
             on_cpu=self._engine["device"] == "cpu",
-            **(walls.NONE if ours else self._walls)._asdict(),
+            **walls._asdict(),
         )
         try:
             with _as_side_failure(side):

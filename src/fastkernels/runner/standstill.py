@@ -16,7 +16,7 @@ from fastkernels.runner.pool import Worker
 # Times as long as alone: twice beside kernels, 1.05 to 1.17 beside copies to and from the host, and 1.026 at
 # most in three runs of self-tests (docs/measured.md).
 SHARED = 1.03
-MOMENT_S = 0.02  # several looks
+_MOMENT_S = 0.02  # several looks
 # The driver clears memory that processes have given back, as well at their end: for tens of milliseconds.
 _CLEARED_S = 2.0
 _MOST_MOMENTS, _MOMENTS_SHARE = 1, 0.1  # a median does not move by so few
@@ -32,7 +32,7 @@ class Standstill:
         """Until memory that was given back is cleared."""
         self._least_slowdown(_CLEARED_S)
 
-    def broken(self, worker: Worker, moment_s: float = MOMENT_S) -> str | None:
+    def broken(self, worker: Worker, moment_s: float = _MOMENT_S) -> str | None:
         """How the process, which is stopped, keeps a GPU busy; None if it does not, or for less than a
         moment. Whose work it is, shows once the process has ended. Raises MachineError where that goes on."""
         self._looks += 1

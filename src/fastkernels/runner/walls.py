@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 from fastkernels.errors import MachineError
@@ -25,9 +26,10 @@ NONE = Walls()
 WALLS = (Walls(namespaces=True, user=True), Walls(user=True), NONE)
 
 
+@functools.cache
 def with_device(device: Device) -> Walls:
-    """The best for a worker that opens its device by itself; a process without a candidate tries them. Raises
-    MachineError where the device can be used from behind none."""
+    """The best for a worker that opens its device by itself: a process without a candidate tries them, once for
+    all workers. Raises MachineError where the device can be used from behind none."""
     if device == "cpu":
         return WALLS[0]
     for walls in WALLS:

@@ -116,7 +116,7 @@ def test_who_leaves_a_gpu_busy_has_no_other_turn() -> None:
     lineup, _ = lined_up(("a", "a"), ("a", "a"))
     assert lineup.standstill is None, "no GPU"
     said = iter([None, None, "kept a GPU busy"])
-    lineup.standstill = SimpleNamespace(wait=lambda: None, broken=lambda worker: next(said))  # type: ignore[assignment]
+    lineup.standstill = SimpleNamespace(broken=lambda worker: next(said))  # type: ignore[assignment]
     lineup._bench.rng = SimpleNamespace(random=lambda: 0.1)  # type: ignore[assignment]
     found = lineup.block(lineup.everybody, "host", False, False, False)
     assert found.label == "TAMPERED(pause)"

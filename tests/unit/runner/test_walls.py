@@ -36,13 +36,16 @@ def machine(monkeypatch):
         monkeypatch.setattr(walls, "Worker", Worker)
         return started, alive
 
-    return made
+    walls.with_device.cache_clear()
+    yield made
+    walls.with_device.cache_clear()
 
 
 @pytest.mark.parametrize("best", range(3))
 def test_the_first_from_which_the_device_is_seen(machine, best: int) -> None:
     started, alive = machine(WALLS[best:])
     assert walls.with_device("cuda") == WALLS[best]
+    assert walls.with_device("cuda") == WALLS[best], "of a machine, tried once"
     assert started == list(WALLS[: best + 1])
     assert not alive
 
