@@ -28,8 +28,8 @@ WALLS = (Walls(namespaces=True, user=True), Walls(user=True), NONE)
 
 @functools.cache
 def with_device(device: Device) -> Walls:
-    """The best for a worker that opens its device by itself: a process without a candidate tries them, once for
-    all workers. Raises MachineError where the device can be used from behind none."""
+    """The best for a worker that opens its device by itself: a process without a candidate tries them, once
+    for all workers. Raises MachineError where the device can be used from behind none."""
     if device == "cpu":
         return WALLS[0]
     for walls in WALLS:
