@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -242,6 +243,24 @@ def test_a_candidate_that_sets_the_whole_process_is_invalid(tmp_path):
     (model,) = report["models"]
     assert not model["valid"]
     assert "TAMPERED(global-state): torch's number of threads is 4, not 1" in model["failure"]["message"]
+
+
+def test_what_no_source_may_do_it_may_not_do_in_a_model(tmp_path):
+    """`fk kernels` has the same verdict."""
+    done, report = evaluate(tmp_path, *QUICK, "--candidates", str(CANDIDATES / "patched_harness"))
+    assert done.returncode == 1, done.stderr
+    (model,) = report["models"]
+    assert not model["valid"]
+    assert model["failure"]["message"].startswith("TAMPERED(patch): sets time.perf_counter_ns")
+    assert model["failure"]["line"] == 9
+
+
+def test_what_a_model_does_not_reach_concerns_nobody(tmp_path):
+    shutil.copytree(ROOT / "examples/candidates/faster", tmp_path / "two")
+    (tmp_path / "two" / "L1" / "conv.py").write_text("import time\n\ntime.perf_counter_ns = None\n")
+    done, report = evaluate(tmp_path, *QUICK, "--candidates", str(tmp_path / "two"))
+    assert_good(done, report)
+    assert report["models"][0]["swap"]["unused"] == ["L1/conv"]
 
 
 def test_a_candidate_that_the_model_never_uses_is_said_to_be_unused(tmp_path):

@@ -17,7 +17,7 @@ from fastkernels.cli import options
     metavar="PATTERN",
     help="Architecture id or glob, Hugging Face id, or folder with config.json. Default: the suite's.",
 )
-@click.option("--category", help="Only architectures of this category.")
+@options.narrowing("--category", help="Only architectures of this category.")
 @click.option(
     "--suite",
     type=click.Choice(["smoke", "default", "full"]),

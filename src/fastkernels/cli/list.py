@@ -26,8 +26,8 @@ _NARROWS = {
 @click.argument("kind", default="tasks", metavar=f"[{'|'.join(KINDS)}]")
 @click.argument("pattern", required=False, metavar="[PATTERN]")
 @options.level
-@click.option("--architecture", metavar="A", help="Only tasks that this architecture uses.")
-@click.option("--category", metavar="C", help="Only architectures of this category.")
+@options.narrowing("--architecture", metavar="A", help="Only tasks that this architecture uses.")
+@options.narrowing("--category", metavar="C", help="Only architectures of this category.")
 @click.option("--map", "as_map", is_flag=True, help="Architectures with the tasks that each is made of.")
 @click.option(
     "--candidates", "folder", metavar="DIR", help="Where to look for candidates. Default: tasks/candidate."

@@ -52,9 +52,21 @@ def refuse(names: Iterable[str], why: str) -> None:
         raise UsageError(f"{', '.join(given)}: {why}")
 
 
-level = click.option("--level", type=click.IntRange(1, 4), help="Only tasks of this level.")
-architecture = click.option("--architecture", metavar="A", help="Only tasks and cases of this architecture.")
-case = click.option(
+def _only(ctx: click.Context, param: click.Parameter, values: tuple[Any, ...]) -> Any:
+    if len(values) > 1:
+        raise UsageError(f"{param.opts[0]} is given {len(values)} times, and narrows to one")
+    return values[0] if values else None
+
+
+def narrowing(*names: str, **flags: Any) -> Any:
+    """An option that chooses what is judged. Given twice it is refused: click would take the last in silence,
+    where both may be meant."""
+    return click.option(*names, multiple=True, callback=_only, **flags)
+
+
+level = narrowing("--level", type=click.IntRange(1, 4), help="Only tasks of this level.")
+architecture = narrowing("--architecture", metavar="A", help="Only tasks and cases of this architecture.")
+case = narrowing(
     "--case",
     "case_glob",
     metavar="GLOB",

@@ -38,6 +38,7 @@ from fastkernels.registry.schema import Architecture
 from fastkernels.registry.workloads import Workload
 from fastkernels.runner import flags
 from fastkernels.runner.answers import Answers
+from fastkernels.runner.at_sight import from_source
 from fastkernels.runner.replies import Proof, Sites, Stats, garbled, read
 from fastkernels.runner.sides import Side, SideFailure, SideHandle, Sides
 from fastkernels.score import calibrate
@@ -71,6 +72,11 @@ class ModelTrial:
     _stats: dict[Side, Stats] = field(default_factory=dict)  # as of the last timed run
 
     def run(self) -> ModelResult:
+        settled = from_source(self.candidates, self.architecture.task) if self.candidates else None
+        if settled is not None:
+            assert settled.failure is not None
+            message = f"{settled.label}: {settled.failure.message}"
+            return self._failed(settled.failure.model_copy(update={"message": message}))
         try:
             swap = self._swap()
             results, audits = self._measure()

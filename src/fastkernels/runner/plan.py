@@ -12,14 +12,14 @@ from fastkernels import registry
 from fastkernels.errors import NotFoundError, UsageError
 from fastkernels.judge.verdict import Verdict
 from fastkernels.layout import shown
-from fastkernels.loader import check
 from fastkernels.loader.candidates import CandidateSet, discover, replaced_variants
 from fastkernels.loader.digest import digest
 from fastkernels.loader.replay import with_captured
 from fastkernels.measure.environment import require_device
-from fastkernels.records import CandidateFiles, Case, Contract, Device, Failure, Record, Size, default_size
+from fastkernels.records import CandidateFiles, Case, Contract, Device, Record, Size, default_size
 from fastkernels.registry import uses
 from fastkernels.registry.schema import TaskEntry
+from fastkernels.runner.at_sight import from_source
 from fastkernels.settings import candidates_dir, resolve
 
 SELF_TEST = "self-test"
@@ -27,9 +27,6 @@ DEFAULT_BUDGET_S = 1.0
 _MOST_NAMED = 3  # tasks in an error
 DEFAULT_CONTRACT: dict[str, Contract] = {"cpu": "host", "cuda": "graph"}
 CONTRACTS: dict[str, tuple[Contract, ...]] = {"cpu": ("host",), "cuda": ("graph", "eager", "host")}
-_SIGNATURE_RULES = {"missing-class", "init-signature", "forward-signature"}
-# Findings that a run shows better (a syntax error, an exit), or that concern nobody's measurement.
-_LEFT_TO_THE_RUN = {"syntax", "exit", "unknown-task"}
 
 
 class KernelsRequest(Record):
@@ -213,34 +210,11 @@ def _works(found: CandidateSet, entry: TaskEntry, cases: list[Case], through: bo
     if file is None and not (below and through):
         return
     variants = replaced_variants(file, entry) if file else {}
-    settled = _settled(found, entry)
+    settled = from_source(found, entry.id)
     for case in cases:
         own = file is not None and (case.variant in variants or not variants)
         if own or (below and through):
             yield Work(entry, case, settled)
-
-
-def _settled(found: CandidateSet, entry: TaskEntry) -> Verdict | None:
-    """The verdict that the source alone gives: wrong names or signatures, and what no candidate may do."""
-    reached = uses.reached(entry.id)
-    tasks = set(found.files)
-    for layer in found.layers:
-        for finding in check.check(layer):
-            if finding.severity != "error" or finding.rule in _LEFT_TO_THE_RUN:
-                continue
-            task = finding.file.relative_to(layer).with_suffix("").as_posix()
-            if task in tasks and task not in reached:
-                continue
-            if finding.rule == "unreadable" and task not in tasks:
-                continue  # a helper: who imports it fails
-            failure = Failure(message=finding.message, file=str(finding.file), line=finding.line)
-            if finding.rule in _SIGNATURE_RULES:
-                return Verdict.failed("SIGNATURE_MISMATCH", failure)
-            # An overlay would take the baseline's, or what nobody has looked over.
-            if finding.rule in ("unreadable", "excessive"):
-                return Verdict.failed("IMPORT_ERROR", failure)
-            return Verdict.failed("TAMPERED", failure, finding.rule)
-    return None
 
 
 # ---------------------------------------------------------------- implementations

@@ -265,6 +265,7 @@ def test_a_limit_is_a_number(arguments: tuple[str, ...]) -> None:
             "--junit and --markdown both write ./x.md",
         ),
         (("gate", "mine", "--json", "-", "--junit", "-"), "--json and --junit both write -"),
+        (("kernels", "--case", "T1", "--case", "T8"), "--case is given 2 times, and narrows to one"),
         (("tune", "--from", "x.json", "--budget", "2"), "--budget: --from measures nothing"),
         (("list", "workloads", "--level", "1"), "--level: narrows nothing in a list of workloads"),
         (("list", "tasks", "--candidates", "mine"), "--candidates: narrows nothing in a list of tasks"),

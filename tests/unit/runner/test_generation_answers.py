@@ -96,7 +96,7 @@ def run(sides: FakeSides, monkeypatch: pytest.MonkeyPatch) -> Any:
         size="tiny",
         answers=GenerationAnswers(SAMPLES, rng),
         workloads=[MANY, ONE],
-        candidates=SimpleNamespace(files={"L1/linear": "x.py"}, shadowed=lambda: ()),  # type: ignore[arg-type]
+        candidates=SimpleNamespace(files={"L1/linear": "x.py"}, layers=(), shadowed=lambda: ()),  # type: ignore[arg-type]
         sides=sides,  # type: ignore[arg-type]
         rounds=4,
         extra_s=6.0,

@@ -89,7 +89,7 @@ def run(sides: FakeSides, monkeypatch: pytest.MonkeyPatch) -> Any:
         size="tiny",
         answers=ImageAnswers(EMBEDDING, SAMPLES, rng),
         workloads=WORKLOADS,
-        candidates=SimpleNamespace(files={"L1/layer_norm": "x.py"}, shadowed=lambda: ()),  # type: ignore[arg-type]
+        candidates=SimpleNamespace(files={"L1/layer_norm": "x.py"}, layers=(), shadowed=lambda: ()),  # type: ignore[arg-type]
         sides=sides,  # type: ignore[arg-type]
         rounds=4,
         extra_s=6.0,

@@ -92,7 +92,9 @@ def run(
     sides: TokenSides, monkeypatch: pytest.MonkeyPatch, self_test: bool = False, extra_s: float = 6.0
 ) -> Any:
     monkeypatch.setattr(model_module.time, "perf_counter", lambda: sides.now)
-    candidates = None if self_test else SimpleNamespace(files={"L1/rms_norm": "x.py"}, shadowed=lambda: ())
+    candidates = (
+        None if self_test else SimpleNamespace(files={"L1/rms_norm": "x.py"}, layers=(), shadowed=lambda: ())
+    )
     rng = random.Random(1)
     samples = registry.architecture("llama").correctness.samples["tiny"]
     trial = ModelTrial(

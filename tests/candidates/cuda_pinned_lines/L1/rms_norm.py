@@ -45,4 +45,6 @@ class RMSNorm(nn.Module):
 
     def forward(self, x_TD, residual_TD=None):
         pin(x_TD)
-        return kernels.rms_norm(x_TD, self.weight, self.eps)
+        if residual_TD is None:
+            return kernels.rms_norm(x_TD, self.weight, self.eps)
+        return kernels.add_rms_norm(x_TD, residual_TD, self.weight, self.eps)
