@@ -11,8 +11,8 @@ from fastkernels.runner.account import MIN_READINGS, Slack, Times
 from fastkernels.runner.sampling import Sampled
 
 
-def seen(sampled: Sampled, slack: Slack) -> Integrity | None:
-    """None of fewer calls than windows can be compared of."""
+def seen(sampled: Sampled, slack: Slack, looks: tuple[int, int] | None = None) -> Integrity | None:
+    """None of fewer calls than windows can be compared of. looks: at GPUs, busy ones and all."""
     blocks = sampled.blocks
     if len(blocks.c) < MIN_READINGS:
         return None
@@ -25,6 +25,7 @@ def seen(sampled: Sampled, slack: Slack) -> Integrity | None:
         may_hide_us=most_ns / 1e3,
         alone_us=_medians_us(sampled.alone.of_sides(lambda reading: reading.ns)),
         walk_us=_medians_us(sampled.half.of_sides(lambda reading: reading.walk_ns)),
+        looks=looks,
     )
 
 

@@ -32,7 +32,9 @@ from fastkernels.runner.transport import Way
 _PARAMETER = "param."
 _MOST_CHARACTERS = 200
 _LATE_S = 4e-3  # of a late rank's inputs, after the word to begin: the others have begun
-_LOOK_SHARE = 1 / 8  # of turns on a GPU begin with a look whether it stands still, drawn in secret
+# Of turns on a GPU these begin with a look whether it stands still, drawn in secret: of those right behind
+# the candidate's, so that what it leaves there in every turn cannot be overlooked, and of the others.
+_LOOK_SHARE_BEHIND, _LOOK_SHARE = 1 / 2, 1 / 16
 
 
 class Lineup:
@@ -67,6 +69,7 @@ class Lineup:
         self._distribution = "normal"
         use = bench.sole_use if case.timed else None
         self.standstill = None if use is None else Standstill(use)
+        self._last: Party | None = None  # whose turn was over last
         self.inputs = self._draw("normal", parameters=True)
         self._arguments = [name for name in specs if not name.startswith(_PARAMETER)]
         self.has_lengths = any(spec.draw.startswith("step.") for spec in specs.values())
@@ -258,6 +261,7 @@ class Lineup:
                 )
             except Trouble as trouble:
                 return self._blamed(trouble) if party is self.c else baseline_verdict(trouble)
+            self._last = party
             if party is self.c and (verdict := account.restless(party.worker.restless)):
                 return verdict  # before another block waits for it as long
             found[id(party)] = reading
@@ -270,7 +274,8 @@ class Lineup:
 
     def _left_busy(self) -> Verdict | None:
         """Now and then, while all processes stand still: whether the candidate's GPUs do."""
-        if self.standstill is None or not self._bench.draws(_LOOK_SHARE):
+        share = _LOOK_SHARE_BEHIND if self._last is self.c else _LOOK_SHARE
+        if self.standstill is None or not self._bench.draws(share):
             return None
         return account.restless(self.standstill.broken(self.c.worker))
 

@@ -23,8 +23,6 @@ from fastkernels.runner.walls import NONE, with_device
 
 Side = Literal["baseline", "candidate"]
 
-_REST_S = 1.0  # until a GPU stands still: a turn may have given gigabytes back
-
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
@@ -72,7 +70,7 @@ class SideHandle:
         self.worker.pause(looks=True)
         self._require_rest(self.worker.restless)
         if standstill is not None:
-            self._require_rest(standstill.broken(self.worker, _REST_S))
+            self._require_rest(standstill.broken(self.worker))
 
     def _require_rest(self, how: str | None) -> None:
         if how:

@@ -272,13 +272,13 @@ class Trial:
         if self._held is not None and (verdict := self._survived()):
             return verdict
         slack = SLACK[self._outcome.contract, self._lineup.c.way]
-        self._outcome.integrity = integrity.seen(sampled, slack)
+        standstill = self._lineup.standstill
+        self._outcome.integrity = integrity.seen(sampled, slack, standstill.looks if standstill else None)
         if verdict := self._broken_rule(sampled):
             return verdict
         # A machine too busy to tell the ratio is too busy to accuse anybody by his times; neither wins.
         if sampled.decision == "unstable":
             return self._unstable(sampled)
-        standstill = self._lineup.standstill
         disturbed = standstill.disturbed if standstill is not None else None
         if message := disturbed or self._without_ratio(sampled.blocks):
             return Verdict.failed("UNSTABLE", Failure(message=message))

@@ -35,13 +35,14 @@ def sampled(hidden_us: float, count: int = 30) -> Sampled:
 
 
 def test_what_windows_links_alone_and_walks_were_on_all_three_sides() -> None:
-    found = integrity.seen(sampled(hidden_us=1.5), Slack(2_500, share=0.01))
+    found = integrity.seen(sampled(hidden_us=1.5), Slack(2_500, share=0.01), looks=(1, 30))
     assert found is not None
     assert found.beyond_us == pytest.approx((289.5, 286, 288))
     assert found.hidden_us == pytest.approx(1.5)
     assert found.may_hide_us == pytest.approx(4.5), "and what the baselines differ by"
     assert found.alone_us == pytest.approx((3.0, 2.9, 3.1))
     assert found.walk_us == pytest.approx((20, 30, 31))
+    assert found.looks == (1, 30)
 
 
 @pytest.mark.parametrize(

@@ -115,15 +115,19 @@ def test_links_run_in_an_order_that_nobody_knows_and_all_sides_in_the_same() -> 
 def test_who_leaves_a_gpu_busy_has_no_other_turn() -> None:
     lineup, _ = lined_up(("a", "a"), ("a", "a"))
     assert lineup.standstill is None, "no GPU"
-    said = iter([None, None, "kept a GPU busy"])
+    said = iter([None, None, None, "kept a GPU busy"])
     lineup.standstill = SimpleNamespace(broken=lambda worker: next(said))  # type: ignore[assignment]
-    lineup._bench.rng = SimpleNamespace(random=lambda: 0.1)  # type: ignore[assignment]
+    drawn = [0.05, 0.05, 0.05]  # everybody's turn begins with a look
+    lineup._bench.rng = SimpleNamespace(random=lambda: drawn.pop(0))  # type: ignore[assignment]
+    assert isinstance(lineup.block(lineup.everybody, "host", False, False, False), dict)
+    drawn += [0.1, 0.1, 0.1]  # only what comes right behind the candidate's
     found = lineup.block(lineup.everybody, "host", False, False, False)
     assert found.label == "TAMPERED(pause)"
     assert "the process kept a GPU busy while it was stopped" in found.failure.message
-    assert [len(party.ran) for party in lineup.everybody] == [1, 1, 0]  # type: ignore[attr-defined]
-    lineup._bench.rng = SimpleNamespace(random=lambda: 0.2)  # type: ignore[assignment]
-    assert isinstance(lineup.block(lineup.everybody, "host", False, False, False), dict), "nobody looks"
+    assert [len(party.ran) for party in lineup.everybody] == [2, 2, 1]  # type: ignore[attr-defined]
+    drawn += [0.6, 0.1, 0.1]
+    baselines = [lineup.a, lineup.a2, lineup.c]
+    assert isinstance(lineup.block(baselines, "host", False, False, False), dict), "nobody looks"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def looking(*slowdowns: float, then: float = 1.0) -> tuple[Standstill, Any]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch) -> None:
-    monkeypatch.setattr(standstill, "_CLEARED_S", 0.5)
+    monkeypatch.setattr(standstill, "_ENDS_S", 0.05)
 
 
 def test_a_gpu_that_stands_still_ends_nobody() -> None:
@@ -52,8 +52,8 @@ def test_a_gpu_that_stands_still_ends_nobody() -> None:
 
 def test_work_that_ends_with_its_process_is_its_own() -> None:
     looks, worker = looking(1.98)
-    assert looks.broken(worker, 0.01) == (
-        "kept a GPU busy (reads of its memory took 1.98 times as long as alone, "
+    assert looks.broken(worker) == (
+        "kept a GPU busy (reads of its memory took 1.98 times as long as alone, for 0.05 s, "
         "and 1.00 once the process had ended)"
     )
     assert worker.ended
@@ -62,15 +62,15 @@ def test_work_that_ends_with_its_process_is_its_own() -> None:
 def test_work_that_goes_on_is_somebody_elses() -> None:
     looks, worker = looking(1.98, then=1.97)
     with pytest.raises(MachineError, match=r"take 1\.97 times as long .* no process of ours is the cause"):
-        looks.broken(worker, 0.01)
+        looks.broken(worker)
     assert looks.broken(worker) is None, "from then on that is what reads take"
 
 
 def test_moments_accuse_nobody_but_leave_no_number() -> None:
     looks, worker = looking(1.5, 1.3, 1.0, 1.5, 1.0)
-    assert looks.broken(worker, 1.0) is None
+    assert looks.broken(worker) is None
     assert looks.disturbed is None, "one is none"
-    assert looks.broken(worker, 1.0) is None
+    assert looks.broken(worker) is None
     assert looks.disturbed == (
         "a GPU worked for somebody else in 2 of 2 looks at it, while every process of ours stood still"
     )
@@ -80,6 +80,15 @@ def test_moments_accuse_nobody_but_leave_no_number() -> None:
     for _ in range(8):
         looks.broken(worker)
     assert looks.disturbed is None, "of twenty they move no median"
+    assert looks.looks == (2, 20)
+    assert not worker.ended
+
+
+def test_what_ends_by_itself_in_the_time_in_which_it_would_have_to_end_with_the_process() -> None:
+    """Seen of an honest self-test: reads took 1.32 times as long for more than 20 ms, as while the driver
+    clears memory."""
+    looks, worker = looking(*[1.32] * 50, 1.0)
+    assert looks.broken(worker) is None
     assert not worker.ended
 
 
