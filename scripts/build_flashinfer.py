@@ -2,11 +2,11 @@
 
     python scripts/build_flashinfer.py FOLDER [--arch 9.0a]
 
-FlashInfer compiles each variant at its first use, for a minute and more, and a candidate's process, whose
-caches are fresh, compiles it again. Its own `flashinfer-jit-cache` spares that with gigabytes of variants;
-this builds the few that `kernels/*/flashinfer.py` ask for, under the same name, in an hour and a half of one
-core. Needs nvcc, ninja, the headers of cuBLAS and cuRAND, a libcuda to link with (CUDA's stub will do), and
-flashinfer-python of the version that will load them.
+FlashInfer compiles each variant at its first use, for a minute and more, on every machine anew. Its own
+`flashinfer-jit-cache` spares that with gigabytes of variants; this builds the few that
+`kernels/*/flashinfer.py` ask for, under the same name, in an hour and a half of one core. Needs nvcc, ninja,
+the headers of cuBLAS and cuRAND, a libcuda to link with (CUDA's stub will do), and flashinfer-python of the
+version that will load them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from pathlib import Path
 
 import torch
 
+from fastkernels.runner.built import NAME, PACKAGE
+
 # (dtype, head dimension, sliding window) of the paged attention in registry/architectures.
 ATTENTION = (
     (torch.bfloat16, 128, False),
@@ -28,14 +30,6 @@ ATTENTION = (
     (torch.float16, 64, False),
 )
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
-PACKAGE = """__version__ = "{version}"
-
-
-def get_jit_cache_dir():
-    from pathlib import Path
-
-    return str(Path(__file__).parent / "jit_cache")
-"""
 
 
 def specs() -> list:
@@ -56,7 +50,7 @@ def specs() -> list:
 
 def wheel(folder: Path, version: str, libraries: dict[str, Path]) -> Path:
     """A wheel that pip installs: the package, its metadata and one library a module."""
-    name, info = "flashinfer_jit_cache", f"flashinfer_jit_cache-{version}.dist-info"
+    name, info = NAME, f"{NAME}-{version}.dist-info"
     path = folder / f"{name}-{version}-py3-none-linux_x86_64.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(f"{name}/__init__.py", PACKAGE.format(version=version))

@@ -25,7 +25,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
 import signal
 import socket
 import struct
@@ -36,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from fastkernels.runner import allocator, removal
+from fastkernels.runner import allocator, built, removal
 
 ALWAYS = ("processes", "environment", "home", "limits")
 
@@ -148,24 +147,13 @@ class Scratch:
             "PYTHONUNBUFFERED": "1",
         }
 
-    def adopt_caches(self, outer: Mapping[str, str] = os.environ) -> None:
-        """Copy the user's FlashInfer build cache here: a build takes minutes, and a candidate must not touch
-        it."""
-        source = _flashinfer_home(outer) / ".cache" / "flashinfer"
-        if source.is_dir():
-            shutil.copytree(source, self.root / "home" / ".cache" / "flashinfer", symlinks=True)
-
-
-def _flashinfer_home(outer: Mapping[str, str]) -> Path:
-    return Path(outer.get("FLASHINFER_WORKSPACE_BASE") or outer.get("HOME") or Path.home())
-
 
 def _caches_of_the_user(outer: Mapping[str, str], trusted: bool) -> dict[str, str]:
     """Downloaded models for everybody (offline: the judge fetches); FlashInfer's builds for our own code."""
     home = Path(outer.get("HOME") or Path.home())
     hub = outer.get("HF_HUB_CACHE") or Path(outer.get("HF_HOME") or home / ".cache" / "huggingface") / "hub"
     found = {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1"}
-    return {**found, "FLASHINFER_WORKSPACE_BASE": str(_flashinfer_home(outer))} if trusted else found
+    return {**found, "FLASHINFER_WORKSPACE_BASE": str(built.home(outer))} if trusted else found
 
 
 def common(before: Sequence[str] | None, reached: Sequence[str]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from fastkernels import interrupts
 from fastkernels.records import Failure, Printable, Record
-from fastkernels.runner import isolation, members, resources, template
+from fastkernels.runner import built, isolation, members, resources, template
 from fastkernels.runner import user as new_user
 from fastkernels.runner.memory import Memory, borrowed
 from fastkernels.runner.process import Standing, executed, importing_from
@@ -135,7 +135,7 @@ class Worker:
                 self.scratch = isolation.Scratch.create(shared_caches)
                 unmade.callback(self.scratch.remove)
             if not ours:
-                self.scratch.adopt_caches()
+                built.lend(self.scratch.root)
             environment = importing_from(source, self.scratch.environment(threads))
             kind = (environment, source is None, libraries)
             if template.available():

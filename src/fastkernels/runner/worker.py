@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastkernels.runner import isolation
+from fastkernels.runner import built, isolation
 
 if TYPE_CHECKING:
     from fastkernels.runner.protocol import ErrorReport
@@ -36,6 +36,7 @@ def main(arguments: list[str]) -> None:
     reached = isolation.enter(
         bool(namespaces), memory_bytes or None, bool(hidden), folder, user, reads, bool(alone)
     )
+    built.import_from(folder)
     from fastkernels.runner import memory
     from fastkernels.runner.protocol import Reply, receive_request, send_reply
 

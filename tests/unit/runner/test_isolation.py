@@ -44,18 +44,6 @@ def test_a_candidates_caches_are_its_own_and_the_baselines_are_shared(tmp_path: 
     assert tmp_path.exists()
 
 
-def test_built_kernels_of_the_user_are_copied(tmp_path: Path) -> None:
-    built = tmp_path / ".cache" / "flashinfer" / "norm.so"
-    built.parent.mkdir(parents=True)
-    built.write_text("binary")
-    scratch = Scratch.create()
-    scratch.adopt_caches({"HOME": str(tmp_path)})
-    copied = scratch.root / "home" / ".cache" / "flashinfer" / "norm.so"
-    copied.write_text("poisoned")
-    assert built.read_text() == "binary"
-    scratch.remove()
-
-
 def test_the_end_of_the_output_is_kept() -> None:
     scratch = Scratch.create()
     assert scratch.printed() == ""

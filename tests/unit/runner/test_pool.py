@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fastkernels.runner import gate, isolation
+from fastkernels.runner import built, gate, isolation
 from fastkernels.runner.pool import Worker, WorkerDied, WorkerError
 
 SIDE = "tests.unit.runner.sides_for_tests:Echo"
@@ -189,15 +189,15 @@ def test_the_place_of_what_ends_the_building_of_a_side_is_known() -> None:
     assert (caught.value.failure.file, caught.value.failure.line) == ("candidate.py", 7)
 
 
-@pytest.mark.parametrize("step", ["adopt_caches", "environment"])
+@pytest.mark.parametrize(("where", "step"), [(built, "lend"), (isolation.Scratch, "environment")])
 def test_a_worker_that_is_interrupted_while_it_is_made_leaves_nothing(
-    tmp_path: Path, monkeypatch, step
+    tmp_path: Path, monkeypatch, where, step
 ) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(isolation.Scratch, step, interrupted)
+    monkeypatch.setattr(where, step, interrupted)
     with pytest.raises(KeyboardInterrupt):
         Worker("w", threads=1)
     assert not [*tmp_path.iterdir()]
