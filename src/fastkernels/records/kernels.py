@@ -33,9 +33,7 @@ class Integrity(Record):
     may_hide_us: float  # the bound: more is IMPLAUSIBLE, if CPU time, where it is known, says so too
     alone_us: tuple[float, float, float] | None = None  # medians of links of a chain that ran alone
     walk_us: tuple[float, float, float] | None = None  # of walks over arguments of links that did not run
-    looks: tuple[int, int] | None = (
-        None  # at GPUs while all stood still: that found one busy, and all of them
-    )
+    looks: tuple[int, int] | None = None  # at GPUs while all stood still: that found one busy, and all
 
 
 class KernelRow(Record):

@@ -32,9 +32,10 @@ from fastkernels.runner.transport import Way
 _PARAMETER = "param."
 _MOST_CHARACTERS = 200
 _LATE_S = 4e-3  # of a late rank's inputs, after the word to begin: the others have begun
-# Of turns on a GPU these begin with a look whether it stands still, drawn in secret: of those right behind
-# the candidate's, so that what it leaves there in every turn cannot be overlooked, and of the others.
-_LOOK_SHARE_BEHIND, _LOOK_SHARE = 1 / 2, 1 / 16
+# Of turns on a GPU these begin with a look whether it stands still, drawn in secret: of a baseline's right
+# behind the candidate's, so that what it leaves there in every turn cannot be overlooked, and of its others.
+# Of the candidate's as many as of a baseline's in all: a turn may be another behind a look.
+_LOOK_SHARE_BEHIND, _LOOK_SHARE, _LOOK_SHARE_OWN = 1 / 2, 1 / 16, 1 / 4
 
 
 class Lineup:
@@ -244,7 +245,7 @@ class Lineup:
         running = self._shuffled(links) if contract == "graph" else ()
         found = {}
         for party in order:
-            if verdict := self._left_busy():
+            if verdict := self._left_busy(party):
                 return verdict
             # The baseline copies its inputs out as well, though nobody looks: equal work beside the calls.
             names = [n for n in echo if not (party.prepares and n.startswith(_PARAMETER))]
@@ -272,9 +273,11 @@ class Lineup:
         if self.standstill is not None:
             self.standstill.wait()
 
-    def _left_busy(self) -> Verdict | None:
+    def _left_busy(self, coming: Party) -> Verdict | None:
         """Now and then, while all processes stand still: whether the candidate's GPUs do."""
         share = _LOOK_SHARE_BEHIND if self._last is self.c else _LOOK_SHARE
+        if coming is self.c:
+            share = _LOOK_SHARE_OWN
         if self.standstill is None or not self._bench.draws(share):
             return None
         return account.restless(self.standstill.broken(self.c.worker))

@@ -2,6 +2,7 @@
 
 import random
 import threading
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -120,14 +121,29 @@ def test_who_leaves_a_gpu_busy_has_no_other_turn() -> None:
     drawn = [0.05, 0.05, 0.05]  # everybody's turn begins with a look
     lineup._bench.rng = SimpleNamespace(random=lambda: drawn.pop(0))  # type: ignore[assignment]
     assert isinstance(lineup.block(lineup.everybody, "host", False, False, False), dict)
-    drawn += [0.1, 0.1, 0.1]  # only what comes right behind the candidate's
+    drawn += [0.3, 0.3, 0.3]  # only a baseline's right behind the candidate's
     found = lineup.block(lineup.everybody, "host", False, False, False)
     assert found.label == "TAMPERED(pause)"
     assert "the process kept a GPU busy while it was stopped" in found.failure.message
     assert [len(party.ran) for party in lineup.everybody] == [2, 2, 1]  # type: ignore[attr-defined]
-    drawn += [0.6, 0.1, 0.1]
-    baselines = [lineup.a, lineup.a2, lineup.c]
-    assert isinstance(lineup.block(baselines, "host", False, False, False), dict), "nobody looks"
+    drawn += [0.6, 0.1, 0.3]
+    nobody = lineup.block([lineup.a, lineup.a2, lineup.c], "host", False, False, False)
+    assert isinstance(nobody, dict), "nobody looks"
+
+
+def test_as_many_of_each_partys_turns_begin_with_a_look() -> None:
+    lineup, _ = lined_up(("a", "a"), ("a", "a"))
+    looked = Counter()
+    coming: list[Any] = []
+    lineup.standstill = SimpleNamespace(broken=lambda worker: looked.update([id(coming[-1])]))  # type: ignore[assignment]
+    rng, count = random.Random(1), 20_000
+    for _ in range(count):
+        for party in rng.sample(lineup.everybody, 3):
+            coming.append(party)
+            lineup._left_busy(party)
+            lineup._last = party
+    for party in lineup.everybody:
+        assert looked[id(party)] / count == pytest.approx(0.25, abs=0.02)
 
 
 @pytest.mark.parametrize(
