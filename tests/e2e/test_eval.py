@@ -255,6 +255,20 @@ def test_what_no_source_may_do_it_may_not_do_in_a_model(tmp_path):
     assert model["failure"]["line"] == 9
 
 
+def test_a_module_that_is_called_otherwise_does_not_drop_in(tmp_path):
+    """It may be right here: the engine gives this argument by its place."""
+    file = tmp_path / "other" / "L1" / "rms_norm.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        "from fastkernels.baseline.L1.rms_norm import RMSNorm as Base\n\n\n"
+        "class RMSNorm(Base):\n    def forward(self, hidden_states, residual_TD=None):\n"
+        "        return super().forward(hidden_states, residual_TD)\n"
+    )
+    done, report = evaluate(tmp_path, *QUICK, "--candidates", str(tmp_path / "other"))
+    assert done.returncode == 1, done.stderr
+    assert report["models"][0]["failure"]["message"].startswith("SIGNATURE_MISMATCH: ")
+
+
 def test_what_a_model_does_not_reach_concerns_nobody(tmp_path):
     shutil.copytree(ROOT / "examples/candidates/faster", tmp_path / "two")
     (tmp_path / "two" / "L1" / "conv.py").write_text("import time\n\ntime.perf_counter_ns = None\n")

@@ -35,15 +35,30 @@ class Replaced:
 
 MODELS = {
     # The least probable experts.
-    "mixtral": Replaced("L1/moe_routing", "TopKSoftmax", "logits", "-logits", sites=3),
+    "mixtral": Replaced("L1/moe_routing", "TopKSoftmax", "router_logits", "-router_logits", sites=3),
     # A state that forgets nothing.
-    "gla": Replaced("L1/gla", "RecurrentGLA", "q, k, v, gate, *rest", "q, k, v, 0 * gate, *rest", sites=2),
+    "gla": Replaced(
+        "L1/gla",
+        "RecurrentGLA",
+        "query, key, value, gate, state, rows",
+        "query, key, value, 0 * gate, state, rows",
+        sites=2,
+    ),
     "jamba": Replaced(
-        "L1/selective_scan", "SelectiveStateUpdate", "u, delta, B, C, *rest", "u, delta, C, B, *rest", sites=3
+        "L1/selective_scan",
+        "SelectiveStateUpdate",
+        "u, delta, B, C, z, A_log, D, delta_bias, state, rows",
+        "u, delta, C, B, z, A_log, D, delta_bias, state, rows",
+        sites=3,
     ),
     # Every moment of the clip is heard alike.
     "whisper": Replaced(
-        "L1/cross_attention", "CrossAttention", "query, *rest", "0 * query, *rest", 2, "clips"
+        "L1/cross_attention",
+        "CrossAttention",
+        "query, k_state, v_state, query_starts, rows, max_query_len",
+        "0 * query, k_state, v_state, query_starts, rows, max_query_len",
+        sites=2,
+        workload="clips",
     ),
 }
 each = pytest.mark.parametrize("model", MODELS)
