@@ -1,0 +1,89 @@
+"""Whole trials on a device that is busy while every process stands still: here a pretended one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fastkernels.records import KernelRow
+from fastkernels.runner import kernels, standstill
+from fastkernels.runner.lineup import Lineup
+from fastkernels.runner.plan import KernelsRequest
+
+pytestmark = pytest.mark.slow
+
+# Reads beside a line-up whose candidate had the last turn, or had not.
+Reads = Callable[[Lineup, bool], float]
+
+
+class Use:
+    """A GPU that reads as this says, in the first look before a turn, or in all looks there."""
+
+    def __init__(self, reads: Reads, lasts: bool) -> None:
+        self._reads, self._lasts = reads, lasts
+        self.lineup: Any = None
+
+    def coming(self, lineup: Lineup) -> None:
+        self.lineup, self._first = lineup, True
+
+    def slowdown(self) -> float:
+        if self.lineup is None or not (self._first or self._lasts):
+            return 1.0
+        self._first = False
+        return self._reads(self.lineup, self.lineup._last is self.lineup.c)
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[[Reads, bool], KernelRow]:
+    monkeypatch.setattr(standstill, "_ENDS_S", 0.1)
+
+    def judge(reads: Reads, lasts: bool = False) -> KernelRow:
+        use, bench, left_busy = Use(reads, lasts), kernels._Run._bench, Lineup._left_busy
+
+        def looks(lineup: Lineup, coming: Any) -> Any:
+            use.coming(lineup)
+            return left_busy(lineup, coming)
+
+        monkeypatch.setattr(Lineup, "_left_busy", looks)
+        monkeypatch.setattr(
+            kernels._Run, "_bench", lambda *args: dataclasses.replace(bench(*args), sole_use=use)
+        )
+        request = KernelsRequest(
+            targets=("rms_norm",),
+            case_glob="llama-tiny-T16-D64-f32",
+            device="cpu",
+            size="tiny",
+            self_test=True,
+            budget_s=0.5,
+            compile_check=False,
+        )
+        (row,) = kernels.run_kernels(request.resolved(), lambda progress: None).rows
+        return row
+
+    return judge
+
+
+def test_a_device_that_stands_still_is_looked_at_and_nothing_said(judged) -> None:
+    row = judged(lambda lineup, behind: 1.01)
+    assert row.verdict in ("PASSED", "UNSTABLE"), row.failure
+    assert row.verdict == "PASSED" or "while every process" not in row.failure.message
+    busy, looks = row.integrity.looks
+    assert (busy, looks > 5) == (0, True)
+
+
+def test_who_leaves_it_something_in_every_turn_has_no_number(judged) -> None:
+    row = judged(lambda lineup, behind: 1.98 if behind else 1.0)
+    assert row.verdict == "UNSTABLE"
+    told = row.failure.message  # a busy machine may have said before that it knows no ratio
+    assert "looks at it, while every process of ours stood still" in told or "interval is still" in told
+    busy, looks = row.integrity.looks
+    assert busy > 0.3 * looks
+
+
+def test_who_leaves_it_something_that_ends_with_him_is_told(judged) -> None:
+    row = judged(lambda lineup, behind: 1.98 if lineup.c.worker.alive else 1.0, lasts=True)
+    assert row.verdict == "TAMPERED(pause)"
+    assert "1.98 times as long as alone, for 0.1 s, and 1.00 once" in row.failure.message
