@@ -26,7 +26,7 @@ _NARROWS = {
 @click.argument("kind", default="tasks", metavar=f"[{'|'.join(KINDS)}]")
 @click.argument("pattern", required=False, metavar="[PATTERN]")
 @options.level
-@options.narrowing("--architecture", metavar="A", help="Only tasks that this architecture uses.")
+@options.tasks_of
 @options.narrowing("--category", metavar="C", help="Only architectures of this category.")
 @click.option("--map", "as_map", is_flag=True, help="Architectures with the tasks that each is made of.")
 @click.option(

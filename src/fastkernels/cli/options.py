@@ -66,6 +66,7 @@ def narrowing(*names: str, **flags: Any) -> Any:
 
 level = narrowing("--level", type=click.IntRange(1, 4), help="Only tasks of this level.")
 architecture = narrowing("--architecture", metavar="A", help="Only tasks and cases of this architecture.")
+tasks_of = narrowing("--architecture", metavar="A", help="Only tasks that this architecture uses.")
 case = narrowing(
     "--case",
     "case_glob",

@@ -18,7 +18,7 @@ from fastkernels.cli import options
     help="Task: id, name, alias or glob. Default: all.",
 )
 @options.level
-@click.option("--architecture", metavar="A", help="Only tasks that this architecture uses.")
+@options.tasks_of
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),

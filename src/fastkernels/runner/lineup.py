@@ -275,9 +275,10 @@ class Lineup:
 
     def _left_busy(self, coming: Party) -> Verdict | None:
         """Now and then, while all processes stand still: whether the candidate's GPUs do."""
-        share = _LOOK_SHARE_BEHIND if self._last is self.c else _LOOK_SHARE
         if coming is self.c:
             share = _LOOK_SHARE_OWN
+        else:
+            share = _LOOK_SHARE_BEHIND if self._last is self.c else _LOOK_SHARE
         if self.standstill is None or not self._bench.draws(share):
             return None
         return account.restless(self.standstill.broken(self.c.worker))

@@ -266,6 +266,7 @@ def test_a_limit_is_a_number(arguments: tuple[str, ...]) -> None:
         ),
         (("gate", "mine", "--json", "-", "--junit", "-"), "--json and --junit both write -"),
         (("kernels", "--case", "T1", "--case", "T8"), "--case is given 2 times, and narrows to one"),
+        (("stubs", "--architecture", "llama", "--architecture", "gla"), "--architecture is given 2 times"),
         (("tune", "--from", "x.json", "--budget", "2"), "--budget: --from measures nothing"),
         (("list", "workloads", "--level", "1"), "--level: narrows nothing in a list of workloads"),
         (("list", "tasks", "--candidates", "mine"), "--candidates: narrows nothing in a list of tasks"),
