@@ -14,12 +14,9 @@ from fastkernels.loader.inputs import trial_specs
 from fastkernels.loader.materialize import build_module, mutable_names
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.roofline import work
+from fastkernels.measure.room import in_short, is_lacking
 from fastkernels.records import AuditRow, Case, Device
 from fastkernels.registry.schema import TaskEntry
-
-# What CUDA's own calls (torch.AcceleratorError), its libraries' and Triton's (RuntimeError) say: no class
-# tells it.
-NO_ROOM = ("CUDA error: out of memory", "_STATUS_ALLOC_FAILED", "Triton Error [CUDA]: out of memory")
 
 # Float64 copies that an audit holds at most: of a parameter (in 16 bits) the oracle's, the baseline's, two
 # draws and the two before them; one more of the largest tensor and a quarter, while it is moved and rounded;
@@ -45,10 +42,9 @@ def audited(entry: TaskEntry, case: Case, device: Device, seed: int) -> Audited:
     try:
         return Audited(case, audit_case(entry, case, device, seed))
     except (MachineError, RuntimeError) as error:
-        if not _no_room(error):
+        if not (isinstance(error, MachineError) or is_lacking(type(error).__name__, str(error))):
             raise
-        # The first sentence: the next ones list the processes beside this one.
-        return Audited(case, None, str(error).splitlines()[0].partition(". ")[0])
+        return Audited(case, None, in_short(error))
     finally:
         _give_back(device)
 
@@ -65,12 +61,6 @@ def needed_bytes(entry: TaskEntry, case: Case) -> int:
     wide = OF_PARAMETERS * parameters + OF_LARGEST * max(sizes.values())
     wide += OF_OTHERS * others + OF_CHANGED * changed
     return int(torch.float64.itemsize * wide)
-
-
-def _no_room(error: Exception) -> bool:
-    """Whether it says that this machine has not enough memory for the case, not that something is wrong."""
-    by_class = isinstance(error, (MachineError, torch.OutOfMemoryError))
-    return by_class or any(text in str(error) for text in NO_ROOM)
 
 
 def _give_back(device: Device) -> None:

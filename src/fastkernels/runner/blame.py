@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from fastkernels.errors import MachineError
 from fastkernels.judge.verdict import Status, Verdict
+from fastkernels.measure.room import is_lacking
 from fastkernels.runner.pool import WorkerDied, WorkerError, WorkerProblem
 
 Phase = Literal[
@@ -23,8 +25,6 @@ Phase = Literal[
     "launched",
 ]
 
-_MEMORY_KINDS = {"OutOfMemoryError", "MemoryError"}
-_MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "unable to allocate")
 _COMPILE_KINDS = {
     # Triton; its launcher finds too much shared memory only when it has compiled
     "CompilationError",
@@ -68,9 +68,12 @@ def lost_context(problem: WorkerProblem) -> bool:
 
 
 def baseline_verdict(trouble: Trouble) -> Verdict:
-    """The same problem in a baseline worker: nothing can be judged."""
-    failure = trouble.problem.failure
+    """The same problem in a baseline worker: nothing can be judged. Raises MachineError where it found no
+    memory."""
+    problem, failure = trouble.problem, trouble.problem.failure
     message = f"the baseline failed in '{trouble.phase}': {failure.message}"
+    if isinstance(problem, WorkerError) and is_lacking(problem.kind, failure.message):
+        raise MachineError(message)
     return Verdict.failed("INVALID_BASELINE", failure.model_copy(update={"message": message}))
 
 
@@ -80,7 +83,7 @@ def _status(trouble: Trouble, forced: bool) -> Status:
         return problem.status
     assert isinstance(problem, WorkerError)
     kind, message = problem.kind, problem.failure.message.lower()
-    if kind in _MEMORY_KINDS or any(words in message for words in _MEMORY_WORDS):
+    if is_lacking(kind, message):
         return "OOM"
     if kind in _COMPILE_KINDS or any(words in message for words in _COMPILE_WORDS):
         return "COMPILE_ERROR"

@@ -132,6 +132,7 @@ class Mapped:
 
     def get_ready(self, inputs: Mapping[str, Tensor], ran: Collection[int] | None = None) -> None:
         """For a call on these, [n, *shape], of these links or of all; there is room for its results."""
+        self._kept = []  # gigabytes, perhaps: gone before there is room for the next
         self._kept = [side.room() for side in self._sides]
         for rank, side in enumerate(self._sides):
             side.give(self._part_of(rank, inputs))
@@ -178,11 +179,13 @@ class Mapped:
             side.note(names)
 
     def echoed(self) -> dict[str, Tensor]:
-        """As it was noted, [n, *shape]."""
-        echoes = [side.echo for side in self._sides]
+        """As it was noted, [n, *shape]; once."""
+        first, *others = [side.noted() for side in self._sides]
+        if not others:
+            return first
         return {
-            name: torch.cat([echo[name].to(first.device) for echo in echoes])
-            for name, first in echoes[0].items()
+            name: torch.cat([echo[name].to(own.device) for echo in (first, *others)])
+            for name, own in first.items()
         }
 
     def strayed(self, ran: Collection[int]) -> bool:
@@ -234,7 +237,7 @@ class _Side:
         self._sources: list[_Source] = []
         self._given: dict[str, Tensor] = {}
         self.walk: Walk | None = None
-        self.echo: dict[str, Tensor] = {}
+        self._echo: dict[str, Tensor] = {}
         self._layout = Ticket(0, {}, writable=True)
 
     @_there
@@ -348,8 +351,13 @@ class _Side:
 
     @_there
     def note(self, names: Sequence[str]) -> None:
-        self.echo = {name: self._ours.tensors[name].clone() for name in names if name in self._arguments}
+        self._echo = {name: self._ours.tensors[name].clone() for name in names if name in self._arguments}
         _wait()
+
+    def noted(self) -> dict[str, Tensor]:
+        """What `note` has copied, which the caller owns from then on."""
+        echo, self._echo = self._echo, {}
+        return echo
 
     @property
     def _ours(self) -> Arena:

@@ -100,11 +100,8 @@ class Sampling:
         while True:
             if self._renews(index) and (verdict := self._lineup.renew()):
                 return verdict
-            found = self._block(first=not index)
-            if isinstance(found, Verdict):
-                return found
-            if index >= WARM_UP_BLOCKS:
-                blocks.add(index - WARM_UP_BLOCKS, *found)
+            if verdict := self._counted(blocks, index):
+                return verdict
             for aside in self._asides:
                 if bench.draws(aside.share) and (verdict := aside.run(index)):
                     return verdict
@@ -126,6 +123,16 @@ class Sampling:
                         if verdict := aside.run(index):
                             return verdict
                 return Sampled(counted, self._alone, self._half, interval or _NO_INTERVAL, decision)
+
+    def _counted(self, blocks: Blocks, index: int) -> Verdict | None:
+        """A block that counts once all is warm. Its results, gigabytes perhaps, are gone before the next one
+        has any."""
+        found = self._block(first=not index)
+        if isinstance(found, Verdict):
+            return found
+        if index >= WARM_UP_BLOCKS:
+            blocks.add(index - WARM_UP_BLOCKS, *found)
+        return None
 
     def _part(self, part: Blocks, running: int, index: int) -> Verdict | None:
         """A block of so many links, whichever."""

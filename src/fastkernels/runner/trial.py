@@ -31,7 +31,7 @@ from fastkernels.measure.ceilings import ceilings
 from fastkernels.measure.chain import ChainPlan, chain_plan, of_ranks
 from fastkernels.records import Case, Contract, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
-from fastkernels.runner import account, integrity
+from fastkernels.runner import account, integrity, room
 from fastkernels.runner.account import Slack
 from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.blocks import Blocks, durations_ns
@@ -98,11 +98,14 @@ class Trial:
         outcome = self._outcome
         try:
             outcome.verdict = self._judge()
-        except MachineError as error:
-            message = f"this machine cannot judge the case: {error}"
-            outcome.verdict = Verdict.failed("INVALID_BASELINE", Failure(message=message))
+        except (MachineError, MemoryError, RuntimeError) as error:
+            if (verdict := room.unjudged(error)) is None:
+                raise
+            outcome.verdict = verdict
         finally:
             outcome.verdict = self._undisturbed() or outcome.verdict
+            if self._bench.device == "cuda":
+                outcome.verdict = self._settled(outcome.verdict)
             self._lineup.close()
         outcome.worst, outcome.checked = self._referee.worst, self._referee.checked
         outcome.notes += self._referee.notes
@@ -141,6 +144,12 @@ class Trial:
                 worker.close()
                 found = verdict
         return found
+
+    def _settled(self, verdict: Verdict) -> Verdict:
+        """By who holds the memory that somebody lacked."""
+        lineup = self._lineup
+        baselines = [party.worker for party in (lineup.a, lineup.a2)]
+        return room.settled(verdict, lineup.c.worker, baselines, range(self._case.ranks))
 
     def _chain(self, specs: Mapping[str, TensorSpec]) -> ChainPlan:
         """One link where nothing will be captured, or one for each rank."""
