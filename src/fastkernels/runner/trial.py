@@ -147,9 +147,10 @@ class Trial:
 
     def _settled(self, verdict: Verdict) -> Verdict:
         """By who holds the memory that somebody lacked."""
-        lineup = self._lineup
-        baselines = [party.worker for party in (lineup.a, lineup.a2)]
-        return room.settled(verdict, lineup.c.worker, baselines, range(self._case.ranks))
+        candidate, *baselines = (party.worker for party in (self._lineup.c, self._lineup.a, self._lineup.a2))
+        settled = room.settled(verdict, candidate, baselines, range(self._case.ranks))
+        self._outcome.died |= settled.status == "OOM" and not candidate.alive
+        return settled
 
     def _chain(self, specs: Mapping[str, TensorSpec]) -> ChainPlan:
         """One link where nothing will be captured, or one for each rank."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fastkernels.errors import MachineError
 from fastkernels.runner.blame import Trouble, baseline_verdict, lost_context, verdict_of
 from fastkernels.runner.pool import WorkerDied, WorkerError
 from fastkernels.runner.protocol import ErrorReport
@@ -55,6 +56,13 @@ def test_a_lost_device_context_is_recognised() -> None:
 @pytest.mark.parametrize("status", ["CRASHED", "TIMEOUT"])
 def test_a_dead_worker_keeps_its_status_in_every_phase(status) -> None:
     assert verdict_of(Trouble("open", WorkerDied(status, "gone", ""))).label == status
+
+
+def test_a_baseline_that_finds_no_memory_is_the_machines_fault() -> None:
+    with pytest.raises(
+        MachineError, match="failed in 'capture': AcceleratorError: CUDA"
+    ):
+        baseline_verdict(Trouble("capture", raised("AcceleratorError", "CUDA error: out of memory")))
 
 
 def test_the_baselines_problem_is_nobodys_failure_but_the_machines() -> None:

@@ -1,10 +1,13 @@
 """Which blocks a trial has beside those that count."""
 
+import dataclasses
 import random
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.chain import ChainPlan
@@ -70,6 +73,39 @@ def test_now_and_then_one_link_runs_alone_and_half_of_them_without_the_others(li
     assert len(parts) == len(alone) + len(half)
     assert len(sampled.blocks.c) + 3 == lined.ran.count(None), "three warm up, and the others count"
     assert (lined.renewed > 0) is (links > 1)
+
+
+class Heavy(Lined):
+    """Whose results are gigabytes."""
+
+    def __init__(self, links: int) -> None:
+        super().__init__(links)
+        self.given: list[weakref.ref] = []
+
+    def renew(self) -> None:
+        super().renew()
+        self._require_room()
+
+    def block(self, *arguments: Any, **how: Any) -> dict:
+        self._require_room()
+        return super().block(*arguments, **how)
+
+    def _reading(self, running: int) -> Reading:
+        result = torch.zeros(running)
+        self.given.append(weakref.ref(result))
+        return dataclasses.replace(super()._reading(running), outputs={"out.0": result})
+
+    def _require_room(self) -> None:
+        assert not any(result() is not None for result in self.given)
+
+
+def test_results_of_a_block_are_gone_before_the_next_one() -> None:
+    lined, outcome = Heavy(8), Outcome(None, "graph")  # pyright: ignore[reportArgumentType]
+    bench = Bench("cuda", "graph", 0.01, 1, random.Random(0), Overlay.over_baseline())
+    referee: Any = SimpleNamespace(judge=lambda *_: None)
+    Sampling(bench, lined, referee, outcome).run()  # type: ignore[arg-type]
+    assert len(lined.given) > 30
+    assert lined.renewed
 
 
 @pytest.mark.parametrize(("ranks", "has_lengths"), [(1, False), (1, True), (2, False), (2, True)])

@@ -4,7 +4,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from fastkernels.judge.verdict import Verdict
 from fastkernels.records import Contract
 from fastkernels.runner.blocks import Blocks
 from fastkernels.runner.trial import Trial
@@ -93,3 +95,42 @@ def test_results_are_held_by_the_links_that_are_asked_for_them_at_the_end(contra
     one._lineup, one._held = lineup, reading(1)  # type: ignore[assignment]
     assert one._linked() == made
     assert (one._held is None) == (made is not None)
+
+
+def ended_by(error: Exception, monkeypatch, held: int) -> tuple[Any, Any]:
+    """The outcome of a trial on a device of 80 that this error ends, and its line-up; the candidate's process
+    holds so much, a baseline's 5."""
+    free = [1]
+
+    def process(holds: int) -> Any:
+        made = baseline().worker
+        made.close = lambda: (free.append(free.pop() + holds), setattr(made, "alive", False))
+        return SimpleNamespace(standing=None, worker=made)
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu: (free[0], 80))
+    one = trial("graph")
+    lineup = SimpleNamespace(a=process(5), c=process(held), a2=process(5), closed=False)
+    lineup.close = lambda: setattr(lineup, "closed", True)
+    one._lineup, one._bench, one._case = lineup, SimpleNamespace(device="cuda"), SimpleNamespace(ranks=1)  # type: ignore[assignment]
+    one._outcome = SimpleNamespace(verdict=Verdict.passed(), died=False, notes=())  # type: ignore[assignment]
+    one._referee = SimpleNamespace(worst=None, checked=0, notes=())  # type: ignore[assignment]
+
+    def judge() -> Any:
+        raise error
+
+    one._judge = judge
+    return one.run(), lineup
+
+
+@pytest.mark.parametrize(("held", "label"), [(5, "INVALID_BASELINE"), (60, "OOM")])
+def test_a_judge_without_memory_ends_a_trial_and_no_run(held: int, label: str, monkeypatch) -> None:
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.16 GiB")
+    outcome, lineup = ended_by(error, monkeypatch, held)
+    assert outcome.verdict.label == label
+    assert outcome.died is (label == "OOM"), "who fills the device again is not tried for ever"
+    assert lineup.closed
+
+
+def test_any_other_error_of_the_judge_is_raised(monkeypatch) -> None:
+    with pytest.raises(RuntimeError, match="shapes"):
+        ended_by(RuntimeError("shapes do not match"), monkeypatch, held=60)
