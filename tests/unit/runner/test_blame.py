@@ -59,9 +59,7 @@ def test_a_dead_worker_keeps_its_status_in_every_phase(status) -> None:
 
 
 def test_a_baseline_that_finds_no_memory_is_the_machines_fault() -> None:
-    with pytest.raises(
-        MachineError, match="failed in 'capture': AcceleratorError: CUDA"
-    ):
+    with pytest.raises(MachineError, match="failed in 'capture': AcceleratorError: CUDA"):
         baseline_verdict(Trouble("capture", raised("AcceleratorError", "CUDA error: out of memory")))
 
 
