@@ -88,8 +88,9 @@ def _how(expected: dict[str, Any], device: str) -> tuple[Any, ...]:
     options = [*_OPTIONS[device], "--no-compile-check", "--case", expected.get("case", _CASES[device])]
     if "size" in expected:
         options += ["--size", expected["size"]]
-    if "timeout" in expected:
-        options += ["--timeout", str(expected["timeout"])]
+    for option in ("timeout", "budget"):
+        if option in expected:
+            options += [f"--{option}", str(expected[option])]
     return expected["verdict"] != "UNSTABLE", *options
 
 

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection, wait
 
 import torch
 
-from fastkernels.audit.room import Audited, audited, needed_bytes
+from fastkernels.audit.room import Audited, audited, collecting_cases_alone, needed_bytes
 from fastkernels.free_memory import available_bytes
 from fastkernels.records import Case, Device
 from fastkernels.registry.schema import TaskEntry
@@ -192,7 +192,7 @@ def _serve(
     # Each process compiles for itself: a pool of compilers for every one of them would be hundreds.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     torch.set_num_threads(threads)
-    with contextlib.suppress(EOFError):  # whoever asked is gone
+    with collecting_cases_alone(), contextlib.suppress(EOFError):  # whoever asked is gone
         while True:
             entry, case = connection.recv()
             done, is_last = _in_time(entry, case, device, seed, timeout_s)

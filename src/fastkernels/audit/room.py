@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -61,6 +63,18 @@ def needed_bytes(entry: TaskEntry, case: Case) -> int:
     wide = OF_PARAMETERS * parameters + OF_LARGEST * max(sizes.values())
     wide += OF_OTHERS * others + OF_CHANGED * changed
     return int(torch.float64.itemsize * wide)
+
+
+@contextlib.contextmanager
+def collecting_cases_alone() -> Iterator[None]:
+    """In the body Python's collector leaves alone what there is now: to look through all that is imported
+    took as long, after every case, as a small case."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _give_back(device: Device) -> None:

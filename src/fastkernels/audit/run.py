@@ -16,7 +16,7 @@ from typing import Any
 from fastkernels import registry
 from fastkernels.audit.admission import admit
 from fastkernels.audit.lanes import beside
-from fastkernels.audit.room import Audited, audited
+from fastkernels.audit.room import Audited, audited, collecting_cases_alone
 from fastkernels.errors import FileFormatError, NotFoundError, UsageError
 from fastkernels.measure.environment import environment, require_device
 from fastkernels.records import AuditReport, AuditRow, AuditTask, Case, Device, Record, Size, default_size
@@ -102,7 +102,8 @@ def _audited(found: Found, device: Device, request: AuditRequest) -> Generator[A
     if request.processes > 1:
         yield from beside(found, device, request.seed, request.processes, request.timeout_s)
     else:
-        yield from (audited(entry, case, device, request.seed) for entry, case in found)
+        with collecting_cases_alone():
+            yield from (audited(entry, case, device, request.seed) for entry, case in found)
 
 
 def _cases(request: AuditRequest) -> Found:

@@ -29,9 +29,7 @@ def exact(candidate: Mapping[str, Tensor], oracle: Mapping[str, Tensor]) -> Comp
     for name, truth in oracle.items():
         ours = candidate[name]
         expected = truth.to(device=ours.device, dtype=ours.dtype)
-        different = ~torch.eq(ours, expected) & ~(_nan(ours) & _nan(expected))
-        wrong = int(different.sum())
-        if wrong:
+        if wrong := _different(ours, expected):
             return Comparison.of(Verdict.wrong("value", f"{name}: {wrong} of {ours.numel()} elements differ"))
     return Comparison.of(Verdict.passed())
 
@@ -67,7 +65,7 @@ def untouched(at_return: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> V
     later one."""
     for name, copied in at_return.items():
         now = later[name]
-        if not bool((torch.eq(copied, now) | (_nan(copied) & _nan(now))).all()):
+        if _different(now, copied):
             return _unstable(f"{name}: the result of a call changed during a later call (a reused buffer)")
     return None
 
@@ -111,8 +109,14 @@ def as_judged(
     return by_token(without_null_block(outputs, [*caches, *states], dim), caches, dim)
 
 
-def _nan(x: Tensor) -> Tensor:
-    return x.isnan() if x.is_floating_point() else torch.zeros_like(x, dtype=torch.bool)
+def _different(ours: Tensor, theirs: Tensor) -> int:
+    """How many elements differ; one NaN is as good as another."""
+    if torch.equal(ours, theirs):  # usually: a tenth of the time of what follows, and of its memory
+        return 0
+    different = torch.ne(ours, theirs)
+    if ours.is_floating_point():
+        different &= ~(ours.isnan() & theirs.isnan())
+    return int(different.sum())
 
 
 def _unstable(message: str) -> Verdict:

@@ -76,8 +76,8 @@ def test_a_case_that_hangs_is_ended_and_its_place_taken_again(monkeypatch):
 
 
 def test_a_slow_case_is_ended_by_its_own_process():
-    ended = list(lanes.beside(FOUND[:2], "cpu", 0, processes=1, timeout_s=0.05))
-    assert [done.reason for done in ended] == ["not ended after 0.05 s"] * 2
+    ended = list(lanes.beside(FOUND[:2], "cpu", 0, processes=1, timeout_s=0.005))
+    assert [done.reason for done in ended] == ["not ended after 0.005 s"] * 2
 
 
 def test_one_process_takes_the_largest_that_fits_and_the_others_the_smallest(monkeypatch):
