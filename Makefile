@@ -21,7 +21,7 @@ demo: $(VENV)/.installed
 	$(FK) eval --model llama --size tiny --candidates examples/candidates/slower || test $$? -eq 3
 
 # Two at a time, but those that say by times which candidate is faster.
-TIMED := tests/e2e/test_redteam.py tests/e2e/test_gate.py
+TIMED := tests/e2e/test_redteam.py tests/e2e/test_gate_times.py
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(TIMED))
 	$(BIN)/python -m pytest $(TIMED)

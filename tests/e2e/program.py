@@ -76,6 +76,13 @@ def evaluate(folder: Path, *arguments: str, run: Run = called) -> tuple[Done, di
     return reported(run, folder, "eval", *arguments)
 
 
+def gate(folder: Path, *arguments: str, cwd: Path | None = None, run: Run = called) -> tuple[int, dict, str]:
+    """Exit code, the JSON report, and everything printed."""
+    done, report = reported(run, folder, "gate", "--device", "cpu", *arguments, cwd=cwd)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, report, done.stdout + done.stderr
+
+
 def assert_good(done: Done, report: dict) -> None:
     """Exit 0; or 3, on a machine too busy to say how fast, which the report then shows."""
     assert report, done.stderr
