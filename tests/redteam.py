@@ -86,9 +86,7 @@ def judge(
 def _how(expected: dict[str, Any], device: str) -> tuple[Any, ...]:
     """Whether a candidate's interval may have any width, and the options with which it is judged."""
     options = [*_OPTIONS[device], "--no-compile-check", "--case", expected.get("case", _CASES[device])]
-    if "size" in expected:
-        options += ["--size", expected["size"]]
-    for option in ("timeout", "budget"):
+    for option in ("size", "timeout", "budget"):
         if option in expected:
             options += [f"--{option}", str(expected[option])]
     return expected["verdict"] != "UNSTABLE", *options

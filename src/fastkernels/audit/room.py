@@ -16,7 +16,7 @@ from fastkernels.loader.inputs import trial_specs
 from fastkernels.loader.materialize import build_module, mutable_names
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.roofline import work
-from fastkernels.measure.room import in_short, is_lacking
+from fastkernels.measure.room import in_short, is_the_machines
 from fastkernels.records import AuditRow, Case, Device
 from fastkernels.registry.schema import TaskEntry
 
@@ -44,7 +44,7 @@ def audited(entry: TaskEntry, case: Case, device: Device, seed: int) -> Audited:
     try:
         return Audited(case, audit_case(entry, case, device, seed))
     except (MachineError, RuntimeError) as error:
-        if not (isinstance(error, MachineError) or is_lacking(type(error).__name__, str(error))):
+        if not is_the_machines(error):
             raise
         return Audited(case, None, in_short(error))
     finally:

@@ -111,7 +111,7 @@ def as_judged(
 
 def _different(ours: Tensor, theirs: Tensor) -> int:
     """How many elements differ; one NaN is as good as another."""
-    if torch.equal(ours, theirs):  # usually: a tenth of the time of what follows, and of its memory
+    if torch.equal(ours, theirs):  # usually, and in a tenth of the time of what follows
         return 0
     different = torch.ne(ours, theirs)
     if ours.is_floating_point():

@@ -6,6 +6,8 @@ it in words.
 
 from __future__ import annotations
 
+from fastkernels.errors import MachineError
+
 _KINDS = frozenset({"OutOfMemoryError", "MemoryError"})
 _WORDS = (
     "out of memory",
@@ -19,6 +21,11 @@ _WORDS = (
 def is_lacking(kind: str, message: str) -> bool:
     """Of an exception of this class with this message."""
     return kind in _KINDS or any(words in message.lower() for words in _WORDS)
+
+
+def is_the_machines(error: Exception) -> bool:
+    """Whether an error says that this machine cannot do it, and not that something is wrong."""
+    return isinstance(error, MachineError) or is_lacking(type(error).__name__, str(error))
 
 
 def in_short(error: Exception) -> str:

@@ -13,7 +13,7 @@ import torch
 
 from fastkernels.errors import MachineError
 from fastkernels.judge.verdict import Verdict
-from fastkernels.measure.room import in_short, is_lacking
+from fastkernels.measure.room import in_short, is_lacking, is_the_machines
 from fastkernels.records import Failure
 from fastkernels.runner.pool import Worker
 
@@ -24,9 +24,9 @@ SHARE = 1 / 16
 
 def unjudged(error: Exception) -> Verdict | None:
     """The verdict where it is this machine that cannot judge a case; None where the error is the judge's."""
-    if isinstance(error, MachineError):
-        return _cannot(str(error))
-    return _cannot(in_short(error)) if is_lacking(type(error).__name__, str(error)) else None
+    if not is_the_machines(error):
+        return None
+    return _cannot(str(error) if isinstance(error, MachineError) else in_short(error))
 
 
 def settled(verdict: Verdict, candidate: Worker, baselines: Sequence[Worker], gpus: Sequence[int]) -> Verdict:
