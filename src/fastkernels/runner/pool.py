@@ -44,7 +44,7 @@ _COMPANY_TIMEOUT_S = 0.5  # for what it started, which has no business in a syst
 _STOP_LOOK_S = 20e-6
 _STOP_SPIN_S = 200e-6  # looked for without rest: most stop sooner, and how long a rest lasts is luck
 # Where the judge has a core of its own it looks for a word at the gate without rest. A worker ran on for 43
-# us until it stood still, and does for 9 to 20 (docs/measured.md); in longer calls than this that is nothing.
+# us until it stood still, and does for 9 to 20 (docs/record); in longer calls than this that is nothing.
 _AWAKE_S = 20e-3
 _COMPANY_SHARE = 0.125  # of pauses look for other members of the group, in secret: among all processes
 
