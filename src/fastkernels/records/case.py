@@ -128,10 +128,12 @@ class Routing(Record):
         return self
 
 
+REGISTRY = "registry"  # stands for an architecture in cases that none makes
+
+
 class Provenance(Record):
-    """Who makes this call: `llama` in configuration `8b`, phase `decode`, or a held-out shape of the
-    registry.
-    """
+    """Who makes this call: `llama` in configuration `8b`, phase `decode`, or `REGISTRY`: no architecture does,
+    and the registry's file of the task lists it."""
 
     architecture: str
     config: str

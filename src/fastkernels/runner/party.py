@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -68,6 +69,7 @@ class Party:
         self._captured: list[dict[str, Result]] = []
         self.standing = worker.standing()
         self.prepares = False
+        self.first_s = 0.0  # that the first call of the case took
         self.kernels: dict[str, str] = {}
 
     def load(
@@ -78,11 +80,13 @@ class Party:
         inbox: Arena,
         again: bool = False,
         way: Way = "asked",
+        baseline_s: float = 0.0,
     ) -> dict[str, Result]:
         """Import, build, attach to the inbox (which holds the first inputs) and call once; describes the
         results. `again`: import nothing anew, for another case with the same layers. `way`: of its calls from
-        then on (transport.py)."""
+        then on (transport.py). `baseline_s`: the baseline's first call took so long."""
         self.unload()
+        self.first_s = 0.0
         self.worker.restless = self.worker.meddled = None
         limits = self._timeouts
         self._asking.call(
@@ -101,7 +105,11 @@ class Party:
                 theirs = [sent.enter_context(end).fileno() for _, end in ends]
                 descriptors = *inbox.descriptors, *theirs
                 self._asking.call("attach", limits.build, descriptors, ticket=inbox.ticket, **knows)
-        first = self._asking.answer("first", First, limits.first)
+        begin = time.monotonic()
+        try:
+            first = self._asking.answer("first", First, limits.first_beside(baseline_s))
+        finally:
+            self.first_s = time.monotonic() - begin
         self.kernels = first.kernels
         return first.outputs
 
