@@ -132,8 +132,8 @@ REGISTRY = "registry"  # stands for an architecture in cases that none makes
 
 
 class Provenance(Record):
-    """Who makes this call: `llama` in configuration `8b`, phase `decode`, or `REGISTRY`: no architecture does,
-    and the registry's file of the task lists it."""
+    """Who makes this call: `llama` in configuration `8b`, phase `decode`. `REGISTRY`: no architecture does, and
+    the registry lists it with the task."""
 
     architecture: str
     config: str
