@@ -160,3 +160,42 @@ def test_an_interrupt_leaves_a_partial_report_and_no_process(tmp_path: Path, int
     assert "Traceback" not in err
     assert len(workers) >= 4, "what they are forked from, and three"
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+
+
+COMPILED = """
+import os
+import tempfile
+
+import torch
+from torch import nn
+
+with tempfile.NamedTemporaryFile() as file:
+    assert file.name.startswith(os.environ["TMPDIR"])
+
+
+@torch.compile
+def fast(x):
+    return torch.softmax(x, -1)
+
+
+class Softmax(nn.Module):
+    def forward(self, x):
+        with tempfile.TemporaryFile() as file:
+            file.write(b"what a cache does")
+        return fast(x)
+"""
+
+
+def test_a_candidate_may_compile_and_keep_temporary_files(tmp_path) -> None:
+    """torch.compile keeps its code in files; imports of our own must not have settled where."""
+    file = tmp_path / "compiled" / "L1" / "softmax.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(COMPILED)
+    done, report = judge(
+        tmp_path, "--target", "softmax", "--case", "llama-tiny-T4-V256-f32", "--budget", "0.1",
+        "--candidates", str(tmp_path / "compiled"),
+    )  # fmt: skip
+    (row,) = report["rows"]
+    assert row["verdict"] in ("PASSED", "UNSTABLE"), row["failure"]
+    assert row["iterations_checked"] > 0
+    assert report["summary"]["compiling_share"] > 0

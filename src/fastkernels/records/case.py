@@ -132,7 +132,7 @@ REGISTRY = "registry"  # stands for an architecture in cases that none makes
 
 
 class Provenance(Record):
-    """Who makes this call: `llama` in configuration `8b`, phase `decode`. `REGISTRY`: no architecture does, and
+    """Who makes this call: `llama` in configuration `8b`, phase `decode`. `REGISTRY`: no architecture does,
     the registry lists it with the task."""
 
     architecture: str

@@ -202,7 +202,7 @@ def _summary(report: KernelReport) -> Iterable[RenderableType]:
             )
     shares = [
         (summary.measuring_share, "measuring"),
-        (summary.compiling_share, "compiling (first calls)"),
+        (summary.compiling_share, "compiling (imports and first calls)"),
     ]
     shares += [(summary.looking_share, "looking at compilation and kernels")]
     told = [f"{100 * share:.0f} % {what}" for share, what in shares if share]

@@ -22,7 +22,7 @@ class Outcome:
     contract: Contract
     links: int = 1  # of the chain in which the call was captured
     died: bool = False  # the candidate's process ended or was ended
-    compiling_s: float = 0.0  # first calls of all sides, in which kernels are compiled
+    compiling_s: float = 0.0  # imports and first calls of all sides, in which code is compiled
     worst: Comparison | None = None
     checked: int = 0
     capture: Literal["yes", "no", "n/a"] = "n/a"  # of the candidate alone

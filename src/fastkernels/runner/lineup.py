@@ -122,12 +122,13 @@ class Lineup:
 
     @contextlib.contextmanager
     def _compiling(self, party: Party, who: str) -> Iterator[None]:
-        """A first call: told while it goes on, and counted apart from what is measured."""
-        self._bench.tell(f"first call of the {who}, which compiles")
+        """A case's module is imported and called once: told while it goes on, and counted apart from what is
+        measured."""
+        self._bench.tell(f"import and first call, {who}")
         try:
             yield
         finally:
-            self._outcome.compiling_s += party.first_s
+            self._outcome.compiling_s += party.load_s
             self._bench.tell("")
 
     def capture(self) -> Verdict | None:

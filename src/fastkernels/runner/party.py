@@ -69,7 +69,8 @@ class Party:
         self._captured: list[dict[str, Result]] = []
         self.standing = worker.standing()
         self.prepares = False
-        self.first_s = 0.0  # that the first call of the case took
+        # Of the case: what its first call took; that and what came before it, in which code is compiled.
+        self.first_s = self.load_s = 0.0
         self.kernels: dict[str, str] = {}
 
     def load(
@@ -87,6 +88,22 @@ class Party:
         then on (transport.py). `baseline_s`: the baseline's first call took so long."""
         self.unload()
         self.first_s = 0.0
+        loading = time.monotonic()
+        try:
+            return self._load(case, layers, implementations, inbox, again, way, baseline_s)
+        finally:
+            self.load_s = time.monotonic() - loading
+
+    def _load(
+        self,
+        case: Case,
+        layers: Sequence[str],
+        implementations: dict[str, str],
+        inbox: Arena,
+        again: bool,
+        way: Way,
+        baseline_s: float,
+    ) -> dict[str, Result]:
         self.worker.restless = self.worker.meddled = None
         limits = self._timeouts
         self._asking.call(
