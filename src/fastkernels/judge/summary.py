@@ -23,8 +23,8 @@ def summarize(
     looking_s: float = 0.0,
     compiling_s: float = 0.0,
 ) -> KernelSummary:
-    """Of the `wall_s` were spent: `compiling_s` in imports and first calls, `measuring_s` in the rest of the trials,
-    `looking_s` on what the rows' calls launch and how they compile."""
+    """Of the `wall_s` were spent: `compiling_s` in imports and first calls, `measuring_s` in the rest of the
+    trials, `looking_s` on what the rows' calls launch and how they compile."""
     contract = primary(row.contract for row in rows)
     timed = [(r.speedup, r.calls) for r in rows if r.speedup is not None and r.contract == contract]
     competing = len({row.candidate for row in rows}) > 1

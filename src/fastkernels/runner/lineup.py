@@ -114,6 +114,9 @@ class Lineup:
                     way=way,
                     baseline_s=self.a.first_s,
                 )
+            if self.c.put_back:
+                names = ", ".join(self.c.put_back)
+                self._note(f"settings that the candidate's imports changed were put back: {names}")
             self.c.give_boxes(mine, results, self._boxed, arguments)
         except Trouble as trouble:
             return self._blamed(trouble)

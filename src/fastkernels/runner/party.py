@@ -69,6 +69,7 @@ class Party:
         self._captured: list[dict[str, Result]] = []
         self.standing = worker.standing()
         self.prepares = False
+        self.put_back: tuple[str, ...] = ()  # settings of the process that imports of the case had changed
         # Of the case: what its first call took; that and what came before it, in which code is compiled.
         self.first_s = self.load_s = 0.0
         self.kernels: dict[str, str] = {}
@@ -109,7 +110,8 @@ class Party:
         self._asking.call(
             "open", limits.open, layers=list(layers), case=case, implementations=implementations, again=again
         )
-        self.prepares = self._asking.answer("build", Built, limits.build).prepares
+        built = self._asking.answer("build", Built, limits.build)
+        self.prepares, self.put_back = built.prepares, built.put_back
         self._inbox = inbox
         if way == "asked":
             self._asking.call("attach", limits.build, inbox.descriptors, ticket=inbox.ticket)

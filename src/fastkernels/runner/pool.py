@@ -76,11 +76,13 @@ class WorkerDied(WorkerProblem):
 
 
 class _Separated(Record):
-    """What a worker says of itself once its side is built: a candidate may have written it."""
+    """What a worker says of itself once its side is built: a candidate may have written it. `put_back`:
+    settings of the process that imports had changed."""
 
     isolation: tuple[Printable, ...] = ()
     stays_root: Printable = ""
     lent: bool = False
+    put_back: tuple[Printable, ...] = ()
 
 
 class Worker:
@@ -110,6 +112,7 @@ class Worker:
         self.name = name
         self.isolation: tuple[str, ...] = ()
         self.imported = False  # whether its side's module could be; what follows is building the side
+        self.put_back: tuple[str, ...] = ()  # settings that imports had changed before the first call
         self.stays_root = ""  # why it has no user of its own, where it was to have one
         self._paused = False
         self._secret = random.SystemRandom()
@@ -183,6 +186,7 @@ class Worker:
                 raise self._crashed("start", error) from None
             self.memory = borrowed(ours) if separated.lent else None
         self.isolation, self.stays_root = separated.isolation, separated.stays_root
+        self.put_back = separated.put_back
         return value
 
     def call(

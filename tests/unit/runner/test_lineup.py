@@ -34,6 +34,7 @@ class Side:
 
     best_way = "asked"
     first_s = load_s = 0.5
+    put_back = ()
 
     def load(self, *_, way: str, baseline_s: float = 0.0) -> dict:
         assert way == "asked"
