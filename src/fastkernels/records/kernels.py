@@ -15,6 +15,7 @@ class Failure(Record):
     file: Printable | None = None
     line: int | None = None
     output: Printable = ""
+    trace: Printable = ""  # the whole traceback, where `output` begins at the candidate's own first frame
 
 
 class KernelShare(Record):

@@ -64,7 +64,10 @@ class WorkerError(WorkerProblem):
         self.kind, self.said = report.kind, report.message
         message = f"{report.kind}: {report.message}"
         output = "\n".join(part for part in (report.traceback.rstrip(), printed.strip()) if part)
-        super().__init__(Failure(message=message, file=report.file, line=report.line, output=output))
+        failure = Failure(
+            message=message, file=report.file, line=report.line, output=output, trace=report.trace.rstrip()
+        )
+        super().__init__(failure)
 
 
 class WorkerDied(WorkerProblem):
