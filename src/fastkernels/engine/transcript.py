@@ -41,7 +41,7 @@ class Transcript:
         self._stops, self._min_tokens, self._keeps_stop = stops, min_tokens, keeps_stop
         self._context = self._end_of(prompt)
         self._before = decode(self._context)
-        # The text of the first `read` ids is text[:kept]; they are in the context, or have no text.
+        # The text of the first `read` ids is text[:kept]; the last of them that have text are the context.
         self._read = self._kept = self._settled = 0
 
     def read(self, ids: list[int]) -> bool:
@@ -75,7 +75,7 @@ class Transcript:
         end = len(whole) if is_last else self._final(seen, whole)
         self._settled = self._kept + max(0, end - begin)
         if end == len(whole) and not is_last:
-            if added:
+            if added or not self._before:
                 self._move(fresh)
             self._read, self._kept = len(ids), len(self.text)
         return len(ids) > self._min_tokens and self._cut(before)
