@@ -58,12 +58,9 @@ class SamplingParams:
     skip_special_tokens: bool = True
 
     def __new__(cls, *_: Any, **given: Any) -> SamplingParams:
-        names = [field.name for field in fields(cls)]
-        for name in given:
-            if name not in names:
-                raise RequestError(
-                    f"{name}: SamplingParams takes no such parameter; it takes {', '.join(names)}"
-                )
+        known = [field.name for field in fields(cls)]
+        if unknown := [name for name in given if name not in known]:
+            raise RequestError(f"SamplingParams takes no {', '.join(unknown)}; it takes {', '.join(known)}")
         return object.__new__(cls)
 
     def __post_init__(self) -> None:

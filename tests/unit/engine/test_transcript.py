@@ -179,6 +179,21 @@ def test_an_answer_that_begins_with_a_space_keeps_it():
     assert found.text == " world"
 
 
+@pytest.mark.parametrize("last", ["</s>", "<0x0A>"])
+def test_the_context_reaches_back_to_text_that_stays(last):
+    tokenizer = KINDS["sentencepiece"]
+    hello, world, last, broken = tokenizer.convert_tokens_to_ids(
+        ["\u2581hello", "\u2581world", last, "<0xF0>"]
+    )
+    prompt = [1, hello, *[last] * 20]
+    for answer in ([world], [broken, world]):
+        found = Text(tokenizer, None).transcript(prompt, SamplingParams())
+        found.close(answer)
+        every = tokenizer.decode(prompt + answer, skip_special_tokens=True)
+        before = tokenizer.decode(prompt, skip_special_tokens=True)
+        assert os.path.commonprefix([before, every]) + found.text == every  # noqa: RUF071
+
+
 def test_bytes_cut_in_a_character_have_one_text():
     tokenizer = KINDS["sentencepiece"]
     ids = tokenizer.convert_tokens_to_ids(["<0x0A>", "<0xF0>", "<0x9F>"])
