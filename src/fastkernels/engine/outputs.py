@@ -41,7 +41,10 @@ class Reader:
         return self._output(request, [output], not self._num_open, not num_tokens)
 
     def _completion(self, request: Request, content: str, first_token: int) -> CompletionOutput:
-        logprobs = None if request.sampling.logprobs is None else request.logprobs[first_token:]
+        logprobs, total = None, None
+        if request.sampling.logprobs is not None:
+            logprobs = request.logprobs[first_token:]
+            total = sum(at[token].logprob for token, at in zip(request.output, request.logprobs))
         self._name(request, logprobs or ())
         return CompletionOutput(
             index=request.index,
@@ -50,6 +53,7 @@ class Reader:
             finish_reason=request.finish_reason,
             logprobs=logprobs,
             stop_reason=request.stop_reason,
+            cumulative_logprob=total,
         )
 
     def _output(

@@ -42,6 +42,7 @@ class CompletionOutput:
     finish_reason: str | None  # "stop" or "length"; None: it goes on
     logprobs: list[Logprobs] | None = None
     stop_reason: int | str | None = None  # the stop token or string that ended it; None for end of sequence
+    cumulative_logprob: float | None = None  # of all tokens so far, where logprobs are asked for
 
 
 @dataclass(slots=True)

@@ -44,7 +44,10 @@ class Text:
     def required(self, what: str) -> Any:
         """The tokenizer; a RequestError says that `what` needs one."""
         if self.tokenizer is None:
-            raise RequestError(f"{what} needs a tokenizer, and this model has none: give lists of token ids")
+            raise RequestError(
+                f"{what} needs a tokenizer, and this model has none: give LLM one as tokenizer, or give "
+                "lists of token ids"
+            )
         return self.tokenizer
 
     def require(self, sampling: SamplingParams) -> None:

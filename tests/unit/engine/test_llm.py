@@ -303,6 +303,8 @@ def test_log_probabilities_are_the_models_own_under_penalties(llm):
 def test_log_probabilities_of_sampled_tokens(llm):
     params = SamplingParams(temperature=1.5, seed=3, max_tokens=8, ignore_eos=True, logprobs=2)
     output = llm.generate([3, 4, 5], params)[0].outputs[0]
+    own = [best[token].logprob for token, best in zip(output.token_ids, output.logprobs)]
+    assert output.cumulative_logprob == pytest.approx(sum(own))
     for token, best in zip(output.token_ids, output.logprobs, strict=True):
         assert token in best
         assert len(best) in (2, 3)
