@@ -115,7 +115,7 @@ def conversations(messages: Any) -> list[Sequence[Message]]:
     """One conversation or several, as a list of them; contents in text parts become text. A RequestError
     names what is no message of text."""
     listed = messages if isinstance(messages, (list, tuple)) else [messages]
-    listed = [listed] if not listed or isinstance(listed[0], Mapping) else listed
+    listed = [listed] if not all(isinstance(one, (list, tuple)) for one in listed) else listed
     return [[_message(one) for one in conversation] for conversation in listed]
 
 

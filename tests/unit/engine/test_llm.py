@@ -444,6 +444,8 @@ def test_chat_makes_the_prompt_by_the_template(talker):
         ([{"role": "tool", "content": ""}], "request 0: the tokenizer refuses .* no tools"),
         (image, "the content of a message is text"),
         ("w3", "a message is {'role'"),
+        (5, "a message is {'role'"),
+        ([hello, 5], "a message is {'role'"),
         ([["w3"]], "a message is {'role'"),
         ([{"content": "w3"}], "a message is {'role'"),
     ):
