@@ -19,6 +19,7 @@ from fastkernels.records.base import (
     Skew,
     TokenPhase,
     default_size,
+    is_unstable,
     least_noise,
     primary,
 )
@@ -85,6 +86,7 @@ __all__ = [
     "TokenPhase",
     "WorkloadResult",
     "default_size",
+    "is_unstable",
     "least_noise",
     "primary",
 ]
