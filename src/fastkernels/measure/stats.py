@@ -112,11 +112,11 @@ def paired_ratio(baseline: ArrayLike, candidate: ArrayLike, rounds: Sequence[int
 def median_draws(values: ArrayLike, count: int, generator: np.random.Generator) -> Floats:
     """`count` draws of where the median of few independent values may lie: their quantiles are its interval.
 
-    How many of n values lie below the median is binomial (n, 1/2), whatever their distribution, so a draw takes
-    a number of values below and a place between the two neighbours of that gap. A bootstrap of six values, and
-    of more where rounds go on until the interval is narrow, is too narrow: in simulations its 95 % interval
-    missed the median in 7 to 11 % of the runs, this one in 3 to 5 %. Fewer than six values do not bound the
-    median with 95 %: there they are taken as normal (Student's t of their logarithms).
+    How many of n values lie below the median is binomial (n, 1/2), whatever their distribution. So a draw
+    takes a number of values below, and a place between the two neighbours of that gap. A bootstrap of six
+    values, or of more where rounds go on until the interval is narrow, is too narrow: in simulations its 95 %
+    interval missed the median in 7 to 11 % of the runs, this one in 3 to 5 %. Fewer than six values do not
+    bound the median with 95 %: there they are taken as normal (Student's t of their logarithms).
     """
     x = np.sort(_floats(values))
     n = len(x)

@@ -39,8 +39,8 @@ _LEAST_NOISE_OF_ONE_LINK = 0.03
 
 
 def is_unstable(ratio: float, half_width: float) -> bool:
-    """Whether an interval is too wide to claim the ratio in it. `half_width`: relative to the ratio. A ratio of
-    2 that is known to 10 % is no less of a difference for it."""
+    """Whether an interval is too wide to claim the ratio in it. `half_width`: relative to the ratio. A ratio
+    of 2 that is known to 10 % is no less of a difference for it."""
     return half_width > max(UNSTABLE_HALF_WIDTH, _WIDTH_OF_EFFECT * abs(math.log(ratio)))
 
 
