@@ -23,7 +23,7 @@ from fastkernels.records.base import (
     primary,
 )
 from fastkernels.records.capture import Capture, CapturedTokens
-from fastkernels.records.case import Batch, Case, Golden, Provenance, Routing, TensorSpec
+from fastkernels.records.case import Batch, Case, Golden, Provenance, Routing, TensorSpec, View
 from fastkernels.records.environment import Environment
 from fastkernels.records.gate import GateLimits, GateReport, GateRow, GateSummary, GateVerdict, Look
 from fastkernels.records.kernels import (
@@ -82,6 +82,7 @@ __all__ = [
     "Swap",
     "TensorSpec",
     "TokenPhase",
+    "View",
     "WorkloadResult",
     "default_size",
     "least_noise",
