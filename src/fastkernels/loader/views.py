@@ -75,7 +75,9 @@ def stored(specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
     return kept | {name: _storage(members) for name, members in storages.items()}
 
 
-def laid(specs: Mapping[str, TensorSpec], values: Mapping[str, Tensor], layouts: Layouts) -> dict[str, Tensor]:
+def laid(
+    specs: Mapping[str, TensorSpec], values: Mapping[str, Tensor], layouts: Layouts
+) -> dict[str, Tensor]:
     """Storages [n, size] with these values of their arguments, [n, *shape]."""
     found = {}
     for name, members in _storages(specs).items():
@@ -102,9 +104,25 @@ def seen(specs: Mapping[str, TensorSpec], tensors: Mapping[str, Tensor], strided
     }
 
 
+def is_storage(name: str) -> bool:
+    """Whether a tensor of a trial is one."""
+    return name.startswith(_STORAGE)
+
+
+def within(specs: Mapping[str, TensorSpec], storage: str) -> list[str]:
+    """The arguments that lie in a storage."""
+    return list(_storages(specs)[storage])
+
+
+def beside(storage: Tensor) -> Tensor:
+    """Of each element of a storage as it was laid, whether it is no argument's."""
+    bytes_of = storage.contiguous().view(torch.uint8).unflatten(-1, (-1, storage.element_size()))
+    return (bytes_of == _POISON).all(-1)
+
+
 def values(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors of a trial without storages: those that mathematics knows."""
-    return {name: tensor for name, tensor in tensors.items() if not name.startswith(_STORAGE)}
+    return {name: tensor for name, tensor in tensors.items() if not is_storage(name)}
 
 
 def _storages(specs: Mapping[str, TensorSpec]) -> dict[str, dict[str, TensorSpec]]:

@@ -181,7 +181,6 @@ class _Builder:
         return TensorSpec(shape=shape, dtype=dtype, draw=draw.draw, low=low, high=high, row=row, view=view)
 
 
-
 def _views(call: TaskCall) -> dict[str, View]:
     """How the call's tensors lie, of those that are not packed and of those beside them.
 

@@ -42,7 +42,9 @@ class Side:
 
     def unload(self) -> None: ...
 
-    def iterate(self, inputs, contract, fresh, parameters, echo, echo_results, order, late) -> Reading:
+    def iterate(
+        self, inputs, contract, fresh, parameters, echo, echo_results, order, late, strided
+    ) -> Reading:
         self.ran.append(order)
         return Reading(1.0, 1, 1, None, True, None, 1, (), {}, {})
 

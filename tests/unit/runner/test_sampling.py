@@ -25,6 +25,7 @@ class Lined:
         self.a, self.c, self.a2 = (SimpleNamespace(prepares=False) for _ in range(3))
         self.everybody = [self.a, self.c, self.a2]
         self.ran: list[list[int] | None] = []
+        self.layouts: list[list[int] | None] = [None]  # of the inputs
         self.renewed = 0
         self.others: list[str] = []  # of each block, in which something is other than in those that count
         self._rng = random.Random(7)
