@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from random import Random
 from typing import NamedTuple
 
 import torch
@@ -104,6 +105,19 @@ def seen(specs: Mapping[str, TensorSpec], tensors: Mapping[str, Tensor], strided
     }
 
 
+def misread(specs: Mapping[str, TensorSpec], tensors: Mapping[str, Tensor], name: str) -> Tensor:
+    """What a kernel reads of an argument with a view that it takes for packed: what lies behind its begin."""
+    (storage,) = (key for key, members in _storages(specs).items() if name in members)
+    members = _storages(specs)[storage]
+    drawn = {member: tensors[member][None] for member in members}
+    lies = laid(members, drawn, of_all(strided=True))[storage][0]
+    packed, strided = (
+        next(place for place in _places(members, is_strided) if place.name == name)
+        for is_strided in (False, True)
+    )
+    return _view(lies, packed._replace(offset=strided.offset)).to(tensors[name].dtype)
+
+
 def is_storage(name: str) -> bool:
     """Whether a tensor of a trial is one."""
     return name.startswith(_STORAGE)
@@ -118,6 +132,16 @@ def beside(storage: Tensor) -> Tensor:
     """Of each element of a storage as it was laid, whether it is no argument's."""
     bytes_of = storage.contiguous().view(torch.uint8).unflatten(-1, (-1, storage.element_size()))
     return (bytes_of == _POISON).all(-1)
+
+
+def somewhere(specs: Mapping[str, TensorSpec], storage: str, strided: bool, places: Random) -> int:
+    """A byte of one of the arguments in a storage, any of them."""
+    members = _storages(specs)[storage]
+    place = places.choice(_places(members, strided))
+    element = place.offset + sum(
+        places.randrange(n) * stride for n, stride in zip(place.shape, place.strides)
+    )
+    return element * getattr(torch, members[place.name].dtype).itemsize
 
 
 def values(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

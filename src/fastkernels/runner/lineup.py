@@ -98,7 +98,7 @@ class Lineup:
         self._inbox = inbox = Arena.like(self._stored, self._bench.device, self._boxed)
         inbox.write({name: self.inputs[name] for name in self._stored})
         mine = {name: spec for name, spec in self._stored.items() if name not in self._mutable}
-        arguments = {name: self._stored[name] for name in self._arguments}
+        arguments = {name: spec for name, spec in self._specs.items() if not name.startswith(_PARAMETER)}
         # What surrounds their calls has to be alike.
         ways: set[Way] = {party.best_way for party in self.everybody}
         way = ways.pop() if len(ways) == 1 else "asked"

@@ -138,8 +138,8 @@ def test_the_kernels_that_ran_are_named_and_can_be_forced(side: KernelSide, aren
     for forced in ({}, {"rms_norm": "reference"}):
         side.open((), case, forced, again=False)
         side.build()
-        inputs = drawn(case)
-        inbox = Arena.like(specs_of(case), "cpu", one_link)
+        inputs = sent(case, drawn(case))
+        inbox = Arena.like(stored_of(case), "cpu", one_link)
         inbox.write(inputs)
         arenas.append(inbox)
         side.attach(inbox.ticket, [os.dup(inbox.descriptors[0])])
