@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fastkernels.loader import views
 from fastkernels.loader.materialize import SignatureMismatch
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.runner import gate
@@ -81,6 +82,27 @@ def test_results_are_copied_out_again_from_where_they_lie(side: KernelSide, aren
     side.inspect([], echo_results=True)
     assert torch.equal(outbox.bytes, kept.bytes)
     assert outbox.tensors["out.0"].isfinite().all()
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_inputs_lie_as_in_the_model_where_the_judge_says_so(side: KernelSide, arenas, fresh: bool) -> None:
+    case, _, inbox, outbox, echo = opened(side, arenas, "L1/kv_cache")
+    strides = []
+    for seed, strided in ((3, True), (4, False), (5, True), (6, True)):
+        inputs = drawn(case, seed)
+        inbox.write(sent(case, inputs, strided))
+        outbox.poison()
+        side.prepare("host", fresh, parameters=True, strided=strided)
+        side.go()
+        side.inspect(["storage.value"])
+        strides.append(side._first_link.call.args[1].stride())
+        stored = outbox.tensors["arg.v_cache"][0].flatten(0, 1)[inputs["arg.slots"][0]]
+        assert torch.equal(stored, inputs["arg.value"][0])
+        left, given = echo.tensors["storage.value"], inbox.tensors["storage.value"]
+        assert torch.equal(left.view(torch.int32), given.view(torch.int32)), "neighbours as well"
+    view = views.arguments(case)["arg.value"].view
+    assert view is not None
+    assert strides == [view.strides, (32, 16, 1), view.strides, view.strides]
 
 
 def test_parameters_stay_where_they_are_told_to(side: KernelSide, arenas) -> None:
