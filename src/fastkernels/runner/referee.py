@@ -72,7 +72,7 @@ class Referee:
         """All that one iteration shows: None when the candidate passes. `oracle_link`: of the reading, to be
         held against the oracle."""
         check = self.check if self._case.ranks == 1 else self._check_ranks
-        return (
+        found = (
             account.other_settings(candidate, baseline)
             or self.described(candidate, baseline)
             or check(views.values(inputs), candidate, baseline, distribution, oracle_link)
@@ -80,6 +80,14 @@ class Referee:
             or self.lasting(candidate)
             or account.strayed(candidate)
         )
+        lay_so = bool(candidate.strided) and all(candidate.strided)
+        return found.explained(self._layout) if found and found.status == "WRONG" and lay_so else found
+
+    @property
+    def _layout(self) -> str:
+        """Where inputs lay in a call in which they did not lie packed."""
+        told = [f"{name} with strides {list(v.strides)}" for name, s in self._specs.items() if (v := s.view)]
+        return f"where inputs lie as in the model: {', '.join(told)}"
 
     def unchanged(self, inputs: Mapping[str, Tensor], echo: Mapping[str, Tensor]) -> Verdict | None:
         """WRONG(mutated_input) unless every echoed input has the bytes that the judge wrote."""
@@ -250,7 +258,7 @@ class Referee:
         given = given[: len(seen)]
         is_changed = _bits(seen) != _bits(given)
         if bool(views.beside(given)[is_changed].all()):
-            return f"wrote beside its input {inputs}, where other tensors lie in a model"
+            return f"wrote beside its input {inputs}: in a model other tensors lie there"
         return f"changed its input {inputs}"
 
     def _new_samplers(self, in_steps: bool = False) -> dict[str, SamplerJudge]:
