@@ -67,6 +67,7 @@ class Party:
         self._mapped: Mapped | None = None
         self._late = 0  # calls in a row whose launches waited for the device that is held
         self._captured: list[dict[str, Result]] = []
+        self._has_views = False
         self.standing = worker.standing()
         self.prepares = False
         self.kernels: dict[str, str] = {}
@@ -90,7 +91,7 @@ class Party:
             "open", limits.open, layers=list(layers), case=case, implementations=implementations, again=again
         )
         self.prepares = self._asking.answer("build", Built, limits.build).prepares
-        self._inbox = inbox
+        self._inbox, self._has_views = inbox, views.are_in(views.arguments(case))
         if way == "asked":
             self._asking.call("attach", limits.build, inbox.descriptors, ticket=inbox.ticket)
         else:
@@ -225,7 +226,8 @@ class Party:
         calls = links if contract == "graph" else 1  # ranks make one call together
         waits = self._late > _MOST_LATE
         taken = slice(links) if ran is None else ran  # of boxes, which may have room for more
-        layouts = [views.is_strided(link) if contract == "graph" else strided for link in ran or range(links)]
+        alternate = contract == "graph" and self._has_views
+        layouts = [views.is_strided(link) if alternate else strided for link in ran or range(links)]
         return Reading(
             ns=max(timed.ns - overhead_ns, 1) / calls,
             claimed_ns=timed.ns,
@@ -347,11 +349,11 @@ class Party:
             if slot is None or any(d.dtype != slot.dtype or d.shape != slot.shape for d in told):
                 continue
             with contextlib.suppress(ValueError):
-                of = {d.stride: of_links(box.view(name, d.shape, d.stride), links) for d in told}
-                alike = len(of) == 1
-                laid[name] = (
-                    of.popitem()[1] if alike else torch.stack([of[d.stride][i] for i, d in enumerate(told)])
-                )
+                by_stride = {d.stride: of_links(box.view(name, d.shape, d.stride), links) for d in told}
+                if len(by_stride) == 1:
+                    (laid[name],) = by_stride.values()
+                else:
+                    laid[name] = torch.stack([by_stride[d.stride][i] for i, d in enumerate(told)])
         return laid
 
 
