@@ -94,6 +94,7 @@ class KernelSummary(Record):
     other_contracts: int = 0  # timed PASSED rows under another contract, which never mix with these
     wall_s: float
     measuring_share: float  # of wall_s, spent in trials; what neither share holds is starting and planning
+    compiling_share: float = 0.0  # of wall_s, spent in imports and first calls, in which code is compiled
     looking_share: float = 0.0  # of wall_s, spent on the columns `compile`, `origins` and `kernels`
 
 

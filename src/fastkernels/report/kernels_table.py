@@ -200,9 +200,13 @@ def _summary(report: KernelReport) -> Iterable[RenderableType]:
                 f"{candidate}{under(contract, every)}: geometric mean of {len(timed)} timed speed-ups "
                 f"{mean:.3f}, weighted by calls"
             )
-    spent = f"{summary.wall_s:.0f} s, {100 * summary.measuring_share:.0f} % of it measuring"
-    looking = f", {100 * summary.looking_share:.0f} % looking at compilation and kernels"
-    yield Text(spent + (looking if summary.looking_share else ""))
+    shares = [
+        (summary.measuring_share, "measuring"),
+        (summary.compiling_share, "compiling (imports and first calls)"),
+    ]
+    shares += [(summary.looking_share, "looking at compilation and kernels")]
+    told = [f"{100 * share:.0f} % {what}" for share, what in shares if share]
+    yield Text(", ".join([f"{summary.wall_s:.0f} s", *told]))
     environment = report.environment
     versions = [f"torch {environment.torch}", f"triton {environment.triton}" if environment.triton else ""]
     versions += [f"driver {environment.driver}" if environment.driver else "", f"Python {environment.python}"]
