@@ -76,6 +76,9 @@ class Lineup:
         self.standstill = None if use is None else Standstill(use)
         self._last: Party | None = None  # whose turn was over last
         self.inputs = self._draw("normal", parameters=True)
+        self._strided = (
+            self._has_views
+        )  # packed inputs come next: what is wrong with them is not their layout
         self._arguments = [name for name in self._stored if not name.startswith(_PARAMETER)]
         self.has_lengths = any(spec.draw.startswith("step.") for spec in specs.values())
 

@@ -133,10 +133,10 @@ def test_inputs_lie_as_in_the_model_in_every_second_call_and_link() -> None:
     everybody: list[Any] = [*lineup.everybody]
     assert len({tuple(strided for strided, _ in party.given) for party in everybody}) == 1
     *alone, (_, chain) = lineup.c.given  # type: ignore[attr-defined]
-    assert [strided for strided, _ in alone] == [True, False, True, False]
+    assert [strided for strided, _ in alone] == [False, True, False, True]
     assert {*chain} == {"arg.positions", "storage.query"}
     assert [*map(places_of, (given["storage.query"][0] for _, given in alone))] == [
-        places_of(chain["storage.query"][link]) for link in (1, 0, 1, 0)
+        places_of(chain["storage.query"][link]) for link in (0, 1, 0, 1)
     ], "a chain's links are packed or not as single calls are"
     assert len({places_of(storage) for storage in chain["storage.query"]}) == 2
 
