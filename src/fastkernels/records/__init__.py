@@ -24,7 +24,7 @@ from fastkernels.records.base import (
     primary,
 )
 from fastkernels.records.capture import Capture, CapturedTokens
-from fastkernels.records.case import REGISTRY, Batch, Case, Golden, Provenance, Routing, TensorSpec
+from fastkernels.records.case import REGISTRY, Batch, Case, Golden, Provenance, Routing, TensorSpec, View
 from fastkernels.records.environment import Environment
 from fastkernels.records.gate import GateLimits, GateReport, GateRow, GateSummary, GateVerdict, Look
 from fastkernels.records.kernels import (
@@ -84,6 +84,7 @@ __all__ = [
     "Swap",
     "TensorSpec",
     "TokenPhase",
+    "View",
     "WorkloadResult",
     "default_size",
     "is_unstable",
