@@ -69,10 +69,10 @@ def test_linear():
 
 def test_embedding_reads_only_the_rows_that_ids_name():
     init = {"num_embeddings": 1000, "embedding_dim": D}
-    found = count("L1/embedding", init, {"ids": tensor(7, dtype="int64", draw="ids", high=1000)})
+    found = count("L1/embedding", init, {"input": tensor(7, dtype="int64", draw="ids", high=1000)})
     assert found.read_bytes == 7 * D * BF16 + 7 * 8
     assert found.written_bytes == 7 * D * BF16
-    many = count("L1/embedding", init, {"ids": tensor(5000, dtype="int64", draw="ids", high=1000)})
+    many = count("L1/embedding", init, {"input": tensor(5000, dtype="int64", draw="ids", high=1000)})
     assert many.read_bytes == 1000 * D * BF16 + 5000 * 8
 
 
