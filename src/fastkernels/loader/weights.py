@@ -23,6 +23,7 @@ from fastkernels import registry
 from fastkernels.creation import creating
 from fastkernels.errors import FileFormatError, NotFoundError, UsageError, WeightsError
 from fastkernels.loader.checkpoint import misplaced, misplacement, read_tensors, tensor_files
+from fastkernels.loader.class_defaults import completed
 from fastkernels.loader.hub import PIPELINE, SCHEDULER, download, is_hub_id
 from fastkernels.loader.materialize import differences, prepare
 from fastkernels.loader.overlay import Overlay
@@ -94,12 +95,13 @@ def find(
     model: str | os.PathLike[str] | dict[str, Any], config: str | None = None, size: Size = "tiny"
 ) -> ModelSource:
     """Resolve what a user named. `config` and `size` choose among the configurations of an architecture id.
+    What any other configuration leaves out is what transformers takes for it (class_defaults.py).
 
     Raises NotFoundError (with the nearest architectures), UsageError (not a folder, not cached and offline,
     gated), FileFormatError (corrupt config.json).
     """
     if isinstance(model, dict):
-        return ModelSource("configuration", registry.architecture_for(model), model, None)
+        return ModelSource("configuration", registry.architecture_for(model), completed(model), None)
     if not isinstance(model, (str, os.PathLike)):
         raise UsageError(f"model={model!r:.60}: expected an architecture, folder, Hugging Face id or dict")
     if Path(model).is_dir():
@@ -146,7 +148,7 @@ def _from_folder(name: str, folder: Path) -> ModelSource:
         return _from_pipeline(name, folder)
     config = _config_of(folder)
     architecture = registry.architecture_for(config, str(folder / "config.json"))
-    return ModelSource(name, architecture, config, folder)
+    return ModelSource(name, architecture, completed(config), folder)
 
 
 def _from_pipeline(name: str, folder: Path) -> ModelSource:
@@ -170,7 +172,7 @@ def _from_pipeline(name: str, folder: Path) -> ModelSource:
         config[part] = registry.read_config(folder / part / file)
     if not config.keys() & set(architecture.components):
         raise FileFormatError(folder / PIPELINE, "", f"names no part of {', '.join(architecture.components)}")
-    return ModelSource(name, architecture, config, folder)
+    return ModelSource(name, architecture, completed(config), folder)
 
 
 def build(source: ModelSource, overlay: Overlay, device: torch.device, dtype: torch.dtype) -> nn.Module:
