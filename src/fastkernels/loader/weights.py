@@ -78,16 +78,23 @@ class ModelSource:
         }
 
     @property
+    def generation(self) -> tuple[Path, dict[str, Any]]:
+        """The file that says how to continue a prompt, and its fields: generation_config.json where there is
+        one, else config.json."""
+        folder = self.folder or Path(self.name)
+        if self.folder is not None and (path := folder / "generation_config.json").is_file():
+            return path, read_json(path)
+        return folder / "config.json", self.config
+
+    @property
     def stop_ids(self) -> tuple[int, ...]:
-        """End-of-sequence ids: generation_config.json where there is one, else config.json."""
-        found, path = self.config.get("eos_token_id"), "config.json"
-        if self.folder is not None and (self.folder / "generation_config.json").is_file():
-            path = "generation_config.json"
-            found = read_json(self.folder / path).get("eos_token_id", found)
+        """End-of-sequence ids, of `generation`; of config.json where that names none."""
+        path, fields = self.generation
+        found = fields.get("eos_token_id", self.config.get("eos_token_id"))
         ids = found if isinstance(found, list) else [] if found is None else [found]
         if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
             problem = f"{found!r:.60}: expected a token id, or a list of them"
-            raise FileFormatError((self.folder or Path(self.name)) / path, "eos_token_id", problem)
+            raise FileFormatError(path, "eos_token_id", problem)
         return tuple(ids)
 
 
