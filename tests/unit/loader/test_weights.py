@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -471,3 +472,28 @@ def test_hub_id_that_is_cached_is_found_offline(tmp_path):
     done = _find_with_hub(tmp_path, "print(find('someone/some-model').folder)")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(snapshot)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_bin_files_are_downloaded_where_there_are_no_safetensors(tmp_path, monkeypatch, kind):
+    """Of a repository that holds both, only one kind is fetched."""
+    hub, cache = tmp_path / "hub", tmp_path / "cache"
+    cache.mkdir()
+    reference = hf_model()
+    reference.save_pretrained(hub)
+    if kind == "bin":
+        as_pickles(hub)
+    for other in ("training_args.bin", "pytorch_model.bin"):
+        if not (hub / other).exists():
+            (hub / other).write_bytes(b"not for us")
+
+    def fetch(repository: str, allow_patterns: list[str]) -> str:
+        for file in hub.iterdir():
+            if any(fnmatchcase(file.name, pattern) for pattern in allow_patterns):
+                (cache / file.name).write_bytes(file.read_bytes())
+        return str(cache)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    assert_same(load(find("someone/some-model")), reference)
+    weights = {file.name for file in cache.iterdir() if file.suffix in (".bin", ".safetensors")}
+    assert weights == {"model.safetensors" if kind == "safetensors" else "pytorch_model.bin"}
