@@ -326,6 +326,7 @@ def test_what_a_configuration_leaves_out_is_transformers_default(tmp_path, model
                 do_sample=False,
                 max_new_tokens=24,
                 min_new_tokens=24,
+                eos_token_id=None,
                 pad_token_id=0,
             )
         assert text == found[0, len(ids) :].tolist()

@@ -20,7 +20,7 @@ from fastkernels import registry
 from fastkernels.errors import FileFormatError, NotFoundError, UsageError, WeightsError
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import ModelSource, find, load_model
-from fastkernels.nn.weights import export_weights
+from fastkernels.nn.weights import export_weights, load_weights
 
 CPU = torch.device("cpu")
 
@@ -497,3 +497,20 @@ def test_bin_files_are_downloaded_where_there_are_no_safetensors(tmp_path, monke
     assert_same(load(find("someone/some-model")), reference)
     weights = {file.name for file in cache.iterdir() if file.suffix in (".bin", ".safetensors")}
     assert weights == {"model.safetensors" if kind == "safetensors" else "pytorch_model.bin"}
+
+
+@pytest.mark.parametrize("name", ["llama", "mixtral", "gla", "jamba", "whisper"])
+def test_every_language_model_notices_a_head_that_is_not_its_embedding(name):
+    entry = registry.architecture(name)
+    tiny = {**entry.configs["tiny"].config, "tie_word_embeddings": True}
+    model = load(ModelSource(name, entry, tiny, None))
+    weights = dict(export_weights(model))
+    ((head, embedding),) = model.weight_map.repeated.items()
+    assert head not in weights
+    load_weights(model, {**weights, head: weights[embedding].clone()}.items())
+    with pytest.raises(WeightsError, match=f"{head} differs from {embedding}"):
+        load_weights(model, {**weights, head: weights[embedding] + 1}.items())
+    untied = load(ModelSource(name, entry, {**tiny, "tie_word_embeddings": False}, None))
+    load_weights(untied, {**weights, head: weights[embedding] + 1}.items())
+    with pytest.raises(WeightsError, match=f'missing     {head}.*"tie_word_embeddings": true'):
+        load_weights(untied, weights.items())
