@@ -29,25 +29,19 @@ _AGAIN = "Download it again (in a git clone: git lfs pull)"
 def tensor_files(folder: Path) -> dict[Path, list[str] | None]:
     """The files of weights of a folder, each with the tensors that the index expects in it (None: whatever it
     holds)."""
-    named = _named(folder, _SAFE)
-    others = sorted(folder.glob("*.safetensors")) if named is None else []
-    if len(others) == 1:
-        return {others[0]: None}
-    if named is None:
-        named = _named(folder, _PICKLED)
-    if named is None:
-        raise UsageError(
-            f"{folder} holds no {_SAFE[0]} and no {_PICKLED[0]}, neither whole nor with an index"
-        )
-    return named
+    alone = list(folder.glob("*.safetensors"))
+    files = _named(folder, _SAFE) or ({alone[0]: None} if len(alone) == 1 else _named(folder, _PICKLED))
+    if not files:
+        raise UsageError(f"{folder} holds no {_SAFE[0]} and no {_PICKLED[0]}, whole or with an index")
+    return files
 
 
-def _named(folder: Path, names: tuple[str, ...]) -> dict[Path, list[str] | None] | None:
-    """As `tensor_files`, of files with these names; None where there are none."""
+def _named(folder: Path, names: tuple[str, ...]) -> dict[Path, list[str] | None]:
+    """As `tensor_files`, of files with these names; empty where there are none."""
     for name in names:
         if (folder / f"{name}.index.json").is_file():
             return _indexed(folder / f"{name}.index.json")
-    return next(({folder / name: None} for name in names if (folder / name).is_file()), None)
+    return next(({folder / name: None} for name in names if (folder / name).is_file()), {})
 
 
 def _indexed(index: Path) -> dict[Path, list[str] | None]:
