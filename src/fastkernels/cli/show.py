@@ -11,7 +11,7 @@ from fastkernels.cli.output import emit_json, heading, json_option, table
 from fastkernels.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from fastkernels.records import Case
+    from fastkernels.records import Case, TensorSpec
     from fastkernels.registry.schema import Architecture, TaskEntry
 
 
@@ -110,10 +110,16 @@ def _case(case: Case) -> dict[str, Any]:
         "timed": case.timed,
         "phase": case.provenance.phase,
         "inputs": {
-            name: f"{spec.dtype}{list(spec.shape)}" if hasattr(spec, "shape") else spec  # type: ignore[union-attr]
+            name: _tensor(spec) if hasattr(spec, "shape") else spec  # type: ignore[arg-type]
             for name, spec in case.inputs.items()
         },
     }
+
+
+def _tensor(spec: TensorSpec) -> str:
+    """`bfloat16[512, 4096]`, and behind it the strides with which a model hands over what is not packed."""
+    packed = f"{spec.dtype}{list(spec.shape)}"
+    return packed if spec.view is None else f"{packed} strides {list(spec.view.strides)}"
 
 
 def _refused(not_admitted: dict[str, dict[str, str]]) -> Iterator[str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fastkernels.loader import views
 from fastkernels.measure.attribution import Launched
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
@@ -66,8 +68,12 @@ class Party:
         self._mapped: Mapped | None = None
         self._late = 0  # calls in a row whose launches waited for the device that is held
         self._captured: list[dict[str, Result]] = []
+        self._has_views = False
         self.standing = worker.standing()
         self.prepares = False
+        self.put_back: tuple[str, ...] = ()  # settings of the process that imports of the case had changed
+        # Of the case: what its first call took; that and what came before it, in which code is compiled.
+        self.first_s = self.load_s = 0.0
         self.kernels: dict[str, str] = {}
 
     def load(
@@ -78,18 +84,37 @@ class Party:
         inbox: Arena,
         again: bool = False,
         way: Way = "asked",
+        baseline_s: float = 0.0,
     ) -> dict[str, Result]:
         """Import, build, attach to the inbox (which holds the first inputs) and call once; describes the
         results. `again`: import nothing anew, for another case with the same layers. `way`: of its calls from
-        then on (transport.py)."""
+        then on (transport.py). `baseline_s`: the baseline's first call took so long."""
         self.unload()
+        self.first_s = 0.0
+        loading = time.monotonic()
+        try:
+            return self._load(case, layers, implementations, inbox, again, way, baseline_s)
+        finally:
+            self.load_s = time.monotonic() - loading
+
+    def _load(
+        self,
+        case: Case,
+        layers: Sequence[str],
+        implementations: dict[str, str],
+        inbox: Arena,
+        again: bool,
+        way: Way,
+        baseline_s: float,
+    ) -> dict[str, Result]:
         self.worker.restless = self.worker.meddled = None
         limits = self._timeouts
         self._asking.call(
             "open", limits.open, layers=list(layers), case=case, implementations=implementations, again=again
         )
-        self.prepares = self._asking.answer("build", Built, limits.build).prepares
-        self._inbox = inbox
+        built = self._asking.answer("build", Built, limits.build)
+        self.prepares, self.put_back = built.prepares, built.put_back
+        self._inbox, self._has_views = inbox, views.are_in(views.arguments(case))
         if way == "asked":
             self._asking.call("attach", limits.build, inbox.descriptors, ticket=inbox.ticket)
         else:
@@ -101,7 +126,11 @@ class Party:
                 theirs = [sent.enter_context(end).fileno() for _, end in ends]
                 descriptors = *inbox.descriptors, *theirs
                 self._asking.call("attach", limits.build, descriptors, ticket=inbox.ticket, **knows)
-        first = self._asking.answer("first", First, limits.first)
+        begin = time.monotonic()
+        try:
+            first = self._asking.answer("first", First, limits.first_beside(baseline_s))
+        finally:
+            self.first_s = time.monotonic() - begin
         self.kernels = first.kernels
         return first.outputs
 
@@ -178,9 +207,11 @@ class Party:
         echo_results: bool = False,
         order: Sequence[int] = (),
         late: Late | None = None,
+        strided: bool = False,
     ) -> Reading:
         """One iteration on these arguments, [n, *shape]; of a captured chain, of these links in this `order`.
-        The worker sleeps afterwards. With a rank that is `late` its times mean nothing.
+        The worker sleeps afterwards. With a rank that is `late` its times mean nothing. `strided`: the layout
+        of an uncaptured call's inputs; the links of a chain have theirs.
 
         What is asked for once the clock has stopped must come from the worker's own memory: whoever left
         copies beside the call out, to compute in their time, has nothing to show.
@@ -188,7 +219,13 @@ class Party:
         # What is checked before anything is timed lies in boxes.
         mapped = None if contract == "host" else self._mapped
         ran = sorted(order) if 0 < len(order) < len(self._captured) else None
-        how = {"contract": contract, "fresh": fresh, "parameters": parameters, "order": list(order)}
+        how: dict[str, Any] = {
+            "contract": contract,
+            "fresh": fresh,
+            "parameters": parameters,
+            "order": list(order),
+            "strided": strided,
+        }
         if mapped is None:
             timed, window, kept, is_late = self._called(inputs, echo, late, **how)
         else:
@@ -216,6 +253,8 @@ class Party:
         calls = links if contract == "graph" else 1  # ranks make one call together
         waits = self._late > _MOST_LATE
         taken = slice(links) if ran is None else ran  # of boxes, which may have room for more
+        alternate = contract == "graph" and self._has_views
+        layouts = [views.is_strided(link) if alternate else strided for link in ran or range(links)]
         return Reading(
             ns=max(timed.ns - overhead_ns, 1) / calls,
             claimed_ns=timed.ns,
@@ -226,13 +265,14 @@ class Party:
             threads=inspected.threads,
             cpu_ns=window.cpu_ns,
             described=tuple({n: r.description for n, r in described.items()} for described in results),
-            outputs={n: of_links(value, taken) for n, value in self._lay(kept, results[0]).items()},
+            outputs=self._lay(kept, results, taken),
             echo={name: of_links(value, taken) for name, value in echoed.items()},
             flags=inspected.flags,
             made=window.made,
             lasting=lasting,
             strayed=strayed,
             walk_ns=None if mapped is None else mapped.walk_ns,
+            strided=tuple(layouts),
         )
 
     def again(self, reading: Reading) -> dict[str, Tensor]:
@@ -323,17 +363,24 @@ class Party:
         lasting = not echo_results or reached("inspect", lambda: transport.lasts(kept))
         return inspected, echoed, lasting
 
-    def _lay(self, box: Arena, results: dict[str, Result]) -> dict[str, Tensor]:
-        """Tensors over a copy of the outbox with the shapes and strides that the worker says of the first
-        link (the referee holds the others against it). Those that do not fit stay out: their description
-        already differs from the baseline's."""
+    def _lay(
+        self, box: Arena, results: Sequence[dict[str, Result]], links: list[int] | slice
+    ) -> dict[str, Tensor]:
+        """Tensors over a copy of the outbox with the shapes and strides that the worker says of each of these
+        links (the referee holds those of one layout against each other). Those that do not fit stay out:
+        their description already differs from the baseline's."""
         laid = {}
-        for name, result in results.items():
-            slot, description = box.ticket.slots.get(name), result.description
-            if slot is None or description.dtype != slot.dtype or description.shape != slot.shape:
+        for name in results[0]:
+            told = [one[name].description for one in results if name in one]
+            slot = box.ticket.slots.get(name)
+            if slot is None or any(d.dtype != slot.dtype or d.shape != slot.shape for d in told):
                 continue
             with contextlib.suppress(ValueError):
-                laid[name] = box.view(name, description.shape, description.stride)
+                by_stride = {d.stride: of_links(box.view(name, d.shape, d.stride), links) for d in told}
+                if len(by_stride) == 1:
+                    (laid[name],) = by_stride.values()
+                else:
+                    laid[name] = torch.stack([by_stride[d.stride][i] for i, d in enumerate(told)])
         return laid
 
 

@@ -145,8 +145,14 @@ def test_every_link_of_a_chain_must_be_described() -> None:
 
 
 def test_one_limit_for_all_phases_or_one_for_each() -> None:
-    assert Timeouts.of("cuda", 3.0) == Timeouts(3, 3, 3, 3)
+    asked = Timeouts.of("cuda", 3.0)
+    assert (asked.open, asked.build, asked.first_beside(2.0), asked.call) == (3, 3, 3, 3)
     assert Timeouts.of("cuda", None).first > Timeouts.of("cpu", None).first
+
+
+def test_the_limit_of_a_first_call_follows_the_baseline() -> None:
+    limits = Timeouts.of("cpu", None)
+    assert limits.first_beside(2.0) - limits.first_beside(1.0) == limits.times_baseline > 10
 
 
 def test_what_is_written_after_the_clock_has_stopped_is_no_result() -> None:
@@ -673,6 +679,22 @@ def test_links_of_a_chain_that_run_without_the_others(single: Arena) -> None:
     assert reading.ns == pytest.approx(reading.claimed_ns / 2, abs=1)
     assert reading.walk_ns == 700
     assert not reading.strayed
+
+
+@pytest.mark.parametrize("has_views", [False, True])
+def test_links_with_other_strides_are_laid_by_their_own(single: Arena, has_views: bool) -> None:
+    """As results may have whose inputs are views in every second link."""
+    with held(Holding([]), single) as judge:
+        (plain,) = judge._captured
+        description = plain["out.0"].description
+        other = description.model_copy(update={"stride": (0,)})
+        odd = {"out.0": plain["out.0"].model_copy(update={"description": other})}
+        judge._captured, judge._has_views = [plain, odd, plain], has_views
+        judge._mapped.links = 3  # type: ignore[union-attr]
+        reading = judge.iterate({}, "graph", False, False, [], order=[2, 0, 1])
+    assert [one["out.0"].stride for one in reading.described] == [(1,), (0,), (1,)]
+    assert reading.outputs["out.0"].shape == (3, 2)
+    assert reading.strided == (False, has_views, False)
 
 
 @pytest.mark.parametrize(("order", "strayed"), [([2, 0], True), ([1], False), ([2, 0, 1], False)])
