@@ -29,8 +29,9 @@ _AGAIN = "Download it again (in a git clone: git lfs pull)"
 def tensor_files(folder: Path) -> dict[Path, list[str] | None]:
     """The files of weights of a folder, each with the tensors that the index expects in it (None: whatever it
     holds)."""
-    alone = list(folder.glob("*.safetensors"))
-    files = _named(folder, _SAFE) or ({alone[0]: None} if len(alone) == 1 else _named(folder, _PICKLED))
+    files, others = _named(folder, _SAFE), list(folder.glob("*.safetensors"))
+    if not files:
+        files = {others[0]: None} if len(others) == 1 else _named(folder, _PICKLED)
     if not files:
         raise UsageError(f"{folder} holds no {_SAFE[0]} and no {_PICKLED[0]}, whole or with an index")
     return files
@@ -41,7 +42,10 @@ def _named(folder: Path, names: tuple[str, ...]) -> dict[Path, list[str] | None]
     for name in names:
         if (folder / f"{name}.index.json").is_file():
             return _indexed(folder / f"{name}.index.json")
-    return next(({folder / name: None} for name in names if (folder / name).is_file()), {})
+    for name in names:
+        if (folder / name).is_file():
+            return {folder / name: None}
+    return {}
 
 
 def _indexed(index: Path) -> dict[Path, list[str] | None]:
