@@ -29,9 +29,7 @@ _AGAIN = "Download it again (in a git clone: git lfs pull)"
 def tensor_files(folder: Path) -> dict[Path, list[str] | None]:
     """The files of weights of a folder, each with the tensors that the index expects in it (None: whatever it
     holds)."""
-    files, others = _named(folder, _SAFE), list(folder.glob("*.safetensors"))
-    if not files:
-        files = {others[0]: None} if len(others) == 1 else _named(folder, _PICKLED)
+    files = _named(folder, _SAFE) or _alone(folder) or _named(folder, _PICKLED)
     if not files:
         raise UsageError(f"{folder} holds no {_SAFE[0]} and no {_PICKLED[0]}, whole or with an index")
     return files
@@ -46,6 +44,12 @@ def _named(folder: Path, names: tuple[str, ...]) -> dict[Path, list[str] | None]
         if (folder / name).is_file():
             return {folder / name: None}
     return {}
+
+
+def _alone(folder: Path) -> dict[Path, list[str] | None]:
+    """The one safetensors file of any name; empty where there are none or several."""
+    found = list(folder.glob("*.safetensors"))
+    return {found[0]: None} if len(found) == 1 else {}
 
 
 def _indexed(index: Path) -> dict[Path, list[str] | None]:
