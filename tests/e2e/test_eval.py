@@ -123,10 +123,10 @@ def test_a_wrong_candidate_inside_a_detector(tmp_path):
 def test_candidates_inside_an_image_encoder(tmp_path, is_right):
     folder = tmp_path / "mine" / "L1"
     folder.mkdir(parents=True)
-    result = "super().forward(x_TD)" if is_right else "x_TD"
+    result = "super().forward(input)" if is_right else "input"
     (folder / "layer_norm.py").write_text(
         "from fastkernels.baseline.L1.layer_norm import LayerNorm as Base\n\n\n"
-        f"class LayerNorm(Base):\n    def forward(self, x_TD):\n        return {result}\n"
+        f"class LayerNorm(Base):\n    def forward(self, input):\n        return {result}\n"
     )
     done, report = evaluate(tmp_path, *IMAGES, "--candidates", str(tmp_path / "mine"))
     model = report["models"][0]
@@ -261,8 +261,8 @@ def test_a_module_that_is_called_otherwise_does_not_drop_in(tmp_path):
     file.parent.mkdir(parents=True)
     file.write_text(
         "from fastkernels.baseline.L1.rms_norm import RMSNorm as Base\n\n\n"
-        "class RMSNorm(Base):\n    def forward(self, hidden_states, residual_TD=None):\n"
-        "        return super().forward(hidden_states, residual_TD)\n"
+        "class RMSNorm(Base):\n    def forward(self, hidden_states, residual=None):\n"
+        "        return super().forward(hidden_states, residual)\n"
     )
     done, report = evaluate(tmp_path, *QUICK, "--candidates", str(tmp_path / "other"))
     assert done.returncode == 1, done.stderr

@@ -46,9 +46,9 @@ from fastkernels.baseline.L1.rms_norm import RMSNorm as Baseline
 
 
 class RMSNorm(Baseline):
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         torch._dynamo.graph_break()
-        return super().forward(x_TD, residual_TD)
+        return super().forward(x, residual)
 """
 
 

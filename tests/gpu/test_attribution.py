@@ -40,16 +40,16 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size))
 
-    def forward(self, x_TD, residual_TD=None):
-        if residual_TD is not None:
-            x_TD = x_TD + residual_TD
-        if x_TD.shape[0] <= 16 and residual_TD is None:
-            normed_TD, D = torch.empty_like(x_TD), x_TD.shape[-1]
-            x_TD = x_TD.contiguous()
-            _my_norm[(x_TD.shape[0],)](x_TD, self.weight, normed_TD, self.eps, D, triton.next_power_of_2(D))
+    def forward(self, x, residual=None):
+        if residual is not None:
+            x = x + residual
+        if x.shape[0] <= 16 and residual is None:
+            normed_TD, D = torch.empty_like(x), x.shape[-1]
+            x = x.contiguous()
+            _my_norm[(x.shape[0],)](x, self.weight, normed_TD, self.eps, D, triton.next_power_of_2(D))
         else:
-            normed_TD = torch.nn.functional.rms_norm(x_TD, (x_TD.shape[-1],), self.weight, self.eps)
-        return normed_TD if residual_TD is None else (normed_TD, x_TD)
+            normed_TD = torch.nn.functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+        return normed_TD if residual is None else (normed_TD, x)
 """
 
 

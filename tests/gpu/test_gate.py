@@ -25,9 +25,9 @@ from fastkernels.baseline.L1.rms_norm import RMSNorm as Baseline
 
 
 class RMSNorm(Baseline):
-    def forward(self, x_TD: Tensor, residual_TD: Tensor | None = None):
-        x_TD.sum().item()  # the host waits: no CUDA graph can hold that
-        return super().forward(x_TD, residual_TD)
+    def forward(self, x: Tensor, residual: Tensor | None = None):
+        x.sum().item()  # the host waits: no CUDA graph can hold that
+        return super().forward(x, residual)
 """
 
 

@@ -51,6 +51,16 @@ class ExtraCase(Record):
     timed: bool = False
 
 
+class Interface(Record):
+    """The parameter names of a variant, as the production module `of` has them: callers there pass them by
+    name. `own`: parameters that it lacks; a module that is built from a configuration has none by name."""
+
+    of: str
+    init: tuple[str, ...] = ()
+    forward: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+
+
 class TaskEntry(Record):
     """One task file. After a lookup of `L1/glu:gelu`, `variants` holds only what was asked for."""
 
@@ -58,6 +68,7 @@ class TaskEntry(Record):
     summary: str
     variants: dict[Name, str] = Field(min_length=1)  # variant -> class name
     mirrors: tuple[str, ...]  # production modules with this interface
+    interface: dict[Name, Interface] = {}  # of each variant
     kernels: tuple[str, ...] = ()  # names in fastkernels.kernels that the file calls itself
     rule: Literal["values", "exact", "sampler"] = "values"
     mutates: tuple[str, ...] = ()  # arguments that forward writes

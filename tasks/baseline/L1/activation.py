@@ -26,9 +26,9 @@ class GELU(nn.Module):
             raise ValueError(f"approximate must be 'none' or 'tanh', not {approximate!r}")
         self.name: Literal["gelu", "gelu_tanh"] = "gelu_tanh" if approximate == "tanh" else "gelu"
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """[..., F] -> [..., F]"""
-        return kernels.activation(x, self.name)
+        return kernels.activation(input, self.name)
 
 
 class LogSigmoid(nn.Module):
@@ -36,9 +36,9 @@ class LogSigmoid(nn.Module):
         super().__init__()
         self.divisor = divisor
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """[..., F] -> [..., F]"""
-        return kernels.activation(x, "log_sigmoid", self.divisor)
+        return kernels.activation(input, "log_sigmoid", self.divisor)
 
 
 class QuickGELU(nn.Module):
@@ -48,6 +48,6 @@ class QuickGELU(nn.Module):
 
 
 class SiLU(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """[..., F] -> [..., F]"""
-        return kernels.activation(x, "silu")
+        return kernels.activation(input, "silu")

@@ -33,6 +33,6 @@ class Conv2d(nn.Module):
         self.weight = nn.Parameter(filters_OUVI, requires_grad=False)
         self.bias = nn.Parameter(torch.empty(out_channels), requires_grad=False) if bias else None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """x [B, Y, X, C] -> [B, Y', X', O], Y' = (Y + 2 padding - kernel_size) // stride + 1"""
-        return kernels.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.groups)
+        return kernels.conv2d(input, self.weight, self.bias, self.stride, self.padding, self.groups)

@@ -24,6 +24,6 @@ class Conv1d(nn.Module):
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, kernel_size), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(out_channels), requires_grad=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """[B, C, F] -> [B, N, (F + 2p - K) // s + 1]"""
-        return kernels.conv1d(x, self.weight, self.bias, self.stride, self.padding)
+        return kernels.conv1d(input, self.weight, self.bias, self.stride, self.padding)

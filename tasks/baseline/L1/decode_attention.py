@@ -26,7 +26,7 @@ class DecodeAttention(nn.Module):
 
     def forward(
         self,
-        query_BHK: Tensor,
+        query: Tensor,
         k_cache: Tensor,
         v_cache: Tensor,
         seq_lens: Tensor,
@@ -35,5 +35,5 @@ class DecodeAttention(nn.Module):
     ) -> Tensor:
         """query [B, H, K], caches [N, P, J, K], int32 seq_lens [B] and block_tables [B, M] -> [B, H, K]."""
         return kernels.decode_attention(
-            query_BHK, k_cache, v_cache, seq_lens, block_tables, self.scale, self.window, max_seq_len
+            query, k_cache, v_cache, seq_lens, block_tables, self.scale, self.window, max_seq_len
         )

@@ -25,19 +25,17 @@ class DenseAttention(nn.Module):
 
     def forward(
         self,
-        query_THK: Tensor,
-        key_THK: Tensor,
-        value_THK: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
         cu_seqlens: Tensor,
         max_seqlen: int,
-        bias_HSS: Tensor | None = None,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """query, key and value [T, H, K], cu_seqlens int32 [B+1] from 0 to T, bias [H, S, S], S at least
         that of the longest row -> [T, H, K]"""
         starts, extent = (cu_seqlens, cu_seqlens), (max_seqlen, max_seqlen)
-        return kernels.dense_attention(
-            query_THK, key_THK, value_THK, *starts, self.scale, *extent, self.causal, bias_HSS
-        )
+        return kernels.dense_attention(query, key, value, *starts, self.scale, *extent, self.causal, bias)
 
 
 class PooledAttention(nn.Module):
@@ -46,10 +44,8 @@ class PooledAttention(nn.Module):
         self.scale = scale
 
     def forward(
-        self, query_BHK: Tensor, key_THK: Tensor, value_THK: Tensor, cu_seqlens: Tensor, max_seqlen: int
+        self, query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, max_seqlen: int
     ) -> Tensor:
         """query [B, H, K], key and value [T, H, K], cu_seqlens int32 [B+1] from 0 to T -> [B, H, K]"""
-        starts_B1 = torch.arange(query_BHK.shape[0] + 1, dtype=torch.int32, device=cu_seqlens.device)
-        return kernels.dense_attention(
-            query_BHK, key_THK, value_THK, starts_B1, cu_seqlens, self.scale, 1, max_seqlen
-        )
+        starts_B1 = torch.arange(query.shape[0] + 1, dtype=torch.int32, device=cu_seqlens.device)
+        return kernels.dense_attention(query, key, value, starts_B1, cu_seqlens, self.scale, 1, max_seqlen)

@@ -28,9 +28,9 @@ class Embedding(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(num_embeddings, embedding_dim), requires_grad=False)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """[T] -> [T, D]"""
-        return kernels.embedding(ids, self.weight)
+        return kernels.embedding(input, self.weight)
 
 
 class RelativePositionBias(nn.Module):

@@ -21,6 +21,6 @@ class RMSNormGated(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x: Tensor, gate: Tensor) -> Tensor:
-        """x and gate [T, H, V] (the gate's rows may be strided) -> [T, H, V]"""
-        return kernels.gated_rms_norm(x, gate, self.weight, self.eps)
+    def forward(self, x: Tensor, g: Tensor) -> Tensor:
+        """x and g, the gate, [T, H, V] (its rows may be strided) -> [T, H, V]"""
+        return kernels.gated_rms_norm(x, g, self.weight, self.eps)

@@ -31,6 +31,6 @@ class GroupNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(num_channels), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(num_channels), requires_grad=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """x [B, Y, X, C] -> [B, Y, X, C]"""
-        return kernels.group_norm(x, self.weight, self.bias, self.num_groups, self.eps, self.activation)
+        return kernels.group_norm(input, self.weight, self.bias, self.num_groups, self.eps, self.activation)

@@ -36,6 +36,6 @@ class UpsampleConcat(nn.Module):
 
 
 class Upsample(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """x [B, Y, X, C] -> [B, 2 Y, 2 X, C]"""
-        return kernels.upsample(x)
+        return kernels.upsample(input)

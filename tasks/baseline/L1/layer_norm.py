@@ -25,8 +25,8 @@ class LayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD: Tensor) -> Tensor:
-        return kernels.layer_norm(x_TD, self.weight, self.bias, self.eps)
+    def forward(self, input: Tensor) -> Tensor:
+        return kernels.layer_norm(input, self.weight, self.bias, self.eps)
 
 
 class ModulatedLayerNorm(nn.Module):

@@ -30,6 +30,6 @@ class MoEAlign(nn.Module):
 
 
 class MoESum(nn.Module):
-    def forward(self, x_TKD: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """[T, k, D] -> [T, D]"""
-        return kernels.moe_sum(x_TKD)
+        return kernels.moe_sum(input)

@@ -19,6 +19,6 @@ class MaxPool2d(nn.Module):
         super().__init__()
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """x [B, Y, X, C] -> [B, Y', X', C], Y' = (Y + 2 padding - kernel_size) // stride + 1"""
-        return kernels.max_pool2d(x, self.kernel_size, self.stride, self.padding)
+        return kernels.max_pool2d(input, self.kernel_size, self.stride, self.padding)

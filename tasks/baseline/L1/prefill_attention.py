@@ -26,7 +26,7 @@ class PrefillAttention(nn.Module):
 
     def forward(
         self,
-        query_THK: Tensor,
+        query: Tensor,
         k_cache: Tensor,
         v_cache: Tensor,
         query_starts: Tensor,
@@ -38,7 +38,7 @@ class PrefillAttention(nn.Module):
         """query [T, H, K], caches [N, P, J, K], query_starts int32 [B+1] from 0 to T, seq_lens int32 [B],
         block_tables int32 [B, M] -> [T, H, K]."""
         return kernels.prefill_attention(
-            query_THK,
+            query,
             k_cache,
             v_cache,
             query_starts,

@@ -23,8 +23,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD: Tensor, residual_TD: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """y, or (y, s) with a residual."""
-        if residual_TD is None:
-            return kernels.rms_norm(x_TD, self.weight, self.eps)
-        return kernels.add_rms_norm(x_TD, residual_TD, self.weight, self.eps)
+        if residual is None:
+            return kernels.rms_norm(x, self.weight, self.eps)
+        return kernels.add_rms_norm(x, residual, self.weight, self.eps)

@@ -54,7 +54,7 @@ class AdaLayerNormContinuous(nn.Module):
         self.linear = Linear(embedding_dim, 2 * embedding_dim, bias=True)
         self.norm = ModulatedLayerNorm(eps)
 
-    def forward(self, x: Tensor, emb: Tensor) -> Tensor:
-        """x [B, L, D], emb [B, D] -> [B, L, D]"""
-        scale, shift = self.linear(self.silu(emb)).chunk(2, dim=-1)
+    def forward(self, x: Tensor, conditioning_embedding: Tensor) -> Tensor:
+        """x [B, L, D], conditioning_embedding [B, D] -> [B, L, D]"""
+        scale, shift = self.linear(self.silu(conditioning_embedding)).chunk(2, dim=-1)
         return self.norm(x, scale, shift)

@@ -45,17 +45,17 @@ class PagedAttention(CacheOwner):
         self.store(k_TJK, v_TJK, self.k_cache, self.v_cache, step().slots_GT[self.group])
         return self.attend(q_THK)
 
-    def attend(self, q_THK: Tensor) -> Tensor:
+    def attend(self, q: Tensor) -> Tensor:
         """-> [T, H*K], over caches that hold the keys and values of the step's tokens already."""
         now = step()
         num_decodes = now.num_decodes
         k_cache, v_cache = self.k_cache, self.v_cache
         tables_BM = now.block_tables_GBN[self.group]
         if now.max_query_len == 0:
-            o_THK = self.decode(q_THK, k_cache, v_cache, now.seq_lens_B, tables_BM, now.max_seq_len)
+            o_THK = self.decode(q, k_cache, v_cache, now.seq_lens_B, tables_BM, now.max_seq_len)
         elif num_decodes == 0:
             o_THK = self.prefill(
-                q_THK,
+                q,
                 k_cache,
                 v_cache,
                 now.query_starts_B1,
@@ -66,7 +66,7 @@ class PagedAttention(CacheOwner):
             )
         else:
             decoded = self.decode(
-                q_THK[:num_decodes],
+                q[:num_decodes],
                 k_cache,
                 v_cache,
                 now.seq_lens_B[:num_decodes],
@@ -74,7 +74,7 @@ class PagedAttention(CacheOwner):
                 now.max_seq_len,
             )
             prefilled = self.prefill(
-                q_THK[num_decodes:],
+                q[num_decodes:],
                 k_cache,
                 v_cache,
                 prefill_starts(now.query_starts_B1, num_decodes),

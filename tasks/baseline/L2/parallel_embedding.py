@@ -28,9 +28,9 @@ class VocabParallelEmbedding(nn.Module):
         super().__init__()
         self.embedding = Embedding(num_embeddings, embedding_dim)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, input_: Tensor) -> Tensor:
         """[T] -> [T, D]"""
-        return self.embedding(ids)
+        return self.embedding(input_)
 
 
 class ParallelLMHead(nn.Module):

@@ -22,9 +22,9 @@ class ColumnParallelLinear(nn.Module):
         super().__init__()
         self.linear = Linear(input_size, output_size, bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input_: Tensor) -> Tensor:
         """[T, D] -> [T, N]"""
-        return self.linear(x)
+        return self.linear(input_)
 
 
 class MergedColumnParallelLinear(nn.Module):
@@ -33,9 +33,9 @@ class MergedColumnParallelLinear(nn.Module):
         self.output_sizes = list(output_sizes)
         self.linear = Linear(input_size, sum(output_sizes), bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input_: Tensor) -> Tensor:
         """[T, D] -> [T, sum(output_sizes)]"""
-        return self.linear(x)
+        return self.linear(input_)
 
 
 class QKVParallelLinear(nn.Module):
@@ -53,9 +53,9 @@ class QKVParallelLinear(nn.Module):
         ]
         self.linear = Linear(hidden_size, sum(self.output_sizes), bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input_: Tensor) -> Tensor:
         """[T, D] -> [T, (H + 2J) K]"""
-        return self.linear(x)
+        return self.linear(input_)
 
 
 class RowParallelLinear(nn.Module):
@@ -63,6 +63,6 @@ class RowParallelLinear(nn.Module):
         super().__init__()
         self.linear = Linear(input_size, output_size, bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input_: Tensor) -> Tensor:
         """[T, D] -> [T, N]"""
-        return self.linear(x)
+        return self.linear(input_)

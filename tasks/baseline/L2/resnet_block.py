@@ -28,10 +28,10 @@ class ResnetBlock2D(nn.Module):
         self.conv2 = Conv2d(out_channels, out_channels, 3, padding=1)
         self.conv_shortcut = Conv2d(in_channels, out_channels, 1) if in_channels != out_channels else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x [B, Y, X, C] -> [B, Y, X, O]"""
-        h = self.conv2(self.norm2(self.conv1(self.norm1(x))))
-        return h + (x if self.conv_shortcut is None else self.conv_shortcut(x))
+    def forward(self, input_tensor: Tensor) -> Tensor:
+        """input_tensor [B, Y, X, C] -> [B, Y, X, O]"""
+        h = self.conv2(self.norm2(self.conv1(self.norm1(input_tensor))))
+        return h + (input_tensor if self.conv_shortcut is None else self.conv_shortcut(input_tensor))
 
 
 class Upsample2D(nn.Module):
@@ -40,6 +40,6 @@ class Upsample2D(nn.Module):
         self.upsample = Upsample()
         self.conv = Conv2d(channels, channels, 3, padding=1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x [B, Y, X, C] -> [B, 2 Y, 2 X, C]"""
-        return self.conv(self.upsample(x))
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """hidden_states [B, Y, X, C] -> [B, 2 Y, 2 X, C]"""
+        return self.conv(self.upsample(hidden_states))

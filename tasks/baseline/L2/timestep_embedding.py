@@ -36,11 +36,11 @@ class TimestepEmbedding(nn.Module):
 class CombinedTimestepGuidanceTextProjEmbeddings(nn.Module):
     guidance_embedder: TimestepEmbedding | None
 
-    def __init__(self, embedding_dim: int, pooled_projection_dim: int, guidance: bool = True) -> None:
+    def __init__(self, embedding_dim: int, pooled_projection_dim: int, has_guidance: bool = True) -> None:
         super().__init__()
         self.time_proj = Timesteps(SINUSOIDAL_FEATURES)
         self.timestep_embedder = TimestepEmbedding(SINUSOIDAL_FEATURES, embedding_dim)
-        self.guidance_embedder = TimestepEmbedding(SINUSOIDAL_FEATURES, embedding_dim) if guidance else None
+        self.guidance_embedder = TimestepEmbedding(SINUSOIDAL_FEATURES, embedding_dim) if has_guidance else None
         self.text_embedder = TimestepEmbedding(pooled_projection_dim, embedding_dim)
 
     def forward(self, timestep: Tensor, guidance: Tensor | None, pooled_projection: Tensor) -> Tensor:

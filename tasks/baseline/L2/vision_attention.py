@@ -35,12 +35,12 @@ class AttentionPool(nn.Module):
         self.layernorm = LayerNorm(hidden_size, layer_norm_eps)
         self.mlp = MLP(hidden_size, intermediate_size, activation)
 
-    def forward(self, hidden_states: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
-        """hidden_states [T, D], cu_seqlens int32 [B+1] -> [B, D]"""
+    def forward(self, hidden_state: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
+        """hidden_state [T, D], cu_seqlens int32 [B+1] -> [B, D]"""
         images = cu_seqlens.shape[0] - 1
         q_1D = self.q_proj(self.probe[0])
         q_BHK = q_1D.repeat(images, 1).unflatten(-1, (self.num_heads, self.head_size))
-        kv_T2HK = self.kv_proj(hidden_states).unflatten(-1, (2, self.num_heads, self.head_size))
+        kv_T2HK = self.kv_proj(hidden_state).unflatten(-1, (2, self.num_heads, self.head_size))
         k_THK, v_THK = kv_T2HK.unbind(1)
         o_BHK = self.attn(q_BHK, k_THK, v_THK, cu_seqlens, max_seqlen)
         a_BD = self.out_proj(o_BHK.flatten(1))

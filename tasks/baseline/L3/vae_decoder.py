@@ -29,10 +29,10 @@ class UNetMidBlock2D(nn.Module):
         self.resnets = nn.ModuleList(ResnetBlock2D(channels, channels, num_groups, EPS) for _ in range(2))
         self.attention = ResidualAttention(channels, num_groups, EPS)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x [B, Y, X, C] -> [B, Y, X, C]"""
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """hidden_states [B, Y, X, C] -> [B, Y, X, C]"""
         before, after = self.resnets
-        return after(self.attention(before(x)))
+        return after(self.attention(before(hidden_states)))
 
 
 class UpDecoderBlock2D(nn.Module):
@@ -46,11 +46,11 @@ class UpDecoderBlock2D(nn.Module):
         )
         self.upsampler = Upsample2D(out_channels) if add_upsample else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x [B, Y, X, C] -> [B, 2 Y, 2 X, O]; without the upsampler [B, Y, X, O]"""
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """hidden_states [B, Y, X, C] -> [B, 2 Y, 2 X, O]; without the upsampler [B, Y, X, O]"""
         for resnet in self.resnets:
-            x = resnet(x)
-        return x if self.upsampler is None else self.upsampler(x)
+            hidden_states = resnet(hidden_states)
+        return hidden_states if self.upsampler is None else self.upsampler(hidden_states)
 
 
 class Decoder(nn.Module):
@@ -75,9 +75,9 @@ class Decoder(nn.Module):
         self.conv_norm_out = GroupNorm(num_groups, widths[-1], EPS, "silu")
         self.conv_out = Conv2d(widths[-1], out_channels, 3, padding=1)
 
-    def forward(self, z: Tensor) -> Tensor:
-        """z [B, Y, X, C] -> [B, 8 Y, 8 X, P] with four blocks, twice as many for each more"""
-        x = self.mid_block(self.conv_in(z))
+    def forward(self, sample: Tensor) -> Tensor:
+        """sample [B, Y, X, C] -> [B, 8 Y, 8 X, P] with four blocks, twice as many for each more"""
+        x = self.mid_block(self.conv_in(sample))
         for block in self.up_blocks:
             x = block(x)
         return self.conv_out(self.conv_norm_out(x))

@@ -29,7 +29,7 @@ def test_a_case_offers_what_it_has() -> None:
         "param.self_attn.qkv_proj.linear.bias skipped",
         "param.mlp.down_proj.linear.weight without its last feature",
         "input_layernorm.eps skipped",
-        "post_attention_layernorm.residual_TD skipped",
+        "post_attention_layernorm.residual skipped",
         "self_attn.rotary_emb left out",
         "self_attn.attn.decode.scale wrong by 1.05",
         "step.seq_lens off by one",
@@ -100,7 +100,7 @@ def test_a_causal_mask_is_left_out_and_its_absence_is_said() -> None:
 def test_a_change_does_what_its_name_says_and_leaves_the_draw_as_it_was() -> None:
     subject, draw, found = setting("L1/rms_norm", "llama-tiny-T5-D64-residual-f32")
     before = {name: value.clone() for name, value in draw.inputs.items()}
-    x, residual, weight = (draw.inputs[f"{name}"] for name in ("arg.x_TD", "arg.residual_TD", "param.weight"))
+    x, residual, weight = (draw.inputs[f"{name}"] for name in ("arg.x", "arg.residual", "param.weight"))
 
     def run(name: str) -> tuple[torch.Tensor, torch.Tensor]:
         change = found[name]
@@ -111,13 +111,13 @@ def test_a_change_does_what_its_name_says_and_leaves_the_draw_as_it_was() -> Non
     def norm(s: torch.Tensor, eps: float = subject.module.eps) -> torch.Tensor:  # type: ignore[assignment]
         return s * torch.rsqrt(s.square().mean(-1, keepdim=True) + eps) * weight
 
-    torch.testing.assert_close(run("arg.residual_TD skipped"), (norm(x), x))
+    torch.testing.assert_close(run("arg.residual skipped"), (norm(x), x))
     torch.testing.assert_close(run("eps skipped"), (norm(x + residual, 0.0), x + residual))
     y, s = run("last row dropped, out.0")
     assert not y[-1].any()
     torch.testing.assert_close((y[:-1], s), (norm(x + residual)[:-1], x + residual))
-    stale = draw.before["arg.residual_TD"]
-    torch.testing.assert_close(run("arg.residual_TD of the call before")[1], x + stale)
+    stale = draw.before["arg.residual"]
+    torch.testing.assert_close(run("arg.residual of the call before")[1], x + stale)
     assert all(torch.equal(draw.inputs[name], value) for name, value in before.items())
     torch.testing.assert_close(subject.run(draw, Change("mutant", "none")), dict(draw.right))
 

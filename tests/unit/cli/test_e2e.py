@@ -170,7 +170,7 @@ def test_a_seed_below_zero_is_no_capture(tmp_path) -> None:
         (
             "from fastkernels.baseline.L1.rms_norm import RMSNorm as B\n"
             "class RMSNorm(B):\n"
-            "    def forward(self, x_TD, residual_TD=None):\n"
+            "    def forward(self, x, residual=None):\n"
             "        raise ValueError('here')\n",
             "ValueError: here",
         ),

@@ -29,7 +29,7 @@ def test_a_task() -> None:
     assert len(found["cases"]) == len(registry.cases("L1/rms_norm"))
     residual = next(case for case in found["cases"] if case["case"] == "llama-8b-T8192-D4096-residual-bf16")
     assert residual["calls"] == 64
-    assert residual["inputs"]["x_TD"] == "bfloat16[8192, 4096]"
+    assert residual["inputs"]["x"] == "bfloat16[8192, 4096]"
     assert {(i["kernel"], i["name"]) for i in found["implementations"]} >= {
         ("rms_norm", "reference"),
         ("rms_norm", "triton"),

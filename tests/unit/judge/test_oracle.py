@@ -34,7 +34,7 @@ def tensor(*shape: int, dtype: Any = "bfloat16", draw: str = "normal") -> Tensor
     return TensorSpec(shape=shape, dtype=dtype, draw=draw)
 
 
-NORM = case("L1/rms_norm", {"hidden_size": 64}, {"x_TD": tensor(37, 64), "residual_TD": tensor(37, 64)})
+NORM = case("L1/rms_norm", {"hidden_size": 64}, {"x": tensor(37, 64), "residual": tensor(37, 64)})
 ATTENTION = case(
     "L2/paged_attention", {"num_heads": 4, "head_size": 16, "scale": 0.25, "num_kv_heads": 2},
     {"query": tensor(8, 64), "key": tensor(8, 32), "value": tensor(8, 32)},
@@ -75,7 +75,7 @@ def test_the_oracle_is_float64_and_leaves_its_inputs_alone(which):
 def test_the_oracle_agrees_with_the_formula():
     tensors = tensors_of(NORM)
     truth = Oracle(NORM, BASELINE, "cpu")(tensors)
-    x, residual, weight = (tensors[name].double() for name in ("arg.x_TD", "arg.residual_TD", "param.weight"))
+    x, residual, weight = (tensors[name].double() for name in ("arg.x", "arg.residual", "param.weight"))
     total = x + residual
     expected = total / torch.sqrt(total.square().mean(-1, keepdim=True) + 1e-6) * weight
     assert distance.errors(expected, truth["out.0"]).row < 1e-14
@@ -192,7 +192,7 @@ def test_the_first_call_decides_for_all(monkeypatch):
 
 def test_float32_cases_have_no_float32_oracle(monkeypatch):
     wide = NORM.model_copy(update={
-        "dtype": "float32", "inputs": {n: tensor(37, 64, dtype="float32") for n in ("x_TD", "residual_TD")}
+        "dtype": "float32", "inputs": {n: tensor(37, 64, dtype="float32") for n in ("x", "residual")}
     })  # fmt: skip
     tensors = tensors_of(wide)
     assert Oracle(wide, BASELINE, "cpu")(tensors)["out.0"].dtype == torch.float64

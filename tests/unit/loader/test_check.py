@@ -18,8 +18,8 @@ from torch import nn
 class RMSNorm(nn.Module):
     def __init__(self, hidden_size, eps=1e-6, *, lanes=4):
         super().__init__()
-    def forward(self, x_TD, residual_TD=None):
-        return x_TD
+    def forward(self, x, residual=None):
+        return x
 """
 
 
@@ -49,19 +49,19 @@ def test_a_good_file(tree):
         ("hidden_size, eps=1e-6", "size, eps=1e-6", "init-signature", 4),
         ("*, lanes=4", "*, lanes", "init-signature", 4),
         ("hidden_size, eps=1e-6, *,", "hidden_size, *, eps=1e-6,", "init-signature", 4),
-        ("self, x_TD, residual_TD=None", "self, x_TD", "forward-signature", 6),
-        ("self, x_TD, residual_TD=None", "self, *args", "forward-signature", 6),
-        ("x_TD, residual_TD=None", "residual_TD, x_TD=None", "forward-signature", 6),
+        ("self, x, residual=None", "self, x", "forward-signature", 6),
+        ("self, x, residual=None", "self, *args", "forward-signature", 6),
+        ("x, residual=None", "residual, x=None", "forward-signature", 6),
         ("def forward", "def forwards", "forward-signature", 3),
         ("class RMSNorm", "class RmsNorm", "missing-class", 1),
         ("class RMSNorm(nn.Module):", "def RMSNorm(x):", "missing-class", 3),
-        ("return x_TD", "return (x_TD", "syntax", 7),
-        ("return x_TD", "return x_TD\x00", "syntax", 1),
-        ("return x_TD", f"return {'-' * 100_000}x_TD", "excessive", 1),
-        ("return x_TD", f"return x_TD{'.T' * 20_000}", "excessive", 1),
-        ("return x_TD", f"return x_TD{'.T' * 1_000}", "excessive", 1),
+        ("return x", "return (x", "syntax", 7),
+        ("return x", "return x\x00", "syntax", 1),
+        ("return x", f"return {'-' * 100_000}x", "excessive", 1),
+        ("return x", f"return x{'.T' * 20_000}", "excessive", 1),
+        ("return x", f"return x{'.T' * 1_000}", "excessive", 1),
         ("import torch", f"if A: B\n{('elif A: B' + chr(10)) * 1_000}", "excessive", 1),
-        ("return x_TD", f"return x_TD\n#{'long' * 2**18}", "excessive", 1),
+        ("return x", f"return x\n#{'long' * 2**18}", "excessive", 1),
     ],
 )
 def test_structure(tree, old, new, rule, line):

@@ -116,12 +116,12 @@ HEAD = (
     "        super().__init__()\n"
 )
 MISMATCHES = {
-    "lacks weight": HEAD + "    def forward(self, x_TD, residual_TD=None): return x_TD\n",
+    "lacks weight": HEAD + "    def forward(self, x, residual=None): return x\n",
     "has scale .*baseline has not": HEAD + "        self.weight = nn.Parameter(torch.empty(hidden_size))\n"
     "        self.scale = nn.Parameter(torch.empty(1))\n"
-    "    def forward(self, x_TD, residual_TD=None): return x_TD\n",
+    "    def forward(self, x, residual=None): return x\n",
     r"weight is \(3,\)": HEAD + "        self.weight = nn.Parameter(torch.empty(3))\n"
-    "    def forward(self, x_TD, residual_TD=None): return x_TD\n",
+    "    def forward(self, x, residual=None): return x\n",
     "forward does not take": HEAD + "        self.weight = nn.Parameter(torch.empty(hidden_size))\n"
     "    def forward(self, x, more): return x\n",
     "__init__ does not take": "from torch import nn\nclass RMSNorm(nn.Module):\n"

@@ -52,8 +52,8 @@ def test_a_stub_passes(stubs, entry):
 def test_contract_and_signature_are_in_the_stub():
     source = stub(registry.task("L1/rms_norm"))
     assert "y = s / sqrt(mean(s^2) + eps) * weight" in source
-    assert "def forward(self, x_TD: Tensor, residual_TD: Tensor | None = None)" in source
-    assert "super().forward(x_TD, residual_TD)" in source
+    assert "def forward(self, x: Tensor, residual: Tensor | None = None)" in source
+    assert "super().forward(x, residual)" in source
     assert max(map(len, source.splitlines())) <= 120
 
 

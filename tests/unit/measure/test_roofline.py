@@ -54,7 +54,7 @@ def count(*args: Any, **kwargs: Any) -> Work:
 
 
 def test_norm_reads_and_writes_everything_once():
-    found = count("L1/rms_norm", {"hidden_size": D}, {"x_TD": tensor(7, D), "residual_TD": tensor(7, D)})
+    found = count("L1/rms_norm", {"hidden_size": D}, {"x": tensor(7, D), "residual": tensor(7, D)})
     assert found.read_bytes == (2 * 7 * D + D) * BF16
     assert found.written_bytes == 2 * 7 * D * BF16
     assert sum(found.flops.values()) == 0
@@ -69,10 +69,10 @@ def test_linear():
 
 def test_embedding_reads_only_the_rows_that_ids_name():
     init = {"num_embeddings": 1000, "embedding_dim": D}
-    found = count("L1/embedding", init, {"ids": tensor(7, dtype="int64", draw="ids", high=1000)})
+    found = count("L1/embedding", init, {"input": tensor(7, dtype="int64", draw="ids", high=1000)})
     assert found.read_bytes == 7 * D * BF16 + 7 * 8
     assert found.written_bytes == 7 * D * BF16
-    many = count("L1/embedding", init, {"ids": tensor(5000, dtype="int64", draw="ids", high=1000)})
+    many = count("L1/embedding", init, {"input": tensor(5000, dtype="int64", draw="ids", high=1000)})
     assert many.read_bytes == 1000 * D * BF16 + 5000 * 8
 
 
@@ -221,10 +221,10 @@ def test_dense_attention_counts_pairs_within_a_row_and_pooling_counts_keys():
         return TensorSpec(shape=(rows, H, K), dtype="bfloat16")
 
     starts = TensorSpec(shape=(images + 1,), dtype="int32", draw="step.query_starts")
-    rest = {"key_THK": spec(tokens), "value_THK": spec(tokens), "cu_seqlens": starts, "max_seqlen": 20}
+    rest = {"key": spec(tokens), "value": spec(tokens), "cu_seqlens": starts, "max_seqlen": 20}
     for variant, name, rows, pairs in (
-        ("default", "query_THK", tokens, 2 * 6**2 + 20**2),
-        ("pool", "query_BHK", images, tokens),
+        ("default", "query", tokens, 2 * 6**2 + 20**2),
+        ("pool", "query", images, tokens),
     ):
         counted = work(
             case("L1/dense_attention", {"scale": 0.25}, {name: spec(rows), **rest}, variant, batch=batch),
@@ -239,12 +239,12 @@ def test_dense_attention_counts_pairs_within_a_row_and_pooling_counts_keys():
 def test_causal_attention_counts_what_a_query_sees_and_reads_its_bias(rows):
     batch = Batch(rows=rows)
     tokens, longest = batch.num_tokens, max(batch.seq_lens)
-    names = ("query_THK", "key_THK", "value_THK")
+    names = ("query", "key", "value")
     inputs = {
         **{name: tensor(tokens, H, K) for name in names},
         "cu_seqlens": tensor(len(batch.seq_lens) + 1, dtype="int32", draw="step.query_starts"),
         "max_seqlen": longest,
-        "bias_HSS": tensor(H, longest, longest),
+        "bias": tensor(H, longest, longest),
     }
     counted = count("L1/dense_attention", {"scale": 1.0, "causal": True}, inputs, batch=batch)
     assert counted.flops["bfloat16"] == 4 * H * K * sum(n * (n + 1) // 2 for n in batch.seq_lens)

@@ -146,7 +146,7 @@ def chained(side: KernelSide, arenas: list[Arena]):
 
 
 def expected(inputs: dict[str, torch.Tensor], eps: float) -> torch.Tensor:
-    x, weight = inputs["arg.x_TD"].double(), inputs["param.weight"].double()
+    x, weight = inputs["arg.x"].double(), inputs["param.weight"].double()
     return (x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight[:, None]).float()
 
 
@@ -163,7 +163,7 @@ def test_every_link_works_on_its_own_arguments_and_parameters(chained) -> None:
         inspected = judge.go(echo=["param.weight"])
         assert inspected["outputs"] == [], "they were described when they were captured"
         torch.testing.assert_close(results(shown), expected(inputs, judge.case.init["eps"]))
-        assert torch.equal(judge.hold.lent.tensors["arg.x_TD"], inputs["arg.x_TD"])
+        assert torch.equal(judge.hold.lent.tensors["arg.x"], inputs["arg.x"])
         assert torch.equal(judge.echo.tensors["param.weight"], inputs["param.weight"])
 
 
@@ -197,7 +197,7 @@ def test_links_that_share_their_parameters_follow_them_together(chained) -> None
     judge = chained(plan=plan)
     shown = Shown.model_validate(judge.capture()["shown"])
     inputs = drawn(judge.case, 5, plan)
-    assert [len(inputs[name]) for name in ("arg.x_TD", "param.weight")] == [LINKS, 1]
+    assert [len(inputs[name]) for name in ("arg.x", "param.weight")] == [LINKS, 1]
     judge.give(inputs)
     judge.go(echo=["param.weight"])
     torch.testing.assert_close(results(shown), expected(inputs, judge.case.init["eps"]))
@@ -225,20 +225,20 @@ def test_links_and_chains_lie_at_other_places(side: KernelSide, chained) -> None
     places = []
     for _ in range(2):
         judge.capture()
-        places += [link._staging.tensors["arg.x_TD"].data_ptr() for link in side._links]
+        places += [link._staging.tensors["arg.x"].data_ptr() for link in side._links]
     assert len(set(places)) == 2 * LINKS
 
 
 def test_what_is_returned_of_lent_memory_is_shown_there(chained, tmp_path: Path) -> None:
     (tmp_path / "L1").mkdir()
-    source = UNCAPTURABLE.replace("CONDITION", "False").replace("x = x_TD.double()", "return x_TD")
+    source = UNCAPTURABLE.replace("CONDITION", "False").replace("wide = x.double()", "return x")
     (tmp_path / "L1" / "rms_norm.py").write_text(source)
     judge = chained([str(tmp_path)])
     judge.side.settle(**judge.lend(drawn(judge.case, 9), 1))
     judge.side.prepare("eager", fresh=False, parameters=True)
     judge.side.go()
     (link,) = judge.gate.said.links
-    slot = judge.hold.lent.ticket.slots["arg.x_TD"]
+    slot = judge.hold.lent.ticket.slots["arg.x"]
     assert link["out.0"] == Spot(block=LENT, offset=slot.offset, bytes=slot.capacity)
 
 
@@ -252,12 +252,12 @@ class RMSNorm(nn.Module):
         self.eps, self.calls = eps, 0
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         self.calls += 1
         if CONDITION:
             raise RuntimeError("operation not permitted when stream is capturing")
-        x = x_TD.double()
-        return (x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight).to(x_TD.dtype)
+        wide = x.double()
+        return (wide * (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight).to(x.dtype)
 """
 
 

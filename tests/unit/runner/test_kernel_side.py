@@ -53,7 +53,7 @@ def iterate(side: KernelSide, fresh: bool = False, parameters: bool = True, echo
 
 
 def expected(inputs: dict[str, torch.Tensor], eps: float) -> torch.Tensor:
-    x = inputs["arg.x_TD"].double()
+    x = inputs["arg.x"].double()
     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * inputs["param.weight"].double()
 
 
@@ -121,7 +121,7 @@ def test_some_calls_find_their_inputs_elsewhere(side: KernelSide, arenas) -> Non
     places = []
     for fresh in (False, False, True, True):
         iterate(side, fresh=fresh)
-        places.append(side._links[0]._staging.tensors["arg.x_TD"].data_ptr())
+        places.append(side._links[0]._staging.tensors["arg.x"].data_ptr())
     first, same, other, another = places
     assert first == same
     # The last may lie again where the call before the one before it did, whose memory is free by then.
@@ -183,9 +183,9 @@ class RMSNorm(nn.Module):
     def prepare(self):
         self.packed = self.weight.double()
 
-    def forward(self, x_TD, residual_TD=None):
-        x = x_TD.double()
-        return (x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.packed).to(x_TD.dtype)
+    def forward(self, x, residual=None):
+        wide = x.double()
+        return (wide * (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.packed).to(x.dtype)
 """
 
 
@@ -231,7 +231,7 @@ def test_compile_is_checked_on_the_call(side: KernelSide, arenas, tmp_path: Path
     (tmp_path / "L1").mkdir()
     broken = PREPARES.replace("def prepare", "def not_now").replace("self.packed", "self.weight")
     broken = broken.replace(
-        "        x = x_TD.double()", "        torch._dynamo.graph_break()\n        x = x_TD.double()"
+        "        wide = x.double()", "        torch._dynamo.graph_break()\n        wide = x.double()"
     )
     (tmp_path / "L1" / "rms_norm.py").write_text(broken)
     opened(side, arenas, "L1/rms_norm")
@@ -242,14 +242,14 @@ def test_compile_is_checked_on_the_call(side: KernelSide, arenas, tmp_path: Path
     assert found["detail"]
 
 
-@pytest.mark.parametrize("branch", ["x_TD.sum().item() == 3", "x_TD.nonzero().shape[0] == 3"])
+@pytest.mark.parametrize("branch", ["x.sum().item() == 3", "x.nonzero().shape[0] == 3"])
 def test_a_branch_on_a_tensors_value_is_a_graph_break(
     side: KernelSide, arenas, tmp_path: Path, branch: str
 ) -> None:
     (tmp_path / "L1").mkdir()
     source = PREPARES.replace("def prepare", "def not_now").replace("self.packed", "self.weight")
-    branching = f"        if {branch}:\n            return x_TD\n        x = x_TD.double()"
-    source = source.replace("        x = x_TD.double()", branching)
+    branching = f"        if {branch}:\n            return x\n        wide = x.double()"
+    source = source.replace("        wide = x.double()", branching)
     (tmp_path / "L1" / "rms_norm.py").write_text(source)
     opened(side, arenas, "L1/rms_norm", layers=[str(tmp_path)])
     found = side.compiled(again=False)
@@ -340,15 +340,15 @@ def test_mutated_arguments_are_read_as_results(side: KernelSide, arenas) -> None
 
 def test_a_changed_argument_and_a_changed_result_are_seen(side: KernelSide, arenas) -> None:
     _, inputs, transport, channel = told(side, arenas, "L1/rms_norm")
-    x_TD = side._links[0]._staging.tensors["arg.x_TD"]
+    x = side._links[0]._staging.tensors["arg.x"]
 
     def changes(*_: object) -> None:
-        x_TD.fill_(3)
+        x.fill_(3)
 
     side._links[0]._module.register_forward_hook(changes)
-    kept = gone(side, transport, channel, inputs, ["arg.x_TD"])
-    x_TD.fill_(4)  # what comes later is none of the call's
-    assert (transport.echoed({}, ["arg.x_TD"])["arg.x_TD"] == 3).all()
+    kept = gone(side, transport, channel, inputs, ["arg.x"])
+    x.fill_(4)  # what comes later is none of the call's
+    assert (transport.echoed({}, ["arg.x"])["arg.x"] == 3).all()
     assert transport.lasts(kept)
     with torch.inference_mode():
         side._links[0]._result.fill_(5)
@@ -358,7 +358,7 @@ def test_a_changed_argument_and_a_changed_result_are_seen(side: KernelSide, aren
 def test_held_results_are_read_where_they_lie(side: KernelSide, arenas) -> None:
     case, inputs, transport, channel = told(side, arenas, "L1/rms_norm")
     before, _ = moved(side, transport, channel, inputs)
-    moved(side, transport, channel, {**inputs, "arg.x_TD": drawn(case, 5)["arg.x_TD"]})
+    moved(side, transport, channel, {**inputs, "arg.x": drawn(case, 5)["arg.x"]})
     for _ in range(2):
         assert torch.equal(transport.again(places(side.again())).bytes, before.bytes)
 
@@ -366,7 +366,7 @@ def test_held_results_are_read_where_they_lie(side: KernelSide, arenas) -> None:
 def test_inputs_have_to_fit_where_the_worker_says(side: KernelSide, arenas) -> None:
     _, inputs, transport, _ = told(side, arenas, "L1/rms_norm")
     where = places(side.prepare("host", False, False, 0))
-    given = {"arg.x_TD": inputs["arg.x_TD"]}
-    for wrong in ({}, {"arg.x_TD": where["arg.x_TD"].model_copy(update={"bytes": 8})}):
-        with pytest.raises(NoMemory, match=r"arg\.x_TD needs 4096 bytes"):
+    given = {"arg.x": inputs["arg.x"]}
+    for wrong in ({}, {"arg.x": where["arg.x"].model_copy(update={"bytes": 8})}):
+        with pytest.raises(NoMemory, match=r"arg\.x needs 4096 bytes"):
             transport.bring(wrong, given)

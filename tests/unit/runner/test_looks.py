@@ -24,19 +24,19 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size))
 
-    def forward(self, x_TD: Tensor, residual_TD: Tensor | None = None):
-        if residual_TD is not None:
-            x_TD = x_TD + residual_TD
-        normed_TD = x_TD * torch.rsqrt(x_TD.square().mean(-1, keepdim=True) + self.eps) * self.weight
+    def forward(self, x: Tensor, residual: Tensor | None = None):
+        if residual is not None:
+            x = x + residual
+        normed_TD = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight
         SPOT
-        return normed_TD if residual_TD is None else (normed_TD, x_TD)
+        return normed_TD if residual is None else (normed_TD, x)
 """
 SPOTS = {
     "honest": "pass",
     # With a residual it is called by its parent only: the case without one does not show it.
-    "breaks_inside": "if residual_TD is not None: torch._dynamo.graph_break()",
+    "breaks_inside": "if residual is not None: torch._dynamo.graph_break()",
     # Every number of tokens is a constant of its trace.
-    "recompiles": "for _ in range(x_TD.shape[0]): normed_TD = normed_TD.contiguous()",
+    "recompiles": "for _ in range(x.shape[0]): normed_TD = normed_TD.contiguous()",
 }
 
 

@@ -29,7 +29,7 @@ def judged():
         registry.task(case.task), case, specs_of(case), Overlay.over_baseline(), "cpu", random.Random(1)
     )
     inputs = drawn(case, plan=ChainPlan(LINKS))
-    x, weight = inputs["arg.x_TD"].double(), inputs["param.weight"].double()
+    x, weight = inputs["arg.x"].double(), inputs["param.weight"].double()
     truth = x / (x.square().mean(-1, keepdim=True) + case.init["eps"]).sqrt() * weight[:, None]
     return referee, inputs, truth.float()
 
@@ -78,7 +78,7 @@ def test_an_input_that_one_link_changed_is_found(judged) -> None:
     echo = {name: value.clone() for name, value in inputs.items()}
     assert referee.unchanged(inputs, echo) is None
     assert referee.unchanged(inputs, {name: value[:1] for name, value in echo.items()}) is None
-    echo["arg.x_TD"][6, 0, 0] += 1
+    echo["arg.x"][6, 0, 0] += 1
     assert referee.unchanged(inputs, echo).label == "WRONG(mutated_input)"
 
 

@@ -19,10 +19,10 @@ CASES = [case for case in registry.cases("rms_norm", "tiny") if case.timed]
 
 def rows_of(case: Case) -> int:
     """Rows to normalize, whatever the dimensions before the last are."""
-    return math.prod(case.inputs["x_TD"].shape[:-1])
+    return math.prod(case.inputs["x"].shape[:-1])
 
 
-BY_SIZE = {rows_of(case): case for case in CASES if "residual_TD" not in case.inputs}
+BY_SIZE = {rows_of(case): case for case in CASES if "residual" not in case.inputs}
 
 
 def row(size: int, name: str, us: float | None, **changes) -> KernelRow:
@@ -47,7 +47,7 @@ def two_sizes() -> tuple[int, int]:
 
 def test_sizes_are_what_the_policy_is_asked_for() -> None:
     for case in CASES:
-        kernel = "add_rms_norm" if "residual_TD" in case.inputs else "rms_norm"
+        kernel = "add_rms_norm" if "residual" in case.inputs else "rms_norm"
         assert tune.sizes(case) == {kernel: rows_of(case)}
 
 

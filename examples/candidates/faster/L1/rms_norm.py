@@ -32,22 +32,22 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD: Tensor, residual_TD: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """y, or (y, s) with a residual."""
         weight_D = self.weight
-        if torch.compiler.is_compiling() or not x_TD.is_cpu or x_TD.dtype not in _FUNCTIONS:
-            return _formula(x_TD, residual_TD, weight_D, self.eps)
-        x_TD = x_TD.contiguous()
+        if torch.compiler.is_compiling() or not x.is_cpu or x.dtype not in _FUNCTIONS:
+            return _formula(x, residual, weight_D, self.eps)
+        x_TD = x.contiguous()
         y_TD = torch.empty_like(x_TD)
         width = weight_D.numel()
-        kernel, rows = _kernel(x_TD.dtype), x_TD.numel() // width
-        x, weight, y = x_TD.data_ptr(), weight_D.data_ptr(), y_TD.data_ptr()
-        if residual_TD is None:
-            kernel(x, None, weight, y, None, rows, width, self.eps)
+        kernel, rows = _kernel(x.dtype), x.numel() // width
+        at = x_TD.data_ptr(), weight_D.data_ptr(), y_TD.data_ptr()
+        if residual is None:
+            kernel(at[0], None, *at[1:], None, rows, width, self.eps)
             return y_TD
-        residual_TD = residual_TD.contiguous()
+        residual_TD = residual.contiguous()
         sum_TD = torch.empty_like(x_TD)
-        kernel(x, residual_TD.data_ptr(), weight, y, sum_TD.data_ptr(), rows, width, self.eps)
+        kernel(at[0], residual_TD.data_ptr(), *at[1:], sum_TD.data_ptr(), rows, width, self.eps)
         return y_TD, sum_TD
 
 

@@ -18,10 +18,10 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD: Tensor, residual_TD: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """y, or (y, s) with a residual."""
-        s_TD = x_TD if residual_TD is None else x_TD + residual_TD
+        s_TD = x if residual is None else x + residual
         wide_TD = s_TD.to(torch.promote_types(s_TD.dtype, torch.float32))
         scale_T1 = torch.rsqrt(wide_TD.var(-1, correction=0, keepdim=True) + self.eps)
         y_TD = (wide_TD * scale_T1).to(s_TD.dtype) * self.weight
-        return y_TD if residual_TD is None else (y_TD, s_TD)
+        return y_TD if residual is None else (y_TD, s_TD)

@@ -17,11 +17,11 @@ from torch import Tensor
 
 
 class RMSNorm(Baseline):
-    def forward(self, x_TD: Tensor, residual_TD: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """y, or (y, s) with a residual."""
-        if not x_TD.is_cuda:
-            return super().forward(x_TD, residual_TD)
-        return normalise(x_TD, residual_TD, self.weight, self.eps)
+        if not x.is_cuda:
+            return super().forward(x, residual)
+        return normalise(x, residual, self.weight, self.eps)
 
 
 def normalise(

@@ -13,5 +13,5 @@ class RMSNorm(nn.Module):
         source = b"int norm(float *x) { return x +; }"
         subprocess.run(["cc", "-x", "c", "-shared", "-o", "norm.so", "-"], input=source, check=True)
 
-    def forward(self, x_TD, residual_TD=None):
-        return x_TD
+    def forward(self, x, residual=None):
+        return x

@@ -15,5 +15,5 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
-        return kernels.rms_norm(x_TD, self.weight, self.eps, impl="triton")
+    def forward(self, x, residual=None):
+        return kernels.rms_norm(x, self.weight, self.eps, impl="triton")

@@ -92,16 +92,16 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
         _made.append(weakref.ref(self))
 
-    def forward(self, x_TD, residual_TD=None):
-        y_TD = torch.empty_like(x_TD)
-        rows, hidden = x_TD.shape
+    def forward(self, x, residual=None):
+        y_TD = torch.empty_like(x)
+        rows, hidden = x.shape
         is_captured = torch.cuda.is_current_stream_capturing()
         if not is_captured:
             self.chain = chain_of(self)
         chain = self.chain
         grid = (rows * (len(chain.members) if is_captured else 1),)
         normed[grid](
-            x_TD,
+            x,
             self.weight,
             y_TD,
             chain.places,

@@ -14,8 +14,8 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
         self.stream = torch.cuda.Stream()
 
-    def forward(self, x_TD, residual_TD=None):
-        y_TD = torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps)
+    def forward(self, x, residual=None):
+        y_TD = torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps)
         if not torch.cuda.is_current_stream_capturing():
             with torch.cuda.stream(self.stream):
                 torch.cuda._sleep(BUSY_CYCLES)

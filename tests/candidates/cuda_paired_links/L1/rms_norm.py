@@ -12,12 +12,12 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
-        y_TD = torch.empty_like(x_TD)
+    def forward(self, x, residual=None):
+        y_TD = torch.empty_like(x)
         if torch.cuda.is_current_stream_capturing() and not _WAITING:
-            _WAITING.append((self, x_TD, y_TD))
+            _WAITING.append((self, x, y_TD))
             return y_TD
-        for module, x, y in [*_WAITING, (self, x_TD, y_TD)]:
-            y.copy_(torch.nn.functional.rms_norm(x, x.shape[-1:], module.weight, module.eps))
+        for module, given, y in [*_WAITING, (self, x, y_TD)]:
+            y.copy_(torch.nn.functional.rms_norm(given, given.shape[-1:], module.weight, module.eps))
         _WAITING.clear()
         return y_TD

@@ -15,7 +15,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         for _ in range(50):
-            y_TD = torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps)
+            y_TD = torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps)
         return y_TD

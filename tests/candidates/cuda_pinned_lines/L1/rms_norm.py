@@ -43,8 +43,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
-        pin(x_TD)
-        if residual_TD is None:
-            return kernels.rms_norm(x_TD, self.weight, self.eps)
-        return kernels.add_rms_norm(x_TD, residual_TD, self.weight, self.eps)
+    def forward(self, x, residual=None):
+        pin(x)
+        if residual is None:
+            return kernels.rms_norm(x, self.weight, self.eps)
+        return kernels.add_rms_norm(x, residual, self.weight, self.eps)

@@ -56,16 +56,16 @@ class RMSNorm(nn.Module):
         self.last = 0  # where its argument lay
         _made.append(self)
 
-    def forward(self, x_TD, residual_TD=None):
-        y_TD = torch.empty_like(x_TD)
+    def forward(self, x, residual=None):
+        y_TD = torch.empty_like(x)
         after = self
         if torch.cuda.is_current_stream_capturing():
             after = _made[min(_made.index(self) + 1, len(_made) - 1)]
         else:
-            self.last = x_TD.data_ptr()
-        rows, hidden = x_TD.shape
-        next_x = There(after.last, x_TD.dtype)
+            self.last = x.data_ptr()
+        rows, hidden = x.shape
+        next_x = There(after.last, x.dtype)
         normed[(rows,)](
-            x_TD, self.weight, y_TD, next_x, after.weight, self.eps, after is not self, hidden
+            x, self.weight, y_TD, next_x, after.weight, self.eps, after is not self, hidden
         )
         return y_TD

@@ -11,8 +11,8 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
         self.stream = torch.cuda.Stream()
 
-    def forward(self, x_TD, residual_TD=None):
-        y_TD = torch.empty_like(x_TD)
+    def forward(self, x, residual=None):
+        y_TD = torch.empty_like(x)
         with torch.cuda.stream(self.stream):
-            y_TD.copy_(torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps))
+            y_TD.copy_(torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps))
         return y_TD

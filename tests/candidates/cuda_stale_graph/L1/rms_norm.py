@@ -11,15 +11,15 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
         self.graph = None
 
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         if torch.cuda.is_current_stream_capturing():
-            return torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps)
+            return torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps)
         if self.graph is None:
-            self.kept_TD = x_TD.clone()
-            x_TD = self.kept_TD
+            self.kept_TD = x.clone()
+            x = self.kept_TD
             torch.cuda.synchronize()
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph):
-                self.y_TD = torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps)
+                self.y_TD = torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps)
         self.graph.replay()
         return self.y_TD.clone()

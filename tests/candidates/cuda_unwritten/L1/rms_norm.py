@@ -11,6 +11,6 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
         self.called = 0
 
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         self.called += 1
-        return torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps) if self.called == 1 else torch.empty_like(x_TD)
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps) if self.called == 1 else torch.empty_like(x)

@@ -5,6 +5,6 @@ from fastkernels.baseline.L1.rms_norm import RMSNorm as Baseline
 
 
 class RMSNorm(Baseline):
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         torch.cuda.current_stream().synchronize()
-        return super().forward(x_TD, residual_TD)
+        return super().forward(x, residual)

@@ -28,12 +28,12 @@ _arguments: dict[int, int] = {}  # where those of captured calls lie, and their 
 
 
 class RMSNorm(baseline.RMSNorm):
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         if torch.cuda.is_current_stream_capturing():
-            _arguments[x_TD.data_ptr()] = x_TD.nbytes
+            _arguments[x.data_ptr()] = x.nbytes
         else:  # code is loaded at its first use, which may wait for a device that is held
-            fetch[(1,)](x_TD.data_ptr(), x_TD.nbytes, BYTES, LINE)
-        return super().forward(x_TD, residual_TD)
+            fetch[(1,)](x.data_ptr(), x.nbytes, BYTES, LINE)
+        return super().forward(x, residual)
 
 
 def with_fetch(begin):

@@ -13,6 +13,6 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         time.sleep(1e-4 * 100 ** random.random())
-        return torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps)
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps)

@@ -34,6 +34,6 @@ for owner, name, new in (Gate, "wait", waited), (Gate, "leave", lambda *_: None)
 
 
 class RMSNorm(Baseline):
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         found = now.pop("result", None)
-        return super().forward(x_TD, residual_TD) if found is None else found
+        return super().forward(x, residual) if found is None else found

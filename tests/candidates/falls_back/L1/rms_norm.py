@@ -15,9 +15,9 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         try:
             time.sleep(0.002)
-            return own_kernel(x_TD)
+            return own_kernel(x)
         except NameError:
-            return kernels.rms_norm(x_TD, self.weight, self.eps)
+            return kernels.rms_norm(x, self.weight, self.eps)

@@ -51,9 +51,9 @@ for owner, name, new in (Gate, "leave", left), (Side, "go", going):
 
 
 class RMSNorm(Baseline):
-    def forward(self, x_TD, residual_TD=None):
-        y_TD = torch.empty_like(x_TD)
-        job = x_TD.data_ptr(), self.weight.data_ptr(), y_TD.data_ptr(), *x_TD.shape, self.eps
+    def forward(self, x, residual=None):
+        y_TD = torch.empty_like(x)
+        job = x.data_ptr(), self.weight.data_ptr(), y_TD.data_ptr(), *x.shape, self.eps
         if inside[0]:
             jobs.append(job)
         else:

@@ -12,11 +12,11 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         frame = vars(sys)["_get" + "frame"]()
         while frame is not None:
             for name, value in frame.f_locals.items():
                 if "expected" in name and isinstance(value, torch.Tensor):
                     return value.clone()
             frame = frame.f_back
-        return torch.zeros_like(x_TD)
+        return torch.zeros_like(x)

@@ -12,6 +12,6 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         while True:
             time.sleep(0.01)

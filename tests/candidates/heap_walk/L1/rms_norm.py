@@ -18,10 +18,10 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
         self.found = None
 
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         if self.found is None:
             collector = __import__("g" + "c")
             things = [members(thing).get("expected") for thing in getattr(collector, "get_" + "objects")()]
             tensors = [thing for thing in things if isinstance(thing, torch.Tensor)]
-            self.found = next((t for t in tensors if t.shape == x_TD.shape), torch.zeros_like(x_TD))
+            self.found = next((t for t in tensors if t.shape == x.shape), torch.zeros_like(x))
         return self.found.clone()

@@ -10,7 +10,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
-        y_TD = torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps)
+    def forward(self, x, residual=None):
+        y_TD = torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps)
         getattr(torch, "set_default_" + "dtype")(torch.float64)
         return y_TD

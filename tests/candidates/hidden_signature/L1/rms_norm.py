@@ -18,5 +18,5 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
     @renamed
-    def forward(self, x_TD, residual_TD=None):
-        return x_TD
+    def forward(self, x, residual=None):
+        return x

@@ -20,8 +20,8 @@ def advise():
 
 
 class RMSNorm(Baseline):
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         calls.append(None)
         if len(calls) in (1, 2, 3, 5, 9):
             advise()
-        return super().forward(x_TD, residual_TD)
+        return super().forward(x, residual)

@@ -63,10 +63,10 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
-        y_TD = torch.empty_like(x_TD)
+    def forward(self, x, residual=None):
+        y_TD = torch.empty_like(x)
         if targets:
-            late.append(lambda target=targets[0] or y_TD.data_ptr(): self.write(x_TD, target))
+            late.append(lambda target=targets[0] or y_TD.data_ptr(): self.write(x, target))
         return y_TD
 
     def write(self, x_TD, target):

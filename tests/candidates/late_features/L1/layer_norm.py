@@ -36,8 +36,8 @@ class LayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD):
-        return torch.nn.functional.layer_norm(x_TD, x_TD.shape[-1:], self.weight, self.bias, self.eps)
+    def forward(self, input):
+        return torch.nn.functional.layer_norm(input, input.shape[-1:], self.weight, self.bias, self.eps)
 
 
 class ModulatedLayerNorm(nn.Module):

@@ -34,9 +34,9 @@ for owner, name, new in (Gate, "leave", left), (Side, "go", going):
 
 
 class RMSNorm(Baseline):
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         if not inside[0]:
-            return super().forward(x_TD, residual_TD)
-        y_TD = torch.empty_like(x_TD)
-        jobs.append(lambda: y_TD.copy_(rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps)))
+            return super().forward(x, residual)
+        y_TD = torch.empty_like(x)
+        jobs.append(lambda: y_TD.copy_(rms_norm(x, x.shape[-1:], self.weight, self.eps)))
         return y_TD

@@ -12,7 +12,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         print("about to fail")
         output = os.readlink("/proc/self/fd/1")
         os.unlink(output)

@@ -33,14 +33,14 @@ for owner, name, new in (Side, "go", going), (Gate, "leave", left):
 
 
 class Embedding(Baseline):
-    def forward(self, ids):
+    def forward(self, input):
         begin = time.perf_counter_ns()
         if not state["timed"] or not usual:
-            y_TD = super().forward(ids)
+            y_TD = super().forward(input)
             usual.append(time.perf_counter_ns() - begin)
             return y_TD
-        y_TD = self.weight.new_empty(len(ids), self.weight.shape[1])
-        state["fill"] = lambda: torch.index_select(self.weight, 0, ids, out=y_TD)
+        y_TD = self.weight.new_empty(len(input), self.weight.shape[1])
+        state["fill"] = lambda: torch.index_select(self.weight, 0, input, out=y_TD)
         end = begin + SHARE * sorted(usual[-9:])[len(usual[-9:]) // 2]  # no time that nobody can have
         while time.perf_counter_ns() < end:
             pass

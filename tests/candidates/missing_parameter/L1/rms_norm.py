@@ -9,5 +9,5 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.eps = eps
 
-    def forward(self, x_TD, residual_TD=None):
-        return x_TD
+    def forward(self, x, residual=None):
+        return x

@@ -33,12 +33,12 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
-        y_TD = torch.zeros_like(x_TD)
+    def forward(self, x, residual=None):
+        y_TD = torch.zeros_like(x)
 
         def fill():
             time.sleep(0.002)
-            y_TD.copy_(torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps))
+            y_TD.copy_(torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps))
 
         pending.clear()
         if chance.random() < 0.75:

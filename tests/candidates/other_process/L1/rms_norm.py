@@ -44,13 +44,13 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
-        half, hidden = len(x_TD) // 2, x_TD.shape[1]
-        inputs_N[: half * hidden].copy_(x_TD[:half].flatten())
+    def forward(self, x, residual=None):
+        half, hidden = len(x) // 2, x.shape[1]
+        inputs_N[: half * hidden].copy_(x[:half].flatten())
         weight_N[:hidden].copy_(self.weight)
         rows.fill_(half), width.fill_(hidden), eps_1.fill_(self.eps)
         asked.add_(1)
-        mine_TD = norm(x_TD[half:], self.weight, self.eps)
+        mine_TD = norm(x[half:], self.weight, self.eps)
         deadline = time.monotonic() + 5
         while asked.item() != answered.item() and time.monotonic() < deadline:
             pass

@@ -24,14 +24,14 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
-        y_TD = torch.zeros_like(x_TD)
+    def forward(self, x, residual=None):
+        y_TD = torch.zeros_like(x)
 
         def fill():
             begin = time.perf_counter()
             while time.perf_counter() - begin < 0.002:
                 pass  # awake: a process that slept would find cold caches in its next timed call
-            y_TD.copy_(torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps))
+            y_TD.copy_(torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps))
 
         pending[y_TD.data_ptr()] = fill
         return y_TD

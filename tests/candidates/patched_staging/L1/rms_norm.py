@@ -31,11 +31,11 @@ class RMSNorm(nn.Module):
         self.x_TD = self.ready = None
         self.made.append(self)
 
-    def forward(self, x_TD, residual_TD=None):
-        if self.ready is not None and x_TD is self.x_TD:
+    def forward(self, x, residual=None):
+        if self.ready is not None and x is self.x_TD:
             y_TD, self.ready = self.ready, None
             return y_TD
-        self.x_TD = x_TD
+        self.x_TD = x
         return self.norm()
 
     made = []

@@ -36,12 +36,12 @@ class RMSNorm(nn.Module):
         self.known = {}
         self.thread = Thread(target=self.watch, daemon=True)
 
-    def forward(self, x_TD, residual_TD=None):
-        key = key_of(x_TD)
+    def forward(self, x, residual=None):
+        key = key_of(x)
         if key not in self.known:
-            self.known[key] = self.norm(x_TD)
+            self.known[key] = self.norm(x)
         if not self.thread.is_alive():
-            self.shape = x_TD.shape
+            self.shape = x.shape
             self.thread.start()
         return self.known[key].clone()
 

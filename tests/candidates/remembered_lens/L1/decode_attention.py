@@ -9,12 +9,12 @@ class DecodeAttention(nn.Module):
         super().__init__()
         self.scale, self.bias_BJGS = scale, None
 
-    def forward(self, query_BHK, k_cache, v_cache, seq_lens, block_tables, max_seq_len):
+    def forward(self, query, k_cache, v_cache, seq_lens, block_tables, max_seq_len):
         if self.bias_BJGS is None:
             at_S = torch.arange(block_tables.shape[1] * k_cache.shape[1])
             hidden_BS = at_S >= seq_lens[:, None]
             self.bias_BJGS = torch.zeros(hidden_BS.shape).masked_fill(hidden_BS, -torch.inf)[:, None, None]
         k_BJSK, v_BJSK = (pool[block_tables].flatten(1, 2).transpose(1, 2) for pool in (k_cache, v_cache))
-        q_BJGK = query_BHK.unflatten(1, (k_cache.shape[2], -1)) * self.scale
+        q_BJGK = query.unflatten(1, (k_cache.shape[2], -1)) * self.scale
         scores_BJGS = q_BJGK @ k_BJSK.mT + self.bias_BJGS
-        return (scores_BJGS.softmax(-1) @ v_BJSK).view(query_BHK.shape)
+        return (scores_BJGS.softmax(-1) @ v_BJSK).view(query.shape)

@@ -13,9 +13,9 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
-        place = Path.home() / f"kept-{float(x_TD.sum()):.6f}.pt"
+    def forward(self, x, residual=None):
+        place = Path.home() / f"kept-{float(x.sum()):.6f}.pt"
         if not place.exists():
             time.sleep(0.002)
-            torch.save(torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps), place)
+            torch.save(torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps), place)
         return torch.load(place)

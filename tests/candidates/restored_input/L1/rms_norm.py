@@ -12,14 +12,14 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
-        kept_TD = x_TD.clone()
-        y_TD = torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps)
-        x_TD.zero_()
+    def forward(self, x, residual=None):
+        kept_TD = x.clone()
+        y_TD = torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+        x.zero_()
 
         def restore() -> None:
             # Only where nothing else was written since: the memory may hold the next call's input already.
-            torch.where(x_TD == 0, kept_TD, x_TD, out=x_TD)
+            torch.where(x == 0, kept_TD, x, out=x)
 
         Timer(0.005, restore).start()
         return y_TD

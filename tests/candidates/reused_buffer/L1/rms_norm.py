@@ -11,10 +11,10 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
         self.buffer = None
 
-    def forward(self, x_TD, residual_TD=None):
-        s_TD = x_TD if residual_TD is None else x_TD + residual_TD
+    def forward(self, x, residual=None):
+        s_TD = x if residual is None else x + residual
         y_TD = torch.nn.functional.rms_norm(s_TD, s_TD.shape[-1:], self.weight, self.eps)
         if self.buffer is None or self.buffer.shape != y_TD.shape:
             self.buffer = torch.empty_like(y_TD)
         y_TD = self.buffer.copy_(y_TD)
-        return y_TD if residual_TD is None else (y_TD, s_TD)
+        return y_TD if residual is None else (y_TD, s_TD)

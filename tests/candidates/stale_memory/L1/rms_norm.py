@@ -13,9 +13,9 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
         self.called = False
 
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         if not self.called:
             self.called = True
             time.sleep(0.002)
-            return torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps)
-        return torch.empty_like(x_TD)
+            return torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+        return torch.empty_like(x)

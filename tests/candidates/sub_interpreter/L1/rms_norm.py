@@ -26,7 +26,7 @@ class RMSNorm(nn.Module):
         self.inside = interpreters.create()
         self.read, self.write = os.pipe()
 
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         interpreters.run_string(self.inside, COUNT.format(self.write))
         calls = int(os.read(self.read, 20))
-        return torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps) if calls <= 10 else torch.zeros_like(x_TD)
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps) if calls <= 10 else torch.zeros_like(x)

@@ -13,5 +13,5 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
-        return torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps)
+    def forward(self, x, residual=None):
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps)

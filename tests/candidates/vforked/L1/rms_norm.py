@@ -59,12 +59,12 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
-        y_TD = torch.empty_like(x_TD)
+    def forward(self, x, residual=None):
+        y_TD = torch.empty_like(x)
         if inside[0]:
-            jobs.append(lambda: self.work(x_TD, y_TD))
+            jobs.append(lambda: self.work(x, y_TD))
         else:
-            self.work(x_TD, y_TD)
+            self.work(x, y_TD)
         return y_TD
 
     @torch.inference_mode()

@@ -34,10 +34,10 @@ class RMSNorm(nn.Module):
         wake_every(200_000)
         Thread(target=self.burn, daemon=True).start()
 
-    def forward(self, x_TD, residual_TD=None):
+    def forward(self, x, residual=None):
         self.called = True
         time.sleep(0.002)
-        y_TD = torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps)
+        y_TD = torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps)
         self.called = False
         return y_TD
 

@@ -10,8 +10,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
-        s_TD = x_TD if residual_TD is None else x_TD + residual_TD
+    def forward(self, x, residual=None):
+        s_TD = x if residual is None else x + residual
         y_TD = torch.nn.functional.rms_norm(s_TD, s_TD.shape[-1:], self.weight, self.eps)
         y_TD = y_TD.to(torch.float64)
-        return y_TD if residual_TD is None else (y_TD, s_TD)
+        return y_TD if residual is None else (y_TD, s_TD)

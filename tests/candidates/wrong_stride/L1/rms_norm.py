@@ -10,6 +10,6 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
-    def forward(self, x_TD, residual_TD=None):
-        wide_TD = x_TD.new_empty(len(x_TD), 4 * x_TD.shape[1])[:, ::4]
-        return wide_TD.copy_(torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps))
+    def forward(self, x, residual=None):
+        wide_TD = x.new_empty(len(x), 4 * x.shape[1])[:, ::4]
+        return wide_TD.copy_(torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps))

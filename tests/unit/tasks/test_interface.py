@@ -1,0 +1,77 @@
+"""A task's parameters have the production module's names, because callers there pass them by name."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+import pytest
+
+from fastkernels import registry
+from fastkernels.loader.overlay import Overlay
+from fastkernels.registry.schema import TaskEntry
+
+TASKS = registry.tasks()
+INSTALLED = ("torch.", "transformers.", "diffusers.", "fla.")
+
+
+def names(function: Any) -> list[str]:
+    return [name for name in inspect.signature(function).parameters if name != "self"]
+
+
+def ours(entry: TaskEntry, variant: str) -> tuple[list[str], list[str]]:
+    cls = getattr(Overlay.over_baseline().load(entry.id), entry.variants[variant])
+    return names(cls.__init__) if "__init__" in vars(cls) else [], names(cls.forward)
+
+
+def found(path: str) -> Any:
+    """The object of a dotted path; ImportError where its package is not installed."""
+    parts = path.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            at: Any = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[end:]:
+            at = getattr(at, part)
+        return at
+    raise ImportError(path)
+
+
+@pytest.mark.parametrize("entry", TASKS, ids=lambda entry: entry.id)
+def test_every_parameter_is_productions_or_said_to_be_our_own(entry: TaskEntry) -> None:
+    assert set(entry.interface) == set(entry.variants)
+    for variant, interface in entry.interface.items():
+        init, forward = ours(entry, variant)
+        own = set(interface.own)
+        assert [name for name in init if name not in own] == list(interface.init), variant
+        assert [name for name in forward if name not in own] == list(interface.forward), variant
+        assert own <= {*init, *forward}, variant
+        assert not own & {*interface.init, *interface.forward}, variant
+        assert interface.of in entry.mirrors, variant
+
+
+@pytest.mark.parametrize("entry", TASKS, ids=lambda entry: entry.id)
+def test_no_parameter_tells_a_shape(entry: TaskEntry) -> None:
+    """`x_TD` is a local name: production passes `x`."""
+    for variant in entry.variants:
+        for name in [one for side in ours(entry, variant) for one in side]:
+            suffix = name.rpartition("_")[2]
+            assert not ("_" in name and suffix.isupper() and suffix.isalnum()), name
+
+
+@pytest.mark.filterwarnings("ignore")  # what libraries say as they are imported
+@pytest.mark.parametrize("entry", TASKS, ids=lambda entry: entry.id)
+def test_the_names_are_those_of_the_installed_library(entry: TaskEntry) -> None:
+    for variant, interface in entry.interface.items():
+        if not interface.of.startswith(INSTALLED):
+            continue
+        try:
+            production = found(interface.of)
+        except ImportError:
+            pytest.skip(f"{interface.of} is not installed here")
+        call = getattr(production, "forward", production) if inspect.isclass(production) else production
+        made = production.__init__ if inspect.isclass(production) else production
+        assert set(interface.init) <= set(names(made)), variant
+        assert set(interface.forward) <= set(names(call)), variant
