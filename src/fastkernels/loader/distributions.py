@@ -34,8 +34,8 @@ class Limits:
 
 # Results such as a gate times a value must be representable: in float16 squares of values are.
 ORDINARY = Limits(decades=4, outlier=100, half=Limits(decades=1.5, outlier=10))
-# A norm's results are of scale 1 whatever its argument: in float16 squares of values, and their sums, are beyond
-# what is representable. The sum of two arguments, which a norm may return, still is.
+# A norm's results are of scale 1 whatever its argument's: squares of values, and their sums, may be beyond
+# float16. The sum of two arguments, which a norm may return, may not.
 NORMED = Limits(decades=4, outlier=100, half=Limits(decades=3.5, outlier=100))
 # A softmax turns a logit's absolute error into a relative one: logits of 1e8 would leave no correct digit in
 # float32, neither in the baseline nor in an honest candidate.

@@ -34,6 +34,7 @@ from fastkernels.records.kernels import (
     KernelRow,
     KernelShare,
     KernelSummary,
+    Place,
 )
 from fastkernels.records.models import EvalReport, MacroEval, ModelResult, Swap, WorkloadResult
 
@@ -73,6 +74,7 @@ __all__ = [
     "Look",
     "MacroEval",
     "ModelResult",
+    "Place",
     "Printable",
     "Provenance",
     "Record",

@@ -29,7 +29,9 @@ def _narrow_sums(dtype: torch.dtype) -> Change | NotApplicable:
 def _half_squares(subject: Subject) -> Change | NotApplicable:
     name = "squares in float16"
     if subject.dtype != torch.float16:
-        return NotApplicable("mutant", name, f"squares of {subject.dtype} hardly overflow".replace("torch.", ""))
+        return NotApplicable(
+            "mutant", name, f"squares of {subject.dtype} hardly overflow".replace("torch.", "")
+        )
     if subject.entry.has_parts:
         return NotApplicable("mutant", name, "values between its parts are small")
     return _rounding(name, half_squares)
