@@ -60,7 +60,7 @@ class KernelsRequest(Record):
         if (flags["self_test"] or flags["providers"]) and flags["candidates"]:
             asked = "--self-test" if flags["self_test"] else "--providers"
             raise UsageError(f"{asked} judges no candidates: leave out --candidates")
-        if flags["reproduce"] and (flags["self_test"] or flags["providers"]):
+        if flags.get("reproduce") and (flags["self_test"] or flags["providers"]):
             raise UsageError("--reproduce is for candidates: it writes scripts that run their files")
         settings = resolve(device=flags.pop("device"), size=flags.pop("size"))
         return cls(**flags, device=settings.device_asked, size=settings.size_asked).resolved()

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fastkernels.errors import UsageError
 from fastkernels.judge.verdict import MACHINE_FAULTS, Verdict
 from fastkernels.layout import shown
 from fastkernels.loader.materialize import mutable_names
@@ -61,7 +61,6 @@ class Reproductions:
         self._left_out: dict[tuple[str, str], str] = {}
 
     def add(self, job: Job, work: Work, outcome: Outcome) -> None:
-        """UsageError where nothing can be written."""
         key, verdict = (job.name, work.entry.id), outcome.verdict
         if verdict.status in _FINE or key in self._written:
             return
@@ -74,8 +73,9 @@ class Reproductions:
             folder = folder.with_name(f"{folder.name}-2")
         try:
             write(folder, job, work, verdict, outcome.evidence, self._device)
-        except OSError as error:
-            raise UsageError(f"--reproduce {self._folder}: {error.strerror or error}") from error
+        except (OSError, SafetensorError) as error:
+            self._left_out[key] = str(error)  # the run's rows are worth more
+            return
         self._written[key] = folder
 
     def told(self, rows: Sequence[KernelRow]) -> Iterable[str]:
@@ -105,22 +105,20 @@ def write(folder: Path, job: Job, work: Work, verdict: Verdict, found: Evidence,
         (folder / "case.json").write_text(work.case.model_dump_json(indent=1))
     assert verdict.failure is not None
     place = verdict.failure.place
-    text = _SCRIPT.format(
-        what=_comment(
-            f"{verdict.label} of {job.name}, {work.entry.id} {work.case.id}\n{verdict.failure.told}"
-        ),
-        imports=_PLAIN_IMPORTS if is_plain else _BOUND_IMPORTS,
-        device=device,
-        views=_views(views),
-        call=_plain(job, work, device) if is_plain else _bound(job, device),
-        places={place.output: place.index} if place else {},
+    told = f"{verdict.label} of {job.name}, {work.entry.id} {work.case.id}\n{verdict.failure.told}"
+    places = {place.output: place.index} if place else {}
+    changes = verdict.kind == "mutated_input"
+    parts = (
+        [_comment(told), _PLAIN_IMPORTS if is_plain else _BOUND_IMPORTS],
+        [_SETUP.format(device=device), _views(views), _BEFORE if changes else ""],
+        [_plain(job, work, device) if is_plain else _bound(job, device)],
+        [_AFTER if changes else "", _COMPARISON.format(places=places)],
     )
-    (folder / "run.py").write_text(re.sub(r"\n{3,}", "\n\n", text))
+    text = "\n\n".join("\n".join(filter(None, map(str.strip, part))) for part in parts)
+    (folder / "run.py").write_text(f"{text}\n")
 
 
-def packed(
-    tensors: Mapping[str, Tensor],
-) -> tuple[dict[str, Tensor], dict[str, View]]:
+def packed(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, View]]:
     """What is stored of tensors, and how those that are not packed lie in it: these are stored with all of
     their memory, once."""
     stored: dict[str, Tensor] = {}
@@ -151,7 +149,7 @@ def _is_plain(job: Job, work: Work, inputs: Mapping[str, Tensor]) -> bool:
 
 
 def _comment(text: str) -> str:
-    """Two lines of it, which say the most."""
+    """Its first lines, which say the most."""
     return "\n".join(f"# {line[:_MOST_CHARACTERS]}" for line in text.splitlines()[:3])
 
 
@@ -169,7 +167,7 @@ def _plain(job: Job, work: Work, device: str) -> str:
         device=device,
         dtype=case.dtype,
         arguments=arguments,
-        changed="".join(f'\noutputs["{name}"] = inputs["{name}"]' for name in changed),
+        changed=f"\noutputs |= {{name: inputs[name] for name in {changed}}}" if changed else "",
     )
 
 
@@ -178,10 +176,12 @@ def _bound(job: Job, device: str) -> str:
 
 
 def _views(views: Mapping[str, View]) -> str:
-    return "\n".join(
-        f'inputs["{name}"] = inputs["{base}"].as_strided({shape}, {strides}, {offset})'
+    """One statement, or none."""
+    each = [
+        f'"{name}": inputs["{base}"].as_strided({shape}, {strides}, {offset})'
         for name, (base, shape, strides, offset) in views.items()
-    )
+    ]
+    return f"inputs |= {{{', '.join(each)}}}" if each else ""
 
 
 def _is_pool(name: str, case: Case) -> bool:
@@ -194,15 +194,12 @@ def _is_pool(name: str, case: Case) -> bool:
 _PLAIN_IMPORTS = """import importlib.util
 import sys
 from pathlib import Path
-
 import torch
 from safetensors.torch import load_file
 """
 _BOUND_IMPORTS = """from pathlib import Path
-
 import torch
 from safetensors.torch import load_file
-
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.records import Case
@@ -228,19 +225,18 @@ overlay = Overlay.over_baseline([Path(layer) for layer in {layers}])
 module = build_module(overlay, case, {device!r})
 outputs = bind(module, case, inputs).invoke()  # with parameters, caches and the step's context
 """
-_SCRIPT = """{what}
-{imports}
+_BEFORE = "before = {name: value.clone() for name, value in inputs.items()}"
+_AFTER = 'print("inputs that the call changed:", [n for n in inputs if not same(inputs[n], before[n])])'
+_SETUP = """same = lambda x, y: torch.allclose(x, y, rtol=0, atol=0, equal_nan=True)
 here, names = Path(__file__).parent, ("inputs", "expected", "actual")
 inputs, expected, actual = (load_file(here / f"{{name}}.safetensors", {device!r}) for name in names)
-{views}
-
-{call}
-for name, right in expected.items():
+"""
+_COMPARISON = """for name, right in expected.items():
     got, skipped = outputs[name].double(), len(outputs[name]) - len(right)  # row 0 of a pool: nobody reads it
     error = torch.where(got[skipped:] == right, 0, got[skipped:] - right).abs().nan_to_num(nan=torch.inf)
     largest = torch.unravel_index(error.argmax(), error.shape)
     at = {places}.get(name) or tuple(int(i) + skipped * (not d) for d, i in enumerate(largest))
     print(f"{{name}}: relative error {{error.norm() / right.double().norm():.3g}}; at {{list(at)}}", end=" ")
     print(f"expected {{right[(at[0] - skipped, *at[1:])]:.6g}}, got {{got[at]:.6g}}", end="; ")
-    print("as in the trial:", torch.equal(outputs[name], actual[name]) if actual else "it returned nothing")
+    print("as in the trial:", same(outputs[name], actual[name]) if actual else "no results are known")
 """

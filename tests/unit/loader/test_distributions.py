@@ -87,7 +87,7 @@ def test_unknown_distribution():
         drawn("gaussian")
 
 
-@pytest.mark.parametrize("name", ["extreme", "heavy_tail", "mixed"])
+@pytest.mark.parametrize("name", ["extreme", "mixed"])
 def test_what_norms_take_has_squares_beyond_float16(name):
     x, residual = (drawn(name, torch.float16, (256, 256), seed, limits=NORMED) for seed in (0, 1))
     assert not x.square().isfinite().all()
