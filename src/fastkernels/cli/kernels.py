@@ -65,6 +65,11 @@ from fastkernels.cli import options
     help="`authored`: only candidates that spend half their device time in kernels of their own.",
 )
 @click.option("--seed", type=int, help="Seed of the inputs. Default: fresh and secret, stored in the report.")
+@options.new_folder(
+    "--reproduce",
+    text="Write the first failure of each candidate in each task: inputs, expected and actual outputs, and a "
+    "script that runs the candidate on them. A new or empty folder.",
+)
 @options.verbose
 @options.report_json
 def command(json_path: str | None, verbose: bool, **arguments: Any) -> None:

@@ -35,6 +35,7 @@ from fastkernels.records.kernels import (
     KernelRow,
     KernelShare,
     KernelSummary,
+    Place,
 )
 from fastkernels.records.models import EvalReport, MacroEval, ModelResult, Swap, WorkloadResult
 
@@ -74,6 +75,7 @@ __all__ = [
     "Look",
     "MacroEval",
     "ModelResult",
+    "Place",
     "Printable",
     "Provenance",
     "Record",

@@ -71,7 +71,7 @@ class Lineup:
         self._inbox: Arena | None = None
         self._chain = chain
         self.plan = of_ranks(case.ranks)  # until a chain is captured
-        self._distribution = "normal"
+        self.distribution = "normal"
         use = bench.sole_use if case.timed else None
         self.standstill = None if use is None else Standstill(use)
         self._last: Party | None = None  # whose turn was over last
@@ -227,8 +227,8 @@ class Lineup:
         for modules that repack them; arguments come with each party's turn. Inputs that have views in the
         model lie so in every second block; in a chain they do in every second link."""
         assert self._inbox is not None
-        self._distribution = distribution
         self._strided = self._has_views and not self._strided
+        self.distribution = distribution
         new = self._draw(distribution, parameters, other_lengths)
         self.inputs = {**self.inputs, **new}
         self._inbox.write({name: value for name, value in new.items() if name.startswith(_PARAMETER)})
@@ -245,7 +245,7 @@ class Lineup:
 
     def _late(self, rank: int) -> Late:
         """Of this rank other inputs, such as it might have had, until its own come."""
-        inbox, others = self._inbox, self._draw(self._distribution, parameters=False)
+        inbox, others = self._inbox, self._draw(self.distribution, parameters=False)
         assert inbox is not None
         mixed = {name: self.inputs[name].clone() for name in self._arguments}
         for name, value in mixed.items():

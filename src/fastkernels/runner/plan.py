@@ -49,6 +49,7 @@ class KernelsRequest(Record):
     attribution: bool = True  # on CUDA, who made a candidate's kernels
     track: Literal["open", "authored"] = "open"
     seed: int | None = None  # None: fresh
+    reproduce: str | None = None  # where to write the first failure of each candidate in each task
 
     @classmethod
     def parse(cls, **flags: Any) -> KernelsRequest:
@@ -59,6 +60,8 @@ class KernelsRequest(Record):
         if (flags["self_test"] or flags["providers"]) and flags["candidates"]:
             asked = "--self-test" if flags["self_test"] else "--providers"
             raise UsageError(f"{asked} judges no candidates: leave out --candidates")
+        if flags.get("reproduce") and (flags["self_test"] or flags["providers"]):
+            raise UsageError("--reproduce is for candidates: it writes scripts that run their files")
         settings = resolve(device=flags.pop("device"), size=flags.pop("size"))
         return cls(**flags, device=settings.device_asked, size=settings.size_asked).resolved()
 

@@ -206,3 +206,21 @@ def test_a_case_shows_nothing_for_others_once_it_is_refused_itself() -> None:
 
     task = admit("L1/x", [row("few", seeds=False), row("many", seeds=True, eps=False), row("third")])
     assert (task.admitted, sorted(task.refused)) == (True, ["few", "many"])
+
+
+@pytest.mark.parametrize(
+    ("task", "case"),
+    [
+        ("L1/rms_norm", "tiny-T37-D64-f16"),
+        ("L1/rms_norm", "tiny-T37-D64-residual-f16"),
+        ("L1/layer_norm", "tiny-T37-D64-f16"),
+        ("L1/group_norm", "tiny-odd-groups-f16"),
+        ("L1/gated_rms_norm", "tiny-T37-HV4x16-f16"),
+    ],
+)
+def test_norms_whose_squares_overflow_in_float16_fail(task, case):
+    row = audit(case_of(task, case))
+    (squares,) = [check for check in row.checks if check.name == "squares in float16"]
+    assert squares.good, squares
+    assert squares.error_ratio is None or squares.error_ratio > 100
+    assert bad(row) == {}
