@@ -244,6 +244,5 @@ def test_what_a_librarys_import_sets_is_put_back_and_noted(tmp_path, monkeypatch
         "cudnn attention enabled",
         "float32 matmul precision",
         "bf16 reduced",
-        "number of threads",
     ):
         assert setting in note
