@@ -39,7 +39,7 @@ def main() -> None:
     resumed = arguments.resume and arguments.out.is_file()
     before = json.loads(arguments.out.read_text()) if resumed else None
     found = summary([AuditReport.model_validate_json(path.read_text()) for path in arguments.reports], before)
-    arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+    arguments.out.write_text(written(found))
     print(
         {key: value for key, value in found.items() if key == "left" or not isinstance(value, (list, dict))}
     )
@@ -47,10 +47,9 @@ def main() -> None:
 
 def summary(reports: Sequence[AuditReport], before: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Parts of one audit. before: an earlier summary, whose cases stay unless they are audited again."""
-    before = before or {"rows": [], "shown": [], "unaudited": []}
-    found = {
-        (row["task"], row["case"]): {**row, "shown": before["shown"][row["shown"]]} for row in before["rows"]
-    }
+    before = before or {"rows": [], "names": [], "shown": [], "unaudited": []}
+    sets = [[before["names"][place] for place in places] for places in before["shown"]]
+    found = {(row["task"], row["case"]): {**row, "shown": sets[row["shown"]]} for row in before["rows"]}
     for report in reports:
         found |= {(row.task, row.case): _told(row, report.environment) for row in report.rows}
     rows = [found[key] for key in sorted(found)]
@@ -58,6 +57,8 @@ def summary(reports: Sequence[AuditReport], before: Mapping[str, Any] | None = N
     reasons = [*before["unaudited"], *(reason for report in reports for reason in report.unaudited)]
     unaudited = {reason.partition(": ")[0]: reason for reason in reasons}
     shown = sorted({tuple(row["shown"]) for row in rows})
+    names = sorted(set().union(*shown))
+    place = {name: at for at, name in enumerate(names)}
     cases = _registered(found)
     audited = Counter(task for task, case in found if case in cases[task])
     left = {task: len(its) - audited[task] for task, its in cases.items() if len(its) > audited[task]}
@@ -79,12 +80,23 @@ def summary(reports: Sequence[AuditReport], before: Mapping[str, Any] | None = N
         "left": left,
         "tasks": tasks,
         "rows": [{**row, "shown": shown.index(tuple(row["shown"]))} for row in rows],
-        "shown": shown,
+        "names": names,
+        "shown": [[place[name] for name in each] for each in shown],
         "complete": not left,
         "unaudited": [reason for case, reason in unaudited.items() if tuple(case.split()) not in found],
         # Of the machine that began; each row has its own.
         "environment": before.get("environment") or reports[0].environment.model_dump(mode="json"),
     }
+
+
+def written(summary: Mapping[str, Any]) -> str:
+    """JSON with one line for each row."""
+    parts = []
+    for key, value in summary.items():
+        lines = [json.dumps(one, separators=(",", ":")) for one in value] if isinstance(value, list) else None
+        text = json.dumps(value) if lines is None else "[\n" + ",\n".join(lines) + "\n]"
+        parts.append(f"{json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def _registered(found: Collection[tuple[str, str]]) -> dict[str, set[str]]:

@@ -155,7 +155,7 @@ GPU_TESTS = {
     "attention_kernels": (500, 8),
     "pointwise_kernels": (500, 8),
 }
-# Cases of an audit beside each other on a GPU, and seconds of all of a level: guesses from docs/measured.md.
+# Cases of an audit beside each other on a GPU, and seconds of all of a level: guesses from docs/record.
 BESIDE = 20
 AUDIT = {1: 2400, 2: 2400, 3: 2000, 4: 1500}
 JOBS: dict[str, Job] = {

@@ -11,7 +11,7 @@ Beside them stands one call alone, which `fk` times where a chain has one link: 
 ncu_single_us as profiled, both from an evicted L2, where the kernel's code is cold, too. in_order_us is a
 chain of this program's own whose kernels begin when the one before has ended, as they do under the profiler,
 and not while it ends (kernels/overlap.py). No criteria: what two events read beyond the kernel differs by
-machine, and a model's kernels overlap (docs/measured.md).
+machine, and a model's kernels overlap (docs/record/measured.md).
 
 `--calls` is this program's own: the calls, under the profiler.
 """

@@ -51,7 +51,9 @@ class Ours:
     def generate(self, prompts: Any, length: int) -> list[Any]:
         from fastkernels import SamplingParams
 
-        return self.llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True))
+        return self.llm.generate(
+            prompts, SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True), use_tqdm=False
+        )
 
     def prepare(self, workload: TokenWorkload, setting: str) -> Callable[[], int]:
         return tokens_made(self, workload)

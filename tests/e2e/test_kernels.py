@@ -160,3 +160,90 @@ def test_an_interrupt_leaves_a_partial_report_and_no_process(tmp_path: Path, int
     assert "Traceback" not in err
     assert len(workers) >= 4, "what they are forked from, and three"
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+
+
+COMPILED = """
+import os
+import tempfile
+
+import torch
+from torch import nn
+
+with tempfile.NamedTemporaryFile() as file:
+    assert file.name.startswith(os.environ["TMPDIR"])
+
+
+@torch.compile
+def fast(x):
+    return torch.softmax(x, -1)
+
+
+class Softmax(nn.Module):
+    def forward(self, x):
+        with tempfile.TemporaryFile() as file:
+            file.write(b"what a cache does")
+        return fast(x)
+"""
+
+
+def test_a_candidate_may_compile_and_keep_temporary_files(tmp_path) -> None:
+    """torch.compile keeps its code in files; imports of our own must not have settled where."""
+    file = tmp_path / "compiled" / "L1" / "softmax.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(COMPILED)
+    _, report = judge(
+        tmp_path, "--target", "softmax", "--case", "llama-tiny-T4-V256-f32", "--budget", "0.1",
+        "--candidates", str(tmp_path / "compiled"),
+    )  # fmt: skip
+    (row,) = report["rows"]
+    assert row["verdict"] in ("PASSED", "UNSTABLE"), row["failure"]
+    assert row["iterations_checked"] > 0
+    assert report["summary"]["compiling_share"] > 0
+
+
+# What libraries that production uses do as they are imported.
+LIBRARIES = {
+    "vllm_like": "import torch; torch.backends.cuda.enable_cudnn_sdp(False)",
+    "sgl_like": "import torch; torch.set_float32_matmul_precision('high')",
+    "flashinfer_like": "import os; os.environ['FLASHINFER_LIKE_CACHE'] = '/nowhere'",
+    "fla_like": "import logging, warnings; logging.basicConfig(level=10); warnings.simplefilter('ignore')",
+    "transformer_engine_like": (
+        "import torch; torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False\n"
+        "torch.library.define('transformer_engine_like::op', '(Tensor x) -> Tensor')\n"
+        "torch.set_num_threads(3)"
+    ),
+}
+IMPORTS = """
+import torch
+from torch import nn
+{imports}
+
+
+class Softmax(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, -1)
+"""
+
+
+def test_what_a_librarys_import_sets_is_put_back_and_noted(tmp_path, monkeypatch) -> None:
+    installed, file = tmp_path / "installed", tmp_path / "imports" / "L1" / "softmax.py"
+    for name, code in LIBRARIES.items():
+        (installed / name).mkdir(parents=True)
+        (installed / name / "__init__.py").write_text(code)
+    file.parent.mkdir(parents=True)
+    file.write_text(IMPORTS.format(imports="\n".join(f"import {name}" for name in LIBRARIES)))
+    monkeypatch.setenv("PYTHONPATH", str(installed))
+    _, report = judge(
+        tmp_path, "--target", "softmax", "--case", "llama-tiny-T4-V256-f32", "--budget", "0.1",
+        "--no-compile-check", "--candidates", str(tmp_path / "imports"),
+    )  # fmt: skip
+    (row,) = report["rows"]
+    assert row["verdict"] in ("PASSED", "UNSTABLE"), row["failure"]
+    (note,) = [note for note in report["notes"] if "were put back" in note]
+    for setting in (
+        "cudnn attention enabled",
+        "float32 matmul precision",
+        "bf16 reduced",
+        "number of threads",
+    ):
+        assert setting in note

@@ -111,7 +111,7 @@ def test_forced_decoding_goes_through_graphs_and_agrees_with_itself():
     for out in outputs:
         for token, best in zip(out.outputs[0].token_ids, out.outputs[0].logprobs, strict=True):
             assert next(iter(best)) == token
-            assert sum(2.718281828459045**p for p in best.values()) <= 1 + 1e-4
+            assert sum(2.718281828459045**one.logprob for one in best.values()) <= 1 + 1e-4
 
 
 def test_ended_requests_do_not_disturb_the_others():

@@ -51,7 +51,10 @@ def logprobs(llm: LLM, audio: list[Tensor], forced: list[list[int]]) -> Tensor:
     outputs = llm.generate(prompts, most, forced=forced)
     return torch.tensor(
         [
-            [position.get(i, -20.0) for i, position in zip(ids, output.outputs[0].logprobs, strict=True)]
+            [
+                position[i].logprob if i in position else -20.0
+                for i, position in zip(ids, output.outputs[0].logprobs, strict=True)
+            ]
             for ids, output in zip(forced, outputs, strict=True)
         ]
     )

@@ -126,17 +126,27 @@ def test_stop_token_ends_a_request_and_only_that_one(folder):
 def test_forced_decoding_agrees_with_itself_and_records_log_probabilities(folder, engine):
     llm = LLM(folder("llama3"), device="cpu", **engine)
     texts = expected("llama3", 64)
-    params = SamplingParams(temperature=0.0, max_tokens=64, logprobs=5)
-    outputs = [out.outputs[0] for out in llm.generate(prompts(), params, forced=texts)]
+    params = SamplingParams(temperature=0.0, max_tokens=64, logprobs=5, prompt_logprobs=2)
+    requests = llm.generate(prompts(), params, forced=texts)
+    outputs = [request.outputs[0] for request in requests]
     assert [o.token_ids for o in outputs] == texts
     assert (llm.stats()["preemptions"] > 0) == bool(engine)
-    for ids, output in zip(prompts(), outputs):
-        logits = reference("llama3")(torch.tensor([ids + output.token_ids])).logits[0, len(ids) - 1 : -1]
-        best = logits.log_softmax(-1).topk(5)
+    for ids, output, request in zip(prompts(), outputs, requests):
+        every = reference("llama3")(torch.tensor([ids + output.token_ids])).logits[0].detach().log_softmax(-1)
+        assert request.prompt_logprobs[0] is None
+        for here, found, token in zip(every, request.prompt_logprobs[1:], ids[1:]):
+            assert {*here.topk(2).indices.tolist(), token} == set(found)
+            for one, its in found.items():
+                assert its.logprob == pytest.approx(float(here[one]), abs=1e-4)
+                assert its.rank == int((here >= here[one]).sum())
+        assert len(request.prompt_logprobs) == len(ids)
+        best = every[len(ids) - 1 : -1].topk(5)
         assert len(output.logprobs) == 64
         for position, (values, tokens) in enumerate(zip(best.values.tolist(), best.indices.tolist())):
             assert list(output.logprobs[position]) == tokens
-            assert list(output.logprobs[position].values()) == pytest.approx(values, abs=1e-4)
+            found = output.logprobs[position].values()
+            assert [one.logprob for one in found] == pytest.approx(values, abs=1e-4)
+            assert [one.rank for one in found] == [1, 2, 3, 4, 5]
 
 
 def test_forced_decoding_follows_the_forced_ids(folder):

@@ -83,7 +83,12 @@ def run_capture(request: CaptureRequest, tell: Tell = lambda text: None) -> Capt
         temperature=0.0, max_tokens=workload.output_len, ignore_eos=True, detokenize=False
     )
     with calls.attached(), watch.attached():
-        llm.generate(prompts, greedy, on_progress=lambda done, all: tell(f"{done} of {all} requests"))
+        llm.generate(
+            prompts,
+            greedy,
+            use_tqdm=False,
+            on_progress=lambda done, all: tell(f"{done} of {all} requests"),
+        )
     capture = Capture(
         schema=1,
         model=shown(request.model),

@@ -53,8 +53,9 @@ from fastkernels.cli import options
     metavar="SECONDS",
     help="Most time for a side to start, and for each call. Default: 300 at tiny, 600 and 1200 at full.",
 )
+@options.verbose
 @options.report_json
-def command(json_path: str | None, **arguments: Any) -> None:
+def command(json_path: str | None, verbose: bool, **arguments: Any) -> None:
     """Judge candidates inside whole models: correctness, speed, coverage, MacroEval."""
     from fastkernels.cli.progress import telling
     from fastkernels.report import publish
@@ -63,4 +64,4 @@ def command(json_path: str | None, **arguments: Any) -> None:
     request = EvalRequest.parse(**arguments)
     with telling() as tell:
         report = run_eval(request, tell)
-    raise SystemExit(publish(report, json_path, request.sources))
+    raise SystemExit(publish(report, json_path, request.sources, verbose=verbose))

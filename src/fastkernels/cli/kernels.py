@@ -65,8 +65,9 @@ from fastkernels.cli import options
     help="`authored`: only candidates that spend half their device time in kernels of their own.",
 )
 @click.option("--seed", type=int, help="Seed of the inputs. Default: fresh and secret, stored in the report.")
+@options.verbose
 @options.report_json
-def command(json_path: str | None, **arguments: Any) -> None:
+def command(json_path: str | None, verbose: bool, **arguments: Any) -> None:
     """Judge candidate kernels against the baseline: right in every call, and how fast."""
     from fastkernels.cli.progress import counting
     from fastkernels.report import publish
@@ -76,4 +77,4 @@ def command(json_path: str | None, **arguments: Any) -> None:
     request = KernelsRequest.parse(**arguments)
     with counting() as count:
         report = run_kernels(request, count)
-    raise SystemExit(publish(report, json_path, request.sources))
+    raise SystemExit(publish(report, json_path, request.sources, verbose=verbose))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
@@ -11,6 +12,7 @@ from typing import Protocol
 import click
 
 _SECONDS_BETWEEN_LINES = 5  # of plain output: a log wants signs of life, not every step
+_SECONDS_UNCHANGED = 30  # until a step that goes on is told again
 
 
 @contextlib.contextmanager
@@ -18,7 +20,8 @@ def telling() -> Iterator[Callable[[str], None]]:
     """`tell(text)` shows the step that begins, with the seconds since the start."""
     begin = time.monotonic()
     if not sys.stderr.isatty():
-        yield _sparsely(begin)
+        with _sparsely(begin) as line:
+            yield line
         return
     from rich.console import Console
 
@@ -40,10 +43,9 @@ class Step(Protocol):
 @contextlib.contextmanager
 def counting() -> Iterator[Callable[[Step], None]]:
     """`count(step)` moves a bar on a terminal, and prints a line now and then elsewhere."""
-    begin = time.monotonic()
     if not sys.stderr.isatty():
-        line = _sparsely(begin)
-        yield lambda step: line(f"{step.done}/{step.total} {step.text}")
+        with _sparsely(time.monotonic()) as line:
+            yield lambda step: line(f"{step.done}/{step.total} {step.text}")
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -59,15 +61,27 @@ def counting() -> Iterator[Callable[[Step], None]]:
         yield lambda step: progress.update(bar, completed=step.done, total=step.total, description=step.text)
 
 
-def _sparsely(begin: float) -> Callable[[str], None]:
-    """Print a line with the seconds since `begin`, unless one was printed a moment ago."""
-    last = begin
+@contextlib.contextmanager
+def _sparsely(begin: float) -> Iterator[Callable[[str], None]]:
+    """`line(text)`: what goes on from now. A thread prints it with the seconds since `begin`, so that a step
+    that never ends is seen, too."""
+    told, ended = ["starting"], threading.Event()
+
+    def tell() -> None:
+        printed, last = "", begin
+        while not ended.wait(_SECONDS_BETWEEN_LINES):
+            now = time.monotonic()
+            if told[0] != printed or now - last >= _SECONDS_UNCHANGED:
+                printed, last = told[0], now
+                click.echo(f"[{now - begin:5.0f} s] {printed}", err=True)
 
     def line(text: str) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= _SECONDS_BETWEEN_LINES:
-            last = now
-            click.echo(f"[{now - begin:5.0f} s] {text}", err=True)
+        told[0] = text
 
-    return line
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield line
+    finally:
+        ended.set()
+        thread.join()

@@ -49,7 +49,7 @@ class Admissions:
         while ledger.waiting and budget > 0 and len(admitted) < most and self._is_complete(ledger.waiting[0]):
             request = ledger.waiting[0]
             length = len(request.prompt) + len(request.output)
-            found = self._nothing if self.prefixes is None else self.prefixes.find(request, length)
+            found = self._find(request, length)
             start = found.tokens
             room = [f - revived for f, revived in zip(free, found.revived)]
             count = min(length - start, budget, *(r * g.block_size for r, g in zip(room, groups)))
@@ -78,6 +78,12 @@ class Admissions:
         alone = int((group.held_R[running] - found // group.block_size).sum())
         others = 0 if group.window else max(0, group.num_blocks - 1 - group.num_free - alone)
         return Demand(group, (total - found).astype(np.float64), left, others)
+
+    def _find(self, request: Request, length: int) -> Found:
+        """What of a request is in the prefix cache; log-probabilities of a prompt need all of it computed."""
+        if self.prefixes is None or request.prompt_logprobs is not None:
+            return self._nothing
+        return self.prefixes.find(request, length)
 
     def _usable(self, blocks: int) -> int:
         return blocks - 1 - math.ceil(WATERMARK * blocks)  # block 0 is null

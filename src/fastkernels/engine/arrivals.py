@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fastkernels.engine.ledger import Ledger
-from fastkernels.engine.plan import Plan, Sampled
+from fastkernels.engine.plan import Plan, Sampled, Scored
 from fastkernels.engine.requests import Request
 
 
@@ -28,6 +28,8 @@ class Arrivals:
     def retire(self, plan: Plan, sampled: Sampled) -> None:
         """Take in the ids of a finished step; a row with another owner by now was preempted or ended."""
         ledger = self.ledger
+        if plan.scored is not None:
+            self._score(plan.scored, sampled)
         rows, serials = plan.rows_B[plan.samples_B], plan.serials_B[plan.samples_B]
         ids = sampled.ids_S
         present = ledger.serial_R[rows] == serials
@@ -70,18 +72,23 @@ class Arrivals:
             self.ledger.withdraw(request)
             self._finish(request, token if is_stop else None)
 
+    def _score(self, scored: Scored, sampled: Sampled) -> None:
+        """Record the log-probabilities of prompt tokens, once more where a prompt was computed again."""
+        assert sampled.scored is not None
+        index = 0
+        for request, position, length in scored.spans:
+            assert request.prompt_logprobs is not None
+            for at in range(position, position + length):
+                count = request.sampling.prompt_logprobs or 0
+                request.prompt_logprobs[at] = sampled.scored.at(index, request.prompt[at], count)
+                index += 1
+
     def _look(self, request: Request, index: int, sampled: Sampled, is_stop: bool) -> bool:
         """Record what is to be known of the newest token; whether it completes a stop string."""
         count = request.sampling.logprobs
         if count is not None:
-            assert sampled.top_ids_SK is not None
-            assert sampled.top_logprobs_SK is not None
-            assert sampled.logprobs_S is not None
-            best = zip(
-                sampled.top_ids_SK[index, :count].tolist(), sampled.top_logprobs_SK[index, :count].tolist()
-            )
-            request.logprobs.append(dict(best))
-            request.logprobs[-1].setdefault(int(sampled.ids_S[index]), float(sampled.logprobs_S[index]))
+            assert sampled.ranked is not None
+            request.logprobs.append(sampled.ranked.at(index, int(sampled.ids_S[index]), count))
         if request.on_token is not None:
             self._grown.append(request)
         return request.transcript is not None and not is_stop and request.transcript.read(request.output)

@@ -34,7 +34,7 @@ class Captured:
 
 def graph_sizes(max_rows: int) -> list[int]:
     """1, 2, 4, by eights to 128, by sixteens to max_rows: the products of a step take as long as their tiles
-    say, and a few rows of padding more can cost a seventh (docs/measured.md)."""
+    say, and a few rows of padding more can cost a seventh (docs/record/measured.md)."""
     sizes = {1, 2, 4, max_rows, *range(8, 128, 8), *range(128, max_rows, 16)}
     return sorted(size for size in sizes if size <= max_rows)
 

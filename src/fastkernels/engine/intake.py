@@ -14,13 +14,14 @@ from fastkernels.engine.clips import Clips
 from fastkernels.engine.memory import Limits
 from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.program import Tokens
-from fastkernels.engine.requests import Request
+from fastkernels.engine.requests import Logprobs, Request
 from fastkernels.engine.scheduler import Scheduler
 from fastkernels.engine.shaping import MOST_MASKED
 from fastkernels.engine.text import Text
 from fastkernels.errors import RequestError
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
+_PROMPT_KEYS = ("prompt", "prompt_token_ids", "multi_modal_data")
 Asked = tuple[Tokens, Tensor | None]  # what a request needs, and the clip before it
 
 
@@ -92,15 +93,16 @@ class Intake:
         return self.clips.clip(given["audio"])
 
     def _ids(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, str):
-            return self.text.encode(prompt)
         if isinstance(prompt, Mapping):
-            if "prompt_token_ids" not in prompt:
-                raise RequestError(
-                    f"A prompt dictionary needs prompt_token_ids, not {', '.join(map(repr, prompt))}"
-                )
-            prompt = prompt["prompt_token_ids"]
-        return _integers(prompt)
+            if unknown := [name for name in prompt if name not in _PROMPT_KEYS]:
+                known = ", ".join(_PROMPT_KEYS)
+                raise RequestError(f"a prompt dictionary takes {known}, not {', '.join(map(repr, unknown))}")
+            if "prompt_token_ids" in prompt:
+                return _integers(prompt["prompt_token_ids"])
+            if text_of(prompt) is None:
+                raise RequestError("a prompt dictionary needs prompt, a text, or prompt_token_ids")
+        text = text_of(prompt)
+        return _integers(prompt) if text is None else self.text.encode(text)
 
     def check(self, need: Tokens) -> None:
         """Refuse what the engine can never serve; a RequestError says why."""
@@ -154,6 +156,7 @@ class Intake:
         is_free = need.forced is None
         if is_free:
             stops = frozenset(params.stop_token_ids or ()).union(() if params.ignore_eos else self.stop_ids)
+        scores: list[Logprobs | None] = [None] * len(need.tokens)
         is_read = need.on_token is not None or (is_free and bool(params.stop_strings))
         return Request(
             serial,
@@ -163,11 +166,19 @@ class Intake:
             max_tokens=self._max_tokens(need),
             stop_ids=stops,
             forced=need.forced,
+            index=need.index,
+            prompt_logprobs=None if params.prompt_logprobs is None else scores,
             on_token=need.on_token,
             source=need.source,
             masked_ids=self._masked_ids(params) if is_free else (),
-            transcript=self.text.transcript(params, is_free) if is_read else None,
+            transcript=self.text.transcript(need.tokens, params, is_free) if is_read else None,
         )
+
+
+def text_of(prompt: Prompt) -> str | None:
+    """What a caller gave as text."""
+    text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+    return text if isinstance(text, str) else None
 
 
 def as_list(prompts: Any) -> list[Any]:

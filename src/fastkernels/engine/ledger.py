@@ -34,6 +34,7 @@ class Ledger:
         self.known_R, self.found_R = np.zeros(size, np.int64), np.zeros(size, np.int64)
         self.serial_R = np.full(size, -1, np.int64)  # whose row it is; -1 nobody's
         self.watched_R = np.zeros(size, bool)
+        self.scored_R = np.zeros(size, bool)  # log-probabilities of its prompt are wanted
         self.certain_R = np.zeros(size, bool)  # nothing ends it before its limit
         self.tokens_RL = np.zeros((size, max_len), np.int32)
         self.stops_RS = np.full((size, MOST_STOPS), -1, np.int64)
@@ -66,6 +67,7 @@ class Ledger:
         self.scheduled_R[row], self.limit_R[row], self.found_R[row] = 0, request.limit, 0
         self.serial_R[row], self._occupants[row] = request.serial, request
         self.watched_R[row], self.certain_R[row] = request.is_watched, request.runs_to_its_limit
+        self.scored_R[row] = request.prompt_logprobs is not None
         self.tokens_RL[row, : len(request.prompt)] = request.prompt
         self.tokens_RL[row, len(request.prompt) : known] = request.output
         self.stops_RS[row] = -1
@@ -85,7 +87,8 @@ class Ledger:
             self.prefixes.name(row, request, min(len(request.prompt) - 1, computed), computed)
         self.cache.release(row)
         self.running = self.running[self.running != row]
-        self.serial_R[row], self._occupants[row], self.watched_R[row] = -1, None, False
+        self.serial_R[row], self._occupants[row] = -1, None
+        self.watched_R[row] = self.scored_R[row] = False
         self.free_rows.append(row)
         return request
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -26,16 +26,17 @@ from fastkernels.engine import memory
 from fastkernels.engine.build import Options, build
 from fastkernels.engine.checks import MOST_SEED, Errors, require_errors, require_integer, require_share
 from fastkernels.engine.graph_pool import without_graphs
-from fastkernels.engine.intake import Intake, Prompt, as_list
+from fastkernels.engine.intake import Intake, Prompt, as_list, text_of
 from fastkernels.engine.listener import Listener
 from fastkernels.engine.loop import Loop, language_model, refused
 from fastkernels.engine.machine import device_of, dtype_of
-from fastkernels.engine.outputs import Reader, whole
+from fastkernels.engine.outputs import Reader
 from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.program import Engine, Stage, Tokens
+from fastkernels.engine.progress import UseTqdm, bar
 from fastkernels.engine.requests import Request, RequestOutput
 from fastkernels.engine.stages import TokenStage
-from fastkernels.engine.text import Text
+from fastkernels.engine.text import Message, Text, conversations
 from fastkernels.errors import RequestError, UsageError
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import find, load_model, weights_bytes
@@ -157,6 +158,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        use_tqdm: UseTqdm = True,
         forced: Sequence[Sequence[int]] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
         on_token: Callable[[RequestOutput], None] | None = None,
@@ -169,6 +171,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        use_tqdm: UseTqdm = True,
         forced: Sequence[Sequence[int]] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
         on_token: Callable[[RequestOutput], None] | None = None,
@@ -180,6 +183,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        use_tqdm: UseTqdm = True,
         forced: Sequence[Sequence[int]] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
         on_token: Callable[[RequestOutput], None] | None = None,
@@ -192,6 +196,7 @@ class LLM:
         on_progress(finished, all): called as requests end.
         on_token(output): called after each step for each request that got a token; the output has the new
         tokens and their text alone, and the place of the prompt as its request_id.
+        use_tqdm: a progress bar of the requests; or what makes one, called as tqdm is.
         errors: of requests that cannot be served. "raise": RequestError for the first, with its place, before
         anything is launched. "return": its RequestError stands in its place, and the others are served.
 
@@ -205,26 +210,68 @@ class LLM:
             )
         listed = as_list(prompts)
         asked = self._intake.asked(listed, sampling_params, forced, errors)
-        texts = [prompt if isinstance(prompt, str) else None for prompt in listed]
         done = 0
 
         def count(_: int) -> None:
             nonlocal done
             done += 1
+            advance()
             if on_progress is not None:
                 on_progress(done, len(asked))
 
-        readers = [Reader(str(i), text) for i, text in enumerate(texts)]
-        programs = [
-            refused(one)
-            if isinstance(one, RequestError)
-            else language_model(_read(one[0], reader, on_token), one[1])
-            for one, reader in zip(asked, readers)
-        ]
+        readers, programs = [], []
+        for i, (prompt, one) in enumerate(zip(listed, asked)):
+            num_answers = 0 if isinstance(one, RequestError) else one[0].sampling.n
+            readers.append(Reader(str(i), text_of(prompt), self.text, num_answers))
+            programs.append(
+                refused(one)
+                if isinstance(one, RequestError)
+                else language_model(_read(one[0], readers[-1], on_token), one[1])
+            )
+        with bar(use_tqdm, len(asked)) as advance:
+            ended = self.engine.run(programs, count)
         return [
-            one if isinstance(one, RequestError) else whole(str(i), text, one, self.text)
-            for i, (text, one) in enumerate(zip(texts, self.engine.run(programs, count)))
+            one if isinstance(one, RequestError) else reader.whole(one) for one, reader in zip(ended, readers)
         ]
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: UseTqdm = True,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, a list of {"role": ..., "content": text}, or several.
+
+        The tokenizer's chat template, or `chat_template`, makes the prompt, with `chat_template_kwargs` and
+        `tools` as its variables; continue_final_message: the answer goes on in the last message. RequestError
+        without a tokenizer or a template, and for messages that the template refuses.
+        """
+        listed = conversations(messages)
+        options = {
+            "chat_template": chat_template,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "tools": tools,
+            **(chat_template_kwargs or {}),
+        }
+        prompts: list[Prompt] = []
+        for index, conversation in enumerate(listed):
+            try:
+                text, ids = self.text.conversation(conversation, **options)
+            except RequestError as error:
+                raise RequestError(f"request {index}: {error}") from error
+            prompts.append({"prompt": text, "prompt_token_ids": ids})
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def get_tokenizer(self) -> Any:
+        """The model's tokenizer; RequestError where there is none."""
+        return self.text.required("get_tokenizer()")
 
     def add_request(
         self,

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fastkernels.engine.intake import Intake, Prompt
-from fastkernels.engine.outputs import Reader, whole
+from fastkernels.engine.intake import Intake, Prompt, text_of
+from fastkernels.engine.outputs import Reader
 from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.program import Call, Engine, Program, Tokens
 from fastkernels.engine.requests import Request, RequestOutput
@@ -22,10 +22,19 @@ from fastkernels.errors import RequestError, UsageError
 
 
 def language_model(need: Tokens, audio: Tensor | None = None) -> Program:
-    """The program of a language model: one need; of one that listens, the states of its clip before it."""
+    """The program of a language model: a need for each answer; of one that listens, the states of its clip
+    before them."""
     if audio is not None:
         need = replace(need, source=(yield Call("encoder", audio)))
-    return (yield need)
+    return (yield [_answer(need, index) for index in range(need.sampling.n)])
+
+
+def _answer(need: Tokens, index: int) -> Tokens:
+    """The need of one answer: a request of its own, of which the first looks at the prompt for all."""
+    params = need.sampling
+    seed = None if params.seed is None else params.seed + index
+    scored = None if index else params.prompt_logprobs
+    return replace(need, index=index, sampling=replace(params, n=1, seed=seed, prompt_logprobs=scored))
 
 
 def refused(error: RequestError) -> Program:
@@ -60,7 +69,7 @@ class Loop:
         if request_id in self._numbers:
             raise RequestError(f"request_id={request_id!r}: a request of this name is not finished")
         need, audio = self.intake.need(prompt, sampling_params), self.intake.audio(prompt)
-        reader = Reader(request_id, prompt if isinstance(prompt, str) else None)
+        reader = Reader(request_id, text_of(prompt), self.intake.text, need.sampling.n)
         if stream:
 
             def read(request: Request) -> None:
@@ -91,13 +100,13 @@ class Loop:
     def _outputs(self, ended: list[tuple[int, Any]]) -> list[RequestOutput]:
         """What is new after a step in which these programs ended."""
         outputs, self._pieces = self._pieces, []
-        for number, request in ended:
+        for number, answers in ended:
             reader = self._readers.pop(number)
             del self._numbers[reader.request_id]
-            if isinstance(request, RequestError):
-                raise AssertionError("a checked request was refused") from request
-            if request.on_token is None:
-                outputs.append(whole(reader.request_id, reader.prompt, request, self.intake.text))
+            if isinstance(answers, RequestError):
+                raise AssertionError("a checked request was refused") from answers
+            if answers[0].on_token is None:
+                outputs.append(reader.whole(answers))
         return outputs
 
     def abort(self, request_id: str) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastkernels.engine.cache import Ints, TableDiff
-from fastkernels.engine.requests import Request
+from fastkernels.engine.requests import Logprob, Logprobs, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,21 @@ class Admission:
     row: int
     request: Request
     tokens: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """P prompt tokens whose log-probabilities are wanted: ids_P[p] is judged by the hidden state of the
+    step's token places_P[p]. spans: of each request in turn the position of its first one, and how many."""
+
+    spans: list[tuple[Request, int, int]]
+    places_P: Ints
+    ids_P: Ints
+
+    @property
+    def most(self) -> int:
+        """Best tokens that a request asks for."""
+        return max(request.sampling.prompt_logprobs or 0 for request, _, _ in self.spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +53,7 @@ class Plan:
     num_decodes: int
     tables: list[TableDiff]
     admitted: list[Admission]
+    scored: Scored | None = None
 
     @property
     def is_decode(self) -> bool:
@@ -44,15 +61,27 @@ class Plan:
         return self.num_decodes == len(self.rows_B) and not self.admitted and bool(self.samples_B.all())
 
 
+class Ranked(NamedTuple):
+    """On the host: of S given ids the log-probabilities and ranks, and the K best tokens beside each."""
+
+    logprobs_S: NDArray[np.float32]
+    ranks_S: Ints
+    best_ids_SK: Ints
+    best_logprobs_SK: NDArray[np.float32]
+
+    def at(self, index: int, token: int, count: int) -> Logprobs:
+        """The `count` best tokens beside this one, best first, and `token`, which was given."""
+        best = zip(self.best_ids_SK[index, :count].tolist(), self.best_logprobs_SK[index, :count].tolist())
+        found = {i: Logprob(value, rank) for rank, (i, value) in enumerate(best, 1)}
+        found.setdefault(token, Logprob(float(self.logprobs_S[index]), int(self.ranks_S[index])))
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What a step sampled, on the host, in the order of the plan's sampling rows (S).
-
-    top_ids_SK, top_logprobs_SK: the K best tokens of each row, best first, where a row of the step asked for
-    them.
-    """
+    """What a step sampled, on the host, in the order of the plan's sampling rows (S). ranked: where a row of
+    the step asked for log-probabilities. scored: of the prompt tokens in the plan's `scored`."""
 
     ids_S: Ints
-    top_ids_SK: Ints | None = None
-    top_logprobs_SK: NDArray[np.float32] | None = None
-    logprobs_S: NDArray[np.float32] | None = None  # of the sampled ids
+    ranked: Ranked | None = None
+    scored: Ranked | None = None

@@ -27,7 +27,7 @@ from fastkernels.errors import RequestError
 class Tokens:
     """Continue `tokens` in a TokenStage. forced: ids that are fed in place of the sampled ones. on_token:
     called with the request after each step that gave it a token. source: encoder states [S, D] for a model
-    that attends to them."""
+    that attends to them. index: of the answer, where a prompt has several."""
 
     stage: str
     tokens: list[int]
@@ -35,6 +35,7 @@ class Tokens:
     forced: list[int] | None = None
     on_token: Callable[[Request], None] | None = None
     source: Tensor | None = None
+    index: int = 0
 
 
 class Call:

@@ -16,9 +16,21 @@ MOST_STOPS = 8
 
 
 @dataclass(slots=True)
+class Logprob:
+    """Of one token at one position. rank: 1 is the most probable. decoded_token: its text as it reads behind
+    another token; None where no text is made."""
+
+    logprob: float
+    rank: int
+    decoded_token: str | None = None
+
+
+Logprobs = dict[int, Logprob]  # by token id, best first; the token that is there is always among them
+
+
+@dataclass(slots=True)
 class CompletionOutput:
-    """One continuation. logprobs[i] maps token ids to log-probabilities before position i was chosen, best
-    first; the chosen one is always among them.
+    """One continuation. logprobs[i]: before position i was chosen, the chosen token and the best ones.
 
     For a forced request token_ids[i] is what the model chose at position i; the next input was forced[i] all
     the same.
@@ -28,25 +40,29 @@ class CompletionOutput:
     text: str
     token_ids: list[int]
     finish_reason: str | None  # "stop" or "length"; None: it goes on
-    logprobs: list[dict[int, float]] | None = None
+    logprobs: list[Logprobs] | None = None
     stop_reason: int | str | None = None  # the stop token or string that ended it; None for end of sequence
+    cumulative_logprob: float | None = None  # of all tokens so far, where logprobs are asked for
 
 
 @dataclass(slots=True)
 class RequestOutput:
-    """A finished request; or, of a streamed one, what is new since the last output."""
+    """A finished request; or, of a streamed one, what is new of one answer since the last output."""
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
-    finished: bool = True
+    finished: bool = True  # all answers
     num_cached_tokens: int = 0  # of the prompt, found in the prefix cache
+    # Where asked for, of each token of the prompt but the first; in a stream in the first piece of answer 0.
+    prompt_logprobs: list[Logprobs | None] | None = None
 
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """The engine's record of a request; `serial` is unique in an engine and says whose a sampled id is."""
+    """The engine's record of one answer to a prompt; `serial` is unique in an engine and says whose a sampled
+    id is."""
 
     serial: int
     prompt: list[int]
@@ -55,10 +71,12 @@ class Request:
     max_tokens: int
     stop_ids: Collection[int] = ()
     forced: list[int] | None = None
+    index: int = 0  # among the answers to its prompt
     on_token: Callable[[Request], None] | None = None  # called after each step that gave it a token
     masked_ids: tuple[int, ...] = ()  # not sampled before min_tokens
     output: list[int] = field(default_factory=list)  # complete while it waits, is watched, or has finished
-    logprobs: list[dict[int, float]] = field(default_factory=list)
+    logprobs: list[Logprobs] = field(default_factory=list)
+    prompt_logprobs: list[Logprobs | None] | None = None  # by position, as far as the host knows them
     digests: list[bytes] = field(default_factory=list)  # of its first blocks (prefix.py)
     num_cached: int | None = None  # tokens found in the prefix cache when it was first admitted
     inflight: int = 0  # samples launched before a preemption, not yet back
@@ -79,8 +97,9 @@ class Request:
 
     @property
     def text_ids(self) -> list[int]:
-        """The output whose text counts: a stop token has none."""
-        return self.output if self.stop_token is None else self.output[:-1]
+        """The output whose text counts: that of a stop token does only where it is asked for."""
+        keeps = self.stop_token is None or self.sampling.include_stop_str_in_output
+        return self.output if keeps else self.output[:-1]
 
     @property
     def stop_reason(self) -> int | str | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,9 +23,9 @@ from fastkernels.engine.graphs import DecodeGraphs
 from fastkernels.engine.packet import Uploader
 from fastkernels.engine.packing import pack, pack_decode, split
 from fastkernels.engine.pieces import PieceGraphs
-from fastkernels.engine.plan import Plan, Sampled
+from fastkernels.engine.plan import Plan, Ranked, Sampled, Scored
 from fastkernels.engine.rows import DeviceRows, Inputs
-from fastkernels.engine.sampler import Choice, RowVariants, Variant, choose
+from fastkernels.engine.sampler import Choice, Ranking, RowVariants, Variant, choose, score
 from fastkernels.engine.shaping import RowShapes
 from fastkernels.nn.context import use_step
 
@@ -35,14 +35,19 @@ class Flight:
     """A launched step; `result()` waits until its ids have arrived."""
 
     plan: Plan
-    parts: list[Tensor]
+    choice: Choice  # on the host, once it has arrived
     arrived: torch.cuda.Event | None
 
     def result(self) -> Sampled:
         if self.arrived is not None:
             self.arrived.synchronize()
+
+        def ranked(ranking: Ranking | None) -> Ranked | None:
+            return None if ranking is None else Ranked(*(part.numpy().copy() for part in ranking))
+
         # Their memory is given to a later step.
-        return Sampled(*(part.numpy().copy() for part in self.parts))
+        choice = self.choice
+        return Sampled(choice.ids_S.numpy().copy(), ranked(choice.ranking), ranked(choice.scores))
 
 
 class ModelRunner:
@@ -75,18 +80,24 @@ class ModelRunner:
         variant: Variant,
         sources: list[Tensor] | None = None,
         forward: Callable[..., Tensor] | None = None,
+        scored: Scored | None = None,
     ) -> Choice | None:
-        """Forward, head, sampler and write-back; None when no row samples. sources: encoder states of the
-        requests that begin, where the model attends to them. forward: the model's, recorded."""
+        """Forward, head, sampler and write-back; None when no row samples or is scored. sources: encoder
+        states of the requests that begin, where the model attends to them. forward: the model's, recorded."""
         encoded = [torch.cat(sources)] if sources else []
         with use_step(inputs.step):
             hidden_TD = (forward or self.model)(inputs.input_ids_T, inputs.positions_T, *encoded)
+            scores = None if scored is None else self._score(hidden_TD, scored)
             if not len(inputs.rows_S):
-                return None
+                return None if scores is None else Choice(inputs.rows_S, scores=scores)
             hidden_SD = hidden_TD if inputs.last_S is None else hidden_TD[inputs.last_S]
             choice = choose(self.model, hidden_SD, self.rows.sampling(inputs), variant)
         self.rows.write_back(inputs, choice.ids_S)
-        return choice
+        return choice if scores is None else replace(choice, scores=scores)
+
+    def _score(self, hidden_TD: Tensor, scored: Scored) -> Ranking:
+        places_P, ids_P = (torch.from_numpy(part).to(self.device) for part in (scored.places_P, scored.ids_P))
+        return score(self.model, hidden_TD, places_P, ids_P, scored.most)
 
     def compute_decode(
         self, packet: Tensor, sections: dict[str, slice], max_seq_len: int, variant: Variant
@@ -111,7 +122,7 @@ class ModelRunner:
     ) -> Choice | None:
         inputs = self.upload(plan, self.shapes(variant))
         sources = [a.request.source for a in plan.admitted if a.request.source is not None]
-        return self.compute(inputs, variant, sources, forward)
+        return self.compute(inputs, variant, sources, forward, plan.scored)
 
     def _in_pieces(self, plan: Plan, variant: Variant) -> tuple[Flight | None, str | None]:
         """Replay the forward for about as many tokens; or why it cannot be."""
@@ -132,20 +143,19 @@ class ModelRunner:
         captured.graph.replay()
         self.num_replays += 1
         if variant.num_logprobs is None and self.device.type == "cuda":
-            return Flight(plan, [self.rows.outbox.ids(slot, count)], _now()), None
+            return Flight(plan, Choice(self.rows.outbox.ids(slot, count)), _now()), None
         return self._to_host(plan, captured.choice.first(count)), None
 
     def _to_host(self, plan: Plan, choice: Choice | None) -> Flight:
         """Start the copy of what was sampled, on the compute stream: ahead of the next replay."""
         if choice is None:
-            return Flight(plan, [torch.from_numpy(np.zeros(0, np.int64))], None)
-        if self.device.type != "cuda":
-            return Flight(plan, [tensor.clone() for tensor in choice.tensors], None)
-        parts = []
-        for tensor in choice.tensors:
-            parts.append(torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True))
-            parts[-1].copy_(tensor, non_blocking=True)
-        return Flight(plan, parts, _now())
+            return Flight(plan, Choice(torch.from_numpy(np.zeros(0, np.int64))), None)
+        there = Choice(
+            _on_host(choice.ids_S),
+            None if choice.ranking is None else Ranking(*map(_on_host, choice.ranking)),
+            None if choice.scores is None else Ranking(*map(_on_host, choice.scores)),
+        )
+        return Flight(plan, there, _now() if self.device.type == "cuda" else None)
 
     def forget_counts(self) -> None:
         self.num_steps = self.num_replays = self.num_piecewise = 0
@@ -160,6 +170,13 @@ class ModelRunner:
             "recorded_forwards": len(self.pieces.captures),
             "eager_steps": dict(self.eager_steps),
         }
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    """A copy that is on its way, where it comes from a GPU."""
+    if tensor.device.type != "cuda":
+        return tensor.clone()
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
 
 
 def _now() -> torch.cuda.Event:

@@ -1,18 +1,23 @@
 """From hidden states to ids: head, sampler task and, where asked for, other logits and log-probabilities.
 
-S sampled rows · V vocabulary · K best tokens
+S sampled rows · V vocabulary · K best tokens · T tokens of a step · P prompt tokens that are scored
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from fastkernels.engine.plan import Plan
 from fastkernels.engine.rows import SamplingInputs
 from fastkernels.engine.shaping import RowShapes, shape_
+
+# Prompt tokens whose logits are there at a time: 64 of a vocabulary of 128k take 33 MB.
+SCORED_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,29 +29,28 @@ class Variant:
     is_shaped: bool = False  # some row uses a penalty, min_p, or is below its min_tokens
 
 
+class Ranking(NamedTuple):
+    """On the device what `plan.Ranked` is on the host; of the untempered distribution."""
+
+    logprobs_S: Tensor
+    ranks_S: Tensor
+    best_ids_SK: Tensor
+    best_logprobs_SK: Tensor
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Sampled ids on the device, and log-probabilities of the untempered distribution."""
+    """What a step gives, on the device: sampled ids; where asked for their ranking, and that of the scored
+    prompt tokens."""
 
     ids_S: Tensor  # int64
-    top_ids_SK: Tensor | None = None
-    top_logprobs_SK: Tensor | None = None
-    logprobs_S: Tensor | None = None  # of the sampled ids
+    ranking: Ranking | None = None
+    scores: Ranking | None = None
 
     def first(self, count: int) -> Choice:
         """Of the first `count` rows."""
-        return Choice(
-            self.ids_S[:count],
-            None if self.top_ids_SK is None else self.top_ids_SK[:count],
-            None if self.top_logprobs_SK is None else self.top_logprobs_SK[:count],
-            None if self.logprobs_S is None else self.logprobs_S[:count],
-        )
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        return [
-            t for t in (self.ids_S, self.top_ids_SK, self.top_logprobs_SK, self.logprobs_S) if t is not None
-        ]
+        ranking = None if self.ranking is None else Ranking(*(part[:count] for part in self.ranking))
+        return Choice(self.ids_S[:count], ranking)
 
 
 class RowVariants:
@@ -98,5 +102,19 @@ def choose(model: nn.Module, hidden_SD: Tensor, sampling: SamplingInputs, varian
     )
     if logprobs_SV is None or variant.num_logprobs is None:
         return Choice(ids_S)
-    top_logprobs_SK, top_ids_SK = logprobs_SV.topk(min(variant.num_logprobs, logprobs_SV.shape[1]), dim=-1)
-    return Choice(ids_S, top_ids_SK, top_logprobs_SK, logprobs_SV.gather(1, ids_S[:, None])[:, 0])
+    return Choice(ids_S, _ranking(logprobs_SV, ids_S, variant.num_logprobs))
+
+
+def score(model: nn.Module, hidden_TD: Tensor, places_P: Tensor, ids_P: Tensor, count: int) -> Ranking:
+    """How probable each id is behind the token at its place, with the `count` best ones there."""
+    parts = []
+    for places, ids in zip(places_P.split(SCORED_AT_ONCE), ids_P.split(SCORED_AT_ONCE)):
+        logits = model.compute_logits(hidden_TD[places])  # pyright: ignore[reportCallIssue]
+        parts.append(_ranking(model.softmax(logits).log(), ids, count))  # pyright: ignore[reportCallIssue]
+    return Ranking(*(torch.cat(column) for column in zip(*parts)))
+
+
+def _ranking(logprobs_SV: Tensor, ids_S: Tensor, count: int) -> Ranking:
+    best_logprobs_SK, best_ids_SK = logprobs_SV.topk(min(count, logprobs_SV.shape[1]), dim=-1)
+    own_S1 = logprobs_SV.gather(1, ids_S[:, None])
+    return Ranking(own_S1[:, 0], (logprobs_SV >= own_S1).sum(1), best_ids_SK, best_logprobs_SK)

@@ -13,7 +13,7 @@ import numpy as np
 from fastkernels.engine.admission import Admissions
 from fastkernels.engine.cache import BlockCache, Ints, TableDiff
 from fastkernels.engine.ledger import Ledger
-from fastkernels.engine.plan import Admission, Plan
+from fastkernels.engine.plan import Admission, Plan, Scored
 from fastkernels.engine.prefix import Prefixes
 from fastkernels.engine.requests import Request
 
@@ -113,7 +113,22 @@ class Scheduler:
         total = ledger.total_R[rows]
         samples = (ends == total) & (total < ledger.limit_R[rows])
         ledger.total_R[rows] = total + samples
-        return Plan(rows, starts, counts, samples, ledger.serial_R[rows], num_decodes, tables, admitted)
+        scored = self._scored(rows, starts, counts) if ledger.scored_R.any() else None
+        return Plan(
+            rows, starts, counts, samples, ledger.serial_R[rows], num_decodes, tables, admitted, scored
+        )
+
+    def _scored(self, rows: Ints, starts: Ints, counts: Ints) -> Scored | None:
+        """The prompt tokens of these rows that the step can judge: each by the token ahead of it."""
+        spans, places, ids = [], [], []
+        for i in np.flatnonzero(self.ledger.scored_R[rows]).tolist():
+            request, start = self.ledger.occupant(int(rows[i])), int(starts[i])
+            judged = request.prompt[start + 1 : start + 1 + int(counts[i])]
+            if judged:
+                spans.append((request, start + 1, len(judged)))
+                places.append(np.arange(len(judged)) + counts[:i].sum())
+                ids.append(np.array(judged, np.int64))
+        return Scored(spans, np.concatenate(places), np.concatenate(ids)) if spans else None
 
     def _name_prefills(self, rows: Ints, starts: Ints, ends: Ints) -> None:
         assert self.prefixes is not None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from fastkernels.engine.transcript import Transcript
 from fastkernels.errors import RequestError
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+
+Message = Mapping[str, Any]  # {"role": ..., "content": ...}
 
 
 class Text:
@@ -22,6 +25,8 @@ class Text:
         has_files = folder is not None and any((folder / name).is_file() for name in _TOKENIZER_FILES)
         self._folder = folder if has_files else None
         self._failure = ""  # to load it, in words: it is tried once
+        self._last_byte: list[int] | None = None  # not looked for yet
+        self._tokens: dict[int, str] = {}
 
     @property
     def tokenizer(self) -> Any | None:
@@ -36,6 +41,15 @@ class Text:
                 raise
         return self._tokenizer
 
+    def required(self, what: str) -> Any:
+        """The tokenizer; a RequestError says that `what` needs one."""
+        if self.tokenizer is None:
+            raise RequestError(
+                f"{what} needs a tokenizer, and this model has none: give LLM one as tokenizer, or give "
+                "lists of token ids"
+            )
+        return self.tokenizer
+
     def require(self, sampling: SamplingParams) -> None:
         """RequestError where text is to be made and cannot be: said before a step, not in the middle of
         others' requests."""
@@ -43,23 +57,79 @@ class Text:
             _ = self.tokenizer
 
     def encode(self, prompt: str) -> list[int]:
-        if self.tokenizer is None:
-            raise RequestError(
-                "A text prompt needs a tokenizer, and this model has none: give lists of token ids"
-            )
+        tokenizer = self.required("a text prompt")
         with tokenizing(prompt):
-            return list(self.tokenizer.encode(prompt))
+            return list(tokenizer.encode(prompt))
 
-    def decode(self, ids: list[int]) -> str:
-        """The text of `ids`, empty without a tokenizer."""
-        return "" if self.tokenizer is None else self.tokenizer.decode(ids, skip_special_tokens=True)
+    def conversation(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> tuple[str, list[int]]:
+        """The prompt that the tokenizer's chat template, or the one in `options`, makes of messages: its text
+        and its ids. A RequestError says why there is none."""
+        tokenizer = self.required("a chat")
+        if not options.get("chat_template") and not getattr(tokenizer, "chat_template", None):
+            raise RequestError(
+                "the tokenizer has no chat template: give one as chat_template, or call generate() with text"
+            )
+        with tokenizing(messages):
+            text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
+            return text, list(tokenizer.encode(text, add_special_tokens=False))
 
-    def transcript(self, sampling: SamplingParams, has_stops: bool = True) -> Transcript | None:
-        """For text that is read as it grows; None without a tokenizer, or where nobody wants text."""
+    def transcript(
+        self, prompt: Sequence[int], sampling: SamplingParams, has_stops: bool = True
+    ) -> Transcript | None:
+        """For the text of an answer; None without a tokenizer, or where nobody wants text."""
         if not sampling.detokenize or self.tokenizer is None:
             return None
-        stops = sampling.stop_strings if has_stops else []
-        return Transcript(self.decode, stops, sampling.min_tokens)
+        return Transcript(
+            partial(self._decode, skips=sampling.skip_special_tokens),
+            sampling.stop_strings if has_stops else [],
+            sampling.min_tokens,
+            keeps_stop=sampling.include_stop_str_in_output,
+            prompt=prompt,
+            broken=self._broken(),
+        )
+
+    def token(self, token: int) -> str:
+        """The text of one token as it reads behind another: without a neighbour some lose their space."""
+        if token not in self._tokens:
+            alone, twice = (self._decode([token] * count, skips=False) for count in (1, 2))
+            self._tokens[token] = twice[len(alone) :] if twice.startswith(alone) else alone
+        return self._tokens[token]
+
+    def _decode(self, ids: list[int], skips: bool) -> str:
+        # What a cleaning of spaces takes back depends on what comes later.
+        return self.required("text").decode(
+            ids, skip_special_tokens=skips, clean_up_tokenization_spaces=False
+        )
+
+    def _broken(self) -> list[int]:
+        """Where tokens of single bytes, <0x00> to <0xFF>, stand for what has no token of its own: the last
+        of them, which completes no character."""
+        if self._last_byte is None:
+            known = self.required("text").get_vocab()
+            names = (f"<0x{byte:02X}>" for byte in range(0xFF, 0x7F, -1))
+            self._last_byte = next(([known[name]] for name in names if name in known), [])
+        return self._last_byte
+
+
+def conversations(messages: Any) -> list[Sequence[Message]]:
+    """One conversation or several, as a list of them; contents in text parts become text. A RequestError
+    names what is no message of text."""
+    listed = messages if isinstance(messages, (list, tuple)) else [messages]
+    listed = [listed] if not all(isinstance(one, (list, tuple)) for one in listed) else listed
+    return [[_message(one) for one in conversation] for conversation in listed]
+
+
+def _message(message: Any) -> Message:
+    if not isinstance(message, Mapping) or "role" not in message:
+        raise RequestError(f"a message is {{'role': ..., 'content': text}}, not {message!r:.60}")
+    content = message.get("content")
+    if not isinstance(content, (list, tuple)):
+        return message
+    parts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) < len(parts):
+        raise RequestError(f"the content of a message is text, not {content!r:.60}")
+    return {**message, "content": "\n".join(texts)}
 
 
 def load_tokenizer(folder: Path) -> Any:

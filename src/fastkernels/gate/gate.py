@@ -32,7 +32,7 @@ from fastkernels.settings import resolve
 
 MAX_REGRESSION_PCT = 3.0  # less than a regression of 5 %, more than a quiet machine's noise
 # Below it a change is none, whatever its share: the device's clock agrees with a profiler to 0.3 us
-# (docs/measured.md).
+# (docs/record/measured.md).
 MIN_REGRESSION_US = 0.3
 
 

@@ -11,7 +11,7 @@ processes of their own.
     unsure       none of these, no numbers, or the head waits for the device in its call
 
 A first look that is not `same` is repeated in fresh processes: two processes with the same code differ,
-steadily while they live (docs/measured.md), so one look alone proves no change.
+steadily while they live (docs/record/measured.md), so one look alone proves no change.
 
     BROKEN       two looks say lost, and none denies it
     SLOW         two looks are slow, and none denies it

@@ -17,10 +17,14 @@ _ONE_QUESTION = ("device", "contract", "size", "self_test", "providers", "golden
 
 
 def summarize(
-    rows: Sequence[KernelRow], wall_s: float, measuring_s: float, looking_s: float = 0.0
+    rows: Sequence[KernelRow],
+    wall_s: float,
+    measuring_s: float = 0.0,
+    looking_s: float = 0.0,
+    compiling_s: float = 0.0,
 ) -> KernelSummary:
-    """`measuring_s` of the `wall_s` were spent in trials, `looking_s` on what the rows' calls launch and how
-    they compile."""
+    """Of the `wall_s` were spent: `compiling_s` in imports and first calls, `measuring_s` in the rest of the
+    trials, `looking_s` on what the rows' calls launch and how they compile."""
     contract = primary(row.contract for row in rows)
     timed = [(r.speedup, r.calls) for r in rows if r.speedup is not None and r.contract == contract]
     competing = len({row.candidate for row in rows}) > 1
@@ -39,6 +43,7 @@ def summarize(
         wall_s=wall_s,
         measuring_share=min(1.0, measuring_s / wall_s) if wall_s else 0.0,
         looking_share=min(1.0, looking_s / wall_s) if wall_s else 0.0,
+        compiling_share=min(1.0, compiling_s / wall_s) if wall_s else 0.0,
     )
 
 
@@ -74,6 +79,7 @@ def merge(reports: Sequence[KernelReport]) -> KernelReport:
                 sum(s.wall_s for s in summaries),
                 sum(s.wall_s * s.measuring_share for s in summaries),
                 sum(s.wall_s * s.looking_share for s in summaries),
+                sum(s.wall_s * s.compiling_share for s in summaries),
             ),
             "complete": all(report.complete for report in reports),
         }

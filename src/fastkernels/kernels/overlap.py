@@ -43,7 +43,7 @@ def follow(OVERLAPS: tl.constexpr):
 
     In this order: of a chain of kernels that let the next one begin before they wait, all begin at once, and
     the programs of the product at its end are placed while the product ahead still runs: two on processors
-    that have room, none on others. At 32 rows that cost 20 us a layer (docs/measured.md).
+    that have room, none on others. At 32 rows that cost 20 us a layer (docs/record/measured.md).
     """
     if OVERLAPS:
         gdc_wait()

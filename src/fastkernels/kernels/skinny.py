@@ -58,7 +58,7 @@ class Tile(NamedTuple):
 
 # 4.3 TB/s at about 1 us of latency are 33 KB on their way to each of 132 processors. A program of these has
 # 48 to 64 KB on their way, and two programs fit in the 227 KB of a processor. Each reads x from L2, rows /
-# outputs times as many bytes as of its weight. The fastest of benchmarks/sweeps/linear.py (docs/measured.md).
+# outputs times as many bytes as of its weight. The fastest of benchmarks/sweeps/linear.py (docs/record).
 TALL = Tile(outputs=128, inputs=128, splits=1, stages=3, warps=4, ahead=4)
 WIDE = Tile(outputs=128, inputs=64, splits=1, stages=5, warps=4, ahead=4)  # of more rows
 SMALL = Tile(outputs=64, inputs=128, splits=1, stages=4, warps=4, ahead=4)  # the smallest that wgmma takes

@@ -85,6 +85,10 @@ class Overlay:
             ours[0] if ours else None,
         )
 
+    def is_candidates(self, file: Path) -> bool:
+        """Whether a file lies in a candidate's layer."""
+        return self._layer_of(file) in self.layers[:-1]
+
     def _layer_of(self, file: Path | None) -> Path | None:
         return next((layer for layer in self.layers if file and file.is_relative_to(layer)), None)
 

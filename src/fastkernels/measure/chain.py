@@ -4,7 +4,7 @@ One call of a few microseconds cannot be timed by itself: two events round it, i
 place of its tensors move the reading by 3 to 10 %, and by the process. In a chain of many calls, each with
 its own module, inputs and results at places of their own, all that averages out, and a layer of a model
 runs in no other way. From a cold L2 rms_norm of 8 rows reads 3.2 us alone, with medians of three processes
-up to 15 % apart, and 1.84 us in a chain of 64, 0.1 % apart (one H200; docs/measured.md).
+up to 15 % apart, and 1.84 us in a chain of 64, 0.1 % apart (one H200; docs/record/measured.md).
 """
 
 from __future__ import annotations

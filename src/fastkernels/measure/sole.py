@@ -3,7 +3,7 @@
 Processes share a GPU by turns, of 2.2 ms on an H100, so reads that last for several turns take twice as long
 beside a kernel of another process, however small: 14 ms, and 6.4 alone. Beside its copies from the host,
 which share the memory and no turns, they take 7.3; beside a stream that only waits for a word in memory, as
-long as alone (docs/measured.md).
+long as alone (docs/record/measured.md).
 """
 
 from __future__ import annotations

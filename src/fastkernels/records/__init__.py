@@ -23,7 +23,7 @@ from fastkernels.records.base import (
     primary,
 )
 from fastkernels.records.capture import Capture, CapturedTokens
-from fastkernels.records.case import Batch, Case, Golden, Provenance, Routing, TensorSpec
+from fastkernels.records.case import REGISTRY, Batch, Case, Golden, Provenance, Routing, TensorSpec
 from fastkernels.records.environment import Environment
 from fastkernels.records.gate import GateLimits, GateReport, GateRow, GateSummary, GateVerdict, Look
 from fastkernels.records.kernels import (
@@ -42,6 +42,7 @@ Report = KernelReport | EvalReport | GateReport | AuditReport
 __all__ = [
     "LEAST_NOISE",
     "RANDOM_IDS",
+    "REGISTRY",
     "UNSTABLE_HALF_WIDTH",
     "AuditCheck",
     "AuditReport",

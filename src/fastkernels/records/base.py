@@ -23,7 +23,7 @@ UNSTABLE_HALF_WIDTH = 0.05  # an interval wider than 5 % to one side: no number 
 # The least noise to assume, as a part of the time: one pair of processes with the same code may differ by
 # less than the next. Of 345 self-tests on H200s three were 0.36, 0.66 and 0.85 % off beside pairs that
 # differed by less. A single eager call has no chain in which places and code average out: its self-tests read
-# 0.94 to 1.08 (docs/measured.md). Nor has a call of a group of ranks.
+# 0.94 to 1.08 (docs/record/measured.md). Nor has a call of a group of ranks.
 LEAST_NOISE: dict[Contract, float] = {
     "graph": 0.01,
     "host": 0.01,

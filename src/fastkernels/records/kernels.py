@@ -15,6 +15,7 @@ class Failure(Record):
     file: Printable | None = None
     line: int | None = None
     output: Printable = ""
+    trace: Printable = ""  # the whole traceback, where `output` begins at the candidate's own first frame
 
 
 class KernelShare(Record):
@@ -94,6 +95,7 @@ class KernelSummary(Record):
     other_contracts: int = 0  # timed PASSED rows under another contract, which never mix with these
     wall_s: float
     measuring_share: float  # of wall_s, spent in trials; what neither share holds is starting and planning
+    compiling_share: float = 0.0  # of wall_s, spent in imports and first calls, in which code is compiled
     looking_share: float = 0.0  # of wall_s, spent on the columns `compile`, `origins` and `kernels`
 
 

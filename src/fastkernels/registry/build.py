@@ -23,7 +23,7 @@ from fastkernels.errors import UsageError
 from fastkernels.loader.batches import pool_blocks, pool_rows
 from fastkernels.nn.cache import cache_owners
 from fastkernels.nn.routing import routers
-from fastkernels.records import Batch, Case, DType, Provenance, Routing, Skew, TensorSpec
+from fastkernels.records import REGISTRY, Batch, Case, DType, Provenance, Routing, Skew, TensorSpec
 from fastkernels.registry.schema import Architecture, BatchEntry, BatchSet, ModelConfig, TaskEntry
 from fastkernels.registry.walk import Load, TaskCall, Walk, signature_of
 
@@ -45,7 +45,7 @@ def build(load: Load) -> dict[str, list[Case]]:
             builder.walk(architecture, name, config)
     for entry in registry.tasks():
         for extra in entry.extra_cases:
-            provenance = Provenance(architecture="registry", config=extra.size, phase="held-out")
+            provenance = Provenance(architecture=REGISTRY, config=extra.size, phase="held-out")
             builder.add(entry, Case(task=entry.id, provenance=provenance, **dict(extra)))
     return builder.cases
 

@@ -26,11 +26,12 @@ def publish(
     json_path: str | None = None,
     sources: Sequence[Path] = (),
     further: Sequence[tuple[str, Callable[[], None]]] = (),
+    verbose: bool = False,
     is_run: bool = True,
 ) -> int:
     """Show, write and log a report; returns its exit code. `sources`: the candidates' files, kept with the
-    MLflow run. `further`: the paths of other files of it, and what writes them. `is_run`: False for a report
-    that was made from other reports; it is not logged.
+    MLflow run. `further`: the paths of other files of it, and what writes them. `verbose`: the table shows
+    failures whole. `is_run`: False for a report that was made from other reports; it is not logged.
 
     UsageError where `json_path` cannot be written. A failure of MLflow is a warning on stderr.
     """
@@ -46,7 +47,7 @@ def publish(
         if json_path:
             last_first.callback(json.write, report, json_path)
         taken = "-" in (json_path, *(path for path, _ in further))
-        table.show(report, sys.stderr if taken else sys.stdout)
+        table.show(report, sys.stderr if taken else sys.stdout, verbose)
     return exit_code(report)
 
 

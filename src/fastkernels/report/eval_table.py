@@ -53,7 +53,7 @@ _FAMILIES = (
 )
 
 
-def parts(report: EvalReport) -> list[RenderableType]:
+def parts(report: EvalReport, verbose: bool = False) -> list[RenderableType]:
     """The whole report, top-down."""
     found: list[RenderableType] = [*_title(report)]
     models = [_model(model, is_self_test=not report.candidates) for model in report.models]
@@ -70,7 +70,9 @@ def parts(report: EvalReport) -> list[RenderableType]:
         found.append(
             Text(f"unstable: known to more than {bound} only; a quieter machine or --rounds 30 tells more")
         )
-    found += failures((model.model, model.config, "FAILED", model.failure) for model in report.models)
+    found += failures(
+        ((model.model, model.config, "FAILED", model.failure) for model in report.models), verbose
+    )
     if report.unevaluated:
         found.append(heading("Not evaluated"))
         found += [Text(f"{model}: {why}") for model, why in report.unevaluated.items()]

@@ -47,7 +47,7 @@ _CONTRACTS = {
 }
 
 
-def parts(report: KernelReport) -> list[RenderableType]:
+def parts(report: KernelReport, verbose: bool = False) -> list[RenderableType]:
     """The whole report, top-down."""
     every = contracts(report.rows)
     found: list[RenderableType] = [*_title(report, every)]
@@ -60,7 +60,8 @@ def parts(report: KernelReport) -> list[RenderableType]:
     if listed:
         found += [Text(), *legend(_COLUMNS, [_cells(row, True) for row in listed]), *_marks(listed)]
     found += failures(
-        (f"{_task_name(row)}  {row.candidate}", row.case, row.verdict, row.failure) for row in report.rows
+        ((f"{_task_name(row)}  {row.candidate}", row.case, row.verdict, row.failure) for row in report.rows),
+        verbose,
     )
     if report.shadowed:
         found += [heading("Candidates that do not reach the tasks above them"), *map(Text, report.shadowed)]
@@ -155,10 +156,13 @@ def _task_name(row: KernelRow) -> str:
     return f"{row.task}:{row.variant}".removesuffix(":default")
 
 
-def failures(items: Iterable[tuple[str, str, str, Failure | None]]) -> list[RenderableType]:
+def failures(
+    items: Iterable[tuple[str, str, str, Failure | None]], verbose: bool = False
+) -> list[RenderableType]:
     """`(what, case, verdict, failure)`; one verdict at one place is printed once, with its first case.
 
-    Messages and output differ from case to case by figures alone; all of them are in the JSON.
+    Messages and output differ from case to case by figures alone; all of them are in the JSON. `verbose`:
+    with the harness's frames, and nothing cut.
     """
     merged: dict[tuple[str, str, str | None, int | None], list[tuple[str, Failure]]] = {}
     for what, case, verdict, failure in items:
@@ -171,8 +175,16 @@ def failures(items: Iterable[tuple[str, str, str, Failure | None]]) -> list[Rend
         more = f"  (and {len(cases) - 1} more)" if len(cases) > 1 else ""
         found.append(Text.assemble((verdict, "bold red"), f"  {what}  {case}{more}"))
         place = [f"at {file}" + (f":{line}" if line else "")] if file else []
-        found.append(indented(*map(Text, [failure.message, *place, *_tail(failure.output)])))
+        told = [*_whole(failure)] if verbose else [*_tail(failure.output)]
+        found.append(indented(*map(Text, [failure.message, *place, *told])))
     return found
+
+
+def _whole(failure: Failure) -> Iterable[str]:
+    if failure.trace:
+        yield from ("with the harness's frames:", *(f"  {line}" for line in failure.trace.splitlines()))
+    if failure.output:
+        yield from ("it printed:", *(f"  {line}" for line in failure.output.splitlines()))
 
 
 def _tail(output: str) -> Sequence[str]:
@@ -200,9 +212,13 @@ def _summary(report: KernelReport) -> Iterable[RenderableType]:
                 f"{candidate}{under(contract, every)}: geometric mean of {len(timed)} timed speed-ups "
                 f"{mean:.3f}, weighted by calls"
             )
-    spent = f"{summary.wall_s:.0f} s, {100 * summary.measuring_share:.0f} % of it measuring"
-    looking = f", {100 * summary.looking_share:.0f} % looking at compilation and kernels"
-    yield Text(spent + (looking if summary.looking_share else ""))
+    shares = [
+        (summary.measuring_share, "measuring"),
+        (summary.compiling_share, "compiling (imports and first calls)"),
+    ]
+    shares += [(summary.looking_share, "looking at compilation and kernels")]
+    told = [f"{100 * share:.0f} % {what}" for share, what in shares if share]
+    yield Text(", ".join([f"{summary.wall_s:.0f} s", *told]))
     environment = report.environment
     versions = [f"torch {environment.torch}", f"triton {environment.triton}" if environment.triton else ""]
     versions += [f"driver {environment.driver}" if environment.driver else "", f"Python {environment.python}"]

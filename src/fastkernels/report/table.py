@@ -10,9 +10,10 @@ from fastkernels.records import AuditReport, EvalReport, GateReport, Report
 from fastkernels.report import audit_table, eval_table, gate_table, kernels_table, layout
 
 
-def show(report: Report, stream: TextIO) -> None:
-    """Print to a stream: colours and folding on a terminal, plain text elsewhere."""
-    layout.show(_parts(report), stream)
+def show(report: Report, stream: TextIO, verbose: bool = False) -> None:
+    """Print to a stream: colours and folding on a terminal, plain text elsewhere. `verbose`: failures with
+    all of their frames and output."""
+    layout.show(_parts(report, verbose), stream)
 
 
 def text(report: Report) -> str:
@@ -20,9 +21,11 @@ def text(report: Report) -> str:
     return layout.plain(_parts(report))
 
 
-def _parts(report: Report) -> list[RenderableType]:
+def _parts(report: Report, verbose: bool = False) -> list[RenderableType]:
     if isinstance(report, EvalReport):
-        return eval_table.parts(report)
+        return eval_table.parts(report, verbose)
     if isinstance(report, AuditReport):
         return audit_table.parts(report)
-    return gate_table.parts(report) if isinstance(report, GateReport) else kernels_table.parts(report)
+    if isinstance(report, GateReport):
+        return gate_table.parts(report, verbose)
+    return kernels_table.parts(report, verbose)

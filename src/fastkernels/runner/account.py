@@ -41,7 +41,7 @@ _WAITS_NS = 400_000  # for the judge or for a core, where three processes have t
 MIN_PARTS = 5  # blocks of one link, or of half of them
 # A single cold call of a few microseconds reads 3 to 10 % higher or lower by where it lies, and has its code
 # to fetch, of every kernel in it. Of 192 honest implementations none lost more than a quarter of its time in
-# a chain and 0.32 us beyond what the baseline lost (docs/measured.md).
+# a chain and 0.32 us beyond what the baseline lost (docs/record/measured.md).
 _LOST_ALONE_SHARE, _LOST_ALONE_NS = 0.25, 750
 # Of a walk over lines that come from memory: one in four of them was in the cache. After honest calls it was
 # 0.96 to 1.05 of what it takes after the baseline's (84 trials), and 0.68 and 0.84 after two that fetched.

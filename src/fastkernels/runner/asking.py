@@ -16,19 +16,25 @@ from fastkernels.runner.pool import Worker, WorkerDied, WorkerProblem
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Seconds that each phase may take. `first` holds everything that a kernel compiles on its first call."""
+    """Seconds that each phase may take. `first` holds everything that a kernel compiles on its first call;
+    `times_baseline` of the baseline's first call come on top for a candidate."""
 
     open: float
     build: float
     first: float
     call: float
+    times_baseline: float = 100.0
+
+    def first_beside(self, baseline_s: float) -> float:
+        """Of a candidate's first call, where the baseline's took so long."""
+        return self.first + self.times_baseline * baseline_s
 
     @classmethod
     def of(cls, device: str, override: float | None) -> Timeouts:
         if override is not None:
-            return cls(override, override, override, override)
-        # FlashInfer and FLA compile and tune for up to 90 s on their first call (docs: measured facts).
-        return cls(open=120, build=120, first=600 if device == "cuda" else 120, call=60)
+            return cls(override, override, override, override, times_baseline=0.0)
+        # FlashInfer and FLA compile and tune for up to 90 s on their first call (docs/record/measured.md).
+        return cls(open=120, build=120, first=600 if device == "cuda" else 60, call=60)
 
 
 class Asking:

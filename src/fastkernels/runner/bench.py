@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,6 +22,7 @@ class Outcome:
     contract: Contract
     links: int = 1  # of the chain in which the call was captured
     died: bool = False  # the candidate's process ended or was ended
+    compiling_s: float = 0.0  # imports and first calls of all sides, in which code is compiled
     worst: Comparison | None = None
     checked: int = 0
     capture: Literal["yes", "no", "n/a"] = "n/a"  # of the candidate alone
@@ -44,6 +46,7 @@ class Bench:
     rng: random.Random
     baseline: Overlay
     sole_use: SoleUse | None = None
+    tell: Callable[[str], None] = lambda _: None  # what a trial waits for
 
     def contract_of(self, case: Case) -> Contract:
         """A group of ranks has a contract of its own."""

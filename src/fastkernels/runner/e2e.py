@@ -169,7 +169,7 @@ def _generate(llm: LLM, run: TokenRun, rng: random.Random) -> float:
         temperature=0.0, max_tokens=run.output_len, ignore_eos=True, detokenize=run.detokenize
     )
     begin = time.perf_counter()
-    outputs = llm.generate(prompts, greedy)
+    outputs = llm.generate(prompts, greedy, use_tqdm=False)
     seconds = time.perf_counter() - begin
     _exact([len(o.outputs[0].token_ids) for o in outputs], run)
     return seconds

@@ -174,6 +174,9 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
                             hidden = ("memory",) if memory.hidden else ()
                             levels = common(levels, (*ALWAYS, *hidden, *sides.isolation))
                 notes = [f"the candidate ran as root: {why}" for why in [sides.stays_root] if why]
+                if sides.put_back:
+                    names = ", ".join(sides.put_back)
+                    notes.append(f"settings that the candidate's imports changed were put back: {names}")
                 results.append(result.model_copy(update={"notes": (*result.notes, *notes)}))
             except FastKernelsError as error:
                 errors[target.model] = error

@@ -18,36 +18,90 @@ _PRECISIONS = {
     for backend in ("cuda", "mkldnn")
     for operation in ("all", "matmul", "conv", "rnn")
 }
-# Taken when the worker starts, before a candidate could replace them.
-_READERS: dict[str, Callable[[], Any]] = {
-    "default dtype": torch.get_default_dtype,
-    "default device": torch.get_default_device,
-    "float32 matmul precision": torch._C._get_float32_matmul_precision,
-    **{name: functools.partial(torch._C._get_fp32_precision_getter, *of) for name, of in _PRECISIONS.items()},
-    "deterministic algorithms": torch._C._get_deterministic_algorithms,
-    "cudnn enabled": torch._C._get_cudnn_enabled,
-    "cudnn benchmark": torch._C._get_cudnn_benchmark,
-    "cudnn deterministic": torch._C._get_cudnn_deterministic,
-    "cudnn tf32": torch._C._get_cudnn_allow_tf32,
-    "fp16 accumulation": torch._C._get_cublas_allow_fp16_accumulation,
-    "fp16 reduced precision": torch._C._get_cublas_allow_fp16_reduced_precision_reduction,
-    "fp16 reduced precision on a CPU": torch._C._get_cpu_allow_fp16_reduced_precision_reduction,  # type: ignore
-    "bf16 reduced precision": torch._C._get_cublas_allow_bf16_reduced_precision_reduction,
-    "16-bit sums in attention": torch._C._get_math_sdp_allow_fp16_bf16_reduction,
-    "flash attention enabled": torch._C._get_flash_sdp_enabled,
-    "memory-efficient attention enabled": torch._C._get_mem_efficient_sdp_enabled,
-    "plain attention enabled": torch._C._get_math_sdp_enabled,
-    "cudnn attention enabled": torch._C._get_cudnn_sdp_enabled,
-    "autocast on a CPU": functools.partial(torch.is_autocast_enabled, "cpu"),
-    "autocast on a GPU": functools.partial(torch.is_autocast_enabled, "cuda"),
-    "denormals flushed": lambda: _DENORMAL * 1.0 == 0,
-    "gradients": torch.is_grad_enabled,
+_C, _MATMUL = torch._C, torch.backends.cuda.matmul
+
+
+def _precision(backend: str, operation: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    return (
+        functools.partial(_C._get_fp32_precision_getter, backend, operation),
+        functools.partial(_C._set_fp32_precision_setter, backend, operation),
+    )
+
+
+def _autocast(device: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    return (
+        functools.partial(torch.is_autocast_enabled, device),
+        functools.partial(torch.set_autocast_enabled, device),
+    )
+
+
+# name -> what reads it and what sets it, taken when the worker starts, before a candidate could replace them.
+_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "default device": (torch.get_default_device, torch.set_default_device),
+    "float32 matmul precision": (_C._get_float32_matmul_precision, _C._set_float32_matmul_precision),
+    **{name: _precision(*of) for name, of in _PRECISIONS.items()},
+    "deterministic algorithms": (_C._get_deterministic_algorithms, _C._set_deterministic_algorithms),
+    "cudnn enabled": (_C._get_cudnn_enabled, _C._set_cudnn_enabled),
+    "cudnn benchmark": (_C._get_cudnn_benchmark, _C._set_cudnn_benchmark),
+    "cudnn deterministic": (_C._get_cudnn_deterministic, _C._set_cudnn_deterministic),
+    "cudnn tf32": (_C._get_cudnn_allow_tf32, _C._set_cudnn_allow_tf32),
+    "fp16 accumulation": (_C._get_cublas_allow_fp16_accumulation, _C._set_cublas_allow_fp16_accumulation),
+    # Both answer with two values, and are set with two by these names alone.
+    "fp16 reduced precision": (
+        _C._get_cublas_allow_fp16_reduced_precision_reduction,
+        functools.partial(setattr, _MATMUL, "allow_fp16_reduced_precision_reduction"),
+    ),
+    "bf16 reduced precision": (
+        _C._get_cublas_allow_bf16_reduced_precision_reduction,
+        functools.partial(setattr, _MATMUL, "allow_bf16_reduced_precision_reduction"),
+    ),
+    "fp16 reduced precision on a CPU": (
+        _C._get_cpu_allow_fp16_reduced_precision_reduction,  # type: ignore
+        _C._set_cpu_allow_fp16_reduced_precision_reduction,  # type: ignore
+    ),
+    "16-bit sums in attention": (
+        _C._get_math_sdp_allow_fp16_bf16_reduction,
+        _C._set_math_sdp_allow_fp16_bf16_reduction,
+    ),
+    "flash attention enabled": (_C._get_flash_sdp_enabled, _C._set_sdp_use_flash),
+    "memory-efficient attention enabled": (_C._get_mem_efficient_sdp_enabled, _C._set_sdp_use_mem_efficient),
+    "plain attention enabled": (_C._get_math_sdp_enabled, _C._set_sdp_use_math),
+    "cudnn attention enabled": (_C._get_cudnn_sdp_enabled, _C._set_sdp_use_cudnn),
+    "autocast on a CPU": _autocast("cpu"),
+    "autocast on a GPU": _autocast("cuda"),
+    "denormals flushed": (lambda: _DENORMAL * 1.0 == 0, torch.set_flush_denormal),
+    "gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
 }
+_PASSES = 2  # torch's older name for the precision of products sets what the newer ones say
+_THREADS = (torch.get_num_threads, torch.set_num_threads)
+
+
+class Kept:
+    """The settings as they are when this is made. Imports of libraries change some: importing vLLM turns
+    cuDNN's attention off. That is no tampering: what counts is what holds while calls run."""
+
+    def __init__(self) -> None:
+        settings = {**_SETTINGS, "torch's number of threads": _THREADS}
+        self._before = {name: (_tried(get), get, put) for name, (get, put) in settings.items()}
+
+    def put_back(self) -> list[str]:
+        """The names of those that have changed since; they are as before again."""
+        first = changed = self._changed()
+        for _ in range(_PASSES):
+            for name in changed:
+                value, _, put = self._before[name]
+                put(value)
+            changed = self._changed()
+        return first
+
+    def _changed(self) -> list[str]:
+        return [name for name, (value, get, _) in self._before.items() if _tried(get) != value]
 
 
 def read() -> dict[str, str]:
     """Every setting by name, as a word."""
-    return {name: _word(reader) for name, reader in _READERS.items()}
+    return {name: str(_tried(get)) for name, (get, _) in _SETTINGS.items()}
 
 
 def of_gpu(driver: Driver) -> dict[str, str]:
@@ -61,8 +115,8 @@ def differences(candidate: Mapping[str, str], baseline: Mapping[str, str]) -> st
     return "; ".join(f"{name} is {candidate.get(name)}, not {baseline[name]}" for name in changed)
 
 
-def _word(reader: Callable[[], Any]) -> str:
+def _tried(get: Callable[[], Any]) -> Any:
     try:
-        return str(reader())
+        return get()
     except RuntimeError as error:  # torch refuses to read what was set by two of its interfaces
         return str(error).partition("\n")[0]

@@ -12,7 +12,7 @@
 Events on the judge's own stream, where it lets the worker's device go and where that is done, are the window
 of the call. Streams wait for a value in memory, so nobody's host lies in it, nor do copies: windows of equal
 code differ by 0.3 to 2.4 us, where those that hold a request and an answer differ by 50 to 100
-(docs/measured.md). Two processes share a device by turns, so while the judge's stream has work the worker's
+(docs/record). Two processes share a device by turns, so while the judge's stream has work the worker's
 has not: nobody computes with arguments that have come while the cache is made cold, and who says early that
 it is done has the judge come to it no sooner.
 

@@ -18,6 +18,7 @@ class _Answer(Record):
 
 class Built(_Answer):
     prepares: bool
+    put_back: tuple[Printable, ...] = ()
 
 
 class First(_Answer):

@@ -59,7 +59,7 @@ class KernelSide:
         torch.set_num_threads(threads)
         self._threads, self._flags = torch.get_num_threads, flags.read
         self._device: WorkerDevice = open_device(device)
-        self._device_flags = self._device.flags
+        self._device_flags, self._kept = self._device.flags, flags.Kept()
         self._rank = rank
         self._contracts: dict[str, Contract] = self._device.contracts(start)
         self._opened = contextlib.ExitStack()
@@ -104,9 +104,9 @@ class KernelSide:
 
     def build(self) -> dict[str, Any]:
         """Build the module. `prepares`: it repacks its parameters, so they cannot change under a captured
-        graph."""
+        graph. `put_back`: settings of the process that its imports had changed."""
         self._links = [self._new_link()]
-        return {"prepares": self._first_link.prepares}
+        return {"prepares": self._first_link.prepares, "put_back": self._kept.put_back()}
 
     def attach(
         self,

@@ -78,10 +78,11 @@ class _Run:
     notes: dict[str, None] = field(default_factory=dict)
     complete: bool = True
     total: int = 0  # trials
-    spent_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # on what
+    spent_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # `measuring_s`, ...
     _deaths: defaultdict[tuple[str, str], list[Verdict]] = field(default_factory=lambda: defaultdict(list))
     _unimportable: dict[str, Failure] = field(default_factory=dict)  # of whole revisions, by job
     levels: tuple[str, ...] = isolation.ALWAYS
+    _told: str = ""  # the step that goes on
 
     def report(self) -> KernelReport:
         request = self.request
@@ -117,7 +118,7 @@ class _Run:
             candidates=judged,
             shadowed=tuple(dict.fromkeys(self.shadowed)),
             notes=tuple(self.notes),
-            summary=summarize(self.rows, wall_s, self.spent_s["measuring"], self.spent_s["looking"]),
+            summary=summarize(self.rows, wall_s, **self.spent_s),
             complete=self.complete,
         )
 
@@ -137,6 +138,7 @@ class _Run:
             rng=random.Random(request.seed),
             baseline=Overlay.over_baseline(),
             sole_use=SoleUse(range(gpus)) if gpus else None,
+            tell=self._tell_more,
         )
 
     def _crew(self, jobs: list[Job], threads: int, caches: Path, memory: isolation.HiddenMemory) -> Crew:
@@ -181,7 +183,7 @@ class _Run:
         try:
             yield
         finally:
-            self.spent_s[on] += time.monotonic() - begin
+            self.spent_s[f"{on}_s"] += time.monotonic() - begin
 
     @property
     def _trials(self) -> list[KernelRow]:
@@ -215,7 +217,7 @@ class _Run:
     def _tried(self, job: Job, work: Work, crew: Crew, bench: Bench) -> Outcome:
         parties = crew.parties(job, work.case.ranks)
         with self._spending("measuring"):
-            return Trial(
+            outcome = Trial(
                 bench,
                 work.entry,
                 work.case,
@@ -224,10 +226,13 @@ class _Run:
                 job.implementations.get(work.entry.id, {}),
                 [str(layer) for layer in job.base_layers],
             ).run()
+        self.spent_s["compiling_s"] += outcome.compiling_s
+        self.spent_s["measuring_s"] -= outcome.compiling_s
+        return outcome
 
     def _settled_before(self, job: Job, work: Work) -> Verdict | None:
-        """The verdict of a candidate that cannot be imported, or that crashed, hung or had no baseline too
-        often in this task."""
+        """The verdict of a candidate that cannot be imported, that hung once in this task, or that crashed or
+        had no baseline too often in it."""
         if job.name in self._unimportable:
             return Verdict.failed("IMPORT_ERROR", self._unimportable[job.name])
         before = [r for r in self.rows if r.candidate == job.name and r.task == work.entry.id]
@@ -235,12 +240,13 @@ class _Run:
         if imports is not None:
             return Verdict.failed("IMPORT_ERROR", imports.failure or Failure(message="cannot be imported"))
         deaths = self._deaths[job.name, work.entry.id]
-        if len(deaths) < MOST_DEATHS:
+        status = deaths[-1].status if deaths else None
+        if status is None or (len(deaths) < MOST_DEATHS and status != "TIMEOUT"):
             return None
-        status = deaths[-1].status
-        why = "had no baseline" if status == "INVALID_BASELINE" else "ended its process"
-        message = f"not tried: {len(deaths)} other cases of {work.entry.id} {why}"
-        return Verdict.failed(status, Failure(message=message))
+        whys = {"INVALID_BASELINE": "had no baseline", "TIMEOUT": "timed out"}
+        why = whys.get(status, "ended its process")
+        cases = "another case" if len(deaths) == 1 else f"{len(deaths)} other cases"
+        return Verdict.failed(status, Failure(message=f"not tried: {cases} of {work.entry.id} {why}"))
 
     def _not_here(self, work: Work) -> Verdict | None:
         """A group of ranks needs a GPU for each."""
@@ -302,15 +308,21 @@ class _Run:
 
     @contextlib.contextmanager
     def _looking(self, what: str) -> Iterator[None]:
-        """Where the baseline fails in a look, that is a note: the rows are there already."""
+        """A look that fails is a note, whoever's fault it is: its rows have their verdicts already."""
         self._tell(what)
         with self._spending("looking"):
             try:
                 yield
-            except BaselineError as error:
-                self.notes[f"{what} could not be looked at: {error}"] = None
+            except Exception as error:
+                self.notes[f"{what} could not be looked at: {type(error).__name__}: {error}"] = None
 
     def _tell(self, text: str) -> None:
+        self._told = text
+        self._tell_more("")
+
+    def _tell_more(self, waits_for: str) -> None:
+        """What the step that was told last waits for, or nothing more than the step itself."""
+        text = f"{self._told}: {waits_for}" if waits_for else self._told
         self.progress(Progress(len(self._trials), self.total, text))
 
 

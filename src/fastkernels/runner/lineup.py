@@ -7,7 +7,8 @@ candidate's for C, INVALID_BASELINE for A and A'. Tensors have the link of a cha
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+import contextlib
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -93,21 +94,45 @@ class Lineup:
         ways: set[Way] = {party.best_way for party in self.everybody}
         way = ways.pop() if len(ways) == 1 else "asked"
         try:
-            results = self.a.load(self._case, self._base_layers, {}, inbox, way=way)
+            with self._compiling(self.a, "baseline A"):
+                results = self.a.load(self._case, self._base_layers, {}, inbox, way=way)
             self._outcome.baseline_kernels = self.a.kernels
             self.a.give_boxes(mine, results, self._boxed, arguments)
             if self._case.timed:
-                again = self.a2.load(self._case, self._base_layers, {}, inbox, way=way)
+                with self._compiling(self.a2, "baseline B"):
+                    again = self.a2.load(self._case, self._base_layers, {}, inbox, way=way)
                 self.a2.give_boxes(mine, again, self._boxed, arguments)
         except Trouble as trouble:
             return baseline_verdict(trouble)
         try:
-            self.c.load(self._case, self._layers, self._implementations, inbox, way=way)
+            with self._compiling(self.c, "candidate"):
+                self.c.load(
+                    self._case,
+                    self._layers,
+                    self._implementations,
+                    inbox,
+                    way=way,
+                    baseline_s=self.a.first_s,
+                )
+            if self.c.put_back:
+                names = ", ".join(self.c.put_back)
+                self._note(f"settings that the candidate's imports changed were put back: {names}")
             self.c.give_boxes(mine, results, self._boxed, arguments)
         except Trouble as trouble:
             return self._blamed(trouble)
         self._memory_is_cleared()
         return None
+
+    @contextlib.contextmanager
+    def _compiling(self, party: Party, who: str) -> Iterator[None]:
+        """A case's module is imported and called once: told while it goes on, and counted apart from what is
+        measured."""
+        self._bench.tell(f"import and first call, {who}")
+        try:
+            yield
+        finally:
+            self._outcome.compiling_s += party.load_s
+            self._bench.tell("")
 
     def capture(self) -> Verdict | None:
         """Capture a chain everywhere, for the graph contract. One side that cannot be captured puts both

@@ -13,7 +13,7 @@ from typing import Any
 from fastkernels import registry
 from fastkernels.loader.materialize import build_module, task_class
 from fastkernels.loader.overlay import Overlay
-from fastkernels.records import Case, TensorSpec
+from fastkernels.records import REGISTRY, Case, TensorSpec
 from fastkernels.registry import uses
 from fastkernels.runner.blame import Trouble
 from fastkernels.runner.crew import Crew
@@ -45,14 +45,15 @@ def compile_columns(crew: Crew, job: Job, work: Work) -> dict[str, Any]:
 
 def parents(case: Case) -> list[Case]:
     """Cases of the lowest task above whose module holds one of the case's class: of the same configuration,
-    else of the same architecture."""
+    else of the same architecture; of any architecture for a case that no architecture makes."""
     overlay = Overlay.over_baseline()
     held, source = task_class(overlay, case), case.provenance
     entries = [entry.id for entry in registry.tasks()]
+    architecture = None if source.architecture == REGISTRY else source.architecture
     above = [
         other
         for user in sorted(uses.users(case.task, entries))
-        for other in registry.cases(user, case.size, source.architecture)
+        for other in registry.cases(user, case.size, architecture)
     ]
     tried: set[str] = set()
     for other in sorted(above, key=lambda o: o.provenance.config != source.config):

@@ -31,6 +31,7 @@ class ModelSide(ABC):
 
     def __init__(self, layers: Sequence[str], noise: Sequence[str]) -> None:
         self._threads, self._flags, self._gpu_flags = torch.get_num_threads, flags.read, flags.of_gpu
+        self._kept = flags.Kept()
         self._driver = Driver() if torch.cuda.is_available() else None
         self.overlay = Overlay.over_baseline([Path(layer) for layer in layers])
         self._noise = contextlib.ExitStack()
@@ -52,6 +53,10 @@ class ModelSide(ABC):
         """What the engine did so far."""
 
     # ---- what all have
+
+    def hello(self) -> dict[str, Any]:
+        """Once the model is there, before its first call: settings of the process that imports changed."""
+        return {"put_back": self._kept.put_back()}
 
     def sites(self) -> dict[str, Any]:
         """Names of the modules whose class a candidate layer defines, by the file that defines it

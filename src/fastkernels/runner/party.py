@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -68,6 +69,9 @@ class Party:
         self._captured: list[dict[str, Result]] = []
         self.standing = worker.standing()
         self.prepares = False
+        self.put_back: tuple[str, ...] = ()  # settings of the process that imports of the case had changed
+        # Of the case: what its first call took; that and what came before it, in which code is compiled.
+        self.first_s = self.load_s = 0.0
         self.kernels: dict[str, str] = {}
 
     def load(
@@ -78,17 +82,36 @@ class Party:
         inbox: Arena,
         again: bool = False,
         way: Way = "asked",
+        baseline_s: float = 0.0,
     ) -> dict[str, Result]:
         """Import, build, attach to the inbox (which holds the first inputs) and call once; describes the
         results. `again`: import nothing anew, for another case with the same layers. `way`: of its calls from
-        then on (transport.py)."""
+        then on (transport.py). `baseline_s`: the baseline's first call took so long."""
         self.unload()
+        self.first_s = 0.0
+        loading = time.monotonic()
+        try:
+            return self._load(case, layers, implementations, inbox, again, way, baseline_s)
+        finally:
+            self.load_s = time.monotonic() - loading
+
+    def _load(
+        self,
+        case: Case,
+        layers: Sequence[str],
+        implementations: dict[str, str],
+        inbox: Arena,
+        again: bool,
+        way: Way,
+        baseline_s: float,
+    ) -> dict[str, Result]:
         self.worker.restless = self.worker.meddled = None
         limits = self._timeouts
         self._asking.call(
             "open", limits.open, layers=list(layers), case=case, implementations=implementations, again=again
         )
-        self.prepares = self._asking.answer("build", Built, limits.build).prepares
+        built = self._asking.answer("build", Built, limits.build)
+        self.prepares, self.put_back = built.prepares, built.put_back
         self._inbox = inbox
         if way == "asked":
             self._asking.call("attach", limits.build, inbox.descriptors, ticket=inbox.ticket)
@@ -101,7 +124,11 @@ class Party:
                 theirs = [sent.enter_context(end).fileno() for _, end in ends]
                 descriptors = *inbox.descriptors, *theirs
                 self._asking.call("attach", limits.build, descriptors, ticket=inbox.ticket, **knows)
-        first = self._asking.answer("first", First, limits.first)
+        begin = time.monotonic()
+        try:
+            first = self._asking.answer("first", First, limits.first_beside(baseline_s))
+        finally:
+            self.first_s = time.monotonic() - begin
         self.kernels = first.kernels
         return first.outputs
 

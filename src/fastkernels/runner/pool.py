@@ -44,7 +44,7 @@ _COMPANY_TIMEOUT_S = 0.5  # for what it started, which has no business in a syst
 _STOP_LOOK_S = 20e-6
 _STOP_SPIN_S = 200e-6  # looked for without rest: most stop sooner, and how long a rest lasts is luck
 # Where the judge has a core of its own it looks for a word at the gate without rest. A worker ran on for 43
-# us until it stood still, and does for 9 to 20 (docs/measured.md); in longer calls than this that is nothing.
+# us until it stood still, and does for 9 to 20 (docs/record); in longer calls than this that is nothing.
 _AWAKE_S = 20e-3
 _COMPANY_SHARE = 0.125  # of pauses look for other members of the group, in secret: among all processes
 
@@ -64,7 +64,10 @@ class WorkerError(WorkerProblem):
         self.kind, self.said = report.kind, report.message
         message = f"{report.kind}: {report.message}"
         output = "\n".join(part for part in (report.traceback.rstrip(), printed.strip()) if part)
-        super().__init__(Failure(message=message, file=report.file, line=report.line, output=output))
+        failure = Failure(
+            message=message, file=report.file, line=report.line, output=output, trace=report.trace.rstrip()
+        )
+        super().__init__(failure)
 
 
 class WorkerDied(WorkerProblem):
@@ -76,11 +79,13 @@ class WorkerDied(WorkerProblem):
 
 
 class _Separated(Record):
-    """What a worker says of itself once its side is built: a candidate may have written it."""
+    """What a worker says of itself once its side is built: a candidate may have written it. `put_back`:
+    settings of the process that imports had changed."""
 
     isolation: tuple[Printable, ...] = ()
     stays_root: Printable = ""
     lent: bool = False
+    put_back: tuple[Printable, ...] = ()
 
 
 class Worker:
@@ -110,6 +115,7 @@ class Worker:
         self.name = name
         self.isolation: tuple[str, ...] = ()
         self.imported = False  # whether its side's module could be; what follows is building the side
+        self.put_back: tuple[str, ...] = ()  # settings that imports had changed before the first call
         self.stays_root = ""  # why it has no user of its own, where it was to have one
         self._paused = False
         self._secret = random.SystemRandom()
@@ -183,6 +189,7 @@ class Worker:
                 raise self._crashed("start", error) from None
             self.memory = borrowed(ours) if separated.lent else None
         self.isolation, self.stays_root = separated.isolation, separated.stays_root
+        self.put_back = separated.put_back
         return value
 
     def call(

@@ -54,13 +54,14 @@ class Request:
 
 class ErrorReport(Record):
     """An exception inside a worker. `kind` is the class name; file and line lie in the candidate where it was
-    one."""
+    one. `traceback`: from the candidate's first frame on; `trace`: with the harness's frames before it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     kind: str
     message: str
     traceback: str = ""
+    trace: str = ""
     file: str | None = None
     line: int | None = None
 

@@ -62,7 +62,9 @@ class RanksSide:
         return self._all("open", **arguments)[0]
 
     def build(self) -> dict[str, Any]:
-        return {"prepares": any(built["prepares"] for built in self._all("build"))}
+        built = self._all("build")
+        put_back = sorted({name for each in built for name in each.get("put_back", ())})
+        return {"prepares": any(each["prepares"] for each in built), "put_back": put_back}
 
     def attach(self, descriptors: Sequence[int] = (), **arguments: Any) -> dict[str, Any]:
         return self._all("attach", descriptors, **arguments)[0]

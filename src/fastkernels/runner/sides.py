@@ -103,6 +103,7 @@ class Sides:
         self._alive: dict[Side, SideHandle] = {}
         self.isolation: tuple[str, ...] | None = None  # of every candidate process so far
         self.stays_root = ""
+        self.put_back: tuple[str, ...] = ()  # settings that imports of the candidate had changed
 
     def use(self, side: Side) -> SideHandle:
         """The side, alive and the only one that runs."""
@@ -154,6 +155,7 @@ class Sides:
         if side == "candidate":  # noise runs of the baseline come later, and are not separated as far
             self.isolation = common(self.isolation, worker.isolation)
             self.stays_root = self.stays_root or worker.stays_root
+            self.put_back = self.put_back or worker.put_back
         return SideHandle(side, worker, self._timeouts.call)
 
 

@@ -2,7 +2,7 @@
 
 SIGSTOP stops its threads, not the kernels and copies that it has enqueued. They would take turns with the
 baseline's, or share its memory: beside a kernel of one thread an honest product of 2.4 ms took 4.9, and a
-candidate with the baseline's code was 1.99 times as fast as the baseline (docs/measured.md).
+candidate with the baseline's code was 1.99 times as fast as the baseline (docs/record/measured.md).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fastkernels.measure.sole import SoleUse
 from fastkernels.runner.pool import Worker
 
 # Times as long as alone: twice beside kernels, 1.05 to 1.17 beside copies to and from the host, and 1.026 at
-# most in three runs of self-tests (docs/measured.md).
+# most in three runs of self-tests (docs/record/measured.md).
 SHARED = 1.03
 # The driver clears memory that processes have given back, as well at their end, for tens of milliseconds, and
 # reads take a third longer meanwhile. Nobody is accused of what ends by itself within the time in which it

@@ -249,6 +249,7 @@ def _worker(
     os.close(output)
     os.environ.clear()
     os.environ.update(request.arguments["environment"])
+    tempfile.tempdir = None  # the template's own, if something it imports has asked for it
     if "numpy.random" in sys.modules:  # Python's own does this itself, torch's begins alike in every process
         sys.modules["numpy.random"].seed()
     worker.main([str(theirs), *request.arguments["arguments"]])

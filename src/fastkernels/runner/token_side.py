@@ -37,9 +37,13 @@ class TokenSide(ModelSide):
             SamplingParams(temperature=0.0, max_tokens=len(ids), ignore_eos=True, logprobs=top or None)
             for ids in continuations
         ]
-        outputs = self.llm.generate(self.requests(prompts, **handed), params, forced=continuations)
+        asked = self.requests(prompts, **handed)
+        outputs = self.llm.generate(asked, params, use_tqdm=False, forced=continuations)
         results = [o.outputs[0] for o in outputs]
-        tops = [[{str(i): p for i, p in position.items()} for position in r.logprobs or ()] for r in results]
+        tops = [
+            [{str(i): one.logprob for i, one in position.items()} for position in r.logprobs or ()]
+            for r in results
+        ]
         return {"argmax": [list(r.token_ids) for r in results], "top": tops}
 
     def eager(self) -> AbstractContextManager[None]:
@@ -53,6 +57,6 @@ class TokenSide(ModelSide):
 
     def _answer(self, requests: list[Any], max_tokens: int) -> dict[str, Any]:
         greedy = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
-        outputs = self.llm.generate(requests, greedy)
+        outputs = self.llm.generate(requests, greedy, use_tqdm=False)
         self._outputs = [list(o.outputs[0].token_ids) for o in outputs]
         return {"requests": len(self._outputs)}

@@ -46,7 +46,7 @@ from fastkernels.runner.transport import Way
 # implementations and self-tests in `graph` were at most 2.1 us longer than their claims explained, and of 86
 # in `eager` 0.5 (benchmarks/h100/windows.json); of groups there are no such figures. Where calls are asked
 # for within the window, the copies lie in it; of a group on a CPU also the messages of its ranks, 0.9 to 1.9
-# ms in all, and after an honest call with more working memory up to 48 % more (70 trials, docs/measured.md).
+# ms in all, and after an honest call with more working memory up to 48 % more (70 trials, docs/record).
 _HELD, _ASKED = Slack(2_500, share=0.01), Slack(20_000)
 SLACK: dict[tuple[str, Way], Slack] = {
     ("host", "direct"): account.GATED,

@@ -44,6 +44,6 @@ def _repeated(model: str, config: str, seed: int, workloads: Sequence[TokenWorkl
     rng = random.Random(seed)
     prompts = [[rng.randrange(llm.vocabulary) for _ in range(longest.input_len)] for _ in range(TEXTS)]
     greedy = SamplingParams(temperature=0.0, max_tokens=longest.output_len, ignore_eos=True)
-    texts = [output.outputs[0].token_ids for output in llm.generate(prompts, greedy)]
+    texts = [output.outputs[0].token_ids for output in llm.generate(prompts, greedy, use_tqdm=False)]
     lengths = {workload.output_len for workload in workloads}
     return max(statistics.fmean(repeated(text[:length]) for text in texts) for length in lengths)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from fastkernels.runner import built, isolation
 
 if TYPE_CHECKING:
+    from fastkernels.loader.overlay import Overlay
     from fastkernels.runner.protocol import ErrorReport
 
 _TRACEBACK_LINES = 40
@@ -85,14 +86,38 @@ def report(error: BaseException, side: Any) -> ErrorReport:
     elif side is None:
         place = _in_package(error)
     said = traceback.TracebackException.from_exception(error)  # also of one that cannot say what it is
-    lines = "".join(said.format()).splitlines()
+    trace = _last_lines(said)
+    if overlay is not None:
+        _leave_out_the_harness(said, overlay)
     return ErrorReport(
         kind=_encodable(type(error).__name__),
         message=_encodable(str(said.msg if isinstance(error, SyntaxError) else said)),
-        traceback=_encodable("\n".join(lines[-_TRACEBACK_LINES:])),
+        traceback=_last_lines(said),
+        trace=trace,
         file=_encodable(str(place[0])) if place else None,
         line=place[1] if place else None,
     )
+
+
+def _last_lines(said: traceback.TracebackException) -> str:
+    return _encodable("\n".join("".join(said.format()).splitlines()[-_TRACEBACK_LINES:]))
+
+
+def _leave_out_the_harness(said: traceback.TracebackException, overlay: Overlay) -> None:
+    """Of an exception and of those that it came from: what called the candidate, and our own frames where the
+    candidate has none."""
+    package = Path(__file__).parents[1]
+    at: traceback.TracebackException | None = said
+    while at is not None:
+        files = [Path(frame.filename) for frame in at.stack]
+        first = next((i for i, file in enumerate(files) if overlay.is_candidates(file)), None)
+        kept = [
+            frame
+            for i, frame in enumerate(at.stack)
+            if (not files[i].is_relative_to(package) if first is None else i >= first)
+        ]
+        at.stack = traceback.StackSummary.from_list(kept)
+        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
 
 
 def _in_package(error: BaseException) -> tuple[Path, int] | None:

@@ -96,7 +96,8 @@ def test_what_earlier_rows_show_and_leave_open_counts_as_long_as_they_stay(admis
     assert not found["tasks"][0]["admitted"]
     found = json.loads(json.dumps(admission.summary([report(shown)], found)))
     assert found["tasks"][0]["admitted"]
-    assert [found["shown"][kept["shown"]] for kept in found["rows"]] == [[], ["x", "y"]]
+    assert found["names"] == ["x", "y"]
+    assert [found["shown"][kept["shown"]] for kept in found["rows"]] == [[], [0, 1]]
     shows_no_more = admission.summary([report(row("b", check("y", True)))], found)
     assert shows_no_more["tasks"][0]["refused"] == {"a": "x: not shown by this case, nor by any other"}
 

@@ -25,7 +25,15 @@ def test_every_setting_has_an_origin(found: dict) -> None:
 
 def test_what_does_not_work_says_how_to_get_it(found: dict) -> None:
     checks = {check["name"]: check for check in found["checks"]}
-    assert {"cuda", "triton interpreter", "compiler", "flashinfer", "mlflow", "isolation"} <= set(checks)
+    assert {
+        "cuda",
+        "triton interpreter",
+        "compiler",
+        "cpu threads",
+        "flashinfer",
+        "mlflow",
+        "isolation",
+    } <= set(checks)
     assert checks["triton interpreter"]["works"]
     for name, check in checks.items():
         assert check["works"] or check["fix"] or name == "triton", check
@@ -51,6 +59,16 @@ def test_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 0
     for text in ("Machine", "What works here", "Settings", "no answer in", "registry/settings.yaml"):
         assert text in result.stdout
+
+
+@pytest.mark.parametrize(("together", "works"), [(0.02, True), (0.05, True), (0.07, False)])
+def test_threads_that_wait_for_a_busy_core_are_told(monkeypatch, together: float, works: bool) -> None:
+    said = subprocess.CompletedProcess([], 0, f"2 0.03 {together}\n", "")
+    monkeypatch.setattr(diagnosis, "_probe", lambda code: said)
+    check = diagnosis._threads()
+    assert check.works is works
+    assert f"2 of torch take {together / 0.03:.1f} times as long as one" in check.detail
+    assert ("OMP_NUM_THREADS" in check.fix) is not works
 
 
 def test_a_state_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from fastkernels.engine.graph_pool import GraphPool
 from fastkernels.engine.graphs import Captured, DecodeGraphs, context_bounds, graph_sizes
 from fastkernels.engine.memory import Limits, largest_steps
 from fastkernels.engine.packing import pack_decode, padding
-from fastkernels.engine.sampler import Variant
+from fastkernels.engine.sampler import Choice, Variant
 
 CPU = torch.device("cpu")
 PROMPTS = [[3, 4, 5], [8] * 20, [9, 10], [11] * 7, [12, 13]]
@@ -50,8 +50,12 @@ class EagerReplay:
     choice: object = None
 
     def replay(self) -> None:
-        for old, new in zip(self.choice.tensors, self.compute().tensors):
+        for old, new in zip(tensors(self.choice), tensors(self.compute()), strict=True):
             old.copy_(new)
+
+
+def tensors(choice: Choice) -> list[torch.Tensor]:
+    return [choice.ids_S, *(choice.ranking or ())]
 
 
 class PaddedGraphs(DecodeGraphs):
@@ -97,7 +101,10 @@ def test_padded_decode_steps_give_the_tokens_of_exact_ones(config, blocks, param
         if params.logprobs is not None:
             for a, b in zip(got.outputs[0].logprobs, want.outputs[0].logprobs, strict=True):
                 assert list(a) == list(b)
-                assert list(a.values()) == pytest.approx(list(b.values()), abs=1e-4)
+                assert [one.logprob for one in a.values()] == pytest.approx(
+                    [one.logprob for one in b.values()], abs=1e-4
+                )
+                assert [one.rank for one in a.values()] == [one.rank for one in b.values()]
     stats = padded.stats()
     assert stats["graph_replays"] > 15
     assert stats["graph_replays"] + sum(stats["eager_steps"].values()) == stats["steps"]

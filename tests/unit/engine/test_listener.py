@@ -49,7 +49,9 @@ def answers(llm: LLM, seeds: range) -> list[tuple[list[int], list[float]]]:
 
 def told(output) -> tuple[list[int], list[float]]:
     (one,) = output.outputs
-    return one.token_ids, [position[i] for i, position in zip(one.token_ids, one.logprobs, strict=True)]
+    return one.token_ids, [
+        position[i].logprob for i, position in zip(one.token_ids, one.logprobs, strict=True)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +195,7 @@ def test_a_finished_request_holds_no_states():
     with torch.inference_mode():
         (states_SD,) = llm.model.encode(torch.zeros(1, SAMPLES))
     need = Tokens("lm", PROMPT, params(0), source=states_SD)
-    (finished,) = llm.engine.run([language_model(need)])
+    ((finished,),) = llm.engine.run([language_model(need)])
     assert len(finished.output) == 3
     assert finished.source is None
 

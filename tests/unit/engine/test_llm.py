@@ -34,6 +34,11 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=model, unk_token="w0")
 
 
+def text_of(ids: list[int]) -> str:
+    """Of an answer, behind its prompt."""
+    return "".join(f" w{i}" for i in ids)
+
+
 def make(**kwargs) -> LLM:
     return LLM("llama", **{"config": "tiny", "device": "cpu", "max_num_seqs": 4, **kwargs})
 
@@ -103,7 +108,10 @@ def test_progress_counts_every_request(llm):
         ([[1], [2, 3]], "must be integers"),
         (list(range(256)), "max_model_len is 256"),
         ("text", "needs a tokenizer"),
-        ({"prompt": "x"}, "needs prompt_token_ids"),
+        ({"prompt": "x"}, "a text prompt needs a tokenizer"),
+        ({"prompt": 5}, "needs prompt, a text, or prompt_token_ids"),
+        ({}, "needs prompt, a text, or prompt_token_ids"),
+        ({"prompt_token_ids": [3], "cache_salt": "x"}, "takes prompt, .* not 'cache_salt'"),
         (b"w3", "must be integers"),
         (torch.ones(3, dtype=torch.bfloat16), "must be integers"),
         (torch.ones(3, requires_grad=True), "must be integers"),
@@ -217,7 +225,9 @@ def test_text_in_and_out(talker):
     assert by_text.prompt == "w3 w4 w5"
     assert by_text.prompt_token_ids == [3, 4, 5]
     assert by_text.outputs[0].token_ids == by_ids.outputs[0].token_ids
-    assert by_text.outputs[0].text == " ".join(f"w{i}" for i in by_ids.outputs[0].token_ids)
+    assert by_text.outputs[0].text == text_of(by_ids.outputs[0].token_ids)
+    (by_key,) = talker.generate({"prompt": "w3 w4 w5"}, GREEDY)
+    assert by_key == by_text
 
 
 @pytest.mark.parametrize("blocks", [None, 20], ids=["roomy", "preempted"])
@@ -238,7 +248,7 @@ def test_stop_string_ends_one_request_and_is_cut(blocks):
     ended = outputs[1].outputs[0]
     assert ended.finish_reason == "stop"
     assert ended.token_ids == texts[1][:7]
-    assert ended.text == " ".join(f"w{i}" for i in texts[1][:5]) + " "
+    assert ended.text == text_of(texts[1][:5]) + " "
     assert [t for i, t in enumerate(ids(outputs)) if i != 1] == [t for i, t in enumerate(texts) if i != 1]
     assert talker.stats()["free_cache_blocks"] == [talker.stats()["cache_blocks"][0] - 1]
     assert (talker.stats()["preemptions"] > 0) == (blocks is not None)
@@ -261,7 +271,9 @@ def test_stop_token_is_among_the_ids_but_has_no_text(talker):
     params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True, stop_token_ids=[255, stop])
     ended = talker.generate([3, 4, 5], params)[0].outputs[0]
     assert ended.token_ids == free.token_ids[:4]
-    assert ended.text == " ".join(f"w{i}" for i in free.token_ids[:3])
+    assert ended.text == text_of(free.token_ids[:3])
+    kept = dataclasses.replace(params, include_stop_str_in_output=True)
+    assert talker.generate([3, 4, 5], kept)[0].outputs[0].text == text_of(free.token_ids[:4])
     assert (ended.finish_reason, ended.stop_reason) == ("stop", stop)
     assert (free.finish_reason, free.stop_reason) == ("length", None)
 
@@ -291,12 +303,163 @@ def test_log_probabilities_are_the_models_own_under_penalties(llm):
 def test_log_probabilities_of_sampled_tokens(llm):
     params = SamplingParams(temperature=1.5, seed=3, max_tokens=8, ignore_eos=True, logprobs=2)
     output = llm.generate([3, 4, 5], params)[0].outputs[0]
+    own = [best[token].logprob for token, best in zip(output.token_ids, output.logprobs)]
+    assert output.cumulative_logprob == pytest.approx(sum(own))
     for token, best in zip(output.token_ids, output.logprobs, strict=True):
         assert token in best
         assert len(best) in (2, 3)
-        assert list(best.values())[:2] == sorted(list(best.values())[:2], reverse=True)
-        assert best[token] < 0
+        first, second, *_ = best.values()
+        assert first.logprob > second.logprob
+        assert (first.rank, second.rank) == (1, 2)
+        assert best[token].logprob < 0
+        assert best[token].rank > 2 or len(best) == 2
+        assert first.decoded_token is None, "there is no tokenizer"
     assert llm.generate([3], GREEDY)[0].outputs[0].logprobs is None
+
+
+def test_rank_counts_the_tokens_that_are_as_probable(llm):
+    drawn = SamplingParams(temperature=1.5, seed=3, max_tokens=20, ignore_eos=True, logprobs=256)
+    every = llm.generate([3, 4, 5], drawn)[0].outputs[0]
+    own = llm.generate([3, 4, 5], dataclasses.replace(drawn, logprobs=0))[0].outputs[0]
+    assert len({best[token].rank for token, best in zip(every.token_ids, every.logprobs)}) > 5
+    for token, best, alone in zip(every.token_ids, every.logprobs, own.logprobs, strict=True):
+        assert alone == {token: best[token]}
+
+
+@pytest.mark.parametrize("engine", [{}, {"max_num_batched_tokens": 7}], ids=["whole", "chunks"])
+@pytest.mark.parametrize("prefixes", [False, True])
+def test_log_probabilities_of_a_prompt_are_those_of_decoding_along_it(llm, engine, prefixes):
+    prompts = [[3, 4, 5, 9, 200, 17] * 6, [8], list(range(3, 30))]
+    scorer = make(block_size=4, enable_prefix_caching=prefixes, **engine)
+    scorer.generate(prompts, GREEDY)
+    params = dataclasses.replace(GREEDY, prompt_logprobs=3)
+    outputs = scorer.generate([*prompts, [5, 6]], [params] * 3 + [GREEDY])
+    assert ids(outputs) == ids(llm.generate([*prompts, [5, 6]], GREEDY))
+    assert outputs[3].prompt_logprobs is None
+    assert outputs[1].prompt_logprobs == [None]
+    every = dataclasses.replace(GREEDY, logprobs=256)
+    for prompt, output in zip(prompts, outputs):
+        scores = output.prompt_logprobs
+        assert len(scores) == len(prompt)
+        assert scores[0] is None
+        decoded = llm.generate([prompt[:1]], every, forced=[prompt[1:]]) if prompt[1:] else ()
+        for along in decoded:
+            for token, found, wanted in zip(prompt[1:], scores[1:], along.outputs[0].logprobs, strict=True):
+                assert list(found) == list(dict.fromkeys([*list(wanted)[:3], token]))
+                for one, its in found.items():
+                    assert its.logprob == pytest.approx(wanted[one].logprob, abs=1e-4)
+                    assert its.rank == wanted[one].rank
+
+
+def test_decoded_tokens_of_an_answer_make_up_its_text(talker):
+    params = dataclasses.replace(GREEDY, logprobs=2, prompt_logprobs=0)
+    (output,) = talker.generate("w3 w4", params)
+    answer = output.outputs[0]
+    own = [best[token].decoded_token for token, best in zip(answer.token_ids, answer.logprobs)]
+    assert "".join(own) == answer.text
+    assert output.prompt_logprobs[1][4].decoded_token == " w4"
+    silent = dataclasses.replace(params, detokenize=False)
+    assert talker.generate("w3", silent)[0].outputs[0].logprobs[0].popitem()[1].decoded_token is None
+
+
+def test_answers_of_one_request_are_those_of_seeds_that_count_on(llm):
+    params = SamplingParams(temperature=1.0, seed=5, max_tokens=8, ignore_eos=True, n=3, prompt_logprobs=0)
+    first, second = llm.generate([[3, 4, 5], [9]], [params, dataclasses.replace(params, n=1)])
+    alone = [llm.generate([3, 4, 5], dataclasses.replace(params, n=1, seed=seed)) for seed in (5, 6, 7)]
+    assert [answer.index for answer in first.outputs] == [0, 1, 2]
+    assert [answer.token_ids for answer in first.outputs] == [ids(one)[0] for one in alone]
+    assert len({tuple(answer.token_ids) for answer in first.outputs}) == 3
+    assert first.prompt_logprobs == alone[0][0].prompt_logprobs
+    assert len(second.outputs) == 1
+    free = dataclasses.replace(params, seed=None)
+    assert len({tuple(one.token_ids) for one in llm.generate([3], free)[0].outputs}) == 3
+
+
+def test_stop_string_stays_in_the_text_where_it_is_asked_for(talker):
+    free = talker.generate([3, 4, 5], GREEDY)[0].outputs[0]
+    stop = f"{free.token_ids[2]} w"
+    params = dataclasses.replace(GREEDY, stop=stop, include_stop_str_in_output=True)
+    pieces = []
+    (kept,) = talker.generate([3, 4, 5], params, on_token=pieces.append)
+    assert kept.outputs[0].text == text_of(free.token_ids[:3]) + " w"
+    assert "".join(piece.outputs[0].text for piece in pieces) == kept.outputs[0].text
+    assert kept.outputs[0].stop_reason == stop
+    cut = talker.generate([3, 4, 5], dataclasses.replace(params, include_stop_str_in_output=False))
+    assert cut[0].outputs[0].text == kept.outputs[0].text.removesuffix(stop)
+
+
+def test_a_bar_counts_requests(llm, capsys):
+    class Bar:
+        made, count = [], 0
+
+        def __init__(self, **options):
+            self.made.append((self, options))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def update(self, count):
+            self.count += count
+
+    llm.generate([[3], [4], [256]], GREEDY, use_tqdm=Bar, errors="return")
+    ((bar, options),) = Bar.made
+    assert (bar.count, options["total"]) == (3, 3)
+    capsys.readouterr()
+    llm.generate([[3], [4]], GREEDY, use_tqdm=False)
+    assert capsys.readouterr().err == ""
+    llm.generate([[3], [4]], GREEDY)
+    assert "2/2" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="use_tqdm='yes'"):
+        llm.generate([[3]], GREEDY, use_tqdm="yes")
+
+
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+    "{{ m.content }} {% endfor %}{% if add_generation_prompt %}w9{% endif %}{{ tail }}"
+)
+
+
+def test_chat_makes_the_prompt_by_the_template(talker):
+    hello = [{"role": "user", "content": "w3 w4"}]
+    with pytest.raises(RequestError, match="request 0: the tokenizer has no chat template: give one as"):
+        talker.chat(hello, GREEDY)
+    (one,) = talker.chat(hello, GREEDY, chat_template=TEMPLATE)
+    assert (one.prompt, one.prompt_token_ids) == ("w3 w4 w9", [3, 4, 9])
+    assert ids([one]) == ids(talker.generate([3, 4, 9], GREEDY))
+    own = tokenizer()
+    own.chat_template = TEMPLATE
+    talker = make(tokenizer=own)
+    parts = [{"role": "user", "content": [{"type": "text", "text": "w3"}, {"type": "text", "text": "w4"}]}]
+    several = talker.chat([hello, [*hello, {"role": "assistant", "content": "w5"}], parts], GREEDY)
+    assert [out.prompt_token_ids for out in several] == [[3, 4, 9], [3, 4, 5, 9], [3, 4, 9]]
+    options = {"add_generation_prompt": False, "chat_template_kwargs": {"tail": "w7"}}
+    assert talker.chat(hello, GREEDY, **options)[0].prompt_token_ids == [3, 4, 7]
+    (going_on,) = talker.chat(hello, GREEDY, add_generation_prompt=False, continue_final_message=True)
+    assert going_on.prompt_token_ids == [3, 4]
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]
+    for bad, problem in (
+        ([{"role": "tool", "content": ""}], "request 0: the tokenizer refuses .* no tools"),
+        (image, "the content of a message is text"),
+        ("w3", "a message is {'role'"),
+        (5, "a message is {'role'"),
+        ([hello, 5], "a message is {'role'"),
+        ([["w3"]], "a message is {'role'"),
+        ([{"content": "w3"}], "a message is {'role'"),
+    ):
+        with pytest.raises(RequestError, match=problem):
+            talker.chat(bad, GREEDY)
+
+
+def test_the_tokenizer_can_be_had(llm):
+    own = tokenizer()
+    assert make(tokenizer=own).get_tokenizer() is own
+    with pytest.raises(RequestError, match=r"get_tokenizer\(\) needs a tokenizer, and this model has none"):
+        llm.get_tokenizer()
+    with pytest.raises(RequestError, match="a chat needs a tokenizer"):
+        llm.chat([{"role": "user", "content": "w3"}], GREEDY)
 
 
 def test_failing_step_leaves_a_usable_engine(llm):

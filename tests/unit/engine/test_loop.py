@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from fastkernels import LLM, SamplingParams
@@ -74,6 +76,31 @@ def test_pieces_of_a_stream_make_up_the_whole(blocks, stop):
         assert {output.outputs[0].stop_reason for output in whole} >= {stop}
         assert not any(stop in output.outputs[0].text for output in whole)
     assert (llm.stats()["preemptions"] > 0) == (blocks is not None)
+    assert_nothing_is_held(llm)
+
+
+def test_answers_of_a_streamed_request_come_with_their_index():
+    llm = make(tokenizer=tokenizer())
+    params = SamplingParams(
+        temperature=1.0, seed=4, max_tokens=30, n=3, stop="9", logprobs=0, prompt_logprobs=0
+    )
+    (whole,) = llm.generate("w3 w4", params)
+    assert len({len(answer.token_ids) for answer in whole.outputs}) > 1, "they end in different steps"
+    name = llm.add_request("w3 w4", params, stream=True)
+    pieces = finish(llm)[name]
+    assert [piece.finished for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert [piece.prompt_logprobs for piece in pieces if piece.prompt_logprobs] == [whole.prompt_logprobs]
+    for answer in whole.outputs:
+        own = [piece.outputs[0] for piece in pieces if piece.outputs[0].index == answer.index]
+        assert [token for piece in own for token in piece.token_ids] == answer.token_ids
+        assert "".join(piece.text for piece in own) == answer.text
+        assert [position for piece in own for position in piece.logprobs] == answer.logprobs
+        assert own[-1].finish_reason == answer.finish_reason
+    name = llm.add_request("w3 w4", params)
+    assert finish(llm)[name] == [dataclasses.replace(whole, request_id=name)]
+    llm.add_request("w3 w4", params, request_id="a")
+    llm.step()
+    assert llm.abort("a")
     assert_nothing_is_held(llm)
 
 
@@ -221,7 +248,10 @@ def test_failing_tokenizer_ends_all_requests_and_leaves_a_usable_loop():
     """The text of a request that nobody watches is made when it has ended."""
 
     class Fails:
-        def decode(self, ids, skip_special_tokens):
+        def get_vocab(self):
+            return {}
+
+        def decode(self, ids, **options):
             raise ArithmeticError("no text")
 
     llm = make(tokenizer=Fails())

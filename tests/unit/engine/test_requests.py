@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,8 +60,13 @@ from fastkernels.errors import RequestError
         {"frequency_penalty": "a"},
         {"repetition_penalty": 0},
         {"repetition_penalty": math.inf},
-        {"n": 2},
         {"n": 0},
+        {"n": 1.5},
+        {"n": 10**9},
+        {"prompt_logprobs": -1},
+        {"prompt_logprobs": True},
+        {"include_stop_str_in_output": 1},
+        {"skip_special_tokens": None},
     ],
     ids=str,
 )
@@ -66,6 +74,22 @@ def test_wrong_parameters_are_named(wrong):
     (name,) = wrong
     with pytest.raises(RequestError, match=f"^{name}="):
         SamplingParams(**wrong)
+
+
+def test_a_greedy_request_has_one_answer():
+    assert SamplingParams(n=3).n == 3
+    with pytest.raises(RequestError, match=r"^n=2: must be .* 1 with temperature 0"):
+        SamplingParams(n=2, temperature=0.0)
+    with pytest.raises(RequestError, match=f"^seed={2**63 - 1}: must be .* with n - 1 added"):
+        SamplingParams(n=2, seed=2**63 - 1)
+
+
+@pytest.mark.parametrize("name", ["best_of", "bad_words", "logit_bias", "allowed_token_ids", "temprature"])
+def test_what_is_no_parameter_is_named(name):
+    with pytest.raises(RequestError, match=f"takes no {name}; it takes temperature, top_p"):
+        SamplingParams(**{name: None})
+    assert replace(SamplingParams(n=2), n=3).n == copy.deepcopy(SamplingParams(n=3)).n == 3
+    assert pickle.loads(pickle.dumps(SamplingParams(seed=4))) == SamplingParams(seed=4)
 
 
 def test_request_error_is_a_value_error():

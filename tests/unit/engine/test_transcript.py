@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import pytest
+import os.path
 
-from fastkernels.engine.transcript import MOST_PENDING_TOKENS, Transcript
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastkernels.engine.params import SamplingParams
+from fastkernels.engine.text import Text
+from fastkernels.engine.transcript import Transcript
+from tests.tiny_tokenizers import byte_level_tokenizer, other_tokenizers, sentencepiece_tokenizer
 
 BYTES = lambda ids: bytes(ids).decode("utf-8", errors="replace")
 WORDS = lambda ids: " ".join(f"w{i}" for i in ids)
 
 
 def read(transcript: Transcript, ids: list[int]) -> list[str]:
-    """The text after each token, until a stop."""
+    """The text after each token that stays, until a stop."""
     texts = []
     for end in range(1, len(ids) + 1):
         has_stopped = transcript.read(ids[:end])
-        texts.append(transcript.text)
+        texts.append(transcript.text[: transcript.settled()])
         if has_stopped:
             return texts
     transcript.close(ids)
@@ -39,10 +46,7 @@ def test_what_never_completes_is_shown_in_the_end():
     transcript = Transcript(BYTES)
     read(transcript, [97, 0xE2, 0x82])
     assert transcript.text == "a\N{REPLACEMENT CHARACTER}"
-    long = Transcript(BYTES)
-    for end in range(1, 40):
-        long.read([0xFF] * end)
-    assert 39 - MOST_PENDING_TOKENS <= len(long.text) < 39
+    assert read(Transcript(BYTES), [0xFF] * 40 + [97])[-1] == "\N{REPLACEMENT CHARACTER}" * 40 + "a"
 
 
 @pytest.mark.parametrize("broken", range(20))
@@ -97,3 +101,130 @@ def test_what_may_become_a_stop_string_is_not_settled():
     assert seen == ["x", "x", "x", "xab", "xaba", "xaba", "xabaabz"]
     assert transcript.read([ord(c) for c in "xabaabzabc"])
     assert transcript.text == "xabaabz"
+
+
+KINDS = {
+    "sentencepiece": sentencepiece_tokenizer(),
+    "byte level": byte_level_tokenizer(),
+    **other_tokenizers(),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_prompt_and_answer_make_up_the_text_of_all_ids_streamed_or_not(kind, data):
+    tokenizer = KINDS[kind]
+    ids = st.lists(st.integers(0, len(tokenizer) - 1), max_size=24)
+    prompt, answer = data.draw(ids), data.draw(ids)
+    decode = lambda ids: tokenizer.decode(ids, skip_special_tokens=True)
+    text = Text(tokenizer, None)
+    params = SamplingParams()
+
+    plain = text.transcript(prompt, params)
+    plain.close(answer)
+    every = decode(prompt + answer)
+    kept = os.path.commonprefix([decode(prompt), every])  # noqa: RUF071  all of it, but for a character amid its bytes
+    assert kept + plain.text == every
+    if not decode(prompt).endswith("\N{REPLACEMENT CHARACTER}") and kind != "sentencepiece":
+        assert kept == decode(prompt)
+
+    streamed, shown = text.transcript(prompt, params), ""
+    for end in range(1, len(answer) + 1):
+        assert not streamed.read(answer[:end])
+        before = text.transcript(prompt, params)
+        before.close(answer[:end])
+        assert streamed.text == before.text, "an answer that ended here would have another text"
+        assert streamed.text.startswith(shown), "settled text has changed"
+        assert streamed.settled() >= len(shown)
+        shown = streamed.text[: streamed.settled()]
+    streamed.close(answer)
+    assert streamed.text == plain.text
+    assert plain.text.startswith(shown)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_a_stop_string_ends_an_answer_with_the_token_that_completes_it(kind, data):
+    tokenizer = KINDS[kind]
+    ids = st.lists(st.integers(0, len(tokenizer) - 1), max_size=16)
+    prompt, answer = data.draw(ids), data.draw(ids)
+    stop = data.draw(st.sampled_from([" world", "\n", "ing.", "\N{GRINNING FACE}", "world", " ", "n"]))
+    keeps = data.draw(st.booleans())
+    text = Text(tokenizer, None)
+    found = text.transcript(prompt, SamplingParams(stop=stop, include_stop_str_in_output=keeps))
+    shown = ""
+    for end in range(1, len(answer) + 1):
+        plain = text.transcript(prompt, SamplingParams())
+        plain.close(answer[:end])
+        assert found.read(answer[:end]) == (stop in plain.text)
+        if found.stop is not None:
+            at = plain.text.index(stop)
+            assert found.text == plain.text[: at + len(stop) * keeps]
+            assert found.text.startswith(shown)
+            return
+        assert found.text.startswith(shown)
+        shown = found.text[: found.settled()]
+
+
+def test_an_answer_that_begins_with_a_space_keeps_it():
+    tokenizer = KINDS["sentencepiece"]
+    hello, world = (tokenizer.convert_tokens_to_ids(f"\u2581{word}") for word in ("hello", "world"))
+    found = Text(tokenizer, None).transcript([1, hello], SamplingParams(stop=" world"))
+    assert found.read([world])
+    assert (found.text, found.stop) == ("", " world")
+    found = Text(tokenizer, None).transcript([1, hello], SamplingParams())
+    found.close([world])
+    assert found.text == " world"
+
+
+@pytest.mark.parametrize("last", ["</s>", "<0x0A>"])
+def test_the_context_reaches_back_to_text_that_stays(last):
+    tokenizer = KINDS["sentencepiece"]
+    hello, world, last, broken = tokenizer.convert_tokens_to_ids(
+        ["\u2581hello", "\u2581world", last, "<0xF0>"]
+    )
+    prompt = [1, hello, *[last] * 20]
+    for answer in ([world], [broken, world]):
+        found = Text(tokenizer, None).transcript(prompt, SamplingParams())
+        found.close(answer)
+        every = tokenizer.decode(prompt + answer, skip_special_tokens=True)
+        before = tokenizer.decode(prompt, skip_special_tokens=True)
+        assert os.path.commonprefix([before, every]) + found.text == every  # noqa: RUF071
+
+
+def test_bytes_cut_in_a_character_have_one_text():
+    tokenizer = KINDS["sentencepiece"]
+    ids = tokenizer.convert_tokens_to_ids(["<0x0A>", "<0xF0>", "<0x9F>"])
+    streamed, plain = (Text(tokenizer, None).transcript([1], SamplingParams()) for _ in range(2))
+    texts = read(streamed, ids)
+    plain.close(ids)
+    assert streamed.text == plain.text == tokenizer.decode(ids)
+    assert texts == [""] * 3, "the next byte may change all of them"
+
+
+def test_a_long_prompt_is_not_decoded_for_each_token():
+    lengths = []
+
+    def decode(ids):
+        lengths.append(len(ids))
+        return WORDS(ids)
+
+    transcript = Transcript(decode, prompt=list(range(5000)))
+    read(transcript, list(range(50)))
+    assert transcript.text == "".join(f" w{i}" for i in range(50))
+    assert max(lengths) < 20
+
+
+def test_a_token_has_the_text_that_it_has_behind_another():
+    for kind, token, wanted in (
+        ("sentencepiece", "\u2581world", " world"),
+        ("sentencepiece", "<0xF0>", "\N{REPLACEMENT CHARACTER}"),
+        ("wordpiece", "##ing", "ing"),
+        ("none", "world", " world"),
+        ("byte level", "\u0120world", " world"),
+        ("sentencepiece", "</s>", "</s>"),
+    ):
+        tokenizer = KINDS[kind]
+        assert Text(tokenizer, None).token(tokenizer.convert_tokens_to_ids(token)) == wanted

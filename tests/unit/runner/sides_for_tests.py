@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 
 class Echo:
@@ -180,6 +181,9 @@ class Unbuildable:
 
 
 class Blames:
+    def is_candidates(self, file: Path) -> bool:
+        return False
+
     def blame(self, error: BaseException) -> tuple:
         return ("candidate.py", 7)
 

@@ -23,7 +23,7 @@ def result(model: str) -> ModelResult:
 @pytest.fixture
 def evaluate(monkeypatch):
     """Trials of the models: what each gives or raises."""
-    sides = SimpleNamespace(isolation=(), stays_root="", close=lambda: None)
+    sides = SimpleNamespace(isolation=(), stays_root="", put_back=(), close=lambda: None)
     monkeypatch.setattr(eval_module, "_sides", lambda *_: sides)
 
     def evaluate(trials: dict[str, FastKernelsError | None]) -> EvalReport:

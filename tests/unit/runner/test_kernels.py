@@ -77,6 +77,20 @@ def test_a_task_is_given_up_where_its_baseline_does_not_come_back(judge) -> None
     assert report.rows[-1].failure.message.endswith("had no baseline")
 
 
+def test_a_candidate_that_hangs_is_tried_once_in_a_task(judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(trial) -> Outcome:
+        verdict = Verdict.failed("TIMEOUT", Failure(message="no answer to 'first' within 60 s"))
+        return Outcome(verdict, contract="host", died=True, compiling_s=60.0)
+
+    monkeypatch.setattr(kernels.Trial, "run", run)
+    report, _, crew = judge(lambda number: True)
+    tasks = {row.task for row in report.rows}
+    assert crew.asked == len(tasks) == 2
+    assert {row.verdict for row in report.rows} == {"TIMEOUT"}
+    last = report.rows[-1]
+    assert last.failure.message == f"not tried: another case of {last.task} timed out"
+
+
 def test_a_baseline_that_fails_at_once_is_an_error(judge) -> None:
     with pytest.raises(BaselineError, match="no memory"):
         judge(lambda number: False)
@@ -105,8 +119,13 @@ def test_a_look_is_no_last_step_and_costs_no_row_either() -> None:
     run = kernels._Run(ASKED, steps.append, total=7)
     with run._looking("mine · L1/rms_norm torch.compile"):
         raise BaselineError("no memory")
-    assert steps == [Progress(0, 7, "mine · L1/rms_norm torch.compile")]
-    assert list(run.notes) == ["mine · L1/rms_norm torch.compile could not be looked at: no memory"]
+    assert steps[0] == Progress(0, 7, "mine · L1/rms_norm torch.compile")
+    with run._looking("mine · L1/rms_norm kernels"):
+        raise KeyError("a defect of ours")
+    assert list(run.notes) == [
+        "mine · L1/rms_norm torch.compile could not be looked at: BaselineError: no memory",
+        "mine · L1/rms_norm kernels could not be looked at: KeyError: 'a defect of ours'",
+    ]
 
 
 def test_a_group_of_ranks_gets_as_many_processes_and_a_contract_of_its_own(judge) -> None:

@@ -33,8 +33,10 @@ class Side:
         self.ran: list[list[int]] = []
 
     best_way = "asked"
+    first_s = load_s = 0.5
+    put_back = ()
 
-    def load(self, *_, way: str) -> dict:
+    def load(self, *_, way: str, baseline_s: float = 0.0) -> dict:
         assert way == "asked"
         return {}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastkernels import registry
-from fastkernels.records import KernelRow
+from fastkernels.records import REGISTRY, KernelRow
 from fastkernels.runner.kernel_answers import Compiled
 from fastkernels.runner.kernels import run_kernels
 from fastkernels.runner.looks import parents
@@ -70,6 +70,17 @@ def test_the_parent_of_a_case_is_the_lowest_module_that_holds_it() -> None:
     assert {case.task for case in found} == {"L2/gated_mlp"}
     assert len({next(iter(case.inputs.values())).shape for case in found}) == len(found) > 1
     assert parents(registry.cases("L4/llama", "tiny")[0]) == []
+
+
+def test_every_case_that_no_architecture_makes_has_parents_or_none() -> None:
+    """Any of them may be the last case of a variant, at which the column is made."""
+    extra = [case for entry in registry.tasks() for case in registry.cases(entry)]
+    extra = [case for case in extra if case.provenance.architecture == REGISTRY]
+    found = [(case, parents(case)) for case in extra]
+    assert {parent.task for case, above in found for parent in above if case.task == "L1/glu"} == {
+        "L2/gated_mlp"
+    }
+    assert all(parent.size == case.size for case, above in found for parent in above)
 
 
 def test_compile_looks_inside_the_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,8 +145,14 @@ def test_every_link_of_a_chain_must_be_described() -> None:
 
 
 def test_one_limit_for_all_phases_or_one_for_each() -> None:
-    assert Timeouts.of("cuda", 3.0) == Timeouts(3, 3, 3, 3)
+    asked = Timeouts.of("cuda", 3.0)
+    assert (asked.open, asked.build, asked.first_beside(2.0), asked.call) == (3, 3, 3, 3)
     assert Timeouts.of("cuda", None).first > Timeouts.of("cpu", None).first
+
+
+def test_the_limit_of_a_first_call_follows_the_baseline() -> None:
+    limits = Timeouts.of("cpu", None)
+    assert limits.first_beside(2.0) - limits.first_beside(1.0) == limits.times_baseline > 10
 
 
 def test_what_is_written_after_the_clock_has_stopped_is_no_result() -> None:

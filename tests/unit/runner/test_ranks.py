@@ -100,8 +100,8 @@ def test_a_group_takes_as_long_as_its_slowest_rank(group) -> None:
 
 
 def test_one_rank_that_repacks_makes_the_group_one_that_does(group) -> None:
-    assert group().build() == {"prepares": True}
-    assert group(ranks=1).build() == {"prepares": False}
+    assert group().build() == {"prepares": True, "put_back": []}
+    assert group(ranks=1).build() == {"prepares": False, "put_back": []}
 
 
 def test_results_and_settings_of_every_rank_are_told_apart(group) -> None:

@@ -42,7 +42,7 @@ class Tile(NamedTuple):
 # Prompts are a few tokens, and most rows decode one: the smallest tile that tl.dot takes.
 QUERIES = 16
 # By bytes of an element; splits are those of `tile_of`. Of float16 as swept on an H200
-# (benchmarks/sweeps/cross_attention.py, docs/measured.md); of float32 not swept.
+# (benchmarks/sweeps/cross_attention.py, docs/record/measured.md); of float32 not swept.
 TILES = {2: Tile(keys=32, stages=3, warps=1), 4: Tile(keys=32, stages=2, warps=4)}
 # On each processor at most, of a call with splits: more would only leave more to add up. Swept with them.
 PROGRAMS = 4

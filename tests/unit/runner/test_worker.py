@@ -1,0 +1,54 @@
+"""What the judge is told of an error: the candidate's frames, and all of them beside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+from fastkernels.loader.overlay import Overlay
+from fastkernels.runner.worker import report
+
+FAILS = """
+import torch
+
+
+def helper():
+    return torch.ones(3) + torch.ones(4)
+
+
+class RMSNorm:
+    def forward(self):
+        return helper()
+"""
+
+
+def test_a_candidates_error_is_told_without_the_harness(tmp_path: Path) -> None:
+    file = tmp_path / "L1" / "rms_norm.py"
+    file.parent.mkdir()
+    file.write_text(FAILS)
+    overlay = Overlay.over_baseline([tmp_path])
+    try:
+        overlay.load("L1/rms_norm").RMSNorm().forward()
+    except RuntimeError as error:
+        told = report(error, SimpleNamespace(overlay=overlay))
+    assert (told.file, told.line) == (str(file), 6)
+    assert "test_worker.py" not in told.traceback
+    assert [line for line in told.traceback.splitlines() if line.strip().startswith("File")] == [
+        f'  File "{file}", line 11, in forward',
+        f'  File "{file}", line 6, in helper',
+    ]
+    assert "test_worker.py" in told.trace
+
+
+def test_an_import_error_is_told_without_the_import_system(tmp_path: Path) -> None:
+    file = tmp_path / "L1" / "rms_norm.py"
+    file.parent.mkdir()
+    file.write_text("import nothing_here")
+    overlay = Overlay.over_baseline([tmp_path])
+    try:
+        overlay.load("L1/rms_norm")
+    except ImportError as error:
+        told = report(error, SimpleNamespace(overlay=overlay))
+    assert [line for line in told.traceback.splitlines() if line.strip().startswith("File")] == [
+        f'  File "{file}", line 1, in <module>'
+    ]
