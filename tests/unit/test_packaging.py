@@ -43,9 +43,12 @@ def test_no_hint_installs_what_others_publish() -> None:
     assert strangers.search("pip install 'fastkernels[gpu]'")
     assert strangers.search("pip install -U fastkernels")
     assert not strangers.search("pip install -e '.[gpu]'; cd fastkernels")
-    tracked = subprocess.run(
-        ["git", "grep", "-lE", "pip3? install"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()
+    listed = subprocess.run(
+        ["git", "grep", "-lE", "pip3? install"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("no git checkout")
+    tracked = listed.stdout.split()
     here = Path(__file__).relative_to(ROOT).as_posix()
     assert "Makefile" in tracked
     assert not [name for name in tracked if name != here and strangers.search((ROOT / name).read_text())]

@@ -82,6 +82,9 @@ def command(report_path: str | None, out: Path | None, json_path: str | None, **
     path = out or of_device
     table = tune.tune(report)
     before = tune.entries(path if path.is_file() else of_device)
+    for row in report.rows:
+        if row.verdict == "UNSTABLE" and row.failure is not None:
+            say(f"{row.candidate} {row.case}: {row.failure.message.partition('. ')[0]}")
     for kernel, choices in table.items():
         told = ", ".join(c.use + ("" if c.max_rows is None else f" up to {c.max_rows}") for c in choices)
         kept = f"keeps its entry {before[kernel]}" if kernel in before else "has no entry, as before"

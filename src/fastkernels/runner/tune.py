@@ -133,12 +133,14 @@ def _with_entries(text: str, lines: Mapping[str, str]) -> str:
     """The file with each kernel's line in its block `implementations`, in place of the kernel's entry there,
     on however many lines."""
     text = text.rstrip("\n") + "\n"
-    block = re.search(r"^implementations:[ \t]*\n((?:[ \t]+.*\n|\n)*)", text, re.MULTILINE)
+    block = re.search(r"^implementations:[ \t]*(?:#.*)?\n((?:[ \t]+.*\n|\n)*)", text, re.MULTILINE)
     if block is None:
+        if _parsed(text):
+            return text  # all on one line: `write` refuses
         return text + "implementations:\n" + "".join(f"  {line}\n" for line in lines.values())
     body = block[1]
     for kernel, line in lines.items():
-        own = rf"^([ \t]+){re.escape(kernel)}:.*\n(?:\1(?:[ \t]|- ).*\n)*"
+        own = rf"^([ \t]+)['\"]?{re.escape(kernel)}['\"]?:.*\n(?:\1(?:[ \t]|- ).*\n)*"
         body, found = re.subn(own, lambda place, line=line: f"{place[1]}{line}\n", body, flags=re.MULTILINE)
         if not found:
             indent = re.search(r"^[ \t]+(?=\w)", body, re.MULTILINE)
