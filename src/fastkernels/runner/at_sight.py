@@ -10,7 +10,7 @@ from fastkernels.registry import uses
 
 _SIGNATURE_RULES = {"missing-class", "init-signature", "forward-signature"}
 # Findings that a run shows better (a syntax error, an exit), or that concern nobody's measurement.
-_LEFT_TO_THE_RUN = {"syntax", "exit", "unknown-task"}
+_LEFT_TO_THE_RUN = {"syntax", "exit", "unknown-task", "absolute-import"}
 
 
 def from_source(found: CandidateSet, task: str) -> Verdict | None:
