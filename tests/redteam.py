@@ -39,9 +39,9 @@ _FK = """
 import json, sys
 from fastkernels.cli import main
 from fastkernels.measure import stats
-width = stats.UNSTABLE_HALF_WIDTH
+judged = stats.is_unstable
 for any_width, arguments in json.loads(sys.argv[1]):
-    stats.UNSTABLE_HALF_WIDTH = 99.0 if any_width else width
+    stats.is_unstable = (lambda *_: False) if any_width else judged
     try:
         main(arguments)
     except SystemExit:

@@ -10,7 +10,7 @@ import torch
 
 from fastkernels.measure.cold import L2Flush
 from fastkernels.measure.cuda import Driver
-from fastkernels.measure.walk import LINES, Walk
+from fastkernels.measure.walk import LINE_BYTES, LINES, Walk
 
 if not torch.cuda.is_available():
     pytest.skip("needs CUDA", allow_module_level=True)
@@ -20,7 +20,12 @@ pytestmark = pytest.mark.gpu
 
 def test_lines_in_the_cache_are_read_sooner() -> None:
     parts = [torch.zeros(1 << 16, dtype=torch.uint8, device="cuda") for _ in range(32)]
-    walk, flush = Walk(parts, random.Random(5)), L2Flush(Driver(), torch.cuda.Stream())
+    places = random.Random(5)
+    lines = [
+        places.choice(parts).data_ptr() + LINE_BYTES * places.randrange((1 << 16) // LINE_BYTES)
+        for _ in range(LINES)
+    ]
+    walk, flush = Walk(lines), L2Flush(Driver(), torch.cuda.Stream())
     took_ns = {}
     for warm in (0, 8, 32):
         found = []

@@ -12,7 +12,7 @@ from fastkernels.errors import NotFoundError
 from fastkernels.layout import install_line
 
 if TYPE_CHECKING:
-    from fastkernels.records import Case
+    from fastkernels.records import Case, TensorSpec
     from fastkernels.registry.schema import Architecture, TaskEntry
 
 
@@ -111,10 +111,16 @@ def _case(case: Case) -> dict[str, Any]:
         "timed": case.timed,
         "phase": case.provenance.phase,
         "inputs": {
-            name: f"{spec.dtype}{list(spec.shape)}" if hasattr(spec, "shape") else spec  # type: ignore[union-attr]
+            name: _tensor(spec) if hasattr(spec, "shape") else spec  # type: ignore[arg-type]
             for name, spec in case.inputs.items()
         },
     }
+
+
+def _tensor(spec: TensorSpec) -> str:
+    """`bfloat16[512, 4096]`, and behind it the strides with which a model hands over what is not packed."""
+    packed = f"{spec.dtype}{list(spec.shape)}"
+    return packed if spec.view is None else f"{packed} strides {list(spec.view.strides)}"
 
 
 def _refused(not_admitted: dict[str, dict[str, str]]) -> Iterator[str]:

@@ -38,13 +38,14 @@ def of_ranks(ranks: int) -> ChainPlan:
 
 
 def chain_plan(
-    floor_s: float, read_bytes: int, parameter_bytes: int, other_bytes: int, memory_bytes: int
+    floor_s: float, read_bytes: int, parameter_bytes: int, other_bytes: int, memory_bytes: int, least: int = 1
 ) -> ChainPlan:
     """For calls that need `floor_s` each at least, in which they read `read_bytes` of their parameters
-    (`parameter_bytes`) and of their other tensors (`other_bytes`), on a device with `memory_bytes`."""
+    (`parameter_bytes`) and of their other tensors (`other_bytes`), on a device with `memory_bytes`. `least`:
+    links, however long calls take and however large they are."""
     shares = read_bytes < LOOKUP_SHARE * parameter_bytes
     link_bytes = other_bytes if shares else parameter_bytes + other_bytes
     floor_s = max(floor_s, CHAIN_S / MOST_LINKS)
     wanted = max(math.ceil(CHAIN_S / floor_s), min(LEAST_LINKS, int(MOST_S / floor_s)))
     fitting = int(memory_bytes * MEMORY_SHARE / max(link_bytes, 1))
-    return ChainPlan(max(1, min(wanted, fitting)), shares)
+    return ChainPlan(max(least, min(wanted, fitting)), shares)

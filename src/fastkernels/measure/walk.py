@@ -6,13 +6,11 @@ tells whether somebody has just read, or prefetched, what nobody should have nee
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 LINES = 64  # of a walk
 LINE_BYTES = 128
@@ -29,12 +27,11 @@ def _walk(addresses_ptr, found_ptr, lines, nothing):
 
 
 class Walk:
-    """Over lines of these tensors of bytes on the current GPU, anywhere in any of them, drawn by `places`.
-    Its code is loaded when this is made."""
+    """Over LINES lines of memory of the current GPU, at these addresses. Its code is loaded when this is
+    made."""
 
-    def __init__(self, parts: Sequence[Tensor], places: random.Random) -> None:
-        lines = [_line(places.choice(parts), places) for _ in range(LINES)]
-        self._addresses = torch.tensor(lines, dtype=torch.int64, device="cuda")
+    def __init__(self, addresses: Sequence[int]) -> None:
+        self._addresses = torch.tensor(addresses, dtype=torch.int64, device="cuda")
         self._found = torch.zeros((), dtype=torch.int32, device="cuda")
         self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.enqueue()
@@ -49,7 +46,3 @@ class Walk:
     def ns(self) -> int:
         """Of a walk that has ended."""
         return round(self._begin.elapsed_time(self._end) * 1e6)
-
-
-def _line(part: Tensor, places: random.Random) -> int:
-    return part.data_ptr() + LINE_BYTES * places.randrange(max(1, len(part) // LINE_BYTES))

@@ -19,11 +19,12 @@ from fastkernels.records.base import (
     Skew,
     TokenPhase,
     default_size,
+    is_unstable,
     least_noise,
     primary,
 )
 from fastkernels.records.capture import Capture, CapturedTokens
-from fastkernels.records.case import REGISTRY, Batch, Case, Golden, Provenance, Routing, TensorSpec
+from fastkernels.records.case import REGISTRY, Batch, Case, Golden, Provenance, Routing, TensorSpec, View
 from fastkernels.records.environment import Environment
 from fastkernels.records.gate import GateLimits, GateReport, GateRow, GateSummary, GateVerdict, Look
 from fastkernels.records.kernels import (
@@ -83,8 +84,10 @@ __all__ = [
     "Swap",
     "TensorSpec",
     "TokenPhase",
+    "View",
     "WorkloadResult",
     "default_size",
+    "is_unstable",
     "least_noise",
     "primary",
 ]

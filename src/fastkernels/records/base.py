@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from typing import Annotated, Literal
@@ -20,6 +21,7 @@ RANDOM_IDS = "random ids"  # prompts of a capture without a file of text
 # CUDA `graph`, and beside it `eager` for what cannot be captured; on a CPU `host`.
 _PRIMARY_FIRST: tuple[Contract, ...] = ("graph", "host", "eager", "collective")
 UNSTABLE_HALF_WIDTH = 0.05  # an interval wider than 5 % to one side: no number is claimed
+_WIDTH_OF_EFFECT = 0.2  # but where the ratio is so far from 1 that this part of its logarithm is wider
 # The least noise to assume, as a part of the time: one pair of processes with the same code may differ by
 # less than the next. Of 345 self-tests on H200s three were 0.36, 0.66 and 0.85 % off beside pairs that
 # differed by less. A single eager call has no chain in which places and code average out: its self-tests read
@@ -34,6 +36,12 @@ LEAST_NOISE: dict[Contract, float] = {
 # 128,256 columns read 0.987 to 1.029 beside themselves (9 trials of 1, 8 and 32 rows), and pairs differed by
 # 0.3 to 2.7 % there. A process keeps its place, so more samples do not help.
 _LEAST_NOISE_OF_ONE_LINK = 0.03
+
+
+def is_unstable(ratio: float, half_width: float) -> bool:
+    """Whether an interval is too wide to claim the ratio in it. `half_width`: relative to the ratio. A ratio
+    of 2 that is known to 10 % is no less of a difference for it."""
+    return half_width > max(UNSTABLE_HALF_WIDTH, _WIDTH_OF_EFFECT * abs(math.log(ratio)))
 
 
 def least_noise(contract: Contract, links: int | None) -> float:

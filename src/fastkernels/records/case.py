@@ -9,6 +9,19 @@ from pydantic import model_validator
 from fastkernels.records.base import DType, Record, Size, Skew, TokenPhase
 
 
+class View(Record):
+    """How a model hands an input over that is not packed: as a part of some tensor, perhaps beside others.
+
+    `storage`: the name of the first input that lies in the same memory, of `size` elements. `strides` and
+    `offset` count elements.
+    """
+
+    storage: str
+    size: int
+    strides: tuple[int, ...]
+    offset: int = 0
+
+
 class TensorSpec(Record):
     """A tensor argument. `draw` says where its values come from:
 
@@ -38,6 +51,7 @@ class TensorSpec(Record):
     low: float = 0
     high: float = 1
     row: int | None = None  # elements of what a distribution takes for a row; None: the last dimension
+    view: View | None = None  # some calls get it so, others packed (loader/views.py); None: always packed
 
 
 class Batch(Record):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from fastkernels.records.base import UNSTABLE_HALF_WIDTH, Document, Record, Size
+from fastkernels.records.base import Document, Record, Size, is_unstable
 from fastkernels.records.environment import Environment
 from fastkernels.records.kernels import Failure
 
@@ -38,7 +38,7 @@ class WorkloadResult(Record):
     @property
     def unstable(self) -> bool:
         """Whether the interval is too wide for the ratio to mean anything: a speed-up rests on sand."""
-        return self.half_width > UNSTABLE_HALF_WIDTH
+        return is_unstable(self.ratio, self.half_width)
 
 
 class Swap(Record):

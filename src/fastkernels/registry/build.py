@@ -2,7 +2,8 @@
 
 Two calls are equal when variant, init arguments, input shapes and dtypes are; for a task that attends, also
 the batch; where tokens choose experts, also how. The first to make a call owns the case: architectures by
-their `order` of addition, timed sets before held-out ones, the scored model before its siblings.
+their `order` of addition, timed sets before held-out ones, the scored model before its siblings. Its inputs
+have the views of the first equal call that hands over views: a case is checked packed as well.
 `scripts/build_cases.py` runs this; a test runs it again and compares with the committed files.
 """
 
@@ -23,7 +24,7 @@ from fastkernels.errors import UsageError
 from fastkernels.loader.batches import pool_blocks, pool_rows
 from fastkernels.nn.cache import cache_owners
 from fastkernels.nn.routing import routers
-from fastkernels.records import REGISTRY, Batch, Case, DType, Provenance, Routing, Skew, TensorSpec
+from fastkernels.records import REGISTRY, Batch, Case, DType, Provenance, Routing, Skew, TensorSpec, View
 from fastkernels.registry.schema import Architecture, BatchEntry, BatchSet, ModelConfig, TaskEntry
 from fastkernels.registry.walk import Load, TaskCall, Walk, signature_of
 
@@ -31,6 +32,8 @@ from fastkernels.registry.walk import Load, TaskCall, Walk, signature_of
 _OF_ROWS = {"step.seq_lens", "step.rows"}
 # Arguments that say how the step's tokens fall into rows or images: the batch tells such uses apart too.
 _OF_PACKING = {"step.query_starts", "step.grids", "step.begun"}
+# Arguments that are pools of an engine: the judge sizes them by the case's batch.
+_POOLS = ("cache", "state", "kept")
 _DTYPES: dict[str, DType] = {name: name for name in get_args(DType)}
 Phase = Literal["prefill", "decode", "mixed", "encode", "denoise", "images", "held-out"]
 _SHORT: dict[DType, str] = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
@@ -77,7 +80,7 @@ class _Source:
 class _Builder:
     load: Load
     cases: dict[str, list[Case]] = field(default_factory=dict)
-    _seen: set[str] = field(default_factory=set)
+    _places: dict[str, int] = field(default_factory=dict)  # of the case of a key, among those of its task
 
     def walk(self, architecture: Architecture, name: str, config: ModelConfig) -> None:
         if not config.walk:
@@ -122,18 +125,26 @@ class _Builder:
             found.setdefault(key, (call.task, case))
             count[key] += 1
         for key, (entry, case) in found.items():
-            if key not in self._seen:
-                self._seen.add(key)
+            if key not in self._places:
+                self._places[key] = len(self.cases.get(entry.id, ()))
                 self.add(entry, case.model_copy(update={"calls": count[key]}))
+            elif _has_views(case):
+                known, place = self.cases[entry.id], self._places[key]
+                if not _has_views(known[place]):
+                    known[place] = _with_views(known[place], case)
 
     def _case(self, call: TaskCall, source: _Source) -> Case:
         batch = _rows_of(call, source.batch)
-        inputs = {name: self._input(call, name, value, batch) for name, value in call.arguments.items()}
+        views = _views(call) if call.task.level <= 2 else {}
+        inputs = {
+            name: self._input(call, name, value, batch, views.get(name))
+            for name, value in call.arguments.items()
+        }
         specs = [value for value in inputs.values() if isinstance(value, TensorSpec)]
         is_model = call.task.level == 4
         # A model's inputs may have another dtype than the model: audio has, and so has a timestep.
         dtype = source.config.dtype if is_model else _dtype(call.module, specs) or source.config.dtype
-        of_batch = ("step.", "cache", "state", "kept")
+        of_batch = ("step.", *_POOLS)
         uses_batch = is_model or bool(cache_owners(call.module))
         uses_batch |= any(_draw(i).startswith(of_batch) for i in inputs.values())
         routes = bool(routers(call.module)) or any(_draw(i).startswith("routing.") for i in inputs.values())
@@ -154,20 +165,62 @@ class _Builder:
             timed=source.timed,
         )
 
-    def _input(self, call: TaskCall, name: str, value: Any, batch: Batch) -> Any:
+    def _input(self, call: TaskCall, name: str, value: Any, batch: Batch, view: View | None) -> Any:
         if not isinstance(value, Tensor):
             return value
         shape, dtype = tuple(value.shape), _DTYPES[str(value.dtype).removeprefix("torch.")]
         draw = call.task.draws.get(name)
         if draw is None:
-            return TensorSpec(shape=shape, dtype=dtype)
+            return TensorSpec(shape=shape, dtype=dtype, view=view)
         if draw.draw == "cache":
             shape = (pool_blocks(batch), *shape[1:])
         if draw.draw in ("state", "kept"):
             shape = (pool_rows(batch), *shape[1:])
         low, high = (_number(number, call.init) for number in (draw.low, draw.high))
         row = None if draw.row is None else int(_number(draw.row, call.init))
-        return TensorSpec(shape=shape, dtype=dtype, draw=draw.draw, low=low, high=high, row=row)
+        return TensorSpec(shape=shape, dtype=dtype, draw=draw.draw, low=low, high=high, row=row, view=view)
+
+
+def _views(call: TaskCall) -> dict[str, View]:
+    """How the call's tensors lie, of those that are not packed and of those beside them.
+
+    Left out are pools, what the call writes, and expanded tensors, whose rows would have to be drawn alike.
+    """
+    sharing: dict[int, dict[str, Tensor]] = {}
+    for name, value in call.arguments.items():
+        if isinstance(value, Tensor) and not _stays_packed(call.task, name, value):
+            sharing.setdefault(value.untyped_storage()._cdata, {})[name] = value
+    return {
+        name: View(
+            storage=next(iter(tensors)),
+            size=value.untyped_storage().nbytes() // value.element_size(),
+            strides=value.stride(),
+            offset=int(value.storage_offset()),
+        )
+        for tensors in sharing.values()
+        if not all(value.is_contiguous() for value in tensors.values())
+        for name, value in tensors.items()
+    }
+
+
+def _stays_packed(task: TaskEntry, name: str, value: Tensor) -> bool:
+    draw = task.draws.get(name)
+    is_expanded = any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape))
+    return is_expanded or name in task.mutates or (draw is not None and draw.draw in _POOLS)
+
+
+def _has_views(case: Case) -> bool:
+    return any(isinstance(spec, TensorSpec) and spec.view for spec in case.inputs.values())
+
+
+def _with_views(case: Case, other: Case) -> Case:
+    """The case with the views of another one that is equal to it."""
+    inputs = dict(case.inputs)
+    for name, spec in other.inputs.items():
+        mine = inputs[name]
+        if isinstance(spec, TensorSpec) and isinstance(mine, TensorSpec):
+            inputs[name] = mine.model_copy(update={"view": spec.view})
+    return case.model_copy(update={"inputs": inputs})
 
 
 def _dtype(module: nn.Module, inputs: Sequence[TensorSpec]) -> DType | None:
@@ -241,10 +294,13 @@ def _key(case: Case, attends: bool) -> str:
     kept = case.model_dump(
         mode="json", include={"task", "variant", "size", "dtype", "init", "inputs", "batch", "routing"}
     )
+    tensors = [spec for spec in kept["inputs"].values() if isinstance(spec, dict)]
+    for spec in tensors:
+        del spec["view"]
     if not attends:
         kept["batch"] = None
-        for spec in kept["inputs"].values():
-            if isinstance(spec, dict) and spec["draw"] == "cache":
+        for spec in tensors:
+            if spec["draw"] == "cache":
                 spec["shape"][0] = None
     return json.dumps(kept, sort_keys=True)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from fastkernels import interrupts
 from fastkernels.errors import BaselineError
+from fastkernels.loader import views
 from fastkernels.loader.inputs import draw_links, trial_specs
 from fastkernels.loader.materialize import build_module
 from fastkernels.loader.overlay import Overlay
@@ -115,16 +116,18 @@ class Crew:
         self._of(case.ranks)
         party = self._candidate_for(job) if candidate else self._baselines(job)[0]
         specs = own(trial_specs(case, build_module(Overlay.over_baseline(), case, "meta")))
-        plan = of_ranks(case.ranks)
-        inbox = Arena.like(specs, self._device, plan.links_of)
-        inbox.write(draw_links(specs, case, _LOOK_SEED, plan.links_of, device=self._device))
+        plan, stored = of_ranks(case.ranks), views.stored(specs)
+        inbox = Arena.like(stored, self._device, plan.links_of)
+        drawn = draw_links(specs, case, _LOOK_SEED, plan.links_of, device=self._device)
+        drawn |= views.laid(specs, drawn, views.of_all(strided=False))
+        inbox.write({name: drawn[name] for name in stored})
         try:
             layers = [str(layer) for layer in (job.layers if candidate else job.base_layers)]
             forced = {} if kernels_matter else forcing.references()
             if candidate:
                 forced |= job.implementations.get(case.task, {})
             results = party.load(case, layers, forced, inbox, again)
-            party.give_boxes(specs, results, plan.links_of, {})
+            party.give_boxes(stored, results, plan.links_of, {})
             yield party
         finally:
             party.unload()

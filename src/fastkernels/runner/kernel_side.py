@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from fastkernels.loader import views
 from fastkernels.loader.materialize import build_module, parts
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.chain import ChainPlan
@@ -199,10 +200,12 @@ class KernelSide:
         order: Sequence[int] = (),
         lent: Sequence[Ticket] = (),
         descriptors: Sequence[int] = (),
+        strided: bool = False,
     ) -> dict[str, Any]:
         """Before the judge's clock starts; the inbox holds parameters and no inputs. `fresh`: other
-        addresses, in what is lent or by the worker itself; `parameters`: new ones have come. Of a captured
-        chain these links run, in this `order`, at their addresses; everything else runs the first."""
+        addresses, in what is lent or by the worker itself; `parameters`: new ones have come; `strided`: the
+        inputs will lie as in the model. Of a captured chain these links run, in this `order`, at their
+        addresses and in their layouts; everything else runs the first."""
         self._contract = self._contracts[contract]
         self._captured = isinstance(self._contract, Graph)
         self._order = order
@@ -212,6 +215,8 @@ class KernelSide:
             self._warm_up()
         if fresh and not self._captured:
             self._move(lent, descriptors)
+        if not self._captured:
+            self._first_link.lay(strided)
         if parameters:
             self._take_parameters()
         if not self._captured:
@@ -328,7 +333,7 @@ class KernelSide:
         links: list[Link] = []
         for index in range(plan.links):
             links.append(links[0].sharing() if links and plan.shares_parameters else self._new_link())
-            links[-1].attach(self._inbox, index, self._lent)
+            links[-1].attach(self._inbox, index, self._lent, strided=views.is_strided(index))
             links[-1].tell_places(self._echo)
         return links
 

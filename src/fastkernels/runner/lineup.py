@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from fastkernels.judge.verdict import Verdict
+from fastkernels.loader import views
 from fastkernels.loader.inputs import draw_links
 from fastkernels.measure import unused
 from fastkernels.measure.chain import ChainPlan, of_ranks
@@ -65,6 +66,8 @@ class Lineup:
         self.a, self.c, self.a2 = parties
         self._layers, self._implementations, self._outcome = layers, implementations, outcome
         self._base_layers = base_layers
+        self._stored = views.stored(specs)
+        self._has_views, self._is_captured, self._strided = views.are_in(specs), False, False
         self._inbox: Arena | None = None
         self._chain = chain
         self.plan = of_ranks(case.ranks)  # until a chain is captured
@@ -73,7 +76,10 @@ class Lineup:
         self.standstill = None if use is None else Standstill(use)
         self._last: Party | None = None  # whose turn was over last
         self.inputs = self._draw("normal", parameters=True)
-        self._arguments = [name for name in specs if not name.startswith(_PARAMETER)]
+        self._strided = (
+            self._has_views
+        )  # packed inputs come next: what is wrong with them is not their layout
+        self._arguments = [name for name in self._stored if not name.startswith(_PARAMETER)]
         self.has_lengths = any(spec.draw.startswith("step.") for spec in specs.values())
 
     @property
@@ -81,15 +87,22 @@ class Lineup:
         return self._case.ranks
 
     @property
+    def layouts(self) -> list[list[int] | None]:
+        """Of a captured chain the links with each layout of the inputs; None: of calls that take turns."""
+        if not self._has_views:
+            return [None]
+        return [*views.alternating(self.plan.links)] if self._is_captured else [None, None]
+
+    @property
     def everybody(self) -> list[Party]:
         return [self.a, self.c, self.a2]
 
     def open(self) -> Verdict | None:
         """All parties on the case, with room for results as the baseline's are."""
-        self._inbox = inbox = Arena.like(self._specs, self._bench.device, self._boxed)
-        inbox.write(self.inputs)
-        mine = {name: spec for name, spec in self._specs.items() if name not in self._mutable}
-        arguments = {name: self._specs[name] for name in self._arguments}
+        self._inbox = inbox = Arena.like(self._stored, self._bench.device, self._boxed)
+        inbox.write({name: self.inputs[name] for name in self._stored})
+        mine = {name: spec for name, spec in self._stored.items() if name not in self._mutable}
+        arguments = {name: spec for name, spec in self._specs.items() if not name.startswith(_PARAMETER)}
         # What surrounds their calls has to be alike.
         ways: set[Way] = {party.best_way for party in self.everybody}
         way = ways.pop() if len(ways) == 1 else "asked"
@@ -138,7 +151,7 @@ class Lineup:
         """Capture a chain everywhere, for the graph contract. One side that cannot be captured puts both
         into `eager`, and the row says which it is: each side is asked in its own process.
         """
-        outcome, self.plan = self._outcome, self._chain
+        outcome, self.plan, self._is_captured = self._outcome, self._chain, True
         uncaptured = outcome.baseline_kernels
         self.refill("normal")
         answers = self._captured()
@@ -161,7 +174,7 @@ class Lineup:
 
     def settle(self) -> Verdict | None:
         """New single links everywhere, of every rank, for what is not captured."""
-        self.plan = of_ranks(self.ranks)
+        self.plan, self._is_captured = of_ranks(self.ranks), False
         self.refill("normal")
         try:
             for party in (self.a, self.a2):
@@ -211,9 +224,11 @@ class Lineup:
         other_lengths: bool = False,
     ) -> None:
         """New values for the next block; `other_lengths`: of requests. Parameters go into the inbox at once,
-        for modules that repack them; arguments come with each party's turn."""
+        for modules that repack them; arguments come with each party's turn. Inputs that have views in the
+        model lie so in every second block; in a chain they do in every second link."""
         assert self._inbox is not None
         self._distribution = distribution
+        self._strided = self._has_views and not self._strided
         new = self._draw(distribution, parameters, other_lengths)
         self.inputs = {**self.inputs, **new}
         self._inbox.write({name: value for name, value in new.items() if name.startswith(_PARAMETER)})
@@ -263,7 +278,7 @@ class Lineup:
         """
         echo = [
             name
-            for name in self.inputs
+            for name in self._stored
             if name not in self._mutable and (echo_parameters or not name.startswith(_PARAMETER))
         ]
         given, coming = self._given, None if late is None else self._late(late)
@@ -284,6 +299,7 @@ class Lineup:
                     echo_results,
                     running,
                     coming,
+                    self._strided,
                 )
             except Trouble as trouble:
                 return self._blamed(trouble) if party is self.c else baseline_verdict(trouble)
@@ -331,9 +347,11 @@ class Lineup:
     ) -> dict[str, torch.Tensor]:
         specs = {n: spec for n, spec in self._specs.items() if parameters or not n.startswith(_PARAMETER)}
         seed = self._bench.rng.getrandbits(62)
-        return draw_links(
+        drawn = draw_links(
             specs, self._case, seed, self.plan.links_of, distribution, self._bench.device, other_lengths
         )
+        layouts = views.in_chain() if self._is_captured else views.of_all(self._strided)
+        return drawn | views.laid(specs, drawn, layouts)
 
     def _shuffled(self, links: list[int] | None) -> list[int]:
         some = range(self.plan.links) if links is None else links

@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import nn
 
+from fastkernels.loader import views
 from fastkernels.loader.materialize import Call, bind
 from fastkernels.records import Case
 from fastkernels.runner.device import WorkerDevice
@@ -40,10 +41,12 @@ class Link:
         """Another link with the same module."""
         return Link(self._device, self._case, self._module, owns_parameters=False)
 
-    def attach(self, inbox: Attached, index: int, lent: Attached | None = None) -> None:
+    def attach(
+        self, inbox: Attached, index: int, lent: Attached | None = None, strided: bool = False
+    ) -> None:
         """Copy the inbox's inputs in, load its parameters, and make the call on them. `lent`: where the
-        inputs are, in the inbox's place."""
-        self._index = index
+        inputs are, in the inbox's place. `strided`: they lie there as in the model (loader/views.py)."""
+        self._index, self._strided = index, strided
         self._staging = Staging(self._device, inbox, index, self._module, lent)
         self.stage()
         self._device.wait()
@@ -72,6 +75,12 @@ class Link:
         """Go on with inputs at other addresses."""
         self._staging.move(lent)
         self._bind(load=False)
+
+    def lay(self, strided: bool) -> None:
+        """Go on with inputs in this layout."""
+        if strided != self._strided:
+            self._strided = strided
+            self._bind(load=False)
 
     def stage(self) -> None:
         """Copy the inputs in."""
@@ -145,7 +154,7 @@ class Link:
 
     def _bind(self, load: bool) -> None:
         """Parameters are loaded strictly, once; later by raw copies."""
-        tensors = self._staging.tensors
+        tensors = views.seen(views.arguments(self._case), self._staging.tensors, self._strided)
         if load:
             tensors = {**tensors, **self._staging.parameter_copies()}
         self.call: Call = bind(self._module, self._case, tensors, load=load)

@@ -29,6 +29,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fastkernels.errors import MachineError
+from fastkernels.loader import views
 from fastkernels.measure.cuda import Driver
 from fastkernels.records import Record, TensorSpec
 from fastkernels.runner.memory import NoMemory, as_bytes
@@ -88,7 +89,7 @@ class Mapped:
         """`wanted`: a link's results."""
         self._wanted = list(wanted)
         self._sides = [_Side(self._wanted, arguments, rank) for rank in range(ranks)]
-        self._arguments = set(arguments)
+        self._arguments = set(views.stored(arguments))
         self._kept: list[Arena] = []
 
     # ------------------------------------------------------------ memory
@@ -228,7 +229,8 @@ class _Side:
     """One GPU's part."""
 
     def __init__(self, wanted: Sequence[Want], arguments: Mapping[str, TensorSpec], gpu: int) -> None:
-        self._wanted, self._arguments, self.gpu = wanted, arguments, gpu
+        self._wanted, self.gpu = wanted, gpu
+        self._specs, self._arguments = arguments, views.stored(arguments)
         self._driver = Driver()
         self._shifts = random.Random()
         self._lent: Arena | None = None
@@ -302,9 +304,9 @@ class _Side:
 
     @_there
     def aim(self, ran: Collection[int] | None) -> None:
-        """A walk over lines of arguments, anywhere, of links that are not among these."""
+        """A walk over lines that hold arguments, anywhere, of links that are not among these."""
         others = [
-            part
+            (name, link, part)
             for name in self._given
             for link, part in enumerate(self._ours.parts(name))
             if ran is not None and link not in ran and len(part)
@@ -312,9 +314,11 @@ class _Side:
         if not others:
             self.walk = None
             return
-        from fastkernels.measure.walk import Walk  # Triton, which no worker needs for this
+        from fastkernels.measure.walk import LINE_BYTES, LINES, Walk  # Triton, which no worker needs for this
 
-        self.walk = Walk(others, self._shifts)
+        drawn = [self._shifts.choice(others) for _ in range(LINES)]
+        places = [(part, self._somewhere(name, link, len(part))) for name, link, part in drawn]
+        self.walk = Walk([part.data_ptr() + place // LINE_BYTES * LINE_BYTES for part, place in places])
 
     def enqueue_arguments(self) -> None:
         _copy(
@@ -358,6 +362,12 @@ class _Side:
         """What `note` has copied, which the caller owns from then on."""
         echo, self._echo = self._echo, {}
         return echo
+
+    def _somewhere(self, name: str, link: int, size: int) -> int:
+        """A byte of a link's argument, in memory of so many."""
+        if not views.is_storage(name):
+            return self._shifts.randrange(size)
+        return views.somewhere(self._specs, name, views.is_strided(link), self._shifts)
 
     @property
     def _ours(self) -> Arena:

@@ -32,7 +32,7 @@ from fastkernels.errors import (
 )
 from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet
-from fastkernels.measure.stats import paired_ratio
+from fastkernels.measure.stats import few_interval, paired_ratios
 from fastkernels.records import Failure, ModelResult, Size, Swap, WorkloadResult
 from fastkernels.registry.schema import Architecture
 from fastkernels.registry.workloads import Workload
@@ -284,7 +284,7 @@ class ModelTrial:
 def _workload_result(
     workload: Workload, amount: float, baseline_s: list[float], candidate_s: list[float]
 ) -> WorkloadResult:
-    ratio = paired_ratio(baseline_s, candidate_s)
+    ratio = few_interval(paired_ratios(baseline_s, candidate_s))
     throughput = workload.kind == "throughput"
     return WorkloadResult(
         name=workload.name,

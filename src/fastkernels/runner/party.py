@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastkernels.loader import views
 from fastkernels.measure.attribution import Launched
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
@@ -67,6 +68,7 @@ class Party:
         self._mapped: Mapped | None = None
         self._late = 0  # calls in a row whose launches waited for the device that is held
         self._captured: list[dict[str, Result]] = []
+        self._has_views = False
         self.standing = worker.standing()
         self.prepares = False
         self.put_back: tuple[str, ...] = ()  # settings of the process that imports of the case had changed
@@ -112,7 +114,7 @@ class Party:
         )
         built = self._asking.answer("build", Built, limits.build)
         self.prepares, self.put_back = built.prepares, built.put_back
-        self._inbox = inbox
+        self._inbox, self._has_views = inbox, views.are_in(views.arguments(case))
         if way == "asked":
             self._asking.call("attach", limits.build, inbox.descriptors, ticket=inbox.ticket)
         else:
@@ -205,9 +207,11 @@ class Party:
         echo_results: bool = False,
         order: Sequence[int] = (),
         late: Late | None = None,
+        strided: bool = False,
     ) -> Reading:
         """One iteration on these arguments, [n, *shape]; of a captured chain, of these links in this `order`.
-        The worker sleeps afterwards. With a rank that is `late` its times mean nothing.
+        The worker sleeps afterwards. With a rank that is `late` its times mean nothing. `strided`: the layout
+        of an uncaptured call's inputs; the links of a chain have theirs.
 
         What is asked for once the clock has stopped must come from the worker's own memory: whoever left
         copies beside the call out, to compute in their time, has nothing to show.
@@ -215,7 +219,13 @@ class Party:
         # What is checked before anything is timed lies in boxes.
         mapped = None if contract == "host" else self._mapped
         ran = sorted(order) if 0 < len(order) < len(self._captured) else None
-        how = {"contract": contract, "fresh": fresh, "parameters": parameters, "order": list(order)}
+        how: dict[str, Any] = {
+            "contract": contract,
+            "fresh": fresh,
+            "parameters": parameters,
+            "order": list(order),
+            "strided": strided,
+        }
         if mapped is None:
             timed, window, kept, is_late = self._called(inputs, echo, late, **how)
         else:
@@ -243,6 +253,8 @@ class Party:
         calls = links if contract == "graph" else 1  # ranks make one call together
         waits = self._late > _MOST_LATE
         taken = slice(links) if ran is None else ran  # of boxes, which may have room for more
+        alternate = contract == "graph" and self._has_views
+        layouts = [views.is_strided(link) if alternate else strided for link in ran or range(links)]
         return Reading(
             ns=max(timed.ns - overhead_ns, 1) / calls,
             claimed_ns=timed.ns,
@@ -253,13 +265,14 @@ class Party:
             threads=inspected.threads,
             cpu_ns=window.cpu_ns,
             described=tuple({n: r.description for n, r in described.items()} for described in results),
-            outputs={n: of_links(value, taken) for n, value in self._lay(kept, results[0]).items()},
+            outputs=self._lay(kept, results, taken),
             echo={name: of_links(value, taken) for name, value in echoed.items()},
             flags=inspected.flags,
             made=window.made,
             lasting=lasting,
             strayed=strayed,
             walk_ns=None if mapped is None else mapped.walk_ns,
+            strided=tuple(layouts),
         )
 
     def again(self, reading: Reading) -> dict[str, Tensor]:
@@ -350,17 +363,24 @@ class Party:
         lasting = not echo_results or reached("inspect", lambda: transport.lasts(kept))
         return inspected, echoed, lasting
 
-    def _lay(self, box: Arena, results: dict[str, Result]) -> dict[str, Tensor]:
-        """Tensors over a copy of the outbox with the shapes and strides that the worker says of the first
-        link (the referee holds the others against it). Those that do not fit stay out: their description
-        already differs from the baseline's."""
+    def _lay(
+        self, box: Arena, results: Sequence[dict[str, Result]], links: list[int] | slice
+    ) -> dict[str, Tensor]:
+        """Tensors over a copy of the outbox with the shapes and strides that the worker says of each of these
+        links (the referee holds those of one layout against each other). Those that do not fit stay out:
+        their description already differs from the baseline's."""
         laid = {}
-        for name, result in results.items():
-            slot, description = box.ticket.slots.get(name), result.description
-            if slot is None or description.dtype != slot.dtype or description.shape != slot.shape:
+        for name in results[0]:
+            told = [one[name].description for one in results if name in one]
+            slot = box.ticket.slots.get(name)
+            if slot is None or any(d.dtype != slot.dtype or d.shape != slot.shape for d in told):
                 continue
             with contextlib.suppress(ValueError):
-                laid[name] = box.view(name, description.shape, description.stride)
+                by_stride = {d.stride: of_links(box.view(name, d.shape, d.stride), links) for d in told}
+                if len(by_stride) == 1:
+                    (laid[name],) = by_stride.values()
+                else:
+                    laid[name] = torch.stack([by_stride[d.stride][i] for i, d in enumerate(told)])
         return laid
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -16,6 +17,7 @@ class Reading:
     `ns` is the worker's word for one link, `claimed_ns` for all of them with what the clock reads for
     nothing. `window_ns` and `cpu_ns` are the judge's own, until the process stands still after the call: wall
     clock and CPU time of the process.
+    `strided`: of each link or rank, whether its inputs lay as in the model, where they may.
     `hidden`: the sample counts; `waits`: it does so although the launches were not hidden, because an eager
     call that waits for the device cannot be: the host's work is in its time.
     """
@@ -36,6 +38,30 @@ class Reading:
     lasting: bool = True  # what the call returned is what the outbox got, where that was asked
     strayed: bool = False  # results of links that did not run were written
     walk_ns: int | None = None  # over arguments of links that did not run (measure/walk.py)
+    strided: tuple[bool, ...] = ()
+
+
+def mean(readings: Sequence[Reading]) -> Reading:
+    """One sample of calls that differ in the layout of their inputs: the numbers, beside the last tensors."""
+    if len(readings) == 1:
+        return readings[0]
+
+    def of(number: str) -> float | None:
+        found = [getattr(reading, number) for reading in readings]
+        return None if None in found else sum(found) / len(found)
+
+    numbers = {name: of(name) for name in ("ns", "claimed_ns", "window_ns", "cpu_ns", "walk_ns")}
+    whole = {name: None if n is None else round(n) for name, n in numbers.items() if name != "ns"}
+    clocks = [reading.clock_mhz for reading in readings if reading.clock_mhz is not None]
+    return replace(
+        readings[-1],
+        **whole,
+        ns=numbers["ns"],
+        hidden=all(reading.hidden for reading in readings),
+        waits=any(reading.waits for reading in readings),
+        clock_mhz=min(clocks, default=None),
+        made=any(reading.made for reading in readings),
+    )
 
 
 def of_links(value: Tensor, links: list[int] | slice) -> Tensor:

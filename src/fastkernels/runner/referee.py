@@ -23,7 +23,7 @@ from fastkernels.judge.oracle import Oracle
 from fastkernels.judge.sampler import SamplerJudge
 from fastkernels.judge.selection import logits_of
 from fastkernels.judge.verdict import Verdict
-from fastkernels.loader import ranks
+from fastkernels.loader import ranks, views
 from fastkernels.loader.materialize import mutable_names
 from fastkernels.loader.overlay import Overlay
 from fastkernels.records import Case, Failure, TensorSpec
@@ -45,6 +45,7 @@ class Referee:
         rng: random.Random,
     ) -> None:
         self._entry, self._case = entry, case
+        self._specs = specs
         self._oracle = Oracle(case, overlay, device)
         self.mutable = mutable_names(entry.mutates, specs)
         self._caches = [name for name, spec in specs.items() if spec.draw == "cache"]
@@ -71,14 +72,22 @@ class Referee:
         """All that one iteration shows: None when the candidate passes. `oracle_link`: of the reading, to be
         held against the oracle."""
         check = self.check if self._case.ranks == 1 else self._check_ranks
-        return (
+        found = (
             account.other_settings(candidate, baseline)
             or self.described(candidate, baseline)
-            or check(inputs, candidate, baseline, distribution, oracle_link)
+            or check(views.values(inputs), candidate, baseline, distribution, oracle_link)
             or self.unchanged(inputs, candidate.echo)
             or self.lasting(candidate)
             or account.strayed(candidate)
         )
+        lay_so = bool(candidate.strided) and all(candidate.strided)
+        return found.explained(self._layout) if found and found.status == "WRONG" and lay_so else found
+
+    @property
+    def _layout(self) -> str:
+        """Where inputs lay in a call in which they did not lie packed."""
+        told = [f"{name} with strides {list(v.strides)}" for name, s in self._specs.items() if (v := s.view)]
+        return f"where inputs lie as in the model: {', '.join(told)}"
 
     def unchanged(self, inputs: Mapping[str, Tensor], echo: Mapping[str, Tensor]) -> Verdict | None:
         """WRONG(mutated_input) unless every echoed input has the bytes that the judge wrote."""
@@ -89,7 +98,8 @@ class Referee:
         ]
         if not changed:
             return None
-        return Verdict.wrong("mutated_input", f"the call changed its input {', '.join(sorted(changed))}")
+        told = [self._changed(name, echo[name], inputs[name]) for name in sorted(changed)]
+        return Verdict.wrong("mutated_input", f"the call {' and '.join(told)}")
 
     def lasting(self, candidate: Reading) -> Verdict | None:
         """WRONG(unstable_result) where other results lie in memory than when the clock had stopped."""
@@ -99,10 +109,11 @@ class Referee:
 
     def described(self, candidate: Reading, baseline: Reading) -> Verdict | None:
         """Shape, dtype, device, type and aliasing against the baseline's results, in every link."""
-        first = candidate.described[0]
-        for ours, theirs in zip(candidate.described, baseline.described, strict=True):
+        layouts = candidate.strided or (False,) * len(candidate.described)
+        for ours, theirs, layout in zip(candidate.described, baseline.described, layouts, strict=True):
             if verdict := metadata.check(ours, theirs):
                 return verdict
+            first = candidate.described[layouts.index(layout)]
             if any(ours[name].stride != first[name].stride for name in ours):
                 return Verdict.wrong("stride", "calls on inputs of the same shapes return other strides")
         missing = sorted(set(baseline.outputs) - set(candidate.outputs))
@@ -238,6 +249,17 @@ class Referee:
             return _invalid("the baseline's draws do not follow the distribution")
         comparison = self._samplers["candidate"].verdict()
         return None if comparison.passed else comparison.verdict
+
+    def _changed(self, name: str, seen: Tensor, given: Tensor) -> str:
+        """What a call did that left these bytes."""
+        if not views.is_storage(name):
+            return f"changed its input {name}"
+        inputs = " and ".join(views.within(self._specs, name))
+        given = given[: len(seen)]
+        is_changed = _bits(seen) != _bits(given)
+        if bool(views.beside(given)[is_changed].all()):
+            return f"wrote beside its input {inputs}: in a model other tensors lie there"
+        return f"changed its input {inputs}"
 
     def _new_samplers(self, in_steps: bool = False) -> dict[str, SamplerJudge]:
         return {side: SamplerJudge(self._rng.getrandbits(62), in_steps) for side in ("baseline", "candidate")}

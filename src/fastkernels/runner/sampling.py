@@ -9,18 +9,17 @@ the lengths of an earlier call.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from fastkernels.judge.verdict import Verdict
 from fastkernels.loader.inputs import DISTRIBUTIONS
 from fastkernels.measure import stats
 from fastkernels.runner import account
 from fastkernels.runner.bench import Bench, Outcome
-from fastkernels.runner.blocks import Blocks
+from fastkernels.runner.blocks import Blocks, light
 from fastkernels.runner.lineup import Lineup
-from fastkernels.runner.reading import Reading
+from fastkernels.runner.reading import Reading, mean
 from fastkernels.runner.referee import Referee
 
 WARM_UP_BLOCKS = 3  # checked, not counted: clocks and caches settle
@@ -82,11 +81,8 @@ class Sampling:
         self._alone, self._half = Blocks(), Blocks()
         links = lineup.plan.links if outcome.contract == "graph" else 1
         asides = (
-            (links > 1, _Aside(ALONE_SHARE, account.MIN_PARTS, partial(self._part, self._alone, 1))),
-            (
-                links >= MIN_HALVED,
-                _Aside(HALF_SHARE, account.MIN_PARTS, partial(self._part, self._half, links // 2)),
-            ),
+            (links > 1, _Aside(ALONE_SHARE, account.MIN_PARTS, self._one)),
+            (links >= MIN_HALVED, _Aside(HALF_SHARE, account.MIN_PARTS, self._some)),
             (lineup.has_lengths, _Aside(OTHER_LENGTHS_SHARE, LEAST_ASIDE, self._other_lengths)),
             (lineup.ranks > 1, _Aside(LATE_SHARE, LEAST_ASIDE, self._late)),
         )
@@ -125,22 +121,49 @@ class Sampling:
                 return Sampled(counted, self._alone, self._half, interval or _NO_INTERVAL, decision)
 
     def _counted(self, blocks: Blocks, index: int) -> Verdict | None:
-        """A block that counts once all is warm. Its results, gigabytes perhaps, are gone before the next one
-        has any."""
-        found = self._block(first=not index)
+        """A block that counts once all is warm. Where calls are not captured, one for each layout of the
+        inputs: a ratio is of both."""
+        turns = 1 if self._outcome.contract == "graph" else len(self._lineup.layouts)
+        found = self._together([None] * turns, first=not index)
         if isinstance(found, Verdict):
             return found
         if index >= WARM_UP_BLOCKS:
             blocks.add(index - WARM_UP_BLOCKS, *found)
         return None
 
-    def _part(self, part: Blocks, running: int, index: int) -> Verdict | None:
-        """A block of so many links, whichever."""
-        found = self._block(sorted(self._bench.rng.sample(range(self._lineup.plan.links), running)))
+    def _one(self, index: int) -> Verdict | None:
+        """A block of one link, whichever; of each layout of the inputs, since a chain has both."""
+        links = range(self._lineup.plan.links)
+        found = self._together([[self._bench.rng.choice(some or links)] for some in self._lineup.layouts])
         if isinstance(found, Verdict):
             return found
-        part.add(index, *found)
+        self._alone.add(index, *found)
         return None
+
+    def _some(self, index: int) -> Verdict | None:
+        """A block of half of the links, whichever."""
+        links = self._lineup.plan.links
+        found = self._block(sorted(self._bench.rng.sample(range(links), links // 2)))
+        if isinstance(found, Verdict):
+            return found
+        self._half.add(index, *found)
+        return None
+
+    def _together(
+        self, links: Sequence[list[int] | None], first: bool = False
+    ) -> tuple[Reading, Reading, Reading] | Verdict:
+        """One sample: the mean over a block for each of these. The results of a block, gigabytes perhaps, are
+        gone before the next one has any."""
+        sides: tuple[list[Reading], ...] = ([], [], [])
+        for some in links:
+            found = self._block(some, first)
+            if isinstance(found, Verdict):
+                return found
+            for side, reading in zip(sides, found, strict=True):
+                side.append(light(reading))
+            del found, reading
+        a, c, a2 = map(mean, sides)
+        return a, c, a2
 
     def _other_lengths(self, index: int) -> Verdict | None:
         found = self._block(other_lengths=True)

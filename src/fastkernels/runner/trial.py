@@ -14,6 +14,7 @@ checked as well.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import prod
@@ -23,6 +24,7 @@ import torch
 
 from fastkernels.errors import MachineError
 from fastkernels.judge.verdict import Speedup, Verdict, too_noisy
+from fastkernels.loader import views
 from fastkernels.loader.inputs import DISTRIBUTIONS, trial_specs
 from fastkernels.loader.materialize import build_module
 from fastkernels.loader.ranks import own
@@ -156,7 +158,8 @@ class Trial:
         """One link where nothing will be captured, or one for each rank."""
         if self._outcome.contract != "graph" or not self._case.timed:
             return of_ranks(self._case.ranks)
-        taken = {name: prod(spec.shape) * getattr(torch, spec.dtype).itemsize for name, spec in specs.items()}
+        stored = views.stored(specs)
+        taken = {n: prod(spec.shape) * getattr(torch, spec.dtype).itemsize for n, spec in stored.items()}
         parameter_bytes = sum(size for name, size in taken.items() if name.startswith("param."))
         return chain_plan(
             floor_s=roofline.floor_s(self._work, ceilings(self._bench.device)),
@@ -164,6 +167,7 @@ class Trial:
             parameter_bytes=parameter_bytes,
             other_bytes=sum(taken.values()) - parameter_bytes,
             memory_bytes=torch.cuda.get_device_properties(0).total_memory,
+            least=len(views.alternating(2)) if views.are_in(specs) else 1,
         )
 
     @cached_property
@@ -173,9 +177,10 @@ class Trial:
     # ------------------------------------------------------------ correctness
 
     def _correct(self) -> Verdict | None:
-        """Every distribution against the oracle, and what repetition shows."""
+        """Every distribution and layout of the inputs against the oracle, and what repetition shows."""
         judged: tuple[Reading, Reading] | None = None
-        for number, distribution in enumerate(DISTRIBUTIONS):
+        layouts = range(len(self._lineup.layouts))
+        for (number, distribution), _ in itertools.product(enumerate(DISTRIBUTIONS), layouts):
             # Other lengths of requests come at old addresses and at new ones.
             self._lineup.refill(distribution, other_lengths=number % 4 >= 2)
             found = self._lineup.block(

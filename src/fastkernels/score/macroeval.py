@@ -6,8 +6,9 @@
 A family is a category. One without a valid model enters S at 0.5 (`half`), or stays out of S (`drop`, the
 rule of the public leaderboard of 2026-09-26). The score is *as is*: all candidates together, nothing dropped.
 
-The interval is a bootstrap over rounds and samples: each workload's rounds and each model's samples are drawn
-anew, correctness, validity and score follow. Noise floors and ruin points stay as measured.
+For the interval each workload's median ratio is drawn from where its rounds leave it (measure/stats.py:
+median_draws), and each model's samples are drawn anew; correctness, validity and score follow. Noise floors
+and ruin points stay as measured.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from fastkernels.measure.stats import CONFIDENCE, SEED, geomean
+from fastkernels.measure.stats import CONFIDENCE, SEED, geomean, median_draws
 from fastkernels.records import EvalReport, MacroEval, ModelResult
 from fastkernels.score import calibrate
 
@@ -192,7 +193,7 @@ class _Draws:
         logs: dict[str, list[np.ndarray]] = {"throughput": [], "latency": []}
         for workload in model.workloads:
             rounds = calibrate.round_ratios(workload) if workload.baseline else np.array([workload.ratio])
-            medians = np.median(_resampled(rounds, generator, resamples), axis=1)
+            medians = median_draws(rounds, resamples, generator)
             logs[workload.kind].append(np.log(np.clip(medians, *calibrate.RATIO_BOUNDS)))
         throughput, latency = (np.exp(np.mean(logs[kind], axis=0)) if logs[kind] else None for kind in logs)
         if throughput is None or latency is None:

@@ -40,6 +40,17 @@ def test_a_case_offers_what_it_has() -> None:
     } <= {name for name, change in found.items() if isinstance(change, Change)}
 
 
+def test_a_view_is_mistaken_for_packed() -> None:
+    subject, draw, found = setting("L1/rope", "llama-tiny-T16-K16-f32")
+    change = found["arg.key read as if it were packed"]
+    assert isinstance(change, Change)
+    wrong = subject.run(draw, change)
+    assert torch.equal(wrong["out.0"], draw.right["out.0"]), "queries are read as they lie"
+    assert torch.equal(wrong["out.1"][0], draw.right["out.1"][0]), "and the first row of keys"
+    assert wrong["out.1"].isnan().any(), "behind it lies what no argument is"
+    assert "arg.positions read as if it were packed" not in found
+
+
 def smallest_of_each_layout() -> dict[str, Case]:
     """Of what the step draws (positions, lengths, blocks ...), the tiny case that has the least of it."""
     found: dict[str, tuple[int, Case]] = {}

@@ -37,6 +37,12 @@ def test_a_task() -> None:
     }
 
 
+def test_a_view_is_shown_with_its_strides() -> None:
+    found = {case["case"]: case["inputs"] for case in facts("rope")["cases"]}
+    assert found["llama-8b-T512-K128-bf16"]["query"] == "bfloat16[512, 4096] strides [6144, 1]"
+    assert found["llama-8b-T1-K128-bf16"]["query"] == "bfloat16[1, 4096]", "packed in the model as well"
+
+
 def test_a_task_above_level_1_shows_the_implementations_below_it() -> None:
     found = facts("gated_mlp")
     assert found["builds_on"] == ["L1/glu", "L2/parallel_linear"]

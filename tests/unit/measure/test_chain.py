@@ -29,6 +29,12 @@ def test_short_calls_make_long_chains_that_fit_in_memory(floor_us, parameter_byt
     assert found == ChainPlan(links, shares_parameters=False)
 
 
+def test_a_chain_has_as_many_links_as_are_asked_for_at_least():
+    """Inputs have two layouts, and a chain has both."""
+    assert chain_plan(3.5e-3, 16 << 30, 16 << 30, 8192, H200, least=2) == ChainPlan(2)
+    assert chain_plan(0.0, 0, 0, 0, H200, least=2) == ChainPlan(MOST_LINKS)
+
+
 def test_lookups_in_a_large_table_share_it():
     """An embedding of 512 of 128,256 rows: two tables would fit, and two calls are no chain."""
     found = chain_plan(2e-6, 512 * 8192, 128_256 * 8192, 4096, H200)

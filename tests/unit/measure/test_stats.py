@@ -121,3 +121,64 @@ def test_weighted_geomean():
     assert stats.geomean([1, 4], [3, 1]) == pytest.approx(4**0.25)
     with pytest.raises(ValueError, match="positive"):
         stats.geomean([1, 0])
+
+
+# ---------------------------------------------------------------- few rounds
+
+
+def drawn(kind: str, rounds: int, generator: np.random.Generator) -> np.ndarray:
+    """Ratios of identical sides: their median is 1."""
+    logs = {
+        "normal": generator.normal(size=rounds),
+        "heavy tails": generator.standard_t(2, size=rounds),
+        "bursts": generator.normal(size=rounds) * np.where(generator.random(rounds) < 0.2, 10, 1),
+    }[kind]
+    return np.exp(0.02 * logs)
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy tails", "bursts"])
+@pytest.mark.parametrize("rounds", [6, 7, 9, 12, 28])
+def test_intervals_of_few_rounds_hold_at_their_level(rounds: int, kind: str) -> None:
+    """0.935 is 0.95 less two standard errors of a share of 1,000, rounded."""
+    generator = np.random.default_rng(rounds)
+    intervals = [stats.few_interval(drawn(kind, rounds, generator)) for _ in range(1000)]
+    assert sum(one.low <= 1 <= one.high for one in intervals) / 1000 >= 0.935
+
+
+def test_rounds_that_go_on_until_the_interval_is_narrow_keep_its_level() -> None:
+    """As runner/model.py stops: at six rounds or more, once the ratio is known to 1 %."""
+    generator, held = np.random.default_rng(1), 0
+    for _ in range(300):
+        ratios = list(np.exp(0.01 * generator.standard_t(3, size=6)))
+        while (found := stats.few_interval(ratios)).half_width > 0.01 and len(ratios) < 16:
+            ratios.append(float(np.exp(0.01 * generator.standard_t(3))))
+        held += found.low <= 1 <= found.high
+    assert held / 300 >= 0.92
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 5])
+def test_fewer_rounds_than_bound_a_median_are_taken_as_normal(rounds: int) -> None:
+    generator = np.random.default_rng(rounds)
+    intervals = [stats.few_interval(drawn("normal", rounds, generator)) for _ in range(1000)]
+    assert 0.93 <= sum(one.low <= 1 <= one.high for one in intervals) / 1000 <= 0.99
+
+
+def test_one_round_is_all_that_is_known() -> None:
+    found = stats.few_interval([1.25])
+    assert (found.low, found.median, found.high, found.n) == (1.25, 1.25, 1.25, 1)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "half_width", "unstable"),
+    [
+        (1.0, 0.04, False),
+        (1.0, 0.06, True),
+        (1.2, 0.06, True),
+        (2.0, 0.1, False),
+        (0.5, 0.1, False),
+        (2.0, 0.2, True),
+    ],
+)
+def test_a_wide_interval_far_from_one_is_a_number(ratio: float, half_width: float, unstable: bool) -> None:
+    interval = stats.Interval(ratio, ratio * (1 - half_width), ratio * (1 + half_width), 40)
+    assert (stats.stop(interval, 40, elapsed_s=2, budget_s=1) == "unstable") is unstable

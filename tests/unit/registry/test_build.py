@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from fastkernels.layout import data_dir
 from fastkernels.loader.inputs import draw, trial_specs
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
-from fastkernels.records import Case, TensorSpec
+from fastkernels.records import Case, TensorSpec, View
 from fastkernels.registry.build import build, render
 
 BASELINE = Overlay.over_baseline()
@@ -75,6 +77,44 @@ def test_a_case_has_the_dtype_of_its_parameters_and_not_of_what_comes_first() ->
         assert isinstance(timestep, TensorSpec)
         assert isinstance(pooled, TensorSpec)
         assert (timestep.dtype, pooled.dtype, case.dtype) == ("float32", "bfloat16", "bfloat16")
+
+
+def test_a_case_knows_how_its_model_hands_inputs_over() -> None:
+    """Queries, keys and values are parts of one product; keys are rotated copies where they are stored."""
+    inputs = {
+        task: next(c for c in registry.cases(task) if c.id.startswith(f"llama-8b-T512-{rest}")).inputs
+        for task, rest in (("L1/rope", "K128"), ("L1/kv_cache", "JK8x128"), ("L1/rms_norm", "D4096-bf16"))
+    }
+    qkv = {"size": 512 * 6144, "strides": (6144, 1)}
+    assert views_of(inputs["L1/rope"]) == {
+        "query": View(storage="query", offset=0, **qkv),
+        "key": View(storage="query", offset=4096, **qkv),
+    }
+    heads = qkv | {"strides": (6144, 128, 1)}
+    assert views_of(inputs["L1/kv_cache"]) == {"value": View(storage="value", offset=5120, **heads)}
+    assert views_of(inputs["L1/rms_norm"]) == {}, "hidden states are packed"
+
+
+def test_a_case_has_the_views_of_another_model_whose_equal_call_hands_them_over() -> None:
+    """Llama's queries are rotated copies; Jamba's, of the same shape, are parts of a product."""
+    case = next(c for c in registry.cases("L1/prefill_attention") if c.id == "llama-8b-prefill-1x512-bf16")
+    (view,) = views_of(case.inputs).values()
+    assert view.strides == (6144, 128, 1)
+
+
+def test_no_pool_and_nothing_that_a_call_writes_is_a_view() -> None:
+    of_views = {
+        spec.draw
+        for entry in registry.tasks()
+        for case in registry.cases(entry)
+        for name, spec in case.inputs.items()
+        if isinstance(spec, TensorSpec) and spec.view and name not in entry.mutates
+    }
+    assert of_views == {"normal", "attended"}
+
+
+def views_of(inputs: dict[str, Any]) -> dict[str, View]:
+    return {name: spec.view for name, spec in inputs.items() if isinstance(spec, TensorSpec) and spec.view}
 
 
 def test_a_store_has_no_more_context_than_its_places_need() -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from fastkernels.loader import views
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.contracts import Eager, Graph
 from fastkernels.runner.kernel_side import KernelSide
 from fastkernels.runner.mapped import LENT, Shown, Spot
 from fastkernels.runner.shared import Arena, Want
-from tests.unit.runner.conftest import drawn, small_case, specs_of
+from tests.unit.runner.conftest import drawn, sent, small_case, specs_of, stored_of
 
 LINKS = 3
 PLAN = ChainPlan(LINKS)
@@ -164,6 +165,31 @@ def test_every_link_works_on_its_own_arguments_and_parameters(chained) -> None:
         torch.testing.assert_close(results(shown), expected(inputs, judge.case.init["eps"]))
         assert torch.equal(judge.hold.lent.tensors["arg.x_TD"], inputs["arg.x_TD"])
         assert torch.equal(judge.echo.tensors["param.weight"], inputs["param.weight"])
+
+
+def test_every_second_link_has_its_inputs_as_in_the_model(side: KernelSide, arenas) -> None:
+    case = small_case("L1/rms_norm", "*qwen3-T23-D4x32*")
+    ((name, spec),) = views.arguments(case).items()
+    assert spec.view is not None
+    stored = stored_of(case)
+    inbox = Arena.like(stored, "cpu", PLAN.links_of)
+    lent = Arena.like(views.stored(views.arguments(case)), "cpu", PLAN.links_of, writable=True)
+    arenas += [inbox, lent]
+    inputs = drawn(case, plan=PLAN)
+    inbox.write(sent(case, inputs))
+    lent.write({place: sent(case, inputs)[place] for place in lent.tensors})
+    side._contracts["graph"] = Graph(Replaying())  # type: ignore[assignment]
+    side.open([], case, {}, again=False)
+    side.build()
+    side.attach(inbox.ticket, [os.dup(inbox.descriptors[0])])
+    side._echo = None  # type: ignore[assignment]
+    answer = side.capture(PLAN, [lent.ticket], [os.dup(lent.descriptors[0])])
+    assert answer["captured"], answer["detail"]
+    seen = [link.call.args[0] for link in side._links]
+    packed = torch.empty(spec.shape).stride()
+    assert [x.stride() for x in seen] == [packed, spec.view.strides, packed]
+    assert spec.view.strides != packed
+    assert all(torch.equal(x, right) for x, right in zip(seen, inputs[name], strict=True))
 
 
 def test_links_that_share_their_parameters_follow_them_together(chained) -> None:

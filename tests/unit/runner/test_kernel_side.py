@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fastkernels.loader import views
 from fastkernels.loader.materialize import SignatureMismatch
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.runner import gate
@@ -17,7 +18,7 @@ from fastkernels.runner.memory import Memory, NoMemory
 from fastkernels.runner.results import Result
 from fastkernels.runner.shared import Arena, Want
 from fastkernels.runner.transport import Direct, Place, Places
-from tests.unit.runner.conftest import drawn, small_case, specs_of
+from tests.unit.runner.conftest import drawn, sent, small_case, stored_of
 
 one_link = ChainPlan().links_of
 
@@ -26,8 +27,8 @@ def opened(side: KernelSide, arenas: list[Arena], task: str, layers=(), implemen
     """The side on a small case, with its boxes. Returns (inputs, inbox, outbox, echo)."""
     case = small_case(task)
     inputs = drawn(case)
-    inbox = Arena.like(specs_of(case), "cpu", one_link)
-    inbox.write(inputs)
+    inbox = Arena.like(stored_of(case), "cpu", one_link)
+    inbox.write(sent(case, inputs))
     arenas.append(inbox)
     side.open(layers, case, implementations or {}, again=False)
     side.build()
@@ -39,7 +40,7 @@ def opened(side: KernelSide, arenas: list[Arena], task: str, layers=(), implemen
         for n, r in results.items()
     ]
     outbox = Arena.create(wanted, "cpu", writable=True)
-    echo = Arena.like(specs_of(case), "cpu", one_link, writable=True)
+    echo = Arena.like(stored_of(case), "cpu", one_link, writable=True)
     arenas += [outbox, echo]
     side.boxes(outbox.ticket, echo.ticket, [os.dup(box.descriptors[0]) for box in (outbox, echo)])
     return case, inputs, inbox, outbox, echo
@@ -81,6 +82,27 @@ def test_results_are_copied_out_again_from_where_they_lie(side: KernelSide, aren
     side.inspect([], echo_results=True)
     assert torch.equal(outbox.bytes, kept.bytes)
     assert outbox.tensors["out.0"].isfinite().all()
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_inputs_lie_as_in_the_model_where_the_judge_says_so(side: KernelSide, arenas, fresh: bool) -> None:
+    case, _, inbox, outbox, echo = opened(side, arenas, "L1/kv_cache")
+    strides = []
+    for seed, strided in ((3, True), (4, False), (5, True), (6, True)):
+        inputs = drawn(case, seed)
+        inbox.write(sent(case, inputs, strided))
+        outbox.poison()
+        side.prepare("host", fresh, parameters=True, strided=strided)
+        side.go()
+        side.inspect(["storage.value"])
+        strides.append(side._first_link.call.args[1].stride())
+        stored = outbox.tensors["arg.v_cache"][0].flatten(0, 1)[inputs["arg.slots"][0]]
+        assert torch.equal(stored, inputs["arg.value"][0])
+        left, given = echo.tensors["storage.value"], inbox.tensors["storage.value"]
+        assert torch.equal(left.view(torch.int32), given.view(torch.int32)), "neighbours as well"
+    view = views.arguments(case)["arg.value"].view
+    assert view is not None
+    assert strides == [view.strides, (32, 16, 1), view.strides, view.strides]
 
 
 def test_parameters_stay_where_they_are_told_to(side: KernelSide, arenas) -> None:
@@ -138,8 +160,8 @@ def test_the_kernels_that_ran_are_named_and_can_be_forced(side: KernelSide, aren
     for forced in ({}, {"rms_norm": "reference"}):
         side.open((), case, forced, again=False)
         side.build()
-        inputs = drawn(case)
-        inbox = Arena.like(specs_of(case), "cpu", one_link)
+        inputs = sent(case, drawn(case))
+        inbox = Arena.like(stored_of(case), "cpu", one_link)
         inbox.write(inputs)
         arenas.append(inbox)
         side.attach(inbox.ticket, [os.dup(inbox.descriptors[0])])
@@ -242,7 +264,7 @@ def told(side: KernelSide, arenas: list, task: str):
     """The side on a small case, without boxes. Returns (case, inputs, transport, the judge's end of its
     gate)."""
     case = small_case(task)
-    inputs, specs = drawn(case), specs_of(case)
+    inputs, specs = sent(case, drawn(case)), stored_of(case)
     inbox = Arena.like(specs, "cpu", one_link)
     inbox.write(inputs)
     arenas.append(inbox)
@@ -278,7 +300,7 @@ def gone(
         answer = beside.submit(side.go)
         assert channel.recv(1)
         assert not answer.done(), "it waits at the gate"
-        transport.bring(where, {name: x for name, x in inputs.items() if name.startswith("arg.")})
+        transport.bring(where, {name: inputs[name] for name in where})
         gate.let_through(channel)
         kept = transport.take(gate.left(channel.recv(1000)), echo)
         assert not answer.done(), "it waits until its results are taken"
@@ -309,10 +331,11 @@ def test_arguments_and_results_are_moved_where_they_lie(side: KernelSide, arenas
 
 
 def test_mutated_arguments_are_read_as_results(side: KernelSide, arenas) -> None:
-    _, inputs, transport, channel = told(side, arenas, "L1/kv_cache")
+    case, inputs, transport, channel = told(side, arenas, "L1/kv_cache")
+    key = drawn(case)["arg.key"][0]
     kept, _ = moved(side, transport, channel, inputs)
     slots = inputs["arg.slots"][0]
-    assert torch.equal(kept.tensors["arg.k_cache"][0].flatten(0, 1)[slots], inputs["arg.key"][0])
+    assert torch.equal(kept.tensors["arg.k_cache"][0].flatten(0, 1)[slots], key)
 
 
 def test_a_changed_argument_and_a_changed_result_are_seen(side: KernelSide, arenas) -> None:

@@ -31,6 +31,7 @@ class Side:
         self.settled = False
         self.prepares, self.worker = False, SimpleNamespace(restless=None)
         self.ran: list[list[int]] = []
+        self.given: list[tuple[bool, dict[str, torch.Tensor]]] = []
 
     best_way = "asked"
     first_s = load_s = 0.5
@@ -44,8 +45,11 @@ class Side:
 
     def unload(self) -> None: ...
 
-    def iterate(self, inputs, contract, fresh, parameters, echo, echo_results, order, late) -> Reading:
+    def iterate(
+        self, inputs, contract, fresh, parameters, echo, echo_results, order, late, strided
+    ) -> Reading:
         self.ran.append(order)
+        self.given.append((strided, inputs))
         return Reading(1.0, 1, 1, None, True, None, 1, (), {}, {})
 
     def settle(self, arguments: dict[str, torch.Tensor]) -> None:
@@ -62,9 +66,9 @@ class Side:
         return Captured(captured=captured, detail="no", kernels=kernels, outputs=[], shown=None)
 
 
-def lined_up(baseline, candidate, links: int = 2) -> tuple[Lineup, Outcome]:
+def lined_up(baseline, candidate, links: int = 2, task: str = "L1/rms_norm") -> tuple[Lineup, Outcome]:
     """With sides that are (eager, captured)."""
-    case, outcome = small_case("L1/rms_norm"), Outcome(None, "graph")  # pyright: ignore[reportArgumentType]
+    case, outcome = small_case(task), Outcome(None, "graph")  # pyright: ignore[reportArgumentType]
     bench = Bench("cpu", "graph", 1.0, 1, random.Random(0), Overlay.over_baseline())
     parties: Any = (Side(*baseline), Side(*candidate), Side(*baseline))
     lineup = Lineup(bench, case, specs_of(case), set(), parties, (), {}, outcome, ChainPlan(links))
@@ -113,6 +117,43 @@ def test_links_run_in_an_order_that_nobody_knows_and_all_sides_in_the_same() -> 
     assert first != second != list(range(16))
     assert (sorted(some), alone) == ([1, 4, 9], [3])
     assert not uncaptured
+
+
+def test_inputs_lie_as_in_the_model_in_every_second_call_and_link() -> None:
+    lineup, _ = lined_up(("a", "a"), ("a", "a"), links=3, task="L1/rope")
+    assert lineup.layouts == [None, None], "two calls have both"
+    for _ in range(4):
+        lineup.refill("normal")
+        lineup.block(lineup.everybody, "host", False, False, False)
+    assert lineup.capture() is None
+    assert lineup.layouts == [[0, 2], [1]]
+    lineup.refill("normal")
+    lineup.block(lineup.everybody, "graph", False, False, False)
+    lineup.close()
+    everybody: list[Any] = [*lineup.everybody]
+    assert len({tuple(strided for strided, _ in party.given) for party in everybody}) == 1
+    *alone, (_, chain) = lineup.c.given  # type: ignore[attr-defined]
+    assert [strided for strided, _ in alone] == [False, True, False, True]
+    assert {*chain} == {"arg.positions", "storage.query"}
+    assert [*map(places_of, (given["storage.query"][0] for _, given in alone))] == [
+        places_of(chain["storage.query"][link]) for link in (0, 1, 0, 1)
+    ], "a chain's links are packed or not as single calls are"
+    assert len({places_of(storage) for storage in chain["storage.query"]}) == 2
+
+
+def places_of(storage: torch.Tensor) -> tuple[bool, ...]:
+    """Where something lies."""
+    return tuple((~storage.isnan()).tolist())
+
+
+def test_inputs_that_no_model_hands_over_as_views_are_packed() -> None:
+    lineup, _ = lined_up(("a", "a"), ("a", "a"))
+    for _ in range(3):
+        lineup.refill("normal")
+        lineup.block(lineup.everybody, "host", False, False, False)
+    lineup.close()
+    assert lineup.layouts == [None]
+    assert [strided for strided, _ in lineup.c.given] == [False] * 3  # type: ignore[attr-defined]
 
 
 def test_who_leaves_a_gpu_busy_has_no_other_turn() -> None:

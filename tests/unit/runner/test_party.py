@@ -681,6 +681,22 @@ def test_links_of_a_chain_that_run_without_the_others(single: Arena) -> None:
     assert not reading.strayed
 
 
+@pytest.mark.parametrize("has_views", [False, True])
+def test_links_with_other_strides_are_laid_by_their_own(single: Arena, has_views: bool) -> None:
+    """As results may have whose inputs are views in every second link."""
+    with held(Holding([]), single) as judge:
+        (plain,) = judge._captured
+        description = plain["out.0"].description
+        other = description.model_copy(update={"stride": (0,)})
+        odd = {"out.0": plain["out.0"].model_copy(update={"description": other})}
+        judge._captured, judge._has_views = [plain, odd, plain], has_views
+        judge._mapped.links = 3  # type: ignore[union-attr]
+        reading = judge.iterate({}, "graph", False, False, [], order=[2, 0, 1])
+    assert [one["out.0"].stride for one in reading.described] == [(1,), (0,), (1,)]
+    assert reading.outputs["out.0"].shape == (3, 2)
+    assert reading.strided == (False, has_views, False)
+
+
 @pytest.mark.parametrize(("order", "strayed"), [([2, 0], True), ([1], False), ([2, 0, 1], False)])
 def test_results_of_links_that_did_not_run_are_looked_at(
     single: Arena, order: list[int], strayed: bool

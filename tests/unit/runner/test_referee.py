@@ -1,6 +1,7 @@
 """The referee on whole iterations: no link may hide among the others, and no rank."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from fastkernels import registry
 from fastkernels.judge.metadata import describe
 from fastkernels.judge.verdict import Verdict
-from fastkernels.loader import ranks
+from fastkernels.loader import ranks, views
 from fastkernels.loader.inputs import draw_links
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
@@ -79,6 +80,40 @@ def test_an_input_that_one_link_changed_is_found(judged) -> None:
     assert referee.unchanged(inputs, {name: value[:1] for name, value in echo.items()}) is None
     echo["arg.x_TD"][6, 0, 0] += 1
     assert referee.unchanged(inputs, echo).label == "WRONG(mutated_input)"
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_who_writes_beside_an_input_is_told_apart_from_who_changes_it(strided: bool) -> None:
+    """In the shared memory of queries and keys there is room that is neither's."""
+    case = small_case("L1/rope")
+    specs = specs_of(case)
+    referee = Referee(registry.task(case.task), case, specs, Overlay.over_baseline(), "cpu", random.Random(1))
+    inputs = drawn(case)
+    inputs |= views.laid(specs, inputs, views.of_all(strided))
+    given = inputs["storage.query"]
+    assert referee.unchanged(inputs, {"storage.query": given.clone()}) is None
+    for place, what in (
+        (given.isnan(), "wrote beside its input arg.query and arg.key"),
+        (~given.isnan(), "changed its input arg.query and arg.key"),
+    ):
+        echo = given.clone()
+        echo.view(-1)[place.flatten().nonzero()[-1]] = 0.5
+        found = referee.unchanged(inputs, {"storage.query": echo})
+        assert found is not None
+        assert found.label == "WRONG(mutated_input)"
+        assert found.failure is not None
+        assert what in found.failure.message
+
+
+def test_strides_of_results_may_follow_those_of_the_inputs(judged) -> None:
+    referee, _, truth = judged
+    packed, other = (describe(truth[0], {}), describe(truth[0].T.contiguous().T, {}))
+    described = tuple({"out.0": other if link % 2 else packed} for link in range(LINKS))
+    alternating = tuple(bool(link % 2) for link in range(LINKS))
+    ours = replace(reading(truth), described=described, strided=alternating)
+    assert referee.described(ours, reading(truth)) is None
+    one_more = replace(ours, described=(described[1], *described[1:]))
+    assert referee.described(one_more, reading(truth)).label == "WRONG(stride)"
 
 
 def test_draws_of_all_links_are_judged() -> None:

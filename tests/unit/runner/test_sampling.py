@@ -13,7 +13,7 @@ from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.runner import account
 from fastkernels.runner.bench import Bench, Outcome
-from fastkernels.runner.reading import Reading
+from fastkernels.runner.reading import Reading, mean
 from fastkernels.runner.sampling import LEAST_ASIDE, Sampling
 
 
@@ -25,6 +25,7 @@ class Lined:
         self.a, self.c, self.a2 = (SimpleNamespace(prepares=False) for _ in range(3))
         self.everybody = [self.a, self.c, self.a2]
         self.ran: list[list[int] | None] = []
+        self.layouts: list[list[int] | None] = [None]  # of the inputs
         self.renewed = 0
         self.others: list[str] = []  # of each block, in which something is other than in those that count
         self._rng = random.Random(7)
@@ -73,6 +74,37 @@ def test_now_and_then_one_link_runs_alone_and_half_of_them_without_the_others(li
     assert len(parts) == len(alone) + len(half)
     assert len(sampled.blocks.c) + 3 == lined.ran.count(None), "three warm up, and the others count"
     assert (lined.renewed > 0) is (links > 1)
+
+
+def test_a_link_alone_is_one_of_each_layout_of_the_inputs() -> None:
+    lined, outcome = Lined(4), Outcome(None, "graph")  # pyright: ignore[reportArgumentType]
+    lined.layouts = [[0, 2], [1, 3]]
+    bench = Bench("cuda", "graph", 0.01, 1, random.Random(0), Overlay.over_baseline())
+    referee: Any = SimpleNamespace(judge=lambda *_: None)
+    sampled: Any = Sampling(bench, lined, referee, outcome).run()  # type: ignore[arg-type]
+    alone = [part for part in lined.ran if part is not None and len(part) == 1]
+    assert len(alone) == 2 * len(sampled.alone.c) >= 2 * account.MIN_PARTS
+    assert [part[0] % 2 for part in alone] == [0, 1] * len(sampled.alone.c)
+    assert len(sampled.blocks.c) + 3 == lined.ran.count(None), "a chain has both"
+
+
+def test_a_sample_of_uncaptured_calls_is_the_mean_over_one_of_each_layout() -> None:
+    lined, outcome = Lined(1), Outcome(None, "host")  # pyright: ignore[reportArgumentType]
+    lined.layouts = [None, None]
+    bench = Bench("cpu", "host", 0.01, 1, random.Random(0), Overlay.over_baseline())
+    referee: Any = SimpleNamespace(judge=lambda *_: None)
+    sampled: Any = Sampling(bench, lined, referee, outcome).run()  # type: ignore[arg-type]
+    assert 2 * (len(sampled.blocks.c) + 3) == len(lined.ran)
+
+
+def test_the_mean_of_readings_has_all_their_numbers() -> None:
+    one = Reading(2.0, 10, 20, 8, True, 1900, 1, ({},), {}, {})
+    other = dataclasses.replace(one, ns=4.0, claimed_ns=30, window_ns=60, hidden=False, clock_mhz=1800)
+    found = mean([one, dataclasses.replace(other, made=True, waits=True)])
+    assert (found.ns, found.claimed_ns, found.window_ns, found.cpu_ns) == (3.0, 20, 40, 8)
+    assert (found.hidden, found.waits, found.made, found.clock_mhz) == (False, True, True, 1800)
+    assert mean([one, dataclasses.replace(other, cpu_ns=None)]).cpu_ns is None
+    assert mean([one]) is one
 
 
 class Heavy(Lined):

@@ -4,6 +4,7 @@ stale       a tensor of the call before: every input and parameter must change s
 skipped     an activation or bias as zeros, a gain or probability as ones
 off by one  ids, positions, slots, lengths; a matrix without its last input feature, or without a tile of them
 swapped     two arguments of one shape and dtype
+packed      an argument that is a view in a model, as if its rows lay behind one another
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fastkernels.audit.mutants import states
 from fastkernels.audit.mutants.calls import Call, owner, part_with, unused_part
 from fastkernels.audit.precision import PART
 from fastkernels.audit.subject import Change, Draw, NotApplicable, Subject
+from fastkernels.loader import views
 from fastkernels.records import TensorSpec
 
 # What hosts are told of the longest row. A mistake in a tensor must not be a call that the contract forbids:
@@ -40,6 +42,8 @@ def mutants(subject: Subject, draw: Draw, calls: Mapping[str, Call]) -> list[Cha
         part_of = part_with(subject, parameter) if parameter else None
         unused = unused_part(subject, calls, parameter) if parameter else None
         found.append(_stale(name, draw, part_of, unused))
+        if spec.view is not None and name.startswith("arg."):
+            found.append(_misread(subject, name))
         if parameter:
             found += _parameter(name, spec, part_of)
         elif spec.draw == "integers":
@@ -80,6 +84,15 @@ def _skipped(name: str, value: float, part_of: str | None = None) -> Change:
         tensors=lambda draw: {name: torch.full_like(draw.inputs[name], value)},
         part_of=part_of,
         within=_within(name),
+    )
+
+
+def _misread(subject: Subject, name: str) -> Change:
+    """As a kernel that ignores strides: also what lies beside the argument."""
+    return Change(
+        "mutant",
+        f"{name} read as if it were packed",
+        tensors=lambda draw: {name: views.misread(subject.specs, draw.inputs, name)},
     )
 
 

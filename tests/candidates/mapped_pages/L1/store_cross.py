@@ -33,16 +33,20 @@ empty, prepare = Staging._empty, Side.prepare
 def emptied(staging, slot, shifted=False):
     if not shifted or slot.dtype == "int64":
         return empty(staging, slot, shifted)
-    phase = 2048 if slot is staging._inbox.slots["arg.key"] else 0  # a row of the pools has either: one of two is mapped
+    phase = 2048 if slot is staging._inbox.slots["storage.key"] else 0  # a row of the pools has either: one of two is mapped
     dtype = getattr(torch, slot.dtype)
     count = torch.Size(slot.shape).numel()
     size = -(-(count * dtype.itemsize + phase) // 4096) * 4096
     fd = os.memfd_create("x")
     os.ftruncate(fd, size)
     at = lib.take(size, fd)
-    files[at + phase] = fd, size
+    files[at] = fd, size
     memory = torch.frombuffer((ctypes.c_byte * size).from_address(at), dtype=dtype)
     return memory[phase // dtype.itemsize :][:count].view(slot.shape)
+
+
+def file_of(pointer):
+    return next(((fd, pointer - at) for at, (fd, size) in files.items() if at <= pointer < at + size), None)
 
 
 def restore():
@@ -57,8 +61,8 @@ def learn(tensors):
     size = tensors["arg.k_state"][0].nbytes
     for _ in range(2):  # the second finds all pages there
         begin = time.perf_counter_ns()
-        for source, target in ("arg.key", "arg.k_state"), ("arg.value", "arg.v_state"):
-            ctypes.memmove(tensors[target].data_ptr() + size, tensors[source].data_ptr(), size)
+        for target in "arg.k_state", "arg.v_state":
+            ctypes.memmove(tensors[target].data_ptr() + size, tensors["storage.key"].data_ptr(), size)
         usual[0] = time.perf_counter_ns() - begin
 
 
@@ -79,18 +83,18 @@ class StoreCross(Baseline):
         start = time.perf_counter_ns()
         size, rows = k_state[0].nbytes, begun.tolist()
         places = [x.data_ptr() for x in (key, value, k_state, v_state)]
-        if not all(p in files for p in places):
+        if not (key.is_contiguous() and all(map(file_of, places))):
             super().forward(key, value, k_state, v_state, begun)
             return
         for source, state in (places[0], places[2]), (places[1], places[3]):
             for number, row in enumerate(rows):
                 begin, target = number * size, row * size
-                lies = begin + source % 4096  # in its file
+                fd, lies = file_of(source + begin)
                 edge, whole = -lies % 4096, 0
                 if (lies - target) % 4096 == 0:
                     whole = (size - edge) // 4096 * 4096
                     dirty.add(state)
-                    assert lib.map(state + target + edge, whole, files[source][0], lies + edge)
+                    assert lib.map(state + target + edge, whole, fd, lies + edge)
                     ctypes.memmove(state + target, source + begin, edge)
                     done = edge + whole
                     ctypes.memmove(state + target + done, source + begin + done, size - done)
