@@ -36,7 +36,14 @@ from fastkernels.records.kernels import (
     KernelShare,
     KernelSummary,
 )
-from fastkernels.records.models import EvalReport, MacroEval, ModelResult, Swap, WorkloadResult
+from fastkernels.records.models import (
+    EvalReport,
+    MacroEval,
+    ModelResult,
+    Swap,
+    UnfinishedModel,
+    WorkloadResult,
+)
 
 Report = KernelReport | EvalReport | GateReport | AuditReport
 
@@ -84,6 +91,7 @@ __all__ = [
     "Swap",
     "TensorSpec",
     "TokenPhase",
+    "UnfinishedModel",
     "View",
     "WorkloadResult",
     "default_size",
