@@ -74,12 +74,12 @@ from fastkernels.cli import options
 @options.report_json
 def command(json_path: str | None, verbose: bool, **arguments: Any) -> None:
     """Judge candidate kernels against the baseline: right in every call, and how fast."""
-    from fastkernels.cli.progress import counting
+    from fastkernels.cli.progress import counting, saying
     from fastkernels.report import publish
     from fastkernels.runner.kernels import run_kernels
     from fastkernels.runner.plan import KernelsRequest
 
     request = KernelsRequest.parse(**arguments)
     with counting() as count:
-        report = run_kernels(request, count)
+        report = run_kernels(request, count, say=saying)
     raise SystemExit(publish(report, json_path, request.sources, verbose=verbose))

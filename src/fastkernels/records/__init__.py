@@ -37,7 +37,14 @@ from fastkernels.records.kernels import (
     KernelSummary,
     Place,
 )
-from fastkernels.records.models import EvalReport, MacroEval, ModelResult, Swap, WorkloadResult
+from fastkernels.records.models import (
+    EvalReport,
+    MacroEval,
+    ModelResult,
+    Swap,
+    UnfinishedModel,
+    WorkloadResult,
+)
 
 Report = KernelReport | EvalReport | GateReport | AuditReport
 
@@ -86,6 +93,7 @@ __all__ = [
     "Swap",
     "TensorSpec",
     "TokenPhase",
+    "UnfinishedModel",
     "View",
     "WorkloadResult",
     "default_size",

@@ -32,7 +32,15 @@ from fastkernels.runner.asking import Timeouts
 from fastkernels.runner.bench import Bench
 from fastkernels.runner.crew import Crew, Unimportable
 from fastkernels.runner.looks import compile_columns
-from fastkernels.runner.plan import Job, KernelsRequest, Work, judged_files, plan
+from fastkernels.runner.plan import (
+    Job,
+    KernelsRequest,
+    Work,
+    candidate_sets,
+    judged_files,
+    out_of_reach,
+    plan,
+)
 from fastkernels.runner.reproduction import Reproductions
 from fastkernels.runner.resources import default_threads
 from fastkernels.runner.rows import row, unavailable_row
@@ -58,14 +66,18 @@ Report = Callable[[Progress], None]
 
 
 def run_kernels(
-    request: KernelsRequest, progress: Report = lambda progress: None, jobs: list[Job] | None = None
+    request: KernelsRequest,
+    progress: Report = lambda progress: None,
+    jobs: list[Job] | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> KernelReport:
     """Judge what the request names, or `jobs` that the caller has planned itself. After Ctrl-C the rows so
-    far, `complete=False`. What the baseline fails in later than at once is a row, INVALID_BASELINE.
+    far, `complete=False`. What the baseline fails in later than at once is a row, INVALID_BASELINE. `say`
+    hears what is known before anything runs.
 
     UsageError: nothing to judge. MachineError: the device is not there. BaselineError: there is no row yet.
     """
-    run = _Run(request.resolved(), progress, jobs)
+    run = _Run(request.resolved(), progress, jobs, say)
     return run.report()
 
 
@@ -74,6 +86,7 @@ class _Run:
     request: KernelsRequest
     progress: Report
     jobs: list[Job] | None = None
+    say: Callable[[str], None] = lambda text: None
     rows: list[KernelRow] = field(default_factory=list)
     shadowed: list[str] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
@@ -94,6 +107,10 @@ class _Run:
         judged = judged_files(request) if self.jobs is None else ()
         if request.reproduce is not None:
             self._reproductions = Reproductions(Path(request.reproduce), request.device)
+        if self.jobs is None:
+            for line in out_of_reach(candidate_sets(request), {job.name for job in jobs}):
+                self.say(line)
+                self.notes[line] = None
         if request.golden is not None:
             self.notes[f"captured routing: {golden.read(request.golden).capture.summary}"] = None
         # Started now, so that the report says when; the isolation reached is filled in at the end.

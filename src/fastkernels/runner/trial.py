@@ -344,7 +344,7 @@ class Trial:
     def _unstable(self, sampled: Sampled) -> Verdict:
         blocks, interval = sampled.blocks, sampled.interval
         width = (
-            f"the interval is still {100 * interval.half_width:.1f} % wide"
+            f"the interval is still {100 * interval.half_width:.1f} % wide ({_about(blocks)})"
             if interval.n
             else "no usable sample"
         )
@@ -363,7 +363,9 @@ class Trial:
             )
         noise_pct = stats.noise_pct([blocks.identical()])
         if too_noisy(self._outcome.contract, noise_pct):
-            return f"two processes with the baseline's code differ by up to {noise_pct:.1f} %"
+            return (
+                f"two processes with the baseline's code differ by up to {noise_pct:.1f} % ({_about(blocks)})"
+            )
         return None
 
     def _conclude(self, sampled: Sampled) -> Verdict:
@@ -396,3 +398,9 @@ class Trial:
                 waits=blocks.candidate_waits,
             )
         )
+
+
+def _about(blocks: Blocks) -> str:
+    """Times that are no ratio, since they are too unstable for one."""
+    ours, theirs = (np.median(ns) / 1e3 for ns in (durations_ns(blocks.c), blocks.baseline_ns()))
+    return f"about {ours:.4g} us, the baseline {theirs:.4g}"
