@@ -213,18 +213,22 @@ class Referee:
         if comparison.passed:
             return None
         verdict = compare.located(comparison, ours, truth)
-        self.wrong = Evidence(inputs, expected, _of_link(candidate, link))
+        strided = bool(candidate.strided) and candidate.strided[link]
+        self.wrong = Evidence(self._laid(inputs, strided), expected, _of_link(candidate, link))
         if verdict.failure is None or (place := verdict.failure.place) is None:
             return verdict
         return verdict.noted(place=rules.of_call(place, expected[place.output], self._caches, self._states))
 
-    def evidence(self, inputs: Mapping[str, Tensor]) -> Evidence:
+    def evidence(self, inputs: Mapping[str, Tensor], strided: bool) -> Evidence:
         """What was wrong where the oracle said so; else the first link of these inputs, with what is right
-        for them and without what the candidate made of them."""
+        for them and without what the candidate made of them. `strided`: they lay as in the model."""
         if self.wrong is None:
             first = ranks.seen_from(0, self._case.ranks, inputs)
-            self.wrong = Evidence(first, self._oracle(first), {})
+            self.wrong = Evidence(self._laid(first, strided), self._oracle(first), {})
         return self.wrong
+
+    def _laid(self, inputs: Mapping[str, Tensor], strided: bool) -> Mapping[str, Tensor]:
+        return views.as_in_model(self._specs, inputs) if strided else inputs
 
     def _suspects(self, candidate: Reading, baseline: Reading, distribution: str) -> bool:
         """Rows of all links are compared together: a row has its bound, wherever it is."""

@@ -127,7 +127,7 @@ class Trial:
         outcome.verdict = outcome.verdict.noted(distribution=self._lineup.distribution)
         if self._bench.keeps_evidence and reproduction.why_not(self._entry, self._case) is None:
             try:
-                outcome.evidence = self._referee.evidence(self._lineup.inputs)
+                outcome.evidence = self._referee.evidence(self._lineup.inputs, self._lineup.strided)
             except MachineError as error:
                 outcome.notes += (f"{self._case.task} {self._case.id}: not reproduced: {error}",)
 
