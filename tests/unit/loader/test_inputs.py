@@ -105,7 +105,7 @@ def test_a_module_without_caches_has_no_step():
 
 
 def test_scales_of_parameters():
-    norm = case("L1/rms_norm", {"hidden_size": 512}, {"x_TD": {"shape": (2, 512), "dtype": "float32"}}, None)
+    norm = case("L1/rms_norm", {"hidden_size": 512}, {"x": {"shape": (2, 512), "dtype": "float32"}}, None)
     weight = draw(specs_of(norm), norm, 1, "extreme")["param.weight"]
     assert weight.min() >= 0.5
     assert weight.max() <= 1.5
@@ -288,10 +288,10 @@ def test_ids_reach_both_ends():
     embed = case(
         "L1/embedding",
         {"num_embeddings": 50, "embedding_dim": 8},
-        {"ids": {"shape": (30,), "dtype": "int64", "draw": "ids", "high": 50}},
+        {"input": {"shape": (30,), "dtype": "int64", "draw": "ids", "high": 50}},
         None,
     )
-    ids = draw(specs_of(embed), embed, 3)["arg.ids"]
+    ids = draw(specs_of(embed), embed, 3)["arg.input"]
     assert ids.min() == 0
     assert ids.max() == 49
 

@@ -9,9 +9,9 @@ from torch import nn
 from fastkernels.baseline.L1 import rms_norm as baseline
 
 
-def late(self, x_TD, residual_TD=None, forward=baseline.RMSNorm.forward):
+def late(self, x, residual=None, forward=baseline.RMSNorm.forward):
     time.sleep(0.02)
-    return forward(self, x_TD, residual_TD)
+    return forward(self, x, residual)
 
 
 type.__setattr__(baseline.RMSNorm, "forward", late)
