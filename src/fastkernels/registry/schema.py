@@ -53,7 +53,7 @@ class ExtraCase(Record):
 
 class Interface(Record):
     """The parameter names of a variant, as the production module `of` has them: callers there pass them by
-    name. `own`: parameters that it lacks; a module that is built from a configuration has none by name."""
+    name. `own`: parameters that it lacks or has by another name, as one built from a configuration has."""
 
     of: str
     init: tuple[str, ...] = ()
