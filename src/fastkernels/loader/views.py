@@ -107,17 +107,14 @@ def seen(specs: Mapping[str, TensorSpec], tensors: Mapping[str, Tensor], strided
 
 def as_in_model(specs: Mapping[str, TensorSpec], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Packed tensors of one call, those that have views laid as the model lays them."""
-    drawn = {member: tensors[member][None] for members in _storages(specs).values() for member in members}
-    storages = {name: links[0] for name, links in laid(specs, drawn, of_all(strided=True)).items()}
-    return seen(specs, {**tensors, **storages}, strided=True)
+    return seen(specs, {**tensors, **_laid_once(specs, tensors)}, strided=True)
 
 
 def misread(specs: Mapping[str, TensorSpec], tensors: Mapping[str, Tensor], name: str) -> Tensor:
     """What a kernel reads of an argument with a view that it takes for packed: what lies behind its begin."""
     (storage,) = (key for key, members in _storages(specs).items() if name in members)
     members = _storages(specs)[storage]
-    drawn = {member: tensors[member][None] for member in members}
-    lies = laid(members, drawn, of_all(strided=True))[storage][0]
+    lies = _laid_once(members, tensors)[storage]
     packed, strided = (
         next(place for place in _places(members, is_strided) if place.name == name)
         for is_strided in (False, True)
@@ -154,6 +151,12 @@ def somewhere(specs: Mapping[str, TensorSpec], storage: str, strided: bool, plac
 def values(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors of a trial without storages: those that mathematics knows."""
     return {name: tensor for name, tensor in tensors.items() if not is_storage(name)}
+
+
+def _laid_once(specs: Mapping[str, TensorSpec], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The storages of one call, as the model lays them."""
+    values = {name: tensors[name][None] for members in _storages(specs).values() for name in members}
+    return {name: links[0] for name, links in laid(specs, values, of_all(strided=True)).items()}
 
 
 def _storages(specs: Mapping[str, TensorSpec]) -> dict[str, dict[str, TensorSpec]]:

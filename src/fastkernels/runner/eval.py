@@ -22,6 +22,7 @@ from fastkernels.nn.config import ConfigReader
 from fastkernels.records import Device, EvalReport, ModelResult, Size, UnfinishedModel, default_size
 from fastkernels.registry.schema import Architecture
 from fastkernels.registry.workloads import SpeechWorkload, TokenWorkload, Workload
+from fastkernels.runner import flags
 from fastkernels.runner.answers import Answers
 from fastkernels.runner.at_sight import imported_by
 from fastkernels.runner.generation_answers import GenerationAnswers
@@ -226,7 +227,7 @@ def _of_the_process(sides: Sides) -> Iterator[str]:
     if sides.stays_root:
         yield f"the candidate ran as root: {sides.stays_root}"
     if sides.put_back:
-        yield f"settings that the candidate's imports changed were put back: {', '.join(sides.put_back)}"
+        yield flags.told(sides.put_back)
 
 
 def _weights_seed(request: EvalRequest, target: Target, workloads: Sequence[Workload], seed: int) -> int:

@@ -4,7 +4,7 @@ model, and what another module's result is compared with."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -95,6 +95,11 @@ class Kept:
 
     def _changed(self) -> list[str]:
         return [name for name, (value, get, _) in self._before.items() if _tried(get) != value]
+
+
+def told(put_back: Sequence[str]) -> str:
+    """For the notes of a report."""
+    return f"settings that the candidate's imports changed were put back: {', '.join(put_back)}"
 
 
 def read() -> dict[str, str]:

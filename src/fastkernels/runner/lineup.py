@@ -8,6 +8,7 @@ candidate's for C, INVALID_BASELINE for A and A'. Tensors have the link of a cha
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,7 +20,7 @@ from fastkernels.loader.inputs import draw_links
 from fastkernels.measure import unused
 from fastkernels.measure.chain import ChainPlan, of_ranks
 from fastkernels.records import Case, Failure, TensorSpec
-from fastkernels.runner import account
+from fastkernels.runner import account, flags
 from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.blame import Trouble, baseline_verdict, verdict_of
 from fastkernels.runner.kernel_answers import Captured
@@ -105,18 +106,18 @@ class Lineup:
         ways: set[Way] = {party.best_way for party in self.everybody}
         way = ways.pop() if len(ways) == 1 else "asked"
         try:
-            with self._compiling(self.a, "baseline A"):
+            with self._compiling("baseline A"):
                 results = self.a.load(self._case, self._base_layers, {}, inbox, way=way)
             self._outcome.baseline_kernels = self.a.kernels
             self.a.give_boxes(mine, results, self._boxed, arguments)
             if self._case.timed:
-                with self._compiling(self.a2, "baseline B"):
+                with self._compiling("baseline B"):
                     again = self.a2.load(self._case, self._base_layers, {}, inbox, way=way)
                 self.a2.give_boxes(mine, again, self._boxed, arguments)
         except Trouble as trouble:
             return baseline_verdict(trouble)
         try:
-            with self._compiling(self.c, "candidate"):
+            with self._compiling("candidate"):
                 self.c.load(
                     self._case,
                     self._layers,
@@ -126,8 +127,7 @@ class Lineup:
                     baseline_s=self.a.first_s,
                 )
             if self.c.put_back:
-                names = ", ".join(self.c.put_back)
-                self._note(f"settings that the candidate's imports changed were put back: {names}")
+                self._note(flags.told(self.c.put_back))
             self.c.give_boxes(mine, results, self._boxed, arguments)
         except Trouble as trouble:
             return self._blamed(trouble)
@@ -135,14 +135,15 @@ class Lineup:
         return None
 
     @contextlib.contextmanager
-    def _compiling(self, party: Party, who: str) -> Iterator[None]:
+    def _compiling(self, who: str) -> Iterator[None]:
         """A case's module is imported and called once: told while it goes on, and counted apart from what is
         measured."""
         self._bench.tell(f"import and first call, {who}")
+        begin = time.monotonic()
         try:
             yield
         finally:
-            self._outcome.compiling_s += party.load_s
+            self._outcome.compiling_s += time.monotonic() - begin
             self._bench.tell("")
 
     def capture(self) -> Verdict | None:

@@ -72,8 +72,7 @@ class Party:
         self.standing = worker.standing()
         self.prepares = False
         self.put_back: tuple[str, ...] = ()  # settings of the process that imports of the case had changed
-        # Of the case: what its first call took; that and what came before it, in which code is compiled.
-        self.first_s = self.load_s = 0.0
+        self.first_s = 0.0  # that the first call of the case took
         self.kernels: dict[str, str] = {}
 
     def load(
@@ -90,23 +89,6 @@ class Party:
         results. `again`: import nothing anew, for another case with the same layers. `way`: of its calls from
         then on (transport.py). `baseline_s`: the baseline's first call took so long."""
         self.unload()
-        self.first_s = 0.0
-        loading = time.monotonic()
-        try:
-            return self._load(case, layers, implementations, inbox, again, way, baseline_s)
-        finally:
-            self.load_s = time.monotonic() - loading
-
-    def _load(
-        self,
-        case: Case,
-        layers: Sequence[str],
-        implementations: dict[str, str],
-        inbox: Arena,
-        again: bool,
-        way: Way,
-        baseline_s: float,
-    ) -> dict[str, Result]:
         self.worker.restless = self.worker.meddled = None
         limits = self._timeouts
         self._asking.call(
@@ -127,10 +109,8 @@ class Party:
                 descriptors = *inbox.descriptors, *theirs
                 self._asking.call("attach", limits.build, descriptors, ticket=inbox.ticket, **knows)
         begin = time.monotonic()
-        try:
-            first = self._asking.answer("first", First, limits.first_beside(baseline_s))
-        finally:
-            self.first_s = time.monotonic() - begin
+        first = self._asking.answer("first", First, limits.first_beside(baseline_s))
+        self.first_s = time.monotonic() - begin
         self.kernels = first.kernels
         return first.outputs
 

@@ -34,7 +34,7 @@ class Side:
         self.given: list[tuple[bool, dict[str, torch.Tensor]]] = []
 
     best_way = "asked"
-    first_s = load_s = 0.5
+    first_s = 0.5
     put_back = ()
 
     def load(self, *_, way: str, baseline_s: float = 0.0) -> dict:
