@@ -165,6 +165,7 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
                         sides=sides,
                         rounds=request.rounds or ROUNDS[request.size],
                         extra_s=0.0 if request.rounds else EXTRA_S[request.size],
+                        restarts=_start_quickly(request, target),
                         report=lambda doing, model=target.model: tell(f"{model}: {doing}"),
                     )
                     try:
@@ -343,6 +344,12 @@ def _sampled(request: EvalRequest, target: Target) -> int:
     assert correctness.kind == "tokens"
     samples = correctness.samples[request.size]
     return samples.input_lens[1] + samples.output_len
+
+
+def _start_quickly(request: EvalRequest, target: Target) -> bool:
+    """Whether two processes for every round cost little: a tiny model on a CPU is built in some tenths of a
+    second. On a GPU weights are loaded and graphs captured, and a folder may hold any model."""
+    return request.device == "cpu" and request.size == "tiny" and target.checkpoint is None
 
 
 def _fit_together(target: Target) -> bool:
