@@ -5,17 +5,22 @@ Float32 on the CPU, tiny models with randomised weights, saved by transformers a
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from fastkernels import LLM, SamplingParams
+from fastkernels.nn.random_weights import random_weights
 from tests.parity import test_llama, test_mixtral
 
 LENGTHS = (5, 17, 33, 2, 64, 1, 9, 40)
 GREEDY = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True)
+RELATIVES = ("tied", "qwen2", "qwen2-window", "qwen3", "mistral", "yarn", "mixtral")
+RELATIVES += ("attention-bias", "qwen2-some-windows", "qwen3-layer-types")
 
 
 def reference(name: str):
@@ -88,7 +93,7 @@ def test_greedy_text_is_that_of_transformers(folder, engine):
     assert_nothing_is_held(llm)
 
 
-@pytest.mark.parametrize("name", ["tied", "qwen2", "qwen2-window", "qwen3", "mistral", "yarn", "mixtral"])
+@pytest.mark.parametrize("name", RELATIVES)
 @pytest.mark.parametrize("blocks", [None, 26], ids=["roomy", "tight"])
 def test_relatives_continue_as_in_transformers(folder, name, blocks):
     llm = LLM(folder(name), device="cpu", num_kv_cache_blocks=blocks, block_size=4, max_num_batched_tokens=20)
@@ -289,3 +294,49 @@ def test_prefix_caching_changes_no_text(folder, name, blocks):
     assert generate(cached, longer, params) == generate(plain, longer, params)
     assert plain.stats()["prefix_tokens_found"] == 0
     assert_nothing_is_held(cached)
+
+
+# Fields that real files leave out; the classes' values differ from those of a neighbour, or from None.
+LEFT_OUT = {
+    "mistral": (
+        "num_key_value_heads",
+        "max_position_embeddings",
+        "rms_norm_eps",
+        "sliding_window",
+        "rope_theta",
+    ),
+    "mixtral": ("num_key_value_heads", "max_position_embeddings", "num_experts_per_tok", "rope_theta"),
+    "qwen2": ("max_position_embeddings", "sliding_window", "max_window_layers", "rope_theta", "hidden_act"),
+    "llama": ("num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings"),
+}
+
+
+@pytest.mark.parametrize("model_type", LEFT_OUT)
+def test_what_a_configuration_leaves_out_is_transformers_default(tmp_path, model_type):
+    """The folder as transformers reads it, with the same text."""
+    small = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 32 if model_type == "qwen2" else 16}
+    config = AutoConfig.for_model(model_type, **small, **heads, use_sliding_window=model_type == "qwen2")
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    random_weights(model, seed=0)
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    written = json.loads(file.read_text())
+    gone = {*LEFT_OUT[model_type], "rope_parameters", "layer_types"}
+    file.write_text(json.dumps({key: value for key, value in written.items() if key not in gone}))
+
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    llm = LLM(tmp_path, device="cpu", max_num_seqs=2, max_model_len=128)
+    params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+    for ids, text in zip(prompts((5, 33)), generate(llm, prompts((5, 33)), params), strict=True):
+        with torch.inference_mode():
+            found = theirs.generate(
+                torch.tensor([ids]),
+                attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+                do_sample=False,
+                max_new_tokens=24,
+                min_new_tokens=24,
+                eos_token_id=None,
+                pad_token_id=0,
+            )
+        assert text == found[0, len(ids) :].tolist()

@@ -20,7 +20,8 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM as HfQwen2
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM as HfQwen3
 
 from fastkernels import kernels
-from fastkernels.nn.cache import allocate, allocate_states
+from fastkernels.loader.class_defaults import completed
+from fastkernels.nn.cache import allocate, allocate_states, cache_groups
 from fastkernels.nn.context import use_step
 from fastkernels.nn.random_weights import random_weights
 from fastkernels.nn.weights import export_weights, load_weights
@@ -60,6 +61,7 @@ MODELS = {
         HfLlama,
         lambda: LlamaConfig(**TINY | {"tie_word_embeddings": True}, rope_parameters=dict(LLAMA3)),
     ),
+    "attention-bias": (HfLlama, lambda: LlamaConfig(**TINY, attention_bias=True)),
     "mlp-bias": (HfLlama, lambda: LlamaConfig(**TINY, mlp_bias=True)),
     "yarn": (HfLlama, lambda: LlamaConfig(**TINY, rope_parameters=dict(YARN))),
     "gelu": (HfLlama, lambda: LlamaConfig(**TINY, hidden_act="gelu_pytorch_tanh")),
@@ -68,6 +70,21 @@ MODELS = {
         lambda: Qwen2Config(**TINY | {"tie_word_embeddings": True}, rope_parameters=dict(PLAIN)),
     ),
     "qwen2-window": (HfQwen2, lambda: Qwen2Config(**TINY, rope_parameters=dict(PLAIN), **QWEN_WINDOW)),
+    "qwen2-some-windows": (
+        HfQwen2,
+        lambda: Qwen2Config(**TINY, rope_parameters=dict(PLAIN), **QWEN_WINDOW | {"max_window_layers": 1}),
+    ),
+    "qwen3-layer-types": (
+        HfQwen3,
+        lambda: Qwen3Config(
+            **TINY,
+            head_dim=32,
+            attention_bias=True,
+            use_sliding_window=True,
+            sliding_window=8,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        ),
+    ),
     "qwen3": (HfQwen3, lambda: Qwen3Config(**TINY, head_dim=32, rope_parameters=dict(PLAIN))),
     "mistral": (HfMistral, lambda: MistralConfig(**TINY, head_dim=32, sliding_window=8)),
     "mistral-full": (HfMistral, lambda: MistralConfig(**TINY, sliding_window=None)),
@@ -119,7 +136,8 @@ def run(model: nn.Module, prompts: list[Tensor], schedule: Schedule, seed: int |
         seq_lens = [done[row] + counts[row] for row in rows]
         ids_T = torch.cat([prompts[row][done[row] : done[row] + counts[row]] for row in rows])
         own = [places[row] for row in rows]
-        made = make_step(query_lens, seq_lens, BLOCK_SIZE, tables=[tables_BN[rows]], rows=own)
+        tables = [tables_BN[rows]] * max(1, len(cache_groups(model)))  # each group has pools of its own
+        made = make_step(query_lens, seq_lens, BLOCK_SIZE, tables=tables, rows=own)
         with use_step(made):
             out_TD = model(ids_T, make_positions(query_lens, seq_lens))
         for row, part_TD in zip(rows, out_TD.split(query_lens), strict=True):
@@ -234,7 +252,7 @@ def test_a_wrong_model_would_be_noticed():
 
 def parameters_of(config: dict[str, object]) -> int:
     with torch.device("meta"):
-        model: nn.Module = LlamaForCausalLM(config)
+        model: nn.Module = LlamaForCausalLM(completed(config))
     return sum(parameter.numel() for parameter in model.parameters())
 
 

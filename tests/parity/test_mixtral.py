@@ -18,6 +18,7 @@ from transformers.models.mixtral.modeling_mixtral import MixtralForCausalLM as H
 
 from fastkernels import kernels
 from fastkernels.errors import UsageError, WeightsError
+from fastkernels.loader.class_defaults import completed
 from fastkernels.nn.random_weights import random_weights
 from fastkernels.nn.weights import export_weights, load_weights
 from tests.parity.test_llama import PROMPT, TINY, TOLERANCE, close, prompt, run
@@ -182,7 +183,7 @@ def test_what_is_not_supported_says_so():
 
 def test_rope_theta_defaults_as_in_transformers():
     config = {k: v for k, v in reference().config.to_dict().items() if k != "rope_parameters"}
-    rotary = MixtralForCausalLM(config).layers[0].self_attn.rotary_emb
+    rotary = MixtralForCausalLM(completed(config)).layers[0].self_attn.rotary_emb
     assert torch.equal(rotary.cos_sin_PR, ours().layers[0].self_attn.rotary_emb.cos_sin_PR)
 
 
@@ -190,7 +191,7 @@ def test_parameter_counts_of_real_configurations():
     def count(config: dict[str, Any]) -> tuple[int, int]:
         """All parameters, and those of experts."""
         with torch.device("meta"):
-            model = MixtralForCausalLM(config)
+            model = MixtralForCausalLM(completed(config))
         sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
         return sum(sizes.values()), sum(size for name, size in sizes.items() if ".experts." in name)
 

@@ -19,6 +19,7 @@ from transformers.models.siglip2.modeling_siglip2 import Siglip2VisionModel as H
 from fastkernels import kernels
 from fastkernels.errors import UsageError, WeightsError
 from fastkernels.kernels.resize_grid import reference as resize_reference
+from fastkernels.loader.class_defaults import completed
 from fastkernels.nn.random_weights import random_weights
 from fastkernels.nn.weights import export_weights, load_weights
 
@@ -206,6 +207,7 @@ def test_configurations_that_are_refused(change: dict[str, object], says: str):
 
 def test_parameter_counts():
     real = {
+        "model_type": "siglip2_vision_model",
         "hidden_size": 1152,
         "intermediate_size": 4304,
         "num_hidden_layers": 27,
@@ -213,5 +215,5 @@ def test_parameter_counts():
     }
     for config, count in ((real, 427_888_064), (TINY, 126_240)):
         with torch.device("meta"):
-            model = Siglip2VisionModel(config)
+            model = Siglip2VisionModel(completed(config))
         assert sum(parameter.numel() for parameter in model.parameters()) == count

@@ -236,14 +236,17 @@ def test_weights_of_saved_files(kind: str, tmp_path):
     close(run(model, prompts((2, 16))), run(ours(kind), prompts((2, 16))))
 
 
-def test_tables_that_older_files_hold_twice_are_passed_over():
+def test_tables_that_older_files_hold_twice():
+    shared = dict(export_weights(ours("t5")))["shared.weight"]
     for kind, name, extra in (
         ("clip", "text_model.embeddings.position_ids", torch.arange(77)[None]),
-        ("t5", "encoder.embed_tokens.weight", torch.zeros(100, 32)),
+        ("t5", "encoder.embed_tokens.weight", shared.clone()),
     ):
         model = made(kind)
         load_weights(model, [*export_weights(ours(kind)), (name, extra)])
         assert torch.equal(run(model, prompts((1, 8))), run(ours(kind), prompts((1, 8))))
+    with pytest.raises(WeightsError, match=r"encoder\.embed_tokens\.weight differs from shared\.weight"):
+        load_weights(made("t5"), [*export_weights(ours("t5")), ("encoder.embed_tokens.weight", shared + 1)])
 
 
 def test_parameter_counts():

@@ -52,8 +52,9 @@ ROWS = [5, 2, 6, 3]  # where the requests of LENGTHS keep their states
 
 
 @lru_cache
-def reference() -> HfWhisper:
-    config = WhisperConfig(**{k: v for k, v in TINY.items() if k != "model_type"})
+def reference(is_tied: bool = True) -> HfWhisper:
+    given = {k: v for k, v in TINY.items() if k != "model_type"}
+    config = WhisperConfig(**given, tie_word_embeddings=is_tied)
     model = HfWhisper._from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
     random_weights(model, seed=0)
     return model
@@ -224,6 +225,18 @@ def test_logits_of_requests_of_different_ages(implementation: str):
         close(logits_TV, wanted)
 
 
+def test_an_output_that_is_not_tied():
+    theirs = reference(is_tied=False)
+    model = WhisperForConditionalGeneration(theirs.config.to_dict())
+    load_weights(model, theirs.state_dict().items())
+    states_BSD = expected_states(clips())
+    assert not torch.equal(theirs.proj_out.weight, theirs.model.decoder.embed_tokens.weight)
+    found = run(model, states_BSD, [dict(enumerate(LENGTHS))])
+    with torch.inference_mode():
+        outputs = theirs(encoder_outputs=(states_BSD[:1],), decoder_input_ids=prompts()[0][None])
+    close(found[0], outputs.logits[0])
+
+
 def test_a_prompt_at_once_equals_token_by_token():
     states_BSD = expected_states(clips())
     together = run(ours(), states_BSD, [dict(enumerate(LENGTHS))])
@@ -295,7 +308,7 @@ def test_keys_have_no_bias_in_a_file():
         ({"encoder_attention_heads": 5}, "d_model: 32 is no multiple of encoder_attention_heads"),
         ({"activation_function": "relu"}, "activation_function: 'relu'"),
         ({"scale_embedding": True}, "scale_embedding: True"),
-        ({"tie_word_embeddings": False}, "tie_word_embeddings"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings"),
     ],
 )
 def test_configurations_that_are_refused(change: dict[str, object], says: str):
@@ -317,6 +330,7 @@ def test_parameter_counts():
         "decoder_ffn_dim": 5120,
         "max_source_positions": 1500,
         "max_target_positions": 448,
+        "activation_function": "gelu",
     }
     for config, count in ((real, 1_543_490_560), (TINY, 103_648)):
         with torch.device("meta"):

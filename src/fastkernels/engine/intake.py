@@ -34,6 +34,7 @@ class Intake:
     limits: Limits
     scheduler: Scheduler
     stop_ids: tuple[int, ...]  # end of sequence
+    defaults: SamplingParams  # of requests that come without parameters
     seeds: np.random.Generator  # for requests without a seed
     clips: Clips | None = None  # of a model that listens
 
@@ -47,7 +48,7 @@ class Intake:
         """Of each prompt its checked need and its clip. Of what cannot be served: with "raise" a RequestError
         that names the first, with "return" one in the place of each."""
         if params is None or isinstance(params, SamplingParams):
-            params = [params or SamplingParams()] * len(prompts)
+            params = [params or self.defaults] * len(prompts)
         for name, given in (("sampling_params", params), ("forced", forced)):
             if not isinstance(given, (list, tuple, np.ndarray, type(None))):
                 raise RequestError(f"{name} must be one for each prompt, in a list: {given!r:.60}")
@@ -68,7 +69,7 @@ class Intake:
         self, prompt: Prompt, sampling: SamplingParams | None = None, forced: Sequence[int] | None = None
     ) -> Tokens:
         """A checked need; a RequestError says why the request cannot be served."""
-        sampling = SamplingParams() if sampling is None else sampling
+        sampling = self.defaults if sampling is None else sampling
         if not isinstance(sampling, SamplingParams):
             raise RequestError(f"sampling_params must be SamplingParams, not {sampling!r:.60}")
         self.text.require(sampling)

@@ -25,6 +25,7 @@ import torch
 from fastkernels.engine import memory
 from fastkernels.engine.build import Options, build
 from fastkernels.engine.checks import MOST_SEED, Errors, require_errors, require_integer, require_share
+from fastkernels.engine.default_params import default_params
 from fastkernels.engine.graph_pool import without_graphs
 from fastkernels.engine.intake import Intake, Prompt, as_list, text_of
 from fastkernels.engine.listener import Listener
@@ -98,6 +99,7 @@ class LLM:
         self.dtype = self.source.dtype(self.device) if dtype == "auto" else dtype_of(dtype)
         self.limits = self._limits(max_num_seqs, max_model_len, max_num_batched_tokens, block_size)
         self.overlay = overlay or Overlay.over_baseline()
+        self._defaults = default_params(self.source)
         self.text = Text(tokenizer, self.source.folder)
         self.vocabulary = ConfigReader(self.source.config).integer("vocab_size")
         memory.require_weights_fit(weights_bytes(self.source, self.dtype), self.device)
@@ -122,6 +124,7 @@ class LLM:
             self.limits,
             self._scheduler,
             self.source.stop_ids,
+            self._defaults,
             seeds=np.random.default_rng(seed),
             clips=None if self.listener is None else self.listener.clips,
         )
@@ -191,6 +194,7 @@ class LLM:
     ) -> list[RequestOutput] | list[RequestOutput | RequestError]:
         """Continue every prompt; outputs in the order of the prompts.
 
+        sampling_params: of all prompts, or one for each; None stands for `get_default_sampling_params()`.
         forced: for each prompt the ids that are fed after it in place of the sampled ones, through the normal
         decode steps (max_tokens and stops do not apply); the output has what the model chose there.
         on_progress(finished, all): called as requests end.
@@ -298,6 +302,10 @@ class LLM:
 
     def has_unfinished_requests(self) -> bool:
         return self._loop.has_unfinished_requests()
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """How a prompt without parameters is continued: as the model's generation_config.json says."""
+        return self._defaults
 
     def reset_prefix_cache(self) -> None:
         """Forget the prefixes of earlier requests."""

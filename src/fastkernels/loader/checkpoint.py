@@ -1,60 +1,75 @@
-"""Files of a checkpoint: which safetensors files a folder holds, and their tensors one at a time.
+"""Files of a checkpoint: which files of weights a folder holds, and their tensors one at a time.
 
 A folder holds `model.safetensors`, or shards with `model.safetensors.index.json`; one of diffusers calls them
-`diffusion_pytorch_model.safetensors`.
+`diffusion_pytorch_model.safetensors`. Without such a file `pytorch_model.bin` (`diffusion_pytorch_model.bin`)
+is read, whole or in shards: tensors alone, code in it is never run.
 """
 
 from __future__ import annotations
 
+import re
+import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fastkernels.errors import FileFormatError, UsageError
 from fastkernels.nn.misfits import MAX_REPORTED
 from fastkernels.registry.load import read_json
 
-_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_DIFFUSION_INDEX = "diffusion_pytorch_model.safetensors.index.json"
+_SAFE = ("model.safetensors", "diffusion_pytorch_model.safetensors")
+_PICKLED = ("pytorch_model.bin", "diffusion_pytorch_model.bin")
 _AGAIN = "Download it again (in a git clone: git lfs pull)"
 
 
 def tensor_files(folder: Path) -> dict[Path, list[str] | None]:
-    """The safetensors files of a folder, each with the tensors that the index expects in it (None: whatever
-    it holds)."""
-    index, single = folder / _INDEX, folder / _SINGLE
-    if not index.is_file():
-        index = folder / _DIFFUSION_INDEX
-    if index.is_file():
-        placed = read_json(index).get("weight_map")
-        if not isinstance(placed, dict) or not placed:
-            raise FileFormatError(index, "weight_map", "expected tensor names and their files")
-        files: dict[Path, list[str]] = {}
-        for name, file in placed.items():
-            if not isinstance(file, str):
-                raise FileFormatError(index, f"tensor {name}", f"{file!r:.60} is no file's name")
-            files.setdefault(folder / file, []).append(name)
-        if absent := sorted(path for path in files if not path.is_file()):
-            names = _listed(path.name for path in absent)
-            said = (
-                f"{len(absent)} files are missing: {names}" if absent[1:] else f"the file {names} is missing"
-            )
-            raise FileFormatError(index, f"tensor {files[absent[0]][0]}", f"{said}. {_AGAIN}")
-        return dict(files)
-    if single.is_file():
-        return {single: None}
-    found = sorted(folder.glob("*.safetensors"))
-    if len(found) == 1:
-        return {found[0]: None}
-    other = " (PyTorch .bin files are not read: convert them)" if list(folder.glob("*.bin")) else ""
-    raise UsageError(f"{folder} holds no {_SINGLE} and no {_INDEX}{other}")
+    """The files of weights of a folder, each with the tensors that the index expects in it (None: whatever it
+    holds)."""
+    files = _named(folder, _SAFE) or _alone(folder) or _named(folder, _PICKLED)
+    if not files:
+        raise UsageError(f"{folder} holds no {_SAFE[0]} and no {_PICKLED[0]}, whole or with an index")
+    return files
+
+
+def _named(folder: Path, names: tuple[str, ...]) -> dict[Path, list[str] | None]:
+    """As `tensor_files`, of files with these names; empty where there are none."""
+    for name in names:
+        if (folder / f"{name}.index.json").is_file():
+            return _indexed(folder / f"{name}.index.json")
+    for name in names:
+        if (folder / name).is_file():
+            return {folder / name: None}
+    return {}
+
+
+def _alone(folder: Path) -> dict[Path, list[str] | None]:
+    """The one safetensors file of any name; empty where there are none or several."""
+    found = list(folder.glob("*.safetensors"))
+    return {found[0]: None} if len(found) == 1 else {}
+
+
+def _indexed(index: Path) -> dict[Path, list[str] | None]:
+    placed = read_json(index).get("weight_map")
+    if not isinstance(placed, dict) or not placed:
+        raise FileFormatError(index, "weight_map", "expected tensor names and their files")
+    files: dict[Path, list[str]] = {}
+    for name, file in placed.items():
+        if not isinstance(file, str):
+            raise FileFormatError(index, f"tensor {name}", f"{file!r:.60} is no file's name")
+        files.setdefault(index.parent / file, []).append(name)
+    if absent := sorted(path for path in files if not path.is_file()):
+        names = _listed(path.name for path in absent)
+        said = f"{len(absent)} files are missing: {names}" if absent[1:] else f"the file {names} is missing"
+        raise FileFormatError(index, f"tensor {files[absent[0]][0]}", f"{said}. {_AGAIN}")
+    return dict(files)
 
 
 def read_tensors(paths: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor, memory-mapped, one at a time. A FileFormatError names the file and the tensor."""
+    """Every tensor, one at a time. A FileFormatError names the file and the tensor."""
     from safetensors import SafetensorError
 
     for path in paths:
@@ -88,8 +103,12 @@ def misplacement(found: list[tuple[Path, str]], consequence: str = "") -> FileFo
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
+    """What gives names by keys() and tensors by get_tensor(name)."""
     from safetensors import SafetensorError, safe_open
 
+    if path.suffix == ".bin":
+        yield _Unpickled(path)
+        return
     try:
         opened = safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
@@ -98,6 +117,29 @@ def _opened(path: Path) -> Iterator[Any]:
         ) from error
     with opened as file:
         yield file
+
+
+class _Unpickled:
+    """The tensors of a .bin file, memory-mapped where its format allows it."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            # A file of the old format is no archive, and is read whole.
+            held = torch.load(path, "cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        except Exception as error:  # whatever a damaged file makes of the reader
+            if asked := re.search(r"GLOBAL ([\w.]+)", str(error)):
+                problem = (
+                    f"asks for {asked[1]}: tensors alone are read, and no code is run. Take safetensors files"
+                )
+            else:
+                problem = f"no readable file of tensors. {_AGAIN}"
+            raise FileFormatError(path, "contents", problem) from error
+        if not isinstance(held, dict):
+            raise FileFormatError(path, "contents", f"a {type(held).__name__}: expected names and tensors")
+        for name, tensor in held.items():
+            if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+                raise FileFormatError(path, f"tensor {name}", "is no dense tensor")
+        self.keys, self.get_tensor = held.keys, held.__getitem__
 
 
 def _listed(names: Iterable[str]) -> str:

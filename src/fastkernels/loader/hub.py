@@ -11,6 +11,7 @@ PIPELINE = "model_index.json"  # a repository of diffusers: a folder for each pa
 SCHEDULER = "scheduler"  # of a pipeline: a folder without weights, and a section of the configuration
 _TOKENIZERS = "tokenizer*"  # folders of a pipeline, one for each text encoder
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+_PICKLED = "*pytorch_model*.bin"  # where a folder has no safetensors files
 
 
 def is_hub_id(name: str) -> bool:
@@ -35,12 +36,15 @@ def download(repository: str, files: list[str] | None = None) -> Path:
             return Path(snapshot_download(repository, allow_patterns=files))
         # A pipeline's repository has more than its parts: the same weights again in one file.
         folder = Path(snapshot_download(repository, allow_patterns=[PIPELINE]))
-        wanted = _HUB_FILES
+        wanted, weights = _HUB_FILES, [""]
         if (folder / PIPELINE).is_file():
             parts = registry.architecture_for(registry.read_config(folder / PIPELINE)).components
+            weights = [f"{part}/" for part in parts]
             parts = (*parts, SCHEDULER, _TOKENIZERS)
             wanted = [PIPELINE, *(f"{part}/{pattern}" for part in parts for pattern in _HUB_FILES)]
-        return Path(snapshot_download(repository, allow_patterns=wanted))
+        folder = Path(snapshot_download(repository, allow_patterns=wanted))
+        pickled = [part + _PICKLED for part in weights if not any((folder / part).glob("*.safetensors"))]
+        return Path(snapshot_download(repository, allow_patterns=pickled)) if pickled else folder
     except GatedRepoError as error:
         raise UsageError(
             f"{repository} is gated: accept its licence on huggingface.co and set HF_TOKEN"

@@ -23,6 +23,7 @@ from fastkernels import registry
 from fastkernels.creation import creating
 from fastkernels.errors import FileFormatError, NotFoundError, UsageError, WeightsError
 from fastkernels.loader.checkpoint import misplaced, misplacement, read_tensors, tensor_files
+from fastkernels.loader.class_defaults import completed
 from fastkernels.loader.hub import PIPELINE, SCHEDULER, download, is_hub_id
 from fastkernels.loader.materialize import differences, prepare
 from fastkernels.loader.overlay import Overlay
@@ -77,16 +78,23 @@ class ModelSource:
         }
 
     @property
+    def generation(self) -> tuple[Path, dict[str, Any]]:
+        """The file that says how to continue a prompt, and its fields: generation_config.json where there is
+        one, else config.json."""
+        folder = self.folder or Path(self.name)
+        if self.folder is not None and (path := folder / "generation_config.json").is_file():
+            return path, read_json(path)
+        return folder / "config.json", self.config
+
+    @property
     def stop_ids(self) -> tuple[int, ...]:
-        """End-of-sequence ids: generation_config.json where there is one, else config.json."""
-        found, path = self.config.get("eos_token_id"), "config.json"
-        if self.folder is not None and (self.folder / "generation_config.json").is_file():
-            path = "generation_config.json"
-            found = read_json(self.folder / path).get("eos_token_id", found)
+        """End-of-sequence ids, of `generation`; of config.json where that names none."""
+        path, fields = self.generation
+        found = fields.get("eos_token_id", self.config.get("eos_token_id"))
         ids = found if isinstance(found, list) else [] if found is None else [found]
         if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
             problem = f"{found!r:.60}: expected a token id, or a list of them"
-            raise FileFormatError((self.folder or Path(self.name)) / path, "eos_token_id", problem)
+            raise FileFormatError(path, "eos_token_id", problem)
         return tuple(ids)
 
 
@@ -94,12 +102,13 @@ def find(
     model: str | os.PathLike[str] | dict[str, Any], config: str | None = None, size: Size = "tiny"
 ) -> ModelSource:
     """Resolve what a user named. `config` and `size` choose among the configurations of an architecture id.
+    What any other configuration leaves out is what transformers takes for it (class_defaults.py).
 
     Raises NotFoundError (with the nearest architectures), UsageError (not a folder, not cached and offline,
     gated), FileFormatError (corrupt config.json).
     """
     if isinstance(model, dict):
-        return ModelSource("configuration", registry.architecture_for(model), model, None)
+        return ModelSource("configuration", registry.architecture_for(model), completed(model), None)
     if not isinstance(model, (str, os.PathLike)):
         raise UsageError(f"model={model!r:.60}: expected an architecture, folder, Hugging Face id or dict")
     if Path(model).is_dir():
@@ -146,7 +155,7 @@ def _from_folder(name: str, folder: Path) -> ModelSource:
         return _from_pipeline(name, folder)
     config = _config_of(folder)
     architecture = registry.architecture_for(config, str(folder / "config.json"))
-    return ModelSource(name, architecture, config, folder)
+    return ModelSource(name, architecture, completed(config), folder)
 
 
 def _from_pipeline(name: str, folder: Path) -> ModelSource:
@@ -170,7 +179,7 @@ def _from_pipeline(name: str, folder: Path) -> ModelSource:
         config[part] = registry.read_config(folder / part / file)
     if not config.keys() & set(architecture.components):
         raise FileFormatError(folder / PIPELINE, "", f"names no part of {', '.join(architecture.components)}")
-    return ModelSource(name, architecture, config, folder)
+    return ModelSource(name, architecture, completed(config), folder)
 
 
 def build(source: ModelSource, overlay: Overlay, device: torch.device, dtype: torch.dtype) -> nn.Module:

@@ -8,12 +8,10 @@ from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.rope_config import reach, rope_parameters
 
 
-def attention_arguments(config: ConfigReader, head_dim: int | None = None) -> dict[str, Any]:
-    """What `head_arguments` gives, max_position and rope_parameters of a decoder layer.
-
-    `head_dim` stands for an absent one; None: hidden_size / heads. A UsageError names the key that is wrong.
-    """
-    heads = head_arguments(config, head_dim)
+def attention_arguments(config: ConfigReader) -> dict[str, Any]:
+    """What `head_arguments` gives, max_position and rope_parameters of a decoder layer; a UsageError names
+    the key that is wrong."""
+    heads = head_arguments(config)
     if heads["head_size"] % 2:
         raise config.error("head_dim", f"{heads['head_size']} is odd: rotary positions need pairs")
     max_position = config.integer("max_position_embeddings")
@@ -21,7 +19,7 @@ def attention_arguments(config: ConfigReader, head_dim: int | None = None) -> di
     return {**heads, "max_position": reach(rope, max_position), "rope_parameters": rope}
 
 
-def head_arguments(config: ConfigReader, head_dim: int | None = None) -> dict[str, Any]:
+def head_arguments(config: ConfigReader) -> dict[str, Any]:
     """hidden_size, num_heads, num_kv_heads and head_size of a decoder layer."""
     hidden_size, num_heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     num_kv_heads = config.integer("num_key_value_heads", default=num_heads)
@@ -29,7 +27,7 @@ def head_arguments(config: ConfigReader, head_dim: int | None = None) -> dict[st
         raise config.error(
             "num_key_value_heads", f"{num_kv_heads} does not divide num_attention_heads, {num_heads}"
         )
-    head_size = config.integer("head_dim", default=head_dim)
+    head_size = config.integer("head_dim", default=None)
     if head_size is None:
         if hidden_size % num_heads:
             raise config.error(

@@ -10,7 +10,6 @@ from typing import Any
 
 from fastkernels.nn.config import ConfigReader
 
-DEFAULT_THETA = 10000.0  # what transformers takes where a configuration has none
 _REQUIRED = {
     "default": (),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
@@ -26,10 +25,10 @@ def rope_parameters(config: ConfigReader, max_position: int) -> dict[str, Any]:
     rope.refuse(["partial_rotary_factor"], neutral=(None, 1, 1.0))
     key = "rope_type" if rope.has("rope_type") else "type"
     rope_type = rope.choice(key, {name: name for name in _REQUIRED}, default="default")
-    theta = rope.number("rope_theta", default=config.number("rope_theta", default=DEFAULT_THETA))
-    parameters: dict[str, Any] = {"rope_type": rope_type, "rope_theta": theta}
     if nested := [name for name, value in rope.config.items() if isinstance(value, dict)]:
         raise rope.error(nested[0], "rotary parameters by layer type are not supported")
+    theta = (rope if rope.has("rope_theta") else config).number("rope_theta")
+    parameters: dict[str, Any] = {"rope_type": rope_type, "rope_theta": theta}
     for name in _REQUIRED[rope_type]:
         parameters[name] = rope.number(name)
     for name in _OPTIONAL.get(rope_type, ()):

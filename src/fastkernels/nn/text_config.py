@@ -19,16 +19,16 @@ def clip_arguments(config: ConfigReader) -> dict[str, Any]:
     hidden_size, num_heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     if hidden_size % num_heads:
         raise config.error("hidden_size", f"{hidden_size} is no multiple of num_attention_heads, {num_heads}")
-    end_id = config.integer("eos_token_id", default=49407, minimum=0)
+    end_id = config.integer("eos_token_id", minimum=0)
     return {
         "vocab_size": config.integer("vocab_size"),
         "hidden_size": hidden_size,
         "intermediate_size": config.integer("intermediate_size"),
         "num_layers": config.integer("num_hidden_layers"),
         "num_heads": num_heads,
-        "max_length": config.integer("max_position_embeddings", default=77),
-        "activation": config.choice("hidden_act", CLIP_ACTIVATIONS, default="quick_gelu"),
-        "layer_norm_eps": config.number("layer_norm_eps", default=1e-5),
+        "max_length": config.integer("max_position_embeddings"),
+        "activation": config.choice("hidden_act", CLIP_ACTIVATIONS),
+        "layer_norm_eps": config.number("layer_norm_eps"),
         "end_id": None if end_id == UNREAD_END else end_id,
     }
 
@@ -43,9 +43,9 @@ def t5_arguments(config: ConfigReader) -> dict[str, Any]:
         "num_heads": config.integer("num_heads"),
         "head_size": config.integer("d_kv"),
         "activation": config.choice("feed_forward_proj", T5_ACTIVATIONS),
-        "eps": config.number("layer_norm_epsilon", default=1e-6),
-        "num_buckets": config.integer("relative_attention_num_buckets", default=32),
-        "max_distance": config.integer("relative_attention_max_distance", default=128),
+        "eps": config.number("layer_norm_epsilon"),
+        "num_buckets": config.integer("relative_attention_num_buckets"),
+        "max_distance": config.integer("relative_attention_max_distance"),
     }
 
 
@@ -89,5 +89,4 @@ def t5_weights(arguments: dict[str, Any]) -> WeightMap:
         },
         f"{ours}.mlp.gate_up_proj.linear.weight": {f"{mlp}.wi_{part}.weight": inner for part in (0, 1)},
     }
-    # The same table as `shared`, in files that hold it twice.
-    return WeightMap(names, packed, ignored=("encoder.embed_tokens.weight",))
+    return WeightMap(names, packed, repeated={"encoder.embed_tokens.weight": "shared.weight"})

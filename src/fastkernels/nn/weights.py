@@ -12,10 +12,11 @@
 rows first, the tensors that it consists of with their numbers of rows; a stack of matrices [E, N, K] counts
 as E N rows; rows that no checkpoint has because they are zero are called ZEROS. A split checkpoint tensor
 lists likewise the parameters that its rows go to. `spellings` are other names for whole parameters, packed
-or not: checkpoints that packed them already, or that call them otherwise. `prefixes` are beginnings of names
-and what some checkpoints write in their place. Norms that the model has no parameters for are folded first
-(folding.py), and filters of convolutions lie channels last (filters.py). A model carries its map as the
-attribute `weight_map`.
+or not: checkpoints that packed them already, or that call them otherwise. `repeated` says of a tensor which
+other one it equals where the model has one parameter for both: a checkpoint may hold either or both.
+`prefixes` are beginnings of names and what some checkpoints write in their place. Norms that the model has no
+parameters for are folded first (folding.py), and filters of convolutions lie channels last (filters.py). A
+model carries its map as the attribute `weight_map`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ _PLAIN_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 @dataclass(frozen=True)
 class WeightMap:
     """names, spellings: checkpoint tensor -> parameter; packed: parameter -> {checkpoint tensor: rows};
-    split: checkpoint tensor -> {parameter: rows}; prefixes: how names begin -> how else they may."""
+    split: checkpoint tensor -> {parameter: rows}; prefixes: how names begin -> how else they may; repeated:
+    checkpoint tensor -> the one that it must equal where it has no parameter of its own."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     packed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -50,6 +52,7 @@ class WeightMap:
     split: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     folding: Folding | None = None
     prefixes: Mapping[str, str] = field(default_factory=dict)
+    repeated: Mapping[str, str] = field(default_factory=dict)
 
     def under(self, theirs: str, ours: str = "") -> WeightMap:
         """The map of a part: `theirs` before all names of the checkpoint, `ours` before all parameters."""
@@ -67,6 +70,7 @@ class WeightMap:
             },
             self.folding,
             {theirs + prefix: theirs + other for prefix, other in self.prefixes.items()},
+            {theirs + name: theirs + first for name, first in self.repeated.items()},
         )
 
     def __or__(self, other: WeightMap) -> WeightMap:
@@ -79,6 +83,7 @@ class WeightMap:
             {**self.split, **other.split},
             self.folding or other.folding,
             {**self.prefixes, **other.prefixes},
+            {**self.repeated, **other.repeated},
         )
 
     def spelled(self, name: str) -> Iterator[str]:
@@ -152,6 +157,11 @@ class Destination:
         for view, part in zip(rows, tensor.split([len(view) for view in rows])):
             view.copy_(part)
 
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether it was filled with the same values, as the parameter's dtype rounds them."""
+        held = self.read()
+        return torch.equal(held, tensor.to(held))
+
     def read(self) -> Tensor:
         """The checkpoint tensor; it shares the parameter's memory unless it is split."""
         return self._views[0] if len(self._views) == 1 else torch.cat([_rows(view) for view in self._views])
@@ -184,37 +194,55 @@ def destinations(model: nn.Module) -> tuple[dict[str, Destination], list[str]]:
 def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> None:
     """Copy checkpoint tensors into the model's parameters, cast to their dtype.
 
-    Raises one WeightsError for all that is missing, unexpected, given twice or of another shape; the model
-    is then partly loaded and of no use.
+    Raises one WeightsError for all that is missing, unexpected, given twice, of another shape, or unlike the
+    tensor that it should repeat; the model is then partly loaded and of no use.
     """
     weight_map = _map_of(model)
     places, unnamed = destinations(model)
     parameters = dict(model.named_parameters())
     missing = {source: name for name, place in places.items() for source in place.sources}
     misfits = Misfits()
+    repeats: list[tuple[str, Tensor, Destination]] = []
     for name, tensor in weight_map.folding.fold(weights, misfits) if weight_map.folding else weights:
         place = next((places[found] for found in weight_map.spelled(name) if found in places), None)
         place = place or _whole(weight_map.respelled(name), parameters, weight_map)
         if place is None:
-            if not weight_map.ignores(name):
+            first = next(filter(None, map(weight_map.repeated.get, weight_map.spelled(name))), None)
+            if first in places:
+                repeats.append((name, tensor, places[first]))
+            elif not weight_map.ignores(name):
                 misfits.unexpected.append(f"unexpected  {name} {list(tensor.shape)}")
             continue
         if None in [missing.pop(source, None) for source in place.sources]:
             misfits.unexpected.append(f"unexpected  {name} given twice")
-        elif list(tensor.shape) != place.shape:
-            misfits.has_wrong_shape(name, tensor.shape, place.shape)
-        elif tensor.dtype not in _PLAIN_DTYPES:
-            misfits.misshapen.append(
-                f"misshapen   {name} holds {tensor.dtype}: quantised weights cannot be loaded"
-            )
-        else:
+        elif _fits(name, tensor, place, misfits):
             place.fill(tensor)
+    for name, tensor, place in repeats:
+        if not _fits(name, tensor, place, misfits):
+            continue
+        if None not in [missing.pop(source, None) for source in place.sources]:
+            place.fill(tensor)  # the checkpoint has it under this name alone
+        elif not place.holds(tensor):
+            misfits.contradicts(name, place.sources[0].name)
     for rows in () if unnamed else _zero_rows(model):
         rows.zero_()
     for name in dict.fromkeys(missing.values()):
-        misfits.lacks(name, places[name].shape)
+        misfits.lacks(name, places[name].shape, weight_map.repeated.get(name))
     misfits.missing += [f"missing     any checkpoint tensor for parameter {name}" for name in unnamed]
     misfits.check(type(model).__name__)
+
+
+def _fits(name: str, tensor: Tensor, place: Destination, misfits: Misfits) -> bool:
+    """Whether the tensor can fill the place; if not, `misfits` says why."""
+    if list(tensor.shape) != place.shape:
+        misfits.has_wrong_shape(name, tensor.shape, place.shape)
+    elif tensor.dtype not in _PLAIN_DTYPES:
+        misfits.misshapen.append(
+            f"misshapen   {name} holds {tensor.dtype}: quantised weights cannot be loaded"
+        )
+    else:
+        return True
+    return False
 
 
 def export_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

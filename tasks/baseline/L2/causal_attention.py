@@ -3,7 +3,7 @@
     [q | k | v] = x Wqkv^T (+ b)
     q, k = rms_norm(q), rms_norm(k)             over each head, only with qk_norm_eps
     q, k = rope(positions, q, k)                only with rope_parameters
-    y = attention(q, k, v) Wo^T
+    y = attention(q, k, v) Wo^T (+ bo)
 
 T tokens, D hidden, H query heads, J kv heads, K head size; scale 1/sqrt(K). Rounded to the dtype of x after
 each line. Rotating and storing are one kernel where both are the baseline's own; it rounds as they do.
@@ -39,6 +39,7 @@ class CausalAttention(nn.Module):
         qkv_bias: bool = False,
         qk_norm_eps: float | None = None,
         window: int | None = None,
+        bias_o_proj: bool = False,
     ) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_size = num_heads, num_kv_heads, head_size
@@ -50,7 +51,7 @@ class CausalAttention(nn.Module):
             RotaryEmbedding(head_size, max_position, rope_parameters) if rope_parameters is not None else None
         )
         self.attn = PagedAttention(num_heads, head_size, head_size**-0.5, num_kv_heads, window)
-        self.o_proj = RowParallelLinear(num_heads * head_size, hidden_size)
+        self.o_proj = RowParallelLinear(num_heads * head_size, hidden_size, bias_o_proj)
         # What attends in self.attn is called either way.
         self.fuses = self.rotary_emb is not None and Fusion(self, "rotary_emb", "attn.store")
 

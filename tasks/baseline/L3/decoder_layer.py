@@ -37,6 +37,7 @@ class DecoderLayer(nn.Module):
         mlp_bias: bool = False,
         qk_norm_eps: float | None = None,
         window: int | None = None,
+        bias_o_proj: bool = False,
     ) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(hidden_size, rms_norm_eps)
@@ -50,6 +51,7 @@ class DecoderLayer(nn.Module):
             qkv_bias,
             qk_norm_eps,
             window,
+            bias_o_proj,
         )
         self.post_attention_layernorm = RMSNorm(hidden_size, rms_norm_eps)
         self.mlp = GatedMLP(hidden_size, intermediate_size, activation, mlp_bias)

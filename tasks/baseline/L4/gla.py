@@ -36,18 +36,17 @@ class GLAForCausalLM(nn.Module):
         reader = ConfigReader(config)
         layer = layer_arguments(reader)
         vocab_size, hidden_size = reader.integer("vocab_size"), layer["hidden_size"]
-        is_tied = reader.flag("tie_word_embeddings")
 
         self.embed_tokens = VocabParallelEmbedding(vocab_size, hidden_size)
         num_layers = reader.integer("num_hidden_layers")
         self.layers = nn.ModuleList(LinearDecoderLayer(**layer) for _ in range(num_layers))
         self.norm = RMSNorm(hidden_size, layer["norm_eps"])
         self.lm_head = ParallelLMHead(vocab_size, hidden_size)
-        if is_tied:
+        if reader.flag("tie_word_embeddings"):
             self.lm_head.linear.weight = self.embed_tokens.embedding.weight
         self.softmax = Softmax()
         self.sampler = Sampler()
-        self.weight_map = weight_map(layer, reader.flag("fuse_norm", default=True), is_tied)
+        self.weight_map = weight_map(layer, reader.flag("fuse_norm", default=True))
 
     def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
         """input_ids and positions [T] -> hidden states after the final norm [T, D]. No layer needs positions:
@@ -102,7 +101,7 @@ def head_dim(config: ConfigReader, key: str, default: float) -> int:
     return width // num_heads
 
 
-def weight_map(layer: dict[str, Any], is_fused: bool, is_tied: bool) -> WeightMap:
+def weight_map(layer: dict[str, Any], is_fused: bool) -> WeightMap:
     """Names of a checkpoint; what reads the hidden states fills one matrix, gate and up another. A norm that
     is fused with its gate has another name there."""
     keys, values = (layer["num_heads"] * layer[name] for name in ("key_dim", "value_dim"))
@@ -132,4 +131,4 @@ def weight_map(layer: dict[str, Any], is_fused: bool, is_tied: bool) -> WeightMa
             "model.layers.*.mlp.up_proj.weight": up_rows,
         },
     }
-    return WeightMap(names, packed, ("lm_head.weight",) if is_tied else ())
+    return WeightMap(names, packed, repeated={"lm_head.weight": "model.embeddings.weight"})

@@ -7,7 +7,7 @@
 
 T tokens, D hidden, V vocabulary. No positions: the states of the mixers carry the order. The probabilities
 of the chosen experts are not renormalised. Parameters, activations and paged caches have the dtype of the
-module; A_log, states and logits are float32. `config` is the model's Hugging Face configuration.
+module; A_log, states and logits are float32. `config` is the model's Hugging Face configuration, complete.
 Mirrors vllm.model_executor.models.jamba.JambaForCausalLM; `forward` returns hidden states, `compute_logits`
 the logits.
 """
@@ -31,10 +31,6 @@ from ..L3.mamba_decoder_layer import MambaDecoderLayer
 from ..L3.moe_decoder_layer import MoEDecoderLayer
 from ..L3.moe_mamba_decoder_layer import MoEMambaDecoderLayer
 
-# Defaults of transformers' JambaConfig.
-RMS_NORM_EPS, MAX_POSITION, NUM_EXPERTS, TOP_K = 1e-6, 262144, 16, 2
-PERIODS = {"attn_layer": (8, 4), "expert_layer": (2, 1)}
-STATE_SIZE, CONV_KERNEL, EXPAND = 16, 4, 2
 HIDDEN_FOR_A_RANK = 16  # mamba_dt_rank "auto"
 
 
@@ -43,11 +39,10 @@ class JambaForCausalLM(nn.Module):
         super().__init__()
         reader = ConfigReader(config)
         reader.choice("model_type", {"jamba": None})
-        reader.choice("hidden_act", {"silu": None}, default="silu")
+        reader.choice("hidden_act", {"silu": None})
         reader.refuse(["sliding_window", "quantization_config"])
-        heads, eps = head_arguments(reader), reader.number("rms_norm_eps", default=RMS_NORM_EPS)
+        heads, eps = head_arguments(reader), reader.number("rms_norm_eps")
         vocab_size, hidden_size = reader.integer("vocab_size"), heads["hidden_size"]
-        is_tied = reader.flag("tie_word_embeddings")
 
         self.embed_tokens = VocabParallelEmbedding(vocab_size, hidden_size)
         self.layers = nn.ModuleList(
@@ -55,11 +50,11 @@ class JambaForCausalLM(nn.Module):
         )
         self.norm = RMSNorm(hidden_size, eps)
         self.lm_head = ParallelLMHead(vocab_size, hidden_size)
-        if is_tied:
+        if reader.flag("tie_word_embeddings"):
             self.lm_head.linear.weight = self.embed_tokens.embedding.weight
         self.softmax = Softmax()
         self.sampler = Sampler()
-        self.weight_map = weight_map(reader, heads, is_tied)
+        self.weight_map = weight_map(reader, heads)
 
     def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
         """input_ids and positions [T] -> hidden states after the final norm [T, D]"""
@@ -79,15 +74,15 @@ class JambaForCausalLM(nn.Module):
 
 def decoder_layer(config: ConfigReader, index: int, heads: dict[str, Any], eps: float) -> nn.Module:
     """Layer `index`; a UsageError names the key that is wrong or not supported."""
-    num_experts = config.integer("num_experts", default=NUM_EXPERTS)
-    top_k = config.integer("num_experts_per_tok", default=TOP_K)
+    num_experts = config.integer("num_experts")
+    top_k = config.integer("num_experts_per_tok")
     if top_k > num_experts > 1:
         raise config.error("num_experts_per_tok", f"{top_k} of {num_experts} experts cannot be chosen")
     width = config.integer("intermediate_size")
     is_moe = num_experts > 1 and is_chosen(config, "expert_layer", index)
     experts = {"num_experts": num_experts, "top_k": top_k, "renormalize": False}
     if is_chosen(config, "attn_layer", index):
-        max_position = config.integer("max_position_embeddings", default=MAX_POSITION)
+        max_position = config.integer("max_position_embeddings")
         attention = {**heads, "max_position": max_position, "rope_parameters": None}
         if is_moe:
             return MoEDecoderLayer(**attention, intermediate_size=width, rms_norm_eps=eps, **experts)
@@ -100,9 +95,7 @@ def decoder_layer(config: ConfigReader, index: int, heads: dict[str, Any], eps: 
 
 def is_chosen(config: ConfigReader, kind: str, index: int) -> bool:
     """Whether layer `index` is one of `kind`: every so many layers, from an offset on."""
-    period, offset = PERIODS[kind]
-    period = config.integer(f"{kind}_period", default=period)
-    offset = config.integer(f"{kind}_offset", default=offset, minimum=0)
+    period, offset = config.integer(f"{kind}_period"), config.integer(f"{kind}_offset", minimum=0)
     if offset >= period:
         raise config.error(f"{kind}_offset", f"must be less than {kind}_period, {period}, not {offset}")
     return index % period == offset
@@ -110,11 +103,11 @@ def is_chosen(config: ConfigReader, kind: str, index: int) -> bool:
 
 def mamba_arguments(config: ConfigReader) -> dict[str, Any]:
     """The arguments of every mixer, less hidden_size and rms_norm_eps."""
-    hidden_size, rank = config.integer("hidden_size"), config.config.get("mamba_dt_rank", "auto")
+    hidden_size, rank = config.integer("hidden_size"), config.config.get("mamba_dt_rank")
     return {
-        "ssm_state_size": config.integer("mamba_d_state", default=STATE_SIZE),
-        "conv_kernel_size": config.integer("mamba_d_conv", default=CONV_KERNEL, minimum=2),
-        "intermediate_size": config.integer("mamba_expand", default=EXPAND) * hidden_size,
+        "ssm_state_size": config.integer("mamba_d_state"),
+        "conv_kernel_size": config.integer("mamba_d_conv", minimum=2),
+        "intermediate_size": config.integer("mamba_expand") * hidden_size,
         "time_step_rank": -(-hidden_size // HIDDEN_FOR_A_RANK)
         if rank == "auto"
         else config.integer("mamba_dt_rank"),
@@ -124,7 +117,7 @@ def mamba_arguments(config: ConfigReader) -> dict[str, Any]:
     }
 
 
-def weight_map(config: ConfigReader, heads: dict[str, Any], is_tied: bool) -> WeightMap:
+def weight_map(config: ConfigReader, heads: dict[str, Any]) -> WeightMap:
     """Names of a Hugging Face checkpoint. Which of them a layer has depends on its kind.
 
     transformers 5 has experts in stacks, [E, 2F, D] with the gate first and [E, D, F]: these names are
@@ -132,7 +125,7 @@ def weight_map(config: ConfigReader, heads: dict[str, Any], is_tied: bool) -> We
     """
     q_rows, kv_rows = (heads[name] * heads["head_size"] for name in ("num_heads", "num_kv_heads"))
     width = config.integer("intermediate_size")
-    each = range(config.integer("num_experts", default=NUM_EXPERTS))
+    each = range(config.integer("num_experts"))
     theirs, ours = "model.layers.*", "layers.*"
     experts, norms = f"{theirs}.feed_forward.experts", ("dt_layernorm", "b_layernorm", "c_layernorm")
     names = {
@@ -176,4 +169,6 @@ def weight_map(config: ConfigReader, heads: dict[str, Any], is_tied: bool) -> We
         f"{experts}.gate_up_proj": f"{ours}.block_sparse_moe.experts.w13.weight",
         f"{experts}.down_proj": f"{ours}.block_sparse_moe.experts.w2.weight",
     }
-    return WeightMap(names, packed, ("lm_head.weight",) if is_tied else (), spellings)
+    return WeightMap(
+        names, packed, spellings=spellings, repeated={"lm_head.weight": "model.embed_tokens.weight"}
+    )

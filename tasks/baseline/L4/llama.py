@@ -3,8 +3,8 @@
     h = E[ids];  h = layer_i(h) for each i;  h = rms_norm(h; w_final);  logits = float32(h W_head^T)
 
 T tokens, D hidden, V vocabulary. Parameters, activations and caches have the dtype of the module, logits
-float32. `config` is the model's Hugging Face configuration; what a model type does and its configuration
-does not say is FAMILIES.
+float32. `config` is the model's Hugging Face configuration, complete; what a model type does and its
+configuration does not say is FAMILIES.
 Mirrors vllm.model_executor.models.llama.LlamaForCausalLM (also qwen2.Qwen2ForCausalLM,
 qwen3.Qwen3ForCausalLM, mistral.MistralForCausalLM); `forward` returns hidden states, `compute_logits` the
 logits.
@@ -30,42 +30,41 @@ from ..L3.decoder_layer import DecoderLayer
 
 @dataclass(frozen=True)
 class Family:
-    """What a model type does. window: whether `sliding_window` holds: never, always, or if it is used."""
+    """What a model type does. bias: of attention; "flag": on all four projections if `attention_bias` is
+    true, "qkv": always on the first three, "never". window: whether `sliding_window` holds: never, always, or
+    if it is used."""
 
-    qkv_bias: bool = False
+    bias: str = "flag"
     qk_norm: bool = False
-    head_dim: int | None = None  # where the configuration has none; None: hidden_size / heads
     window: str = "never"
 
 
 FAMILIES = {
     "llama": Family(),
-    "mistral": Family(window="always"),
-    "qwen2": Family(qkv_bias=True, window="if used"),
-    "qwen3": Family(qk_norm=True, head_dim=128, window="if used"),
+    "mistral": Family(bias="never", window="always"),
+    "qwen2": Family(bias="qkv", window="if used"),
+    "qwen3": Family(qk_norm=True, window="if used"),
 }
 ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
-# Defaults of transformers' configuration classes.
-RMS_NORM_EPS, SLIDING_WINDOW, MAX_WINDOW_LAYERS = 1e-6, 4096, 28
+FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 class LlamaForCausalLM(nn.Module):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
         reader = ConfigReader(config)
-        layer = layer_arguments(reader)
+        layer, windows = layer_arguments(reader), layer_windows(reader)
         vocab_size, hidden_size = reader.integer("vocab_size"), layer["hidden_size"]
-        is_tied = reader.flag("tie_word_embeddings")
 
         self.embed_tokens = VocabParallelEmbedding(vocab_size, hidden_size)
-        self.layers = nn.ModuleList(DecoderLayer(**layer) for _ in range(reader.integer("num_hidden_layers")))
+        self.layers = nn.ModuleList(DecoderLayer(**layer, window=window) for window in windows)
         self.norm = RMSNorm(hidden_size, layer["rms_norm_eps"])
         self.lm_head = ParallelLMHead(vocab_size, hidden_size)
-        if is_tied:
+        if reader.flag("tie_word_embeddings"):
             self.lm_head.linear.weight = self.embed_tokens.embedding.weight
         self.softmax = Softmax()
         self.sampler = Sampler()
-        self.weight_map = weight_map(layer, is_tied)
+        self.weight_map = weight_map(layer)
 
     def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
         """input_ids and positions [T] -> hidden states after the final norm [T, D]"""
@@ -81,65 +80,57 @@ class LlamaForCausalLM(nn.Module):
 
 
 def layer_arguments(config: ConfigReader) -> dict[str, Any]:
-    """The arguments of every DecoderLayer; a UsageError names the key that is wrong or not supported."""
+    """The arguments of every DecoderLayer, less its window; a UsageError names the key that is wrong or not
+    supported."""
     family = config.choice("model_type", FAMILIES)
-    refused = ["quantization_config"] if family.qkv_bias else ["attention_bias", "quantization_config"]
-    config.refuse(refused)
-    eps = config.number("rms_norm_eps", default=RMS_NORM_EPS)
+    config.refuse(["quantization_config"])
+    if family.bias == "never":
+        config.refuse(["attention_bias"])
+    has_bias = family.bias == "flag" and config.flag("attention_bias")
+    eps = config.number("rms_norm_eps")
     return {
-        **attention_arguments(config, family.head_dim),
+        **attention_arguments(config),
         "intermediate_size": config.integer("intermediate_size"),
         "rms_norm_eps": eps,
-        "activation": config.choice("hidden_act", ACTIVATIONS, default="silu"),
-        "qkv_bias": family.qkv_bias,
+        "activation": config.choice("hidden_act", ACTIVATIONS),
+        "qkv_bias": has_bias or family.bias == "qkv",
         "mlp_bias": config.flag("mlp_bias"),
         "qk_norm_eps": eps if family.qk_norm else None,
-        "window": attention_window(config, family),
+        "bias_o_proj": has_bias,
     }
 
 
-def attention_window(config: ConfigReader, family: Family) -> int | None:
-    """Keys that a query sees, itself included; None: all. One value for all layers, or a UsageError."""
+def layer_windows(config: ConfigReader) -> list[int | None]:
+    """For each layer the keys that a query sees, itself included; None: all. A UsageError names the key that
+    is wrong."""
+    family, num_layers = config.choice("model_type", FAMILIES), config.integer("num_hidden_layers")
     if family.window == "never":
         config.refuse(["sliding_window", "use_sliding_window"])
-        window = None
-    elif family.window == "if used" and not config.flag("use_sliding_window"):
-        window = None
-    else:
-        # Null means no window; an absent key means transformers' default.
-        is_absent = "sliding_window" not in config.config
-        window = config.integer("sliding_window", default=SLIDING_WINDOW if is_absent else None)
-
-    kinds, key = layer_kinds(config, family, window)
-    if len(kinds) > 1:
-        raise config.error(key, "a sliding window in only some of the layers is not supported")
-    if kinds == {"sliding_attention"} and window is None:
-        raise config.error(key, "'sliding_attention' without a sliding_window in use")
-    if kinds == {"full_attention"} and window is not None and family.window == "always":
-        raise config.error(key, f"'full_attention' contradicts sliding_window {window}")
-    return window if kinds == {"sliding_attention"} else None
+    is_used = family.window == "always" or (family.window == "if used" and config.flag("use_sliding_window"))
+    window = config.integer("sliding_window", default=None) if is_used else None
+    if not config.has("layer_types"):
+        is_by_layer = window is not None and family.window == "if used"
+        first = config.integer("max_window_layers", minimum=0) if is_by_layer else 0
+        return [window if i >= first else None for i in range(num_layers)]
+    kinds = layer_kinds(config, num_layers)
+    if SLIDING in kinds and window is None:
+        raise config.error("layer_types", f"{SLIDING!r} without a sliding_window in use")
+    if FULL in kinds and window is not None and family.window == "always":
+        raise config.error("layer_types", f"{FULL!r} contradicts sliding_window {window}")
+    return [window if kind == SLIDING else None for kind in kinds]
 
 
-def layer_kinds(config: ConfigReader, family: Family, window: int | None) -> tuple[set[str], str]:
-    """The kinds of attention among the layers, and the key that says so."""
-    num_layers = config.integer("num_hidden_layers")
-    if config.has("layer_types"):
-        kinds = config.config["layer_types"]
-        if not isinstance(kinds, (list, tuple)) or len(kinds) != num_layers:
-            raise config.error("layer_types", f"must be a list of {num_layers} names, not {kinds!r}")
-        if unknown := set(kinds) - {"full_attention", "sliding_attention"}:
-            raise config.error("layer_types", f"{unknown.pop()!r} is not supported")
-        return set(kinds), "layer_types"
-    if window is None:
-        return {"full_attention"}, "sliding_window"
-    if family.window == "always":
-        return {"sliding_attention"}, "sliding_window"
-    first = config.integer("max_window_layers", default=MAX_WINDOW_LAYERS, minimum=0)
-    kinds = {"sliding_attention" if i >= first else "full_attention" for i in range(num_layers)}
-    return kinds, "max_window_layers"
+def layer_kinds(config: ConfigReader, num_layers: int) -> list[str]:
+    """The kind of attention of each layer, as `layer_types` names them."""
+    kinds = config.config["layer_types"]
+    if not isinstance(kinds, (list, tuple)) or len(kinds) != num_layers:
+        raise config.error("layer_types", f"must be a list of {num_layers} names, not {kinds!r}")
+    if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING)]:
+        raise config.error("layer_types", f"{unknown[0]!r} is not supported")
+    return list(kinds)
 
 
-def weight_map(layer: dict[str, Any], is_tied: bool) -> WeightMap:
+def weight_map(layer: dict[str, Any]) -> WeightMap:
     """Names of a Hugging Face checkpoint; query, key and value fill one matrix, gate and up another."""
     q_rows, kv_rows = (layer[heads] * layer["head_size"] for heads in ("num_heads", "num_kv_heads"))
     gate_rows = up_rows = layer["intermediate_size"]
@@ -165,6 +156,6 @@ def weight_map(layer: dict[str, Any], is_tied: bool) -> WeightMap:
             "model.layers.*.mlp.up_proj.*": up_rows,
         },
     }
-    # Checkpoints of tied models may repeat the embedding as a head; old files carry rotary frequencies.
-    ignored = ("model.layers.*.self_attn.rotary_emb.inv_freq", *(("lm_head.weight",) if is_tied else ()))
-    return WeightMap(names, packed, ignored)
+    # Old files carry rotary frequencies.
+    ignored = ("model.layers.*.self_attn.rotary_emb.inv_freq",)
+    return WeightMap(names, packed, ignored, repeated={"lm_head.weight": "model.embed_tokens.weight"})

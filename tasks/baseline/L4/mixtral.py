@@ -4,7 +4,7 @@
 
 T tokens, D hidden, V vocabulary. Every layer is L3/moe_decoder_layer; attention is that of L4/llama.
 Parameters, activations and caches have the dtype of the module, logits float32. `config` is the model's
-Hugging Face configuration.
+Hugging Face configuration, complete.
 Mirrors vllm.model_executor.models.mixtral.MixtralForCausalLM; `forward` returns hidden states,
 `compute_logits` the logits.
 """
@@ -25,28 +25,24 @@ from ..L1.softmax import Softmax
 from ..L2.parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from ..L3.moe_decoder_layer import MoEDecoderLayer
 
-# Defaults of transformers' MixtralConfig.
-RMS_NORM_EPS, ROPE_THETA, NUM_EXPERTS, TOP_K = 1e-5, 1e6, 8, 2
-
 
 class MixtralForCausalLM(nn.Module):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
-        reader = ConfigReader({"rope_theta": ROPE_THETA, **config})
+        reader = ConfigReader(config)
         layer = layer_arguments(reader)
         vocab_size, hidden_size = reader.integer("vocab_size"), layer["hidden_size"]
-        is_tied = reader.flag("tie_word_embeddings")
 
         self.embed_tokens = VocabParallelEmbedding(vocab_size, hidden_size)
         num_layers = reader.integer("num_hidden_layers")
         self.layers = nn.ModuleList(MoEDecoderLayer(**layer) for _ in range(num_layers))
         self.norm = RMSNorm(hidden_size, layer["rms_norm_eps"])
         self.lm_head = ParallelLMHead(vocab_size, hidden_size)
-        if is_tied:
+        if reader.flag("tie_word_embeddings"):
             self.lm_head.linear.weight = self.embed_tokens.embedding.weight
         self.softmax = Softmax()
         self.sampler = Sampler()
-        self.weight_map = weight_map(layer, is_tied)
+        self.weight_map = weight_map(layer)
 
     def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
         """input_ids and positions [T] -> hidden states after the final norm [T, D]"""
@@ -64,12 +60,12 @@ class MixtralForCausalLM(nn.Module):
 def layer_arguments(config: ConfigReader) -> dict[str, Any]:
     """The arguments of every MoEDecoderLayer; a UsageError names the key that is wrong or not supported."""
     config.choice("model_type", {"mixtral": "mixtral"})
-    config.choice("hidden_act", {"silu": "silu"}, default="silu")
+    config.choice("hidden_act", {"silu": "silu"})
     config.refuse(["attention_bias", "quantization_config"])
     # Noise on the router's input is a matter of training; at inference it must be off.
     config.refuse(["router_jitter_noise"], neutral=(None, 0, 0.0))
-    num_experts = config.integer("num_local_experts", default=NUM_EXPERTS)
-    top_k = config.integer("num_experts_per_tok", default=TOP_K)
+    num_experts = config.integer("num_local_experts")
+    top_k = config.integer("num_experts_per_tok")
     if top_k > num_experts:
         raise config.error("num_experts_per_tok", f"{top_k} of {num_experts} experts cannot be chosen")
     return {
@@ -77,12 +73,12 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
         "intermediate_size": config.integer("intermediate_size"),
         "num_experts": num_experts,
         "top_k": top_k,
-        "rms_norm_eps": config.number("rms_norm_eps", default=RMS_NORM_EPS),
+        "rms_norm_eps": config.number("rms_norm_eps"),
         "window": config.integer("sliding_window", default=None),
     }
 
 
-def weight_map(layer: dict[str, Any], is_tied: bool) -> WeightMap:
+def weight_map(layer: dict[str, Any]) -> WeightMap:
     """Names of a Hugging Face checkpoint: w1 is an expert's gate, w3 its up, w2 its down projection.
 
     transformers 5 has experts in stacks, [E, 2F, D] with the gate first and [E, D, F], and calls the block
@@ -118,6 +114,8 @@ def weight_map(layer: dict[str, Any], is_tied: bool) -> WeightMap:
         "model.layers.*.mlp.experts.gate_up_proj": "layers.*.block_sparse_moe.experts.w13.weight",
         "model.layers.*.mlp.experts.down_proj": "layers.*.block_sparse_moe.experts.w2.weight",
     }
-    # Checkpoints of tied models may repeat the embedding as a head; old files carry rotary frequencies.
-    ignored = ("model.layers.*.self_attn.rotary_emb.inv_freq", *(("lm_head.weight",) if is_tied else ()))
-    return WeightMap(names, packed, ignored, spellings)
+    # Old files carry rotary frequencies.
+    ignored = ("model.layers.*.self_attn.rotary_emb.inv_freq",)
+    return WeightMap(
+        names, packed, ignored, spellings, repeated={"lm_head.weight": "model.embed_tokens.weight"}
+    )

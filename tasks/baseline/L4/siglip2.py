@@ -3,8 +3,8 @@
     h = patch_embed(x);  h = block_i(h) for each i;  y = pool(layer_norm(h))
 
 T patches of B images, P values of a patch (row, column, channel), D hidden. Parameters and activations have
-the dtype of the module. `config` is the Hugging Face configuration of Siglip2VisionModel, or of Siglip2Model,
-whose text tower is left out. The result is not normalised.
+the dtype of the module. `config` is the complete Hugging Face configuration of Siglip2VisionModel, or of
+Siglip2Model, whose text tower is left out. The result is not normalised.
 Mirrors transformers.models.siglip2.modeling_siglip2.Siglip2VisionModel (`pooler_output`) on patches without
 padding, with the packing of vLLM's siglip2.Siglip2VisionTransformer.
 """
@@ -25,8 +25,6 @@ from ..L2.vision_attention import AttentionPool
 from ..L3.vision_block import VisionBlock
 
 ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
-# Defaults of transformers' configuration class.
-CHANNELS, PATCH_SIZE, NUM_PATCHES, LAYER_NORM_EPS, ACTIVATION = 3, 16, 256, 1e-6, "gelu_pytorch_tanh"
 
 
 class Siglip2VisionModel(nn.Module):
@@ -37,8 +35,8 @@ class Siglip2VisionModel(nn.Module):
             reader = reader.section("vision_config")
         layer = layer_arguments(reader)
         hidden_size, eps = layer["hidden_size"], layer["layer_norm_eps"]
-        self.patch_size = reader.integer("patch_size", default=PATCH_SIZE)
-        self.num_channels = reader.integer("num_channels", default=CHANNELS)
+        self.patch_size = reader.integer("patch_size")
+        self.num_channels = reader.integer("num_channels")
         self.num_features = hidden_size
         values = self.num_channels * self.patch_size**2
 
@@ -70,14 +68,14 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
         "hidden_size": hidden_size,
         "intermediate_size": config.integer("intermediate_size"),
         "num_heads": num_heads,
-        "activation": config.choice("hidden_act", ACTIVATIONS, default=ACTIVATION),
-        "layer_norm_eps": config.number("layer_norm_eps", default=LAYER_NORM_EPS),
+        "activation": config.choice("hidden_act", ACTIVATIONS),
+        "layer_norm_eps": config.number("layer_norm_eps"),
     }
 
 
 def num_patches(config: ConfigReader) -> int:
     """Entries of the position table, which is a square grid."""
-    count = config.integer("num_patches", default=NUM_PATCHES)
+    count = config.integer("num_patches")
     if math.isqrt(count) ** 2 != count:
         raise config.error("num_patches", f"{count} is no square")
     return count

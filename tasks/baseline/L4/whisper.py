@@ -1,7 +1,7 @@
 """Whisper: an encoder of audio clips, and a decoder of tokens that listens to it.
 
     e = encoder(log_mel(audio))                                          once for each request
-    h = E[ids] + P[positions];  h = layer_i(h, e) for each i;  logits = float32(layer_norm(h) E^T)
+    h = E[ids] + P[positions];  h = layer_i(h, e) for each i;  logits = float32(layer_norm(h) W_head^T)
 
 B clips of N samples, S encoder states of a clip, T tokens, D hidden, V vocabulary, A requests that begin in
 a step. Features are float32; parameters, activations and caches have the dtype of the module, logits
@@ -69,8 +69,6 @@ class WhisperForConditionalGeneration(nn.Module):
         super().__init__()
         reader = ConfigReader(config)
         reader.refuse(["scale_embedding", "quantization_config"])
-        if not reader.flag("tie_word_embeddings", default=True):
-            raise reader.error("tie_word_embeddings", "an output that is not tied is not supported")
         vocab_size, hidden_size = reader.integer("vocab_size"), reader.integer("d_model")
         layer = layer_arguments(reader, "decoder")
         layer["max_source_positions"] = reader.integer("max_source_positions")
@@ -82,7 +80,8 @@ class WhisperForConditionalGeneration(nn.Module):
         self.layers = nn.ModuleList(CrossDecoderLayer(**layer) for _ in range(layers))
         self.layer_norm = LayerNorm(hidden_size)
         self.lm_head = ParallelLMHead(vocab_size, hidden_size)
-        self.lm_head.linear.weight = self.embed_tokens.embedding.weight
+        if reader.flag("tie_word_embeddings", default=True):
+            self.lm_head.linear.weight = self.embed_tokens.embedding.weight
         self.softmax = Softmax()
         self.sampler = Sampler()
         self.weight_map = weight_map(hidden_size)
@@ -115,7 +114,7 @@ def layer_arguments(config: ConfigReader, side: str) -> dict[str, Any]:
         "hidden_size": hidden_size,
         "intermediate_size": config.integer(f"{side}_ffn_dim"),
         "num_heads": num_heads,
-        "activation": config.choice("activation_function", ACTIVATIONS, default="gelu"),
+        "activation": config.choice("activation_function", ACTIVATIONS),
     }
 
 
@@ -133,6 +132,7 @@ def weight_map(hidden_size: int) -> WeightMap:
         "model.decoder.layers.*.encoder_attn_layer_norm.*": "layers.*.encoder_attn_layer_norm.*",
         "model.decoder.layers.*.encoder_attn.q_proj.*": "layers.*.encoder_attn.q_proj.*",
         "model.decoder.layers.*.encoder_attn.out_proj.*": "layers.*.encoder_attn.out_proj.linear.*",
+        "proj_out.weight": "lm_head.linear.weight",
     }
     packed: dict[str, dict[str, int]] = {}
     for theirs, ours in (
@@ -149,7 +149,7 @@ def weight_map(hidden_size: int) -> WeightMap:
         packed |= _packed(f"{ours}.self_attn.qkv_proj.linear", f"{theirs}.self_attn", "qkv", hidden_size)
     cross = ("layers.*.encoder_attn.kv_proj.linear", "model.decoder.layers.*.encoder_attn", "kv")
     packed |= _packed(*cross, hidden_size)
-    return WeightMap(names, packed, ignored=("proj_out.weight",))
+    return WeightMap(names, packed, repeated={"proj_out.weight": "model.decoder.embed_tokens.weight"})
 
 
 def _packed(ours: str, theirs: str, parts: str, rows: int) -> dict[str, dict[str, int]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from fastkernels import registry
 from fastkernels.errors import FileFormatError, NotFoundError, UsageError, WeightsError
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import ModelSource, find, load_model
-from fastkernels.nn.weights import export_weights
+from fastkernels.nn.weights import export_weights, load_weights
 
 CPU = torch.device("cpu")
 
@@ -274,12 +276,116 @@ def test_index_without_a_map(tmp_path):
 
 def test_folder_without_weights_says_what_it_expected(tmp_path):
     hf_model().save_pretrained(tmp_path)
-    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    with pytest.raises(UsageError, match=r"no model\.safetensors.*\.bin files are not read"):
+    (tmp_path / "model.safetensors").rename(tmp_path / "weights.bin")
+    with pytest.raises(UsageError, match=r"no model\.safetensors and no pytorch_model\.bin"):
         load(find(tmp_path))
     (tmp_path / "config.json").unlink()
     with pytest.raises(UsageError, match=r"no config\.json"):
         find(tmp_path)
+
+
+def as_pickles(folder: Path, is_new_format: bool = True) -> None:
+    """The folder's weights as `.bin` files, with an index where there was one."""
+    for file in folder.glob("*.safetensors"):
+        name = file.name.replace("model", "pytorch_model").replace(".safetensors", ".bin")
+        torch.save(load_file(file), folder / name, _use_new_zipfile_serialization=is_new_format)
+        file.unlink()
+    if (index := folder / "model.safetensors.index.json").is_file():
+        text = index.read_text().replace("model-", "pytorch_model-").replace(".safetensors", ".bin")
+        (folder / "pytorch_model.bin.index.json").write_text(text)
+        index.unlink()
+
+
+@pytest.mark.parametrize("is_new_format", [True, False], ids=["zip", "before-zip"])
+@pytest.mark.parametrize("shard", ["1GB", "20KB"], ids=["one-file", "sharded"])
+def test_weights_in_bin_files(tmp_path, shard, is_new_format):
+    reference = hf_model()
+    reference.save_pretrained(tmp_path, max_shard_size=shard)
+    as_pickles(tmp_path, is_new_format)
+    assert not list(tmp_path.glob("*safetensors*"))
+    assert_same(load(find(tmp_path)), reference)
+    if shard == "20KB":
+        next(tmp_path.glob("*-00001-of-*.bin")).unlink()
+        with pytest.raises(FileFormatError, match=r"pytorch_model\.bin\.index\.json.*-00001-of-.*is missing"):
+            load(find(tmp_path))
+
+
+def test_safetensors_are_preferred_to_bin_files(tmp_path):
+    reference = hf_model()
+    reference.save_pretrained(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"not read")
+    assert_same(load(find(tmp_path)), reference)
+
+
+class Hostile:
+    """Runs a command where a plain unpickler reads it."""
+
+    def __init__(self, touched: Path) -> None:
+        self.touched = touched
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.touched}",)
+
+
+@pytest.mark.parametrize("is_new_format", [True, False], ids=["zip", "before-zip"])
+def test_code_in_a_bin_file_is_refused_and_not_run(tmp_path, is_new_format):
+    hf_model().save_pretrained(tmp_path)
+    as_pickles(tmp_path)
+    file, touched = tmp_path / "pytorch_model.bin", tmp_path / "touched"
+    weights = {**torch.load(file), "model.norm.weight": Hostile(touched)}
+    torch.save(weights, file, _use_new_zipfile_serialization=is_new_format)
+    with pytest.raises(
+        FileFormatError, match=r"pytorch_model\.bin, contents: asks for \w+\.system: .*no code is run"
+    ):
+        load(find(tmp_path))
+    assert not touched.exists()
+    torch.load(file, weights_only=False)
+    assert touched.exists(), "the file was harmless"
+
+
+@pytest.mark.parametrize(
+    ("held", "says"),
+    [
+        (b"", "contents: no readable file of tensors. Download it again"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "contents: no readable file of tensors"),
+        (torch.ones(2), "contents: a Tensor: expected names and tensors"),
+        ({"state_dict": {"a": torch.ones(2)}}, "tensor state_dict: is no dense tensor"),
+        ({"model.norm.weight": torch.ones(2).to_sparse()}, "tensor model.norm.weight: is no dense tensor"),
+        (None, "contents: no readable file of tensors. Download it again"),
+    ],
+    ids=["empty", "pointer", "tensor", "nested", "sparse", "cut"],
+)
+def test_bin_files_that_are_no_tensors(tmp_path, held, says):
+    hf_model().save_pretrained(tmp_path)
+    as_pickles(tmp_path)
+    file = tmp_path / "pytorch_model.bin"
+    if held is None:
+        file.write_bytes(file.read_bytes()[:-3000])
+    elif isinstance(held, bytes):
+        file.write_bytes(held)
+    else:
+        torch.save(held, file)
+    with pytest.raises(FileFormatError, match=rf"pytorch_model\.bin, {says}"):
+        load(find(tmp_path))
+
+
+def test_a_head_that_differs_from_the_embedding_it_is_tied_to(tmp_path):
+    """transformers would use both, vLLM the embedding alone: neither is chosen in silence."""
+    hf_model().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    says = r'lm_head\.weight differs from model\.embed_tokens\.weight.*"tie_word_embeddings": false'
+    with pytest.raises(WeightsError, match=says):
+        load(find(tmp_path))
+
+
+def test_a_tied_head_that_stands_for_the_embedding(tmp_path):
+    reference = hf_model(is_tied=True)
+    reference.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["lm_head.weight"] = weights.pop("model.embed_tokens.weight")
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert_same(load(find(tmp_path)), reference)
 
 
 def test_unknown_names_say_what_is_near():
@@ -366,3 +472,45 @@ def test_hub_id_that_is_cached_is_found_offline(tmp_path):
     done = _find_with_hub(tmp_path, "print(find('someone/some-model').folder)")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(snapshot)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_bin_files_are_downloaded_where_there_are_no_safetensors(tmp_path, monkeypatch, kind):
+    """Of a repository that holds both, only one kind is fetched."""
+    hub, cache = tmp_path / "hub", tmp_path / "cache"
+    cache.mkdir()
+    reference = hf_model()
+    reference.save_pretrained(hub)
+    if kind == "bin":
+        as_pickles(hub)
+    for other in ("training_args.bin", "pytorch_model.bin"):
+        if not (hub / other).exists():
+            (hub / other).write_bytes(b"not for us")
+
+    def fetch(repository: str, allow_patterns: list[str]) -> str:
+        for file in hub.iterdir():
+            if any(fnmatchcase(file.name, pattern) for pattern in allow_patterns):
+                (cache / file.name).write_bytes(file.read_bytes())
+        return str(cache)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    assert_same(load(find("someone/some-model")), reference)
+    weights = {file.name for file in cache.iterdir() if file.suffix in (".bin", ".safetensors")}
+    assert weights == {"model.safetensors" if kind == "safetensors" else "pytorch_model.bin"}
+
+
+@pytest.mark.parametrize("name", ["llama", "mixtral", "gla", "jamba", "whisper"])
+def test_every_language_model_notices_a_head_that_is_not_its_embedding(name):
+    entry = registry.architecture(name)
+    tiny = {**entry.configs["tiny"].config, "tie_word_embeddings": True}
+    model = load(ModelSource(name, entry, tiny, None))
+    weights = dict(export_weights(model))
+    ((head, embedding),) = model.weight_map.repeated.items()
+    assert head not in weights
+    load_weights(model, {**weights, head: weights[embedding].clone()}.items())
+    with pytest.raises(WeightsError, match=f"{head} differs from {embedding}"):
+        load_weights(model, {**weights, head: weights[embedding] + 1}.items())
+    untied = load(ModelSource(name, entry, {**tiny, "tie_word_embeddings": False}, None))
+    load_weights(untied, {**weights, head: weights[embedding] + 1}.items())
+    with pytest.raises(WeightsError, match=f'missing     {head}.*"tie_word_embeddings": true'):
+        load_weights(untied, weights.items())

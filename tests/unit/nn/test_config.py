@@ -84,12 +84,13 @@ def test_both_spellings_of_rotary_parameters(config: dict[str, Any]):
     "config", [{}, {"rope_scaling": None}, {"rope_parameters": {"rope_type": "default"}}]
 )
 def test_plain_rotary_parameters(config: dict[str, Any]):
-    assert rope_parameters(ConfigReader(config), 256) == {"rope_type": "default", "rope_theta": 1e4}
-    assert rope_parameters(ConfigReader({**config, "rope_theta": 7.0}), 256)["rope_theta"] == 7.0
+    reader = ConfigReader({**config, "rope_theta": 7.0})
+    assert rope_parameters(reader, 256) == {"rope_type": "default", "rope_theta": 7.0}
 
 
 def test_yarn_reaches_beyond_the_original_length():
-    config = {"rope_scaling": {"type": "yarn", "factor": 4, "truncate": False, "beta_fast": 32}}
+    yarn = {"type": "yarn", "factor": 4, "truncate": False, "beta_fast": 32}
+    config = {"rope_theta": 1e4, "rope_scaling": yarn}
     parameters = rope_parameters(ConfigReader(config), 32768)
     assert parameters["original_max_position_embeddings"] == 32768
     assert parameters["truncate"] is False
@@ -103,7 +104,11 @@ def test_yarn_reaches_beyond_the_original_length():
     [
         ({"rope_scaling": {"type": "longrope"}}, "rope_scaling.type"),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2}}, "rope_parameters.rope_type"),
-        ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "rope_parameters.low_freq_factor"),
+        (
+            {"rope_theta": 1.0, "rope_scaling": {"type": "llama3", "factor": 8}},
+            "rope_scaling.low_freq_factor",
+        ),
+        ({}, "rope_theta"),
         ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "rope_parameters.full_attention"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters.partial_rotary_factor"),

@@ -32,7 +32,8 @@ class Model(nn.Module):
                 "head.weight": "head.weight",
             },
             packed={"blocks.*.qkv.*": {"layers.*.q.*": 4, "layers.*.k.*": 2, "layers.*.v.*": 2}},
-            ignored=("layers.*.rope.inv_freq", *(("head.weight",) if is_tied else ())),
+            ignored=("layers.*.rope.inv_freq",),
+            repeated={"head.weight": "tok.weight"},
         )
 
 
@@ -110,6 +111,53 @@ def test_names_may_begin_otherwise(part: str):
         load_weights(model, [*usual.items(), ("other.tok.weight", tensors["tok.weight"])])
 
 
+@pytest.mark.parametrize("part", ["", "part."])
+@pytest.mark.parametrize("held", ["tok.weight", "head.weight", "both, equal", "both, rounded"])
+def test_a_tied_parameter_is_filled_from_either_name(held: str, part: str):
+    """Under each of its names alone, and from both, in any order."""
+    model, tensors = Model(is_tied=True), checkpoint(is_tied=True)
+    model.weight_map = model.weight_map.under(part)
+    dtype, expected = torch.float32, tensors["tok.weight"]
+    if held == "head.weight":
+        tensors["head.weight"] = tensors.pop("tok.weight")
+    elif held != "tok.weight":
+        tensors["head.weight"] = expected.clone()
+    if held == "both, rounded":  # equal as the model's dtype rounds them
+        dtype, tensors["head.weight"] = torch.bfloat16, expected.to(torch.bfloat16)
+    model.to(dtype)
+    named = [(part + name, tensor) for name, tensor in tensors.items()]
+    for order in (named, named[::-1]):
+        model.embed.weight.data.zero_()
+        load_weights(model, order)
+        assert model.head.weight is model.embed.weight
+        assert torch.equal(model.head.weight, expected.to(dtype))
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_tensors_that_contradict_a_tie_are_named(is_reversed: bool):
+    tensors = checkpoint(is_tied=True)
+    tensors["head.weight"] = tensors["tok.weight"].clone()
+    tensors["head.weight"][4, 2] += 1e-3
+    named = list(tensors.items())
+    with pytest.raises(
+        WeightsError, match=r"head\.weight differs from tok\.weight.*\"tie_word_embeddings\": false"
+    ):
+        load_weights(Model(is_tied=True), named[::-1] if is_reversed else named)
+    tensors["head.weight"] = torch.zeros(6, 3)
+    with pytest.raises(WeightsError, match=r"misshapen   head\.weight \[6, 3\], expected \[5, 3\]"):
+        load_weights(Model(is_tied=True), tensors.items())
+    del tensors["head.weight"], tensors["tok.weight"]
+    with pytest.raises(WeightsError, match=r"1 missing\n  missing     tok\.weight, expected \[5, 3\]$"):
+        load_weights(Model(is_tied=True), tensors.items())
+
+
+def test_an_untied_model_asks_for_its_head_and_names_the_flag():
+    with pytest.raises(
+        WeightsError, match=r'missing     head\.weight.*"tie_word_embeddings": true.*tok\.weight'
+    ):
+        load_weights(Model(), checkpoint(is_tied=True).items())
+
+
 def test_all_problems_are_reported_at_once():
     tensors = checkpoint()
     del tensors["layers.0.k.weight"], tensors["tok.weight"]
@@ -135,7 +183,7 @@ def test_a_long_report_is_cut_without_hiding_a_kind():
         load_weights(Model(), [*checkpoint().items(), *strangers][1:])
     lines = str(caught.value).splitlines()
     assert len(lines) == 1 + 20 + 1
-    assert lines[0].endswith("1 missing, 50 unexpected, 0 misshapen")
+    assert lines[0].endswith("1 missing, 50 unexpected")
     assert lines[1].startswith("  missing     tok.weight")
     assert lines[-1] == "  and 31 more"
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from fastkernels.baseline.L4.llama import LlamaForCausalLM, layer_arguments
+from fastkernels.baseline.L4.llama import LlamaForCausalLM, layer_arguments, layer_windows
 
 from fastkernels.errors import UsageError
+from fastkernels.loader.class_defaults import completed
 from fastkernels.nn.cache import Paged, cache_groups
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.weights import export_weights
@@ -27,12 +28,16 @@ BASE: dict[str, Any] = {
 
 
 def layer(**changes: Any) -> dict[str, Any]:
-    return layer_arguments(ConfigReader(BASE | changes))
+    return layer_arguments(ConfigReader(completed(BASE | changes)))
+
+
+def windows(**changes: Any) -> list[int | None]:
+    return layer_windows(ConfigReader(completed(BASE | changes)))
 
 
 def built(**changes: Any) -> LlamaForCausalLM:
     with torch.device("meta"):
-        return LlamaForCausalLM(BASE | changes)
+        return LlamaForCausalLM(completed(BASE | changes))
 
 
 def test_llama():
@@ -49,7 +54,7 @@ def test_llama():
         "qkv_bias": False,
         "mlp_bias": False,
         "qk_norm_eps": None,
-        "window": None,
+        "bias_o_proj": False,
     }
     assert layer(num_key_value_heads=None)["num_kv_heads"] == 4
     assert layer(head_dim=32)["head_size"] == 32
@@ -106,9 +111,33 @@ FULL, SLIDING = "full_attention", "sliding_attention"
     ],
 )
 def test_windows(window: int | None, changes: dict[str, Any]):
-    assert layer(**changes)["window"] == window
+    assert windows(**changes) == [window] * 3
     size = changes.get("head_dim") or (128 if changes["model_type"] == "qwen3" else 16)
     assert cache_groups(built(**changes)) == [Paged((2, size), window)]
+
+
+@pytest.mark.parametrize(
+    ("expected", "changes"),
+    [
+        ([None, 8, 8], {"model_type": "qwen2", "sliding_window": 8, "max_window_layers": 1}),
+        ([None, 4096, 4096], {"model_type": "qwen2", "max_window_layers": 1}),
+        ([None] * 3, {"model_type": "qwen2"}),  # max_window_layers is 28 then
+        ([None, 8, None], {"model_type": "qwen3", "sliding_window": 8, "layer_types": [FULL, SLIDING, FULL]}),
+        ([8, None, 8], {"model_type": "qwen2", "sliding_window": 8, "layer_types": [SLIDING, FULL, SLIDING]}),
+        ([None] * 3, {"model_type": "qwen2", "sliding_window": None, "max_window_layers": 1}),
+    ],
+)
+def test_windows_in_some_layers(expected: list[int | None], changes: dict[str, Any]):
+    assert windows(use_sliding_window=True, **changes) == expected
+    layers = built(use_sliding_window=True, **changes).layers
+    assert [layer.self_attn.attn.cache.window for layer in layers] == expected
+
+
+def test_attention_bias_is_on_all_four_projections():
+    for model_type in ("llama", "qwen3"):
+        names = dict(export_weights(built(model_type=model_type, attention_bias=True)))
+        biases = {name for name in names if name.startswith("model.layers.1.") and name.endswith("bias")}
+        assert biases == {f"model.layers.1.self_attn.{part}_proj.bias" for part in "qkvo"}
 
 
 def test_tied_embeddings_are_one_parameter():
@@ -129,8 +158,8 @@ def test_tied_embeddings_are_one_parameter():
         ("num_key_value_heads", {"num_key_value_heads": 3}),
         ("head_dim", {"head_dim": 15}),
         ("hidden_act", {"hidden_act": "relu2"}),
-        ("attention_bias", {"attention_bias": True}),
-        ("attention_bias", {"model_type": "qwen3", "attention_bias": True}),
+        ("attention_bias", {"model_type": "mistral", "attention_bias": True}),
+        ("attention_bias", {"attention_bias": "yes"}),
         ("quantization_config", {"quantization_config": {"quant_method": "fp8"}}),
         ("tie_word_embeddings", {"tie_word_embeddings": "no"}),
         ("rope_scaling.type", {"rope_scaling": {"type": "longrope"}}),
@@ -140,11 +169,9 @@ def test_tied_embeddings_are_one_parameter():
         ("layer_types", {"layer_types": [FULL] * 2}),
         ("layer_types", {"layer_types": ["chunked_attention"] * 3}),
         ("layer_types", {"model_type": "mistral", "sliding_window": 8, "layer_types": [FULL] * 3}),
-        (
-            "layer_types",
-            {"model_type": "qwen3", "use_sliding_window": True, "layer_types": [FULL, SLIDING, FULL]},
-        ),
-        ("max_window_layers", {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1}),
+        ("layer_types", {"model_type": "mistral", "sliding_window": 8, "layer_types": [FULL, SLIDING, FULL]}),
+        ("layer_types", {"model_type": "qwen3", "layer_types": [FULL, SLIDING, FULL]}),
+        ("max_window_layers", {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": -1}),
     ],
 )
 def test_what_we_lack_is_an_error_that_names_the_key(key: str, changes: dict[str, Any]):
