@@ -69,8 +69,8 @@ class ModelTrial:
     sides: Sides
     rounds: int
     extra_s: float  # rounds go on this long until the ratio is known
-    restarts: bool  # every round has two processes of its own: what these differ by is in the interval
     report: Callable[[str], None]  # what is going on, for a progress line
+    restarts: bool = False  # each round has two processes of its own: the interval holds their differences
     _notes: list[str] = field(default_factory=list)
     _stats: dict[Side, Stats] = field(default_factory=dict)  # as of the last timed run
 
