@@ -35,6 +35,7 @@ from fastkernels.records.kernels import (
     KernelRow,
     KernelShare,
     KernelSummary,
+    Unclaimed,
 )
 from fastkernels.records.models import EvalReport, MacroEval, ModelResult, Swap, WorkloadResult
 
@@ -84,6 +85,7 @@ __all__ = [
     "Swap",
     "TensorSpec",
     "TokenPhase",
+    "Unclaimed",
     "View",
     "WorkloadResult",
     "default_size",

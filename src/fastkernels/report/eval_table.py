@@ -41,7 +41,7 @@ _WORKLOADS = (
     Column("candidate", ""),
     Column("unit", "", right=False),
     Column("ratio", "median over alternating rounds, above 1 the candidate is better"),
-    Column("95 %", "bootstrap interval of that median"),
+    Column("95 %", "where that median lies with 95 % confidence, by the rounds"),
     Column("", "", right=False),
 )
 _FAMILIES = (
