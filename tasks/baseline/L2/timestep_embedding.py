@@ -40,7 +40,9 @@ class CombinedTimestepGuidanceTextProjEmbeddings(nn.Module):
         super().__init__()
         self.time_proj = Timesteps(SINUSOIDAL_FEATURES)
         self.timestep_embedder = TimestepEmbedding(SINUSOIDAL_FEATURES, embedding_dim)
-        self.guidance_embedder = TimestepEmbedding(SINUSOIDAL_FEATURES, embedding_dim) if has_guidance else None
+        self.guidance_embedder = (
+            TimestepEmbedding(SINUSOIDAL_FEATURES, embedding_dim) if has_guidance else None
+        )
         self.text_embedder = TimestepEmbedding(pooled_projection_dim, embedding_dim)
 
     def forward(self, timestep: Tensor, guidance: Tensor | None, pooled_projection: Tensor) -> Tensor:
