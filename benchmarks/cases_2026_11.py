@@ -2,8 +2,8 @@
 
     python benchmarks/cases_2026_11.py --out benchmarks/cpu/cases_2026_11.json
 
-cases_2026_11.yaml says of each row what a user types, and which tests hold what is right. This program runs the
-tests; a row's `passed` is what they said. `seen` is what the command printed when it was run as a user runs it.
+cases_2026_11.yaml says of each row what a user types, and which tests hold what is right. This program runs
+the tests; a row's `passed` is what they said. `seen` is what the command showed when it was run by hand.
 """
 
 from __future__ import annotations

@@ -118,6 +118,15 @@ def _is_there(report: Path) -> bool:
     return report.is_file() and json.loads(report.read_text()).get("complete", True)
 
 
+def _is_readable(report: Path) -> bool:
+    """Whether the file is there and whole."""
+    try:
+        json.loads(report.read_text())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def _gpus() -> list[str]:
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
         return visible.split(",")
@@ -168,7 +177,8 @@ def _join(name: str, out: Path) -> None:
     if job.join is not None:
         command = [sys.executable, *job.join, *map(str, paths), job.out, str(whole)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
+        # The status also says how the whole came out: a report with failures is joined, too.
+        if done.returncode and not _is_readable(whole):
             whole.unlink(missing_ok=True)
             print(f"{name}: not joined, exit {done.returncode}\n{done.stderr}")
             return

@@ -64,11 +64,10 @@ class MachineError(FastKernelsError):
 
 
 class MissingExtraError(MachineError):
-    """An optional package is needed now and is not installed."""
+    """An optional package is needed now and is not installed. `install`: as layout.install_line says it."""
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
-        self.package, self.extra = package, extra
-        super().__init__(f"{purpose} needs {package}. Install it: pip install 'fastkernels[{extra}]'")
+    def __init__(self, package: str, install: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs {package}. Install it: {install}")
 
 
 class BaselineError(FastKernelsError):

@@ -18,6 +18,15 @@ def data_dir(name: str) -> Path:
     return packaged if packaged.is_dir() else _CHECKOUT / _IN_CHECKOUT[name]
 
 
+def install_line(extra: str) -> str:
+    """How to get one of this project's optional dependencies: from the checkout that runs, else by the
+    distribution's name, which is not the package's. No path, since reports repeat it.
+    """
+    if (_CHECKOUT / "pyproject.toml").is_file():
+        return f"pip install -e '.[{extra}]' in the checkout"
+    return f"pip install 'fk-kernels[{extra}]'"
+
+
 def file_of(defined: type | Callable) -> Path | None:
     """The file of the module that defines a class or function; None where it was not read from one."""
     file = getattr(sys.modules.get(defined.__module__), "__file__", None)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -18,6 +19,7 @@ from tests.e2e.program import assert_good, called, evaluate, settings, started
 ROOT = Path(__file__).parents[2]
 CANDIDATES = ROOT / "tests" / "candidates"
 LLAMA = ("--model", "llama", "--size", "tiny", "--device", "cpu", "--rounds", "2", "--workload")
+FASTER = str(ROOT / "examples" / "candidates" / "faster")
 QUICK, ALONE = (*LLAMA, "balanced"), (*LLAMA, "single-request")
 
 pytestmark = pytest.mark.slow
@@ -298,6 +300,7 @@ def test_a_candidate_that_the_model_never_uses_is_said_to_be_unused(tmp_path):
         (("--model", "llama", "--device", "cuda", "--self-test"), 3, "fk doctor", called),
         (("--model", "llama", "--candidates", "no/such/folder"), 2, "no such folder", called),
         (("--model", "llama", "--candidates", "examples/candidates"), 2, "top:below", called),
+        (("--model", "siglip2", "--candidates", FASTER), 2, "L1/rms_norm, which siglip2 never", called),
     ],
 )
 def test_bad_requests(tmp_path, arguments, code, says, run):
@@ -347,14 +350,19 @@ def test_ctrl_c_leaves_a_marked_report_and_no_workers(number, tmp_path, interrup
     process = interruptible(command, {**os.environ, **settings(tmp_path)})
     assert process.stderr is not None
     for line in process.stderr:  # a line every few seconds
-        if "round" in line:
+        if re.search(r"round ([2-9]|\d\d)", line):
             break
     children = children_of(process.pid)
     assert children
     os.kill(process.pid, number)
-    process.communicate(timeout=60)
+    shown, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert json.loads(path.read_text())["complete"] is False
+    report = json.loads(path.read_text())
+    assert (report["complete"], report["models"]) == (False, [])
+    ((workload,),) = (model["workloads"] for model in report["unfinished"])
+    assert workload["name"] == "balanced"
+    assert len(workload["baseline"]) == len(workload["candidate"]) >= 1
+    assert f"rounds: {len(workload['baseline'])}" in shown
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in children):
         time.sleep(0.1)

@@ -209,8 +209,7 @@ LIBRARIES = {
     "fla_like": "import logging, warnings; logging.basicConfig(level=10); warnings.simplefilter('ignore')",
     "transformer_engine_like": (
         "import torch; torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False\n"
-        "torch.library.define('transformer_engine_like::op', '(Tensor x) -> Tensor')\n"
-        "torch.set_num_threads(3)"
+        "torch.library.define('transformer_engine_like::op', '(Tensor x) -> Tensor')"
     ),
 }
 IMPORTS = """
@@ -244,6 +243,5 @@ def test_what_a_librarys_import_sets_is_put_back_and_noted(tmp_path, monkeypatch
         "cudnn attention enabled",
         "float32 matmul precision",
         "bf16 reduced",
-        "number of threads",
     ):
         assert setting in note

@@ -288,9 +288,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path):
 
 @pytest.fixture
 def diffusers() -> Any:
-    return pytest.importorskip(
-        "diffusers", reason="the reference library: pip install 'fastkernels[reference]'"
-    )
+    return pytest.importorskip("diffusers", reason="the reference library: pip install -e '.[reference]'")
 
 
 def without_name(config: dict[str, Any]) -> dict[str, Any]:

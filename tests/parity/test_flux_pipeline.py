@@ -26,7 +26,7 @@ SHAPE = {"height": 48, "width": 80}
 @pytest.fixture(scope="module")
 def reference() -> Any:
     diffusers = pytest.importorskip(
-        "diffusers", reason="the reference library: pip install 'fastkernels[reference]'"
+        "diffusers", reason="the reference library: pip install -e '.[reference]'"
     )
     clip = CLIPTextModel._from_config(CLIPTextConfig(**CONFIG["text_encoder"]), attn_implementation="eager")
     t5 = T5EncoderModel._from_config(T5Config(**CONFIG["text_encoder_2"]), attn_implementation="eager")

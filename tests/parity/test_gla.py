@@ -249,7 +249,7 @@ with torch.inference_mode():
 
 @pytest.mark.skipif(
     find_spec("fla") is None,
-    reason="flash-linear-attention is not installed: pip install 'fastkernels[reference]'",
+    reason="flash-linear-attention is not installed: pip install -e '.[reference]'",
 )
 def test_the_production_reference_agrees(folder: Path):
     """In Triton's interpreter, in a process of its own; prompts of up to 64 tokens: longer ones take kernels

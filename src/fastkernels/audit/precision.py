@@ -2,6 +2,7 @@
 
     with narrower(torch.float32): ...     results of float32 operations have tf32's 10 bits of mantissa
     with narrow_sums(torch.bfloat16): ... sums and matrix products add up in bfloat16
+    with half_squares(): ...              squares are float16: of 256 and more they are infinite
     with other_order(): ...               the same sums, in parts and from the other end; nothing is lost
 
 Works on what PyTorch's operators see, so on `reference` implementations. Copies (gather, cat, store) lose
@@ -58,6 +59,10 @@ def narrow_sums(dtype: torch.dtype) -> TorchDispatchMode:
     return _Sums(PART, dtype)
 
 
+def half_squares() -> TorchDispatchMode:
+    return _HalfSquares()
+
+
 def other_order() -> TorchDispatchMode:
     return _Sums(None, None)
 
@@ -81,6 +86,15 @@ class _Rounding(TorchDispatchMode):
 
     def _round(self, x: Any) -> Any:
         return rounded(x, self._bits) if isinstance(x, Tensor) and x.is_floating_point() else x
+
+
+class _HalfSquares(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        power = func is _aten.pow.Tensor_Scalar and args[1] == 2
+        if power or (func is _aten.mul.Tensor and args[0] is args[1]):
+            return result.to(torch.float16).to(result.dtype)
+        return result
 
 
 class _Sums(TorchDispatchMode):

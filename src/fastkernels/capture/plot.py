@@ -8,6 +8,7 @@ from typing import Any
 from fastkernels.capture.comparison import Comparison
 from fastkernels.capture.loads import SKEWS
 from fastkernels.errors import MissingExtraError, UsageError
+from fastkernels.layout import install_line
 from fastkernels.loader.golden import PHASES
 
 COLOURS = {"uniform": "tab:gray", "captured": "tab:red", "zipf": "tab:blue"}
@@ -19,7 +20,7 @@ def require() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise MissingExtraError("matplotlib", "report", "--plot") from error
+        raise MissingExtraError("matplotlib", install_line("report"), "--plot") from error
 
 
 def save(found: Comparison, path: str) -> None:

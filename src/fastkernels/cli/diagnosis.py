@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fastkernels.layout import install_line
+
 PROBE_TIMEOUT_S = 60
 _CUDA_WHEELS = "https://download.pytorch.org/whl/cu130"
 _INTERPRET = (
@@ -142,7 +144,7 @@ def _packages() -> Iterator[Check]:
                 needed.setdefault(package, (implementation.extra or package, []))[1].append(kernel)
     for package, (extra, kernels) in sorted(needed.items()):
         works = importlib.util.find_spec(package) is not None
-        fix = "" if works else f"pip install 'fastkernels[{extra}]'"
+        fix = "" if works else install_line(extra)
         yield Check(package, works, f"implements {', '.join(dict.fromkeys(kernels))}", fix)
     if importlib.util.find_spec("flashinfer") is not None:
         yield _built_flashinfer()

@@ -57,11 +57,11 @@ from fastkernels.cli import options
 @options.report_json
 def command(json_path: str | None, verbose: bool, **arguments: Any) -> None:
     """Judge candidates inside whole models: correctness, speed, coverage, MacroEval."""
-    from fastkernels.cli.progress import telling
+    from fastkernels.cli.progress import saying, telling
     from fastkernels.report import publish
     from fastkernels.runner.eval import EvalRequest, run_eval
 
     request = EvalRequest.parse(**arguments)
     with telling() as tell:
-        report = run_eval(request, tell)
+        report = run_eval(request, tell, saying)
     raise SystemExit(publish(report, json_path, request.sources, verbose=verbose))

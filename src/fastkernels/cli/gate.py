@@ -74,13 +74,13 @@ def command(
     1 SLOW, MISSING, BROKEN (wrong, or no more part of a CUDA graph) or below --min-speedup, 2 usage,
     3 AMBIGUOUS or this machine cannot do it.
     """
-    from fastkernels.cli.progress import counting
+    from fastkernels.cli.progress import counting, saying
     from fastkernels.gate.gate import GateRequest, run_gate
     from fastkernels.report import files, junit, markdown, publish
 
     request = GateRequest.parse(**arguments)
     with counting() as count:
-        run = run_gate(request, count)
+        run = run_gate(request, count, saying)
     asked = (("--junit", junit_path, junit.text), ("--markdown", markdown_path, markdown.text))
     further = [
         (path, lambda flag=flag, path=path, text=text: files.write(text(run.report), path, flag))

@@ -65,16 +65,21 @@ from fastkernels.cli import options
     help="`authored`: only candidates that spend half their device time in kernels of their own.",
 )
 @click.option("--seed", type=int, help="Seed of the inputs. Default: fresh and secret, stored in the report.")
+@options.new_folder(
+    "--reproduce",
+    text="Write the first failure of each candidate in each task: inputs, expected and actual outputs, and a "
+    "script that runs the candidate on them. A new or empty folder.",
+)
 @options.verbose
 @options.report_json
 def command(json_path: str | None, verbose: bool, **arguments: Any) -> None:
     """Judge candidate kernels against the baseline: right in every call, and how fast."""
-    from fastkernels.cli.progress import counting
+    from fastkernels.cli.progress import counting, saying
     from fastkernels.report import publish
     from fastkernels.runner.kernels import run_kernels
     from fastkernels.runner.plan import KernelsRequest
 
     request = KernelsRequest.parse(**arguments)
     with counting() as count:
-        report = run_kernels(request, count)
+        report = run_kernels(request, count, say=saying)
     raise SystemExit(publish(report, json_path, request.sources, verbose=verbose))

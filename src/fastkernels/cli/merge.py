@@ -11,13 +11,12 @@ from fastkernels.cli import options
 @click.argument("results", nargs=-1, required=True, metavar="RESULT...")
 @options.report_json
 def command(results: tuple[str, ...], json_path: str | None) -> None:
-    """Join reports of `fk kernels` that asked the same of different cases, on the same kind of machine."""
-    import sys
+    """Join reports of `fk kernels` that asked the same of different cases, on the same kind of machine.
 
+    The exit code is that of one run of all parts: 1 if a row failed, 3 if one is unstable.
+    """
     from fastkernels.judge.summary import merge
-    from fastkernels.report import json, table
+    from fastkernels.report import json, publish
 
     report = merge([json.load_kernels(path) for path in results])
-    table.show(report, sys.stderr if json_path == "-" else sys.stdout)
-    if json_path:
-        json.write(report, json_path)
+    raise SystemExit(publish(report, json_path, is_run=False))

@@ -39,6 +39,19 @@ def written(*names: str, text: str, metavar: str = "PATH") -> Any:
     return click.option(*names, metavar=metavar, callback=_writable, help=text)
 
 
+def _new_folder(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        from fastkernels.report import files  # not for `--help`
+
+        files.require_new_folder(value, param.opts[0])
+    return value
+
+
+def new_folder(*names: str, text: str) -> Any:
+    """An option for a folder that a run fills; asked before it begins whether it can, and is empty."""
+    return click.option(*names, metavar="DIR", callback=_new_folder, help=text)
+
+
 def refuse(names: Iterable[str], why: str) -> None:
     """UsageError where one of these parameters of the command was given: beside another they mean nothing,
     and `why` says beside which."""

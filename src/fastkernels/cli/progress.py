@@ -15,6 +15,11 @@ _SECONDS_BETWEEN_LINES = 5  # of plain output: a log wants signs of life, not ev
 _SECONDS_UNCHANGED = 30  # until a step that goes on is told again
 
 
+def saying(text: str) -> None:
+    """Show what is known before anything runs, at once and to stay."""
+    click.echo(text, err=True)
+
+
 @contextlib.contextmanager
 def telling() -> Iterator[Callable[[str], None]]:
     """`tell(text)` shows the step that begins, with the seconds since the start."""

@@ -42,15 +42,15 @@ def command(
     json_path: str | None,
 ) -> None:
     """Recompute MacroEval from reports of `fk eval`. Several reports are scored together, as one: of other
-    models, or of other workloads of one model on equal machines."""
-    import sys
+    models, or of other workloads of one model on equal machines.
 
-    from fastkernels.report import json, table
+    The exit code is that of one run of them all: 1 if a candidate failed, 3 if a ratio is unstable or a model
+    was not evaluated.
+    """
+    from fastkernels.report import json, publish
     from fastkernels.score.macroeval import rescore
     from fastkernels.score.merge import merge
 
     report = merge([json.load_eval(path) for path in results])
     scored = rescore(report, f=f, lambda_=lambda_, empty_family=empty_family)
-    table.show(scored, sys.stderr if json_path == "-" else sys.stdout)
-    if json_path:
-        json.write(scored, json_path)
+    raise SystemExit(publish(scored, json_path, is_run=False))

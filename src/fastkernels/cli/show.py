@@ -9,6 +9,7 @@ import click
 
 from fastkernels.cli.output import emit_json, heading, json_option, table
 from fastkernels.errors import NotFoundError
+from fastkernels.layout import install_line
 
 if TYPE_CHECKING:
     from fastkernels.records import Case, TensorSpec
@@ -178,11 +179,8 @@ def _print_task(facts: dict[str, Any]) -> None:
 
 def _needs(implementation: dict[str, Any]) -> str:
     requires = ", ".join(implementation["requires"])
-    return (
-        f"{requires} (pip install 'fastkernels[{implementation['extra']}]')"
-        if implementation["extra"]
-        else requires
-    )
+    extra = implementation["extra"]
+    return f"{requires} ({install_line(extra)})" if extra else requires
 
 
 def _inputs(case: dict[str, Any]) -> str:

@@ -33,13 +33,19 @@ from fastkernels.cli import options
     type=click.Path(dir_okay=False, path_type=Path),
     help="File to write. Default: the device's in registry/devices.",
 )
-def command(report_path: str | None, out: Path | None, **arguments: Any) -> None:
-    """Measure all implementations of the kernels here, and write which one is used up to which size."""
+@options.report_json
+def command(report_path: str | None, out: Path | None, json_path: str | None, **arguments: Any) -> None:
+    """Measure all implementations of the kernels here, and write which one is used up to which size.
+
+    A kernel without stable times stays undecided and keeps the entry that it has; so does every kernel that
+    is not measured. The exit code is that of fk kernels --providers; interrupted, nothing is written.
+    """
     from fastkernels import registry
     from fastkernels.cli.progress import counting
+    from fastkernels.judge.summary import summarize
     from fastkernels.kernels.policy import slug
     from fastkernels.layout import data_dir, shown
-    from fastkernels.report import files, json
+    from fastkernels.report import files, json, publish
     from fastkernels.runner import tune
     from fastkernels.runner.kernels import run_kernels
     from fastkernels.runner.plan import KernelsRequest
@@ -48,12 +54,14 @@ def command(report_path: str | None, out: Path | None, **arguments: Any) -> None
     files.require_writable(out or devices / "DEVICE.yaml", "--out")
     if report_path is not None:
         options.refuse(
-            ("size", "device", "budget_s"), "--from measures nothing, and takes the report as it is"
+            ("size", "device", "budget_s", "json_path"),
+            "--from measures nothing, and takes the report as it is",
         )
         report = json.load_kernels(report_path)
         asked = {e.id for e in registry.find_tasks(arguments["targets"], None, arguments["architecture"])}
         rows = tuple(row for row in report.rows if row.task in asked)
-        report = report.model_copy(update={"rows": rows})
+        summary = summarize(rows, report.summary.wall_s, 0.0)
+        report = report.model_copy(update={"rows": rows, "summary": summary})
     else:
         flags = dict.fromkeys(("level", "case_glob", "contract", "timeout_s", "seed"))
         request = KernelsRequest.parse(
@@ -61,11 +69,30 @@ def command(report_path: str | None, out: Path | None, **arguments: Any) -> None
         )
         with counting() as count:
             report = run_kernels(request, count)
+    code = publish(report, json_path, is_run=report_path is None)
+
+    def say(text: str) -> None:
+        click.echo(text, err=json_path == "-")
+
+    if not report.complete:
+        say("interrupted: no table is written, since sizes or implementations are missing")
+        raise SystemExit(code)
     device = report.environment.device if report.environment.device_type == "cuda" else "cpu"
-    path = out or devices / f"{slug(device)}.yaml"
+    of_device = devices / f"{slug(device)}.yaml"
+    path = out or of_device
     table = tune.tune(report)
-    tune.write(table, path, report)
+    before = tune.entries(path if path.is_file() else of_device)
+    for row in report.rows:
+        if row.verdict == "UNSTABLE" and row.failure is not None:
+            say(f"{row.candidate} {row.case}: {row.failure.message.partition('. ')[0]}")
     for kernel, choices in table.items():
-        told = (c.use + ("" if c.max_rows is None else f" up to {c.max_rows}") for c in choices)
-        click.echo(f"{kernel}: {', '.join(told) or 'undecided, not all were timed under one contract'}")
-    click.echo(f"written to {shown(str(path))}")
+        told = ", ".join(c.use + ("" if c.max_rows is None else f" up to {c.max_rows}") for c in choices)
+        kept = f"keeps its entry {before[kernel]}" if kernel in before else "has no entry, as before"
+        why = "no case has stable times of all implementations under one contract"
+        say(f"{kernel}: {told or f'undecided, {kept}: {why}'}")
+    if any(table.values()):
+        tune.write(table, path, report, of_device)
+        say(f"written to {shown(str(path))}")
+    else:
+        say("nothing is decided, and nothing written")
+    raise SystemExit(code)

@@ -13,23 +13,26 @@ from fastkernels.gate.inventory import Filters
 from fastkernels.gate.pairs import Comparison, Key, Pair, Version
 from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet, discover, is_tree
-from fastkernels.runner.plan import KernelsRequest, Work, plan
+from fastkernels.runner.plan import KernelsRequest, Work, out_of_reach, plan
 
 
 def compare(head: str, base: str | None, filters: Filters, scratch: Path) -> Comparison:
     ours = head_sets(head)
     told = Path(head).name or head
     if base is None:
-        jobs = _planned(ours, filters)
+        jobs = _planned(ours, filters, "The head has no")
         pairs = [Pair(s.name, v := _version(s, jobs), Version(v.works)) for s in ours]
-        return Comparison(shown(head), "the baseline", tuple(pairs), sources=task_files(ours))
+        notes = tuple(out_of_reach(ours, {pair.name for pair in pairs if pair.head.works}))
+        return Comparison(shown(head), "the baseline", tuple(pairs), notes, task_files(ours))
     if words.exists(base):
         theirs = discover([base])
         name = shown(base)
     else:
         revision = revisions.find(base, words.parts(head)[0].resolve())
         theirs, name = _folder_at(revision, head, scratch), f"{told} of {revision}"
-    return Comparison(shown(head), name, paired(ours, theirs, filters), sources=task_files(ours))
+    pairs = paired(ours, theirs, filters)
+    judged = {pair.name for pair in pairs if pair.head.works or pair.base.works}
+    return Comparison(shown(head), name, pairs, tuple(out_of_reach(ours, judged)), task_files(ours))
 
 
 def head_sets(head: str) -> list[CandidateSet]:
@@ -42,7 +45,7 @@ def head_sets(head: str) -> list[CandidateSet]:
 def paired(
     ours: Sequence[CandidateSet], theirs: Sequence[CandidateSet], filters: Filters
 ) -> tuple[Pair, ...]:
-    jobs = _planned([*ours, *theirs], filters)
+    jobs = _planned([*ours, *theirs], filters, "Neither side has a")
     if len(ours) == len(theirs) == 1:
         return (Pair(ours[0].name, _version(ours[0], jobs), _version(theirs[0], jobs)),)
     heads, bases = ({s.name: _version(s, jobs) for s in sets} for sets in (ours, theirs))
@@ -80,7 +83,9 @@ def _has_candidates(folder: Path) -> bool:
     return folder.is_dir() and (is_tree(folder) or any(is_tree(inside) for inside in folder.iterdir()))
 
 
-def _planned(sets: Sequence[CandidateSet], filters: Filters) -> dict[tuple[Path, ...], list[Work]]:
+def _planned(
+    sets: Sequence[CandidateSet], filters: Filters, nobody: str
+) -> dict[tuple[Path, ...], list[Work]]:
     """Layers -> the cases that these candidates change. UsageError where there is nothing at all."""
     stacks = dict.fromkeys(os.pathsep.join(map(str, s.layers)) for s in sets)
     request = KernelsRequest(**filters.model_dump(), candidates=tuple(stacks), device="cpu")
@@ -93,7 +98,7 @@ def _planned(sets: Sequence[CandidateSet], filters: Filters) -> dict[tuple[Path,
         having = sorted({task for found in sets for task in found.files})
         wanted = ", ".join(dict.fromkeys(task for task, _ in asked))
         raise UsageError(
-            f"Neither side has a candidate for {wanted}, but for {', '.join(having) or 'nothing'}. "
+            f"{nobody} candidate for {wanted}, but for {', '.join(having) or 'nothing'}. "
             "Leave out --target to compare these, or write one: fk stubs"
         ) from None
 

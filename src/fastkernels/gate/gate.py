@@ -74,8 +74,13 @@ class GateRun:
     sources: tuple[Path, ...]
 
 
-def run_gate(request: GateRequest, progress: Callable[[Progress], None] = lambda progress: None) -> GateRun:
-    """Compare head and base. After Ctrl-C the rows so far, `complete=False`.
+def run_gate(
+    request: GateRequest,
+    progress: Callable[[Progress], None] = lambda progress: None,
+    say: Callable[[str], None] = lambda text: None,
+) -> GateRun:
+    """Compare head and base. After Ctrl-C the rows so far, `complete=False`. `say` hears what is known before
+    anything runs.
 
     UsageError: nothing to compare, or words that mean nothing. MachineError: the device is not there.
     BaselineError: a side does not even start.
@@ -95,6 +100,8 @@ def run_gate(request: GateRequest, progress: Callable[[Progress], None] = lambda
     begin = time.monotonic()
     machine = environment(resolved.device)
     with opened(request.head, request.base, request.filters, resolved.size) as comparison:
+        for note in comparison.notes:
+            say(note)
         measured = Measurement(comparison, kernels, request.limits, progress)
         measured.measure()
     request = request.model_copy(update={"device": resolved.device, "budget_s": resolved.budget_s})

@@ -34,12 +34,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from fastkernels.judge import bounds
+from fastkernels.judge import bounds, place
 from fastkernels.judge.bounds import MAX_ALLOWED, Excuse, K, allow, quick_bound
 from fastkernels.judge.distance import Distances, Errors, distances, errors
 from fastkernels.judge.selection import misplaced
@@ -58,10 +58,21 @@ class OutputErrors:
     allowed: Errors
     largest: float
     rows: Distances = field(repr=False)  # of the candidate
+    row: int | None = None  # the one that counts, once the gate has looked again
 
     @property
     def ratio(self) -> float:
-        return max(_ratio(error, bound) for error, bound in zip(self.candidate, self.allowed))
+        return max(self._ratios)
+
+    @property
+    def worst(self) -> str:
+        """Which of its errors is farthest beyond what is allowed: `whole`, `row` or `vanishing`."""
+        ratios = self._ratios
+        return max(("vanishing", "whole", "row"), key=lambda name: getattr(ratios, name))
+
+    @property
+    def _ratios(self) -> Errors:
+        return Errors(*map(_ratio, self.candidate, self.allowed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +138,7 @@ class Standard:
             baseline = self._errors[name]
             found, own = self._theirs[name], baseline
             if not torch.equal(ours, theirs):  # one pass, not a dozen, over caches that a call leaves alone
-                if verdict := nonfinite(name, ours, theirs):
+                if verdict := nonfinite(name, ours, theirs, truth):
                     return Comparison.of(verdict, tuple(judged))
                 found = distances(ours, truth)
                 own = found.errors(theirs.dtype, self._apart.get(name))
@@ -197,12 +208,15 @@ def _loosest(output: OutputErrors, excuse: Excuse, dtype: torch.dtype) -> Output
     """By its bounds with `excuse`; the row that counts is the farthest beyond its own."""
     ours = output.rows.errors(dtype, excuse.apart_R)
     largest = max(ours[:2])
-    row, error_R = 0.0, output.rows.relative(dtype, excuse.apart_R)
+    row, at, error_R = 0.0, None, output.rows.relative(dtype, excuse.apart_R)
     if len(error_R):
-        at = (error_R / excuse.row_R).argmax()
+        at = int((error_R / excuse.row_R).argmax())
         ours, row = ours._replace(row=float(error_R[at])), float(excuse.row_R[at])
     allowed = allow(Errors(excuse.whole, row, excuse.vanishing), dtype)
-    return OutputErrors(output.name, ours, excuse.baseline, allowed, largest, output.rows)
+    found = OutputErrors(output.name, ours, excuse.baseline, allowed, largest, output.rows, at)
+    if found.worst == "vanishing" and len(error_R):
+        found = replace(found, row=output.rows.vanishing_row(dtype, excuse.apart_R))
+    return found
 
 
 def _gated(outputs: tuple[OutputErrors, ...]) -> Comparison:
@@ -211,6 +225,18 @@ def _gated(outputs: tuple[OutputErrors, ...]) -> Comparison:
         return Comparison.of(Verdict.passed(), outputs)
     worst = max(bad, key=lambda output: output.ratio)
     return Comparison.of(Verdict.wrong("value", _explain(worst)), outputs)
+
+
+def located(found: Comparison, ours: Mapping[str, Tensor], truth: Mapping[str, Tensor]) -> Verdict:
+    """The verdict of a comparison that was `loosened`, with the element of `ours` that is farthest off."""
+    if found.verdict.label != "WRONG(value)" or not found.outputs:
+        return found.verdict  # or it has its place already
+    worst = max(found.outputs, key=lambda output: output.ratio)
+    name, row = worst.name, None if worst.worst == "whole" else worst.row
+    where = place.worst(
+        name, ours[name], truth[name], worst.rows, worst.allowed, row, worst.worst == "vanishing"
+    )
+    return found.verdict.noted(place=where)
 
 
 def suspect(
@@ -224,7 +250,7 @@ def suspect(
             continue
         if not theirs.is_floating_point():
             return f"{name}: integers differ from the baseline's"
-        if strays(ours, theirs):
+        if strays(ours, theirs) is not None:
             return f"{name}: other elements are non-finite than the baseline's"
         found, bound = errors(ours, theirs), allowed[name]
         if found.whole >= quick_bound(bound.whole) or found.row >= quick_bound(bound.row):
@@ -244,39 +270,43 @@ def merge(*allowances: Mapping[str, Errors]) -> dict[str, Errors]:
     return merged
 
 
-def nonfinite(name: str, candidate: Tensor, baseline: Tensor) -> Verdict | None:
+def nonfinite(name: str, candidate: Tensor, baseline: Tensor, oracle: Tensor) -> Verdict | None:
     """WRONG(nonfinite) unless the candidate is finite exactly where the baseline is, with its infinities."""
-    if wrong := strays(candidate, baseline):
-        return Verdict.wrong(
-            "nonfinite",
-            f"{name}: {wrong} of {candidate.numel()} elements are NaN or infinite where the "
-            "oracle is finite, or finite where it is not",
-        )
-    return None
+    astray = strays(candidate, baseline)
+    if astray is None:
+        return None
+    return Verdict.wrong(
+        "nonfinite",
+        f"{name}: {int(astray.sum())} of {candidate.numel()} elements are NaN or infinite where the "
+        "oracle is finite, or finite where it is not",
+        place.first(name, astray, candidate, oracle),
+    )
 
 
-def strays(ours: Tensor, theirs: Tensor) -> int:
-    """How many elements are finite on one side only, or not the same infinity as theirs."""
+def strays(ours: Tensor, theirs: Tensor) -> Tensor | None:
+    """Which elements are finite on one side only, or not the same infinity as theirs; None if no one is."""
     finite, expected = ours.isfinite(), theirs.isfinite()
     if bool((finite & expected).all()):
-        return 0
-    return int(((finite != expected) | (theirs.isinf() & (ours != theirs))).sum())
+        return None
+    astray = (finite != expected) | (theirs.isinf() & (ours != theirs))
+    return astray if bool(astray.any()) else None
 
 
 def _integers(
     name: str, candidate: Tensor, baseline: Tensor, oracle: Tensor, logits: Tensor | None
 ) -> Verdict | None:
     truth = oracle.to(device=candidate.device)
-    if _differing(baseline, truth, logits):
+    if bool(_differing(baseline, truth, logits).any()):
         return _invalid(f"{name}: the baseline's integers differ from the oracle's")
     wrong = _differing(candidate, truth, logits)
-    return Verdict.wrong("value", f"{name}: {wrong} of {truth.numel()} integers differ") if wrong else None
+    if not bool(wrong.any()):
+        return None
+    message = f"{name}: {int(wrong.sum())} of {truth.numel()} integers differ"
+    return Verdict.wrong("value", message, place.first(name, wrong, candidate, truth))
 
 
-def _differing(ours: Tensor, truth: Tensor, logits: Tensor | None) -> int:
-    if logits is not None:
-        return int(misplaced(ours, truth, logits).sum())
-    return int((ours.to(truth.dtype) != truth).sum())
+def _differing(ours: Tensor, truth: Tensor, logits: Tensor | None) -> Tensor:
+    return ours.to(truth.dtype) != truth if logits is None else misplaced(ours, truth, logits)
 
 
 def _invalid(message: str) -> Verdict:
@@ -285,12 +315,12 @@ def _invalid(message: str) -> Verdict:
 
 def _explain(output: OutputErrors) -> str:
     ours, theirs, bound = output.candidate, output.baseline, output.allowed
-    if _ratio(ours.vanishing, bound.vanishing) == output.ratio:
+    if output.worst == "vanishing":
         return (
             f"{output.name}: {ours.vanishing:.3g} (root mean square) in a row that should be next to zero; "
             f"at most {bound.vanishing:.3g} is allowed"
         )
-    if _ratio(ours.whole, bound.whole) >= _ratio(ours.row, bound.row):
+    if output.worst == "whole":
         return (
             f"{output.name}: relative L2 error {ours.whole:.3g} against float64, "
             f"the baseline has {theirs.whole:.3g}: "

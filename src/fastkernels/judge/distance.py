@@ -52,6 +52,10 @@ class Distances:
         squares_R = _relative(self.error_R, self.norm_R).nan_to_num(nan=math.inf)
         return torch.where(self._none(dtype, apart_R), 0, squares_R).sqrt()
 
+    def vanishing_row(self, dtype: torch.dtype, apart_R: Tensor | None = None) -> int:
+        """The worst of the rows that have no relative error."""
+        return int(torch.where(self._none(dtype, apart_R), self.error_R, -1).argmax())
+
     def _none(self, dtype: torch.dtype, apart_R: Tensor | None) -> Tensor:
         vanishes_R = self.norm_R <= torch.finfo(dtype).smallest_normal ** 2 * self.width
         return vanishes_R if apart_R is None else vanishes_R | apart_R
@@ -80,7 +84,7 @@ def _squares(x_RC: Tensor, o_RC: Tensor, masked: bool) -> Distances:
     """masked: of what is finite in both; otherwise anything that is not makes its row so. Half of the passes
     over the data are for the mask."""
     errors, norms = [], []
-    for part, truth in _slices(x_RC, o_RC):
+    for part, truth in slices(x_RC, o_RC):
         apart = part - truth
         if masked:
             both = part.isfinite() & truth.isfinite()  # their difference may not be
@@ -100,8 +104,8 @@ def _largest(square_R: Tensor) -> Tensor:
     return square_R.max() if len(square_R) else square_R.sum()
 
 
-def _slices(x_RC: Tensor, o_RC: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows of both; the oracle's in float64."""
+def slices(x_RC: Tensor, o_RC: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows of both, some at a time; the oracle's in float64."""
     step = max(1, _SLICE_ELEMENTS // max(1, x_RC.shape[1]))
     for start in range(0, x_RC.shape[0], step):
         at = slice(start, start + step)

@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fastkernels.judge import compare
+from fastkernels.judge import compare, place
 from fastkernels.judge.compare import Comparison
 from fastkernels.judge.distance import Errors, errors
 from fastkernels.judge.verdict import Verdict
+from fastkernels.records import Place
 
 
 def exact(candidate: Mapping[str, Tensor], oracle: Mapping[str, Tensor]) -> Comparison:
@@ -29,8 +30,10 @@ def exact(candidate: Mapping[str, Tensor], oracle: Mapping[str, Tensor]) -> Comp
     for name, truth in oracle.items():
         ours = candidate[name]
         expected = truth.to(device=ours.device, dtype=ours.dtype)
-        if wrong := _different(ours, expected):
-            return Comparison.of(Verdict.wrong("value", f"{name}: {wrong} of {ours.numel()} elements differ"))
+        wrong = _different(ours, expected)
+        if wrong is not None:
+            message = f"{name}: {int(wrong.sum())} of {ours.numel()} elements differ"
+            return Comparison.of(Verdict.wrong("value", message, place.first(name, wrong, ours, expected)))
     return Comparison.of(Verdict.passed())
 
 
@@ -48,7 +51,7 @@ def repeatable(
             continue
         if not one.is_floating_point():
             return _unstable(f"{name}: two calls on the same inputs return other integers")
-        if compare.strays(two, one):
+        if compare.strays(two, one) is not None:
             return _unstable(f"{name}: two calls on the same inputs are finite in other places")
         found, bound = errors(two, one), allowed[name]
         whole, row = (2 * a / (1 - a) for a in bound[:2])
@@ -65,7 +68,7 @@ def untouched(at_return: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> V
     later one."""
     for name, copied in at_return.items():
         now = later[name]
-        if _different(now, copied):
+        if _different(now, copied) is not None:
             return _unstable(f"{name}: the result of a call changed during a later call (a reused buffer)")
     return None
 
@@ -109,14 +112,23 @@ def as_judged(
     return by_token(without_null_block(outputs, [*caches, *states], dim), caches, dim)
 
 
-def _different(ours: Tensor, theirs: Tensor) -> int:
-    """How many elements differ; one NaN is as good as another."""
+def of_call(where: Place, full: Tensor, caches: Sequence[str], states: Sequence[str]) -> Place:
+    """A place in outputs `as_judged` as one in the tensor of the call, `full`."""
+    if where.output not in (*caches, *states):
+        return where
+    first, *rest = where.index
+    head = divmod(first, full.shape[1]) if where.output in caches else (first,)
+    return where.model_copy(update={"index": (head[0] + 1, *head[1:], *rest)})
+
+
+def _different(ours: Tensor, theirs: Tensor) -> Tensor | None:
+    """Which elements differ, None if no one does; one NaN is as good as another."""
     if torch.equal(ours, theirs):  # usually, and in a tenth of the time of what follows
-        return 0
+        return None
     different = torch.ne(ours, theirs)
     if ours.is_floating_point():
         different &= ~(ours.isnan() & theirs.isnan())
-    return int(different.sum())
+    return different if bool(different.any()) else None
 
 
 def _unstable(message: str) -> Verdict:

@@ -5,11 +5,11 @@ Verdict.passed(speedup=..., ...)     Verdict.wrong("value", failure)     Verdict
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import model_validator
 
-from fastkernels.records import LEAST_NOISE, Contract, Failure, Record, least_noise
+from fastkernels.records import LEAST_NOISE, Contract, Failure, Place, Record, least_noise
 
 Status = Literal[
     "PASSED",
@@ -119,8 +119,8 @@ class Verdict(Record):
         return cls(status="PASSED", speedup=speedup)
 
     @classmethod
-    def wrong(cls, kind: Wrong, message: str) -> Verdict:
-        return cls(status="WRONG", kind=kind, failure=Failure(message=message))
+    def wrong(cls, kind: Wrong, message: str, place: Place | None = None) -> Verdict:
+        return cls(status="WRONG", kind=kind, failure=Failure(message=message, place=place))
 
     @classmethod
     def failed(cls, status: Status, failure: Failure, kind: str | None = None) -> Verdict:
@@ -129,8 +129,12 @@ class Verdict(Record):
     def explained(self, where: str) -> Verdict:
         """The same failure, with where it showed."""
         assert self.failure is not None
-        failure = self.failure.model_copy(update={"message": f"{self.failure.message}, {where}"})
-        return self.model_copy(update={"failure": failure})
+        return self.noted(message=f"{self.failure.message}, {where}")
+
+    def noted(self, **facts: Any) -> Verdict:
+        """The same, with these fields of its failure."""
+        assert self.failure is not None
+        return self.model_copy(update={"failure": self.failure.model_copy(update=facts)})
 
     @property
     def label(self) -> str:

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from fastkernels.kernels import policy
+from fastkernels.layout import install_line
 
 # What implementations in Triton are called: its interpreter runs them on a CPU, too.
 IN_TRITON = ("triton", "gemv")
@@ -38,7 +39,7 @@ class Implementation:
         """The first required package that is not installed, with its install line."""
         for package in self.requires:
             if importlib.util.find_spec(package) is None:
-                line = f": pip install 'fastkernels[{self.extra}]'" if self.extra else ""
+                line = f": {install_line(self.extra)}" if self.extra else ""
                 return f"{package} is not installed{line}"
         return None
 

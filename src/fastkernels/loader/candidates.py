@@ -43,6 +43,10 @@ class CandidateSet:
         """What is no longer reached from above (see shadow.py), one sentence each."""
         return tuple(shadow.shadowed(self.layers, self.files))
 
+    def imported_by(self, task: str) -> list[str]:
+        """Those of its tasks that a task file imports, directly or not, with the candidates in place."""
+        return shadow.imported(self.layers, self.files, task)
+
 
 def discover(paths: Iterable[str | Path]) -> list[CandidateSet]:
     """The candidates under `paths`; UsageError for a path that holds none."""

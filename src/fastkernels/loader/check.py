@@ -3,7 +3,8 @@
 syntax            the file does not parse
 unreadable        there is no file: a folder with its name, a link that leads nowhere, a pipe
 excessive         longer than files.MAX_BYTES, or nested deeper than source.MAX_DEPTH, to be looked over
-unknown-task      a file at a task's place, not a registered task and imported by no file
+unknown-task      a file at a task's place, not a registered task and imported (relatively) by no file
+absolute-import   a file of the candidate is imported absolutely, which does not reach it
 missing-class     none of the task's classes is defined
 init-signature    __init__ cannot be called as the baseline's
 forward-signature forward cannot be called as the baseline's
@@ -14,6 +15,7 @@ others            forbidden.py: torch-op, exit, signal, global-state, introspect
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -76,6 +78,9 @@ def _check_file(file: Path, tree: Path, unknown: Sequence[Path]) -> Iterator[Fin
         yield from _check_task(file, parsed, entry)
     elif file.parent == tree or file in unknown:
         yield Finding(file, 1, "unknown-task", _unknown(file, tree))
+    for line, name in source.absolute_imports(parsed):
+        if (advice := source.relative_only(name, tree)) and importlib.util.find_spec(name) is None:
+            yield Finding(file, line, "absolute-import", f"there is no module '{name}'. {advice}")
     for rule, line, message, severity in forbidden.violations(parsed):
         yield Finding(file, line, rule, message, "error" if severity == "error" else "warning")
 
@@ -91,7 +96,8 @@ def _unknown(file: Path, tree: Path) -> str:
     try:
         registry.task(candidates.task_id(file))
     except NotFoundError as error:
-        return f"{error}. A helper that a task file imports is fine; so is a name with a leading underscore"
+        helper = f"a helper is imported by a task file, relatively: from . import {file.stem}"
+        return f"{error}. If it is no task: {helper}; or its name begins with an underscore"
     return "an alias, not a task's own name"
 
 

@@ -24,15 +24,19 @@ _CHUNK = 1 << 24  # elements drawn at once: bounds temporary memory to some 100 
 
 @dataclass(frozen=True)
 class Limits:
-    """Row scales are 10^-decades .. 10^decades; factors of the heavy tail are at most `outlier`."""
+    """Row scales are 10^-decades .. 10^decades; factors of the heavy tail are at most `outlier`. `half`: the
+    limits of float16, whose largest number is 65,504, where they differ."""
 
     decades: float
     outlier: float
+    half: Limits | None = None
 
 
-ORDINARY = Limits(decades=4, outlier=100)
-# Squares of float16 activations (a gate times a value) must stay below 65,504.
-HALF = Limits(decades=1.5, outlier=10)
+# Results such as a gate times a value must be representable: in float16 squares of values are.
+ORDINARY = Limits(decades=4, outlier=100, half=Limits(decades=1.5, outlier=10))
+# A norm's results are of scale 1 whatever its argument's: squares of values, and their sums, may be beyond
+# float16. The sum of two arguments, which a norm may return, may not.
+NORMED = Limits(decades=4, outlier=100, half=Limits(decades=3.5, outlier=100))
 # A softmax turns a logit's absolute error into a relative one: logits of 1e8 would leave no correct digit in
 # float32, neither in the baseline nor in an honest candidate.
 ATTENTION = Limits(decades=0.5, outlier=4)
@@ -43,7 +47,7 @@ _BLOCKS_OF_CHANNELS = 32
 
 
 def _within(limits: Limits, dtype: torch.dtype) -> Limits:
-    return HALF if dtype == torch.float16 and limits is ORDINARY else limits
+    return limits.half or limits if dtype == torch.float16 else limits
 
 
 def _normal(x_RD: Tensor, generator: Generator, limits: Limits) -> None:
@@ -102,12 +106,12 @@ DISTRIBUTIONS = tuple(_ALL)
 
 def fill_map(x_BYXC: Tensor, distribution: str, generator: Generator) -> Tensor:
     """The same of feature maps, [..., B, Y, X, C], whose statistics go over all places: the loudest of them
-    sets these, so `extreme` has one scale for a block of an image's channels."""
+    sets these, so `extreme` has one scale for a block of an image's channels. Maps are what norms take."""
     if distribution != "extreme":
-        return fill(x_BYXC, distribution, generator)
+        return fill(x_BYXC, distribution, generator, NORMED)
     images, channels = x_BYXC.shape[:-3], x_BYXC.shape[-1]
     blocks = min(channels, _BLOCKS_OF_CHANNELS)
-    decades = _within(ORDINARY, x_BYXC.dtype).decades
+    decades = _within(NORMED, x_BYXC.dtype).decades
     scale_BK = torch.empty((*images, blocks), dtype=torch.float32, device=x_BYXC.device)
     scale_BK.uniform_(-decades, decades, generator=generator)
     block_C = torch.arange(channels, device=x_BYXC.device) * blocks // channels

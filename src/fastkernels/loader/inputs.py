@@ -44,6 +44,7 @@ _POSITIONS_ALONE = "step.positions_alone"  # nothing else says to which requests
 _DTYPE_NAMES = {getattr(torch, name): name for name in get_args(DType)}
 _LIMITS = {
     "normal": distributions.ORDINARY,
+    "normed": distributions.NORMED,
     "attended": distributions.ATTENTION,
     "routed": distributions.ORDINARY,
     "routed.attended": distributions.ATTENTION,

@@ -6,7 +6,8 @@ each other relatively (`from ..L1.rms_norm import RMSNorm`), so every module abo
 candidate in place, and several overlays live side by side in one process.
 
 A layer is a folder with `L1` .. `L4`. Beside its task files it may carry helper modules, packages and data;
-those are found by the same rule, so a helper is best named after its task (`rms_norm_kernel.py`). Python's
+those are found by the same rule, so a helper is best named after its task (`rms_norm_kernel.py`). Only
+relative imports reach them (`from . import rms_norm_kernel`): a layer is not on Python's path. Python's
 bytecode cache is neither read nor written: it cannot tell two edits of one second apart, and a candidate
 could plant one.
 """
@@ -26,6 +27,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from fastkernels.layout import data_dir, file_of
+from fastkernels.loader.source import relative_only
 
 _PREFIX = "fastkernels_overlay_"
 _BELOW = "__below"  # `L1.rms_norm__below` is `L1.rms_norm` of the next layer that has one
@@ -88,6 +90,13 @@ class Overlay:
     def is_candidates(self, file: Path) -> bool:
         """Whether a file lies in a candidate's layer."""
         return self._layer_of(file) in self.layers[:-1]
+
+    def advice(self, error: BaseException) -> str | None:
+        """What to write in place of an absolute import that failed, where it meant a candidate's own file."""
+        if not isinstance(error, ModuleNotFoundError) or not error.name:
+            return None
+        root = error.name.partition(".")[0]
+        return next(filter(None, (relative_only(root, layer) for layer in self.layers[:-1])), None)
 
     def _layer_of(self, file: Path | None) -> Path | None:
         return next((layer for layer in self.layers if file and file.is_relative_to(layer)), None)

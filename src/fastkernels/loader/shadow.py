@@ -37,6 +37,13 @@ def shadowed(layers: Sequence[Path], files: Mapping[str, Path]) -> list[str]:
     return sentences
 
 
+def imported(layers: Sequence[Path], files: Mapping[str, Path], task: str) -> list[str]:
+    """Those of the tasks in `files` that are `task` or that it imports, directly or not."""
+    graph, module = _Graph([*layers, data_dir("baseline")]), task.replace("/", ".")
+    reached = {module, *graph.reach(module)}
+    return [each for each in files if each.replace("/", ".") in reached]
+
+
 class _Graph:
     """Imports between the modules of an overlay; a module of fastkernels.baseline is outside of it."""
 

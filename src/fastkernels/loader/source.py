@@ -112,6 +112,29 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _statements(getattr(statement, field, []))
 
 
+def absolute_imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and top-level name of each import that is not relative."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name.partition(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.lineno, (node.module or "").partition(".")[0]
+
+
+def relative_only(name: str, layer: Path) -> str | None:
+    """What to write in place of an absolute import of a file of `layer`; None where it has none of this
+    top-level name."""
+    if name in LEVELS:
+        return f"Only relative imports reach files of a candidate: from ..{name} import ..."
+    for level in LEVELS:
+        if (layer / level / f"{name}.py").is_file() or (layer / level / name).is_dir():
+            beside = f"from . import {name}"
+            return (
+                f"Only relative imports reach {level}/{name}: {beside}, or from ..{level} in another folder"
+            )
+    return None
+
+
 def module_imports(tree: ast.Module, module: str) -> set[str]:
     """Every module that `module` (`L2.gated_mlp`) may import from its own tree, as `L1.rms_norm`.
 

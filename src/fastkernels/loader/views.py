@@ -105,6 +105,13 @@ def seen(specs: Mapping[str, TensorSpec], tensors: Mapping[str, Tensor], strided
     }
 
 
+def as_in_model(specs: Mapping[str, TensorSpec], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Packed tensors of one call, those that have views laid as the model lays them."""
+    drawn = {member: tensors[member][None] for members in _storages(specs).values() for member in members}
+    storages = {name: links[0] for name, links in laid(specs, drawn, of_all(strided=True)).items()}
+    return seen(specs, {**tensors, **storages}, strided=True)
+
+
 def misread(specs: Mapping[str, TensorSpec], tensors: Mapping[str, Tensor], name: str) -> Tensor:
     """What a kernel reads of an argument with a view that it takes for packed: what lies behind its begin."""
     (storage,) = (key for key, members in _storages(specs).items() if name in members)

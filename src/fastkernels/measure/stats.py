@@ -25,6 +25,7 @@ TARGET_HALF_WIDTH = 0.005  # stop sampling once the interval lies within 0.5 % o
 MIN_ROUNDS = 5  # fewer clusters than this cannot be resampled: fall back to single pairs
 RESAMPLES = 1000
 MIN_FOR_ORDER = 6  # of values whose least and greatest bound the median with 95 %: 1 - 2 / 2^6 = 0.97
+_MOST_LOG = 50.0  # beyond it nothing is known, and a float would overflow
 DRAWS = 20_000  # the ends move by a thousandth of the spread from seed to seed
 CONFIDENCE = 0.95
 THROTTLE_DROP = 0.05  # a clock 5 % below the run's median belongs to another state of the chip
@@ -124,7 +125,8 @@ def median_draws(values: ArrayLike, count: int, generator: np.random.Generator) 
         return np.full(count, x[0])
     if n < MIN_FOR_ORDER:
         logs = np.log(x)
-        return np.exp(logs.mean() + logs.std(ddof=1) / np.sqrt(n) * generator.standard_t(n - 1, count))
+        drawn = logs.mean() + logs.std(ddof=1) / np.sqrt(n) * generator.standard_t(n - 1, count)
+        return np.exp(np.clip(drawn, -_MOST_LOG, _MOST_LOG))
     edges = np.concatenate((x[:1], x, x[-1:]))
     below = generator.binomial(n, 0.5, count)
     return edges[below] + generator.random(count) * (edges[below + 1] - edges[below])

@@ -35,9 +35,17 @@ from fastkernels.records.kernels import (
     KernelRow,
     KernelShare,
     KernelSummary,
+    Place,
     Unclaimed,
 )
-from fastkernels.records.models import EvalReport, MacroEval, ModelResult, Swap, WorkloadResult
+from fastkernels.records.models import (
+    EvalReport,
+    MacroEval,
+    ModelResult,
+    Swap,
+    UnfinishedModel,
+    WorkloadResult,
+)
 
 Report = KernelReport | EvalReport | GateReport | AuditReport
 
@@ -75,6 +83,7 @@ __all__ = [
     "Look",
     "MacroEval",
     "ModelResult",
+    "Place",
     "Printable",
     "Provenance",
     "Record",
@@ -86,6 +95,7 @@ __all__ = [
     "TensorSpec",
     "TokenPhase",
     "Unclaimed",
+    "UnfinishedModel",
     "View",
     "WorkloadResult",
     "default_size",

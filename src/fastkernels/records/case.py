@@ -38,7 +38,8 @@ class TensorSpec(Record):
     cache         a paged pool [blocks, block_size, ...] of the batch's size, values as normal
     state         a pool [rows, ...] of states of the batch's size, values as normal
     kept          the same after the layer has stored what a request begins with
-    map           as normal, but of `extreme` blocks of channels of an image [B, Y, X, C] have one scale
+    normed        as normal; in float16 up to where squares and sums of its values overflow
+    map           as normed, but of `extreme` blocks of channels of an image [B, Y, X, C] have one scale
     by_place      a bias of scores [..., S, S] by the places of two tokens in rows of up to S tokens
     attended      as normal, with outliers and scales of rows that a softmax or a state can hold
     signed        as attended, each row with a sign of its own: tokens have no offset in common

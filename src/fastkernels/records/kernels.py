@@ -8,14 +8,47 @@ from fastkernels.records.base import Contract, Document, Printable, Record
 from fastkernels.records.environment import Environment
 
 
+class Place(Record):
+    """The element of an output that is farthest from right, and how many others are wrong. Values as text:
+    JSON knows no infinity."""
+
+    output: str  # `out.0`, or the name of a tensor that the call changes
+    index: tuple[int, ...]  # the first number is the row
+    expected: str
+    got: str
+    allowed: float | None = None  # what an element may be off, where all share the error that is allowed
+    beyond: int  # elements that are more off, or that differ where nothing is allowed
+    elements: int  # of the output
+
+    def __str__(self) -> str:
+        row = f"row {self.index[0]}, " if len(self.index) > 1 else ""
+        most = "" if self.allowed is None else f", allowed {self.allowed:.3g} off"
+        at = f"{self.output}[{', '.join(map(str, self.index))}]"
+        return (
+            f"{row}{at}: expected {self.expected}, got {self.got}{most}; "
+            f"{self.beyond} of {self.elements} elements are beyond"
+        )
+
+
 class Failure(Record):
-    """What a user needs to mend a candidate: the message, the place, and what it printed."""
+    """What a user needs to mend a candidate: the message, the place in the results and in the code, and what
+    it printed."""
 
     message: Printable
+    place: Place | None = None
+    distribution: str | None = None  # of the inputs of the call that failed
     file: Printable | None = None
     line: int | None = None
     output: Printable = ""
     trace: Printable = ""  # the whole traceback, where `output` begins at the candidate's own first frame
+
+    @property
+    def told(self) -> str:
+        """What went wrong, and in which element, for a person."""
+        if self.distribution is None:
+            return self.message
+        where = f": {self.place}" if self.place else ""
+        return f"{self.message}\non {self.distribution} inputs{where}"
 
 
 class KernelShare(Record):

@@ -76,6 +76,16 @@ class ModelResult(Record):
     failure: Failure | None = None
 
 
+class UnfinishedModel(Record):
+    """What was timed of a model that has no result, since it was interrupted or could not be judged to its
+    end. Whether the answers were right is not known: a ratio here is no speed-up."""
+
+    model: str
+    config: str
+    size: Size
+    workloads: tuple[WorkloadResult, ...]  # of the one that was interrupted the whole rounds
+
+
 class MacroEval(Record):
     score: float
     speedup: float
@@ -96,3 +106,5 @@ class EvalReport(Document):
     macroeval: MacroEval | None  # None: interrupted before any model finished, or one could not be judged
     complete: bool = True
     unevaluated: dict[str, str] = {}  # models that could not be judged, and why
+    skipped: dict[str, str] = {}  # models that the request asks nothing of, and why: no part of the score
+    unfinished: tuple[UnfinishedModel, ...] = ()

@@ -27,10 +27,11 @@ def publish(
     sources: Sequence[Path] = (),
     further: Sequence[tuple[str, Callable[[], None]]] = (),
     verbose: bool = False,
+    is_run: bool = True,
 ) -> int:
     """Show, write and log a report; returns its exit code. `sources`: the candidates' files, kept with the
     MLflow run. `further`: the paths of other files of it, and what writes them. `verbose`: the table shows
-    failures whole.
+    failures whole. `is_run`: False for a report that was made from other reports; it is not logged.
 
     UsageError where `json_path` cannot be written. A failure of MLflow is a warning on stderr.
     """
@@ -38,7 +39,8 @@ def publish(
 
     # Each is done whatever befell another: who reads a pipe may have gone, a disk may be full.
     with contextlib.ExitStack() as last_first:
-        if not isinstance(report, AuditReport):  # a fact about our tasks, not a result of this machine
+        # An audit is a fact about our tasks, not a result of this machine.
+        if is_run and not isinstance(report, AuditReport):
             last_first.callback(mlflow.log, report, sources)
         for _, write in reversed(further):
             last_first.callback(write)

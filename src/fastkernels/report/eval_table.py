@@ -41,7 +41,7 @@ _WORKLOADS = (
     Column("candidate", ""),
     Column("unit", "", right=False),
     Column("ratio", "median over alternating rounds, above 1 the candidate is better"),
-    Column("95 %", "where that median lies with 95 % confidence, by the rounds"),
+    Column("95 %", "where that median lies, by its few rounds"),
     Column("", "", right=False),
 )
 _FAMILIES = (
@@ -57,11 +57,19 @@ def parts(report: EvalReport, verbose: bool = False) -> list[RenderableType]:
     """The whole report, top-down."""
     found: list[RenderableType] = [*_title(report)]
     models = [_model(model, is_self_test=not report.candidates) for model in report.models]
-    workloads = [_workload(model, workload) for model in report.models for workload in model.workloads]
+    workloads = [_workload(model.model, workload) for model in report.models for workload in model.workloads]
     for name, columns, rows in (("Models", _MODELS, models), ("Workloads", _WORKLOADS, workloads)):
         if rows:
             found += [heading(name), table(columns, rows)]
     found += [Text(), *legend(_MODELS, models), *legend(_WORKLOADS, workloads)]
+    if report.unfinished:
+        rounds = [
+            [*_workload(model.model, workload)[:-1], f"rounds: {len(workload.baseline)}"]
+            for model in report.unfinished
+            for workload in model.workloads
+        ]
+        found += [heading("Timed, but not judged: whether the answers were right is not known")]
+        found += [table(_WORKLOADS, rounds), *([] if workloads else [Text(), *legend(_WORKLOADS, rounds)])]
     notes = [f"{model.model}: {note}" for model in report.models for note in _notes(model)]
     if notes:
         found += [heading("Notes"), *map(Text, notes)]
@@ -73,6 +81,9 @@ def parts(report: EvalReport, verbose: bool = False) -> list[RenderableType]:
     found += failures(
         ((model.model, model.config, "FAILED", model.failure) for model in report.models), verbose
     )
+    if report.skipped:
+        found.append(heading("Skipped: no part of the score"))
+        found += [Text(f"{model}: {why}") for model, why in report.skipped.items()]
     if report.unevaluated:
         found.append(heading("Not evaluated"))
         found += [Text(f"{model}: {why}") for model, why in report.unevaluated.items()]
@@ -112,10 +123,10 @@ def _model(model: ModelResult, is_self_test: bool) -> list[str | Text]:
     ]
 
 
-def _workload(model: ModelResult, workload: WorkloadResult) -> list[str | Text]:
+def _workload(model: str, workload: WorkloadResult) -> list[str | Text]:
     interval = f"{workload.ratio_ci[0]:.3f} .. {workload.ratio_ci[1]:.3f}" if workload.ratio_ci else ""
     return [
-        model.model,
+        model,
         workload.name,
         _number(_median(workload.baseline), ".5g"),
         _number(_median(workload.candidate), ".5g"),

@@ -19,6 +19,15 @@ def require_writable(path: str | Path, flag: str) -> None:
     require_room(Path(path).absolute().parent, f"{flag} {path}")
 
 
+def require_new_folder(path: str | Path, flag: str) -> None:
+    """UsageError where a run could not make this folder, or where something lies there already."""
+    if not str(path) or (os.path.lexists(path) and not os.path.isdir(path)):
+        raise UsageError(f"{flag} '{path}': no folder. Name one that is new or empty")
+    require_room(Path(path).absolute(), f"{flag} {path}")
+    if os.path.isdir(path) and os.listdir(path):
+        raise UsageError(f"{flag} {path}: is not empty. Name a new folder, or remove what lies in it")
+
+
 def require_room(folder: Path, told: str) -> None:
     """UsageError, which begins with `told`, where no file can be made in the folder, or where the folder
     itself cannot be."""

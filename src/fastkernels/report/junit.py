@@ -50,7 +50,7 @@ def _case(task: str, row: GateRow, limits: GateLimits) -> xml.Element:
         kind = "failure" if row.verdict in FAILING else "error"
         problem = xml.SubElement(case, kind, type=row.verdict, message=_legal(row.reason))
         if row.failure is not None:
-            problem.text = _legal(f"{row.failure.message}\n{row.failure.output}".strip())
+            problem.text = _legal(f"{row.failure.told}\n{row.failure.output}".strip())
     out = f"{words.verdict(row, limits)}: {row.reason}\n" + "\n".join(
         (f"{look.lost}; " if look.lost else "") + (look.problem or _numbers(look)) for look in row.looks
     )

@@ -176,7 +176,7 @@ def failures(
         found.append(Text.assemble((verdict, "bold red"), f"  {what}  {case}{more}"))
         place = [f"at {file}" + (f":{line}" if line else "")] if file else []
         told = [*_whole(failure)] if verbose else [*_tail(failure.output)]
-        found.append(indented(*map(Text, [failure.message, *place, *told])))
+        found.append(indented(*map(Text, [failure.told, *place, *told])))
     return found
 
 

@@ -92,7 +92,7 @@ def _line(row: GateRow, limits: GateLimits, clock: str) -> str:
 def _failure(row: GateRow, failure: Failure) -> str:
     place = f"\nat {failure.file}:{failure.line or ''}".rstrip(":") if failure.file else ""
     output = "\n".join(failure.output.splitlines()[-_MOST_LINES:])
-    told = f"{failure.message[:1000]}{place}\n{output[:3000]}".strip()
+    told = f"{failure.told[:1000]}{place}\n{output[:3000]}".strip()
     what = _plain(f"{row.head or ''} {words.place(row)} {row.case} ({row.candidate})")
     return f"<details><summary>{what}</summary><pre>{_code(told)}</pre></details>\n\n"
 

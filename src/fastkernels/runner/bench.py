@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
+
+from torch import Tensor
 
 from fastkernels.judge.compare import Comparison
 from fastkernels.judge.verdict import Verdict
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.sole import SoleUse
 from fastkernels.records import Case, Contract, Integrity
+
+
+class Evidence(NamedTuple):
+    """One call that failed: its inputs, the oracle's outputs, and the candidate's, where there are any."""
+
+    inputs: Mapping[str, Tensor]
+    expected: Mapping[str, Tensor]
+    actual: Mapping[str, Tensor]
 
 
 @dataclass
@@ -33,6 +43,7 @@ class Outcome:
     clock_mhz: int | None = None
     integrity: Integrity | None = None
     notes: tuple[str, ...] = ()
+    evidence: Evidence | None = None  # of a failure, where the bench keeps it
 
 
 @dataclass
@@ -47,6 +58,7 @@ class Bench:
     baseline: Overlay
     sole_use: SoleUse | None = None
     tell: Callable[[str], None] = lambda _: None  # what a trial waits for
+    keeps_evidence: bool = False
 
     def contract_of(self, case: Case) -> Contract:
         """A group of ranks has a contract of its own."""

@@ -26,6 +26,7 @@ from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import find, without_weights
 from fastkernels.measure.environment import environment
 from fastkernels.records.base import Size, printable
+from fastkernels.runner.at_sight import imported_by
 
 WARM_UP = (8, 16, 8)  # requests, tokens in and out: what is compiled and captured lazily
 PERCENTILES = (10, 25, 50, 75, 90, 99)
@@ -63,6 +64,9 @@ def load(engine: EngineOptions, run: TokenRun) -> tuple[LLM, float]:
     `run` does not fit."""
     begin = time.perf_counter()
     overlay = None
+    model = without_weights(engine.model) if engine.load_format == "dummy" else engine.model
+    source = find(model)
+    source.require(("tokens",), "fk e2e")  # one that listens needs clips too: fk eval has them
     if engine.candidates is not None:
         found = discover([engine.candidates])
         if len(found) != 1:
@@ -70,9 +74,8 @@ def load(engine: EngineOptions, run: TokenRun) -> tuple[LLM, float]:
             raise UsageError(
                 f"--candidates {engine.candidates}: {len(found)} sets ({names}); name one of them"
             )
+        imported_by(found[0], {engine.model: source.architecture})
         overlay = Overlay.over_baseline(list(found[0].layers))
-    model = without_weights(engine.model) if engine.load_format == "dummy" else engine.model
-    find(model).require(("tokens",), "fk e2e")  # one that listens needs clips too: fk eval has them
     llm = LLM(
         model,
         overlay=overlay,

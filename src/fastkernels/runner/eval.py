@@ -7,7 +7,7 @@ import hashlib
 import random
 import secrets
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,15 @@ from typing import Any
 from fastkernels import registry
 from fastkernels.errors import FastKernelsError, NotFoundError, UsageError
 from fastkernels.layout import shown
-from fastkernels.loader.candidates import CandidateSet, discover
+from fastkernels.loader.candidates import CandidateSet, discover, replaced_variants
 from fastkernels.measure.environment import environment, require_device
 from fastkernels.measure.sole import SoleUse
 from fastkernels.nn.config import ConfigReader
-from fastkernels.records import Device, EvalReport, ModelResult, Size, default_size
+from fastkernels.records import Device, EvalReport, ModelResult, Size, UnfinishedModel, default_size
 from fastkernels.registry.schema import Architecture
 from fastkernels.registry.workloads import SpeechWorkload, TokenWorkload, Workload
 from fastkernels.runner.answers import Answers
+from fastkernels.runner.at_sight import imported_by
 from fastkernels.runner.generation_answers import GenerationAnswers
 from fastkernels.runner.image_answers import DETECTIONS, EMBEDDING, ImageAnswers
 from fastkernels.runner.isolation import ALWAYS, HiddenMemory, common
@@ -133,60 +134,51 @@ class Target:
     checkpoint: Path | None = None  # its folder, where it has one
 
 
-def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None) -> EvalReport:
+def run_eval(
+    request: EvalRequest,
+    tell: Callable[[str], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
+) -> EvalReport:
     """Evaluate every model of the request. Ctrl-C ends the workers and gives the report so far,
     `complete=False`. A model that cannot be judged is in `unevaluated`: the others keep their results, and
-    there is no MacroEval.
+    there is no MacroEval. `tell` hears what goes on, `say` what is known before anything runs.
 
     Raises NotFoundError, UsageError, MachineError, BaselineError, the last three where there is no result.
     """
-    targets = _targets(request)
-    workloads = {target.model: _workloads(request, target) for target in targets}
+    planned, skipped = _planned(request)
+    for why in skipped.values():
+        say(f"skipped: {why}")
+    for line in _out_of_reach(request, [target for target, _ in planned]):
+        say(line)
     seed = secrets.randbits(62) if request.seed is None else request.seed
     machine = environment(request.device)
     results: list[ModelResult] = []
+    unfinished: list[UnfinishedModel] = []
     errors: dict[str, FastKernelsError] = {}
     complete = True
     levels: tuple[str, ...] | None = None  # of every candidate process so far
-    with tempfile.TemporaryDirectory(prefix="fk-eval-") as caches, HiddenMemory() as memory:
-        for target in targets:
-            chosen = workloads[target.model]
-            try:
-                answers = _answers(request, target, random.Random(seed))
-                weights_seed = _weights_seed(request, target, chosen, seed)
-                sides = _sides(request, target, chosen, weights_seed, Path(caches))
-                with contextlib.closing(sides):
-                    trial = ModelTrial(
-                        architecture=target.architecture,
-                        model=target.model,
-                        config=target.config,
-                        size=request.size,
-                        answers=answers,
-                        workloads=chosen,
-                        candidates=request.candidates,
-                        sides=sides,
-                        rounds=request.rounds or ROUNDS[request.size],
-                        extra_s=0.0 if request.rounds else EXTRA_S[request.size],
-                        restarts=_start_quickly(request, target),
-                        report=lambda doing, model=target.model: tell(f"{model}: {doing}"),
-                    )
-                    try:
-                        result = trial.run()
-                    finally:
-                        if sides.isolation is not None:
-                            hidden = ("memory",) if memory.hidden else ()
-                            levels = common(levels, (*ALWAYS, *hidden, *sides.isolation))
-                notes = [f"the candidate ran as root: {why}" for why in [sides.stays_root] if why]
-                if sides.put_back:
-                    names = ", ".join(sides.put_back)
-                    notes.append(f"settings that the candidate's imports changed were put back: {names}")
-                results.append(result.model_copy(update={"notes": (*result.notes, *notes)}))
-            except FastKernelsError as error:
-                errors[target.model] = error
-            except KeyboardInterrupt:
-                complete = False
-                break
-    if errors and complete and not results:
+    try:
+        with tempfile.TemporaryDirectory(prefix="fk-eval-") as caches, HiddenMemory() as memory:
+            for target, chosen in planned:
+                try:
+                    trial = _trial(request, target, chosen, seed, Path(caches), tell)
+                    with contextlib.closing(trial.sides) as sides:
+                        try:
+                            result = trial.run()
+                        except (FastKernelsError, KeyboardInterrupt):
+                            unfinished += trial.unfinished()
+                            raise
+                        finally:
+                            if sides.isolation is not None:
+                                hidden = ("memory",) if memory.hidden else ()
+                                levels = common(levels, (*ALWAYS, *hidden, *sides.isolation))
+                        notes = (*result.notes, *_of_the_process(sides))
+                        results.append(result.model_copy(update={"notes": notes}))
+                except FastKernelsError as error:
+                    errors[target.model] = error
+    except KeyboardInterrupt:
+        complete = False
+    if errors and complete and not results and not unfinished:
         raise next(iter(errors.values()))
     report = EvalReport(
         schema=1,
@@ -197,8 +189,47 @@ def run_eval(request: EvalRequest, tell: Callable[[str], None] = lambda _: None)
         complete=complete,
         macroeval=None,
         unevaluated={model: str(error).removeprefix(f"{model}: ") for model, error in errors.items()},
+        skipped={model: str(error).removeprefix(f"{model}: ") for model, error in skipped.items()},
+        unfinished=tuple(unfinished),
     )
-    return with_score(report)
+    try:
+        return with_score(report)
+    except KeyboardInterrupt:
+        return report.model_copy(update={"complete": False})
+
+
+def _trial(
+    request: EvalRequest,
+    target: Target,
+    workloads: Sequence[Workload],
+    seed: int,
+    caches: Path,
+    tell: Callable[[str], None],
+) -> ModelTrial:
+    answers = _answers(request, target, random.Random(seed))
+    weights_seed = _weights_seed(request, target, workloads, seed)
+    return ModelTrial(
+        architecture=target.architecture,
+        model=target.model,
+        config=target.config,
+        size=request.size,
+        answers=answers,
+        workloads=workloads,
+        candidates=request.candidates,
+        sides=_sides(request, target, workloads, weights_seed, caches),
+        rounds=request.rounds or ROUNDS[request.size],
+        extra_s=0.0 if request.rounds else EXTRA_S[request.size],
+        report=lambda doing: tell(f"{target.model}: {doing}"),
+        restarts=_start_quickly(request, target),
+    )
+
+
+def _of_the_process(sides: Sides) -> Iterator[str]:
+    """Notes on how the candidate's process ran."""
+    if sides.stays_root:
+        yield f"the candidate ran as root: {sides.stays_root}"
+    if sides.put_back:
+        yield f"settings that the candidate's imports changed were put back: {', '.join(sides.put_back)}"
 
 
 def _weights_seed(request: EvalRequest, target: Target, workloads: Sequence[Workload], seed: int) -> int:
@@ -227,23 +258,66 @@ def _one_set(paths: Sequence[str | Path]) -> CandidateSet:
     return found[0]
 
 
-def _targets(request: EvalRequest) -> list[Target]:
+def _planned(request: EvalRequest) -> tuple[list[tuple[Target, list[Workload]]], dict[str, UsageError]]:
+    """The models of the request with their workloads; and those that nothing of it can be asked of, which is
+    known without them: the others are evaluated, and scored. UsageError where no model is left."""
+    targets, skipped = _targets(request)
+    named = _named_workloads(request)
+    planned = []
+    for target in targets:
+        try:
+            planned.append((target, _workloads(request, target, named)))
+        except UsageError as error:
+            skipped[target.model] = error
+    if not planned:
+        raise next(iter(skipped.values()))
+    return planned, skipped
+
+
+def _targets(request: EvalRequest) -> tuple[list[Target], dict[str, UsageError]]:
     """Registered architectures by id or glob; everything else is a folder or a Hugging Face id."""
     patterns = request.models or registry.suite(request.suite).architectures
-    known = {entry.id for entry in registry.architectures()}
-    targets: list[Target] = []
+    of_category = {entry.id for entry in registry.find_architectures((), request.category)}
+    targets: dict[str, Target] = {}
+    skipped: dict[str, UsageError] = {}
     for pattern in patterns:
         if _is_checkpoint(pattern):
-            targets.append(_from_checkpoint(pattern))
+            targets[pattern] = _from_checkpoint(pattern)
             continue
-        for entry in registry.find_architectures([pattern], request.category):
-            config = entry.default_config[request.size]
-            targets.append(Target(entry.id, entry, config, entry.configs[config].config))
-    if not targets:
-        raise NotFoundError(
-            "architecture", request.category or " ".join(patterns), known, "fk list architectures"
-        )
-    return list({target.model: target for target in targets}.values())
+        for entry in registry.find_architectures([pattern]):
+            if entry.id not in of_category:
+                continue
+            if config := entry.default_config.get(request.size):
+                targets[entry.id] = Target(entry.id, entry, config, entry.configs[config].config)
+            else:
+                problem = f"it has no configuration of size {request.size}. See: fk show {entry.id}"
+                skipped[entry.id] = UsageError(f"{entry.id}: {problem}")
+    if not targets and not skipped:
+        known = [entry.id for entry in registry.architectures()]
+        words = " ".join([*patterns, *([request.category] if request.category else [])])
+        raise NotFoundError("architecture", words, known, "fk list architectures")
+    return list(targets.values()), skipped
+
+
+def _out_of_reach(request: EvalRequest, targets: Sequence[Target]) -> Iterator[str]:
+    """What the models leave out of the candidate, as far as sources and registered cases tell, line by line.
+    UsageError where that is all of it."""
+    if (found := request.candidates) is None:
+        return
+    for file in found.unknown:
+        yield f"{shown(file)} is no registered task and is not used. See: fk check"
+    reached = imported_by(found, {target.model: target.architecture for target in targets})
+    for target in targets:
+        tasks = reached[target.model]
+        if missing := [task for task in found.files if task not in tasks]:
+            nothing = "" if tasks else ": no coverage"
+            yield f"{target.model} never imports {', '.join(missing)}{nothing}"
+        for entry in map(registry.task, tasks):
+            own = replaced_variants(found.files[entry.id], entry)
+            cases = registry.cases(entry, request.size, target.architecture.id)
+            if cases and own and not any(case.variant in own for case in cases):
+                used = ", ".join(dict.fromkeys(case.variant for case in cases))
+                yield f"{target.model} has cases of {entry.id}:{used}, the candidate has {', '.join(own)}"
 
 
 def _is_checkpoint(model: str) -> bool:
@@ -258,26 +332,31 @@ def _from_checkpoint(model: str) -> Target:
     return Target(model, source.architecture, source.name, source.config, source.folder)
 
 
-def _workloads(request: EvalRequest, target: Target) -> list[Workload]:
-    """The suite's workloads that the architecture has (or the named ones), at the request's size."""
+def _named_workloads(request: EvalRequest) -> list[Workload]:
+    """The request's, else the suite's, at the request's size."""
     known = {workload.name: workload for workload in registry.workloads(size=request.size)}
-    suite = registry.suite(request.suite)
-    names = request.workloads or suite.workloads[request.size]
+    names = request.workloads or registry.suite(request.suite).workloads[request.size]
     for name in names:
         if name not in known:
             raise NotFoundError("workload", name, known, "fk list workloads")
+    return [known[name] for name in names]
+
+
+def _workloads(request: EvalRequest, target: Target, named: Sequence[Workload]) -> list[Workload]:
+    """Those of `named` that the model can be asked. UsageError where there is none, or one is too long."""
     # Prompts are nothing to an image encoder, and images nothing to a language model.
     kind = target.architecture.correctness.kind
-    chosen = [known[name] for name in names if known[name].answer == kind]
+    chosen = [workload for workload in named if workload.answer == kind]
     if not chosen:
+        names = ", ".join(workload.name for workload in named)
         raise UsageError(
-            f"{target.model} answers with {kind}, which no workload of {', '.join(names)} asks for. "
+            f"{target.model}: it answers with {kind}, which no workload of {names} asks for. "
             f"See: fk show {target.architecture.id}"
         )
     longest = _longest(request, target, chosen)
     if longest > (limit := target.hf_config.get(target.architecture.positions, longest)):
         raise UsageError(
-            f"{target.model} has {limit} positions, the workloads need {longest}: "
+            f"{target.model}: it has {limit} positions, the workloads need {longest}: "
             f"choose shorter ones with --workload, or another --size"
         )
     return chosen

@@ -74,7 +74,6 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
 }
 _PASSES = 2  # torch's older name for the precision of products sets what the newer ones say
-_THREADS = (torch.get_num_threads, torch.set_num_threads)
 
 
 class Kept:
@@ -82,8 +81,7 @@ class Kept:
     cuDNN's attention off. That is no tampering: what counts is what holds while calls run."""
 
     def __init__(self) -> None:
-        settings = {**_SETTINGS, "torch's number of threads": _THREADS}
-        self._before = {name: (_tried(get), get, put) for name, (get, put) in settings.items()}
+        self._before = {name: (_tried(get), get, put) for name, (get, put) in _SETTINGS.items()}
 
     def put_back(self) -> list[str]:
         """The names of those that have changed since; they are as before again."""

@@ -32,7 +32,16 @@ from fastkernels.runner.asking import Timeouts
 from fastkernels.runner.bench import Bench
 from fastkernels.runner.crew import Crew, Unimportable
 from fastkernels.runner.looks import compile_columns
-from fastkernels.runner.plan import Job, KernelsRequest, Work, judged_files, plan
+from fastkernels.runner.plan import (
+    Job,
+    KernelsRequest,
+    Work,
+    candidate_sets,
+    judged_files,
+    out_of_reach,
+    plan,
+)
+from fastkernels.runner.reproduction import Reproductions
 from fastkernels.runner.resources import default_threads
 from fastkernels.runner.rows import row, unavailable_row
 from fastkernels.runner.trial import Outcome, Trial
@@ -57,14 +66,18 @@ Report = Callable[[Progress], None]
 
 
 def run_kernels(
-    request: KernelsRequest, progress: Report = lambda progress: None, jobs: list[Job] | None = None
+    request: KernelsRequest,
+    progress: Report = lambda progress: None,
+    jobs: list[Job] | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> KernelReport:
     """Judge what the request names, or `jobs` that the caller has planned itself. After Ctrl-C the rows so
-    far, `complete=False`. What the baseline fails in later than at once is a row, INVALID_BASELINE.
+    far, `complete=False`. What the baseline fails in later than at once is a row, INVALID_BASELINE. `say`
+    hears what is known before anything runs.
 
     UsageError: nothing to judge. MachineError: the device is not there. BaselineError: there is no row yet.
     """
-    run = _Run(request.resolved(), progress, jobs)
+    run = _Run(request.resolved(), progress, jobs, say)
     return run.report()
 
 
@@ -73,6 +86,7 @@ class _Run:
     request: KernelsRequest
     progress: Report
     jobs: list[Job] | None = None
+    say: Callable[[str], None] = lambda text: None
     rows: list[KernelRow] = field(default_factory=list)
     shadowed: list[str] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
@@ -81,6 +95,7 @@ class _Run:
     spent_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # `measuring_s`, ...
     _deaths: defaultdict[tuple[str, str], list[Verdict]] = field(default_factory=lambda: defaultdict(list))
     _unimportable: dict[str, Failure] = field(default_factory=dict)  # of whole revisions, by job
+    _reproductions: Reproductions | None = None
     levels: tuple[str, ...] = isolation.ALWAYS
     _told: str = ""  # the step that goes on
 
@@ -90,6 +105,12 @@ class _Run:
         begin = time.monotonic()
         jobs = plan(request) if self.jobs is None else self.jobs
         judged = judged_files(request) if self.jobs is None else ()
+        if request.reproduce is not None:
+            self._reproductions = Reproductions(Path(request.reproduce), request.device)
+        if self.jobs is None:
+            for line in out_of_reach(candidate_sets(request), {job.name for job in jobs}):
+                self.say(line)
+                self.notes[line] = None
         if request.golden is not None:
             self.notes[f"captured routing: {golden.read(request.golden).capture.summary}"] = None
         # Started now, so that the report says when; the isolation reached is filled in at the end.
@@ -110,6 +131,8 @@ class _Run:
         except KeyboardInterrupt:
             self.complete = False
         wall_s = time.monotonic() - begin
+        if self._reproductions is not None:
+            self.notes.update(dict.fromkeys(self._reproductions.told(self.rows)))
         return KernelReport(
             schema=1,
             environment=machine.model_copy(update={"isolation": tuple(dict.fromkeys(self.levels))}),
@@ -139,6 +162,7 @@ class _Run:
             baseline=Overlay.over_baseline(),
             sole_use=SoleUse(range(gpus)) if gpus else None,
             tell=self._tell_more,
+            keeps_evidence=request.reproduce is not None,
         )
 
     def _crew(self, jobs: list[Job], threads: int, caches: Path, memory: isolation.HiddenMemory) -> Crew:
@@ -213,6 +237,8 @@ class _Run:
             self._deaths[job.name, work.entry.id].append(outcome.verdict)
         self.notes.update(dict.fromkeys(outcome.notes))
         self.rows.append(row(job, work, outcome.verdict, contract, outcome))
+        if self._reproductions is not None:
+            self._reproductions.add(job, work, outcome)
 
     def _tried(self, job: Job, work: Work, crew: Crew, bench: Bench) -> Outcome:
         parties = crew.parties(job, work.case.ranks)

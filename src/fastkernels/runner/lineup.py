@@ -67,18 +67,16 @@ class Lineup:
         self._layers, self._implementations, self._outcome = layers, implementations, outcome
         self._base_layers = base_layers
         self._stored = views.stored(specs)
-        self._has_views, self._is_captured, self._strided = views.are_in(specs), False, False
+        self._has_views, self._is_captured, self.strided = views.are_in(specs), False, False
         self._inbox: Arena | None = None
         self._chain = chain
         self.plan = of_ranks(case.ranks)  # until a chain is captured
-        self._distribution = "normal"
+        self.distribution = "normal"
         use = bench.sole_use if case.timed else None
         self.standstill = None if use is None else Standstill(use)
         self._last: Party | None = None  # whose turn was over last
         self.inputs = self._draw("normal", parameters=True)
-        self._strided = (
-            self._has_views
-        )  # packed inputs come next: what is wrong with them is not their layout
+        self.strided = self._has_views  # packed inputs come next: what is wrong with them is not their layout
         self._arguments = [name for name in self._stored if not name.startswith(_PARAMETER)]
         self.has_lengths = any(spec.draw.startswith("step.") for spec in specs.values())
 
@@ -227,8 +225,8 @@ class Lineup:
         for modules that repack them; arguments come with each party's turn. Inputs that have views in the
         model lie so in every second block; in a chain they do in every second link."""
         assert self._inbox is not None
-        self._distribution = distribution
-        self._strided = self._has_views and not self._strided
+        self.strided = self._has_views and not self.strided
+        self.distribution = distribution
         new = self._draw(distribution, parameters, other_lengths)
         self.inputs = {**self.inputs, **new}
         self._inbox.write({name: value for name, value in new.items() if name.startswith(_PARAMETER)})
@@ -245,7 +243,7 @@ class Lineup:
 
     def _late(self, rank: int) -> Late:
         """Of this rank other inputs, such as it might have had, until its own come."""
-        inbox, others = self._inbox, self._draw(self._distribution, parameters=False)
+        inbox, others = self._inbox, self._draw(self.distribution, parameters=False)
         assert inbox is not None
         mixed = {name: self.inputs[name].clone() for name in self._arguments}
         for name, value in mixed.items():
@@ -299,7 +297,7 @@ class Lineup:
                     echo_results,
                     running,
                     coming,
-                    self._strided,
+                    self.strided,
                 )
             except Trouble as trouble:
                 return self._blamed(trouble) if party is self.c else baseline_verdict(trouble)
@@ -350,7 +348,7 @@ class Lineup:
         drawn = draw_links(
             specs, self._case, seed, self.plan.links_of, distribution, self._bench.device, other_lengths
         )
-        layouts = views.in_chain() if self._is_captured else views.of_all(self._strided)
+        layouts = views.in_chain() if self._is_captured else views.of_all(self.strided)
         return drawn | views.laid(specs, drawn, layouts)
 
     def _shuffled(self, links: list[int] | None) -> list[int]:

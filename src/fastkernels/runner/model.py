@@ -33,7 +33,7 @@ from fastkernels.errors import (
 from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet
 from fastkernels.measure.stats import few_interval, paired_ratios
-from fastkernels.records import Failure, ModelResult, Size, Swap, WorkloadResult
+from fastkernels.records import Failure, ModelResult, Size, Swap, UnfinishedModel, WorkloadResult
 from fastkernels.registry.schema import Architecture
 from fastkernels.registry.workloads import Workload
 from fastkernels.runner import flags
@@ -73,6 +73,9 @@ class ModelTrial:
     restarts: bool = False  # each round has two processes of its own: the interval holds their differences
     _notes: list[str] = field(default_factory=list)
     _stats: dict[Side, Stats] = field(default_factory=dict)  # as of the last timed run
+    _seconds: dict[str, dict[str, list[float]]] = field(
+        default_factory=dict
+    )  # of a workload and side, so far
 
     def run(self) -> ModelResult:
         settled = from_source(self.candidates, self.architecture.task) if self.candidates else None
@@ -105,6 +108,16 @@ class ModelTrial:
             self_test=self.candidates is None,
             notes=self._notes,
         )
+
+    def unfinished(self) -> list[UnfinishedModel]:
+        """Where `run` was left by an exception: the rounds until then; none where there is no whole one."""
+        timed = []
+        for workload in self.workloads:
+            seconds = self._seconds.get(workload.name, {})
+            if whole := min(map(len, seconds.values()), default=0):
+                timed.append(self._result(workload, {side: s[:whole] for side, s in seconds.items()}))
+        found = UnfinishedModel(model=self.model, config=self.config, size=self.size, workloads=tuple(timed))
+        return [found] if timed else []
 
     # ------------------------------------------------------------ is the candidate inside?
 
@@ -157,7 +170,7 @@ class ModelTrial:
         """Of each workload its result, and what an audit of its timed answers has found."""
         results, audits = [], []
         for workload in self.workloads:
-            seconds: dict[str, list[float]] = {"baseline": [], "candidate": []}
+            seconds = self._seconds[workload.name] = {"baseline": [], "candidate": []}
             runs = self._round(workload, seconds)
             begin = time.perf_counter()  # of the extra time: behind the first round with its warm-ups
             while not self._enough(workload, seconds, time.perf_counter() - begin):
@@ -324,7 +337,7 @@ def _workload_result(
         candidate=tuple(amount / s if throughput else s / amount for s in candidate_s),
         throughput_ratio=ratio.median if throughput else None,
         latency_ratio=None if throughput else ratio.median,
-        ratio_ci=(ratio.low, ratio.high),
+        ratio_ci=(ratio.low, ratio.high) if len(baseline_s) > 1 else None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from fastkernels.settings import candidates_dir, resolve
 
 SELF_TEST = "self-test"
 DEFAULT_BUDGET_S = 1.0
-_MOST_NAMED = 3  # tasks in an error
+_MOST_NAMED = 3  # tasks or candidates in a message
 DEFAULT_CONTRACT: dict[str, Contract] = {"cpu": "host", "cuda": "graph"}
 CONTRACTS: dict[str, tuple[Contract, ...]] = {"cpu": ("host",), "cuda": ("graph", "eager", "host")}
 
@@ -49,6 +49,7 @@ class KernelsRequest(Record):
     attribution: bool = True  # on CUDA, who made a candidate's kernels
     track: Literal["open", "authored"] = "open"
     seed: int | None = None  # None: fresh
+    reproduce: str | None = None  # where to write the first failure of each candidate in each task
 
     @classmethod
     def parse(cls, **flags: Any) -> KernelsRequest:
@@ -59,6 +60,8 @@ class KernelsRequest(Record):
         if (flags["self_test"] or flags["providers"]) and flags["candidates"]:
             asked = "--self-test" if flags["self_test"] else "--providers"
             raise UsageError(f"{asked} judges no candidates: leave out --candidates")
+        if flags.get("reproduce") and (flags["self_test"] or flags["providers"]):
+            raise UsageError("--reproduce is for candidates: it writes scripts that run their files")
         settings = resolve(device=flags.pop("device"), size=flags.pop("size"))
         return cls(**flags, device=settings.device_asked, size=settings.size_asked).resolved()
 
@@ -162,25 +165,45 @@ def _candidates(
         if works:
             jobs.append(Job(found.name, found.layers, found.files, works=works, shadowed=found.shadowed()))
     judged = {work.entry.id for job in jobs for work in job.works}
-    named = [
-        entry.id
+    named = {
+        entry.id: _told(entry.id, entry.variants)
         for target in request.targets
         if not any(c in target for c in "*?[")
         for entry in registry.find_tasks([target], request.level, request.architecture)
-    ]
-    left_out = [task for task in dict.fromkeys(named) if task not in judged and cases[task]]
+    }
+    left_out = [told for task, told in named.items() if task not in judged and cases[task]]
     if left_out or not jobs:
-        wanted = ", ".join(left_out or [entry.id for entry in entries][:_MOST_NAMED])
-        if not left_out and len(entries) > _MOST_NAMED:
-            wanted += f" or {len(entries) - _MOST_NAMED} more tasks"
+        wanted = left_out or [_told(entry.id, entry.variants) for entry in entries]
+        held = {
+            _told(t, replaced_variants(f, registry.task(t))) for found in sets for t, f in found.files.items()
+        }
         where = ", ".join(request.candidates) or str(candidates_dir())
-        example = (left_out or [entries[0].id])[0]
+        where += f", only for {_first(sorted(held))}" if held else ""
         raise UsageError(
-            f"No candidate for {wanted} in {where}. Write one (fk stubs --target {example}), name its folder "
-            "(--candidates DIR), compare implementations (--providers), or judge the baseline against itself "
-            "(--self-test)"
+            f"No candidate for {_first(wanted)} in {where}. "
+            f"Write one (fk stubs --target {wanted[0]}), name its folder (--candidates DIR), compare "
+            "implementations (--providers), or judge the baseline against itself (--self-test)"
         )
     return jobs
+
+
+def _told(task: str, variants: Iterable[str]) -> str:
+    """`L1/glu`, or `L1/glu:gelu` where it is not all of the task."""
+    some = sorted(set(variants) & registry.task(task).variants.keys())
+    return task if len(some) in (0, len(registry.task(task).variants)) else f"{task}:{','.join(some)}"
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
+
+
+def out_of_reach(sets: Sequence[CandidateSet], judged: Container[str]) -> Iterator[str]:
+    """What of the candidates is not judged, line by line. `judged`: names of those that are."""
+    for file in (file for found in sets for file in found.unknown):
+        yield f"{shown(file)} is no registered task and is not judged. See: fk check"
+    if idle := [found.name for found in sets if found.name not in judged]:
+        yield f"not judged, since nothing that they replace was asked for: {_first(idle)}"
 
 
 def candidate_sets(request: KernelsRequest) -> list[CandidateSet]:
@@ -209,7 +232,7 @@ def _works(found: CandidateSet, entry: TaskEntry, cases: list[Case], through: bo
     below = (uses.reached(entry.id) - {entry.id}) & set(found.files)
     if file is None and not (below and through):
         return
-    variants = replaced_variants(file, entry) if file else {}
+    variants = replaced_variants(file, registry.task(entry.id)) if file else {}  # also those not asked for
     settled = from_source(found, entry.id)
     for case in cases:
         own = file is not None and (case.variant in variants or not variants)

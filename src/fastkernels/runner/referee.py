@@ -29,6 +29,7 @@ from fastkernels.loader.overlay import Overlay
 from fastkernels.records import Case, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner import account
+from fastkernels.runner.bench import Evidence
 from fastkernels.runner.reading import Reading
 
 
@@ -55,6 +56,7 @@ class Referee:
         self._samplers = self._new_samplers()
         self.changes_alone = sampler.calls_that_change(specs) if entry.rule == "sampler" else {}
         self.worst: Comparison | None = None
+        self.wrong: Evidence | None = None  # of the last comparison with the oracle that failed
         self.checked = 0
 
     @property
@@ -176,7 +178,9 @@ class Referee:
             return found
         rank, failure = wrong[0]
         return Verdict.wrong(
-            "rank_divergent", f"rank {rank}: {failure.message}; rank {each.index(None)} is right"
+            "rank_divergent",
+            f"rank {rank}: {failure.message}; rank {each.index(None)} is right",
+            failure.place,
         )
 
     def _against_oracle(
@@ -190,7 +194,8 @@ class Referee:
         self.checked += 1
         inputs = ranks.seen_from(link, self._case.ranks, inputs)
         ours, theirs = self._judged(candidate, link), self._judged(baseline, link)
-        truth = self._strip(self._oracle(inputs))
+        expected = self._oracle(inputs)
+        truth = self._strip(expected)
         if self._entry.rule == "exact":
             if not rules.exact(theirs, truth).passed:
                 return _invalid("the baseline differs from the oracle of an exact task")
@@ -205,7 +210,25 @@ class Referee:
                 excused = excuses(standard, self._oracle, self._strip, inputs, self._case, self.checked)
                 comparison = standard.loosened(comparison, excused)
         self._remember(comparison)
-        return None if comparison.passed else comparison.verdict
+        if comparison.passed:
+            return None
+        verdict = compare.located(comparison, ours, truth)
+        strided = bool(candidate.strided) and candidate.strided[link]
+        self.wrong = Evidence(self._laid(inputs, strided), expected, _of_link(candidate, link))
+        if verdict.failure is None or (place := verdict.failure.place) is None:
+            return verdict
+        return verdict.noted(place=rules.of_call(place, expected[place.output], self._caches, self._states))
+
+    def evidence(self, inputs: Mapping[str, Tensor], strided: bool) -> Evidence:
+        """What was wrong where the oracle said so; else the first link of these inputs, with what is right
+        for them and without what the candidate made of them. `strided`: they lay as in the model."""
+        if self.wrong is None:
+            first = ranks.seen_from(0, self._case.ranks, inputs)
+            self.wrong = Evidence(self._laid(first, strided), self._oracle(first), {})
+        return self.wrong
+
+    def _laid(self, inputs: Mapping[str, Tensor], strided: bool) -> Mapping[str, Tensor]:
+        return views.as_in_model(self._specs, inputs) if strided else inputs
 
     def _suspects(self, candidate: Reading, baseline: Reading, distribution: str) -> bool:
         """Rows of all links are compared together: a row has its bound, wherever it is."""
@@ -274,7 +297,7 @@ class Referee:
         return self._samplers["candidate"].check(ours[name], question)
 
     def _judged(self, reading: Reading, link: int) -> dict[str, Tensor]:
-        return self._strip({name: value[link] for name, value in reading.outputs.items()})
+        return self._strip(_of_link(reading, link))
 
     def _strip(self, outputs: Mapping[str, Tensor], links: bool = False) -> dict[str, Tensor]:
         return rules.as_judged(outputs, self._caches, self._states, dim=1 if links else 0)
@@ -284,6 +307,10 @@ class Referee:
             self.worst is None or comparison.error_ratio > (self.worst.error_ratio or 0)
         ):
             self.worst = comparison
+
+
+def _of_link(reading: Reading, link: int) -> dict[str, Tensor]:
+    return {name: value[link] for name, value in reading.outputs.items()}
 
 
 def _joined(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -33,7 +33,7 @@ from fastkernels.measure.ceilings import ceilings
 from fastkernels.measure.chain import ChainPlan, chain_plan, of_ranks
 from fastkernels.records import Case, Contract, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
-from fastkernels.runner import account, integrity, room
+from fastkernels.runner import account, integrity, reproduction, room
 from fastkernels.runner.account import Slack
 from fastkernels.runner.bench import Bench, Outcome
 from fastkernels.runner.blocks import Blocks, durations_ns
@@ -59,6 +59,10 @@ SLACK: dict[tuple[str, Way], Slack] = {
     ("eager", "held"): _HELD,
     ("graph", "held"): _HELD,
 }
+
+
+# Verdicts that one call with its inputs deserves.
+_OF_CALLS = ("WRONG", "CRASHED", "COMPILE_ERROR", "TIMEOUT", "OOM")
 
 
 class Trial:
@@ -104,6 +108,8 @@ class Trial:
             if (verdict := room.unjudged(error)) is None:
                 raise
             outcome.verdict = verdict
+        else:
+            self._explain()
         finally:
             outcome.verdict = self._undisturbed() or outcome.verdict
             if self._bench.device == "cuda":
@@ -112,6 +118,18 @@ class Trial:
         outcome.worst, outcome.checked = self._referee.worst, self._referee.checked
         outcome.notes += self._referee.notes
         return outcome
+
+    def _explain(self) -> None:
+        """On which inputs a call failed; and these, where somebody wants them."""
+        outcome = self._outcome
+        if outcome.verdict.status not in _OF_CALLS:
+            return
+        outcome.verdict = outcome.verdict.noted(distribution=self._lineup.distribution)
+        if self._bench.keeps_evidence and reproduction.why_not(self._entry, self._case) is None:
+            try:
+                outcome.evidence = self._referee.evidence(self._lineup.inputs, self._lineup.strided)
+            except MachineError as error:
+                outcome.notes += (f"{self._case.task} {self._case.id}: not reproduced: {error}",)
 
     def _judge(self) -> Verdict:
         if verdict := self._lineup.open():
@@ -340,7 +358,7 @@ class Trial:
     def _unstable(self, sampled: Sampled, unclaimed: Speedup | None = None) -> Verdict:
         blocks, interval = sampled.blocks, sampled.interval
         width = (
-            f"the interval is still {100 * interval.half_width:.1f} % wide"
+            f"the interval is still {100 * interval.half_width:.1f} % wide ({_about(blocks)})"
             if interval.n
             else "no usable sample"
         )
@@ -359,7 +377,9 @@ class Trial:
             )
         noise_pct = stats.noise_pct([blocks.identical()])
         if too_noisy(self._outcome.contract, noise_pct):
-            return f"two processes with the baseline's code differ by up to {noise_pct:.1f} %"
+            return (
+                f"two processes with the baseline's code differ by up to {noise_pct:.1f} % ({_about(blocks)})"
+            )
         return None
 
     def _conclude(self, sampled: Sampled) -> Verdict:
@@ -388,3 +408,9 @@ class Trial:
             links=outcome.links,
             waits=blocks.candidate_waits,
         )
+
+
+def _about(blocks: Blocks) -> str:
+    """Times that are no ratio, since they are too unstable for one."""
+    ours, theirs = (np.median(ns) / 1e3 for ns in (durations_ns(blocks.c), blocks.baseline_ns()))
+    return f"about {ours:.4g} us, the baseline {theirs:.4g}"

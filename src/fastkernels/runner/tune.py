@@ -8,9 +8,10 @@ Cases of one kernel are grouped by its size (rows, tokens or requests, as the ke
 an implementation's cost is the geometric mean of its times over the cases, weighted by their calls; it must
 serve all of them. The one that was used before stays unless another is faster by more than noise.
 
-A case decides only if all implementations that serve it were timed under one contract: FlashInfer's, say,
-cannot be captured, and a captured kernel's time is no reason to prefer it where nothing is captured. A kernel
-without such a case is undecided and gets no entry: its declared order holds.
+A case decides only if all implementations that serve it have stable times under one contract: FlashInfer's,
+say, cannot be captured, and a captured kernel's time is no reason to prefer it where nothing is captured. A
+kernel without such a case is undecided: the entry that the device's file has for it stays, as do those of
+kernels that nobody asked for.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from fastkernels import kernels, registry
-from fastkernels.errors import UsageError
+from fastkernels.errors import FileFormatError, UsageError
 from fastkernels.kernels.base import observe
 from fastkernels.loader.inputs import trial_specs
 from fastkernels.loader.materialize import bind, build_module
@@ -41,7 +44,7 @@ Table = dict[str, list[Choice]]
 
 
 def tune(report: KernelReport) -> Table:
-    """The table of the report's device, without choices for a kernel that is undecided. UsageError for a
+    """What the report decides for its device: no choices for a kernel that is undecided. UsageError for a
     report without implementations to compare."""
     measured: dict[str, dict[int, list[tuple[int, Times]]]] = defaultdict(lambda: defaultdict(list))
     before: dict[str, str] = {}
@@ -84,31 +87,66 @@ def sizes(case: Case) -> dict[str, int]:
     return found
 
 
-def write(table: Table, path: Path, report: KernelReport) -> None:
-    """Put the table into a device's file, in place of the one that is there; other facts stay as they are."""
+def entries(path: Path) -> dict[str, Any]:
+    """Kernel -> the entry that a device's file has for it. FileFormatError."""
+    if not path.is_file():
+        return {}
+    try:
+        return _parsed(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, AttributeError) as error:
+        raise FileFormatError(path, "implementations", str(error)) from error
+
+
+def write(table: Table, path: Path, report: KernelReport, device: Path) -> None:
+    """Put what is decided into a device's file, each entry in place of the one that it has for the kernel;
+    everything else stays as it is. A new file begins as a copy of the `device`'s own, where there is one.
+    FileFormatError where an entry would be lost."""
     environment = report.environment
-    lines = [
-        f"# implementations: measured by fk tune on {environment.started_at[:10]}, "
-        f"torch {environment.torch}, triton {environment.triton}, driver {environment.driver}",
-        "implementations:",
-    ]
-    for kernel, choices in table.items():
-        if not choices:
-            continue
-        told = (c.use if c.max_rows is None else f"{{use: {c.use}, max_rows: {c.max_rows}}}" for c in choices)
-        lines.append(f"  {kernel}: [{', '.join(told)}]")
-    old = path.read_text(encoding="utf-8") if path.is_file() else f"name: {environment.device}\n"
+    old = next((file for file in (path, device) if file.is_file()), None)
+    text = old.read_text(encoding="utf-8") if old else f"name: {environment.device}\n"
+    how = (
+        f"fk tune on {environment.started_at[:10]}, torch {environment.torch}, triton {environment.triton}, "
+        f"driver {environment.driver}"
+    )
+    decided = {kernel: f"[{', '.join(map(_told, choices))}]" for kernel, choices in table.items() if choices}
+    new = _with_entries(text, {kernel: f"{kernel}: {entry}  # {how}" for kernel, entry in decided.items()})
+    wanted = {kernel: yaml.safe_load(entry) for kernel, entry in decided.items()}
+    if _parsed(new) != {**(entries(old) if old else {}), **wanted}:
+        problem = "write the entry of each kernel on a line of its own, so that one can be replaced"
+        raise FileFormatError(old or path, "implementations", problem)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(_without_table(old).rstrip() + "\n" + "\n".join(lines) + "\n", encoding="utf-8")
+        path.write_text(new, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--out {path}: {error.strerror}. Name another file") from error
 
 
-def _without_table(text: str) -> str:
-    """The file without its block `implementations`, and without what fk tune wrote above it."""
-    text = re.sub(r"^# implementations: measured by fk tune.*\n", "", text, flags=re.MULTILINE)
-    return re.sub(r"^implementations:.*\n(?:[ \t]+.*\n?)*", "", text, flags=re.MULTILINE)
+def _parsed(text: str) -> dict[str, Any]:
+    return dict((yaml.safe_load(text) or {}).get("implementations") or {})
+
+
+def _told(choice: Choice) -> str:
+    return choice.use if choice.max_rows is None else f"{{use: {choice.use}, max_rows: {choice.max_rows}}}"
+
+
+def _with_entries(text: str, lines: Mapping[str, str]) -> str:
+    """The file with each kernel's line in its block `implementations`, in place of the kernel's entry there,
+    on however many lines."""
+    text = text.rstrip("\n") + "\n"
+    block = re.search(r"^implementations:[ \t]*(?:#.*)?\n((?:[ \t]+.*\n|\n)*)", text, re.MULTILINE)
+    if block is None:
+        if _parsed(text):
+            return text  # all on one line: `write` refuses
+        return text + "implementations:\n" + "".join(f"  {line}\n" for line in lines.values())
+    body = block[1]
+    for kernel, line in lines.items():
+        own = rf"^([ \t]+)['\"]?{re.escape(kernel)}['\"]?:.*\n(?:\1(?:[ \t]|- ).*\n)*"
+        body, found = re.subn(own, lambda place, line=line: f"{place[1]}{line}\n", body, flags=re.MULTILINE)
+        if not found:
+            indent = re.search(r"^[ \t]+(?=\w)", body, re.MULTILINE)
+            kept = f"{body.rstrip()}\n".lstrip("\n")
+            body = f"{kept}{indent[0] if indent else '  '}{line}\n{body[len(kept) :]}"
+    return text[: block.start(1)] + body + text[block.end(1) :]
 
 
 def _by_case(rows: Sequence[KernelRow]) -> Mapping[tuple[str, str], list[KernelRow]]:

@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastkernels.layout import file_of
 from fastkernels.runner import built, isolation
 
 if TYPE_CHECKING:
@@ -86,12 +87,13 @@ def report(error: BaseException, side: Any) -> ErrorReport:
     elif side is None:
         place = _in_package(error)
     said = traceback.TracebackException.from_exception(error)  # also of one that cannot say what it is
-    trace = _last_lines(said)
+    trace, advice = _last_lines(said), ""
     if overlay is not None:
         _leave_out_the_harness(said, overlay)
+        advice = f". {found}" if (found := overlay.advice(error)) else ""
     return ErrorReport(
         kind=_encodable(type(error).__name__),
-        message=_encodable(str(said.msg if isinstance(error, SyntaxError) else said)),
+        message=_encodable(f"{said.msg if isinstance(error, SyntaxError) else said}{advice}"),
         traceback=_last_lines(said),
         trace=trace,
         file=_encodable(str(place[0])) if place else None,
@@ -104,9 +106,9 @@ def _last_lines(said: traceback.TracebackException) -> str:
 
 
 def _leave_out_the_harness(said: traceback.TracebackException, overlay: Overlay) -> None:
-    """Of an exception and of those that it came from: what called the candidate, and our own frames where the
-    candidate has none."""
-    package = Path(__file__).parents[1]
+    """Of an exception and of those that it came from: what called the candidate, what imported its files, and
+    our own frames where the candidate has none."""
+    package, importer = Path(__file__).parents[1], file_of(type(overlay))
     at: traceback.TracebackException | None = said
     while at is not None:
         files = [Path(frame.filename) for frame in at.stack]
@@ -114,7 +116,8 @@ def _leave_out_the_harness(said: traceback.TracebackException, overlay: Overlay)
         kept = [
             frame
             for i, frame in enumerate(at.stack)
-            if (not files[i].is_relative_to(package) if first is None else i >= first)
+            if files[i] != importer
+            and (not files[i].is_relative_to(package) if first is None else i >= first)
         ]
         at.stack = traceback.StackSummary.from_list(kept)
         at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)

@@ -34,12 +34,16 @@ def merge(reports: Sequence[EvalReport]) -> EvalReport:
         "models": tuple(_joined(of_one) for of_one in parts.values()),
         "candidates": tuple(dict.fromkeys(name for report in reports for name in report.candidates)),
         "complete": all(report.complete for report in reports),
-        "unevaluated": {
-            model: why
-            for report in reports
-            for model, why in report.unevaluated.items()
-            if model not in {evaluated for evaluated, _, _ in parts}
+        **{
+            field: {
+                model: why
+                for report in reports
+                for model, why in getattr(report, field).items()
+                if model not in {evaluated for evaluated, _, _ in parts}
+            }
+            for field in ("unevaluated", "skipped")
         },
+        "unfinished": tuple(model for report in reports for model in report.unfinished),
     })  # fmt: skip
 
 

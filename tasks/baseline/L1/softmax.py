@@ -14,5 +14,5 @@ from fastkernels import kernels
 
 
 class Softmax(nn.Module):
-    def forward(self, input: Tensor) -> Tensor:
-        return kernels.softmax(input)
+    def forward(self, x: Tensor) -> Tensor:
+        return kernels.softmax(x)

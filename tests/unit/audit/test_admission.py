@@ -70,7 +70,7 @@ def test_few_bits_in_a_sum_of_two_parts_are_no_mistake() -> None:
 
 def test_a_mistake_that_is_lost_among_roundings_is_left_to_another_case() -> None:
     """An epsilon of 1e-5 beside numbers of about one."""
-    case = in_bfloat16(case_of("L1/rms_norm", "llama-tiny-T1-D64-f32"))
+    case = in_bfloat16(case_of("L1/rms_norm", "llama-tiny-T1-D64-residual-f32"))
     (check,) = checks(case, "eps skipped")
     assert (check.good, check.elsewhere) == (None, True)
     assert "eps skipped" in admit(case.task, [audit(case)]).refused[case.id]
@@ -206,3 +206,21 @@ def test_a_case_shows_nothing_for_others_once_it_is_refused_itself() -> None:
 
     task = admit("L1/x", [row("few", seeds=False), row("many", seeds=True, eps=False), row("third")])
     assert (task.admitted, sorted(task.refused)) == (True, ["few", "many"])
+
+
+@pytest.mark.parametrize(
+    ("task", "case"),
+    [
+        ("L1/rms_norm", "tiny-T37-D64-f16"),
+        ("L1/rms_norm", "tiny-T37-D64-residual-f16"),
+        ("L1/layer_norm", "tiny-T37-D64-f16"),
+        ("L1/group_norm", "tiny-odd-groups-f16"),
+        ("L1/gated_rms_norm", "tiny-T37-HV4x16-f16"),
+    ],
+)
+def test_norms_whose_squares_overflow_in_float16_fail(task, case):
+    row = audit(case_of(task, case))
+    (squares,) = [check for check in row.checks if check.name == "squares in float16"]
+    assert squares.good, squares
+    assert squares.error_ratio is None or squares.error_ratio > 100
+    assert bad(row) == {}

@@ -53,6 +53,16 @@ def test_what_was_joined_before_is_not_taken_for_what_could_not_be(
     assert not (tmp_path / "two.json").exists()
 
 
+def test_a_whole_with_failures_is_joined(run_all, jobs, monkeypatch, tmp_path, capsys) -> None:
+    part = jobs.Part("part", 60, ("-c", "import sys; open(sys.argv[-1], 'w').write('{}')"))
+    join = "import sys; open(sys.argv[-1], 'w').write('{}'); sys.exit(1)"
+    monkeypatch.setitem(jobs.JOBS, "two", jobs.Job((part,), ("-c", join)))
+    monkeypatch.setattr("sys.argv", ["run_all", str(tmp_path), "--jobs", "two", "--gpus", "7"])
+    run_all.main()
+    assert f"two: {tmp_path / 'two.json'}" in capsys.readouterr().out
+    assert (tmp_path / "two.json").exists()
+
+
 def test_parts_are_chosen_by_name(run_all, tmp_path, monkeypatch, capsys) -> None:
     ran: list[str] = []
     monkeypatch.setattr(run_all, "_run", lambda part, gpu, out: ran.append(part.name))

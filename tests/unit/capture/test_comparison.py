@@ -160,7 +160,7 @@ def test_a_missing_plot_library_is_named_before_anything_runs(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = fk("capture", "--model", "mixtral", "--out", tmp_path / "out", "--plot", tmp_path / "x.png")
     assert done.exit_code == 3
-    assert "--plot needs matplotlib. Install it: pip install 'fastkernels[report]'" in done.stderr
+    assert "--plot needs matplotlib. Install it: pip install -e '.[report]' in the checkout" in done.stderr
     assert not (tmp_path / "out").exists()
     assert fk("capture", "--golden", skewed).exit_code == 0, "only the plot needs it"
 

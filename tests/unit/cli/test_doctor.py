@@ -40,7 +40,7 @@ def test_what_does_not_work_says_how_to_get_it(found: dict) -> None:
     # Whatever this machine allows, the probe itself must have run.
     assert checks["isolation"]["detail"].startswith("workers are separated by processes, environment, home")
     if not checks["flashinfer"]["works"]:
-        assert checks["flashinfer"]["fix"] == "pip install 'fastkernels[gpu]'"
+        assert checks["flashinfer"]["fix"] == "pip install -e '.[gpu]' in the checkout"
 
 
 def test_machine(found: dict) -> None:

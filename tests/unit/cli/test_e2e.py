@@ -182,3 +182,11 @@ def test_a_broken_candidate_is_told_as_one(tmp_path, source: str, told: str) -> 
     with pytest.raises(FastKernelsError, match=f"the model fails: {told}.*fk kernels --candidates") as error:
         run("latency", "--num-iters", "1", "--candidates", str(tmp_path))
     assert error.value.exit_code == 1
+
+
+def test_a_candidate_that_the_model_never_imports_is_refused(tmp_path) -> None:
+    """Nothing would be measured but the baseline."""
+    (tmp_path / "L1").mkdir()
+    (tmp_path / "L1" / "layer_norm.py").write_text("raise RuntimeError('this candidate was imported')")
+    with pytest.raises(UsageError, match="replaces L1/layer_norm, which llama never imports"):
+        run("latency", "--candidates", str(tmp_path))

@@ -55,6 +55,22 @@ def test_a_folder_with_the_baseline() -> None:
     assert list(found.pairs[0].base.works) == list(found.pairs[0].head.works)
 
 
+def test_a_head_that_has_nothing_of_what_is_asked() -> None:
+    with pytest.raises(UsageError, match="The head has no candidate for L1/glu, but for L1/rms_norm"):
+        compared(FASTER, None, Filters(targets=("glu",)))
+
+
+def test_candidates_of_the_head_that_are_not_compared_are_told(tmp_path: Path) -> None:
+    shutil.copytree(FASTER, tmp_path / "one")
+    (tmp_path / "two" / "L1").mkdir(parents=True)
+    for name in ("glu", "rmsnorm"):
+        (tmp_path / "two" / "L1" / f"{name}.py").write_text("")
+    for base in (None, FASTER):
+        file, idle = compared(str(tmp_path), base).notes
+        assert "two/L1/rmsnorm.py is no registered task" in file
+        assert idle == "not judged, since nothing that they replace was asked for: two"
+
+
 def test_a_folder_as_a_revision_has_it(tmp_path: Path) -> None:
     git(tmp_path, "init", "--quiet")
     mine = tmp_path / "kernels" / "mine"

@@ -95,7 +95,7 @@ def test_by_name_refuses_with_the_reason(probe):
         ("nonesuch", r"no implementation 'nonesuch'; it has reference, fast, even, gpu, absent"),
         ("even", "even: odd"),
         ("gpu", "needs cuda, not cpu"),
-        ("absent", r"no_such_package is not installed: pip install 'fastkernels\[gpu\]'"),
+        ("absent", r"no_such_package is not installed: pip install -e '\.\[gpu\]' in the checkout"),
     ]:
         with pytest.raises(KernelError, match=reason):
             probe(ONE, ONE, impl=impl)

@@ -229,6 +229,26 @@ def test_unknown_files_with_the_nearest_name(tree):
     assert "rms_norm" in found.message
 
 
+@pytest.mark.parametrize(
+    "line", ["import rms_norm_extra", "from rms_norm_extra import f", "from L1.rms_norm_extra import f"]
+)
+def test_an_absolute_import_of_a_helper(tree, line):
+    mine = tree("mine", {"L1/rms_norm.py": f"{line}\n{GOOD}", "L1/rms_norm_extra.py": "f = 1\n"})
+    absolute, unknown = check(mine)
+    assert (absolute.file.name, absolute.line, absolute.rule) == ("rms_norm.py", 1, "absolute-import")
+    assert "Only relative imports reach" in absolute.message
+    assert unknown.rule == "unknown-task"
+    assert "relatively: from . import rms_norm_extra" in unknown.message
+
+
+def test_a_relative_import_of_a_helper_and_a_library_of_its_name(tree):
+    right = f"from . import rms_norm_extra\nimport json\n{GOOD}"
+    mine = tree("mine", {"L1/rms_norm.py": right, "L1/rms_norm_extra.py": "f = 1\n"})
+    assert check(mine) == []
+    mine = tree("too", {"L1/rms_norm.py": right, "L1/rms_norm_extra.py": "", "L1/json.py": ""})
+    assert [(f.file.name, f.rule) for f in check(mine)] == [("json.py", "unknown-task")]
+
+
 def test_helpers_are_checked_too(tree):
     mine = tree("mine", {"L1/rms_norm.py": GOOD, "L1/_helper.py": "import os\nos._exit(0)\n"})
     assert [(f.file.name, f.line, f.rule) for f in check(mine)] == [("_helper.py", 2, "exit")]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fastkernels.loader import distributions
-from fastkernels.loader.distributions import ATTENTION, DISTRIBUTIONS, fill, fill_map
+from fastkernels.loader.distributions import ATTENTION, DISTRIBUTIONS, NORMED, fill, fill_map
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -85,3 +85,19 @@ def test_one_dimension_no_rows_and_scalars():
 def test_unknown_distribution():
     with pytest.raises(ValueError, match=r"'gaussian'.*normal"):
         drawn("gaussian")
+
+
+@pytest.mark.parametrize("name", ["extreme", "mixed"])
+def test_what_norms_take_has_squares_beyond_float16(name):
+    x, residual = (drawn(name, torch.float16, (256, 256), seed, limits=NORMED) for seed in (0, 1))
+    assert not x.square().isfinite().all()
+    assert (x + residual).isfinite().all()
+    assert drawn(name, torch.float16, (256, 256)).square().isfinite().all()
+    assert torch.equal(drawn(name, limits=NORMED), drawn(name))  # in wider dtypes nothing differs
+
+
+def test_maps_have_squares_beyond_float16():
+    x_BYXC = torch.empty(3, 8, 8, 64, dtype=torch.float16)
+    fill_map(x_BYXC, "extreme", torch.Generator().manual_seed(0))
+    assert x_BYXC.isfinite().all()
+    assert not x_BYXC.square().isfinite().all()

@@ -141,6 +141,29 @@ def test_missing_module(base):
         Overlay((base,)).load("L1.absent")
 
 
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("import norm_helper", "L1/norm_helper: from . import norm_helper"),
+        ("from norm_helper import f", "L1/norm_helper: from . import norm_helper"),
+        ("def f():\n    import norm_helper\nf()", "L1/norm_helper: from . import norm_helper"),
+        ("import norm_parts.one", "L1/norm_parts: from . import norm_parts"),
+        ("from L1.act import Act", "files of a candidate: from ..L1 import"),
+        ("import nobody_has_it", None),
+        ("import act", None),  # the baseline's
+        ("from . import nobody_has_it", None),
+        ("1 / 0", None),
+    ],
+)
+def test_whoever_imports_a_file_of_a_candidate_absolutely_is_told_what_to_write(tree, base, source, told):
+    files = {"L1/norm.py": source, "L1/norm_helper.py": "f = 1\n", "L1/norm_parts/one.py": ""}
+    overlay = Overlay((tree("top", files), base))
+    with pytest.raises((ImportError, ZeroDivisionError)) as error:
+        overlay.load("L1.norm")
+    advice = overlay.advice(error.value)
+    assert advice is None if told is None else f"Only relative imports reach {told}" in advice
+
+
 def test_package_name_depends_on_the_stack_alone(tree, base):
     top = tree("top", {"L1/norm.py": ""})
     assert Overlay((top, base)).package == Overlay((top / "L1" / "..", base)).package

@@ -60,6 +60,15 @@ def test_arguments_are_seen_with_their_values_and_the_strides_of_the_layout(stri
         assert offsets == ([0, 4] if strided else [0, 64])
 
 
+def test_packed_tensors_of_a_call_are_laid_as_in_the_model() -> None:
+    packed = {name: values[0] for name, values in drawn().items()}
+    laid = views.as_in_model(SPECS, packed)
+    assert laid.keys() == packed.keys()
+    assert all(torch.equal(laid[name], packed[name]) for name in packed)
+    assert laid["arg.q"].stride() == laid["arg.k"].stride() == (12, 1)
+    assert laid["arg.q"].untyped_storage().data_ptr() == laid["arg.k"].untyped_storage().data_ptr()
+
+
 def test_neighbouring_links_of_a_chain_alternate() -> None:
     values = drawn()
     laid = views.laid(SPECS, values, views.in_chain())

@@ -163,6 +163,11 @@ def test_fewer_rounds_than_bound_a_median_are_taken_as_normal(rounds: int) -> No
     assert 0.93 <= sum(one.low <= 1 <= one.high for one in intervals) / 1000 <= 0.99
 
 
+def test_two_rounds_that_differ_much_tell_next_to_nothing() -> None:
+    found = stats.few_interval([1.35, 0.97])
+    assert 0 < found.low < 0.5 < 2 < found.high < np.inf
+
+
 def test_one_round_is_all_that_is_known() -> None:
     found = stats.few_interval([1.25])
     assert (found.low, found.median, found.high, found.n) == (1.25, 1.25, 1.25, 1)

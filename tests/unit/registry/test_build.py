@@ -110,7 +110,7 @@ def test_no_pool_and_nothing_that_a_call_writes_is_a_view() -> None:
         for name, spec in case.inputs.items()
         if isinstance(spec, TensorSpec) and spec.view and name not in entry.mutates
     }
-    assert of_views == {"normal", "attended"}
+    assert of_views == {"normal", "attended", "normed"}
 
 
 def views_of(inputs: dict[str, Any]) -> dict[str, View]:

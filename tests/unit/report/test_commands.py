@@ -37,11 +37,30 @@ def test_score_recomputes_and_writes(path, eval_report, tmp_path):
         "--json",
         str(tmp_path / "new.json"),
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (1, ""), "one of its models failed"
     assert "MacroEval" in done.stdout
     new = reports.load_eval(tmp_path / "new.json")
     assert new.models[0].ruin_point == 0.5
     assert new.macroeval.speedup == pytest.approx(eval_report.models[0].throughput_speedup)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({}, 0),
+        ({"ratio_ci": (0.5, 2.0), "baseline": (1.0, 2.0, 0.5), "candidate": (1.0, 1.0, 1.0)}, 3),
+        ({"audited_d": (1.0, 1.0)}, 1),
+    ],
+    ids=["good", "unstable", "wrong"],
+)
+def test_the_exit_code_of_score_is_that_of_the_run(change, code, eval_report, tmp_path):
+    model = eval_report.models[0]
+    changed = model.workloads[0].model_copy(update=change)
+    one = eval_report.model_copy(
+        update={"models": (model.model_copy(update={"workloads": (changed, *model.workloads[1:])}),)}
+    )
+    reports.write(one, tmp_path / "one.json")
+    assert fk("score", str(tmp_path / "one.json")).returncode == code
 
 
 def test_score_to_stdout_is_json_alone(path):
@@ -73,8 +92,9 @@ def test_score_without_files_and_with_missing_ones(tmp_path):
 
 def test_score_imports_no_torch(path):
     code = (
-        "import sys; from fastkernels.cli.score import command;"
-        f"command([{path!r}], standalone_mode=False); sys.exit('torch' in sys.modules)"
+        "import sys, pytest; from fastkernels.cli.score import command\n"
+        f"with pytest.raises(SystemExit): command([{path!r}], standalone_mode=False)\n"
+        "sys.exit('torch' in sys.modules or 'mlflow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 

@@ -246,7 +246,7 @@ def test_a_file_that_cannot_be_written_names_its_flag(tmp_path) -> None:
 
 @pytest.mark.parametrize("flag", ["--json", "--junit", "--markdown"])
 def test_what_goes_to_stdout_is_alone_there(report: GateReport, monkeypatch, flag: str) -> None:
-    monkeypatch.setattr(gate, "run_gate", lambda request, progress: gate.GateRun(report, ()))
+    monkeypatch.setattr(gate, "run_gate", lambda *_: gate.GateRun(report, ()))
     runner = CliRunner(env={"FK_TRACKING": "0"})
     done = runner.invoke(cli.main, ["gate", "mine", "--device", "cpu", flag, "-"])
     text = {"--json": reports.dumps, "--junit": junit.text, "--markdown": markdown.text}[flag]
@@ -258,7 +258,7 @@ def test_what_goes_to_stdout_is_alone_there(report: GateReport, monkeypatch, fla
 def test_the_timeout_of_the_command_line_is_the_request_s(report: GateReport, monkeypatch) -> None:
     asked = []
 
-    def run(request: gate.GateRequest, progress: object) -> gate.GateRun:
+    def run(request: gate.GateRequest, *_: object) -> gate.GateRun:
         asked.append(request.timeout_s)
         return gate.GateRun(report, ())
 

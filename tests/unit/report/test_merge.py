@@ -78,12 +78,32 @@ def test_the_command_joins_files_and_refuses_other_kinds(part, eval_report, tmp_
     out = tmp_path / "whole.json"
     with pytest.raises(SystemExit) as stopped:
         main(["merge", paths[0], paths[1], "--json", str(out)])
-    assert stopped.value.code == 0
+    assert stopped.value.code == 1, "two of its rows failed"
     assert len(json.load_kernels(out).rows) == 6
     with pytest.raises(SystemExit) as stopped:
         main(["merge", paths[0], paths[2]])
     assert stopped.value.code == 2
     assert "not of `fk kernels`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("verdict", "complete", "code"),
+    [("PASSED", True, 0), ("WRONG(value)", True, 1), ("UNSTABLE", True, 3), ("PASSED", False, 130)],
+)
+def test_the_exit_code_is_that_of_one_run(part, verdict, complete, code, tmp_path):
+    from fastkernels.cli import main
+    from fastkernels.report import json
+
+    paths = [str(tmp_path / f"{i}.json") for i in range(2)]
+    first = part(0, 1)
+    changed = first.rows[0].model_copy(update={"verdict": verdict, "case": "another"})
+    second = part(0, 1, rows=(changed,), complete=complete)
+    for path, report in zip(paths, (first, second)):
+        json.write(report, path)
+    for order in (paths, paths[::-1]):
+        with pytest.raises(SystemExit) as stopped:
+            main(["merge", *order])
+        assert stopped.value.code == code
 
 
 def test_the_mean_goes_over_the_primary_contract_and_the_others_are_counted(kernel_report):

@@ -184,6 +184,8 @@ class Blames:
     def is_candidates(self, file: Path) -> bool:
         return False
 
+    def advice(self, error: BaseException) -> None: ...
+
     def blame(self, error: BaseException) -> tuple:
         return ("candidate.py", 7)
 

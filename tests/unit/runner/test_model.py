@@ -89,20 +89,20 @@ class TokenSides(FakeSides):
         self.sites = {"L1/rms_norm": ["layers.0.norm", "layers.1.norm"]}
 
 
-def run(
+def made(
     sides: TokenSides,
     monkeypatch: pytest.MonkeyPatch,
     self_test: bool = False,
     extra_s: float = 6.0,
     restarts: bool = False,
-) -> Any:
+) -> ModelTrial:
     monkeypatch.setattr(model_module.time, "perf_counter", lambda: sides.now)
     candidates = (
         None if self_test else SimpleNamespace(files={"L1/rms_norm": "x.py"}, layers=(), shadowed=lambda: ())
     )
     rng = random.Random(1)
     samples = registry.architecture("llama").correctness.samples["tiny"]
-    trial = ModelTrial(
+    return ModelTrial(
         architecture=registry.architecture("llama"),
         model="m",
         config="tiny",
@@ -116,7 +116,10 @@ def run(
         report=lambda text: None,
         restarts=restarts,
     )
-    return trial.run()
+
+
+def run(sides: TokenSides, monkeypatch: pytest.MonkeyPatch, **how: Any) -> Any:
+    return made(sides, monkeypatch, **how).run()
 
 
 def test_a_faster_and_right_candidate(monkeypatch):
@@ -462,6 +465,36 @@ def test_a_self_test_needs_no_sites(monkeypatch):
     result = run(sides, monkeypatch, self_test=True)
     assert result.valid
     assert result.speedup == pytest.approx(1.0)
+
+
+def interrupted(sides: TokenSides, after: int) -> Any:
+    """A `use` of the sides that ends the run, as Ctrl-C does, when the candidate has generated so often."""
+    use = sides.use
+
+    def counting(side: str) -> Any:
+        if sum(entry == ("candidate", "generate") for entry in sides.log) >= after:
+            raise KeyboardInterrupt
+        return use(side)
+
+    return counting
+
+
+@pytest.mark.parametrize(
+    ("after", "rounds"), [(0, {}), (3, {"many": 1}), (5, {"many": 3}), (8, {"many": 4, "one": 1})]
+)
+def test_an_interrupted_trial_has_the_rounds_until_then(monkeypatch, after, rounds):
+    """Those that both sides have ended. The first run of a workload is a warm-up."""
+    sides = TokenSides(seconds=0.2)
+    monkeypatch.setattr(sides, "use", interrupted(sides, after))
+    trial = made(sides, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        trial.run()
+    found = trial.unfinished()
+    assert len(found) == bool(rounds)
+    workloads = found[0].workloads if found else ()
+    assert {w.name: len(w.baseline) for w in workloads} == rounds
+    assert all(len(w.candidate) == len(w.baseline) for w in workloads)
+    assert all(w.ratio == pytest.approx(2.0) for w in workloads)
 
 
 def test_amdahl_account():

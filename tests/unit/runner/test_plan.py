@@ -6,7 +6,7 @@ import pytest
 
 from fastkernels import registry
 from fastkernels.errors import MachineError, NotFoundError, UsageError
-from fastkernels.runner.plan import KernelsRequest, plan
+from fastkernels.runner.plan import KernelsRequest, candidate_sets, out_of_reach, plan
 
 CANDIDATES = Path(__file__).parents[2] / "candidates"
 
@@ -74,6 +74,26 @@ def test_a_variant_that_a_file_leaves_out_is_not_judged(tmp_path: Path) -> None:
     assert {w.case.variant for w in job.works} == {"default"}
 
 
+def test_a_variant_that_only_the_baseline_has_is_not_judged_as_the_candidates(tmp_path: Path) -> None:
+    (tmp_path / "L1").mkdir()
+    base = "from fastkernels.baseline.L1.glu import SiluAndMul as Base\n"
+    (tmp_path / "L1" / "glu.py").write_text(f"{base}class SiluAndMul(Base):\n    pass\n")
+    with pytest.raises(UsageError, match=r"No candidate for L1/glu:gelu in .*, only for L1/glu:default\."):
+        planned(targets=("glu:gelu",), candidates=(str(tmp_path),))
+
+
+def test_what_is_not_judged_is_told(tmp_path: Path) -> None:
+    for name in ("glu", "rmsnorm"):
+        (tmp_path / "mine" / "L1").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mine" / "L1" / f"{name}.py").write_text("")
+    asked = request(targets=("rms_norm",), candidates=(str(CANDIDATES / "honest"), str(tmp_path / "mine")))
+    file, idle = out_of_reach(candidate_sets(asked), {job.name for job in plan(asked)})
+    assert "mine/L1/rmsnorm.py is no registered task" in file
+    assert idle == "not judged, since nothing that they replace was asked for: mine"
+    asked = request(targets=("rms_norm",), candidates=(str(CANDIDATES / "honest"),))
+    assert [*out_of_reach(candidate_sets(asked), {job.name for job in plan(asked)})] == []
+
+
 def test_cases_are_chosen_by_glob() -> None:
     (job,) = planned(
         targets=("rms_norm",), candidates=(str(CANDIDATES / "honest"),), case_glob="T16-D64-residual"
@@ -109,7 +129,7 @@ def test_nothing_to_judge_says_what_to_do(tmp_path: Path, monkeypatch) -> None:
     ):
         planned(targets=("rms_norm", "glu"), candidates=(str(CANDIDATES / "honest"),))
     monkeypatch.setenv("FK_CANDIDATES", str(tmp_path))
-    with pytest.raises(UsageError, match=r"No candidate for L1/\w+, L1/\w+, L1/\w+ or \d+ more tasks in "):
+    with pytest.raises(UsageError, match=r"No candidate for L1/\w+, L1/\w+, L1/\w+ and \d+ more in "):
         planned()
     with pytest.raises(UsageError, match="No candidate for L1/softmax"):
         planned(targets=("softmax",))

@@ -36,6 +36,18 @@ def blocks(other: float = 1.0, baseline_waits: bool = False, candidate_waits: bo
     return found
 
 
+def test_what_has_no_ratio_has_times_all_the_same() -> None:
+    noisy = Blocks()
+    for index in range(9):
+        noisy.add(index, reading(2000), reading(1000 if index % 2 else 4000), reading(2000))
+    sampled = SimpleNamespace(blocks=noisy, interval=noisy.speedup())
+    verdict = trial("host")._unstable(sampled)  # type: ignore[arg-type]
+    assert (verdict.label, verdict.speedup) == ("UNSTABLE", None)
+    assert verdict.failure is not None
+    assert "(about 4 us, the baseline 2)" in verdict.failure.message
+    assert "(about 1 us, the baseline 1" in (trial("eager")._without_ratio(blocks(1.13)) or "")
+
+
 @pytest.mark.parametrize(
     ("contract", "other", "found"),
     [("eager", 1.13, "differ by up to"), ("eager", 1.05, None), ("graph", 1.13, None), ("host", 1.13, None)],

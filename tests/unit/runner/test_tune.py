@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner, Result
 
 from fastkernels import registry
-from fastkernels.errors import UsageError
+from fastkernels.cli import main
+from fastkernels.errors import FileFormatError, UsageError
 from fastkernels.judge.summary import summarize
 from fastkernels.measure.environment import environment
-from fastkernels.records import Case, KernelReport, KernelRow
+from fastkernels.records import Case, Failure, KernelReport, KernelRow
 from fastkernels.registry.schema import Choice
+from fastkernels.runner import kernels as runner_kernels
 from fastkernels.runner import tune
 
 CASES = [case for case in registry.cases("rms_norm", "tiny") if case.timed]
@@ -106,8 +109,10 @@ def test_a_case_decides_if_all_were_timed_under_one_contract(other, tmp_path) ->
     decided = row(large, "torch", 10.0), row(large, "reference", 5.0)
     assert tune.tune(report(*incomparable, *decided)) == {"rms_norm": [Choice(use="reference")]}
     path = tmp_path / "device.yaml"
-    tune.write({"rms_norm": [], "glu": [Choice(use="torch")]}, path, report(*decided))
-    assert yaml.safe_load(path.read_text())["implementations"] == {"glu": ["torch"]}
+    path.write_text(DEVICE)
+    tune.write({"rms_norm": [], "softmax": [Choice(use="torch")]}, path, report(*decided), path)
+    before = yaml.safe_load(DEVICE)["implementations"]
+    assert tune.entries(path) == {**before, "softmax": ["torch"]}, "what is undecided keeps its entry"
 
 
 def test_a_report_without_implementations_is_refused() -> None:
@@ -129,36 +134,122 @@ sources:
 """
 
 
-def test_the_table_is_written_and_other_facts_stay(tmp_path: Path) -> None:
+def test_an_entry_is_replaced_and_everything_else_stays(tmp_path: Path) -> None:
     path = tmp_path / "device.yaml"
     path.write_text(DEVICE)
-    table = {"rms_norm": [Choice(use="reference", max_rows=32), Choice(use="torch")]}
-    for _ in range(2):  # again: it replaces its own
-        tune.write(table, path, report(row(two_sizes()[0], "torch", 1.0)))
-        text = path.read_text()
-        found = yaml.safe_load(text)
-        assert found["implementations"] == {"rms_norm": [{"use": "reference", "max_rows": 32}, "torch"]}
-        assert found["ceilings"]["copy_tb_s"] == 4.0
-        assert found["sources"] == {"machine": "one"}
-        assert text.startswith("# Ceilings of it.\n")
-        assert text.count("fk tune") == 1
+    for use in ("reference", "torch"):  # again: it replaces its own
+        table = {"rms_norm": [Choice(use=use, max_rows=32), Choice(use="torch")]}
+        tune.write(table, path, report(row(two_sizes()[0], "torch", 1.0)), path)
+        wanted = f"  rms_norm: [{{use: {use}, max_rows: 32}}, torch]  # fk tune on "
+        lines = path.read_text().splitlines()
+        (place,) = [i for i, line in enumerate(lines) if line.startswith(wanted)]
+        lines[place] = "  rms_norm: [triton]"
+        assert lines == DEVICE.splitlines()
+
+
+def test_an_entry_on_several_lines_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "device.yaml"
+    path.write_text(DEVICE)
+    made = report(row(two_sizes()[0], "torch", 1.0))
+    tune.write({"glu": [Choice(use="torch")], "softmax": [Choice(use="torch")]}, path, made, path)
+    found = yaml.safe_load(path.read_text())
+    assert found.pop("implementations") == {"rms_norm": ["triton"], "glu": ["torch"], "softmax": ["torch"]}
+    before = yaml.safe_load(DEVICE)
+    before.pop("implementations")
+    assert found == before
+
+
+@pytest.mark.parametrize(
+    "text", ["name: A device\n", "name: A device\nimplementations:  # none\n\nl2_mib: 6\n", ""]
+)
+def test_a_file_without_entries_gets_them(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "device.yaml"
+    path.write_text(text)
+    tune.write({"glu": [Choice(use="torch")]}, path, report(row(two_sizes()[0], "torch", 1.0)), path)
+    assert tune.entries(path) == {"glu": ["torch"]}
+
+
+def test_a_new_file_begins_as_a_copy_of_the_devices(tmp_path: Path) -> None:
+    device, out = tmp_path / "device.yaml", tmp_path / "new" / "out.yaml"
+    device.write_text(DEVICE)
+    made = report(row(two_sizes()[0], "torch", 1.0))
+    tune.write({"softmax": [Choice(use="torch")]}, out, made, device)
+    assert tune.entries(out) == {**tune.entries(device), "softmax": ["torch"]}
+    assert device.read_text() == DEVICE
+    tune.write({"softmax": [Choice(use="torch")]}, tmp_path / "first.yaml", made, tmp_path / "none.yaml")
+    assert yaml.safe_load((tmp_path / "first.yaml").read_text())["name"] == made.environment.device
+
+
+@pytest.mark.parametrize("kernel", ["rms_norm", "softmax"])
+def test_a_file_whose_entries_cannot_be_told_apart_is_left_alone(kernel: str, tmp_path: Path) -> None:
+    path = tmp_path / "device.yaml"
+    path.write_text("name: A device\nimplementations: {rms_norm: [triton]}\n")
+    made = report(row(two_sizes()[0], "torch", 1.0))
+    with pytest.raises(FileFormatError, match="on a line of its own"):
+        tune.write({kernel: [Choice(use="torch")]}, path, made, path)
+    assert path.read_text() == "name: A device\nimplementations: {rms_norm: [triton]}\n"
 
 
 def test_a_table_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     made = report(row(two_sizes()[0], "torch", 1.0))
+    out = tmp_path / "file" / "table.yaml"
     with pytest.raises(UsageError, match=r"--out .*table\.yaml: .*Name another file"):
-        tune.write({"glu": [Choice(use="torch")]}, tmp_path / "file" / "table.yaml", made)
+        tune.write({"glu": [Choice(use="torch")]}, out, made, tmp_path / "none.yaml")
 
 
-def test_the_committed_tables_survive_their_own_rewriting(tmp_path: Path) -> None:
+def test_the_committed_tables_lose_nothing(tmp_path: Path) -> None:
     """What the policy reads is what fk tune writes."""
     for file in (Path(registry.__file__).parents[3] / "registry" / "devices").glob("*.yaml"):
         copy = tmp_path / file.name
-        copy.write_text(file.read_text())
-        before = yaml.safe_load(file.read_text())
-        tune.write({"glu": [Choice(use="torch")]}, copy, report(row(two_sizes()[0], "torch", 1.0)))
-        after = yaml.safe_load(copy.read_text())
-        assert after.pop("implementations") == {"glu": ["torch"]}
-        before.pop("implementations", None)
+        made = report(row(two_sizes()[0], "torch", 1.0))
+        tune.write({"glu": [Choice(use="torch")], "rope": []}, copy, made, file)
+        before, after = (yaml.safe_load(each.read_text()) for each in (file, copy))
+        before["implementations"]["glu"] = ["torch"]
         assert after == before
+
+
+def tuned(made: KernelReport, tmp_path: Path, monkeypatch, *arguments: str) -> tuple[Result, Path]:
+    """fk tune, whose measurement gave this report."""
+    monkeypatch.setattr(runner_kernels, "run_kernels", lambda request, progress: made)
+    out = tmp_path / "out.yaml"
+    out.write_text(DEVICE)
+    environment = {"FK_TRACKING": "false", "COLUMNS": "200"}
+    found = CliRunner(env=environment).invoke(main, ["tune", "--out", str(out), *arguments])
+    return found, out
+
+
+def test_fk_tune_shows_times_and_what_is_undecided(tmp_path: Path, monkeypatch) -> None:
+    small, large = two_sizes()
+    said = "9 samples: the interval is still 9 % wide (about 7.75 us, the baseline 8.5). Try more"
+    unstable = {"verdict": "UNSTABLE", "failure": Failure(message=said)}
+    made = report(
+        row(small, "torch", 10.25), row(small, "reference", None, **unstable),
+        row(large, "torch", 11.5), row(large, "reference", None, **unstable),
+    )  # fmt: skip
+    found, out = tuned(made, tmp_path, monkeypatch, "--device", "cpu", "--json", str(tmp_path / "r.json"))
+    assert found.exit_code == 3
+    assert "10.25" in found.stdout
+    assert "11.5" in found.stdout
+    for size in (small, large):
+        assert f"impl:reference {BY_SIZE[size].id}: {said.partition('. ')[0]}\n" in found.stdout
+    assert "rms_norm: undecided, keeps its entry ['triton']" in found.stdout
+    assert out.read_text() == DEVICE
+    again = CliRunner().invoke(main, ["tune", "--from", str(tmp_path / "r.json"), "--out", str(out)])
+    assert again.exit_code == 3
+    assert "10.25" in again.stdout
+    assert out.read_text() == DEVICE
+
+
+def test_fk_tune_that_was_interrupted_shows_times_and_writes_no_table(tmp_path: Path, monkeypatch) -> None:
+    small, _ = two_sizes()
+    decided = report(row(small, "torch", 10.25), row(small, "reference", 5.0))
+    found, out = tuned(decided, tmp_path, monkeypatch, "--device", "cpu")
+    assert found.exit_code == 0, found.output
+    assert tune.entries(out)["rms_norm"] == ["reference"]
+    cut = decided.model_copy(update={"complete": False})
+    found, out = tuned(cut, tmp_path, monkeypatch, "--device", "cpu")
+    assert found.exit_code == 130
+    assert "10.25" in found.stdout
+    assert "interrupted: no table is written" in found.stdout
+    assert out.read_text() == DEVICE

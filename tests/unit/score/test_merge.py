@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastkernels.errors import UsageError
-from fastkernels.records import EvalReport, Failure
+from fastkernels.records import EvalReport, Failure, UnfinishedModel
 from fastkernels.score import calibrate
 from fastkernels.score.macroeval import rescore
 from fastkernels.score.merge import merge
@@ -74,6 +74,18 @@ def test_a_model_that_another_report_has_is_evaluated(report):
     first = report.model_copy(update={"unevaluated": {"jamba": "no memory", "gla": "no memory"}})
     second = of(report, result(model="gla"))
     assert merge([first, second]).unevaluated == {"jamba": "no memory"}
+
+
+def test_what_was_skipped_or_not_finished_stays(report):
+    timed = UnfinishedModel(model="jamba", config="tiny", size="tiny", workloads=report.models[0].workloads)
+    first = report.model_copy(
+        update={"skipped": {"flux": "no workload", "gla": "none"}, "unfinished": (timed,), "complete": False}
+    )
+    merged = merge([first, of(report, result(model="gla"))])
+    assert merged.skipped == {"flux": "no workload"}
+    assert merged.unfinished == (timed,)
+    assert not merged.complete
+    assert rescore(merged).macroeval is not None, "skipped models are no part of the score"
 
 
 def test_reports_that_do_not_belong_together(report):

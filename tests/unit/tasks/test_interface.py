@@ -53,6 +53,14 @@ def test_every_parameter_is_productions_or_said_to_be_our_own(entry: TaskEntry) 
 
 
 @pytest.mark.parametrize("entry", TASKS, ids=lambda entry: entry.id)
+def test_what_the_registry_draws_are_parameters(entry: TaskEntry) -> None:
+    """A name that no variant has would leave its argument drawn as any other, in silence."""
+    forward = {name for variant in entry.variants for name in ours(entry, variant)[1]}
+    assert set(entry.draws) <= forward
+    assert set(entry.mutates) <= forward
+
+
+@pytest.mark.parametrize("entry", TASKS, ids=lambda entry: entry.id)
 def test_no_parameter_tells_a_shape(entry: TaskEntry) -> None:
     """`x_TD` is a local name: production passes `x`."""
     for variant in entry.variants:
