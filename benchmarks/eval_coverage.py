@@ -1,6 +1,6 @@
 """How often the 95 % interval of a workload holds 1 where both sides of `fk eval` are the same.
 
-    python benchmarks/eval_coverage.py --runs 2 --out benchmarks/cpu/eval_coverage.json
+    python benchmarks/eval_coverage.py --runs 2 --out benchmarks/cpu/self_test_coverage.json
 
 Self-tests of every tiny model, so many times; a row for each workload. A row that says `unstable` claims
 nothing: `held` is the share of the others whose interval holds 1, `held_of_all` of all.

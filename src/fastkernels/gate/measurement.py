@@ -161,6 +161,18 @@ def _look(row: KernelRow) -> Look:
         "compile": row.compile,
         "lost": _lost(row),
     }
+    if (wide := row.unclaimed) is not None:
+        return Look(
+            **{**facts, "samples": wide.samples},
+            speedup=wide.speedup,
+            speedup_ci=wide.speedup_ci,
+            base_us=wide.baseline_us,
+            head_us=wide.candidate_us,
+            noise_pct=wide.noise_pct,
+            links=row.links,
+            unstable=True,
+            waits=wide.waits,
+        )
     if row.speedup is None:
         problem = row.failure.message if row.failure else "no numbers"
         return Look(**facts, problem=f"{row.verdict}: {problem}")

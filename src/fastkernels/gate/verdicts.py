@@ -3,12 +3,14 @@ processes of their own.
 
     change       1 / speedup - 1                               of the base's time; above 0 the head is slower
     noise        what two processes of the base differed by beside it; at least `least_noise` of its contract
-    limit        max(max_regression, noise, min_us / base_us)  a change within it is none
+    limit        max(max_regression, noise, min_us / base_us)  a change within it is none; the noise is a
+                 factor, either way: of 60 % it hides what takes less than 1.6 times as long, or as short
     lost         the head cannot be captured or compiled where the base can, whatever the numbers say
     slow         the whole interval lies beyond the limit
     fast         the whole interval lies beyond it on the other side
     same         the interval excludes a regression beyond the limit
-    unsure       none of these, no numbers, or the head waits for the device in its call
+    unsure       none of these, no numbers, or the head waits for the device in its call; and what would be
+                 same, of an interval that is too wide for a number
 
 A first look that is not `same` is repeated in fresh processes: two processes with the same code differ,
 steadily while they live (docs/record/measured.md), so one look alone proves no change.
@@ -49,10 +51,14 @@ def noise_pct(look: Look, of_row: Contract | None = None) -> float:
 
 
 def limit(look: Look, limits: GateLimits) -> float:
-    """The largest change of the time, as a part of the base's, that counts as none."""
+    """The largest change to the slower, as a part of the base's time, that counts as none."""
+    return max(_threshold(look, limits), noise_pct(look) / 100)
+
+
+def _threshold(look: Look, limits: GateLimits) -> float:
+    """The same without the noise."""
     assert look.base_us is not None
-    relative = max(limits.max_regression_pct, noise_pct(look)) / 100
-    return max(relative, limits.min_regression_us / look.base_us)
+    return max(limits.max_regression_pct / 100, limits.min_regression_us / look.base_us)
 
 
 def kind(look: Look, limits: GateLimits) -> Kind:
@@ -66,9 +72,9 @@ def kind(look: Look, limits: GateLimits) -> Kind:
     least_change, greatest_change = 1 / high - 1, 1 / low - 1
     if least_change > most:
         return "slow"
-    if greatest_change > most:
-        return "unsure"
-    return "fast" if greatest_change < -most else "same"
+    if greatest_change < -_threshold(look, limits) and low > 1 + noise_pct(look) / 100:
+        return "fast"
+    return "unsure" if greatest_change > most or look.unstable else "same"
 
 
 def kinds_of(looks: Sequence[Look], limits: GateLimits) -> list[Kind]:

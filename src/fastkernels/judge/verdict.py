@@ -93,11 +93,16 @@ class Verdict(Record):
     kind: str | None = None  # for WRONG one of `Wrong`; for TAMPERED the rule
     failure: Failure | None = None
     speedup: Speedup | None = None  # PASSED and timed
+    unclaimed: Speedup | None = (
+        None  # UNSTABLE: too wide an interval for a number, and nothing else against it
+    )
 
     @model_validator(mode="after")
     def _legal(self) -> Verdict:
         if self.speedup is not None and self.status != "PASSED":
             raise ValueError(f"{self.status} cannot carry a speed-up")
+        if self.unclaimed is not None and self.status != "UNSTABLE":
+            raise ValueError(f"{self.status} cannot carry a ratio that it does not claim")
         if (self.status == "WRONG") != (self.kind in get_args(Wrong)):
             raise ValueError(f"WRONG needs a kind of {get_args(Wrong)}, got {self.status}({self.kind})")
         if self.kind is not None and self.status not in ("WRONG", "TAMPERED"):

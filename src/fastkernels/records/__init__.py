@@ -36,6 +36,7 @@ from fastkernels.records.kernels import (
     KernelShare,
     KernelSummary,
     Place,
+    Unclaimed,
 )
 from fastkernels.records.models import (
     EvalReport,
@@ -93,6 +94,7 @@ __all__ = [
     "Swap",
     "TensorSpec",
     "TokenPhase",
+    "Unclaimed",
     "UnfinishedModel",
     "View",
     "WorkloadResult",

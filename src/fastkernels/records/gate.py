@@ -28,6 +28,8 @@ class Look(Record):
     problem: str | None = None  # why there are no numbers
     contract: Contract | None = None  # of its numbers: both sides are timed under the same one
     links: int | None = None  # of the captured chain, or 1; not known of an older report
+    # The interval is too wide for a number: it may prove a change, and never that there is none.
+    unstable: bool = False
     waits: bool = False  # the head waits for the device in its call: its time claims nothing
     head_capture: Can = "n/a"  # whether each side alone can be captured in a CUDA graph
     base_capture: Can = "n/a"

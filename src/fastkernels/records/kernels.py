@@ -70,6 +70,19 @@ class Integrity(Record):
     looks: tuple[int, int] | None = None  # at GPUs while all stood still: that found one busy, and all
 
 
+class Unclaimed(Record):
+    """What an UNSTABLE trial saw: too wide an interval for a number. All of it may lie beyond a limit all the
+    same."""
+
+    speedup: float
+    speedup_ci: tuple[float, float]
+    baseline_us: float
+    candidate_us: float
+    noise_pct: float
+    samples: int
+    waits: bool = False  # the candidate waits for the device in its call
+
+
 class KernelRow(Record):
     """One trial: a candidate (or implementation, or the baseline) on one case, against the baseline."""
 
@@ -106,6 +119,7 @@ class KernelRow(Record):
     origins: dict[str, float] | None = None  # share of device time: authored, vendor, torch, inductor, nccl
     kernels: tuple[KernelShare, ...] | None = None  # those that take the most device time, largest first
     integrity: Integrity | None = None  # of timed rows
+    unclaimed: Unclaimed | None = None  # only with UNSTABLE, where nothing but its width speaks against it
     timed: bool = True
     iterations_checked: int = 0
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,8 @@ PROOF_REPEATS = 3  # eager proof passes of each side, alternating
 ROUND_HALF_WIDTH = 0.01  # a workload's ratio is known well enough within 1 %
 LATENCY_ROUNDS = 6  # at least: a latency workload takes about a second
 TURN_RUNS = 3  # of one, where every turn loads a model for half a minute: their median is the turn's
+ROUND_S = 0.5  # at least, of a round that starts both processes anew, which takes as long
+UNUSABLE_EXTENSION = 2  # times the extra time, where the interval is still too wide for any claim
 # Names of what a worker raises for a model that its user named.
 USERS_ERRORS = {kind.__name__ for kind in (UsageError, NotFoundError, FileFormatError, WeightsError)}
 
@@ -68,6 +70,7 @@ class ModelTrial:
     rounds: int
     extra_s: float  # rounds go on this long until the ratio is known
     report: Callable[[str], None]  # what is going on, for a progress line
+    restarts: bool = False  # each round has two processes of its own: the interval holds their differences
     _notes: list[str] = field(default_factory=list)
     _stats: dict[Side, Stats] = field(default_factory=dict)  # as of the last timed run
     _seconds: dict[str, dict[str, list[float]]] = field(
@@ -205,24 +208,49 @@ class ModelTrial:
 
     def _round(self, workload: Workload, seconds: dict[str, list[float]]) -> list[Any]:
         """Both sides on the same fresh inputs, A B and B A in turn; of each run what an audit may ask for."""
-        turn = len(seconds["baseline"])
-        count = TURN_RUNS if self._repeats_in_turn(workload) else 1
-        inputs = [self.answers.inputs(workload) for _ in range(count)]
-        order: tuple[Side, Side] = ("baseline", "candidate") if turn % 2 == 0 else ("candidate", "baseline")
-        runs: dict[str, list[tuple[float, Any]]] = {}
-        for side in order:
-            handle = self._warm(side, workload.name, lambda handle: self.answers.warm_up(handle, workload))
-            self.report(f"{workload.name}, round {turn + 1}, {side}")
-            runs[side] = [self.answers.timed(handle, given, workload) for given in inputs]
-            seconds[side].append(statistics.median(took_s for took_s, _ in runs[side]))
+        number = len(seconds["baseline"]) + 1
+        order: tuple[Side, Side] = ("baseline", "candidate") if number % 2 else ("candidate", "baseline")
+        in_turn = self._turns if self.sides.exclusive else self._side_by_side
+        inputs: list[Any] = []
+        runs: dict[Side, list[tuple[float, Any]]] = {"baseline": [], "candidate": []}
+        for side, given in in_turn(workload, order):
+            handle = self._ready(side, workload)
+            self.report(f"{workload.name}, round {number}, {side}")
+            if side == order[0]:
+                inputs.append(given)
+            runs[side].append(self.answers.timed(handle, given, workload))
             # At once: the process may end with its turn.
             self._stats[side] = read(handle, Stats, "stats")
+        for side, of_side in runs.items():
+            seconds[side].append(statistics.median(took_s for took_s, _ in of_side))
         self._compare_settings()
         answers = ([answer for _, answer in runs[side]] for side in ("baseline", "candidate"))
         return [self.answers.kept(*run) for run in zip(inputs, *answers, strict=True)]
 
-    def _repeats_in_turn(self, workload: Workload) -> bool:
-        return self.sides.exclusive and workload.kind == "latency"
+    def _turns(self, workload: Workload, order: Sequence[Side]) -> Iterator[tuple[Side, Any]]:
+        """Whose run on which inputs comes next, where each turn loads a model."""
+        count = TURN_RUNS if workload.kind == "latency" else 1
+        yield from itertools.product(order, [self.answers.inputs(workload) for _ in range(count)])
+
+    def _side_by_side(self, workload: Workload, order: Sequence[Side]) -> Iterator[tuple[Side, Any]]:
+        """The same where both sides live; of processes that were started for this round A B B A at least."""
+        if self.restarts:
+            self.sides.close()
+        for side in order:
+            self._ready(side, workload)
+        begin = time.perf_counter()
+        while True:
+            for one, other in (order, order[::-1]):
+                given = self.answers.inputs(workload)
+                yield one, given
+                yield other, given
+                if not self.restarts:
+                    return
+            if time.perf_counter() - begin >= ROUND_S:
+                return
+
+    def _ready(self, side: Side, workload: Workload) -> SideHandle:
+        return self._warm(side, workload.name, lambda handle: self.answers.warm_up(handle, workload))
 
     def _compare_settings(self) -> None:
         """SideFailure where a candidate has set what holds for the whole process."""
@@ -235,11 +263,13 @@ class ModelTrial:
 
     def _enough(self, workload: Workload, seconds: dict[str, list[float]], elapsed_s: float) -> bool:
         """At least the asked rounds; then until the interval is narrow or the extra time is spent."""
-        once = workload.kind == "throughput" or self._repeats_in_turn(workload)
+        once = workload.kind == "throughput" or self.sides.exclusive
         least = self.rounds if once else max(self.rounds, LATENCY_ROUNDS)
         if len(seconds["baseline"]) < least:
             return False
-        return self._result(workload, seconds).half_width <= ROUND_HALF_WIDTH or elapsed_s > self.extra_s
+        found = self._result(workload, seconds)
+        extra_s = self.extra_s * (UNUSABLE_EXTENSION if found.unstable else 1)
+        return found.half_width <= ROUND_HALF_WIDTH or elapsed_s > extra_s
 
     def _result(self, workload: Workload, seconds: dict[str, list[float]]) -> WorkloadResult:
         amount = self.answers.amount(workload)

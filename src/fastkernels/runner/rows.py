@@ -6,7 +6,7 @@ from typing import Any
 
 from fastkernels.judge.verdict import Verdict
 from fastkernels.layout import shown
-from fastkernels.records import Contract, KernelRow
+from fastkernels.records import Contract, KernelRow, Unclaimed
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner.bench import Outcome
 from fastkernels.runner.plan import Job, Work
@@ -47,6 +47,16 @@ def row(
             "samples": speedup.samples,
             "dropped": speedup.dropped,
         }
+    if (seen := verdict.unclaimed) is not None:
+        facts["unclaimed"] = Unclaimed(
+            speedup=seen.ratio,
+            speedup_ci=(seen.low, seen.high),
+            baseline_us=seen.baseline_us,
+            candidate_us=seen.candidate_us,
+            noise_pct=seen.noise_pct,
+            samples=seen.samples,
+            waits=seen.waits,
+        )
     failure = verdict.failure
     if failure is not None and failure.file is None and work.entry.id in job.files:
         failure = failure.model_copy(update={"file": str(job.files[work.entry.id])})

@@ -311,11 +311,8 @@ class Trial:
             return verdict
         # A machine too busy to tell the ratio is too busy to accuse anybody by his times; neither wins.
         if sampled.decision == "unstable":
-            return self._unstable(sampled)
-        disturbed = standstill.disturbed if standstill is not None else None
-        if message := disturbed or self._without_ratio(sampled.blocks):
-            return Verdict.failed("UNSTABLE", Failure(message=message))
-        return self._untrue(sampled, slack) or self._conclude(sampled)
+            return self._unstable(sampled, self._unclaimed(sampled, slack))
+        return self._refused(sampled, slack) or self._conclude(sampled)
 
     def _broken_rule(self, sampled: Sampled) -> Verdict | None:
         """Told before what only cannot be: both may be seen of one candidate."""
@@ -325,6 +322,23 @@ class Trial:
         if self._bench.device != "cpu":
             return account.fetched(sampled.half)
         return account.too_many_threads(blocks.c, self._bench.threads)
+
+    def _refused(self, sampled: Sampled, slack: Slack) -> Verdict | None:
+        """Why its ratio is not said, however narrow the interval is."""
+        standstill = self._lineup.standstill
+        disturbed = standstill.disturbed if standstill is not None else None
+        if message := disturbed or self._without_ratio(sampled.blocks):
+            return Verdict.failed("UNSTABLE", Failure(message=message))
+        if verdict := self._untrue(sampled, slack) or self._referee.final():
+            return verdict
+        candidate_s = float(np.median(durations_ns(sampled.blocks.c))) / 1e9
+        problem = roofline.implausible(self._work, ceilings(self._bench.device), candidate_s)
+        return Verdict.failed("IMPLAUSIBLE", Failure(message=problem)) if problem else None
+
+    def _unclaimed(self, sampled: Sampled, slack: Slack) -> Speedup | None:
+        """What is known of an unstable ratio, where it only is not known well enough."""
+        enough = len(sampled.blocks.c) >= stats.MIN_SAMPLES
+        return self._speedup(sampled) if enough and self._refused(sampled, slack) is None else None
 
     def _untrue(self, sampled: Sampled, slack: Slack) -> Verdict | None:
         """Whether the candidate's own account of its time can be true, and a win by it be shown."""
@@ -341,7 +355,7 @@ class Trial:
         message = account.unproven(*told)
         return Verdict.failed("UNSTABLE", Failure(message=message)) if message else None
 
-    def _unstable(self, sampled: Sampled) -> Verdict:
+    def _unstable(self, sampled: Sampled, unclaimed: Speedup | None = None) -> Verdict:
         blocks, interval = sampled.blocks, sampled.interval
         width = (
             f"the interval is still {100 * interval.half_width:.1f} % wide ({_about(blocks)})"
@@ -352,7 +366,7 @@ class Trial:
             f"{len(blocks.c)} samples, {blocks.dropped} dropped: {width}. Is something else running here? "
             "Try a larger --budget"
         )
-        return Verdict.failed("UNSTABLE", Failure(message=message))
+        return Verdict(status="UNSTABLE", failure=Failure(message=message), unclaimed=unclaimed)
 
     def _without_ratio(self, blocks: Blocks) -> str | None:
         """Why a narrow interval says nothing all the same."""
@@ -369,34 +383,30 @@ class Trial:
         return None
 
     def _conclude(self, sampled: Sampled) -> Verdict:
-        outcome, bench, blocks = self._outcome, self._bench, sampled.blocks
-        interval, identical = sampled.interval, blocks.identical()
-        if verdict := self._referee.final():
-            return verdict
+        speedup = self._speedup(sampled)
+        limits = ceilings(self._bench.device)
+        self._outcome.roofline_pct = roofline.roofline_pct(self._work, limits, speedup.candidate_us / 1e6)
+        clocks = [r.clock_mhz for r in sampled.blocks.c if r.clock_mhz is not None]
+        self._outcome.clock_mhz = int(np.median(clocks)) if clocks else None
+        return Verdict.passed(speedup)
+
+    def _speedup(self, sampled: Sampled) -> Speedup:
+        outcome, blocks, interval = self._outcome, sampled.blocks, sampled.interval
         theirs, ours = (stats.summarize(ns / 1e3) for ns in (blocks.baseline_ns(), durations_ns(blocks.c)))
-        candidate_s = ours.median / 1e6
-        work, limits = self._work, ceilings(bench.device)
-        if problem := roofline.implausible(work, limits, candidate_s):
-            return Verdict.failed("IMPLAUSIBLE", Failure(message=problem))
-        outcome.roofline_pct = roofline.roofline_pct(work, limits, candidate_s)
-        clocks = [r.clock_mhz for r in blocks.c if r.clock_mhz is not None]
-        outcome.clock_mhz = int(np.median(clocks)) if clocks else None
-        return Verdict.passed(
-            Speedup(
-                contract=outcome.contract,
-                ratio=interval.median,
-                low=interval.low,
-                high=interval.high,
-                baseline_us=theirs.median,
-                candidate_us=ours.median,
-                baseline_p20_p80_us=(theirs.p20, theirs.p80),
-                candidate_p20_p80_us=(ours.p20, ours.p80),
-                noise_pct=stats.noise_pct([identical]),
-                samples=len(blocks.c),
-                dropped=blocks.dropped,
-                links=outcome.links,
-                waits=blocks.candidate_waits,
-            )
+        return Speedup(
+            contract=outcome.contract,
+            ratio=interval.median,
+            low=interval.low,
+            high=interval.high,
+            baseline_us=theirs.median,
+            candidate_us=ours.median,
+            baseline_p20_p80_us=(theirs.p20, theirs.p80),
+            candidate_p20_p80_us=(ours.p20, ours.p80),
+            noise_pct=stats.noise_pct([blocks.identical()]),
+            samples=len(blocks.c),
+            dropped=blocks.dropped,
+            links=outcome.links,
+            waits=blocks.candidate_waits,
         )
 
 

@@ -111,6 +111,24 @@ def test_a_busy_machine_is_unclear(runs: Runs) -> None:
     assert (report.outcome, exit_code(report)) == ("unclear", 3)
 
 
+def test_a_difference_far_beyond_the_noise_is_a_verdict_on_a_busy_machine(runs: Runs) -> None:
+    """Each look is UNSTABLE, its interval 1.6 to 2.9: too wide for a number, and all of it a gain."""
+    unclaimed = {
+        "speedup": 2.16, "speedup_ci": (1.6, 2.9), "baseline_us": 217.0, "candidate_us": 100.0,
+        "noise_pct": 35.0, "samples": 31,
+    }  # fmt: skip
+    runs.verdict = lambda job, work: "UNSTABLE" if work.case.timed else "PASSED"
+    runs.facts = lambda job, work: {"unclaimed": unclaimed}
+    report = gate(min_speedup=1.5)
+    assert verdicts(report) == {CASE: "FAST"}
+    assert (len(report.rows[0].looks), report.summary.geomean_ci) == (2, pytest.approx((1.6, 2.9)))
+    assert (report.outcome, exit_code(report)) == ("passed", 0)
+    unclaimed |= {"speedup": 0.46, "speedup_ci": (0.34, 0.63)}
+    report = gate()
+    assert verdicts(report) == {CASE: "SLOW"}
+    assert (report.outcome, exit_code(report)) == ("failed", 1)
+
+
 # ---------------------------------------------------------------- right and wrong
 
 

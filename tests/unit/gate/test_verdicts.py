@@ -39,6 +39,11 @@ looks = st.one_of(st.just(UNKNOWN), st.just(LOST), st.builds(look, changes, halv
 SLOW, SAME, FAST, UNSURE = look(0.1), look(0.0), look(-0.1), look(0.03, half=0.01)
 
 
+def wide(change: float, half: float, noise: float) -> Look:
+    """A look that `fk kernels` would call UNSTABLE."""
+    return look(change, half, noise).model_copy(update={"unstable": True})
+
+
 @pytest.mark.parametrize(
     ("seen", "kind"),
     [
@@ -58,6 +63,12 @@ SLOW, SAME, FAST, UNSURE = look(0.1), look(0.0), look(-0.1), look(0.03, half=0.0
         (look(0.5, contract="eager", waits=True), "unsure"),  # the host's work is in it
         (look(-0.5, contract="eager", waits=True), "unsure"),
         (UNKNOWN, "unsure"),
+        (wide(1.16, half=0.6, noise=40), "slow"),  # +56 to +176 %
+        (wide(-0.54, half=0.2, noise=40), "fast"),
+        (wide(-0.54, half=0.1, noise=120), "unsure"),  # noise of 2.2 times hides 1.8 times
+        (look(-0.6, half=0.02, noise=120), "fast"),  # a head is never 120 % faster
+        (wide(0.0, half=0.2, noise=40), "unsure"),  # within the noise, and yet no proof
+        (look(0.0, half=0.2, noise=40), "same"),
     ],
 )
 def test_one_look(seen: Look, kind: str) -> None:
@@ -79,6 +90,9 @@ def test_one_look(seen: Look, kind: str) -> None:
         ([UNSURE, SAME, FAST], "SAME", 3),
         ([UNSURE, UNSURE, SLOW], "AMBIGUOUS", 3),
         ([UNKNOWN, UNKNOWN, UNKNOWN], "AMBIGUOUS", 3),
+        ([wide(-0.54, 0.2, 40), wide(-0.5, 0.2, 30)], "FAST", 2),
+        ([wide(1.16, 0.6, 40), UNKNOWN, SLOW], "SLOW", 3),
+        ([wide(0.0, 0.2, 40)] * 3, "AMBIGUOUS", 3),
         ([LOST, LOST], "BROKEN", 2),
         ([LOST, UNSURE, LOST], "BROKEN", 3),
         ([LOST, SAME, SAME], "AMBIGUOUS", 3),

@@ -37,3 +37,5 @@ class FakeSides:
 
     def close(self) -> None:
         self.log.append(("all", "close"))
+        for side in self.sides.values():
+            side.warmed = set()

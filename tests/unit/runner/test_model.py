@@ -1,6 +1,7 @@
 """A whole-model trial on two simulated engines: order, clock, audit, account, and failures of either side."""
 
 import itertools
+import math
 import random
 from types import SimpleNamespace
 from typing import Any
@@ -89,7 +90,11 @@ class TokenSides(FakeSides):
 
 
 def made(
-    sides: TokenSides, monkeypatch: pytest.MonkeyPatch, self_test: bool = False, extra_s: float = 6.0
+    sides: TokenSides,
+    monkeypatch: pytest.MonkeyPatch,
+    self_test: bool = False,
+    extra_s: float = 6.0,
+    restarts: bool = False,
 ) -> ModelTrial:
     monkeypatch.setattr(model_module.time, "perf_counter", lambda: sides.now)
     candidates = (
@@ -109,6 +114,7 @@ def made(
         rounds=4,  # type: ignore[arg-type]
         extra_s=extra_s,
         report=lambda text: None,
+        restarts=restarts,
     )
 
 
@@ -133,9 +139,75 @@ def test_the_sides_alternate_and_swap_their_order(monkeypatch):
     run(sides, monkeypatch)
     begin = sides.log.index(("baseline", "generate"))
     timed = [side for side, do in sides.log[begin:] if do == "generate"][:10]
-    # A B, each after its warm-up, then B A, A B, B A.
-    first = ["baseline", "baseline", "candidate", "candidate"]
-    assert timed == [*first, "candidate", "baseline", "baseline", "candidate", "candidate", "baseline"]
+    # The warm-ups, A B, then B A, A B, B A.
+    assert timed == ["baseline", "candidate"] + 2 * ["baseline", "candidate", "candidate", "baseline"]
+
+
+def test_a_round_of_processes_of_its_own_starts_and_warms_both_and_times_abba(monkeypatch):
+    sides = TokenSides(seconds=0.2)
+    many, one = run(sides, monkeypatch, restarts=True, extra_s=0.0).workloads
+    assert (len(many.baseline), len(one.baseline)) == (4, 6)
+    begin = sides.log.index(("baseline", "generate")) - 1
+    events = [side for side, do in sides.log[begin:] if do in ("generate", "close")]
+    ab, ba = ["baseline", "candidate"], ["candidate", "baseline"]
+    assert events[:14] == ["all", *ab, *ab, *ba, "all", *ba, *ba, *ab]
+
+
+def test_what_processes_differ_by_for_as_long_as_they_live_is_in_the_interval(monkeypatch):
+    """Every process has a speed of its own, up to 4 % apart, and no other noise."""
+    luck = random.Random(5)
+
+    def measured(restarts: bool) -> Any:
+        sides = TokenSides(seconds=0.4)
+        for side in sides.sides.values():
+            monkeypatch.setattr(side, "generate", _lucky(side, luck))
+        return run(sides, monkeypatch, self_test=True, restarts=restarts).workloads
+
+    lives_on = [workload for _ in range(5) for workload in measured(restarts=False)]
+    anew = [workload for _ in range(5) for workload in measured(restarts=True)]
+    assert max(workload.half_width for workload in lives_on) < 1e-9
+    assert not any(workload.ratio_ci[0] <= 1 <= workload.ratio_ci[1] for workload in lives_on)
+    assert all(workload.ratio_ci[0] <= 1 <= workload.ratio_ci[1] for workload in anew)
+    assert all(0.01 < workload.half_width < 0.05 for workload in anew)
+
+
+def test_intervals_hold_beside_a_busy_neighbour_or_the_row_says_unstable(monkeypatch):
+    """A neighbour whose load drifts (autocorrelation 0.8 from run to run) slows both sides, and every process
+    has a speed of its own. 0.92 is 0.95 less two standard errors of a share of 200."""
+    chance = random.Random(11)
+
+    def measured(load: float) -> Any:
+        sides, drift = TokenSides(seconds=0.4), [0.0]
+
+        def generate(side: FakeSide, lucky: Any) -> Any:
+            def run_it(**arguments: Any) -> Any:
+                drift[0] = 0.8 * drift[0] + 0.6 * chance.gauss(0, load)
+                sides.now += side.seconds * (math.exp(drift[0]) - 1)
+                return lucky(**arguments)
+
+            return run_it
+
+        for side in sides.sides.values():
+            monkeypatch.setattr(side, "generate", generate(side, _lucky(side, chance)))
+        return run(sides, monkeypatch, self_test=True, restarts=True).workloads
+
+    for load, most_unstable in ((0.03, 0.1), (0.3, 1.0)):
+        rows = [workload for _ in range(100) for workload in measured(load)]
+        held = [row.ratio_ci[0] <= 1 <= row.ratio_ci[1] for row in rows]
+        assert sum(held) / len(rows) >= 0.92
+        assert sum(row.unstable for row in rows) / len(rows) <= most_unstable
+
+
+def _lucky(side: FakeSide, luck: random.Random) -> Any:
+    """generate(): in each process as fast as chance has it."""
+    honest = side.generate
+
+    def generate(**arguments: Any) -> Any:
+        if not side.warmed & {workload.name for workload in WORKLOADS}:
+            side.seconds = 0.4 * luck.uniform(0.98, 1.02)
+        return honest(**arguments)
+
+    return generate
 
 
 def test_a_process_that_starts_for_its_turn_is_not_timed_cold(monkeypatch):

@@ -3,12 +3,16 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from fastkernels.judge.verdict import Verdict
-from fastkernels.records import Contract
+from fastkernels.measure import stats
+from fastkernels.records import Contract, Failure
+from fastkernels.runner import trial as trial_module
 from fastkernels.runner.blocks import Blocks
+from fastkernels.runner.sampling import Sampled
 from fastkernels.runner.trial import Trial
 from tests.unit.runner.test_blocks import reading
 
@@ -58,6 +62,48 @@ def test_a_baseline_that_waits_leaves_none_however_well_two_processes_agree() ->
     assert said is not None
     assert "the host's work is in its time" in said
     assert trial("eager")._without_ratio(blocks(candidate_waits=True)) is None
+
+
+def sampled_by(factor: float, scatter: float, decision: str = "unstable", samples: int = 40) -> Sampled:
+    """The candidate takes `factor` of the baseline's time, all with calls that scatter."""
+    found, generator = Blocks(), np.random.default_rng(2)
+    for index in range(samples):
+        a, c, a2 = (1e6 * truth * generator.lognormal(0, scatter) for truth in (1.0, factor, 1.0))
+        found.add(index, reading(a), reading(c), reading(a2))
+    return Sampled(found, Blocks(), Blocks(), found.speedup(), decision)  # type: ignore[arg-type]
+
+
+def timed_on(monkeypatch: pytest.MonkeyPatch, sampled: Sampled, untrue: Verdict | None = None) -> Verdict:
+    """What a trial on a CPU makes of these samples, where nothing else speaks against the candidate."""
+    made = trial("host")
+    made._held, made._bench = None, SimpleNamespace(device="cpu", threads=1)  # type: ignore[assignment]
+    made._lineup = SimpleNamespace(standstill=None, c=SimpleNamespace(way="direct"))  # type: ignore[assignment]
+    made._referee = SimpleNamespace(final=lambda: None)  # type: ignore[assignment]
+    made._outcome.links, made._work = 1, None  # type: ignore[assignment]
+    monkeypatch.setattr(trial_module, "Sampling", lambda *_: SimpleNamespace(run=lambda: sampled))
+    monkeypatch.setattr(trial_module.integrity, "seen", lambda *_: None)
+    monkeypatch.setattr(trial_module, "ceilings", lambda device: None)
+    monkeypatch.setattr(trial_module.roofline, "implausible", lambda *_: None)
+    monkeypatch.setattr(made, "_broken_rule", lambda _: None)
+    monkeypatch.setattr(made, "_untrue", lambda *_: untrue)
+    return made._time()
+
+
+def test_an_unstable_trial_keeps_what_it_saw_and_claims_nothing(monkeypatch) -> None:
+    verdict = timed_on(monkeypatch, sampled_by(0.46, scatter=0.8))
+    assert (verdict.label, verdict.speedup) == ("UNSTABLE", None)
+    assert verdict.unclaimed is not None
+    assert 1 < verdict.unclaimed.low < verdict.unclaimed.ratio < verdict.unclaimed.high
+    assert verdict.unclaimed.baseline_us == pytest.approx(1000, rel=0.3)
+
+
+def test_it_keeps_nothing_of_too_few_samples_or_of_what_may_be_untrue(monkeypatch) -> None:
+    few = timed_on(monkeypatch, sampled_by(0.46, scatter=0.8, samples=stats.MIN_SAMPLES - 1))
+    assert (few.label, few.unclaimed) == ("UNSTABLE", None)
+    doubted = Verdict.failed("IMPLAUSIBLE", Failure(message="its windows say otherwise"))
+    verdict = timed_on(monkeypatch, sampled_by(0.46, scatter=0.8), untrue=doubted)
+    assert (verdict.label, verdict.unclaimed) == ("UNSTABLE", None)  # and accuses nobody on a busy machine
+    assert timed_on(monkeypatch, sampled_by(0.46, 0.01, "budget"), untrue=doubted) == doubted
 
 
 def baseline(**worker: Any) -> Any:
