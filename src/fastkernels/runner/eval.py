@@ -33,7 +33,6 @@ from fastkernels.runner.sides import Side, Sides, Timeouts
 from fastkernels.runner.speech_answers import SpeechAnswers
 from fastkernels.runner.standstill import Standstill
 from fastkernels.runner.token_answers import TokenAnswers
-from fastkernels.runner.wandering import wandering
 from fastkernels.score.macroeval import with_score
 from fastkernels.settings import candidates_dir, resolve
 
@@ -43,7 +42,6 @@ ROUNDS: dict[Size, int] = {"tiny": 6, "full": 4}
 # Time of a workload for more rounds than these; none where a number was asked. At full size that is for
 # images and single requests: a round of 1,000 requests takes longer.
 EXTRA_S: dict[Size, float] = {"tiny": 6.0, "full": 20.0}
-MOST_DRAWS = 32  # of random weights
 MAX_NUM_SEQS: dict[Size, int | None] = {"tiny": 32, "full": None}  # None: the engine's own, by its memory
 # What a side is, by the kind of its model's answer.
 SIDES = {
@@ -208,7 +206,7 @@ def _trial(
     tell: Callable[[str], None],
 ) -> ModelTrial:
     answers = _answers(request, target, random.Random(seed))
-    weights_seed = _weights_seed(request, target, workloads, seed)
+    weights_seed = _weights_seed(request, target, seed)
     return ModelTrial(
         architecture=target.architecture,
         model=target.model,
@@ -233,16 +231,11 @@ def _of_the_process(sides: Sides) -> Iterator[str]:
         yield flags.told(sides.put_back)
 
 
-def _weights_seed(request: EvalRequest, target: Target, workloads: Sequence[Workload], seed: int) -> int:
+def _weights_seed(request: EvalRequest, target: Target, seed: int) -> int:
     """The engines' seed. It travels to the candidate's process, so the prompts must not follow from it."""
-    seeds = [
-        int.from_bytes(hashlib.sha256(f"weights {seed} {draw}".encode()).digest()[:4], "big")
-        for draw in range(MOST_DRAWS)
-    ]
-    of_tokens = [w for w in workloads if isinstance(w, TokenWorkload)]
-    if target.checkpoint or request.size == "full" or not of_tokens:
-        return seeds[0]
-    return wandering(target.model, target.config, seeds, of_tokens)
+    if request.size == "tiny" and not target.checkpoint:
+        return target.architecture.configs[target.config].seed
+    return int.from_bytes(hashlib.sha256(f"weights {seed} 0".encode()).digest()[:4], "big")
 
 
 def _one_set(paths: Sequence[str | Path]) -> CandidateSet:

@@ -27,7 +27,7 @@ from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.environment import environment
 from fastkernels.measure.sole import SoleUse
 from fastkernels.records import Failure, KernelReport, KernelRow
-from fastkernels.runner import compiling, isolation, origins, removal
+from fastkernels.runner import compiling, isolation, origins
 from fastkernels.runner.asking import Timeouts
 from fastkernels.runner.bench import Bench
 from fastkernels.runner.crew import Crew, Unimportable
@@ -366,8 +366,5 @@ def _equal_threads() -> Iterator[int]:
 @contextlib.contextmanager
 def _caches() -> Iterator[Path]:
     """Compiler caches of this run's baseline workers."""
-    folder = Path(tempfile.mkdtemp(prefix="fk-baseline-"))
-    try:
-        yield folder
-    finally:
-        removal.remove(folder)
+    with tempfile.TemporaryDirectory(prefix="fk-baseline-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
