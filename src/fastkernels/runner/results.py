@@ -89,11 +89,12 @@ class Whereabouts:
 
     def keep(self, outputs: Mapping[str, Any]) -> None:
         """Note where they lie."""
-        self.places = {
-            name: {"address": address(value), "bytes": span_bytes(value)}
-            for name, value in outputs.items()
-            if self._here(value)
-        }
+        self.places = {name: place(value) for name, value in outputs.items() if self._here(value)}
+
+
+def place(value: Tensor) -> dict[str, int]:
+    """Where a tensor lies in memory."""
+    return {"address": address(value), "bytes": span_bytes(value)}
 
 
 def _here(device: WorkerDevice) -> Callable[[Any], bool]:

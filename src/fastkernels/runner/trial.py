@@ -339,7 +339,8 @@ class Trial:
         if verdict := account.shared_work(sampled.alone, blocks):
             return verdict
         told = blocks.c, (blocks.a, blocks.a2), slack
-        if verdict := account.understated(*told):
+        verdict = account.understated(*told)
+        if verdict or not self._lineup.is_held:
             return verdict
         # No number, rather than one that may be time which nobody measured.
         message = account.unproven(*told)

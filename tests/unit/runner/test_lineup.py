@@ -33,12 +33,11 @@ class Side:
         self.ran: list[list[int]] = []
         self.given: list[tuple[bool, dict[str, torch.Tensor]]] = []
 
-    best_way = "asked"
     first_s = 0.5
     put_back = ()
 
-    def load(self, *_, way: str, baseline_s: float = 0.0) -> dict:
-        assert way == "asked"
+    def load(self, *_, held: bool, baseline_s: float = 0.0) -> dict:
+        assert not held
         return {}
 
     def give_boxes(self, *_) -> None: ...
@@ -50,7 +49,7 @@ class Side:
     ) -> Reading:
         self.ran.append(order)
         self.given.append((strided, inputs))
-        return Reading(1.0, 1, 1, None, True, None, 1, (), {}, {})
+        return Reading(1.0, 1, 1, True, None, 1, (), {}, {})
 
     def settle(self, arguments: dict[str, torch.Tensor]) -> None:
         assert {len(value) for value in arguments.values()} == {1}, "one link, whatever could be captured"
