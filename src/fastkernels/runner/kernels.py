@@ -123,7 +123,7 @@ class _Run:
                 self._crew(jobs, threads, caches, memory) as crew,
             ):
                 try:
-                    self._all(jobs, crew, self._bench(threads, jobs))
+                    self._all(jobs, crew, self._bench(jobs))
                 finally:
                     self.levels += crew.levels
                     for reason in crew.stays_root:
@@ -145,7 +145,7 @@ class _Run:
             complete=self.complete,
         )
 
-    def _bench(self, threads: int, jobs: list[Job]) -> Bench:
+    def _bench(self, jobs: list[Job]) -> Bench:
         """Before any process of the run is started."""
         request = self.request
         assert request.device
@@ -157,7 +157,6 @@ class _Run:
             device=request.device,
             contract=request.contract,
             budget_s=request.budget_s,
-            threads=threads,
             rng=random.Random(request.seed),
             baseline=Overlay.over_baseline(),
             sole_use=SoleUse(range(gpus)) if gpus else None,

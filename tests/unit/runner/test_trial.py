@@ -76,7 +76,7 @@ def sampled_by(factor: float, scatter: float, decision: str = "unstable", sample
 def timed_on(monkeypatch: pytest.MonkeyPatch, sampled: Sampled, untrue: Verdict | None = None) -> Verdict:
     """What a trial on a CPU makes of these samples, where nothing else speaks against the candidate."""
     made = trial("host")
-    made._held, made._bench = None, SimpleNamespace(device="cpu", threads=1)  # type: ignore[assignment]
+    made._held, made._bench = None, SimpleNamespace(device="cpu")  # type: ignore[assignment]
     made._lineup = SimpleNamespace(standstill=None, is_held=False)  # type: ignore[assignment]
     made._referee = SimpleNamespace(final=lambda: None)  # type: ignore[assignment]
     made._outcome.links, made._work = 1, None  # type: ignore[assignment]
