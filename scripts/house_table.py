@@ -2,7 +2,7 @@
 
     git worktree add /tmp/before REVISION && .venv/bin/python scripts/house_table.py /tmp/before .
 
-Files that a trial enters are counted by a profiler in the judge's process, which imports the checkout's `src`.
+Files that a trial enters are counted by a profiler in the judge's process, which imports that checkout.
 """
 
 from __future__ import annotations
