@@ -1,10 +1,10 @@
-"""What `make test` leaves to `make test-all`, and what each group of tests costs.
+"""What `make test` leaves to `make test-all`, and what each file of tests costs.
 
-@pytest.mark.sampled     of a test's many parameters: one in four here, by a hash of its name; all with --whole
+@pytest.mark.sampled     one in four of a test's parameters, by a hash of their names; all with --whole
 @pytest.mark.whole       with --whole alone
 
 pytest --whole                   every test
-pytest --seconds FILE.json       CPU seconds of each group of tests, with those of the processes they started
+pytest --seconds FILE.json       CPU seconds of each file, with those of the processes that it started
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEFT = pytest.StashKey[int]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole", action="store_true", help="Every test, also those of make test-all.")
-    parser.addoption("--seconds", type=Path, metavar="FILE", help="Write the CPU seconds of each group.")
+    parser.addoption("--seconds", type=Path, metavar="FILE", help="Write the CPU seconds of each file.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,14 +69,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(f"{left} tests were left to make test-all")
 
 
-def group(nodeid: str) -> str:
-    """`tests/unit/kernels/test_glu.py::...` -> `unit/kernels`"""
-    folders = Path(nodeid.partition("::")[0]).parts[1:-1]
-    return "/".join(folders)
-
-
 class Seconds:
-    """CPU seconds by group. Each process of pytest-xdist measures its own tests and sends them with its
+    """CPU seconds by file. Each process of pytest-xdist measures its own tests and sends them with its
     reports; the one that was started by hand writes the file."""
 
     def __init__(self, path: Path) -> None:
@@ -92,14 +86,14 @@ class Seconds:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        at = self.found[group(report.nodeid)]
+        at = self.found[report.nodeid.partition("::")[0]]
         at["tests"] += report.when == "call"
         at[CPU] += report.user_properties[-1][1]
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if "PYTEST_XDIST_WORKER" in os.environ:
             return
-        rows = [{"group": name, **figures} for name, figures in sorted(self.found.items())]
+        rows = [{"file": name, **figures} for name, figures in sorted(self.found.items())]
         self.path.write_text(json.dumps(rows, indent=1) + "\n")
 
 
