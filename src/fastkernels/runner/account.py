@@ -27,7 +27,6 @@ from fastkernels.runner.reading import Reading
 MIN_READINGS = 10  # to speak of a tenth of them
 _QUANTILES = (0.1, 0.3, 0.5)
 _RESAMPLES, _DOUBT, _SEED = 500, 0.025, 20260926
-_SLOWER_SHARE = 0.3  # of what it claims beyond the baseline's time: who waits longer wakes up later
 MIN_PARTS = 5  # blocks of one link, or of half of them
 # A single cold call of a few microseconds reads 3 to 10 % higher or lower by where it lies, and has its code
 # to fetch, of every kernel in it. Of 192 honest implementations none lost more than a quarter of its time in
@@ -41,11 +40,13 @@ _WALK_SHARE = 0.9
 class Slack(NamedTuple):
     """What claims may hide at most: `ns`, or a share of the claimed time that could make no win. `colder`:
     or a share of what the windows hold beside the claims, where that is code and copies of ours in the
-    worker's process: they are slower behind a call that has the caches for itself."""
+    worker's process: they are slower behind a call that has the caches for itself. `slower`: a share of what
+    is claimed beyond the baseline's time: who waits longer wakes up later."""
 
     ns: int
     share: float = 0.03
     colder: float = 0.0
+    slower: float = 0.3
 
 
 def impossible(reading: Reading) -> Verdict | None:
@@ -207,7 +208,7 @@ class Times(NamedTuple):
     def compared(self, slack: Slack) -> list[tuple[float, float]]:
         """By how much the candidate's windows lie above its baselines' at each of the quantiles, at least,
         and by how much they may."""
-        share = slack.share * self.claimed + _SLOWER_SHARE * max(0.0, self.claimed - self.theirs)
+        share = slack.share * self.claimed + slack.slower * max(0.0, self.claimed - self.theirs)
         theirs_QB = np.stack([np.quantile(column, _QUANTILES) for column in self.windows[1:]], axis=1)
         apart_Q = np.ptp(theirs_QB, axis=1)
         most_Q = np.maximum(slack.ns + apart_Q, slack.colder * theirs_QB.min(axis=1)).clip(min=share)

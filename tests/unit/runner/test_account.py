@@ -94,6 +94,13 @@ def test_what_surrounds_a_call_on_a_cpu_is_colder_behind_more_memory(late_us: in
     assert (found is not None) is accused
 
 
+def test_who_is_slower_on_a_busy_cpu_may_wait_for_what_it_loses() -> None:
+    """As a call of 3 ms that lost its core before it answered, beside a baseline of 50 us."""
+    baselines = [side(50, 50, seed=seed) for seed in (2, 3)]
+    assert account.understated(delayed(side(3200, 3200), 1300), baselines, SLACK_ON_CPU) is None
+    assert account.understated(side(2100, 210), baselines, SLACK_ON_CPU) is not None
+
+
 def test_nobody_wins_by_what_may_be_colder_surroundings() -> None:
     baselines = [on_a_cpu(1400, 1400, seed) for seed in (2, 3)]
     liar = on_a_cpu(1400, 1100)
