@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from torch import Tensor, nn
 
@@ -35,7 +35,6 @@ _OF_PACKING = {"step.query_starts", "step.grids", "step.begun"}
 # Arguments that are pools of an engine: the judge sizes them by the case's batch.
 _POOLS = ("cache", "state", "kept")
 _DTYPES: dict[str, DType] = {name: name for name in get_args(DType)}
-Phase = Literal["prefill", "decode", "mixed", "encode", "denoise", "images", "held-out"]
 _SHORT: dict[DType, str] = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
 
 
@@ -72,7 +71,7 @@ class _Source:
     batch_name: str
     batch: Batch
     timed: bool
-    phase: Phase
+    phase: str
     routing: Routing | None  # of the model's routers
 
 
@@ -88,24 +87,17 @@ class _Builder:
         model_task = registry.task(architecture.task)
         model = Walk(self.load, registry.tasks(), model_task, config.config, config.dtype)
         for batch_name, entry, batch_set in _batches(config):
-            batch = Batch(rows=entry.rows, grids=entry.grids, text=entry.text, images=entry.images)
             source = _Source(
                 architecture.id,
                 name,
                 config,
                 batch_name,
-                batch,
+                entry.batch,
                 batch_set.timed,
-                _phase(batch, entry, batch_set),
+                "held-out" if batch_set.held_out else batch_name.partition("-")[0],
                 _routing(model.model, entry.routing),
             )
-            # In serving the head reads one position of each row, so decode steps cover its shapes.
-            with_head = batch.num_decodes == len(batch.seq_lens)
-            of_what = "clips" if entry.clips else "latents" if entry.latents else "tokens"
-            if entry.prompts:
-                calls = model.encode_prompts(batch, entry.prompts)
-            else:
-                calls = model.step(batch, with_head, of_what)
+            calls = model.step(entry.run, source.batch)
             self._fold([call for call in calls if call.task.level in entry.levels], source)
 
     def add(self, entry: TaskEntry, case: Case) -> None:
@@ -234,18 +226,6 @@ def _batches(config: ModelConfig) -> Iterator[tuple[str, BatchEntry, BatchSet]]:
         batch_set = registry.batch_set(set_name)
         for name, entry in batch_set.batches.items():
             yield name, entry, batch_set
-
-
-def _phase(batch: Batch, entry: BatchEntry, batch_set: BatchSet) -> Phase:
-    if batch_set.held_out:
-        return "held-out"
-    if entry.clips or entry.prompts or batch.images:
-        return "images" if entry.latents else "encode"
-    if batch.grids:
-        return "denoise" if batch.text else "encode"
-    if batch.num_decodes == 0:
-        return "prefill"
-    return "decode" if batch.num_decodes == len(batch.seq_lens) else "mixed"
 
 
 def _routing(model: nn.Module, skew: Skew) -> Routing | None:

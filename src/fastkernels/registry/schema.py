@@ -118,22 +118,18 @@ class TaskEntry(Record):
 # ---------------------------------------------------------------- architectures, workloads, suites
 
 
-class BatchEntry(Record):
-    """One step of a served model, as `(count, query_len, seq_len)` runs, and how its tokens choose experts;
-    of images, `(count, rows, columns)` of patches, each behind `text` tokens of its prompt, or one
-    `(count, height, width)` in pixels. clips: the rows are audio clips with all encoder states. latents: the
-    images are latents to decode, and not in pixels. prompts: the rows are prompts for this part of the
-    model."""
+class BatchEntry(Batch):
+    """One step of a served model, and how its tokens choose experts. The first word of its name is the phase
+    of the cases that come from it. run: the model's method, or part, that the step begins with; its class
+    makes the inputs (nn/examples.py)."""
 
-    rows: tuple[tuple[int, int, int], ...] = ()
-    grids: tuple[tuple[int, int, int], ...] = ()
-    text: int = 0
-    clips: bool = False
-    latents: bool = False
-    prompts: str = ""
-    images: tuple[int, int, int] | None = None
+    run: str = "forward"
     routing: Skew = "uniform"
     levels: tuple[Literal[1, 2, 3, 4], ...] = (1, 2, 3, 4)  # levels that take cases from this step
+
+    @property
+    def batch(self) -> Batch:
+        return Batch(**self.model_dump(include=set(Batch.model_fields)))
 
 
 class BatchSet(Record):
