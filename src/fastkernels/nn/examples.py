@@ -22,18 +22,16 @@ Examples = Generator[tuple[str, tuple[Any, ...]], Any, None]
 
 
 def language_model(model: nn.Module, batch: Batch, states: tuple[int, int] | None = None) -> Examples:
-    """A step over paged caches and states; where all rows decode, also the logits of each row, their softmax,
-    and tokens drawn from all of them and from the best by top-k and top-p. states: the shape of the encoder
-    states that a request brings along when it begins."""
+    """A step over paged caches and states, the logits of each row, their softmax, and tokens drawn from all
+    of them and from the best by top-k and top-p. states: the shape of the encoder states that a request
+    brings along when it begins."""
     with use_step(made := _step(model, batch)):
         ids_T, positions_T = (torch.empty(batch.num_tokens, dtype=torch.int64) for _ in range(2))
         brought = []
         if states is not None and made.begun_A is not None:
             brought = [torch.empty(made.begun_A.shape[0] * states[0], states[1])]
         hidden_TD = yield "forward", (ids_T, positions_T, *brought)
-        rows = len(batch.seq_lens)
-        if batch.num_decodes < rows:
-            return
+        rows = len(batch.seq_lens)  # the head reads one position of each
         logits_BV = yield "compute_logits", (hidden_TD[:rows],)
         yield "softmax", (logits_BV,)
         temperature_B, top_p_B = (torch.empty(rows, dtype=torch.float32) for _ in range(2))
