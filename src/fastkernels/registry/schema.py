@@ -273,7 +273,11 @@ class Suite(Record):
     name: Name
     summary: str
     architectures: tuple[str, ...]  # ids or globs
-    workloads: dict[Size, tuple[Name, ...]]
+    workloads: dict[Size, tuple[Name, ...]] = {}  # none: those that each architecture lists itself
+
+    def names(self, architecture: Architecture, size: Size) -> tuple[Name, ...]:
+        """Of the workloads that it asks of an architecture."""
+        return self.workloads.get(size, architecture.workloads)
 
 
 # ---------------------------------------------------------------- devices

@@ -101,7 +101,7 @@ def test_import_graph() -> None:
 
 def test_suites_and_architectures_name_what_exists() -> None:
     for suite in registry.suites():
-        registry.find_architectures(suite.architectures)
+        assert registry.find_architectures(suite.architectures)
         for size, names in suite.workloads.items():
             assert [w.name for w in registry.workloads(names, size)] == list(names)
     for architecture in registry.architectures():

@@ -152,8 +152,11 @@ def test_workloads_of_the_scored_suite() -> None:
     assert full["decode-heavy"] == ("throughput", 1000, 512, 1024)
     assert full["single-request"] == ("latency", 1, 128, 128)
     assert full["fixed-batch-32"] == ("latency", 32, 128, 128)
-    scored = {name for architecture in registry.architectures() for name in architecture.workloads}
-    assert set(registry.suite("default").workloads["full"]) == scored
+    llama, detector = registry.architecture("llama"), registry.architecture("yolov10")
+    scored, quick = registry.suite("default"), registry.suite("smoke")
+    assert scored.names(llama, "full") == llama.workloads
+    assert scored.names(detector, "full") == detector.workloads
+    assert quick.names(llama, "full") == ("prefill-heavy-smoke", "decode-heavy-smoke", "single-request")
 
 
 @pytest.mark.parametrize("whole", [False, True])
