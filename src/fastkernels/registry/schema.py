@@ -1,6 +1,6 @@
 """What the registry's files hold; every file is validated against these records when it is read.
 
-tasks.yaml               TaskEntry     what exists to be replaced
+tasks/L*/*.yaml          TaskEntry     what exists to be replaced
 architectures/*.yaml     Architecture  which model uses it
 batches/*.yaml           BatchSet      steps that cases are taken from, of several architectures
 workloads.yaml           Workload      (workloads.py) what a model is asked to do
