@@ -2,8 +2,9 @@
 
 Two calls are equal when variant, init arguments, input shapes and dtypes are; for a task that attends, also
 the batch; where tokens choose experts, also how. The first to make a call owns the case: architectures by
-their `order` of addition, in one of them the scored model before its siblings. Its inputs have the views of
-the first equal call that hands over views: a case is checked packed as well.
+their `order` of addition, the scored model before its siblings, timed steps before held-out ones. Its inputs
+have the views of the first equal call that hands over views: a case is checked packed as well.
+
 Of an architecture's calls that differ in their sizes alone, at most four are cases: three timed ones, one of
 a thin task, and one held-out.
 `scripts/build_cases.py` runs this; a test runs it again and compares with the committed files.
@@ -105,7 +106,8 @@ class _Builder:
     def _walk(self, architecture: Architecture, name: str, config: ModelConfig, found: _Found) -> None:
         model_task = registry.task(architecture.task)
         model = Walk(self.load, registry.tasks(), model_task, config.config, config.dtype)
-        for batch_name, step in registry.batches(architecture, config):
+        steps = registry.batches(architecture, config)
+        for batch_name, step in sorted(steps, key=lambda named: named[1].held_out):
             routing = _routing(model.model, step.routing)
             source = _Source(architecture.id, name, config, batch_name, step.batch, step.held_out, routing)
             calls = [call for call in model.step(step.run, source.batch) if _is_taken(call, step)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from fastkernels import registry
-from fastkernels.errors import NotFoundError, UsageError
-from fastkernels.registry import lookup
+from fastkernels.errors import FileFormatError, NotFoundError, UsageError
+from fastkernels.registry import lookup, models
 from fastkernels.registry.workloads import TokenWorkload
 
 
@@ -157,6 +158,19 @@ def test_workloads_of_the_scored_suite() -> None:
     assert scored.names(llama, "full") == llama.workloads
     assert scored.names(detector, "full") == detector.workloads
     assert quick.names(llama, "full") == ("prefill-heavy-smoke", "decode-heavy-smoke", "single-request")
+
+
+def test_steps_are_the_architecture_s_own_or_shared(copied: Path) -> None:
+    for name, config, step in (("llama", "8b", "prefill-4x2048"), ("yolov10", "n", "detect-1x640x640")):
+        architecture = registry.architecture(name)
+        assert step in dict(registry.batches(architecture, architecture.configs[config]))
+    lost = architecture.configs["n"].model_copy(update={"walk": ("pixels-huge",)})
+    with pytest.raises(NotFoundError, match=r"pixels-huge.*Did you mean pixels-full.*registry/batches"):
+        registry.batches(architecture, lost)
+    shutil.copy(copied / "batches" / "decoder.yaml", copied / "batches" / "other.yaml")
+    models._batches.cache_clear()
+    with pytest.raises(FileFormatError, match="another file has a set of steps called decoder-full"):
+        registry.batches(architecture, lost)
 
 
 @pytest.mark.parametrize("whole", [False, True])
