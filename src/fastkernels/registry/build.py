@@ -241,7 +241,7 @@ def _is_taken(call: TaskCall, step: BatchEntry) -> bool:
 
 def _within_budget(found: _Found) -> set[str]:
     """The keys of the calls that become cases: of those that differ in their sizes alone the largest, the
-    middle one and the smallest, of a thin task the largest, and the largest held-out one."""
+    middle one and the smallest, of a thin task the middle one, and the largest held-out one."""
     alike: dict[str, list[str]] = {}
     for key, (_, case) in found.items():
         alike.setdefault(_apart_from_size(case), []).append(key)
@@ -250,11 +250,10 @@ def _within_budget(found: _Found) -> set[str]:
         by_size = sorted(keys, key=lambda key: _size(found[key][1]))
         timed = [key for key in by_size if found[key][1].timed]
         held_out = [key for key in by_size if not found[key][1].timed]
-        if found[keys[0]][0].thin:
-            timed = timed[-1:]
-        elif len(timed) > 3:
-            timed = [timed[0], timed[len(timed) // 2], timed[-1]]
-        kept.update(timed, held_out[-1:])
+        middle = timed[len(timed) // 2 :][:1]
+        if not found[keys[0]][0].thin:
+            middle += [*timed[:1], *timed[-1:]]
+        kept.update(middle, held_out[-1:])
     return kept
 
 
@@ -341,7 +340,7 @@ def _id(
     inputs: dict[str, Any],
     routing: Routing | None,
 ) -> str:
-    """`llama-8b-T8192-D4096-residual-bf16`, `qkv-llama-8b-T8192-K4096-bf16`, `llama-8b-mixed-odd-bf16`."""
+    """`llama-8b-T8192-D4096-residual-bf16`, `qkv-llama-8b-T2048-K4096-bf16`, `llama-8b-mixed-odd-bf16`."""
     first = next(spec for spec in inputs.values() if isinstance(spec, TensorSpec))
     dims = "x".join(str(dim) for dim in first.shape[1:])
     label = call.task.label if isinstance(call.task.label, str) else call.task.label[call.variant]
