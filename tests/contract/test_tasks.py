@@ -1,4 +1,4 @@
-"""What every task promises. Generated from registry/tasks.yaml: a new task is tested by being listed."""
+"""What every task promises. Generated from registry/tasks: a new task is tested by being listed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What the registry's files hold; every file is validated against these records when it is read.
 
-tasks.yaml               TaskEntry     what exists to be replaced
+tasks/L*/*.yaml          TaskEntry     what exists to be replaced
 architectures/*.yaml     Architecture  which model uses it
-batches.yaml             BatchEntry    the steps that cases are taken from
+batches/*.yaml           BatchSet      steps that cases are taken from, of several architectures
 workloads.yaml           Workload      (workloads.py) what a model is asked to do
 suites/*.yaml            Suite         which models and workloads make a score
 devices/*.yaml           Device        measured ceilings and preferred implementations
@@ -75,6 +75,7 @@ class TaskEntry(Record):
     aliases: tuple[str, ...] = ()  # names in use elsewhere; `name:variant` points at one variant
     draws: dict[str, Draw] = {}  # arguments that are not plain activations
     selects: dict[str, str] = {}  # output of indices -> argument with the logits that they are chosen by
+    thin: bool = False  # it passes its call on to one task of level 1: timed at one size
     is_single: bool = False  # one operation alone, behind another interface: judged as that operation is
     decides: dict[Name, tuple[str, ...]] = {}  # variant -> arguments that decide which values are taken
     replicates: bool = False  # every rank of a group returns the same bits
@@ -118,30 +119,26 @@ class TaskEntry(Record):
 # ---------------------------------------------------------------- architectures, workloads, suites
 
 
-class BatchEntry(Record):
-    """One step of a served model, as `(count, query_len, seq_len)` runs, and how its tokens choose experts;
-    of images, `(count, rows, columns)` of patches, each behind `text` tokens of its prompt, or one
-    `(count, height, width)` in pixels. clips: the rows are audio clips with all encoder states. latents: the
-    images are latents to decode, and not in pixels. prompts: the rows are prompts for this part of the
-    model."""
+class BatchEntry(Batch):
+    """One step of a served model, and how its tokens choose experts. The first word of its name is the phase
+    of the cases that come from it. run: the model's method, or part, that the step begins with; its class
+    makes the inputs (nn/examples.py)."""
 
-    rows: tuple[tuple[int, int, int], ...] = ()
-    grids: tuple[tuple[int, int, int], ...] = ()
-    text: int = 0
-    clips: bool = False
-    latents: bool = False
-    prompts: str = ""
-    images: tuple[int, int, int] | None = None
+    run: str = "forward"
     routing: Skew = "uniform"
+    held_out: bool = False  # its cases are checked and not timed
     levels: tuple[Literal[1, 2, 3, 4], ...] = (1, 2, 3, 4)  # levels that take cases from this step
+    of_rows: bool = False  # at level 1 only from calls that see rows, not tokens alone: attention, scans
+
+    @property
+    def batch(self) -> Batch:
+        return Batch(**self.model_dump(include=set(Batch.model_fields)))
 
 
 class BatchSet(Record):
-    """Steps that a configuration is walked with; cases of untimed sets are only checked."""
+    """Steps that a configuration is walked with."""
 
     summary: str
-    timed: bool = True
-    held_out: bool = False
     batches: dict[Name, BatchEntry]
 
 
@@ -153,7 +150,7 @@ class ModelConfig(Record):
     summary: str
     checkpoint: str | None = None
     config: Config
-    walk: tuple[Name, ...] = ()  # batch sets
+    walk: tuple[Name, ...] = ()  # sets of steps: the architecture's own, or those of registry/batches
     cut: Config = {}  # changes for L4 cases, so that the float64 oracle fits: fewer layers, parts left out
     cut_name: Name | None = None  # stands for the configuration in the ids of those cases
 
@@ -265,6 +262,7 @@ class Architecture(Record):
     order: PositiveInt | None = None  # of addition: the first to make a call owns its case; None: the last
     positions: str = "max_position_embeddings"  # the configuration's key: prompt and continuation end there
     tensor_parallel: dict[str, int] = {}  # configuration -> GPUs
+    batches: dict[Name, BatchSet] = {}  # steps of its own
     configs: dict[Name, ModelConfig]
     default_config: dict[Size, str]
     workloads: tuple[Name, ...]
@@ -275,7 +273,11 @@ class Suite(Record):
     name: Name
     summary: str
     architectures: tuple[str, ...]  # ids or globs
-    workloads: dict[Size, tuple[Name, ...]]
+    workloads: dict[Size, tuple[Name, ...]] = {}  # none: those that each architecture lists itself
+
+    def names(self, architecture: Architecture, size: Size) -> tuple[Name, ...]:
+        """Of the workloads that it asks of an architecture."""
+        return self.workloads.get(size, architecture.workloads)
 
 
 # ---------------------------------------------------------------- devices

@@ -263,9 +263,9 @@ def _planned(request: EvalRequest) -> tuple[list[tuple[Target, list[Workload]]],
     """The models of the request with their workloads; and those that nothing of it can be asked of, which is
     known without them: the others are evaluated, and scored. UsageError where no model is left."""
     targets, skipped = _targets(request)
-    named = _named_workloads(request)
     planned = []
     for target in targets:
+        named = _named_workloads(request, target.architecture)
         try:
             planned.append((target, _workloads(request, target, named)))
         except UsageError as error:
@@ -333,10 +333,10 @@ def _from_checkpoint(model: str) -> Target:
     return Target(model, source.architecture, source.name, source.config, source.folder)
 
 
-def _named_workloads(request: EvalRequest) -> list[Workload]:
-    """The request's, else the suite's, at the request's size."""
+def _named_workloads(request: EvalRequest, architecture: Architecture) -> list[Workload]:
+    """The request's, else the suite's for the architecture, at the request's size."""
     known = {workload.name: workload for workload in registry.workloads(size=request.size)}
-    names = request.workloads or registry.suite(request.suite).workloads[request.size]
+    names = request.workloads or registry.suite(request.suite).names(architecture, request.size)
     for name in names:
         if name not in known:
             raise NotFoundError("workload", name, known, "fk list workloads")

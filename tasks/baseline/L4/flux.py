@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.examples import Batch, Examples
 from fastkernels.nn.text_config import clip_arguments, clip_weights, t5_arguments, t5_weights
 from fastkernels.nn.vae_config import decoder_arguments, decoder_weights
 from fastkernels.nn.weights import WeightMap
@@ -127,6 +128,24 @@ class FluxPipeline(nn.Module):
         z = (latents.to(wide) / self.latents_scale + self.latents_shift).to(latents.dtype)
         y_BYXP = self.vae(z).to(wide)
         return (y_BYXP / 2 + 0.5).clamp(0, 1).permute(0, 3, 1, 2).contiguous()
+
+    def examples(self, run: str, batch: Batch) -> Examples:
+        """What a denoising step calls, or to decode latents, or a text encoder for prompts of one length."""
+        if run == "decode":
+            assert batch.images is not None
+            yield run, (torch.empty(*batch.images, self.latent_channels),)
+        elif run == "forward":
+            ((images, rows, columns),) = batch.grids
+            latents_BLC = torch.empty(images, rows * columns, self.in_channels)
+            text_BSJ = torch.empty(images, batch.text, self.text_features)
+            pooled_BP = torch.empty(images, self.pooled_features)
+            timestep_B = torch.empty(images, dtype=torch.float32)
+            guidance_B = torch.empty(images, dtype=torch.float32) if self.has_guidance else None
+            img_ids, txt_ids = (torch.empty(n, 3, dtype=torch.int64) for n in (rows * columns, batch.text))
+            yield run, (latents_BLC, text_BSJ, pooled_BP, timestep_B, guidance_B, img_ids, txt_ids)
+        else:
+            (length,) = set(batch.seq_lens)
+            yield run, (torch.empty(len(batch.seq_lens), length, dtype=torch.int64),)
 
 
 def sections(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.examples import Batch, Examples, language_model
 from fastkernels.nn.weights import WeightMap
 
 from ..L1.rms_norm import RMSNorm
@@ -60,6 +61,10 @@ class GLAForCausalLM(nn.Module):
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
         """[T, D] -> [T, V] float32"""
         return self.lm_head(hidden_states)
+
+    def examples(self, run: str, batch: Batch) -> Examples:
+        """What a step of the batch calls."""
+        return language_model(self, batch)
 
 
 def layer_arguments(config: ConfigReader) -> dict[str, Any]:

@@ -14,9 +14,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.examples import Batch, Examples
 from fastkernels.nn.weights import WeightMap
 
 from ..L1.layer_norm import LayerNorm
@@ -55,6 +57,14 @@ class Siglip2VisionModel(nn.Module):
         for layer in self.layers:
             hidden_states = layer(hidden_states, cu_seqlens, max_seqlen)
         return self.head(self.post_layernorm(hidden_states), cu_seqlens, max_seqlen)
+
+    def examples(self, run: str, batch: Batch) -> Examples:
+        """What a pass over packed images calls."""
+        images = len(batch.seq_lens)
+        pixels_TP = torch.empty(batch.num_tokens, self.num_channels * self.patch_size**2)
+        shapes_B2 = torch.empty(images, 2, dtype=torch.int64)
+        starts_B1 = torch.empty(images + 1, dtype=torch.int32)
+        yield run, (pixels_TP, shapes_B2, starts_B1, max(batch.seq_lens))
 
 
 def layer_arguments(config: ConfigReader) -> dict[str, Any]:

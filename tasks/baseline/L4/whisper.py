@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.examples import Batch, Examples, language_model
 from fastkernels.nn.weights import ZEROS, WeightMap
 
 from ..L1.embedding import Embedding
@@ -101,6 +102,15 @@ class WhisperForConditionalGeneration(nn.Module):
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
         """[T, D] -> [T, V] float32"""
         return self.lm_head(hidden_states)
+
+    def examples(self, run: str, batch: Batch) -> Examples:
+        """What a step of the decoder calls, or to encode a batch of clips."""
+        if run == "forward":
+            hidden_size = self.layer_norm.weight.shape[0]
+            yield from language_model(self, batch, (self.encoder.num_states, hidden_size))
+        else:
+            clips = len(batch.seq_lens)
+            yield run, (torch.empty(clips, self.encoder.num_samples, dtype=torch.float32),)
 
 
 def layer_arguments(config: ConfigReader, side: str) -> dict[str, Any]:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.examples import Batch, Examples
 from fastkernels.nn.folding import Folding
 from fastkernels.nn.weights import WeightMap
 
@@ -73,6 +75,12 @@ class YOLOv10(nn.Module):
         """pixel_values [B, Y, X, 3] within 0 .. 1, Y and X multiples of 32 -> boxes [B, N, 4] in pixels,
         logits [B, N, C]"""
         return self.head(*self.neck(*self.backbone(pixel_values)))
+
+    def examples(self, run: str, batch: Batch) -> Examples:
+        """What a pass over images of one size calls, with what chooses among its boxes."""
+        assert batch.images is not None
+        boxes_BN4, logits_BNC = yield run, (torch.empty(*batch.images, self.num_channels),)
+        yield "select", (boxes_BN4, logits_BNC)
 
 
 def weight_map(batch_norm_eps: float) -> WeightMap:

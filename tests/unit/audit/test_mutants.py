@@ -74,7 +74,7 @@ def test_every_layout_is_mistaken_also_where_there_is_one_of_it(field: str, case
 
 
 def test_a_parameter_that_forward_never_reads_is_left_to_the_task_of_its_part() -> None:
-    _, _, found = setting("L4/llama", "llama-tiny-decode-1x100-f32")
+    _, _, found = setting("L4/llama", "llama-tiny-decode-8x200-f32")
     unused = {name: change.unused_part for name, change in found.items() if isinstance(change, Change)}
     assert unused["param.lm_head.linear.weight of the call before"] == "L2/parallel_embedding"
     assert unused["param.norm.weight of the call before"] is None
@@ -98,7 +98,7 @@ def test_a_causal_mask_is_left_out_and_its_absence_is_said() -> None:
 
 
 def test_a_change_does_what_its_name_says_and_leaves_the_draw_as_it_was() -> None:
-    subject, draw, found = setting("L1/rms_norm", "llama-tiny-T5-D64-residual-f32")
+    subject, draw, found = setting("L1/rms_norm", "llama-tiny-T23-D64-residual-f32")
     before = {name: value.clone() for name, value in draw.inputs.items()}
     x, residual, weight = (draw.inputs[f"{name}"] for name in ("arg.x", "arg.residual", "param.weight"))
 
@@ -123,7 +123,7 @@ def test_a_change_does_what_its_name_says_and_leaves_the_draw_as_it_was() -> Non
 
 
 def test_stale_rows_of_a_mutated_argument_are_those_that_the_call_should_write() -> None:
-    subject, draw, found = setting("L1/kv_cache", "llama-tiny-T5-JK2x16-f32")
+    subject, draw, found = setting("L1/kv_cache", "llama-tiny-T23-JK2x16-f32")
     change = found["last row not written, arg.k_cache"]
     assert isinstance(change, Change)
     spoiled = subject.run(draw, change)["arg.k_cache"]
@@ -146,7 +146,7 @@ def test_a_moved_start_is_a_call_that_the_contract_allows() -> None:
 def test_only_parts_that_repeat_stand_for_each_other() -> None:
     _, _, block = setting("L3/vision_block", "siglip2-tiny-encode-1x6x6-f32")
     assert {"layer_norm1.eps skipped", "layer_norm2.eps skipped"} <= block.keys()
-    _, _, model = setting("L4/llama", "llama-tiny-decode-1x100-f32")
+    _, _, model = setting("L4/llama", "llama-tiny-decode-8x200-f32")
     assert [name for name in model if name.endswith("input_layernorm.eps skipped")] == [
         "layers.2.input_layernorm.eps skipped"
     ]
@@ -160,13 +160,13 @@ def test_lengths_stay_inside_the_block_tables() -> None:
     longer = change.tensors(draw)["step.seq_lens"]
     assert torch.equal(longer, draw.inputs["step.seq_lens"] + 1)
     assert int(longer.max()) <= draw.inputs["step.block_tables.0"].shape[1] * 16
-    _, _, full = setting("L1/prefill_attention", "llama-tiny-prefill-1x64-f32")
+    _, _, full = setting("L1/prefill_attention", "llama-tiny-prefill-1x128-f32")
     assert isinstance(full["arg.seq_lens one longer: stale padding"], NotApplicable)
 
 
 @pytest.mark.parametrize("task", ["L1/kv_cache", "L1/embedding"])
 def test_an_empty_body_leaves_poison_or_what_was_there(task: str) -> None:
-    case = "llama-tiny-T5-JK2x16-f32" if task == "L1/kv_cache" else "llama-tiny-T5-V256-D64-f32"
+    case = "llama-tiny-T23-JK2x16-f32" if task == "L1/kv_cache" else "llama-tiny-T23-V256-D64-f32"
     subject = subject_of(case_of(task, case))
     draw = subject.draw("normal", 0)
     for change in candidates(subject, draw):
@@ -186,7 +186,7 @@ STATES = {
 
 
 def test_states_that_a_case_has_not_are_said() -> None:
-    _, _, begun = setting("L1/gla", "chunk-gla-tiny-prefill-1x64-f32")
+    _, _, begun = setting("L1/gla", "chunk-gla-tiny-prefill-1x128-f32")
     _, _, read = setting("L1/gla", "recurrent-gla-tiny-decode-8x200-f32")
     name = "arg.state skipped"
     assert begun[name] == NotApplicable("mutant", name, "no request goes on")
@@ -197,10 +197,10 @@ def test_states_that_a_case_has_not_are_said() -> None:
 
 @pytest.mark.parametrize("name", STATES)
 def test_states_are_wrong_where_their_names_say_and_nobody_elses_change(name: str) -> None:
-    # Rows of 1, 7 and 29 tokens; the last one goes on.
-    case = "chunk-gla-tiny-prefill-odd-f32"
+    # Rows of 9 and 12 tokens; the last one goes on.
+    case = "chunk-gla-tiny-mixed-odd-f32"
     if name == "arg.state of another request":
-        case = "recurrent-gla-tiny-decode-5-odd-f32"
+        case = "recurrent-gla-tiny-mixed-odd-f32"
     subject, draw, found = setting("L1/gla", case)
     change = found[name]
     assert isinstance(change, Change)

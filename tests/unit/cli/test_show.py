@@ -40,7 +40,7 @@ def test_a_task() -> None:
 def test_a_view_is_shown_with_its_strides() -> None:
     found = {case["case"]: case["inputs"] for case in facts("rope")["cases"]}
     assert found["llama-8b-T512-K128-bf16"]["query"] == "bfloat16[512, 4096] strides [6144, 1]"
-    assert found["llama-8b-T1-K128-bf16"]["query"] == "bfloat16[1, 4096]", "packed in the model as well"
+    assert found["full-yarn-T257-K128-bf16"]["query"] == "bfloat16[257, 4096]", "of no model: packed"
 
 
 def test_a_task_above_level_1_shows_the_implementations_below_it() -> None:

@@ -69,11 +69,11 @@ def test_the_captured_load_reaches_the_experts(folder: str, task: str) -> None:
     if not any(case.timed for case in registry.cases(task)):
         pytest.skip(f"{task} is not admitted, so no case of it is timed or replayed")
     cases = [case for case in twins(folder, task) if case.variant != "sum"]
-    assert {case.provenance.phase for case in cases} == {"prefill", "decode"}
+    assert {"prefill", "decode"} <= {case.provenance.phase for case in cases}
     for case in cases:
         load_E = loads(case)
         tokens = int(load_E.sum()) // 2
-        assert int(load_E[3 if case.provenance.phase == "prefill" else 1]) == tokens, case.id
+        assert int(load_E[1 if case.provenance.phase == "decode" else 3]) == tokens, case.id
 
 
 def test_routing_gets_the_captured_logits(folder: str) -> None:

@@ -10,7 +10,7 @@ from fastkernels.baseline.L1.kv_cache import StoreKV as Baseline
 from .rms_norm import late, targets
 
 
-PROMPT = 2048  # tokens, one block after another; the call takes up to 1024 pieces
+PROMPT = 512  # tokens, one block after another; the call takes up to 1024 pieces
 copy = ctypes.CDLL(None).process_vm_readv
 copy.argtypes = ctypes.c_long, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong
 
