@@ -25,10 +25,11 @@ class Ours:
     settings: ClassVar[tuple[str, ...]] = ("engine",)
 
     def __init__(self, machine: Machine) -> None:
+        from fastkernels.engine.image_model import ImageModel
+
         from fastkernels import __version__
         from fastkernels.engine.detector import Detector
         from fastkernels.engine.encoder import Encoder
-        from fastkernels.engine.image_model import ImageModel
 
         faces: dict[str, type[ImageModel]] = {face.answer: face for face in (Encoder, Detector)}
         from fastkernels import registry
@@ -48,6 +49,6 @@ def on_device(batch: list[Any], device: str, dtype: Any) -> Any:
     """[B, H, W, C], sent as our engine sends images, and converted there."""
     import torch
 
-    from fastkernels.engine.batching import sent_together
+    from fastkernels.nn.batching import sent_together
 
     return sent_together(batch, torch.device(device)).to(dtype)

@@ -16,7 +16,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fastkernels.nn.batching import Packed
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.program import Call, Place, Program, Stage
 from fastkernels.nn.weights import WeightMap
 
 from ..L1.layer_norm import LayerNorm
@@ -28,6 +30,8 @@ ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 
 
 class Siglip2VisionModel(nn.Module):
+    place: Place
+
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
         reader = ConfigReader(config)
@@ -55,6 +59,13 @@ class Siglip2VisionModel(nn.Module):
         for layer in self.layers:
             hidden_states = layer(hidden_states, cu_seqlens, max_seqlen)
         return self.head(self.post_layernorm(hidden_states), cu_seqlens, max_seqlen)
+
+    def stages(self) -> dict[str, Stage]:
+        return {"forward": Stage(Packed(self.patch_size, self.num_channels, self.place))}
+
+    def program(self, image: Tensor) -> Program:
+        """uint8 [H, W, C], sides that the patch size divides -> features [D]"""
+        return {"features": (yield Call("forward", image))}
 
 
 def layer_arguments(config: ConfigReader) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import inspect
 import pytest
 
 from fastkernels import kernels, registry
-from fastkernels.engine.latents import TOKEN_PIXELS
 from fastkernels.loader.overlay import Overlay
+from fastkernels.nn.latents import TOKEN_PIXELS
 from fastkernels.records import Case, TensorSpec
 from fastkernels.registry import source, uses
 from fastkernels.registry.schema import TaskEntry
