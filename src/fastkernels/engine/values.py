@@ -14,8 +14,8 @@ _MODE = "RGB"
 
 
 def value_of(given: Any) -> Any:
-    """A tensor of an array, uint8 [H, W, C] of a PIL image; anything else as it is: the model takes or refuses
-    it.
+    """A tensor of an array, uint8 [H, W, C] of a PIL image; anything else as it is: the model takes or
+    refuses it.
 
     RequestError for a PIL image that has other colours or cannot be read.
     """

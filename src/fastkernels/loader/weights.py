@@ -34,7 +34,6 @@ from fastkernels.records import Size
 from fastkernels.registry.load import read_json
 from fastkernels.registry.schema import Architecture
 
-
 TOKENS = "tokens"  # the answer of a language model
 
 

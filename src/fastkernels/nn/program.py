@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 
 class Batching(Protocol):
-    """How requests become one launch; nn/batching.py has the usual ones, and a task file may bring its own."""
+    """How requests become one launch; batching.py has the usual ones, and a task file may bring its own."""
 
     def key(self, args: tuple[Any, ...]) -> Hashable:
         """What must be equal for two calls to share a launch; a RequestError refuses a call."""

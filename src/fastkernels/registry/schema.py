@@ -11,6 +11,7 @@ cases/L*/*.jsonl         Case          (records.py) written by build.py
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, PositiveInt, StringConstraints, model_validator
@@ -159,8 +160,8 @@ class ModelConfig(Record):
 
 
 Value = int | float | str  # of a parameter; a str names an entry of the shape, or of the configuration
-# What a request is made with (`{height: 384, width: 384}`). A pair is a range that a number is drawn from, its
-# ends included.
+# What a request is made with (`{height: 384, width: 384}`). A pair is a range that a number is drawn from,
+# its ends included.
 Shape = dict[str, int | float | tuple[int, int] | tuple[float, float]]
 NoiseGroups = tuple[tuple[str, ...], ...]  # kernels that run their `reference` in a noise run of the baseline
 
@@ -206,7 +207,7 @@ class ProgramCorrectness(Record):
     """A model whose requests are named inputs and whose answers are named outputs.
 
     inputs: an array that is drawn, of a list of them the first whose entries the configuration has; or a
-    number, or the shape's entry of a name. d of a sample is the largest over its outputs. finished: what is
+    number, or an entry of the shape. d of a sample is the largest over its outputs. finished: what is
     compared is what the model's `finish` makes of the outputs that are timed. audited: answers of each timed
     run that the baseline gives again; at least two, because some distances are of several.
     """
@@ -219,12 +220,15 @@ class ProgramCorrectness(Record):
     noise: NoiseGroups = Field(min_length=2)
     samples: dict[Size, ProgramSamples]
 
+    def positions(self, size: Size, workloads: Iterable[Any]) -> int:
+        return 0
+
 
 class TokenSamples(Record):
     """Prompts whose greedy continuation by the baseline both sides are forced along. shapes: of media."""
 
     requests: PositiveInt
-    input_lens: tuple[PositiveInt, PositiveInt] | None = None  # a range of lengths; None: of a fixed prompt
+    input_lens: tuple[int, int] = (0, 0)  # lengths are drawn from this range, ends included
     output_len: PositiveInt
     shapes: tuple[Shape, ...] = ({},)
 
@@ -241,6 +245,11 @@ class TokenCorrectness(Record):
     prompt: dict[Size, tuple[int, ...]] = {}
     noise: NoiseGroups = Field(min_length=1)
     samples: dict[Size, TokenSamples]
+
+    def positions(self, size: Size, workloads: Iterable[Any]) -> int:
+        """That prompts and outputs of the workloads need; 0 without any."""
+        prompt = len(self.prompt.get(size, ()))
+        return max(((prompt or w.input_len) + w.output_len for w in workloads), default=0)
 
 
 Correctness = Annotated[TokenCorrectness | ProgramCorrectness, Field(discriminator="kind")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from fastkernels.records import Record, Size
 from fastkernels.registry.schema import Name, Shape
@@ -29,9 +29,9 @@ class _Workload(Record):
 
 class TokenWorkload(_Workload):
     """`requests` prompts, all at once, each answered by exactly `output_len` tokens. input_len: of a prompt;
-    None: the model has a fixed one. shapes: of the media beside the prompts; they take turns."""
+    0: the model has a fixed one. shapes: of the media beside the prompts; they take turns."""
 
-    input_len: PositiveInt | None = None
+    input_len: NonNegativeInt = 0
     output_len: PositiveInt
     shapes: tuple[Shape, ...] = ({},)
     counted: str = "out tok"

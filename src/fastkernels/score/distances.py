@@ -7,7 +7,7 @@
     psnr               (60 - P) / 40,  P = 10 log10(max|a|^2 / mean (a - b)^2): 60 dB and above are the same
     total_variation    sum |softmax(a) - softmax(b)| / 2 over the last dimension, its mean over rows
     kendall_tau        1 - tau_b of the orders in which a and b put the last dimension, its mean over rows
-    top_k_overlap      1 - |A & B| / max(|A|, |B|), the `k` largest positive entries of a row, its mean over rows
+    top_k_overlap      1 - |A & B| / max(|A|, |B|), the `k` largest above 0 of a row; its mean over rows
     rmsd               sqrt(mean |a - R b|^2 / mean |a|^2) of centred points [N, 3], R the best rotation
     mel_cosine         channel_cosine of the log-mel spectrograms of waveforms [N]
     detections         max(1 - F1, 1 - mean IoU, mean |score - score'|), see below

@@ -196,7 +196,8 @@ class FluxPipeline(nn.Module):
         level_B, next_level_B = (levels.gather(1, at[:, None])[:, 0] for at in (done_B, done_B + 1))
         timestep_B = flow_matching.timesteps(level_B, x_BLC.dtype)
         scale_B = flow_matching.guidance(guidance, x_BLC.dtype) if self.has_guidance else None
-        img_ids = latents.grid_ids(*grid, x_BLC.device)
+        rows, columns = grid
+        img_ids = latents.grid_ids(rows, columns, x_BLC.device)
         txt_ids = torch.zeros(text.shape[1], 3, dtype=torch.int64, device=x_BLC.device)
         velocity_BLC = self(x_BLC, text, pooled, timestep_B, scale_B, img_ids, txt_ids)
         return [flow_matching.euler_step(x_BLC, velocity_BLC, level_B, next_level_B), done_B + 1]

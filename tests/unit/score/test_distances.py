@@ -49,7 +49,7 @@ def test_centred_cosine_of_half_a_direction_and_of_none():
         (
             "channel_cosine",
             IMAGE,
-            IMAGE + [1, 0],
+            IMAGE + np.array([1, 0]),
             1 - 8 / (8 * 12) ** 0.5,
         ),  # the reference's mean, not its own
         ("worst_row_cosine", [[1.0, 0.0], [0.0, 1.0]], [[3.0, 0.0], [1.0, 1.0]], 1 - 0.5**0.5),
@@ -188,7 +188,7 @@ def test_a_sample_is_as_far_off_as_its_worst_output():
 def test_wrong_names_parameters_and_numbers_of_samples():
     with pytest.raises(NotFoundError, match="relative_l2"):
         d("relative_l1", [1.0], [1.0])
-    with pytest.raises(UsageError, match="distance top_k_overlap: .*missing.* 'k'"):
+    with pytest.raises(UsageError, match=r"distance top_k_overlap: .*missing"):
         d("top_k_overlap", [1.0], [1.0])
     with pytest.raises(ValueError, match="1 outputs against 2"):
         distances("relative_l2", FEATURES[:2], FEATURES[:1])
