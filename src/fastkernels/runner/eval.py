@@ -338,10 +338,10 @@ def _workloads(request: EvalRequest, target: Target, named: Sequence[Workload]) 
     known = {*architecture.workloads, *architecture.unscored}
     chosen = [w for w in named if w.name in known and w.answer == architecture.correctness.kind]
     if not chosen:
-        names = ", ".join(workload.name for workload in named)
+        own = ", ".join((*architecture.workloads, *architecture.unscored))
         raise UsageError(
-            f"{target.model}: none of {names} is a workload of it; those are "
-            f"{', '.join((*architecture.workloads, *architecture.unscored))}. See: fk show {architecture.id}"
+            f"{target.model}: its workloads are {own}, and none of them was asked for (--suite, --workload). "
+            f"See: fk show {architecture.id}"
         )
     longest = architecture.correctness.positions(request.size, chosen)
     if longest > (limit := target.hf_config.get(architecture.positions, longest)):
