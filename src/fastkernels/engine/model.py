@@ -73,15 +73,18 @@ class Model:
         memory.require_weights_fit(weights_bytes(self.source, self.dtype), self.device)
         self.model: Any = load_model(self.source, self.overlay, self.device, self.dtype, seed)
         self.model.place = Place(self.device, self.dtype)
+        declared = self.model.stages() if hasattr(self.model, "stages") else {FORWARD: Stage()}
         has_program = hasattr(self.model, "program")
-        declared = self.model.stages() if has_program else {FORWARD: Stage(Stacked(self.device))}
         self._ask: Callable[..., Program] = self.model.program if has_program else self._forward
         self._signature = inspect.signature(self.model.program if has_program else self.model.forward)
         self.graphs = {
             name: CallGraphs(self._in_a_step(name), self.device, enforce_eager) for name in declared
         }
+        stacked = Stacked(self.device)
         self.stages = {
-            name: BatchStage(self.graphs[name], stage.batching, min(stage.most, max_batch or stage.most))
+            name: BatchStage(
+                self.graphs[name], stage.batching or stacked, min(stage.most, max_batch or stage.most)
+            )
             for name, stage in declared.items()
         }
         self.engine = Engine({**self.stages})

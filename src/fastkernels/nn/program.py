@@ -1,23 +1,20 @@
 """What a model is asked: a program, a generator that yields calls of stages and returns named outputs.
 
-    class Net(nn.Module):
-        place: Place                                            set by whoever runs its programs
-        def stages(self):        return {"encode": Stage(Packed(8, 3, self.place)), "decode": Stage(most=4)}
-        def program(self, image, scale):
-                                 features = yield Call("encode", image)
-                                 return {"features": scale * features}
-        def finish(self, outputs, image, scale):                what is not timed, where there is such a part
-                                 return {"map": (yield Call("decode", outputs["features"]))}
+    def stages(self):                      return {"encode": Stage(Packed(8, 3, self.place)), "decode": Stage()}
+    def program(self, image, scale):       features = yield Call("encode", image)
+                                           return {"features": scale * features}
+    def finish(self, outputs, **request):  return {"map": (yield Call("decode", outputs["features"]))}
 
-A stage is a method or a part of the model: calls that fit together are one launch, replayed as a CUDA graph
-where one was captured, so it must not read its tensors on the host. A model without `program` has one stage,
-`forward`, which gets the request's inputs stacked.
+`finish` makes what is not timed, where a model has such a part. A stage is a method or a part of the model:
+calls that fit together are one launch, replayed as a CUDA graph where one was captured, so it must not read
+its tensors on the host. A model without `stages` has one, `forward`; the program of a model without `program`
+is one call of it with the request's inputs. `self.place` is set by whoever runs programs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -55,7 +52,7 @@ class Batching(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """batching: None stacks the arguments; most: calls of one launch."""
+    """batching: None stacks the arguments on the device; most: calls of one launch."""
 
-    batching: Batching | None = field(default=None)
+    batching: Batching | None = None
     most: int = 64

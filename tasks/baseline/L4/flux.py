@@ -28,7 +28,6 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.nn import flow_matching, latents
-from fastkernels.nn.batching import Stacked
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.flow_matching import Schedule
 from fastkernels.nn.program import Call, Place, Program, Stage
@@ -140,12 +139,11 @@ class FluxPipeline(nn.Module):
         return (y_BYXP / 2 + 0.5).clamp(0, 1).permute(0, 3, 1, 2).contiguous()
 
     def stages(self) -> dict[str, Stage]:
-        stacked = Stacked(self.place.device)
-        stages = {"denoise": Stage(stacked, DENOISED)}
+        stages = {"denoise": Stage(most=DENOISED)}
         if self.text_encoder is not None:
-            stages |= dict.fromkeys(("text_encoder_2", "text_encoder"), Stage(stacked, ENCODED))
+            stages |= dict.fromkeys(("text_encoder_2", "text_encoder"), Stage(most=ENCODED))
         if self.vae is not None:
-            stages["to_pixels"] = Stage(stacked, DECODED)
+            stages["to_pixels"] = Stage(most=DECODED)
         return stages
 
     def program(

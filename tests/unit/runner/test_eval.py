@@ -98,7 +98,7 @@ def test_a_model_that_nothing_can_be_asked_of_is_skipped_and_told(evaluate, said
 
 
 def test_no_model_is_left(evaluate):
-    with pytest.raises(UsageError, match="flux: its workloads are res-1024, .* none of them was asked for"):
+    with pytest.raises(UsageError, match=r"flux: its workloads are res-1024, .* none of them was asked for"):
         evaluate({"flux": None, "siglip2": None}, **SUITE)
 
 
