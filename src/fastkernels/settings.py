@@ -148,6 +148,6 @@ def _known(path: Path, values: Any) -> dict[str, Any]:
     for name in values:
         if name not in Settings.model_fields:
             settings = list(Settings.model_fields)
-            there = f"README.md (the settings are {', '.join(settings)})"
+            there = f"docs/commands.md (the settings are {', '.join(settings)})"
             raise NotFoundError(f"setting in {path},", name, settings, there)
     return values

@@ -41,7 +41,7 @@ NORMED = Limits(decades=4, outlier=100, half=Limits(decades=3.5, outlier=100))
 # float32, neither in the baseline nor in an honest candidate.
 ATTENTION = Limits(decades=0.5, outlier=4)
 
-
+EDGE = 0.1  # the share of the decades that counts as an end
 # Groups that a map's channels are normed by are rarely more.
 _BLOCKS_OF_CHANNELS = 32
 
@@ -77,7 +77,10 @@ def _sparse(x_RD: Tensor, generator: Generator, limits: Limits) -> None:
 
 def _extreme(x_RD: Tensor, generator: Generator, limits: Limits) -> None:
     decades_R1 = torch.empty((len(x_RD), 1), dtype=torch.float32, device=x_RD.device)
-    decades_R1.uniform_(-limits.decades, limits.decades, generator=generator)
+    decades_R1.uniform_(-1, 1, generator=generator)
+    # One row is at an end of the range whatever is drawn: a tensor of one row would rarely be.
+    decades_R1[:1] = decades_R1[:1].sign() * (1 - EDGE * decades_R1[:1].abs())
+    decades_R1 *= limits.decades
     x_RD.normal_(generator=generator).mul_(10**decades_R1)
 
 

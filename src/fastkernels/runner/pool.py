@@ -311,12 +311,19 @@ class Worker:
         deadline = time.monotonic() + _COMPANY_TIMEOUT_S
         found = members.others(self.pid)
         self.has_company = self.has_company or bool(found)
-        while moving := [pid for pid in found if not members.stands_still(pid)]:
+        # A member is told to have stopped a moment before it leaves its core: its time must stand still, too.
+        before: dict[int, int | None] | None = None if found else {}
+        while True:
+            moving = [pid for pid in found if not members.stands_still(pid)]
+            self._company = {pid: members.cpu_ns(pid) for pid in found}
+            if not moving and self._company == before:
+                return
             if time.monotonic() > deadline:
-                self.restless = f"had process {moving[0]} of its own run for {_COMPANY_TIMEOUT_S:g} s"
-                break
+                if moving:
+                    self.restless = f"had process {moving[0]} of its own run for {_COMPANY_TIMEOUT_S:g} s"
+                return
+            before = None if moving else self._company
             time.sleep(_STOP_LOOK_S)
-        self._company = {pid: members.cpu_ns(pid) for pid in found}
 
     def resume(self) -> int:
         """Returns when it was continued, by time.perf_counter_ns(); now, if it was not paused."""

@@ -40,6 +40,15 @@ def test_shapes_of_values():
     assert scale.max() / scale.min() > 1e5
 
 
+def test_a_single_row_is_at_an_end_of_the_range_of_scales():
+    """Half of the draws have squares beyond float16, as many have rows that epsilon rules."""
+    draws = [drawn("extreme", torch.float16, (1, 64), seed, limits=NORMED) for seed in range(200)]
+    peaks = torch.stack([x.float().abs().amax() for x in draws])
+    beyond = peaks.square() > torch.finfo(torch.float16).max
+    assert 0.4 < beyond.float().mean() < 0.6
+    assert torch.equal(beyond, peaks > 0.01)
+
+
 def test_whole_blocks_of_channels_of_a_map_are_quiet():
     """By place the loudest of all would set what is measured over the map."""
     x_BYXC = fill_map(torch.empty(3, 8, 8, 64), "extreme", torch.Generator().manual_seed(0))
