@@ -1,6 +1,6 @@
 """What a model is asked: a program, a generator that yields calls of stages and returns named outputs.
 
-    def stages(self):                      return {"encode": Stage(Packed(8, 3, self.place)), "decode": Stage()}
+    def stages(self):                      return {"encode": Stage(Packed(8, 3, self.place))}
     def program(self, image, scale):       features = yield Call("encode", image)
                                            return {"features": scale * features}
     def finish(self, outputs, **request):  return {"map": (yield Call("decode", outputs["features"]))}
