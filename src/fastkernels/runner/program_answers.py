@@ -80,9 +80,9 @@ class ProgramAnswers:
     def timed(
         self, side: SideHandle, inputs: list[Request], workload: ProgramWorkload
     ) -> tuple[float, dict[int, Answer]]:
-        """A few answers, chosen after the run. Where images a second count the seconds of all batches do.
-        Where seconds a batch count the median batch does, as the models' own harnesses say latencies: some
-        batch of hundreds meets a busy host, and waits for longer than all others take."""
+        """A few answers, chosen after the run. Of a throughput the seconds of all batches count; of a latency
+        the median batch's, as the models' own harnesses say latencies: some batch of hundreds meets a busy
+        host, and waits for longer than all others take."""
         seconds, digests = self._run(side, inputs, workload.batch)
         chosen = sorted(self._rng.sample(range(len(inputs)), min(self._facts.audited, len(inputs))))
         answers = dict(zip(chosen, self._outputs(side, digests, chosen), strict=True))
@@ -91,7 +91,7 @@ class ProgramAnswers:
         return statistics.median(seconds) * len(seconds), answers
 
     def amount(self, workload: ProgramWorkload) -> float:
-        """Requests of a workload where those a second count; batches of one whose seconds a batch count."""
+        """Requests of a throughput; batches of a latency."""
         return workload.requests if workload.kind == "throughput" else workload.requests / workload.batch
 
     def kept(
@@ -104,13 +104,15 @@ class ProgramAnswers:
         """The baseline answers requests of the timed runs again, in other company."""
         requests, found = map(list, zip(*chain.from_iterable(runs)))
         expected = self._timed_outputs(baseline, requests)
-        if not self._facts.finished:
-            return self._discrepancies(expected, found)
-        alike = [_forms(theirs) == _forms(ours) for theirs, ours in zip(expected, found, strict=True)]
-        pairs = [(t, o, r) for t, o, r, is_alike in zip(expected, found, requests, alike) if is_alike]
-        theirs, ours = ([self._finished(baseline, pair[i], pair[2]) for pair in pairs] for i in (0, 1))
-        d = iter(self._discrepancies(theirs, ours) if pairs else [])
-        return [next(d) if is_alike else 1.0 for is_alike in alike]
+        if self._facts.finished:
+            # What has other names or shapes cannot be finished, and is as far off as can be.
+            nothing = dict.fromkeys(self._distances, np.array(np.nan))
+            found = [
+                self._finished(baseline, ours, request) if _forms(ours) == _forms(theirs) else nothing
+                for ours, theirs, request in zip(found, expected, requests, strict=True)
+            ]
+            expected = [self._finished(baseline, *pair) for pair in zip(expected, requests, strict=True)]
+        return self._discrepancies(expected, found)
 
     def audited(self, found: list[float]) -> list[float]:
         return found
