@@ -45,6 +45,8 @@ class Requests:
 
     def of(self, shapes: Sequence[Shape], count: int) -> list[Request]:
         """Fresh ones; shapes take turns."""
+        if not self._inputs:
+            return [{} for _ in range(count)]
         generator = np.random.default_rng(self._rng.getrandbits(64))
         return [self._one(shape, generator) for shape in islice(cycle(shapes), count)]
 
