@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fastkernels import kernels, registry
-from fastkernels.engine import flow_matching
 from fastkernels.engine.image_pipeline import ImagePipeline, ImageRequest
 from fastkernels.errors import UsageError, WeightsError
+from fastkernels.nn import flow_matching
 from fastkernels.nn.weights import export_weights, load_weights
 from tests.parity.flux_equations import Weights, image
 

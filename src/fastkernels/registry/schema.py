@@ -11,9 +11,10 @@ cases/L*/*.jsonl         Case          (records.py) written by build.py
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, PositiveInt, StringConstraints, model_validator
 
 from fastkernels.records import Batch, DType, Record, Size, Skew, TensorSpec
 
@@ -155,95 +156,100 @@ class ModelConfig(Record):
     cut_name: Name | None = None  # stands for the configuration in the ids of those cases
 
 
-Resolution = tuple[PositiveInt, PositiveInt]  # height and width of an image in pixels
+Value = int | float | str  # of a parameter; a str names an entry of the shape, or of the configuration
+# What a request is made with (`{height: 384, width: 384}`). A pair is a range that a number is drawn from,
+# its ends included.
+Shape = dict[str, int | float | tuple[int, int] | tuple[float, float]]
+NoiseGroups = tuple[tuple[str, ...], ...]  # kernels that run their `reference` in a noise run of the baseline
 
 
-class TokenSamples(Record):
-    """Prompts whose greedy continuation by the baseline both sides are forced along."""
+class Chosen(Record):
+    """A function by its name and its parameters: `{draw: integers, high: config.vocab_size}`."""
 
-    requests: PositiveInt
-    input_lens: tuple[PositiveInt, PositiveInt]  # lengths are drawn from this range, ends included
-    output_len: PositiveInt
+    model_config = ConfigDict(frozen=True, extra="allow")
 
-
-class ImageSamples(Record):
-    """Images whose features or detections are compared; resolutions take turns."""
-
-    images: PositiveInt
-    resolutions: tuple[Resolution, ...] = Field(min_length=1)
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
 
 
-class GenerationSamples(Record):
-    """Images that are generated from the same prompts and noise; resolutions take turns."""
+class Input(Chosen):
+    """An array that the judge draws (runner/draws.py). What the function takes and is not given here is the
+    shape's entry of that name."""
 
-    images: PositiveInt
-    resolutions: tuple[Resolution, ...] = Field(min_length=1)
-    prompt_len: PositiveInt
-    steps: PositiveInt
+    draw: str
+
+
+class Distance(Chosen):
+    """How far two outputs are apart (score/distances.py)."""
+
+    distance: str
+
+
+class ProgramSamples(Record):
+    """Requests that both sides answer; shapes take turns."""
+
+    count: PositiveInt
+    shapes: tuple[Shape, ...] = ({},)
 
     @model_validator(mode="after")
-    def _each_resolution_twice(self) -> GenerationSamples:
-        """An unrelated image of the same size must be among the samples."""
-        if self.images < 2 * len(self.resolutions) or self.images % len(self.resolutions):
-            raise ValueError(
-                f"{self.images} images do not show {len(self.resolutions)} resolutions twice each"
-            )
+    def _each_shape_twice(self) -> ProgramSamples:
+        """An unrelated request of the same shape must be among the samples."""
+        if self.count < 2 * len(self.shapes) or self.count % len(self.shapes):
+            raise ValueError(f"{self.count} samples do not show {len(self.shapes)} shapes twice each")
         return self
 
 
-class SpeechSamples(Record):
-    """Audio clips whose greedy transcript by the baseline both sides are forced along."""
+class ProgramCorrectness(Record):
+    """A model whose requests are named inputs and whose answers are named outputs.
+
+    inputs: an array that is drawn, of a list of them the first whose entries the configuration has; or a
+    number, or an entry of the shape. d of a sample is the largest over its outputs. finished: what is
+    compared is what the model's `finish` makes of the outputs that are timed. audited: answers of each timed
+    run that the baseline gives again; at least two, because some distances are of several.
+    """
+
+    kind: Literal["program"]
+    inputs: dict[Name, Input | tuple[Input, ...] | Value]
+    outputs: dict[Name, str | Distance] = Field(min_length=1)
+    finished: bool = False
+    audited: Annotated[int, Field(ge=2)] = 8
+    noise: NoiseGroups = Field(min_length=2)
+    samples: dict[Size, ProgramSamples]
+
+    def positions(self, size: Size, workloads: Iterable[Any]) -> int:
+        return 0
+
+
+class TokenSamples(Record):
+    """Prompts whose greedy continuation by the baseline both sides are forced along. shapes: of media."""
 
     requests: PositiveInt
-    seconds: tuple[PositiveFloat, PositiveFloat]  # lengths are drawn from this range
+    input_lens: tuple[int, int] = (0, 0)  # lengths are drawn from this range, ends included
     output_len: PositiveInt
+    shapes: tuple[Shape, ...] = ({},)
 
 
 class TokenCorrectness(Record):
-    """How two runs of a model are compared (d of a sample: 0 same, 1 unrelated); what counts as ruined."""
+    """A model whose answers are tokens: d of a sample is 1 - teacher-forced agreement with the baseline's own
+    greedy tokens, and ruined are the same tokens scored behind another sample's prompt.
+
+    media: what a request has beside its prompt. prompt: the same ids for all requests; else they are drawn.
+    """
 
     kind: Literal["tokens"]
-    ruin: Literal["other-prompt"]  # the same tokens scored after another sample's prompt
+    media: dict[Name, Input] = {}
+    prompt: dict[Size, tuple[int, ...]] = {}
+    noise: NoiseGroups = Field(min_length=1)
     samples: dict[Size, TokenSamples]
 
-
-class EmbeddingCorrectness(Record):
-    """d = 1 - cosine of an image's features, both less the baseline's mean over the samples."""
-
-    kind: Literal["embedding"]
-    ruin: Literal["other-image"]
-    samples: dict[Size, ImageSamples]
+    def positions(self, size: Size, workloads: Iterable[Any]) -> int:
+        """That prompts and outputs of the workloads need; 0 without any."""
+        prompt = len(self.prompt.get(size, ()))
+        return max(((prompt or w.input_len) + w.output_len for w in workloads), default=0)
 
 
-class DetectionCorrectness(Record):
-    """d = max(1 - score-weighted F1, 1 - mean IoU, mean score difference) of an image's matched boxes."""
-
-    kind: Literal["detections"]
-    ruin: Literal["other-image"]
-    samples: dict[Size, ImageSamples]
-
-
-class ImageCorrectness(Record):
-    """d = 1 - cosine of an image's pixels, both less the baseline's mean of each colour."""
-
-    kind: Literal["image"]
-    ruin: Literal["other-prompt"]  # the image of another sample of the same size
-    samples: dict[Size, GenerationSamples]
-
-
-class SpeechCorrectness(Record):
-    """As for tokens, after an audio clip and the same few tokens for all."""
-
-    kind: Literal["speech"]
-    ruin: Literal["other-clip"]
-    prompt: dict[Size, tuple[int, ...]]
-    samples: dict[Size, SpeechSamples]
-
-
-Correctness = Annotated[
-    TokenCorrectness | EmbeddingCorrectness | DetectionCorrectness | ImageCorrectness | SpeechCorrectness,
-    Field(discriminator="kind"),
-]
+Correctness = Annotated[TokenCorrectness | ProgramCorrectness, Field(discriminator="kind")]
 
 
 class Architecture(Record):
@@ -266,6 +272,7 @@ class Architecture(Record):
     configs: dict[Name, ModelConfig]
     default_config: dict[Size, str]
     workloads: tuple[Name, ...]
+    unscored: tuple[Name, ...] = ()  # further workloads that it may be asked
     correctness: Correctness
 
 

@@ -23,7 +23,7 @@ from fastkernels.engine.params import SamplingParams
 from fastkernels.errors import FastKernelsError, UsageError
 from fastkernels.loader.candidates import discover
 from fastkernels.loader.overlay import Overlay
-from fastkernels.loader.weights import find, without_weights
+from fastkernels.loader.weights import TOKENS, find, without_weights
 from fastkernels.measure.environment import environment
 from fastkernels.records.base import Size, printable
 from fastkernels.runner.at_sight import imported_by
@@ -66,7 +66,11 @@ def load(engine: EngineOptions, run: TokenRun) -> tuple[LLM, float]:
     overlay = None
     model = without_weights(engine.model) if engine.load_format == "dummy" else engine.model
     source = find(model)
-    source.require(("tokens",), "fk e2e")  # one that listens needs clips too: fk eval has them
+    source.require((TOKENS,), "fk e2e")
+    correctness = source.architecture.correctness
+    if correctness.kind == "tokens" and correctness.media:
+        media = ", ".join(correctness.media)
+        raise UsageError(f"{source.name} takes {media} beside its prompts, which fk e2e has not: see fk eval")
     if engine.candidates is not None:
         found = discover([engine.candidates])
         if len(found) != 1:

@@ -17,8 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fastkernels.nn.batching import Packed
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples
+from fastkernels.nn.program import Call, Place, Program, Stage
 from fastkernels.nn.weights import WeightMap
 
 from ..L1.layer_norm import LayerNorm
@@ -30,6 +32,8 @@ ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 
 
 class Siglip2VisionModel(nn.Module):
+    place: Place
+
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
         reader = ConfigReader(config)
@@ -65,6 +69,13 @@ class Siglip2VisionModel(nn.Module):
         shapes_B2 = torch.empty(images, 2, dtype=torch.int64)
         starts_B1 = torch.empty(images + 1, dtype=torch.int32)
         yield run, (pixels_TP, shapes_B2, starts_B1, max(batch.seq_lens))
+
+    def stages(self) -> dict[str, Stage]:
+        return {"forward": Stage(Packed(self.patch_size, self.num_channels, self.place))}
+
+    def program(self, image: Tensor) -> Program:
+        """uint8 [H, W, C], sides that the patch size divides -> features [D]"""
+        return {"features": (yield Call("forward", image))}
 
 
 def layer_arguments(config: ConfigReader) -> dict[str, Any]:

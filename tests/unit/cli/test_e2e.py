@@ -57,7 +57,7 @@ def test_latency_counts_its_iterations_without_the_warm_up() -> None:
 
 def test_a_model_that_listens_is_refused_before_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(e2e, "LLM", lambda *_, **__: pytest.fail("loaded"))
-    with pytest.raises(UsageError, match="answers with speech: fk e2e serves models that answer with tokens"):
+    with pytest.raises(UsageError, match="whisper:tiny takes audio beside its prompts"):
         CliRunner().invoke(command, ["throughput", "--model", "whisper", *TINY], catch_exceptions=False)
 
 

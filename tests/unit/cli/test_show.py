@@ -63,6 +63,19 @@ def test_an_architecture() -> None:
     assert "prefill-heavy" in text
 
 
+@pytest.mark.parametrize(
+    ("name", "compared", "each"),
+    [
+        ("flux", "program, image: channel_cosine", "1024x1024, 512 prompt tokens, 28 steps, 4 a batch"),
+        ("whisper", "tokens", "10 seconds, 444 out"),
+    ],
+)
+def test_what_a_request_is_and_how_answers_are_compared(name: str, compared: str, each: str) -> None:
+    text = fk(name).stdout
+    assert f"correctness  {compared}\n" in text
+    assert each in text
+
+
 @pytest.mark.parametrize("name", [entry.id for entry in registry.tasks()])
 def test_every_task_prints(name: str) -> None:
     result = fk(name)

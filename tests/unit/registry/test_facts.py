@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
+import random
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from fastkernels import kernels, registry
-from fastkernels.engine.latents import TOKEN_PIXELS
 from fastkernels.loader.overlay import Overlay
-from fastkernels.records import REGISTRY, Case, TensorSpec
+from fastkernels.nn.latents import TOKEN_PIXELS
+from fastkernels.records import REGISTRY, Case, Size, TensorSpec
 from fastkernels.registry import source, uses
-from fastkernels.registry.schema import TaskEntry
+from fastkernels.registry.schema import Architecture, TaskEntry
+from fastkernels.registry.workloads import Workload
+from fastkernels.runner.draws import Requests
+from fastkernels.score.distances import TABLE
 
 TASKS = registry.tasks()
 BASELINE = Overlay.over_baseline()
@@ -117,62 +123,70 @@ def test_suites_and_architectures_name_what_exists() -> None:
             assert config.config["model_type"] in architecture.model_types
 
 
+def asked_of(architecture: Architecture, size: Size) -> list[Workload]:
+    names = {*architecture.workloads, *architecture.unscored}
+    return [workload for workload in registry.workloads(size=size) if workload.name in names]
+
+
 def test_workloads_ask_for_what_their_architecture_answers() -> None:
     for architecture in registry.architectures():
-        for workload in registry.workloads(architecture.workloads):
-            assert workload.answer == architecture.correctness.kind
-
-
-def test_images_of_workloads_and_samples_are_whole_patches() -> None:
-    for architecture in registry.architectures():
-        if architecture.correctness.kind != "embedding":
-            continue
-        for size, name in architecture.default_config.items():
-            patch = architecture.configs[name].config["patch_size"]
-            asked = [
-                *registry.workloads(architecture.workloads, size),
-                architecture.correctness.samples[size],
-            ]
-            sizes = {side for one in asked for resolution in one.resolutions for side in resolution}
-            assert sizes
-            assert all(side % patch == 0 for side in sizes)
-
-
-def test_generated_images_are_whole_tokens() -> None:
-    for architecture in registry.architectures():
-        if architecture.correctness.kind != "image":
-            continue
         for size in architecture.default_config:
-            asked = [workload.resolution for workload in registry.workloads(architecture.workloads, size)]
-            asked += architecture.correctness.samples[size].resolutions
-            assert len(asked) > 1
-            assert all(side % TOKEN_PIXELS == 0 for resolution in asked for side in resolution)
+            assert all(w.answer == architecture.correctness.kind for w in asked_of(architecture, size))
 
 
-def test_tiny_workloads_and_samples_fit_the_tiny_model() -> None:
+def test_what_architectures_declare_can_be_drawn_and_compared() -> None:
+    """The smallest request of every workload, and of the samples."""
     for architecture in registry.architectures():
-        if architecture.correctness.kind != "tokens":
-            continue
-        limit = architecture.configs[architecture.default_config["tiny"]].config[architecture.positions]
-        for workload in registry.workloads(architecture.workloads, "tiny"):
-            assert workload.input_len + workload.output_len <= limit
-        samples = architecture.correctness.samples["tiny"]
-        assert samples.input_lens[0] <= samples.input_lens[1] <= limit - samples.output_len
-
-
-def test_speech_fits_the_model_of_each_size() -> None:
-    for architecture in registry.architectures():
-        if architecture.correctness.kind != "speech":
-            continue
+        facts = architecture.correctness
+        for group in facts.noise:
+            assert set(group) <= set(kernels.registered)
+        declared = facts.inputs if facts.kind == "program" else facts.media
         for size, name in architecture.default_config.items():
-            config = architecture.configs[name].config
-            samples, prompt = architecture.correctness.samples[size], architecture.correctness.prompt[size]
-            assert max(prompt) < config["vocab_size"]
-            longest_s = config["max_source_positions"] / 50  # of 20 ms each
-            for asked in (*registry.workloads(architecture.workloads, size), samples):
-                assert len(prompt) + asked.output_len <= config[architecture.positions]
-            assert all(w.seconds <= longest_s for w in registry.workloads(architecture.workloads, size))
-            assert 0 < samples.seconds[0] <= samples.seconds[1] <= longest_s
+            requests = Requests(declared, architecture.configs[name].config, random.Random(1))
+            for asked in (*asked_of(architecture, size), facts.samples[size]):
+                shape = min(asked.shapes, key=lambda shape: math.prod(map(np.max, shape.values())))
+                (one,) = requests.of([shape], 1)
+                assert one.keys() == declared.keys()
+        if facts.kind == "program":
+            for output in facts.outputs.values():
+                assert (output if isinstance(output, str) else output.distance) in TABLE
+            is_centred = "centred_cosine" in facts.outputs.values()
+            assert not is_centred or all(w.requests > 1 for w in registry.workloads(architecture.workloads))
+
+
+def test_images_are_whole_patches_cells_and_tokens() -> None:
+    for name, multiple in {"siglip2": "patch_size", "yolov10": 32, "flux": TOKEN_PIXELS}.items():
+        architecture = registry.architecture(name)
+        for size, config in architecture.default_config.items():
+            wanted = architecture.configs[config].config.get(multiple, multiple)
+            asked = (*asked_of(architecture, size), architecture.correctness.samples[size])
+            sides = [shape[side] for one in asked for shape in one.shapes for side in ("height", "width")]
+            assert len(sides) > 2
+            assert not any(side % wanted for side in sides)
+
+
+def test_workloads_and_samples_fit_the_tiny_model() -> None:
+    for architecture in registry.architectures():
+        facts = architecture.correctness
+        if facts.kind != "tokens":
+            continue
+        config = architecture.configs[architecture.default_config["tiny"]].config
+        limit = config[architecture.positions]
+        assert facts.positions("tiny", registry.workloads(architecture.workloads, "tiny")) <= limit
+        samples, prompt = facts.samples["tiny"], facts.prompt.get("tiny", ())
+        assert samples.input_lens[0] <= samples.input_lens[1] <= limit - samples.output_len
+        assert len(prompt) + samples.output_len <= limit
+        assert bool(prompt) != bool(samples.input_lens[0])
+        assert all(i < config["vocab_size"] for i in prompt)
+
+
+def test_clips_fit_the_model_of_each_size() -> None:
+    architecture = registry.architecture("whisper")
+    for size, name in architecture.default_config.items():
+        longest_s = architecture.configs[name].config["max_source_positions"] / 50  # of 20 ms each
+        for asked in (*asked_of(architecture, size), architecture.correctness.samples[size]):
+            for shape in asked.shapes:
+                assert 0 < np.min(shape["seconds"]) <= np.max(shape["seconds"]) <= longest_s
 
 
 def all_cases() -> list[Case]:
@@ -184,7 +198,7 @@ def test_contexts_lie_within_the_models_positions() -> None:
         if case.batch and not case.batch.grids and case.provenance.architecture != "registry":
             architecture = registry.architecture(case.provenance.architecture)
             config = architecture.configs[case.provenance.config.removesuffix("-2layers")].config
-            is_map = architecture.correctness.kind in ("detections", "image")  # any number of positions
+            is_map = architecture.id in ("yolov10", "flux")  # any number of positions
             is_clips = set(case.batch.seq_lens) == {config.get("max_source_positions")}
             assert is_map or is_clips or max(case.batch.seq_lens) <= config[architecture.positions]
 

@@ -88,19 +88,17 @@ def test_a_model_that_nothing_can_be_asked_of_is_skipped_and_told(evaluate, said
     assert [model.model for model in report.models] == ["llama"]
     assert {*report.skipped} == {"flux", "siglip2"}
     assert [line.partition(", ")[0] for line in said] == [
-        "skipped: flux: it answers with image",
-        "skipped: siglip2: it answers with embedding",
+        "skipped: flux: its workloads are res-1024",
+        "skipped: siglip2: its workloads are default-res",
     ]
     assert report.macroeval is not None, "the others are scored"
     assert (report.complete, report.unevaluated) == (True, {})
     table.show(report, sys.stdout)
-    assert "Skipped: no part of the score\nflux: it answers with image" in capsys.readouterr().out
+    assert "Skipped: no part of the score\nflux: its workloads are res-1024" in capsys.readouterr().out
 
 
 def test_no_model_is_left(evaluate):
-    with pytest.raises(
-        UsageError, match="flux: it answers with image, which no workload of balanced, single"
-    ):
+    with pytest.raises(UsageError, match=r"flux: its workloads are res-1024, .* none of them was asked for"):
         evaluate({"flux": None, "siglip2": None}, **SUITE)
 
 

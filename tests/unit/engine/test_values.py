@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastkernels.engine.images import image_of
+from fastkernels.engine.values import value_of
 from fastkernels.errors import RequestError
 from tests.helpers import nested
 from tests.unit.engine.test_encoder import encoder, images
@@ -59,4 +59,4 @@ def test_refused_forms_of_images(image: object, says: str):
 
 def test_what_is_no_image_is_left_to_the_batching():
     for given in (None, b"no image", "cat.png"):
-        assert image_of(given) is given
+        assert value_of(given) is given

@@ -1,45 +1,39 @@
-"""How calls of a BatchStage become one: what they must have in common, and their arguments together.
+"""How calls of a stage become one: what they must have in common, and their arguments together.
 
 Stacked     equal shapes, along a new first dimension
 Packed      images of any resolution, their patches one behind the other
 Pixels      images of one size, as they are
-Clips       audio of any length up to the model's, with silence behind it (clips.py)
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import accumulate, groupby
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fastkernels.errors import RequestError
+from fastkernels.nn.program import Place
 
 RUN_BYTES = 2**21  # sent at once. Estimated: on their way 50 us, where a launch costs the host 10
 MOST_PIXELS = 1 << 24  # of one image: far beyond it a pass takes all memory, and others' requests with it
 
 
-class Batching(Protocol):
-    def key(self, args: tuple[Any, ...]) -> Hashable:
-        """What must be equal for two calls to share a launch; a RequestError refuses a call."""
-        ...
-
-    def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The arguments of one launch for the calls' arguments, all of one key."""
-        ...
-
-
 class Stacked:
-    """Tensors of the same shapes and dtypes, stacked; equal other arguments, passed on as they are."""
+    """Tensors of the same shapes and dtypes, stacked on the device; equal other arguments, passed on as they
+    are. device: None leaves tensors where they are."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.device = device
 
     def key(self, args: tuple[Any, ...]) -> Hashable:
         return key_of(args)
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        return [stack(column) for column in zip(*calls)]
+        return [stack(column, self.device) for column in zip(*calls)]
 
 
 class Packed:
@@ -50,9 +44,9 @@ class Packed:
     together.
     """
 
-    def __init__(self, patch_size: int, num_channels: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, patch_size: int, num_channels: int, place: Place) -> None:
         self.patch_size, self.num_channels = patch_size, num_channels
-        self.dtype, self.device = dtype, device
+        self.device, self.dtype = place
 
     def key(self, args: tuple[Any, ...]) -> Hashable:
         image, height, width = _image(args, self.num_channels)
@@ -85,9 +79,9 @@ class Pixels:
     """Images uint8 [H, W, C] of one size, whose sides `multiple` divides: pixel_values [B, H, W, C] within
     0 .. 1."""
 
-    def __init__(self, multiple: int, num_channels: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, multiple: int, num_channels: int, place: Place) -> None:
         self.multiple, self.num_channels = multiple, num_channels
-        self.dtype, self.device = dtype, device
+        self.device, self.dtype = place
 
     def key(self, args: tuple[Any, ...]) -> Hashable:
         image, height, width = _image(args, self.num_channels)
@@ -188,16 +182,18 @@ def key_of(value: Any) -> Hashable:
     return value
 
 
-def stack(values: Sequence[Any]) -> Any:
+def stack(values: Sequence[Any], device: torch.device | None = None) -> Any:
     """One argument for a batch: tensors stacked, lists element by element, others (all equal) as they are."""
     first = values[0]
     if isinstance(first, Tensor):
-        return torch.stack(list(values))
+        return sent_together(values, device or first.device)
     if isinstance(first, (list, tuple)):
-        return [stack(parts) for parts in zip(*values)]
+        return [stack(parts, device) for parts in zip(*values)]
     return first
 
 
 def take(result: Any, index: int) -> Any:
     """One call's share of a batch's result."""
+    if isinstance(result, dict):
+        return {name: take(part, index) for name, part in result.items()}
     return [take(part, index) for part in result] if isinstance(result, (list, tuple)) else result[index]

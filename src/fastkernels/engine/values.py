@@ -1,4 +1,4 @@
-"""Images in the forms that callers have them: tensors, NumPy arrays, PIL images."""
+"""Inputs in the forms that callers have them: tensors, NumPy arrays, PIL images, numbers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from fastkernels.errors import RequestError
 _MODE = "RGB"
 
 
-def image_of(given: Any) -> Any:
-    """uint8 [H, W, C] of an array or of a PIL image; anything else as it is: a Batching takes or refuses it.
+def value_of(given: Any) -> Any:
+    """A tensor of an array, uint8 [H, W, C] of a PIL image; anything else as it is: the model takes or
+    refuses it.
 
     RequestError for a PIL image that has other colours or cannot be read.
     """
     if _is_pil(given):
         given = _read(given)
-    if isinstance(given, np.ndarray) and given.dtype == np.uint8:
-        return torch.from_numpy(np.array(given))  # a copy: it may be read-only or run backwards
+    if isinstance(given, np.ndarray) and given.dtype.kind in "biuf" and given.dtype.itemsize <= 8:
+        # A copy: it may be read-only, run backwards, or have the bytes of another machine.
+        return torch.from_numpy(given.astype(given.dtype.newbyteorder("="), order="C"))
     return given
 
 
