@@ -154,6 +154,9 @@ class ModelConfig(Record):
     walk: tuple[Name, ...] = ()  # sets of steps: the architecture's own, or those of registry/batches
     cut: Config = {}  # changes for L4 cases, so that the float64 oracle fits: fewer layers, parts left out
     cut_name: Name | None = None  # stands for the configuration in the ids of those cases
+    # Of random weights, where it is tiny. A small vocabulary lets greedy texts repeat themselves, by half of
+    # the seeds; such texts are no evidence (score/timed_tokens.py).
+    seed: int = 0
 
 
 Value = int | float | str  # of a parameter; a str names an entry of the shape, or of the configuration

@@ -20,7 +20,7 @@ from fastkernels.measure.environment import environment, require_device
 from fastkernels.measure.sole import SoleUse
 from fastkernels.records import Device, EvalReport, ModelResult, Size, UnfinishedModel, default_size
 from fastkernels.registry.schema import Architecture
-from fastkernels.registry.workloads import TokenWorkload, Workload
+from fastkernels.registry.workloads import Workload
 from fastkernels.runner import flags
 from fastkernels.runner.answers import Answers
 from fastkernels.runner.at_sight import imported_by
@@ -30,7 +30,6 @@ from fastkernels.runner.program_answers import ProgramAnswers
 from fastkernels.runner.sides import Side, Sides, Timeouts
 from fastkernels.runner.standstill import Standstill
 from fastkernels.runner.token_answers import TokenAnswers
-from fastkernels.runner.wandering import wandering
 from fastkernels.score.macroeval import with_score
 from fastkernels.settings import candidates_dir, resolve
 
@@ -40,7 +39,6 @@ ROUNDS: dict[Size, int] = {"tiny": 6, "full": 4}
 # Time of a workload for more rounds than these; none where a number was asked. At full size that is for
 # images and single requests: a round of 1,000 requests takes longer.
 EXTRA_S: dict[Size, float] = {"tiny": 6.0, "full": 20.0}
-MOST_DRAWS = 32  # of random weights
 KINDS: dict[str, Callable[..., Answers]] = {"tokens": TokenAnswers, "program": ProgramAnswers}
 
 
@@ -195,7 +193,7 @@ def _trial(
     tell: Callable[[str], None],
 ) -> ModelTrial:
     answers = _answers(request, target, random.Random(seed))
-    weights_seed = _weights_seed(request, target, workloads, seed)
+    weights_seed = _weights_seed(request, target, seed)
     return ModelTrial(
         architecture=target.architecture,
         model=target.model,
@@ -220,18 +218,11 @@ def _of_the_process(sides: Sides) -> Iterator[str]:
         yield flags.told(sides.put_back)
 
 
-def _weights_seed(request: EvalRequest, target: Target, workloads: Sequence[Workload], seed: int) -> int:
+def _weights_seed(request: EvalRequest, target: Target, seed: int) -> int:
     """The engines' seed. It travels to the candidate's process, so the prompts must not follow from it."""
-    seeds = [
-        int.from_bytes(hashlib.sha256(f"weights {seed} {draw}".encode()).digest()[:4], "big")
-        for draw in range(MOST_DRAWS)
-    ]
-    correctness = target.architecture.correctness
-    of_tokens = [w for w in workloads if isinstance(w, TokenWorkload)]
-    is_text = correctness.kind == "tokens" and not correctness.media
-    if target.checkpoint or request.size == "full" or not is_text:
-        return seeds[0]
-    return wandering(target.model, target.config, seeds, of_tokens)
+    if request.size == "tiny" and not target.checkpoint:
+        return target.architecture.configs[target.config].seed
+    return int.from_bytes(hashlib.sha256(f"weights {seed} 0".encode()).digest()[:4], "big")
 
 
 def _one_set(paths: Sequence[str | Path]) -> CandidateSet:

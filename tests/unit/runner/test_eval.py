@@ -1,5 +1,7 @@
 """Several models in one evaluation, without processes: one that cannot be judged costs the others nothing."""
 
+import random
+import statistics
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,15 +9,18 @@ from types import SimpleNamespace
 import pytest
 
 from fastkernels import registry
+from fastkernels.engine.llm import LLM, SamplingParams
 from fastkernels.errors import BaselineError, MachineError, NotFoundError, UsageError
 from fastkernels.loader.candidates import discover
 from fastkernels.records import EvalReport, Failure, ModelResult, UnfinishedModel, WorkloadResult
+from fastkernels.registry.workloads import TokenWorkload
 from fastkernels.report import exit_code, table
 from fastkernels.runner import eval as eval_module
 from fastkernels.runner.eval import EvalRequest, run_eval
 from fastkernels.runner.model import ModelTrial
 from fastkernels.score import calibrate
 from fastkernels.score.macroeval import rescore
+from fastkernels.score.timed_tokens import MOST_REPEATED, repeated
 
 
 def result(model: str) -> ModelResult:
@@ -224,3 +229,24 @@ def test_an_interruption_while_the_score_is_computed_costs_the_score_alone(evalu
     report = evaluate({"llama": None})
     assert [model.model for model in report.models] == ["llama"]
     assert exit_code(report) == 130
+
+
+TOKENS = [w for w in registry.workloads(size="tiny") if isinstance(w, TokenWorkload)]
+SPEAK = [entry for entry in registry.architectures() if {w.name for w in TOKENS} & set(entry.workloads)]
+
+
+@pytest.mark.parametrize("entry", SPEAK, ids=lambda entry: entry.id)
+def test_greedy_texts_by_the_weights_of_a_tiny_configuration_repeat_little(entry):
+    """Where they do not, record another `seed` in the configuration: such texts are no evidence."""
+    config = entry.default_config["tiny"]
+    workloads = [w for w in TOKENS if w.name in entry.workloads]
+    longest = max(workloads, key=lambda w: w.output_len)
+    seed, length = entry.configs[config].seed, longest.input_len + longest.output_len
+    llm = LLM(entry.id, config=config, device="cpu", seed=seed, max_num_seqs=16, max_model_len=length)
+    rng = random.Random(1)
+    prompts = [[rng.randrange(llm.vocabulary) for _ in range(longest.input_len)] for _ in range(16)]
+    greedy = SamplingParams(temperature=0.0, max_tokens=longest.output_len, ignore_eos=True)
+    texts = [output.outputs[0].token_ids for output in llm.generate(prompts, greedy, use_tqdm=False)]
+    for workload in workloads:
+        share = statistics.fmean(repeated(text[: workload.output_len]) for text in texts)
+        assert share <= MOST_REPEATED / 2, workload.name
