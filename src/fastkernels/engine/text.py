@@ -102,8 +102,8 @@ class Text:
         )
 
     def _byte_ids(self) -> list[int]:
-        """Of a tokenizer that decodes a run of byte tokens, <0x00> to <0xFF>, as one: those of a letter and of
-        a byte that no character has. None of any other."""
+        """The ids of a letter's byte and of one that no character has, where the tokenizer decodes a run of
+        byte tokens, <0x00> to <0xFF>, as one."""
         if self._bytes is None:
             known = self.required("text").get_vocab()
             ids = [known[name] for name in ("<0x41>", "<0xFF>") if name in known]

@@ -47,11 +47,11 @@ class Transcript:
         self._stops, self._min_tokens, self._keeps_stop = stops, min_tokens, keeps_stop
         self._context = self._end_of(prompt)
         self._before = decode(self._context)
-        # The first `read` ids but the open ones have the text text[:kept] + folded; the last of them that have
-        # text, or what stands for them, are the context.
+        # The first `read` ids without the open ones have the text text[:kept] + folded; the last of them that
+        # have text, or what stands for them, are the context.
         self._read = self._kept = self._settled = 0
         self._open: list[int] = []
-        # Of the part of a run that a letter's byte stands for: its text if the run is valid, and if it is not.
+        # Where a letter's byte stands for a part of a run: its text if the run is valid, and if it is not.
         self._folded: tuple[str, str] | None = None
 
     def read(self, ids: list[int]) -> bool:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.text import Text
-from fastkernels.engine.transcript import Transcript
-from tests.tiny_tokenizers import byte_level_tokenizer, other_tokenizers, sentencepiece_tokenizer
+from fastkernels.engine.transcript import MOST_OPEN, Transcript
+from tests.tiny_tokenizers import BYTES as TOKEN_BYTES
+from tests.tiny_tokenizers import SPECIALS, byte_level_tokenizer, other_tokenizers, sentencepiece_tokenizer
 
 BYTES = lambda ids: bytes(ids).decode("utf-8", errors="replace")
 WORDS = lambda ids: " ".join(f"w{i}" for i in ids)
@@ -215,6 +216,76 @@ def test_a_long_prompt_is_not_decoded_for_each_token():
     read(transcript, list(range(50)))
     assert transcript.text == "".join(f" w{i}" for i in range(50))
     assert max(lengths) < 20
+
+
+FACE = "\N{GRINNING FACE}".encode()
+RUNS = {
+    "wrong bytes": b"\xff" * 400,
+    "beginnings": b"\xe2" * 400,
+    "halves": b"\xe2\x82" * 200,
+    "ends": b"\x9f" * 400,
+    "whole": (FACE + b"A") * 80,
+    "whole, then wrong": FACE * 50 + b"\xe2" + FACE * 49,
+    "whole, then amid one": FACE * 60 + FACE[:3],
+    "a letter between": FACE[:2] * 100 + b"A" + FACE[:3] * 70,
+}
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize("begin", [b"", b"A.", FACE[:2], FACE * 30])
+@pytest.mark.parametrize("kind", ["sentencepiece", "byte level"])
+def test_a_long_run_of_bytes_has_the_text_of_all_ids_at_a_bounded_cost(kind, begin, run):
+    tokenizer = KINDS[kind]
+    of = lambda values: [len(SPECIALS) + TOKEN_BYTES.index(value) for value in values]
+    end = tokenizer.convert_tokens_to_ids("\u2581world" if kind == "sentencepiece" else "\u0120world")
+    prompt, answer = of(begin), [*of(run), end, end]
+    text, costs, shown = Text(tokenizer, None), [0], ""
+    decode = text._decode
+
+    def counted(ids, skips):
+        costs[-1] += len(ids)
+        return decode(ids, skips)
+
+    text._decode = counted
+    streamed = text.transcript(prompt, SamplingParams())
+    for count in range(1, len(answer) + 1):
+        costs.append(0)
+        assert not streamed.read(answer[:count])
+        every = tokenizer.decode(prompt + answer[:count])
+        kept = os.path.commonprefix([tokenizer.decode(prompt), every])  # noqa: RUF071
+        assert kept + streamed.text == every
+        assert streamed.text.startswith(shown), "settled text has changed"
+        assert streamed.settled() >= len(shown)
+        shown = streamed.text[: streamed.settled()]
+    assert shown == streamed.text, "a word ends all runs"
+    assert max(costs[1:]) <= 12 * MOST_OPEN + 4 * len(prompt)
+    assert sum(costs) <= 4 * MOST_OPEN * len(answer)
+
+
+def test_tokens_without_text_amid_a_character_have_a_bounded_cost():
+    sizes = []
+
+    def decode(ids):
+        sizes.append(len(ids))
+        return BYTES([i for i in ids if i])
+
+    transcript = Transcript(decode)
+    read(transcript, [0xE2, *[0] * 500, 0x82, 0xAC])
+    assert transcript.text == "\u20ac"
+    assert max(sizes) <= MOST_OPEN + 1
+
+
+def test_a_decoder_that_strips_what_it_gets_has_a_bounded_context():
+    sizes = []
+
+    def decode(ids):
+        sizes.append(len(ids))
+        return "".join(map(chr, ids)).removeprefix(" ")
+
+    transcript = Transcript(decode, prompt=[97])
+    read(transcript, [32] * 500)
+    assert transcript.text == " " * 500
+    assert max(sizes) <= MOST_OPEN
 
 
 def test_a_token_has_the_text_that_it_has_behind_another():
