@@ -114,7 +114,8 @@ class Transcript:
         self._folded = None
 
     def _fold_characters(self, whole: str) -> None:
-        """Leave open only the newest ids: no character reaches back beyond them and the one before."""
+        """Leave open only the newest ids: they have more bytes than a character, so that none to come reaches
+        back beyond them."""
         if len(self._open) < LEAST_CONTEXT:
             return
         seen = self._context + self._open
@@ -122,7 +123,7 @@ class Transcript:
         text, before = self._decode(context + rest), self._decode(context)
         before = before[: _common(before, text)]  # it may end amid a character
         left = text[len(before) :]
-        if len(left) >= _MOST_BYTES - 1 and whole.endswith(left):
+        if whole.endswith(left):
             self._context, self._before, self._open = context, before, rest
             self._kept = len(self.text) - len(left)
 
