@@ -12,7 +12,7 @@
     user          where root gets no namespaces: a user of its own (user.py)
     network       its own network namespace, in which there is nothing but its own loopback, for groups of
                   ranks alone
-    files         read-only but for its own folder (readonly.py)
+    files         read-only but for its own folder, in which its /dev/shm is (readonly.py)
     copies        the judge itself moves arguments and results of a single process on a CPU, while that stands
                   still (transport.py)
     memory        the judge's memory cannot be read through /proc while it judges, nor the baseline's
@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from fastkernels.runner import allocator, built, removal
+from fastkernels.runner import allocator, built, readonly, removal
 
 ALWAYS = ("processes", "environment", "home", "limits")
 
@@ -68,13 +68,14 @@ _ALLOWED_PREFIXES = (
     "NCCL_",
 )
 
-# Variables of `Scratch.environment` that differ from worker to worker. Nothing that a template imports
-# (template.py) may read them as it is imported.
+# Variables of `Scratch.environment` that differ from worker to worker. What a template imports may not keep
+# what they say, unless its workers forget it (template.py).
 OWN_FOLDERS = frozenset(
     {
         "HOME",
         "TMPDIR",
         "XDG_CACHE_HOME",
+        "TRITON_HOME",
         "TRITON_CACHE_DIR",
         "TORCHINDUCTOR_CACHE_DIR",
         "TORCH_EXTENSIONS_DIR",
@@ -103,7 +104,7 @@ class Scratch:
     @classmethod
     def create(cls, shared: Path | None = None) -> Scratch:
         root = Path(tempfile.mkdtemp(prefix="fk-worker-"))
-        for name in ("home", "tmp", "cache", "work"):
+        for name in ("home", "tmp", "cache", "work", readonly.SHARED_MEMORY):
             (root / name).mkdir()
         return cls(root, shared, (root / _OUTPUT).open("xb+", buffering=0))
 
@@ -135,6 +136,7 @@ class Scratch:
             "HOME": str(self.root / "home"),
             "TMPDIR": str(self.root / "tmp"),
             "XDG_CACHE_HOME": str(self.root / "cache"),
+            "TRITON_HOME": str(self.root / "home"),
             "TRITON_CACHE_DIR": str(caches / "triton"),
             "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
             "TORCH_EXTENSIONS_DIR": str(caches / "extensions"),
@@ -187,7 +189,7 @@ def enter(
     `alone`: it is no group of ranks, on a CPU; the judge gets its memory (memory.py)."""
     import resource
 
-    from fastkernels.runner import group, memory, readonly, signals, user
+    from fastkernels.runner import group, memory, signals, user
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _lower(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)

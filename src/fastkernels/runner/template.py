@@ -249,11 +249,18 @@ def _worker(
     os.close(output)
     os.environ.clear()
     os.environ.update(request.arguments["environment"])
-    tempfile.tempdir = None  # the template's own, if something it imports has asked for it
     if "numpy.random" in sys.modules:  # Python's own does this itself, torch's begins alike in every process
         sys.modules["numpy.random"].seed()
+    _forget_folders()
     worker.main([str(theirs), *request.arguments["arguments"]])
     raise AssertionError("unreachable")
+
+
+def _forget_folders() -> None:
+    """What libraries made of the template's folders as it imported them: a worker has others."""
+    tempfile.tempdir = None  # torch._dynamo has asked for it
+    if dynamo := sys.modules.get("torch._dynamo"):
+        dynamo.config.debug_dir_root = os.path.join(tempfile.gettempdir(), "torch_compile_debug")
 
 
 if __name__ == "__main__":

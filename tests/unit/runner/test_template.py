@@ -25,6 +25,21 @@ import triton
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 found = [triton.knobs.cache.dir, cache_dir()]
 """
+DYNAMO = """
+import sys
+assert "torch._dynamo" in sys.modules
+from torch._dynamo import config
+from triton.knobs import cache
+home_dir = cache.home_dir
+"""
+COMPILED = """
+import operator, torch
+from torch._inductor.compile_worker.subproc_pool import SubprocPool
+pool = SubprocPool(1)  # its processes have locks in /dev/shm
+compiled = torch.compile(lambda x: (2 * x).sum())
+found = [float(compiled(torch.ones(3))), pool.submit(operator.neg, 3).result(60)]
+pool.shutdown()
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +126,15 @@ def test_temporary_files_home_and_caches_are_its_own(libraries: tuple[str, ...])
     for code, folders in ((TEMPORARY, ["tmp", "home"]), (KERNEL_CACHES, ["cache/triton", "cache/inductor"])):
         with started(libraries=libraries) as worker:
             assert found(worker, code) == [str(worker.scratch.root / folder) for folder in folders]
+
+
+def test_a_compiled_function_and_compilers_processes_have_their_files_in_the_workers_folder() -> None:
+    """The template has imported what looks for a temporary folder as it is imported."""
+    with started(libraries=compiling.LIBRARIES, namespaces=True, on_cpu=True) as worker:
+        places = found(worker, f"{DYNAMO}\n{TEMPORARY}; found += [config.debug_dir_root, home_dir]")
+        own = ["tmp", "home", "tmp/torch_compile_debug", "home"]
+        assert places == [str(worker.scratch.root / folder) for folder in own]
+        assert found(worker, COMPILED) == [6.0, -3]
 
 
 def test_every_side_is_imported_before_the_fork() -> None:
