@@ -144,13 +144,19 @@ def throughput(llm: LLM, run: TokenRun, seed: int = 0, tell: Tell = lambda text:
 def latency(
     llm: LLM, run: TokenRun, iterations: int, warm_ups: int, seed: int = 0, tell: Tell = lambda text: None
 ) -> dict[str, Any]:
-    """One batch again and again; seconds from the prompts to the last token."""
+    """One batch again and again; seconds from the prompts to the last token. Ctrl-C ends it with what was
+    finished, `complete` False, once an iteration was."""
     rng, seconds = random.Random(seed + 1), []
-    for turn in range(warm_ups + iterations):
-        tell(f"batch of {run.requests}, {'warm-up' if turn < warm_ups else 'iteration'} {turn + 1}")
-        seconds.append(_generate(llm, run, rng))
+    try:
+        for turn in range(warm_ups + iterations):
+            tell(f"batch of {run.requests}, {'warm-up' if turn < warm_ups else 'iteration'} {turn + 1}")
+            seconds.append(_generate(llm, run, rng))
+    except KeyboardInterrupt:
+        if len(seconds) <= warm_ups:
+            raise
     seconds = seconds[warm_ups:]
     return {
+        "complete": len(seconds) == iterations,
         "avg_latency": float(np.mean(seconds)),
         "latencies": seconds,
         "percentiles": {str(p): float(np.percentile(seconds, p)) for p in PERCENTILES},
