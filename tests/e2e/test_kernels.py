@@ -70,7 +70,7 @@ def test_a_candidate_is_judged_through_the_block_above_it(tmp_path: Path) -> Non
         "--candidates",
         str(CANDIDATES / "zeros"),
         "--case",
-        "llama-tiny-decode-1*-f32",
+        "llama-tiny-decode-8*-f32",
         "--budget",
         "0.3",
         "--no-compile-check",
