@@ -209,14 +209,14 @@ class ProgramCorrectness(Record):
     inputs: an array that is drawn, of a list of them the first whose entries the configuration has; or a
     number, or an entry of the shape. d of a sample is the largest over its outputs. finished: what is
     compared is what the model's `finish` makes of the outputs that are timed. audited: answers of each timed
-    run that the baseline gives again; at least two, because some distances are of several.
+    run that the baseline gives again.
     """
 
     kind: Literal["program"]
     inputs: dict[Name, Input | tuple[Input, ...] | Value]
     outputs: dict[Name, str | Distance] = Field(min_length=1)
     finished: bool = False
-    audited: Annotated[int, Field(ge=2)] = 8
+    audited: PositiveInt = 8
     noise: NoiseGroups = Field(min_length=2)
     samples: dict[Size, ProgramSamples]
 

@@ -31,7 +31,7 @@ class ProgramSide(ModelSide):
         """A batch of requests, the first of which is number `start` of a run. The answers are fetched and
         stay here until `outputs`."""
         del self._answers[start:]
-        found = _fetched(self.face.run(taken(requests, descriptors)))
+        found = _fetched(self.face.run(_tensors(requests, descriptors)))
         self._answers += found
         return {"digests": [digest(answer) for answer in found]}
 
@@ -40,7 +40,7 @@ class ProgramSide(ModelSide):
 
     def finished(self, requests: Sequence[Mapping[str, Any]], descriptors: Sequence[int]) -> dict[str, Any]:
         """What the model's `finish` makes of outputs, which are handed over before their request."""
-        outputs, request = taken(requests, descriptors)
+        outputs, request = _tensors(requests, descriptors)
         return _packed(_fetched(self.face.finish([outputs], [request])))
 
     def eager(self) -> AbstractContextManager[None]:
@@ -48,7 +48,7 @@ class ProgramSide(ModelSide):
 
     def run_once(self, requests: Sequence[Mapping[str, Any]], descriptors: Sequence[int]) -> None:
         """To the end: modules of what is not timed are reached too."""
-        asked = taken(requests, descriptors)
+        asked = _tensors(requests, descriptors)
         outputs = self.face.run(asked)
         if hasattr(self.model, "finish"):
             outputs = self.face.finish(outputs, asked)
@@ -56,6 +56,14 @@ class ProgramSide(ModelSide):
 
     def engine_stats(self) -> dict[str, Any]:
         return self.face.stats()
+
+
+def _tensors(requests: Sequence[Mapping[str, Any]], descriptors: Sequence[int]) -> list[dict[str, Any]]:
+    """What was handed over, not copied: a batch of images is megabytes, and the clock runs."""
+    return [
+        {name: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in request.items()}
+        for request in taken(requests, descriptors)
+    ]
 
 
 def _fetched(answers: Sequence[Mapping[str, Tensor]]) -> list[dict[str, np.ndarray]]:
