@@ -55,8 +55,8 @@ MODELS = {
     "whisper": Replaced(
         "L1/cross_attention",
         "CrossAttention",
-        "query, k_state, v_state, query_starts, rows, max_query_len",
-        "0 * query, k_state, v_state, query_starts, rows, max_query_len",
+        "query, key_cache, value_cache, query_start_loc, rows, max_query_len",
+        "0 * query, key_cache, value_cache, query_start_loc, rows, max_query_len",
         sites=2,
         workload="clips",
     ),

@@ -82,9 +82,9 @@ def test_a_parameter_that_forward_never_reads_is_left_to_the_task_of_its_part() 
 
 def test_windows_are_moved_both_ways_and_their_absence_is_said() -> None:
     _, _, windowed = setting("L1/decode_attention", "llama-tiny-mistral-mixed-odd-f32")
-    assert {"window one longer", "window one shorter"} <= windowed.keys()
+    assert {"sliding_window one longer", "window one shorter"} <= windowed.keys()
     _, _, plain = setting("L1/decode_attention", "llama-tiny-mixed-odd-f32")
-    assert plain["window off by one"] == NotApplicable("mutant", "window off by one", "no window")
+    assert plain["sliding_window off by one"] == NotApplicable("mutant", "window off by one", "no window")
 
 
 def test_a_causal_mask_is_left_out_and_its_absence_is_said() -> None:
@@ -124,13 +124,13 @@ def test_a_change_does_what_its_name_says_and_leaves_the_draw_as_it_was() -> Non
 
 def test_stale_rows_of_a_mutated_argument_are_those_that_the_call_should_write() -> None:
     subject, draw, found = setting("L1/kv_cache", "llama-tiny-T5-JK2x16-f32")
-    change = found["last row not written, arg.k_cache"]
+    change = found["last row not written, arg.key_cache"]
     assert isinstance(change, Change)
-    spoiled = subject.run(draw, change)["arg.k_cache"]
-    differs = (spoiled != draw.right["arg.k_cache"]).flatten(0, -2).any(1)
+    spoiled = subject.run(draw, change)["arg.key_cache"]
+    differs = (spoiled != draw.right["arg.key_cache"]).flatten(0, -2).any(1)
     assert int(differs.sum()) == 1
     row = int(differs.nonzero())
-    assert torch.equal(spoiled.flatten(0, -2)[row], draw.inputs["arg.k_cache"].flatten(0, -2)[row])
+    assert torch.equal(spoiled.flatten(0, -2)[row], draw.inputs["arg.key_cache"].flatten(0, -2)[row])
 
 
 def test_a_moved_start_is_a_call_that_the_contract_allows() -> None:

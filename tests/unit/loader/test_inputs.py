@@ -40,9 +40,9 @@ STORE = case(
     {
         "key": KEYS,
         "value": KEYS,
-        "k_cache": POOL,
-        "v_cache": POOL,
-        "slots": {"shape": (TOKENS,), "dtype": "int64", "draw": "step.slots"},
+        "key_cache": POOL,
+        "value_cache": POOL,
+        "slot_mapping": {"shape": (TOKENS,), "dtype": "int64", "draw": "step.slots"},
     },
 )
 ATTEND = case(
@@ -207,7 +207,7 @@ def test_queries_and_keys_of_scores_that_are_not_scaled_are_small():
 def test_what_must_not_be_read_is_large():
     """Entries that hold tokens have scale 1; unused blocks, the null block and ends of blocks more."""
     drawn = draw(specs_of(STORE), STORE, seed=5)
-    slots, pool = drawn["arg.slots"], drawn["arg.k_cache"].view(-1, 16)
+    slots, pool = drawn["arg.slot_mapping"], drawn["arg.key_cache"].view(-1, 16)
     assert slots.unique().numel() == TOKENS
     held = torch.zeros(len(pool), dtype=torch.bool)
     held[slots] = True
@@ -232,7 +232,9 @@ def test_other_lengths_agree_as_well(of):
         name: value[0] for name, value in draw_links(specs, of, 5, lambda name: 1, other_lengths=True).items()
     }
     assert {name: value.shape for name, value in other.items()} == {n: v.shape for n, v in usual.items()}
-    slots, pool = ("arg.slots", "arg.k_cache") if of is STORE else ("step.slots.0", "cache.0.0.k_cache")
+    slots, pool = (
+        ("arg.slot_mapping", "arg.key_cache") if of is STORE else ("step.slots.0", "cache.0.0.k_cache")
+    )
     assert not torch.equal(other[slots], usual[slots])
     stored = other[pool].view(-1, 16)[other[slots]]
     assert stored.std() < 1.2 if of is STORE else stored.std() > 4
@@ -301,11 +303,11 @@ def test_declared_shape_against_the_batch():
         update={
             "inputs": {
                 **STORE.inputs,
-                "slots": TensorSpec(shape=(TOKENS + 1,), dtype="int64", draw="step.slots"),
+                "slot_mapping": TensorSpec(shape=(TOKENS + 1,), dtype="int64", draw="step.slots"),
             }
         }
     )
-    with pytest.raises(ValueError, match=r"arg\.slots is declared"):
+    with pytest.raises(ValueError, match=r"arg\.slot_mapping is declared"):
         draw(specs_of(wrong), wrong, 0)
     unknown = STORE.model_copy(
         update={
@@ -320,8 +322,8 @@ def test_declared_shape_against_the_batch():
 
 
 def test_wider_tables_are_padded_with_the_null_block():
-    table = {"arg.block_tables": TensorSpec(shape=(5, 9), dtype="int32", draw="step.block_tables")}
-    assert (draw(table, STORE, 0)["arg.block_tables"][:, 3:] == 0).all()
+    table = {"arg.block_table": TensorSpec(shape=(5, 9), dtype="int32", draw="step.block_tables")}
+    assert (draw(table, STORE, 0)["arg.block_table"][:, 3:] == 0).all()
 
 
 def test_cast_keeps_integers():

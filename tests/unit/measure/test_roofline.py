@@ -129,7 +129,7 @@ def test_paged_attention_reads_old_entries_and_writes_new_ones():
 
 
 def test_window_bounds_what_is_read():
-    found = count("L2/paged_attention", {**ATTENTION, "window": 8}, QKV, batch=BATCH)
+    found = count("L2/paged_attention", {**ATTENTION, "per_layer_sliding_window": 8}, QKV, batch=BATCH)
     entry = J * K * BF16
     assert found.read_bytes == 7 * (H + 2 * J) * K * BF16 + (7 + 7 + 7) * 2 * entry
     assert found.flops["bfloat16"] == 4 * H * K * (8 + 8 + 5 * 8)
@@ -139,8 +139,8 @@ def test_a_store_counts_its_tokens_and_not_the_pool():
     pool = tensor(12, 16, J, K, draw="cache")
     found = count(
         "L1/kv_cache", {},
-        {"key": tensor(7, J, K), "value": tensor(7, J, K), "k_cache": pool, "v_cache": pool,
-         "slots": tensor(7, dtype="int64", draw="step.slots")},
+        {"key": tensor(7, J, K), "value": tensor(7, J, K), "key_cache": pool, "value_cache": pool,
+         "slot_mapping": tensor(7, dtype="int64", draw="step.slots")},
         batch=BATCH,
     )  # fmt: skip
     assert found.written_bytes == 2 * 7 * J * K * BF16

@@ -16,13 +16,13 @@ copy.argtypes = ctypes.c_long, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p,
 
 
 class StoreKV(Baseline):
-    def forward(self, key, value, k_cache, v_cache, slots):
-        if not targets or len(slots) != PROMPT:
-            super().forward(key, value, k_cache, v_cache, slots)
+    def forward(self, key, value, key_cache, value_cache, slot_mapping):
+        if not targets or len(slot_mapping) != PROMPT:
+            super().forward(key, value, key_cache, value_cache, slot_mapping)
             return
-        size, tokens, here, there = k_cache[0].nbytes, k_cache.shape[1], [], []
-        starts = [slot // tokens * size for slot in slots[::tokens].tolist()]
-        for rows, cache in (key, k_cache), (value, v_cache):
+        size, tokens, here, there = key_cache[0].nbytes, key_cache.shape[1], [], []
+        starts = [slot // tokens * size for slot in slot_mapping[::tokens].tolist()]
+        for rows, cache in (key, key_cache), (value, value_cache):
             for start in starts:
                 here += cache.data_ptr() + start, size
             there += rows.data_ptr(), rows.nbytes

