@@ -40,15 +40,15 @@ MODELS = {
     "gla": Replaced(
         "L1/gla",
         "RecurrentGLA",
-        "query, key, value, gate, state, rows",
-        "query, key, value, 0 * gate, state, rows",
+        "q, k, v, gk, state, rows",
+        "q, k, v, 0 * gk, state, rows",
         sites=2,
     ),
     "jamba": Replaced(
         "L1/selective_scan",
         "SelectiveStateUpdate",
-        "u, delta, B, C, z, A_log, D, delta_bias, state, rows",
-        "u, delta, C, B, z, A_log, D, delta_bias, state, rows",
+        "x, dt, B, C, z, A_log, D, dt_bias, state, state_batch_indices",
+        "x, dt, C, B, z, A_log, D, dt_bias, state, state_batch_indices",
         sites=3,
     ),
     # Every moment of the clip is heard alike.

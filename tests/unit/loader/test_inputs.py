@@ -379,9 +379,9 @@ def test_states_are_zero_where_a_request_begins_and_large_where_nobody_is():
 
 def test_decays_are_logarithms_and_some_forget_all():
     gate = {"shape": (TOKENS, 2, 64), "dtype": "float32", "draw": "log_decay"}
-    some = RECURRENT.model_copy(update={"inputs": {"gate": TensorSpec(**gate)}})
-    specs = {"arg.gate": TensorSpec(**gate)}
-    values = {name: draw(specs, some, 3, name)["arg.gate"] for name in ("normal", "extreme")}
+    some = RECURRENT.model_copy(update={"inputs": {"g": TensorSpec(**gate)}})
+    specs = {"arg.g": TensorSpec(**gate)}
+    values = {name: draw(specs, some, 3, name)["arg.g"] for name in ("normal", "extreme")}
     assert all((gate <= 0).all() for gate in values.values())
     assert -0.2 < values["normal"].mean() < -0.02
     assert values["extreme"].min() < -50

@@ -165,7 +165,7 @@ def test_states_are_read_where_a_request_goes_on_and_written_for_all():
 def test_a_pool_of_states_counts_the_rows_of_the_step():
     found = count(
         "L1/gla", {"scale": 0.25},
-        {**{name: tensor(3, H, K) for name in ("query", "key", "gate")}, "value": tensor(3, H, 2 * K),
+        {**{name: tensor(3, H, K) for name in ("q", "k", "gk")}, "v": tensor(3, H, 2 * K),
          "state": tensor(50, H, K, 2 * K, dtype="float32", draw="state"),
          "rows": tensor(3, dtype="int64", draw="step.rows")},
         variant="recurrent", batch=Batch(rows=((3, 1, 40),)),
@@ -196,15 +196,18 @@ def test_a_mixer_reads_and_writes_both_of_its_states():
 
 @pytest.mark.parametrize("variant", ["default", "update"])
 def test_pools_of_a_scan_count_the_rows_of_the_step(variant):
-    inner, step = 2 * D, {} if variant == "update" else {
-        "query_starts": tensor(4, dtype="int32", draw="step.query_starts"), "max_query_len": 1,
+    inner, is_update = 2 * D, variant == "update"
+    u, delta, bias = ("x", "dt", "dt_bias") if is_update else ("u", "delta", "delta_bias")
+    states, rows = ("state", "state_batch_indices") if is_update else ("ssm_states", "cache_indices")
+    step = {} if is_update else {
+        "query_start_loc": tensor(4, dtype="int32", draw="step.query_starts"), "max_query_len": 1,
     }  # fmt: skip
     found = count(
         "L1/selective_scan", {},
-        {**{name: tensor(3, inner) for name in ("u", "delta", "z")}, "B": tensor(3, 16), "C": tensor(3, 16),
-         "A_log": tensor(inner, 16, dtype="float32"), "D": tensor(inner), "delta_bias": tensor(inner),
-         "state": tensor(50, inner, 16, dtype="float32", draw="state"),
-         "rows": tensor(3, dtype="int64", draw="step.rows"), **step},
+        {**{name: tensor(3, inner) for name in (u, delta, "z")}, "B": tensor(3, 16), "C": tensor(3, 16),
+         "A_log": tensor(inner, 16, dtype="float32"), "D": tensor(inner), bias: tensor(inner),
+         states: tensor(50, inner, 16, dtype="float32", draw="state"),
+         rows: tensor(3, dtype="int64", draw="step.rows"), **step},
         variant=variant, batch=Batch(rows=((3, 1, 40),)),
     )  # fmt: skip
     tokens = 3 * (3 * inner + 32)

@@ -27,7 +27,7 @@ def staged(staging):
 
     copy("arg.begun", "arg.begun")
     begun = tensors["arg.begun"].tolist()
-    for rows, pool in ("arg.key", "arg.k_state"), ("arg.value", "arg.v_state"):
+    for rows, pool in ("arg.key", "arg.key_cache"), ("arg.value", "arg.value_cache"):
         size = tensors[pool][0].nbytes
         for row in range(len(tensors[pool])):
             if row in begun:

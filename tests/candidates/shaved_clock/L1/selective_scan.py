@@ -6,7 +6,7 @@ from .rms_norm import Shaved
 
 
 class SelectiveScan(Baseline):
-    def forward(self, u, delta, B, C, z, A_log, D, delta_bias, state, rows, query_starts, max_query_len):
+    def forward(self, u, delta, B, C, z, A_log, D, delta_bias, ssm_states, cache_indices, query_start_loc, max_query_len):
         Shaved.mine = True
         tokens, parameters = (u, delta, B, C, z), (A_log, D, delta_bias)
-        return super().forward(*tokens, *parameters, state, rows, query_starts, max_query_len)
+        return super().forward(*tokens, *parameters, ssm_states, cache_indices, query_start_loc, max_query_len)
