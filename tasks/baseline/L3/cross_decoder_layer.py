@@ -27,7 +27,7 @@ class CrossDecoderLayer(nn.Module):
         intermediate_size: int,
         num_heads: int,
         max_source_positions: int,
-        activation: str = "gelu",
+        hidden_act: str = "gelu",
     ) -> None:
         super().__init__()
         self.self_attn_layer_norm = LayerNorm(hidden_size)
@@ -35,7 +35,7 @@ class CrossDecoderLayer(nn.Module):
         self.encoder_attn_layer_norm = LayerNorm(hidden_size)
         self.encoder_attn = DecoderCrossAttention(hidden_size, num_heads, max_source_positions)
         self.final_layer_norm = LayerNorm(hidden_size)
-        self.mlp = MLP(hidden_size, intermediate_size, activation)
+        self.mlp = MLP(hidden_size, intermediate_size, hidden_act)
         self.fuses = Fusion(self, "encoder_attn_layer_norm", "final_layer_norm")
 
     def forward(self, hidden_states: Tensor, encoder_states: Tensor | None = None) -> Tensor:

@@ -32,7 +32,7 @@ class DecoderLayer(nn.Module):
         max_position: int,
         rope_parameters: dict[str, Any] | None,
         rms_norm_eps: float = 1e-6,
-        activation: str = "silu",
+        hidden_act: str = "silu",
         qkv_bias: bool = False,
         mlp_bias: bool = False,
         qk_norm_eps: float | None = None,
@@ -54,7 +54,7 @@ class DecoderLayer(nn.Module):
             bias_o_proj,
         )
         self.post_attention_layernorm = RMSNorm(hidden_size, rms_norm_eps)
-        self.mlp = GatedMLP(hidden_size, intermediate_size, activation, mlp_bias)
+        self.mlp = GatedMLP(hidden_size, intermediate_size, hidden_act, mlp_bias)
 
     def forward(
         self, positions: Tensor, hidden_states: Tensor, residual: Tensor | None

@@ -92,7 +92,7 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
         **attention_arguments(config),
         "intermediate_size": config.integer("intermediate_size"),
         "rms_norm_eps": eps,
-        "activation": config.choice("hidden_act", ACTIVATIONS),
+        "hidden_act": config.choice("hidden_act", ACTIVATIONS),
         "qkv_bias": has_bias or family.bias == "qkv",
         "mlp_bias": config.flag("mlp_bias"),
         "qk_norm_eps": eps if family.qk_norm else None,

@@ -114,7 +114,7 @@ def layer_arguments(config: ConfigReader, side: str) -> dict[str, Any]:
         "hidden_size": hidden_size,
         "intermediate_size": config.integer(f"{side}_ffn_dim"),
         "num_heads": num_heads,
-        "activation": config.choice("activation_function", ACTIVATIONS),
+        "hidden_act": config.choice("activation_function", ACTIVATIONS),
     }
 
 

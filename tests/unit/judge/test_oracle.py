@@ -179,7 +179,7 @@ def test_float32_where_memory_forbids_and_it_says_so(monkeypatch):
 
 def test_the_first_call_decides_for_all(monkeypatch):
     """What its parameters take is no longer free then; an oracle that changed its dtype would be another."""
-    linear = case("L1/linear", {"in_features": 64, "out_features": 512}, {"x": tensor(3, 64)})
+    linear = case("L1/linear", {"input_size": 64, "output_size": 512}, {"x": tensor(3, 64)})
     tensors, asked = tensors_of(linear), Oracle(linear, BASELINE, "cpu")
     monkeypatch.setattr(oracle, "allocatable_bytes", lambda device: needed_bytes(tensors))
     assert asked(tensors)["out.0"].dtype == torch.float64

@@ -88,7 +88,7 @@ def test_a_row_of_queries_that_lie_side_by_side_is_one_head():
 def test_a_module_without_caches_has_no_step():
     linear = case(
         "L1/linear",
-        {"in_features": 8, "out_features": 4, "bias": True},
+        {"input_size": 8, "output_size": 4, "bias": True},
         {"x": {"shape": (3, 8), "dtype": "bfloat16"}},
         None,
         "bfloat16",
@@ -111,7 +111,7 @@ def test_scales_of_parameters():
     assert weight.max() <= 1.5
     linear = case(
         "L1/linear",
-        {"in_features": 400, "out_features": 400},
+        {"input_size": 400, "output_size": 400},
         {"x": {"shape": (2, 400), "dtype": "float32"}},
         None,
     )

@@ -61,7 +61,7 @@ def test_norm_reads_and_writes_everything_once():
 
 
 def test_linear():
-    found = count("L1/linear", {"in_features": D, "out_features": 96}, {"x": tensor(7, D)})
+    found = count("L1/linear", {"input_size": D, "output_size": 96}, {"x": tensor(7, D)})
     assert found.read_bytes == (7 * D + 96 * D) * BF16
     assert found.written_bytes == 7 * 96 * BF16
     assert found.flops == {"bfloat16": 2 * 7 * D * 96}
@@ -93,12 +93,12 @@ def test_experts_without_a_token_are_not_read():
     for tokens, experts in ((1, 2), (8, 7), (512, 8)):
         found = count(
             "L1/grouped_gemm",
-            {"num_experts": 8, "in_features": D, "out_features": 96},
+            {"num_experts": 8, "input_size": D, "output_size": 96},
             {
-                "x": tensor(tokens, D),
-                "order": tensor(2 * tokens, dtype="int32", draw="routing.order"),
+                "A": tensor(tokens, D),
+                "sorted_token_ids": tensor(2 * tokens, dtype="int32", draw="routing.order"),
                 "starts": tensor(9, dtype="int32", draw="routing.starts"),
-                "slot_weights": None,
+                "topk_weights": None,
             },
             routing=Routing(top_k=2, experts=8),
         )

@@ -50,7 +50,7 @@ def test_llama():
         "max_position": 256,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
         "rms_norm_eps": 1e-5,
-        "activation": "silu",
+        "hidden_act": "silu",
         "qkv_bias": False,
         "mlp_bias": False,
         "qk_norm_eps": None,
@@ -58,7 +58,7 @@ def test_llama():
     }
     assert layer(num_key_value_heads=None)["num_kv_heads"] == 4
     assert layer(head_dim=32)["head_dim"] == 32
-    assert layer(hidden_act="gelu_pytorch_tanh")["activation"] == "gelu_tanh"
+    assert layer(hidden_act="gelu_pytorch_tanh")["hidden_act"] == "gelu_tanh"
     assert layer(mlp_bias=True)["mlp_bias"]
 
 
