@@ -38,10 +38,11 @@ class CrossDecoderLayer(nn.Module):
         self.mlp = MLP(hidden_size, intermediate_size, hidden_act)
         self.fuses = Fusion(self, "encoder_attn_layer_norm", "final_layer_norm")
 
-    def forward(self, hidden_states: Tensor, encoder_states: Tensor | None = None) -> Tensor:
-        """hidden_states [T, D], encoder_states [A*S, D] of the requests that begin (None: none) -> [T, D]"""
+    def forward(self, hidden_states: Tensor, encoder_hidden_states: Tensor | None = None) -> Tensor:
+        """hidden_states [T, D], encoder_hidden_states [A*S, D] of the requests that begin (None: none)
+        -> [T, D]"""
         attended_TD = self.self_attn(self.self_attn_layer_norm(hidden_states))
         normed_TD, a_TD = add_and_norm(attended_TD, hidden_states, self.encoder_attn_layer_norm, self.fuses)
-        heard_TD = self.encoder_attn(normed_TD, encoder_states)
+        heard_TD = self.encoder_attn(normed_TD, encoder_hidden_states)
         normed_TD, c_TD = add_and_norm(heard_TD, a_TD, self.final_layer_norm, self.fuses)
         return c_TD + self.mlp(normed_TD)
