@@ -29,13 +29,13 @@ HEAD_SIZE = 64  # of values, in heads of PSA
 
 
 class ConvAttention(nn.Module):
-    def __init__(self, channels: int, num_heads: int) -> None:
+    def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
-        self.num_heads, self.value_size = num_heads, channels // num_heads
+        self.num_heads, self.value_size = num_heads, dim // num_heads
         self.key_size = self.value_size // 2
-        self.qkv = ConvNormAct(channels, channels + 2 * num_heads * self.key_size, activation="none")
-        self.proj = ConvNormAct(channels, channels, activation="none")
-        self.pe = ConvNormAct(channels, channels, 3, groups=channels, activation="none")
+        self.qkv = ConvNormAct(dim, dim + 2 * num_heads * self.key_size, activation="none")
+        self.proj = ConvNormAct(dim, dim, activation="none")
+        self.pe = ConvNormAct(dim, dim, 3, g=dim, activation="none")
         self.attend = DenseAttention(self.key_size**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -54,11 +54,11 @@ class ConvAttention(nn.Module):
 
 
 class PSA(nn.Module):
-    def __init__(self, channels: int) -> None:
+    def __init__(self, c1: int) -> None:
         super().__init__()
-        half = channels // 2
-        self.cv1 = ConvNormAct(channels, 2 * half)
-        self.cv2 = ConvNormAct(2 * half, channels)
+        half = c1 // 2
+        self.cv1 = ConvNormAct(c1, 2 * half)
+        self.cv2 = ConvNormAct(2 * half, c1)
         self.attn = ConvAttention(half, half // HEAD_SIZE)
         self.ffn = nn.Sequential(ConvNormAct(half, 2 * half), ConvNormAct(2 * half, half, activation="none"))
 
