@@ -81,7 +81,7 @@ class TaskEntry(Record):
     decides: dict[Name, tuple[str, ...]] = {}  # variant -> arguments that decide which values are taken
     replicates: bool = False  # every rank of a group returns the same bits
     replays: dict[str, str] = {}  # argument -> draw that takes it from a golden folder (loader/replay.py)
-    label: str | dict[Name, str] = ""  # part of case ids, or of each variant's: "K{in_features}", "D{dims}"
+    label: str | dict[Name, str] = ""  # part of case ids, or of each variant's: "K{input_size}", "D{dims}"
     extra_cases: tuple[ExtraCase, ...] = ()
     # What `fk audit` does not admit: device -> id of a case, or "*" for the whole task -> why. Until that is
     # mended none of it is timed, on any device.

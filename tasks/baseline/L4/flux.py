@@ -59,7 +59,7 @@ class FluxPipeline(nn.Module):
         transformer, vae = sections(config)
         reader = ConfigReader(transformer, "transformer." if transformer is not config else "")
         block = block_arguments(reader)
-        hidden_size = block["hidden_size"]
+        hidden_size = block["dim"]
         self.in_channels = reader.integer("in_channels")
         self.out_channels = reader.integer("out_channels", default=self.in_channels)
         self.text_features = reader.integer("joint_attention_dim")
@@ -68,7 +68,7 @@ class FluxPipeline(nn.Module):
         told = ConfigReader(config)
         self.schedule = Schedule.of(told.section("scheduler")) if told.has("scheduler") else Schedule()
 
-        self.pos_embed = FluxPosEmbed(ROPE_THETA, axes(reader, hidden_size // block["num_heads"]))
+        self.pos_embed = FluxPosEmbed(ROPE_THETA, axes(reader, hidden_size // block["num_attention_heads"]))
         self.time_text_embed = CombinedTimestepGuidanceTextProjEmbeddings(
             hidden_size, self.pooled_features, self.has_guidance
         )
@@ -89,7 +89,7 @@ class FluxPipeline(nn.Module):
         if vae is not None:
             vae_reader = ConfigReader(vae, "vae.")
             arguments = decoder_arguments(vae_reader)
-            require_tokens(vae_reader, arguments["latent_channels"], self.in_channels)
+            require_tokens(vae_reader, arguments["in_channels"], self.in_channels)
             self.vae = Decoder(**arguments)
             self.latents_scale = vae_reader.number("scaling_factor")
             self.latents_shift = vae_reader.number("shift_factor", default=0.0)
@@ -265,9 +265,9 @@ def block_arguments(config: ConfigReader) -> dict[str, Any]:
         raise config.error("patch_size", f"{patch_size}: only packed latents are supported, patch_size 1")
     hidden_size = num_heads * head_size
     return {
-        "hidden_size": hidden_size,
+        "dim": hidden_size,
         "intermediate_size": MLP_RATIO * hidden_size,
-        "num_heads": num_heads,
+        "num_attention_heads": num_heads,
         "eps": EPS,
     }
 

@@ -87,7 +87,7 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
         "gate_low_rank_dim": GATE_LOW_RANK_DIM,
         "gate_logit_normalizer": GATE_LOGIT_NORMALIZER,
         "norm_eps": config.number("norm_eps", default=NORM_EPS),
-        "activation": config.choice("hidden_act", ACTIVATIONS, default="swish"),
+        "hidden_act": config.choice("hidden_act", ACTIVATIONS, default="swish"),
     }
 
 

@@ -128,7 +128,7 @@ def weight_map(config: ConfigReader, heads: dict[str, Any]) -> WeightMap:
     transformers 5 has experts in stacks, [E, 2F, D] with the gate first and [E, D, F]: these names are
     accepted too.
     """
-    q_rows, kv_rows = (heads[name] * heads["head_size"] for name in ("num_heads", "num_kv_heads"))
+    q_rows, kv_rows = (heads[name] * heads["head_dim"] for name in ("num_heads", "num_kv_heads"))
     width = config.integer("intermediate_size")
     each = range(config.integer("num_experts"))
     theirs, ours = "model.layers.*", "layers.*"

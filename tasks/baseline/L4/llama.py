@@ -58,7 +58,7 @@ class LlamaForCausalLM(nn.Module):
         vocab_size, hidden_size = reader.integer("vocab_size"), layer["hidden_size"]
 
         self.embed_tokens = VocabParallelEmbedding(vocab_size, hidden_size)
-        self.layers = nn.ModuleList(DecoderLayer(**layer, window=window) for window in windows)
+        self.layers = nn.ModuleList(DecoderLayer(**layer, sliding_window=window) for window in windows)
         self.norm = RMSNorm(hidden_size, layer["rms_norm_eps"])
         self.lm_head = ParallelLMHead(vocab_size, hidden_size)
         if reader.flag("tie_word_embeddings"):
@@ -97,7 +97,7 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
         **attention_arguments(config),
         "intermediate_size": config.integer("intermediate_size"),
         "rms_norm_eps": eps,
-        "activation": config.choice("hidden_act", ACTIVATIONS),
+        "hidden_act": config.choice("hidden_act", ACTIVATIONS),
         "qkv_bias": has_bias or family.bias == "qkv",
         "mlp_bias": config.flag("mlp_bias"),
         "qk_norm_eps": eps if family.qk_norm else None,
@@ -137,7 +137,7 @@ def layer_kinds(config: ConfigReader, num_layers: int) -> list[str]:
 
 def weight_map(layer: dict[str, Any]) -> WeightMap:
     """Names of a Hugging Face checkpoint; query, key and value fill one matrix, gate and up another."""
-    q_rows, kv_rows = (layer[heads] * layer["head_size"] for heads in ("num_heads", "num_kv_heads"))
+    q_rows, kv_rows = (layer[heads] * layer["head_dim"] for heads in ("num_heads", "num_kv_heads"))
     gate_rows = up_rows = layer["intermediate_size"]
     names = {
         "model.embed_tokens.weight": "embed_tokens.embedding.weight",

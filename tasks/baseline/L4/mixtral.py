@@ -79,7 +79,7 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
         "num_experts": num_experts,
         "top_k": top_k,
         "rms_norm_eps": config.number("rms_norm_eps"),
-        "window": config.integer("sliding_window", default=None),
+        "sliding_window": config.integer("sliding_window", default=None),
     }
 
 
@@ -89,7 +89,7 @@ def weight_map(layer: dict[str, Any]) -> WeightMap:
     transformers 5 has experts in stacks, [E, 2F, D] with the gate first and [E, D, F], and calls the block
     `mlp`: these names are accepted too.
     """
-    q_rows, kv_rows = (layer[heads] * layer["head_size"] for heads in ("num_heads", "num_kv_heads"))
+    q_rows, kv_rows = (layer[heads] * layer["head_dim"] for heads in ("num_heads", "num_kv_heads"))
     experts = "model.layers.*.block_sparse_moe.experts"
     each, intermediate_size = range(layer["num_experts"]), layer["intermediate_size"]
     names = {

@@ -89,7 +89,7 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
         "hidden_size": hidden_size,
         "intermediate_size": config.integer("intermediate_size"),
         "num_heads": num_heads,
-        "activation": config.choice("hidden_act", ACTIVATIONS),
+        "hidden_act": config.choice("hidden_act", ACTIVATIONS),
         "layer_norm_eps": config.number("layer_norm_eps"),
     }
 

@@ -82,9 +82,11 @@ def test_a_parameter_that_forward_never_reads_is_left_to_the_task_of_its_part() 
 
 def test_windows_are_moved_both_ways_and_their_absence_is_said() -> None:
     _, _, windowed = setting("L1/decode_attention", "llama-tiny-mistral-mixed-odd-f32")
-    assert {"window one longer", "window one shorter"} <= windowed.keys()
+    assert {"sliding_window one longer", "sliding_window one shorter"} <= windowed.keys()
     _, _, plain = setting("L1/decode_attention", "llama-tiny-mixed-odd-f32")
-    assert plain["window off by one"] == NotApplicable("mutant", "window off by one", "no window")
+    assert plain["sliding_window off by one"] == NotApplicable(
+        "mutant", "sliding_window off by one", "no window"
+    )
 
 
 def test_a_causal_mask_is_left_out_and_its_absence_is_said() -> None:
@@ -124,19 +126,19 @@ def test_a_change_does_what_its_name_says_and_leaves_the_draw_as_it_was() -> Non
 
 def test_stale_rows_of_a_mutated_argument_are_those_that_the_call_should_write() -> None:
     subject, draw, found = setting("L1/kv_cache", "llama-tiny-T23-JK2x16-f32")
-    change = found["last row not written, arg.k_cache"]
+    change = found["last row not written, arg.key_cache"]
     assert isinstance(change, Change)
-    spoiled = subject.run(draw, change)["arg.k_cache"]
-    differs = (spoiled != draw.right["arg.k_cache"]).flatten(0, -2).any(1)
+    spoiled = subject.run(draw, change)["arg.key_cache"]
+    differs = (spoiled != draw.right["arg.key_cache"]).flatten(0, -2).any(1)
     assert int(differs.sum()) == 1
     row = int(differs.nonzero())
-    assert torch.equal(spoiled.flatten(0, -2)[row], draw.inputs["arg.k_cache"].flatten(0, -2)[row])
+    assert torch.equal(spoiled.flatten(0, -2)[row], draw.inputs["arg.key_cache"].flatten(0, -2)[row])
 
 
 def test_a_moved_start_is_a_call_that_the_contract_allows() -> None:
     """Told of at most 4 queries a row, a kernel may take 32 of 8 rows for 4 each and read no starts."""
     subject, draw, found = setting("L1/cross_attention", "whisper-tiny-prefill-8x4-f32")
-    change = found["arg.query_starts off by one"]
+    change = found["arg.query_start_loc off by one"]
     assert isinstance(change, Change)
     # Beyond rounding: on some processors another batch is summed in another order.
     moved = (subject.run(draw, change)["out.0"] - draw.right["out.0"]).abs().flatten(1).amax(1) > 1e-4
@@ -218,7 +220,7 @@ def test_a_skipped_state_is_a_recurrence_that_begins_anew() -> None:
     subject, draw, found = setting("L1/gla", "recurrent-gla-tiny-decode-8x200-f32")
     change = found["arg.state skipped"]
     assert isinstance(change, Change)
-    key, value, rows = (draw.inputs[f"arg.{name}"] for name in ("key", "value", "rows"))
+    key, value, rows = (draw.inputs[f"arg.{name}"] for name in ("k", "v", "rows"))
     spoiled = subject.run(draw, change)["arg.state"][rows]
     torch.testing.assert_close(spoiled, key[..., None] * value[..., None, :])
 

@@ -51,7 +51,7 @@ def test_a_task_above_level_1_shows_the_implementations_below_it() -> None:
 
 def test_a_variant_and_what_a_task_writes() -> None:
     assert list(facts("gelu_and_mul")["variants"]) == ["gelu"]
-    assert facts("kv_cache")["mutates"] == ["k_cache", "v_cache"]
+    assert facts("kv_cache")["mutates"] == ["key_cache", "value_cache"]
 
 
 def test_an_architecture() -> None:

@@ -52,13 +52,13 @@ def test_every_task_runs_and_agrees_with_its_oracle(entry):
 def test_mutated_arguments_are_outputs():
     case = tiny("L1/kv_cache")
     tensors = trial(case)
-    before = tensors["arg.k_cache"].clone()
+    before = tensors["arg.key_cache"].clone()
     call = bind(build_module(BASELINE, case, "cpu"), case, tensors)
     outputs = call.invoke()
-    assert outputs.keys() == call.mutable.keys() == {"arg.k_cache", "arg.v_cache"}
-    assert outputs["arg.k_cache"] is tensors["arg.k_cache"]
-    assert not torch.equal(before, outputs["arg.k_cache"])
-    assert mutable_names(["k_cache"], tensors) == {"arg.k_cache"}
+    assert outputs.keys() == call.mutable.keys() == {"arg.key_cache", "arg.value_cache"}
+    assert outputs["arg.key_cache"] is tensors["arg.key_cache"]
+    assert not torch.equal(before, outputs["arg.key_cache"])
+    assert mutable_names(["key_cache"], tensors) == {"arg.key_cache"}
 
 
 def test_step_of_a_mixed_batch():

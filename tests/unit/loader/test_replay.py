@@ -92,7 +92,7 @@ def test_the_roofline_counts_the_experts_that_are_reached(tmp_path: Path) -> Non
         c for c in registry.cases("L1/grouped_gemm", "tiny") if c.id == captured.id.replace("-captured", "")
     )
     few, all_four = (roofline.work(case, BASELINE).read_bytes for case in (captured, uniform))
-    k, n = captured.init["in_features"], captured.init["out_features"]
+    k, n = captured.init["input_size"], captured.init["output_size"]
     assert all_four - few == 2 * k * n * 4
 
 

@@ -71,14 +71,14 @@ def tensors_of(case: Case, seed: int, distribution: str = "normal") -> dict[str,
 def test_order_and_starts_of_a_product_fit_each_other():
     case = case_of("L1/grouped_gemm", "*T23-*")
     tensors = tensors_of(case, seed=5)
-    order_S, starts_E1 = tensors["arg.order"], tensors["arg.starts"]
+    order_S, starts_E1 = tensors["arg.sorted_token_ids"], tensors["arg.starts"]
     assert sorted(order_S.tolist()) == list(range(46))
     assert (int(starts_E1[0]), int(starts_E1[-1])) == (0, 46)
     for begin, end in zip(starts_E1.tolist(), starts_E1.tolist()[1:]):
         slots = order_S[begin:end].tolist()
         assert slots == sorted(slots)
         assert len({slot // 2 for slot in slots}) == len(slots), "a token has an expert once"
-    assert not torch.equal(order_S, tensors_of(case, seed=6)["arg.order"])
+    assert not torch.equal(order_S, tensors_of(case, seed=6)["arg.sorted_token_ids"])
 
 
 def choices(case: Case, tensors: dict[str, torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -251,9 +251,9 @@ def test_siblings_are_covered() -> None:
 
     assert any(init["qk_norm_eps"] for init in inits("L2/causal_attention"))
     assert any(init["qkv_bias"] for init in inits("L2/causal_attention"))
-    assert any(init["window"] == 8 for init in inits("L1/prefill_attention"))
-    assert any(init["window"] == 8 for init in inits("L1/decode_attention"))
-    assert any(init["window"] == 4096 for init in inits("L1/decode_attention"))
+    assert any(init["sliding_window"] == 8 for init in inits("L1/prefill_attention"))
+    assert any(init["sliding_window"] == 8 for init in inits("L1/decode_attention"))
+    assert any(init["sliding_window"] == 4096 for init in inits("L1/decode_attention"))
     assert {init["rope_parameters"]["rope_type"] for init in inits("L1/rope")} == {
         "default",
         "llama3",
