@@ -215,22 +215,25 @@ LIBRARIES = {
 IMPORTS = """
 import torch
 from torch import nn
-{imports}
+{above}
 
 
 class Softmax(nn.Module):
     def forward(self, x):
+        {inside}
         return torch.softmax(x, -1)
 """
 
 
-def test_what_a_librarys_import_sets_is_put_back_and_noted(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("place", ["above", "inside"])
+def test_what_a_librarys_import_sets_is_put_back_and_noted(tmp_path, monkeypatch, place: str) -> None:
     installed, file = tmp_path / "installed", tmp_path / "imports" / "L1" / "softmax.py"
     for name, code in LIBRARIES.items():
         (installed / name).mkdir(parents=True)
         (installed / name / "__init__.py").write_text(code)
     file.parent.mkdir(parents=True)
-    file.write_text(IMPORTS.format(imports="\n".join(f"import {name}" for name in LIBRARIES)))
+    imports = {"above": "", "inside": ""} | {place: "import " + ", ".join(LIBRARIES)}
+    file.write_text(IMPORTS.format(**imports))
     monkeypatch.setenv("PYTHONPATH", str(installed))
     _, report = judge(
         tmp_path, "--target", "softmax", "--case", "llama-tiny-T4-V256-f32", "--budget", "0.1",

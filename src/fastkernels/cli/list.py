@@ -90,6 +90,7 @@ def _tasks(pattern: str | None, level: int | None, architecture: str | None) -> 
 
 def _architectures(pattern: str | None, category: str | None, as_map: bool) -> list[dict[str, Any]]:
     from fastkernels import registry
+    from fastkernels.report.evidence import evidence
 
     rows = []
     for entry in registry.find_architectures([pattern] if pattern else [], category):
@@ -97,6 +98,7 @@ def _architectures(pattern: str | None, category: str | None, as_map: bool) -> l
             "architecture": entry.id,
             "name": entry.name,
             "category": entry.category,
+            "evidence": evidence(entry).level,
             "checkpoint": entry.checkpoint,
             "configurations": list(entry.configs),
         }

@@ -192,9 +192,11 @@ def _inputs(case: dict[str, Any]) -> str:
 
 def _architecture(entry: Architecture) -> dict[str, Any]:
     from fastkernels import registry
+    from fastkernels.report.evidence import evidence
 
     reached = registry.tasks_of(entry)
     facts = entry.model_dump(mode="json")
+    facts["evidence"] = vars(evidence(entry))
     facts["tasks"] = [task.id for task in registry.tasks() if task.id in reached]
     facts["cases"] = {
         task: {size: len(registry.cases(task, size, entry.id)) for size in ("tiny", "full")}
@@ -218,6 +220,10 @@ def _print_architecture(facts: dict[str, Any]) -> None:
     ):
         if value:
             click.echo(f"  {label:<12} {value}")
+    level, missing = facts["evidence"]["level"], facts["evidence"]["missing"]
+    click.echo(f"  {'evidence':<12} {level or 'none'}")
+    for what in missing:
+        click.echo(f"  {'':<12} for the next level: {what}")
     heading("Configurations")
     table(
         ("name", "size", "default", "dtype", "layers", "hidden", "heads", "GPUs", "what"),

@@ -24,6 +24,7 @@ class Built(_Answer):
 class First(_Answer):
     outputs: dict[str, Result]
     kernels: dict[str, str]
+    put_back: tuple[Printable, ...] = ()
 
 
 class Captured(_Answer):

@@ -136,8 +136,8 @@ class KernelSide:
         return {}
 
     def first(self) -> dict[str, Any]:
-        """The first call, with everything that it compiles; describes the results and names the kernels that
-        ran."""
+        """The first call, with everything that it imports and compiles; describes the results and names the
+        kernels that ran. `put_back`: settings of the process that it had changed."""
         (link,) = self._links
         with recorded() as seen, torch.inference_mode():
             result = link.run()
@@ -145,7 +145,7 @@ class KernelSide:
         forcing.require(self._implementations, seen)
         described = link.describe(result)
         self._sizes = [max(r.span_bytes, r.bytes) for r in described.values()]
-        return {"outputs": _plain(described), "kernels": seen}
+        return {"outputs": _plain(described), "kernels": seen, "put_back": self._kept.put_back()}
 
     def boxes(self, outbox: Ticket, echo: Ticket, descriptors: Sequence[int] = ()) -> dict[str, Any]:
         """Take the boxes for results, and for the inputs as the call left them."""
