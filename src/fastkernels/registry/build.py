@@ -241,7 +241,8 @@ def _is_taken(call: TaskCall, step: BatchEntry) -> bool:
 
 def _within_budget(found: _Found) -> set[str]:
     """The keys of the calls that become cases: of those that differ in their sizes alone the largest, the
-    middle one and the smallest, of a thin task the middle one, and the largest held-out one."""
+    middle one and the smallest, of a thin task the middle one, and the largest held-out one. Beside a call of
+    a lone token the next larger one stays, because requests are decoded alone and in batches."""
     alike: dict[str, list[str]] = {}
     for key, (_, case) in found.items():
         alike.setdefault(_apart_from_size(case), []).append(key)
@@ -252,7 +253,8 @@ def _within_budget(found: _Found) -> set[str]:
         held_out = [key for key in by_size if not found[key][1].timed]
         middle = timed[len(timed) // 2 :][:1]
         if not found[keys[0]][0].thin:
-            middle += [*timed[:1], *timed[-1:]]
+            smallest = 2 if any(_tokens(found[key][1]) == 1 for key in timed[:1]) else 1
+            middle += [*timed[:smallest], *timed[-1:]]
         kept.update(middle, held_out[-1:])
     return kept
 
@@ -271,8 +273,15 @@ def _apart_from_size(case: Case) -> str:
 
 def _size(case: Case) -> tuple[int, int]:
     """Elements of the first tensor, and tokens of the rows with their context."""
-    first = next(spec for spec in case.inputs.values() if isinstance(spec, TensorSpec))
-    return math.prod(first.shape), sum(case.batch.seq_lens) if case.batch else 0
+    return math.prod(_first(case).shape), sum(case.batch.seq_lens) if case.batch else 0
+
+
+def _tokens(case: Case) -> int:
+    return _first(case).shape[0]
+
+
+def _first(case: Case) -> TensorSpec:
+    return next(spec for spec in case.inputs.values() if isinstance(spec, TensorSpec))
 
 
 def _routing(model: nn.Module, skew: Skew) -> Routing | None:
