@@ -345,6 +345,8 @@ def _workloads(request: EvalRequest, target: Target, named: Sequence[Workload]) 
 
 def _answers(request: EvalRequest, target: Target, rng: random.Random) -> Answers:
     correctness = target.architecture.correctness
+    if request.size not in correctness.samples:
+        raise UsageError(f"{target.model}: it has no samples of size {request.size}. Choose another --size")
     try:
         return KINDS[correctness.kind](correctness, request.size, target.hf_config, rng)
     except UsageError as error:

@@ -85,6 +85,15 @@ def test_a_model_that_cannot_even_be_prepared_costs_the_others_nothing(evaluate,
     assert report.unevaluated == {"gla": "its configuration says nothing of a vocabulary"}
 
 
+def test_a_model_without_samples_of_that_size_costs_the_others_nothing(evaluate, monkeypatch):
+    gla, find = registry.architecture("gla"), registry.find_architectures
+    facts = gla.correctness.model_copy(update={"samples": {"full": gla.correctness.samples["full"]}})
+    changed = {"gla": gla.model_copy(update={"correctness": facts})}
+    monkeypatch.setattr(registry, "find_architectures", lambda *a: [changed.get(e.id, e) for e in find(*a)])
+    report = evaluate({"llama": None, "gla": None})
+    assert report.unevaluated == {"gla": "it has no samples of size tiny. Choose another --size"}
+
+
 SUITE = {"suite": "smoke"}  # its workloads are of tokens
 
 
