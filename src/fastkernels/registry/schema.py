@@ -54,7 +54,7 @@ class ExtraCase(Record):
 
 class Interface(Record):
     """The parameter names of a variant, as the production module `of` has them: callers there pass them by
-    name. `own`: parameters that it lacks or has by another name, as one built from a configuration has."""
+    name. `own`: parameters that it lacks, or takes inside a configuration or an attention's metadata."""
 
     of: str
     init: tuple[str, ...] = ()
