@@ -65,8 +65,7 @@ each = pytest.mark.parametrize("model", MODELS)
 
 
 def tiny(model: str) -> tuple[str, ...]:
-    # Of 200 seeds one drew a Whisper that answers most clips with the same tokens, which cannot be judged.
-    asked = ("--model", model, "--size", "tiny", "--device", "cpu", "--rounds", "2", "--seed", "1")
+    asked = ("--model", model, "--size", "tiny", "--device", "cpu", "--rounds", "2")
     return *asked, "--workload", MODELS[model].workload
 
 

@@ -9,8 +9,8 @@ lends (mapped.py). Captured again, all of them lie elsewhere.
 Every step answers with JSON values. Inputs arrive with `go`, not before. On a device that it holds the judge
 moves inputs and results itself (mapped.py). Otherwise inputs are copied from the inbox by the driver or
 memmove, never through torch's operators, and results leave the same way, directly after the timed call
-(boxes.py). Parameters arrive with `prepare` and are copied before it answers: in
-the judge's window of a call, a candidate that leaves that copy out could compute instead.
+(boxes.py). Parameters arrive with `prepare` and are copied before it answers: in the judge's window of a
+call, a candidate that leaves that copy out could compute instead.
 """
 
 from __future__ import annotations
