@@ -85,6 +85,15 @@ def test_a_model_that_cannot_even_be_prepared_costs_the_others_nothing(evaluate,
     assert report.unevaluated == {"gla": "its configuration says nothing of a vocabulary"}
 
 
+def test_a_model_without_samples_of_that_size_costs_the_others_nothing(evaluate, monkeypatch):
+    gla, find = registry.architecture("gla"), registry.find_architectures
+    facts = gla.correctness.model_copy(update={"samples": {"full": gla.correctness.samples["full"]}})
+    changed = {"gla": gla.model_copy(update={"correctness": facts})}
+    monkeypatch.setattr(registry, "find_architectures", lambda *a: [changed.get(e.id, e) for e in find(*a)])
+    report = evaluate({"llama": None, "gla": None})
+    assert report.unevaluated == {"gla": "it has no samples of size tiny. Choose another --size"}
+
+
 SUITE = {"suite": "smoke"}  # its workloads are of tokens
 
 
@@ -93,19 +102,17 @@ def test_a_model_that_nothing_can_be_asked_of_is_skipped_and_told(evaluate, said
     assert [model.model for model in report.models] == ["llama"]
     assert {*report.skipped} == {"flux", "siglip2"}
     assert [line.partition(", ")[0] for line in said] == [
-        "skipped: flux: it answers with image",
-        "skipped: siglip2: it answers with embedding",
+        "skipped: flux: its workloads are res-1024",
+        "skipped: siglip2: its workloads are default-res",
     ]
     assert report.macroeval is not None, "the others are scored"
     assert (report.complete, report.unevaluated) == (True, {})
     table.show(report, sys.stdout)
-    assert "Skipped: no part of the score\nflux: it answers with image" in capsys.readouterr().out
+    assert "Skipped: no part of the score\nflux: its workloads are res-1024" in capsys.readouterr().out
 
 
 def test_no_model_is_left(evaluate):
-    with pytest.raises(
-        UsageError, match="flux: it answers with image, which no workload of balanced, single"
-    ):
+    with pytest.raises(UsageError, match=r"flux: its workloads are res-1024, .* none of them was asked for"):
         evaluate({"flux": None, "siglip2": None}, **SUITE)
 
 

@@ -137,7 +137,7 @@ def test_draws_of_all_links_are_judged() -> None:
 
 
 def test_ties_of_a_choice_may_fall_either_way_and_nothing_else_may() -> None:
-    case = small_case("L1/moe_routing", "*T64-*")
+    case = small_case("L1/moe_routing", "*T128-*")
     referee = Referee(
         registry.task(case.task), case, specs_of(case), Overlay.over_baseline(), "cpu", random.Random(1)
     )
