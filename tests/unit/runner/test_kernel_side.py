@@ -90,7 +90,7 @@ def test_inputs_lie_as_in_the_model_where_the_judge_says_so(side: KernelSide, ar
         side.go()
         side.inspect(["storage.value"])
         strides.append(side._first_link.call.args[1].stride())
-        stored = outbox.tensors["arg.value_cache"][0].flatten(0, 1)[inputs["arg.slots"][0]]
+        stored = outbox.tensors["arg.value_cache"][0].flatten(0, 1)[inputs["arg.slot_mapping"][0]]
         assert torch.equal(stored, inputs["arg.value"][0])
         left, given = echo.tensors["storage.value"], inbox.tensors["storage.value"]
         assert torch.equal(left.view(torch.int32), given.view(torch.int32)), "neighbours as well"
@@ -126,7 +126,7 @@ def test_mutated_arguments_are_results(side: KernelSide, arenas) -> None:
     _, inputs, _, outbox, _ = opened(side, arenas, "L1/kv_cache")
     outbox.poison()
     iterate(side)
-    slots = inputs["arg.slots"][0]
+    slots = inputs["arg.slot_mapping"][0]
     stored = outbox.tensors["arg.key_cache"][0].flatten(0, 1)
     assert torch.equal(stored[slots], inputs["arg.key"][0])
     untouched = torch.ones(len(stored), dtype=torch.bool)
