@@ -93,8 +93,7 @@ class Kernel:
             return self._chosen(args, device)[1](*args)
         if name == "reference":
             return self.reference(*args)
-        self._require(name, args, device)
-        return getattr(self._by_name[name].loaded, self.name)(*args)
+        return self._required(name, args, device)(*args)
 
     def choose(self, args: Sequence[Any]) -> str:
         """The implementation that the table (or the declared order) prefers and that can serve the call."""
@@ -143,13 +142,17 @@ class Kernel:
     def _fake(self, *args: Any, impl: str | None = None) -> Any:
         return self.fake(*args)
 
-    def _require(self, name: str, args: Sequence[Any], device: str) -> None:
+    def _required(self, name: str, args: Sequence[Any], device: str) -> Callable[..., Any]:
         if name not in self._by_name:
             raise KernelError(
                 f"Kernel {self.name} has no implementation '{name}'; it has {', '.join(self.names)}"
             )
-        if reason := self._by_name[name].why_not(self.name, args, device):
+        chosen = self._by_name[name]
+        if reason := chosen.why_not(self.name, args, device):
             raise KernelError(f"Kernel {self.name}, implementation {name}: {reason}")
+        function = chosen.function(self.name)
+        assert function is not None, f"{name} neither defines nor declines {self.name}"
+        return function
 
     def _forced_name(self) -> str | None:
         for forced in reversed(_forced):
