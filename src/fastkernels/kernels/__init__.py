@@ -1,7 +1,8 @@
 """The operations that tasks are made of, each with a reference and several implementations (see base.py).
 
-One folder for each: `__init__` has the public function with its mathematics, `reference` plain PyTorch,
-`triton` our kernel, and one file for each library that has the operation.
+One file for each: the public function with its mathematics, the reference in plain PyTorch, implementations
+by PyTorch or a library. Our kernels lie in `<name>_triton.py` beside it, which only a call of them imports.
+An operation with long implementations is a folder of such files.
 """
 
 from fastkernels.kernels.activation import activation

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import ParamSpec, TypeVar
 
-import torch
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -36,7 +36,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fastkernels.kernels.base import observe
 from fastkernels.kernels.conv1d import num_frames
-from fastkernels.kernels.conv2d.shapes import output_shape
+from fastkernels.kernels.conv2d import output_shape
 from fastkernels.loader.inputs import trial_specs
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
