@@ -11,6 +11,7 @@ from torch import Tensor
 from torch import embedding as _gather
 
 from fastkernels.kernels.base import Implementation, Kernel
+from fastkernels.kernels.policy import Entry
 
 
 def _reference(ids_T: Tensor, weight_VD: Tensor) -> Tensor:
@@ -28,6 +29,8 @@ _embedding = Kernel(
     _reference,
     fake=lambda ids_T, weight_VD: weight_VD.new_empty((*ids_T.shape, weight_VD.shape[-1])),
     implementations=(Implementation("torch", _torch, devices=("cpu", "cuda")),),
+    # At 128 rows 10.5 us by the reference, 7.0 by torch.
+    cpu=(Entry("reference", 32), Entry("torch")),
     rows=lambda ids_T, weight_VD: ids_T.numel(),
 )
 

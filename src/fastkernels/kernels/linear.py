@@ -31,6 +31,8 @@ _linear = Kernel(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("gemv", f"{__name__}_gemv"),
     ),
+    # One call of PyTorch either way.
+    cpu=(),
     rows=lambda x_TK, *_: x_TK.numel() // x_TK.shape[-1],
 )
 

@@ -78,6 +78,8 @@ _top_detections = Kernel(
     implementations=(
         Implementation("torch", _torch, devices=("cpu", "cuda"), unsupported=_torch_unsupported),
     ),
+    # reference / torch, us, of a tiny detector: 229 / 242.
+    cpu=(),
     rows=lambda boxes_BN4, *_: boxes_BN4.shape[0],
 )
 

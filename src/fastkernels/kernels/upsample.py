@@ -40,6 +40,8 @@ _upsample = Kernel(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("torch", _torch, devices=("cpu", "cuda")),
     ),
+    # reference / torch, us, of [2, 8, 8, 32] and [2, 32, 32, 32]: 13 / 15, 87 / 86.
+    cpu=(),
     rows=lambda x_BYXC: 4 * x_BYXC.numel() // x_BYXC.shape[-1],
 )
 

@@ -37,6 +37,8 @@ _upsample_concat = Kernel(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("torch", _torch, devices=("cpu", "cuda")),
     ),
+    # reference / torch, us, of a tiny detector: 27 / 29.
+    cpu=(),
     rows=lambda x_BYXC, skip: skip.numel() // skip.shape[-1],
 )
 

@@ -69,6 +69,7 @@ def probe(monkeypatch, table):
             ),
         ),
         rows=lambda x, y: x.numel(),
+        cpu=(),
     )
     yield kernel
     del base.registered[name]
@@ -81,8 +82,15 @@ def mark(kernel, x, **options):
     return kernel(x, x, **options)[0].item()
 
 
-def test_reference_without_a_table(probe):
+def test_the_kernels_own_order_without_a_table(probe):
     assert mark(probe, TWO) == 0
+    assert probe._order("cuda") == [Entry("gpu")]
+    probe.cpu = (Entry("even", max_rows=2), Entry("fast"))
+    assert [entry.use for entry in probe._order("cpu")] == ["even", "fast"]
+    probe.cpu = None
+    assert [entry.use for entry in probe._order("cpu")] == ["fast", "even", "absent"]
+    probe.forget_choices()
+    assert mark(probe, TWO) == 10
 
 
 def test_by_name(probe):

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.gla import reference
+from fastkernels.kernels.policy import Entry
 
 _chunk_gla = Kernel(
     "chunk_gla",
@@ -28,6 +29,8 @@ _chunk_gla = Kernel(
         Implementation("fla", f"{__name__}.fla", requires=("fla",), extra="gpu"),
         Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
     ),
+    # reference / torch, ms, of 1, 8 and 32 rows of 128 tokens: 3.4 / 1.1, 4.0 / 3.6, 5.7 / 13.1.
+    cpu=(Entry("torch", 1024),),
     rows=lambda q_THK, *_: q_THK.shape[0],
 )
 
