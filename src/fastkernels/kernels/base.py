@@ -38,8 +38,9 @@ class Kernel:
 
     The first argument is a tensor; its device decides. `fake` makes outputs of the right shape and dtype
     without computing. `rows` is the size by which an order of preference may choose. `cpu`: the order on a
-    CPU, where it is not that of all that serve one. `adds_rows`: it adds up the values of a row, or their
-    squares, as they are (a norm).
+    CPU, where it is not that of all that serve one. `work(tally, *args)`: what a call must do besides reading
+    its arguments (work.py). `adds_rows`: it adds up the values of a row, or their squares, as they are (a
+    norm).
     """
 
     name: str
@@ -49,6 +50,7 @@ class Kernel:
     implementations: tuple[Implementation, ...] = ()  # declared order: best guess first
     rows: Callable[..., int] | None = None
     cpu: tuple[Entry, ...] | None = None
+    work: Callable[..., None] | None = None
     adds_rows: bool = False
     _by_name: dict[str, Implementation] = field(init=False, repr=False)
     _choices: dict[str, list[Choice]] = field(init=False, repr=False, default_factory=dict)
@@ -207,7 +209,7 @@ def use(every: str | None = None, **named: str) -> Iterator[None]:
 def observe(observer: Callable[[str, Sequence[Any]], None]) -> Iterator[None]:
     """Call `observer(kernel name, arguments)` for every kernel that is called with meta tensors in the body.
 
-    For counting what a module does without doing it (measure/roofline.py). Calls on real devices are not
+    For counting what a module does without doing it (work.py). Calls on real devices are not
     observed.
     """
     _observers.append(observer)

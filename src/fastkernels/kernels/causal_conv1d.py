@@ -69,6 +69,7 @@ _causal_conv1d = Kernel(
     fake=_like_x,
     implementations=(Implementation("triton", f"{__name__}_triton"),),
     rows=lambda x_TC, *_: x_TC.shape[0],
+    work=lambda tally, x, w, b, state, rows_B, *_: tally.advance(state, tally.prefills(rows_B)),
 )
 
 _causal_conv1d_update = Kernel(
@@ -78,6 +79,7 @@ _causal_conv1d_update = Kernel(
     fake=_like_x,
     implementations=(Implementation("triton", f"{__name__}_triton"),),
     rows=lambda x_BC, *_: x_BC.shape[0],
+    work=lambda tally, x, w, b, state, rows_B: tally.advance(state, tally.decodes(rows_B)),
 )
 
 

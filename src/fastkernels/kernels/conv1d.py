@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.full_float32 import full_float32
+from fastkernels.kernels.work import Tally
 
 
 def num_frames(frames: int, taps: int, stride: int, padding: int) -> int:
@@ -40,6 +41,13 @@ def _torch(x_BCF: Tensor, weight_NCK: Tensor, bias_N: Tensor | None, stride: int
         return F.conv1d(x_BCF, weight_NCK, bias_N, stride, padding).contiguous()
 
 
+def _work(
+    tally: Tally, x_BCF: Tensor, weight_NCK: Tensor, bias_N: Tensor | None, stride: int, padding: int
+) -> None:
+    frames = num_frames(x_BCF.shape[-1], weight_NCK.shape[-1], stride, padding)
+    tally.multiply(x_BCF, 2 * x_BCF.shape[0] * frames * weight_NCK.numel())
+
+
 _conv1d = Kernel(
     "conv1d",
     "(Tensor x, Tensor weight, Tensor? bias, SymInt stride, SymInt padding) -> Tensor",
@@ -51,6 +59,7 @@ _conv1d = Kernel(
         Implementation("torch", _torch, devices=("cpu",)),
     ),
     rows=lambda x_BCF, *_: x_BCF.shape[0] * x_BCF.shape[-1],
+    work=_work,
 )
 
 

@@ -9,6 +9,8 @@ G = C = O is a depthwise convolution. Accumulates in at least float32, rounds to
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,6 +18,7 @@ from torch import Tensor
 from fastkernels.kernels import checks
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.full_float32 import full_float32
+from fastkernels.kernels.work import Tally
 
 
 def extent(length: int, window: int, stride: int, padding: int) -> int:
@@ -104,6 +107,10 @@ def _gemm(
     return F.linear(x_BYXC, weight_OUVI[:, 0, 0], bias_O)
 
 
+def _work(tally: Tally, x_BYXC: Tensor, weight_OUVI: Tensor, bias_O: Tensor | None, *how: int) -> None:
+    tally.multiply(x_BYXC, 2 * prod(output_shape(x_BYXC, weight_OUVI, *how)[:3]) * weight_OUVI.numel())
+
+
 _conv2d = Kernel(
     "conv2d",
     "(Tensor x, Tensor weight, Tensor? bias, int stride, int padding, int groups) -> Tensor",
@@ -117,6 +124,7 @@ _conv2d = Kernel(
         Implementation("torch", _torch, devices=("cpu",)),
     ),
     rows=lambda x_BYXC, *_: x_BYXC.numel() // x_BYXC.shape[-1],
+    work=_work,
 )
 
 

@@ -32,6 +32,7 @@ _embedding = Kernel(
     # At 128 rows 10.5 us by the reference, 7.0 by torch.
     cpu=(Entry("reference", 32), Entry("torch")),
     rows=lambda ids_T, weight_VD: ids_T.numel(),
+    work=lambda tally, ids_T, weight_VD: tally.look_up(weight_VD, ids_T.numel()),
 )
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from fastkernels.kernels import checks
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.policy import Entry
+from fastkernels.kernels.work import Tally
 
 
 def _reference(
@@ -79,6 +80,11 @@ def _torch(
     return torch.empty_like(product_SN).index_copy_(0, order_S, product_SN)
 
 
+def _work(tally: Tally, x_RK: Tensor, weight_ENK: Tensor, order_S: Tensor, *_: object) -> None:
+    tally.look_up_experts(weight_ENK, len(order_S))
+    tally.multiply(x_RK, 2 * len(order_S) * weight_ENK[0].numel())
+
+
 _grouped_linear = Kernel(
     "grouped_linear",
     "(Tensor x, Tensor weight, Tensor order, Tensor starts, Tensor? slot_weights) -> Tensor",
@@ -92,6 +98,7 @@ _grouped_linear = Kernel(
     # 2370 / 4720.
     cpu=(Entry("torch", 512),),
     rows=lambda x_RK, weight_ENK, order_S, *_: order_S.shape[0],
+    work=_work,
 )
 
 

@@ -40,6 +40,7 @@ _selective_scan = Kernel(
     # reference / torch, ms, of 1, 8 and 32 rows of 128 tokens: 7.9 / 2.1, 11.5 / 8.8, 28 / 40.
     cpu=(Entry("torch", 2048),),
     rows=lambda u_TI, *_: u_TI.shape[0],
+    work=lambda tally, *args: tally.advance(args[8], tally.prefills(args[9])),
 )
 
 _selective_state_update = Kernel(
@@ -49,6 +50,7 @@ _selective_state_update = Kernel(
     fake=_like_u,
     implementations=(Implementation("triton", f"{__name__}.triton"),),
     rows=lambda u_BI, *_: u_BI.shape[0],
+    work=lambda tally, *args: tally.advance(args[8], tally.decodes(args[9])),
 )
 
 
