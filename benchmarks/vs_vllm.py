@@ -78,7 +78,10 @@ def main() -> None:
 
 def _report(sides: dict[str, dict], names: list[str]) -> dict[str, Any]:
     report: dict[str, Any] = {
-        "kind": "comparison",
+        "kind": "vs_reference",
+        "architecture": "llama",
+        "reference": "vllm",
+        "size": "full",
         "ratios": {},
         "start_s": {side: found["start_s"] for side, found in sides.items()},
         "idle_us_batch1": sides.get("fastkernels", {}).get("idle_us_batch1"),

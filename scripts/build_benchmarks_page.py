@@ -1,7 +1,8 @@
-"""Write docs/benchmarks.md from the reports that lie in benchmarks/: nothing on the page is typed by hand.
+"""Write docs/benchmarks.md, and the README's table of architectures, from the reports in benchmarks/: nothing
+of either is typed by hand.
 
-python scripts/build_benchmarks_page.py            writes the page
-python scripts/build_benchmarks_page.py --check    exit 1 if the committed page is stale
+python scripts/build_benchmarks_page.py            writes both
+python scripts/build_benchmarks_page.py --check    exit 1 if what is committed is stale
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from fastkernels import registry
 from fastkernels.errors import FileFormatError
 from fastkernels.judge.verdict import too_noisy
 from fastkernels.measure.stats import geomean
 from fastkernels.records import Environment, EvalReport, KernelReport, KernelRow
 from fastkernels.report.contracts import CPU_WARNING
+from fastkernels.report.evidence import evidence
 from fastkernels.report.json import load
 
 ROOT = Path(__file__).resolve().parent.parent
-REPORTS, PAGE = ROOT / "benchmarks", ROOT / "docs" / "benchmarks.md"
+REPORTS, PAGE, README = ROOT / "benchmarks", ROOT / "docs" / "benchmarks.md", ROOT / "README.md"
+MARKS = ("<!-- architectures -->\n", "<!-- /architectures -->\n")
 HEAD = """# Benchmarks
 
 What lies in `benchmarks/`, one line for each report. `scripts/build_benchmarks_page.py` writes this page from
@@ -151,17 +155,52 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
+def architectures(reports: dict[str, Report]) -> str:
+    """The README's table: how well each architecture is known, and how fast it is beside its reference."""
+    beside: dict[str, list[str]] = {}
+    for report in reports.values():
+        if isinstance(report, Show) and report.facts.get("ratios") and report.facts.get("size") == "full":
+            ratios = sorted(report.facts["ratios"].values())
+            told = f"{ratios[0]:.2f} to {ratios[-1]:.2f} times {report.facts['reference']}"
+            beside.setdefault(report.facts["architecture"], []).append(
+                f"{told} ({report.environment.device})"
+            )
+    rows = [
+        (
+            f"`{entry.id}`",
+            entry.name,
+            entry.category,
+            evidence(entry).level,
+            "; ".join(beside.get(entry.id, ())),
+        )
+        for entry in registry.architectures()
+    ]
+    return _table(("id", "model", "category", "evidence", "speed beside its reference, by workload"), rows)
+
+
+def readme(text: str, table: str) -> str:
+    """The README with this table between its marks."""
+    above, rest = text.split(MARKS[0])
+    return above + MARKS[0] + table + MARKS[1] + rest.split(MARKS[1])[1]
+
+
+def written(reports: dict[str, Report]) -> dict[Path, str]:
+    """What each file is to hold."""
+    table = architectures(reports)
+    return {PAGE: page(reports), README: readme(README.read_text(encoding="utf-8"), table)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the page is stale")
-    text = page(read(REPORTS))
-    if not parser.parse_args().check:
-        PAGE.parent.mkdir(exist_ok=True)
-        PAGE.write_text(text, encoding="utf-8")
-    elif not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text:
-        raise SystemExit(f"{PAGE} is stale: run python scripts/build_benchmarks_page.py")
+    is_check = parser.parse_args().check
+    for file, text in written(read(REPORTS)).items():
+        if not is_check:
+            file.write_text(text, encoding="utf-8")
+        elif not file.is_file() or file.read_text(encoding="utf-8") != text:
+            raise SystemExit(f"{file} is stale: run python scripts/build_benchmarks_page.py")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
+pytest_plugins = ("tests.budget",)
+
 
 @pytest.fixture
 def heeds_signals():

@@ -9,11 +9,12 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
 _CHECKOUT = _PACKAGE.parent.parent
-_IN_CHECKOUT = {"registry": "registry", "baseline": "tasks/baseline"}
+_IN_CHECKOUT = {"registry": "registry", "baseline": "tasks/baseline", "benchmarks": "benchmarks"}
 
 
 def data_dir(name: str) -> Path:
-    """The folder `registry` or `baseline`: inside an installed wheel, else in the checkout."""
+    """The folder `registry` or `baseline`: inside an installed wheel, else in the checkout. `benchmarks`,
+    with its reports, is in a checkout alone."""
     packaged = _PACKAGE / "_data" / name
     return packaged if packaged.is_dir() else _CHECKOUT / _IN_CHECKOUT[name]
 

@@ -192,9 +192,11 @@ def _inputs(case: dict[str, Any]) -> str:
 
 def _architecture(entry: Architecture) -> dict[str, Any]:
     from fastkernels import registry
+    from fastkernels.report.evidence import evidence
 
     reached = registry.tasks_of(entry)
     facts = entry.model_dump(mode="json")
+    facts["evidence"] = vars(evidence(entry))
     facts["tasks"] = [task.id for task in registry.tasks() if task.id in reached]
     facts["cases"] = {
         task: {size: len(registry.cases(task, size, entry.id)) for size in ("tiny", "full")}
@@ -203,6 +205,15 @@ def _architecture(entry: Architecture) -> dict[str, Any]:
     wanted = registry.workloads(entry.workloads)
     facts["workloads"] = [{**workload.model_dump(mode="json"), "each": workload.each} for workload in wanted]
     return facts
+
+
+def _compared(correctness: dict[str, Any]) -> str:
+    """`program, features: centred_cosine`"""
+    outputs = {
+        name: chosen if isinstance(chosen, str) else chosen["distance"]
+        for name, chosen in correctness.get("outputs", {}).items()
+    }
+    return ", ".join([correctness["kind"], *(f"{name}: {distance}" for name, distance in outputs.items())])
 
 
 def _print_architecture(facts: dict[str, Any]) -> None:
@@ -214,10 +225,14 @@ def _print_architecture(facts: dict[str, Any]) -> None:
         ("license", facts["license"]),
         ("serves", ", ".join(facts["hf_architectures"])),
         ("reference", ", ".join(f"{use}: {name}" for use, name in facts["reference"].items())),
-        ("correctness", f"{facts['correctness']['kind']}, ruined: {facts['correctness']['ruin']}"),
+        ("correctness", _compared(facts["correctness"])),
     ):
         if value:
             click.echo(f"  {label:<12} {value}")
+    level, missing = facts["evidence"]["level"], facts["evidence"]["missing"]
+    click.echo(f"  {'evidence':<12} {level or 'none'}")
+    for what in missing:
+        click.echo(f"  {'':<12} for the next level: {what}")
     heading("Configurations")
     table(
         ("name", "size", "default", "dtype", "layers", "hidden", "heads", "GPUs", "what"),

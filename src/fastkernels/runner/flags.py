@@ -77,8 +77,9 @@ _PASSES = 2  # torch's older name for the precision of products sets what the ne
 
 
 class Kept:
-    """The settings as they are when this is made. Imports of libraries change some: importing vLLM turns
-    cuDNN's attention off. That is no tampering: what counts is what holds while calls run."""
+    """The settings as they are when this is made. Imports of libraries change some, also inside a first call:
+    importing vLLM turns cuDNN's attention off. That is no tampering: what counts is what holds while calls
+    are captured and timed."""
 
     def __init__(self) -> None:
         self._before = {name: (_tried(get), get, put) for name, (get, put) in _SETTINGS.items()}
@@ -99,7 +100,7 @@ class Kept:
 
 def told(put_back: Sequence[str]) -> str:
     """For the notes of a report."""
-    return f"settings that the candidate's imports changed were put back: {', '.join(put_back)}"
+    return f"settings that the candidate's imports or first call changed were put back: {', '.join(put_back)}"
 
 
 def read() -> dict[str, str]:

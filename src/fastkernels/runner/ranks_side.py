@@ -63,14 +63,14 @@ class RanksSide:
 
     def build(self) -> dict[str, Any]:
         built = self._all("build")
-        put_back = sorted({name for each in built for name in each.get("put_back", ())})
-        return {"prepares": any(each["prepares"] for each in built), "put_back": put_back}
+        return {"prepares": any(each["prepares"] for each in built), "put_back": _put_back(built)}
 
     def attach(self, descriptors: Sequence[int] = (), **arguments: Any) -> dict[str, Any]:
         return self._all("attach", descriptors, **arguments)[0]
 
     def first(self) -> dict[str, Any]:
-        return self._all("first")[0]
+        first = self._all("first")
+        return {**first[0], "put_back": _put_back(first)}
 
     def boxes(self, outbox: Ticket, echo: Ticket, descriptors: Sequence[int] = ()) -> dict[str, Any]:
         return self._all("boxes", descriptors, outbox=outbox, echo=echo)[0]
@@ -170,3 +170,8 @@ class _Rank(KernelSide):
             self._device.wait()
             leads.send(INPUTS_ARE_TAKEN)
             leads.recv(1)
+
+
+def _put_back(answers: list[dict[str, Any]]) -> list[str]:
+    """Of any rank."""
+    return sorted({name for answer in answers for name in answer.get("put_back", ())})

@@ -136,7 +136,7 @@ def test_a_registry_is_read_beside_the_packages_that_pythonpath_names(
 def test_a_registry_that_cannot_be_read_is_said(repository: Path, tmp_path: Path) -> None:
     first = revisions.find("first", repository)
     exported = revisions.export(first, tmp_path / "export")
-    (exported / "registry" / "tasks.yaml").write_text("- id: 3\n")
+    (exported / "registry" / "tasks" / "L1" / "glu.yaml").write_text("id: 3\n")
     broken = revisions.source(first, exported, tmp_path / "side")
     with pytest.raises(UsageError, match=r"registry of first .* cannot be read by this version of fk"):
         revisions.cases(first, broken, Filters())

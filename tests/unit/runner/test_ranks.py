@@ -125,7 +125,7 @@ def test_every_rank_gets_the_descriptors_and_must_read_the_same(group, tmp_path:
 
 def test_a_group_answers_again_and_again(group) -> None:
     side = group()
-    assert [side.first() for _ in range(20)] == [{"rank": 0}] * 20
+    assert [side.first() for _ in range(20)] == [{"rank": 0, "put_back": []}] * 20
 
 
 # ------------------------------------------------------------ errors

@@ -1,0 +1,114 @@
+"""How well an architecture is known: the level that the reports in a checkout's `benchmarks/` show.
+
+    parity     tiny random weights agree with its reference library on a CPU, it is judged valid against
+               itself, and its real configuration was walked to cases (its L4 task's among them)
+    measured   at full size on a GPU it is judged valid against itself, and timed beside its reference
+    audited    its L1 and L2 cases passed the admission audit on a GPU
+
+Each level asks for those before it. Reports are known by what is in them, not by their names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from fastkernels import registry
+from fastkernels.layout import data_dir
+from fastkernels.registry.schema import Architecture
+
+Reports = Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """`level`: the highest reached, empty where there is none. `missing`: what the next one lacks."""
+
+    level: str
+    missing: tuple[str, ...] = ()
+
+
+def evidence(architecture: Architecture, reports: Reports | None = None) -> Evidence:
+    """Of `reports`, or of all that lie in this checkout; an installed package has none."""
+    found = committed(data_dir("benchmarks")) if reports is None else reports
+    reached = ""
+    for level, lacks in _LEVELS.items():
+        if missing := tuple(lacks(architecture, found)):
+            return Evidence(reached, missing)
+        reached = level
+    return Evidence(reached)
+
+
+@lru_cache
+def committed(folder: Path) -> Reports:
+    """Every JSON report below a folder."""
+    return tuple(json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.json")))
+
+
+def _lacks_parity(architecture: Architecture, reports: Reports) -> Iterator[str]:
+    rows = [row for row in _rows(reports, "parity") if row["architecture"] == architecture.id]
+    if not rows:
+        yield "no parity report: python benchmarks/parity.py"
+    elif not any(row["passed"] and not row["failed"] for row in rows):
+        yield "its parity tests fail"
+    if not _is_valid(architecture, reports, "tiny", "cpu"):
+        yield f"no valid fk eval --self-test --size tiny --model {architecture.id}"
+    if not registry.cases(architecture.task, "full", architecture.id):
+        yield f"no case of {architecture.task} at full size"
+
+
+def _lacks_measurement(architecture: Architecture, reports: Reports) -> Iterator[str]:
+    if not _is_valid(architecture, reports, "full", "cuda"):
+        yield f"no valid fk eval --self-test of {architecture.id} at full size on a GPU"
+    beside = [one for one in _of_kind(reports, "vs_reference") if one["size"] == "full" and one["ratios"]]
+    if architecture.id not in {one["architecture"] for one in beside if _device(one) == "cuda"}:
+        yield "never timed beside its reference on a GPU: benchmarks/vs_reference.py"
+
+
+def _lacks_audits(architecture: Architecture, reports: Reports) -> Iterator[str]:
+    on_gpu = [one for one in reports if _device(one) == "cuda"]
+    admitted = {(row["task"], row["case"]): row["admitted"] for row in _rows(on_gpu, "admission")}
+    for task in sorted(registry.tasks_of(architecture)):
+        if task.startswith(("L3/", "L4/")):
+            continue
+        cases = registry.cases(task, "full", architecture.id)
+        verdicts = {case.id: admitted[task, case.id] for case in cases if (task, case.id) in admitted}
+        refused = [case for case, is_admitted in verdicts.items() if not is_admitted]
+        never = {case.variant for case in cases} - {case.variant for case in cases if case.id in verdicts}
+        if refused:
+            yield f"{task}: the audit does not admit {', '.join(refused)}"
+        if never:
+            yield f"{task}: no audit of {', '.join(sorted(never))}"
+
+
+_LEVELS: dict[str, Callable[[Architecture, Reports], Iterator[str]]] = {
+    "parity": _lacks_parity,
+    "measured": _lacks_measurement,
+    "audited": _lacks_audits,
+}
+
+
+def _is_valid(architecture: Architecture, reports: Reports, size: str, device: str) -> bool:
+    """Whether the baseline was judged against itself, and valid."""
+    return any(
+        model["model"] == architecture.id and model["size"] == size and model["valid"]
+        for report in _of_kind(reports, "eval")
+        if report["request"]["candidates"] == "self-test" and _device(report) == device
+        for model in report["models"]
+    )
+
+
+def _of_kind(reports: Reports, kind: str) -> Iterable[dict[str, Any]]:
+    return (report for report in reports if report["kind"] == kind)
+
+
+def _rows(reports: Reports, kind: str) -> Iterable[dict[str, Any]]:
+    return (row for report in _of_kind(reports, kind) for row in report["rows"])
+
+
+def _device(report: dict[str, Any]) -> str:
+    return report.get("environment", {}).get("device_type", "")
