@@ -221,6 +221,7 @@ def test_every_kernel_is_declared_soundly():
             assert callable(source) or source in sys.modules or find_spec(source), implementation
 
 
-def test_exports():
-    assert sorted(kernels.__all__) == kernels.__all__
-    assert all(callable(getattr(kernels, n)) or n in ("registered", "skipped") for n in kernels.__all__)
+def test_every_kernel_is_exported():
+    """A file that the package does not import from would leave the module under the name of its function."""
+    named = [name for name in kernels.registered if not name.startswith("probe_")]
+    assert all(callable(getattr(kernels, name)) for name in named)
