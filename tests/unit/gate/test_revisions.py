@@ -86,7 +86,7 @@ def source(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_source_has_the_revision_s_product_and_our_harness(source: Path) -> None:
     package = source / "fastkernels"
     ours = ROOT / "src" / "fastkernels"
-    assert "MARK = 'second'" in (package / "kernels" / "rms_norm" / "torch.py").read_text()
+    assert "MARK = 'second'" in (package / "kernels" / "rms_norm_triton.py").read_text()
     assert (package / "runner" / "kernel_side.py").read_text() == (
         ours / "runner" / "kernel_side.py"
     ).read_text()

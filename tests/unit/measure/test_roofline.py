@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fastkernels import registry
+from fastkernels.kernels.work import visible_keys, visible_pairs
 from fastkernels.loader.materialize import build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure import ceilings as ceilings_module
@@ -18,8 +19,6 @@ from fastkernels.measure.roofline import (
     floor_s,
     implausible,
     roofline_pct,
-    visible_keys,
-    visible_pairs,
     work,
 )
 from fastkernels.records import Batch, Case, Provenance, Routing, TensorSpec
