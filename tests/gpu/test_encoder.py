@@ -70,6 +70,7 @@ def test_a_captured_attention_serves_other_lengths_of_the_same_extent(impl):
     second.check(out)
 
 
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # nothing was launched before the refusal
 def test_what_reads_lengths_on_the_host_is_not_captured():
     case = dense_case([40, 90], [40, 90], 2, 64, torch.bfloat16).on("cuda")
     with pytest.raises(KernelError, match="on the host"), torch.cuda.graph(torch.cuda.CUDAGraph()):
