@@ -11,7 +11,7 @@
     namespace     its own user namespace: no privileges over the judge, even for root
     user          where root gets no namespaces: a user of its own (user.py)
     network       its own network namespace, in which there is nothing but its own loopback
-    files         read-only but for its own folder, in which its /dev/shm is (readonly.py)
+    files         read-only but for its own folder and its own /dev/shm (readonly.py)
     memory        the judge's memory cannot be read through /proc while it judges, nor the baseline's
 
 The first four always hold; the others where the kernel allows. `Environment.isolation` says what was reached.
@@ -100,7 +100,7 @@ class Scratch:
     @classmethod
     def create(cls, shared: Path | None = None) -> Scratch:
         root = Path(tempfile.mkdtemp(prefix="fk-worker-"))
-        for name in ("home", "tmp", "cache", "work", readonly.SHARED_MEMORY):
+        for name in ("home", "tmp", "cache", "work"):
             (root / name).mkdir()
         return cls(root, shared, (root / _OUTPUT).open("xb+", buffering=0))
 
