@@ -154,7 +154,7 @@ GPU_TESTS = {
     "attention_kernels": (500, 8),
     "pointwise_kernels": (500, 8),
 }
-# Cases of an audit beside each other on a GPU, and seconds of each level: guesses.
+# Cases of an audit beside each other on a GPU; seconds of each level, of one case for each variant: guesses.
 BESIDE = 20
 AUDIT = {1: 240, 2: 210, 3: 60, 4: 60}
 JOBS: dict[str, Job] = {

@@ -75,8 +75,8 @@ def _tests(show: Show) -> str:
     ]
     return (
         f"\n## What `make test` takes\n\n{facts['minutes']:.1f} minutes on {show.environment.device}; "
-        f"{facts['minutes_at_48']:.1f} with 48 architectures, if what is generated grows with them. "
-        f"A group's seconds are its share of the whole. {_table(columns, rows)}"
+        f"{facts['minutes_at_48']:.1f} with 48 architectures, if what is generated grows. A group's "
+        f"seconds are its share of the whole. {_table(columns, rows)}"
     )
 
 

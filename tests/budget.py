@@ -2,7 +2,7 @@
 
 pytest --whole                   every test. Without it none that is marked `whole`, and one in four of
                                  the parameters of those in SAMPLED
-pytest --seconds FILE.json       seconds of each file, and CPU seconds, with those of processes it started
+pytest --seconds FILE.json       seconds of each file, and CPU seconds with those of what it started
 """
 
 from __future__ import annotations

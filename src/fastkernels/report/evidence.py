@@ -3,8 +3,8 @@
     parity     tiny random weights agree with its reference library on a CPU, it is judged valid against
                itself, and its real configuration was walked to cases (its L4 task's among them)
     measured   at full size on a GPU it is judged valid against itself, and timed beside its reference
-    audited    the admission audit took, on a GPU, a full-size case of every variant of its L1 and L2 tasks
-               (its own or another architecture's), and refused none of its own
+    audited    on a GPU the admission audit took a full-size case of every variant of its L1 and L2 tasks, its
+               own or another architecture's, and refused none of its own
 
 Each level asks for those before it. Reports are known by what is in them, not by their names.
 """

@@ -1,4 +1,4 @@
-"""What the tests take is summed over runs and files; generated groups alone grow with the architectures."""
+"""What the tests take is summed over runs and files, and generated groups alone grow with architectures."""
 
 from __future__ import annotations
 
