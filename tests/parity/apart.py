@@ -1,8 +1,8 @@
 """Reference libraries that cannot be imported beside transformers, in a process of their own.
 
 The Makefile installs them (`apart.txt`) into a folder that only this process has on its path. The process
-runs a script of this folder, `<library>_process.py FILE`: it reads FILE by `torch.load`, and writes its answer
-there.
+runs a script of this folder, `<library>_process.py FILE`: it reads FILE by `torch.load`, and writes its
+answer there.
 """
 
 from __future__ import annotations
