@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from fastkernels.records import KernelRow
-from fastkernels.runner import kernels, standstill
-from fastkernels.runner.lineup import Lineup
-from fastkernels.runner.plan import KernelsRequest
+from fastkernels.runner.kernel_trial import run
+from fastkernels.runner.kernel_trial.block_runner import Lineup
+from fastkernels.runner.kernel_trial.request import KernelsRequest
+from fastkernels.runner.worker import gpu_idle_check
 
 pytestmark = pytest.mark.slow
 
@@ -38,19 +39,17 @@ class Use:
 
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[[Reads, bool], KernelRow]:
-    monkeypatch.setattr(standstill, "_ENDS_S", 0.1)
+    monkeypatch.setattr(gpu_idle_check, "_ENDS_S", 0.1)
 
     def judge(reads: Reads, lasts: bool = False) -> KernelRow:
-        use, bench, left_busy = Use(reads, lasts), kernels._Run._bench, Lineup._left_busy
+        use, bench, left_busy = Use(reads, lasts), run._Run._bench, Lineup._left_busy
 
         def looks(lineup: Lineup, coming: Any) -> Any:
             use.coming(lineup)
             return left_busy(lineup, coming)
 
         monkeypatch.setattr(Lineup, "_left_busy", looks)
-        monkeypatch.setattr(
-            kernels._Run, "_bench", lambda *args: dataclasses.replace(bench(*args), sole_use=use)
-        )
+        monkeypatch.setattr(run._Run, "_bench", lambda *args: dataclasses.replace(bench(*args), sole_use=use))
         request = KernelsRequest(
             targets=("rms_norm",),
             case_glob="llama-tiny-T16-D64-f32",
@@ -60,7 +59,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[[Reads, bool], KernelRow
             budget_s=0.5,
             compile_check=False,
         )
-        (row,) = kernels.run_kernels(request.resolved(), lambda progress: None).rows
+        (row,) = run.run_kernels(request.resolved(), lambda progress: None).rows
         return row
 
     return judge

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fastkernels.records import TensorSpec
-from fastkernels.runner.device import Cuda
-from fastkernels.runner.mapped import LENT, Mapped, NoMemory, Shown, Spot, shown
-from fastkernels.runner.results import place
-from fastkernels.runner.shared import Attached, Ticket, Want
+from fastkernels.runner.inside.device import Cuda
+from fastkernels.runner.inside.results import place
+from fastkernels.runner.transfer.gpu_arguments import LENT, Mapped, NoMemory, Shown, Spot, shown
+from fastkernels.runner.transfer.shared_memory import Attached, Ticket, Want
 
 if not torch.cuda.is_available():
     pytest.skip("needs CUDA", allow_module_level=True)

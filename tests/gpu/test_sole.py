@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fastkernels.measure.sole import SoleUse
-from fastkernels.runner.standstill import SHARED, Standstill
+from fastkernels.runner.worker.gpu_idle_check import SHARED, Standstill
 
 if not torch.cuda.is_available():
     pytest.skip("needs CUDA", allow_module_level=True)

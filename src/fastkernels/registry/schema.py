@@ -177,8 +177,8 @@ class Chosen(Record):
 
 
 class Input(Chosen):
-    """An array that the judge draws (runner/draws.py). What the function takes and is not given here is the
-    shape's entry of that name."""
+    """An array that the judge draws (runner/models/draws.py). What the function takes and is not given here
+    is the shape's entry of that name."""
 
     draw: str
 

@@ -18,7 +18,7 @@ from fastkernels.records import REGISTRY, Case, Size, TensorSpec
 from fastkernels.registry import source, uses
 from fastkernels.registry.schema import Architecture, TaskEntry
 from fastkernels.registry.workloads import Workload
-from fastkernels.runner.draws import Requests
+from fastkernels.runner.models.draws import Requests
 from fastkernels.score.distances import TABLE
 
 TASKS = registry.tasks()
