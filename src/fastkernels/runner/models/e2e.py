@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from fastkernels.engine.core.sampling_params import SamplingParams
 from fastkernels.engine.llm import LLM
-from fastkernels.engine.params import SamplingParams
 from fastkernels.errors import FastKernelsError, UsageError
 from fastkernels.loader.candidates import discover
 from fastkernels.loader.overlay import Overlay
