@@ -8,20 +8,34 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fastkernels.engine.core.graph_pool import Captures, GraphPool
+from fastkernels.engine.core.inputs import Rows
 from fastkernels.engine.core.packing import pack_decode, padding
 from fastkernels.engine.core.sampler import Choice, Variant
-
-if TYPE_CHECKING:
-    from fastkernels.engine.core.model_runner import ModelRunner
+from fastkernels.engine.core.shaping import RowShapes
 
 # A graph computes for the longest context that it serves: block tables are gathered to that width.
 SHORTEST_CONTEXT, CONTEXT_FACTOR = 512, 4
+
+
+class Runner(Protocol):
+    """What a capture needs of the model runner."""
+
+    device: torch.device
+
+    @property
+    def rows(self) -> Rows: ...
+
+    def shapes(self, variant: Variant) -> RowShapes | None: ...
+
+    def compute_decode(
+        self, packet: Tensor, sections: dict[str, slice], max_seq_len: int, variant: Variant
+    ) -> Choice: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +68,7 @@ class DecodeGraphs:
         self.captures: Captures[tuple[int, int, Variant], Captured] = Captures()
 
     def get(
-        self, runner: ModelRunner, num_rows: int, seq_len: int, variant: Variant
+        self, runner: Runner, num_rows: int, seq_len: int, variant: Variant
     ) -> tuple[Captured | None, str | None]:
         """The graph for a decode step of so many rows, captured now if need be; or None and why it runs
         eagerly."""
@@ -64,7 +78,7 @@ class DecodeGraphs:
         key = (size, self.contexts[bisect_left(self.contexts, seq_len)], variant)
         return self.captures.get(key, lambda: self._capture(runner, *key))
 
-    def _capture(self, runner: ModelRunner, size: int, context: int, variant: Variant) -> Captured:
+    def _capture(self, runner: Runner, size: int, context: int, variant: Variant) -> Captured:
         packet = pack_decode(padding(len(runner.rows.tables_GRN)), size, runner.shapes(variant))
         buffer = torch.empty(packet.length, dtype=torch.int32, pin_memory=True)
         packet.write(buffer.numpy())

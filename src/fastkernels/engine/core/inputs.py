@@ -1,17 +1,34 @@
 """What a step computes from, on the device: made by rows.py, read by the model, the head and the sampler.
 
-T tokens · S sampled rows · R rows · L positions of a row
+T tokens · S sampled rows · R rows · L positions of a row · N table entries · G cache groups
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
+from fastkernels.engine.core.outbox import Outbox
 from fastkernels.engine.core.shaping import Shape
 from fastkernels.nn.context import Step
+
+
+class Rows(Protocol):
+    """Tensors of all rows (rows.py), for what computes with them."""
+
+    device: torch.device
+    block_sizes: list[int]
+    outbox: Outbox
+    tokens_RL: Tensor
+    tables_GRN: list[Tensor]
+    temperature_R: Tensor
+    top_k_R: Tensor
+    top_p_R: Tensor
+    seeds_R: Tensor
+    frozen_R: Tensor
 
 
 class Parameters(NamedTuple):

@@ -17,27 +17,37 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from fastkernels.engine.core.graph_pool import Captures, GraphPool
+from fastkernels.engine.core.inputs import Inputs, Rows
 from fastkernels.engine.core.packing import null_plan
 from fastkernels.engine.core.plan import Plan
 from fastkernels.nn.cache import cache_owners
 from fastkernels.nn.context import step, use_step
 from fastkernels.nn.fusion import Rerouted
 
-if TYPE_CHECKING:
-    from fastkernels.engine.core.model_runner import ModelRunner
-
 # Beyond as many tokens the device takes longer than the launches of an eager step.
 MOST_TOKENS = 1024
 LEAST_TOKENS = 16
 
 Call = Callable[..., Tensor]
+
+
+class Runner(Protocol):
+    """What a recording needs of the model runner."""
+
+    model: nn.Module
+    device: torch.device
+
+    @property
+    def rows(self) -> Rows: ...
+
+    def upload(self, plan: Plan) -> Inputs: ...
 
 
 def piece_sizes(most: int) -> list[int]:
@@ -122,7 +132,7 @@ class PieceGraphs:
         self.sizes = piece_sizes(min(MOST_TOKENS, max_tokens))
         self.captures: Captures[int, Recorded] = Captures()
 
-    def get(self, runner: ModelRunner, plan: Plan) -> tuple[Recorded | None, str | None]:
+    def get(self, runner: Runner, plan: Plan) -> tuple[Recorded | None, str | None]:
         """The forward for such a step, recorded now if need be; or None and why it runs eagerly."""
         num_tokens = int(plan.counts_B.sum())
         if self.pool.disabled is not None:
@@ -134,7 +144,7 @@ class PieceGraphs:
         size = self.sizes[bisect_left(self.sizes, num_tokens)]
         return self.captures.get(size, lambda: self._record(runner, size))
 
-    def _record(self, runner: ModelRunner, size: int) -> Recorded:
+    def _record(self, runner: Runner, size: int) -> Recorded:
         static, shapes = self._tried(runner, size)
         cuts: list[tuple[Any, ...]] = []
         with self.pool.tape() as tape:
@@ -151,7 +161,7 @@ class PieceGraphs:
         found = (tree_map_only(Place, Place.tensor, cut) for cut in cuts)
         return Recorded(tape.graphs, [Break(*parts) for parts in found], static, hidden_TD)
 
-    def _tried(self, runner: ModelRunner, size: int) -> tuple[StaticInputs, list[Tensor]]:
+    def _tried(self, runner: Runner, size: int) -> tuple[StaticInputs, list[Tensor]]:
         """Inputs for so many tokens, after one forward on null rows; what owners gave, on the meta device."""
         longest = runner.rows.tokens_RL.shape[1] - 1
         counts = [min(longest, size - begin) for begin in range(0, size, longest)]

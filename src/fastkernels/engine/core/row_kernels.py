@@ -17,21 +17,16 @@ P rows of a decode step with its padding · S sampled rows · R rows · N table 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from fastkernels.engine.core.inputs import Inputs, Parameters
+from fastkernels.engine.core.inputs import Inputs, Parameters, Rows
 from fastkernels.engine.core.packing import Sections
 from fastkernels.engine.core.shaping import Shape
 from fastkernels.kernels.launch import ceil_div, power_of_two
 from fastkernels.nn.context import Step
-
-if TYPE_CHECKING:
-    from fastkernels.engine.core.rows import DeviceRows
 
 # Table entries of one program: two 16-byte loads for each thread of 4 warps.
 ENTRIES = 1024
@@ -91,7 +86,7 @@ def _decode_inputs(rows, starts, tokens, row_parameters, tables, diff_rows, diff
             tl.store(table + index, block, mask=index >= 0)
 
 
-def decode_inputs(rows: DeviceRows, sections: Sections, max_seq_len: int) -> Inputs:
+def decode_inputs(rows: Rows, sections: Sections, max_seq_len: int) -> Inputs:
     """`DeviceRows.decode_inputs` in one launch."""
     device, rows_P, groups = rows.device, sections["rows"], range(len(rows.tables_GRN))
     num_rows = len(rows_P)
@@ -147,7 +142,7 @@ def _write_back(tokens, frozen, rows, targets, ids, outbox, slot, num_sampled, t
         tl.store(outbox + tl.load(slot) * outbox_stride + s, id.to(tl.int64), mask=there)
 
 
-def write_back(rows: DeviceRows, inputs: Inputs, ids_S: Tensor) -> None:
+def write_back(rows: Rows, inputs: Inputs, ids_S: Tensor) -> None:
     """`DeviceRows.write_back` in one launch."""
     num_sampled = len(inputs.rows_S)
     ids_S = ids_S.expand(num_sampled)  # a sampler may be a candidate's: other shapes raise
