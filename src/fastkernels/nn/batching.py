@@ -3,6 +3,7 @@
 Stacked     equal shapes, along a new first dimension
 Packed      images of any resolution, their patches one behind the other
 Pixels      images of one size, as they are
+Videos      the same of videos, beside other arguments
 """
 
 from __future__ import annotations
@@ -108,6 +109,56 @@ class Pixels:
         if self.normalised:  # in float32, rounded once
             return [torch.addcmul(self.shift_C, images_BHWC, self.scale_C).to(self.dtype)]
         return [images_BHWC.to(self.dtype).div_(255)]
+
+
+class Videos:
+    """Videos [F, H, W, C] of one size, uint8 or floats that are normalised already, beside arguments that are
+    stacked. A launch gets pixel_values_videos [B, F, H, W, C], uint8 normalised as `Pixels` does, and those.
+
+    F is a multiple of `tubelet` up to `most_frames`, or less than one; sides are those of the model.
+    """
+
+    def __init__(
+        self,
+        most_frames: int,
+        tubelet: int,
+        sides: tuple[int, int],
+        num_channels: int,
+        place: Place,
+        normalised: tuple[Sequence[float], Sequence[float]],
+    ) -> None:
+        self.most_frames, self.tubelet = most_frames, tubelet
+        self.form = (*sides, num_channels)
+        self.device, self.dtype = place
+        self._pixels = Pixels(1, num_channels, place, normalised)
+
+    def key(self, args: tuple[Any, ...]) -> Hashable:
+        video = args[0]
+        if isinstance(video, Tensor):
+            require_values("a video", video)
+        is_kind = isinstance(video, Tensor) and (video.dtype == torch.uint8 or video.is_floating_point())
+        if not is_kind or video.dim() != 4:
+            raise RequestError(
+                "a video must be a tensor or array [frames, height, width, channels], uint8 or floats that "
+                f"are normalised, not {described(video)}"
+            )
+        frames, *form = video.shape
+        if tuple(form) != self.form:
+            wanted = "height {}, width {}, {} channels".format(*self.form)
+            raise RequestError(f"a video of frames {form}: the model takes {wanted}. Resize and crop it")
+        if not 1 <= frames <= self.most_frames or (frames > self.tubelet and frames % self.tubelet):
+            raise RequestError(
+                f"a video of {frames} frames: the model takes 1 to {self.most_frames}, in multiples of "
+                f"{self.tubelet}, or fewer than that. Sample others"
+            )
+        return key_of(args)
+
+    def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        videos, *rest = zip(*calls)
+        others = [stack(column, self.device) for column in rest]
+        if videos[0].dtype == torch.uint8:
+            return [*self._pixels.join([(video,) for video in videos]), *others]
+        return [sent_together(videos, self.device).to(self.dtype), *others]
 
 
 def _image(args: tuple[Any, ...], num_channels: int) -> tuple[Tensor, int, int]:

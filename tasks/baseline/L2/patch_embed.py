@@ -2,13 +2,15 @@
 
     default     y[t] = x[t] W^T + b + resize(table)[t]
     prefixed    y = [class | registers | x W^T + b] of each image
+    tubelet     y[t] = x[t] W^T + b                    of a patch over several frames of a video
 
-T patches of B packed images, or images of one size, Y, X rows and columns, C channels; P values of a patch
-(row, column, channel), D hidden, N tokens of an image; W [D, P], table [M, D] of a square grid, row by row,
-resampled to each image's grid (L1/image_ops) in at least float32. Patches lie row by row. Rounded to the
-dtype of x after the product, after resampling and after the sum.
-Mirrors transformers.models.siglip2.modeling_siglip2.Siglip2VisionEmbeddings on patches without padding, and
-transformers.models.dinov3_vit.modeling_dinov3_vit.DINOv3ViTEmbeddings on images with their channels last.
+T patches of B packed images, or of images or videos of one size; F frames, Y, X rows and columns, C channels;
+P values of a patch (frame, row, column, channel), D hidden, N tokens of an image; W [D, P], table [M, D] of a
+square grid, row by row, resampled to each image's grid (L1/image_ops) in at least float32. Patches lie frame
+by frame and row by row. Rounded to the dtype of x after the product, after resampling and after the sum.
+Mirrors transformers.models.siglip2.modeling_siglip2.Siglip2VisionEmbeddings on patches without padding,
+transformers.models.dinov3_vit.modeling_dinov3_vit.DINOv3ViTEmbeddings and
+transformers.models.vjepa2.modeling_vjepa2.VJEPA2Embeddings, both with their channels last.
 """
 
 from __future__ import annotations
@@ -62,3 +64,24 @@ class PrefixedPatchEmbed(nn.Module):
         tokens_BLD = kernels.linear(patches_BLP, self.weight.flatten(1), self.bias)
         prefix = (self.cls_token.expand(images, -1, -1), self.register_tokens.expand(images, -1, -1))
         return torch.cat((*prefix, tokens_BLD), dim=1)
+
+
+class TubeletEmbed(nn.Module):
+    def __init__(self, num_channels: int, patch_size: int, tubelet_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.patch_size, self.tubelet_size = patch_size, tubelet_size
+        # A convolution's filters [D, frame, row, column, channel], of no patch twice.
+        shape = (hidden_size, tubelet_size, patch_size, patch_size, num_channels)
+        self.weight = nn.Parameter(torch.empty(shape), requires_grad=False)
+        self.bias = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
+
+    def forward(self, pixel_values_videos: Tensor) -> Tensor:
+        """[B, F, Y, X, C], Y and X multiples of the patch size; F a multiple of the tubelet size, or less
+        than that: then the frames are repeated as often -> [B, N, D]"""
+        size = self.patch_size
+        if pixel_values_videos.shape[1] < self.tubelet_size:
+            pixel_values_videos = pixel_values_videos.repeat(1, self.tubelet_size, 1, 1, 1)
+        parts = pixel_values_videos.unflatten(3, (-1, size)).unflatten(2, (-1, size))
+        parts_BFUYPXQC = parts.unflatten(1, (-1, self.tubelet_size))
+        tubelets_BNP = parts_BFUYPXQC.permute(0, 1, 3, 5, 2, 4, 6, 7).flatten(4).flatten(1, 3)
+        return kernels.linear(tubelets_BNP, self.weight.flatten(1), self.bias)

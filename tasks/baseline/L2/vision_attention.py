@@ -1,15 +1,17 @@
 """Attention of vision transformers: over all tokens of each image, with rotary positions, or pooled.
 
-    rotary    [q | k | v] = x Wqkv^T,  (q, k) = rope(q, k)
+    rotary    [q | k | v] = x Wqkv^T + b,  (q, k) = rope(q, k)
               y = attention(q, k, v) Wo^T + bo
     pool      q = p Wq^T + bq,  [k | v] = x Wkv^T + bkv
               a = attention(q, k, v) Wo^T + bo
               y = a + mlp(layer_norm(a))
 
-T tokens of B images, D hidden, H heads, K = D / H head size, p a learned query (probe); scale 1/sqrt(K). The
-rotary positions are those of patches on two axes (L1/axial_rope). Rounded to the dtype of x after each
-product, rotation and norm, after the attention and the sum.
-Mirrors transformers.models.dinov3_vit.modeling_dinov3_vit.DINOv3ViTAttention (timm: layers.AttentionRope) and
+T tokens of B images, D hidden, H heads, K = D / H head size, p a learned query (probe); scale 1/sqrt(K).
+Rotary positions are those of patches on two axes (`rope` axial: L1/axial_rope, b = 0) or of a video's on
+three (video: L1/video_rope). Rounded to the dtype of x after each product, rotation and norm, after the
+attention and the sum.
+Mirrors transformers.models.dinov3_vit.modeling_dinov3_vit.DINOv3ViTAttention (timm: layers.AttentionRope),
+transformers.models.vjepa2.modeling_vjepa2.VJEPA2RopeAttention, and
 transformers.models.siglip2.modeling_siglip2.Siglip2MultiheadAttentionPoolingHead (timm:
 layers.AttentionPoolLatent).
 """
@@ -23,16 +25,21 @@ from ..L1.axial_rope import ApplyAxialRope
 from ..L1.dense_attention import DenseAttention, PooledAttention
 from ..L1.layer_norm import LayerNorm
 from ..L1.linear import Linear
+from ..L1.video_rope import ApplyVideoRope
 from .mlp import MLP
 from .parallel_linear import QKVParallelLinear, RowParallelLinear
 
+ROPES = {"axial": ApplyAxialRope, "video": ApplyVideoRope}
+
 
 class RotaryAttention(nn.Module):
-    def __init__(self, hidden_size: int, num_heads: int) -> None:
+    def __init__(self, hidden_size: int, num_heads: int, qkv_bias: bool = False, rope: str = "axial") -> None:
         super().__init__()
+        if rope not in ROPES:
+            raise ValueError(f"rope must be one of {', '.join(ROPES)}, not {rope!r}")
         self.num_heads, self.head_size = num_heads, hidden_size // num_heads
-        self.qkv_proj = QKVParallelLinear(hidden_size, self.head_size, num_heads, num_heads)
-        self.rope = ApplyAxialRope()
+        self.qkv_proj = QKVParallelLinear(hidden_size, self.head_size, num_heads, num_heads, qkv_bias)
+        self.rope = ROPES[rope]()
         self.attn = DenseAttention(self.head_size**-0.5)
         self.o_proj = RowParallelLinear(hidden_size, hidden_size, bias=True)
 
