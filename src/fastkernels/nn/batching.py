@@ -206,6 +206,16 @@ def require_values(what: str, tensor: Tensor) -> None:
         raise RequestError(f"{what} is a {kind} tensor: the model takes dense ones")
 
 
+def require_places(name: str, ids: Any, tokens: int) -> None:
+    """RequestError unless they are places of a request's tokens."""
+    if not isinstance(ids, Tensor) or ids.dtype != torch.int64 or ids.dim() != 1 or not len(ids):
+        raise RequestError(f"{name} must be int64 [n], at least one place, not {described(ids)}")
+    low, high = (int(end) for end in ids.aminmax())
+    if low < 0 or high >= tokens:
+        wrong = low if low < 0 else high
+        raise RequestError(f"{name} has place {wrong}: the tokens are 0 .. {tokens - 1}")
+
+
 def described(value: Any) -> str:
     if isinstance(value, (Tensor, np.ndarray)):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"

@@ -21,11 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fastkernels.errors import RequestError
-from fastkernels.nn.batching import IMAGENET, Videos
+from fastkernels.nn.batching import IMAGENET, Videos, require_places
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples
-from fastkernels.nn.program import Call, Place, Program, Stage
+from fastkernels.nn.program import Call, Place, Program, RequestError, Stage
 from fastkernels.nn.weights import WeightMap
 
 from ..L1.layer_norm import LayerNorm
@@ -173,17 +172,6 @@ class VJEPA2Model(nn.Module):
             require_places("context_mask", context_mask, tokens)
         _, target, predicted = yield Call("forward", video, context_mask, target_mask, bool(skip_predictor))
         return {"target_hidden_state": target, "predictor_hidden_state": predicted}
-
-
-def require_places(name: str, ids: Any, tokens: int) -> None:
-    """RequestError unless they are places of a video's tokens."""
-    if not isinstance(ids, Tensor) or ids.dtype != torch.int64 or ids.dim() != 1 or not len(ids):
-        what = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
-        raise RequestError(f"{name} must be int64 [n], at least one place, not {what}")
-    low, high = (int(end) for end in ids.aminmax())
-    if low < 0 or high >= tokens:
-        wrong = low if low < 0 else high
-        raise RequestError(f"{name} has place {wrong}: the video has tokens 0 .. {tokens - 1}")
 
 
 def block_arguments(config: ConfigReader, prefix: str = "") -> dict[str, Any]:
