@@ -49,9 +49,11 @@ from fastkernels.kernels.rms_norm import add_rms_norm as add_rms_norm
 from fastkernels.kernels.rms_norm import rms_norm as rms_norm
 from fastkernels.kernels.rope import rope as rope
 from fastkernels.kernels.rope import rotary_table as rotary_table
+from fastkernels.kernels.rope_by_feature import rope_by_feature as rope_by_feature
 from fastkernels.kernels.rope_pairs import rope_pairs as rope_pairs
 from fastkernels.kernels.rope_store_kv import rope_store_kv as rope_store_kv
 from fastkernels.kernels.sample import sample as sample
+from fastkernels.kernels.scaled_add import scaled_add as scaled_add
 from fastkernels.kernels.selective_scan import selective_scan as selective_scan
 from fastkernels.kernels.selective_scan import selective_state_update as selective_state_update
 from fastkernels.kernels.sinusoidal import sinusoidal as sinusoidal

@@ -37,6 +37,7 @@ PARTS = {
         "test_convolution.py",
         "test_sample.py",
         "test_diffusion.py",
+        "test_vision.py",
         "../examples/test_triton_example.py",
     ],
 }

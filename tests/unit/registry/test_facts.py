@@ -152,7 +152,12 @@ def test_what_architectures_declare_can_be_drawn_and_compared() -> None:
 
 
 def test_images_are_whole_patches_cells_and_tokens() -> None:
-    for name, multiple in {"siglip2": "patch_size", "yolov10": 32, "flux": TOKEN_PIXELS}.items():
+    for name, multiple in {
+        "siglip2": "patch_size",
+        "dinov3": "patch_size",
+        "yolov10": 32,
+        "flux": TOKEN_PIXELS,
+    }.items():
         architecture = registry.architecture(name)
         for size, config in architecture.default_config.items():
             wanted = architecture.configs[config].config.get(multiple, multiple)
@@ -195,7 +200,7 @@ def test_contexts_lie_within_the_models_positions() -> None:
         if case.batch and not case.batch.grids and case.provenance.architecture != "registry":
             architecture = registry.architecture(case.provenance.architecture)
             config = architecture.configs[case.provenance.config.removesuffix("-2layers")].config
-            is_map = architecture.id in ("yolov10", "flux")  # any number of positions
+            is_map = architecture.correctness.kind == "program"  # any number of positions
             is_clips = set(case.batch.seq_lens) == {config.get("max_source_positions")}
             assert is_map or is_clips or max(case.batch.seq_lens) <= config[architecture.positions]
 

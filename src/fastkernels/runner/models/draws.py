@@ -1,11 +1,13 @@
 """What requests are made of, by the names that architectures choose. Only the judge knows what is drawn.
 
     image      uint8 [height, width, 3]: a coarse random grid of colours under noise
+    video      uint8 [frames, height, width, 3]: such an image that moves
     audio      float32 [N] within -1 .. 1, `seconds` long: tones that change, and noise
     normal     float32 of `shape`
     uniform    float32 of `shape` from low to high
     integers   int64 of `shape` from low to below high: token ids, classes
     bags       int64 [len(high), most]: of each table up to `most` entries below its `high`, then -1
+    subset     int64 [count] of different integers from 0 to below high, rising
     seed       an integer of 53 bits
 
 A parameter is a number, the name of an entry of the request's shape, an entry of the configuration
@@ -30,6 +32,7 @@ SAMPLING_RATE = 16000
 TONES = 6  # of a clip, which change once in each part of it
 PARTS = 4
 COARSE = 8  # an image is a random grid of up to 8 x 8 colours under noise: plain noise looks all alike
+FASTEST = 4  # pixels from one frame to the next
 SEED_BITS = 53  # integers that JSON carries whole
 
 Request = dict[str, Any]  # arrays and numbers by name
@@ -131,6 +134,12 @@ def image(generator: np.random.Generator, height: int, width: int) -> np.ndarray
     return pixels_HW3
 
 
+def video(generator: np.random.Generator, frames: int, height: int, width: int) -> np.ndarray:
+    scene_HW3 = image(generator, height, width)
+    step = generator.integers(1, FASTEST + 1, 2) * generator.choice((-1, 1), 2)
+    return np.stack([np.roll(scene_HW3, frame * step, axis=(0, 1)) for frame in range(frames)])
+
+
 def audio(generator: np.random.Generator, seconds: float, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
     """Tones between 60 and 6,000 Hz that change from part to part, and noise."""
     samples = round(seconds * sampling_rate)
@@ -163,10 +172,14 @@ def bags(generator: np.random.Generator, high: Sequence[int], most: int) -> np.n
     return np.where(np.arange(most) < lengths_T[:, None], entries_TM, -1)
 
 
+def subset(generator: np.random.Generator, count: int, high: int) -> np.ndarray:
+    return np.sort(generator.choice(high, count, replace=False))
+
+
 def seed(generator: np.random.Generator) -> int:
     return int(generator.integers(2**SEED_BITS))
 
 
 DRAWS: dict[str, Callable[..., Any]] = {
-    draw.__name__: draw for draw in (image, audio, normal, uniform, integers, bags, seed)
+    draw.__name__: draw for draw in (image, video, audio, normal, uniform, integers, bags, subset, seed)
 }

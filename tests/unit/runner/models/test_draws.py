@@ -26,6 +26,14 @@ def drawn(
     ("given", "shape", "form", "low", "high"),
     [
         ({"draw": "image"}, {"height": 8, "width": 12}, ("uint8", (8, 12, 3)), 0, 255),
+        (
+            {"draw": "video"},
+            {"frames": 5, "height": 8, "width": 12},
+            ("uint8", (5, 8, 12, 3)),
+            0,
+            255,
+        ),
+        ({"draw": "subset", "count": "targets", "high": 900}, {"targets": 40}, ("int64", (40,)), 0, 899),
         ({"draw": "audio"}, {"seconds": 0.5}, ("float32", (8000,)), -1, 1),
         ({"draw": "audio", "sampling_rate": 24000}, {"seconds": 0.5}, ("float32", (12000,)), -1, 1),
         (
@@ -45,6 +53,17 @@ def test_what_is_drawn(given: Any, shape: Any, form: tuple[str, Any], low: float
     assert (str(one["x"].dtype), one["x"].shape) == form
     assert low <= one["x"].min() < one["x"].max() <= high
     assert not np.array_equal(one["x"], other["x"])
+
+
+def test_a_subset_is_rising_and_a_video_moves():
+    shape = {"frames": 3, "height": 16, "width": 16}
+    inputs = {"some": {"draw": "subset", "count": 9, "high": 10}, "video": {"draw": "video"}}
+    for request in drawn(inputs, shape, count=20):
+        assert (np.diff(request["some"]) > 0).all()
+        first, second, third = request["video"].astype(int)
+        assert (first != second).any()
+        assert (second != third).any()
+        assert np.array_equal(np.sort(first, axis=None), np.sort(second, axis=None))
 
 
 def test_bags_have_an_entry_at_least_and_end_with_none():
