@@ -45,7 +45,10 @@ def _bags(name: str, lengths: list[list[int]], mode: str, dim: int, index: torch
         return (found,)
 
     return KernelCase(
-        "embedding_bag", name, lambda dt: (ids, offsets, randn(ROWS, dim, dtype=dt), len(lengths), mode), answer
+        "embedding_bag",
+        name,
+        lambda dt: (ids, offsets, randn(ROWS, dim, dtype=dt), len(lengths), mode),
+        answer,
     )
 
 

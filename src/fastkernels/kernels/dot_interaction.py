@@ -2,8 +2,8 @@
 
     z = [h; e_1; ...; e_F],  p_ij = z_i . z_j                o[b] = [h | p_01 .. p_0F | p_12 .. p_1F | .. ]
 
-B samples · F features · D of a vector. Of the Gram matrix the strict upper triangle, row by row: F (F + 1) / 2
-products. Summed in float32 (float64 stays float64), rounded once to the dtype of h; h is copied.
+B samples · F features · D of a vector. Of the Gram matrix the strict upper triangle, row by row:
+F (F + 1) / 2 products. Summed in float32 (float64 stays float64), rounded once to the dtype of h; h is copied.
 """
 
 from __future__ import annotations

@@ -2,15 +2,15 @@
 
     e[b, f] = sum_{o[s] <= n < o[s + 1]} weight[ids[n]],  s = f B + b;  mean: divided by o[s + 1] - o[s]
 
-B samples · F features · N ids · V rows · D features of a row. Bags lie feature by feature, as jagged tensors of
-recommendation models do; their sums sample by sample, as the next layer reads them. A bag without ids gives
-zeros, a mean too. ids behind the last offset belong to no bag. Summed in float32 (float64 stays float64),
-rounded once to the dtype of the table.
+B samples · F features · N ids · V rows · D values of a row. Bags lie feature by feature, as jagged tensors do;
+their sums sample by sample, as the next layer reads them. A bag without ids gives zeros, a mean too. ids behind
+the last offset belong to no bag. Summed in float32 (float64 stays float64), rounded once to the table's dtype.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 
 import torch
 import torch.nn.functional as F
@@ -48,7 +48,7 @@ def _by_sample(pooled_SD: Tensor, num_features: int) -> Tensor:
 def _fbgemm_fails() -> str | None:
     """Why the library cannot be used though it is installed: its wheels fit one version of PyTorch each."""
     try:
-        import fbgemm_gpu  # noqa: F401
+        import_module("fbgemm_gpu")
     except (ImportError, OSError) as error:
         return f"fbgemm_gpu is installed and does not load: {error}"
     if not hasattr(torch.ops.fbgemm, "dense_embedding_codegen_lookup_function"):
@@ -68,7 +68,7 @@ def _fbgemm_unsupported(
 
 
 def _fbgemm(ids_N: Tensor, offsets_S1: Tensor, weight_VD: Tensor, num_features: int, mode: str) -> Tensor:
-    """FBGEMM's table-batched lookup. Every feature's table begins where ours does: ids are rows of the whole."""
+    """FBGEMM's table-batched lookup. The table of every feature begins where ours does: ids are its rows."""
     rows, width = weight_VD.shape
     device = weight_VD.device
     pooled = torch.ops.fbgemm.dense_embedding_codegen_lookup_function(
@@ -115,11 +115,11 @@ def embedding_bag(
     *,
     impl: str | None = None,
 ) -> Tensor:
-    """[B, F, D], contiguous; mode: sum or mean. ids int32 or int64, each in [0, V); offsets [F B + 1] of their
-    dtype, from 0 and never falling, the last at most N.
+    """[B, F, D], contiguous; mode: sum or mean. ids int32 or int64, each in [0, V); offsets [F B + 1] of
+    their dtype, from 0 and never falling, the last at most N.
 
     Raises KernelError when `impl` cannot serve the call, ValueError for another mode and for offsets that are
-    no whole number of samples. What offsets and ids hold is not looked at: on CUDA the host would wait for it.
+    no whole number of samples. What offsets and ids hold is not looked at: the host would wait for a GPU.
     """
     if mode not in MODES:
         raise ValueError(f"mode must be {' or '.join(MODES)}, not {mode!r}")

@@ -42,9 +42,9 @@ def _cublaslt_unsupported(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None
 def _cublaslt(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor, name: str) -> Tensor:
     """Bias and activation in the epilogue of the product, which is never written.
 
-    Its GELU is the one by tanh, its other activation relu. PyTorch reaches it by an operator of its transformer layers; where the
-    conditions for the epilogue do not hold, the same operator computes product and activation one after the
-    other.
+    Its GELU is the one by tanh, its other activation relu. PyTorch reaches it by an operator of its
+    transformer layers; where the conditions for the epilogue do not hold, the same operator computes product
+    and activation one after the other.
     """
     is_gelu = name == "gelu_tanh"
     y_TN = torch.ops.aten._addmm_activation(bias_N, x_TK.flatten(0, -2), weight_NK.t(), use_gelu=is_gelu)

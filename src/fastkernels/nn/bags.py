@@ -1,9 +1,9 @@
 """Bags of ids as models of recommendation are asked them, and those of several requests as one lookup.
 
-A request has R rows, `dense` [R, X], and for each of F tables a bag of ids for each row: `lengths` [F, R], and
-`values` [N], the bags' ids one behind the other, those of a table together. The tables lie in one, one behind
-the other, so an id becomes the row where its table begins plus itself. A launch has the bags of all its
-requests, feature by feature.
+A request has R rows, `dense` [R, X], and for each of F tables a bag of ids for each row: `lengths` [F, R],
+and `values` [N], the bags' ids one behind the other, those of a table together. All tables are one, in which
+they lie one behind the other: an id becomes the row at which its table begins, plus itself. A launch has the
+bags of all its requests, table by table.
 """
 
 from __future__ import annotations
@@ -104,9 +104,8 @@ class Bags:
             ids = values_N[begins[table] : begins[table] + counts_F[table]]
             rows = int(self.num_embeddings[table])
             place = int(np.flatnonzero((ids < 0) | (ids >= rows))[0])
-            raise RequestError(
-                f"values[{int(begins[table]) + place}] is {ids[place]}: table {table} has rows 0 to {rows - 1}"
-            )
+            at = f"values[{int(begins[table]) + place}]"
+            raise RequestError(f"{at} is {ids[place]}: table {table} has rows 0 to {rows - 1}")
 
 
 def _array(tensor: Tensor) -> np.ndarray:

@@ -5,7 +5,7 @@
     normal     float32 of `shape`
     uniform    float32 of `shape` from low to high
     integers   int64 of `shape` from low to below high: token ids, classes
-    lengths    int64 [len(most), rows]: of the bags of each table, its `most`; up to it where `ragged` is not 0
+    lengths    int64 [len(most), rows] of bags: each table's `most`; up to it where `ragged` is not 0
     entries    int64 [sum of lengths]: ids in the bags of each table, below its `high`
     seed       an integer of 53 bits
 

@@ -3,8 +3,8 @@
     dot      z = [h; e_1; ...; e_F],  p_ij = z_i . z_j,  y = [h | p_01 .. p_0F | p_12 .. p_1F | ..]
     cross    x_{l+1} = x_0 * (W_l (V_l x_l) + b_l) + x_l,  y = x_L
 
-B samples, F sparse features, D of a vector, N inputs of the cross net, r its rank; h [D], e [F, D], V [r, N], W
-[N, r]. Of the products i < j are kept, row by row. Products accumulate in at least float32; rounded to the
+B samples, F sparse features, D of a vector, N inputs of the cross net, r its rank; h [D], e [F, D], V [r, N],
+W [N, r]. Of the products i < j are kept, row by row. Products accumulate in at least float32; rounded to the
 dtype of the inputs after each product, and a cross layer's sum once more.
 Mirrors torchrec.models.dlrm.InteractionArch, torchrec.modules.crossnet.LowRankCrossNet.
 """

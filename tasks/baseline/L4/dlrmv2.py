@@ -46,7 +46,9 @@ class DLRM(nn.Module):
             raise reader.error("num_embeddings_per_feature", f"add up to more than {MOST_ROWS - 1} rows")
         bottom, over = (_sizes(reader, f"{part}_arch_layer_sizes") for part in ("dense", "over"))
         if bottom[-1] != dim:
-            raise reader.error("dense_arch_layer_sizes", f"must end with embedding_dim, {dim}, not {bottom[-1]}")
+            raise reader.error(
+                "dense_arch_layer_sizes", f"must end with embedding_dim, {dim}, not {bottom[-1]}"
+            )
         if over[-1] != 1:
             raise reader.error("over_arch_layer_sizes", f"must end with 1, a logit, not {over[-1]}")
         # Examples of requests are of these lengths; the forward takes any.
