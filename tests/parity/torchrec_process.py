@@ -1,6 +1,6 @@
-"""A click-through model of torchrec (apart.py). FILE holds {"config", "weights", "dense", "values", "lengths"},
-ids as rows of their own tables, and then what each part makes of them; without weights the names and shapes of
-the model's own, which is on the meta device."""
+"""A click-through model of torchrec (apart.py). FILE holds {"config", "weights", "dense", "values",
+"lengths"}, ids as rows of their own tables, and then what each part makes of them; without weights the names
+and shapes of the model's own, which is on the meta device."""
 
 from __future__ import annotations
 

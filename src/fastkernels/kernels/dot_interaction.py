@@ -3,7 +3,7 @@
     z = [h; e_1; ...; e_F],  p_ij = z_i . z_j                o[b] = [h | p_01 .. p_0F | p_12 .. p_1F | .. ]
 
 B samples · F features · D of a vector. Of the Gram matrix the strict upper triangle, row by row:
-F (F + 1) / 2 products. Summed in float32 (float64 stays float64), rounded once to the dtype of h; h is copied.
+F (F + 1) / 2 products. Summed in float32 (float64 stays float64), rounded once to the dtype of h.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     e[b, f] = sum_{o[s] <= n < o[s + 1]} weight[ids[n]],  s = f B + b;  mean: divided by o[s + 1] - o[s]
 
-B samples · F features · N ids · V rows · D values of a row. Bags lie feature by feature, as jagged tensors do;
-their sums sample by sample, as the next layer reads them. A bag without ids gives zeros, a mean too. ids behind
-the last offset belong to no bag. Summed in float32 (float64 stays float64), rounded once to the table's dtype.
+B samples · F features · N ids · V rows · D values of a row. Bags lie feature by feature, as jagged tensors
+do; their sums sample by sample, as the next layer reads them. A bag without ids gives zeros, a mean too; ids
+behind the last offset belong to no bag. Summed in float32 (float64 stays float64), rounded once to the dtype
+of the table.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     y[b, f] = sum_{o[s] <= n < o[s + 1]} W[input[n]],  s = f B + b          mean: divided by o[s + 1] - o[s]
 
-B samples, F features, N ids, V rows, D values of a row; o offsets. Bags lie feature by feature, results sample
-by sample. The tables of all features are one, and an id is a row of it. A bag without ids gives zeros, a mean
-too; ids behind the last offset belong to no bag. Summed in at least float32; y has the dtype of W.
+B samples, F features, N ids, V rows, D values of a row; o offsets. Bags lie feature by feature, results
+sample by sample. The tables of all features are one, and an id is a row of it. A bag without ids gives zeros,
+a mean too; ids behind the last offset belong to no bag. Summed in at least float32; y has the dtype of W.
 Mirrors torch.nn.EmbeddingBag with include_last_offset; of several features as one lookup, FBGEMM's
 table-batched embedding.
 """

@@ -6,8 +6,8 @@
 
 B samples, X dense features, F tables, D of a row, N ids. Parameters and activations have the dtype of the
 module. `config` has the arguments of the reference: dense_in_features, dense_arch_layer_sizes,
-over_arch_layer_sizes, num_embeddings_per_feature, embedding_dim, pooling (sum, mean), interaction (dot, dcn), and
-for dcn dcn_num_layers and dcn_low_rank_dim.
+over_arch_layer_sizes, num_embeddings_per_feature, embedding_dim, pooling (sum, mean), interaction (dot, dcn)
+and, for dcn, dcn_num_layers and dcn_low_rank_dim.
 Mirrors torchrec.models.dlrm.DLRM, torchrec.models.dlrm.DLRM_DCN.
 """
 
@@ -47,7 +47,7 @@ class DLRM(nn.Module):
         bottom, over = (_sizes(reader, f"{part}_arch_layer_sizes") for part in ("dense", "over"))
         if bottom[-1] != dim:
             raise reader.error(
-                "dense_arch_layer_sizes", f"must end with embedding_dim, {dim}, not {bottom[-1]}"
+                "dense_arch_layer_sizes", f"must end with embedding_dim {dim}, not {bottom[-1]}"
             )
         if over[-1] != 1:
             raise reader.error("over_arch_layer_sizes", f"must end with 1, a logit, not {over[-1]}")
@@ -71,8 +71,8 @@ class DLRM(nn.Module):
         self.weight_map = weight_map(self.num_embeddings, len(over) - 1)
 
     def forward(self, dense_features: Tensor, values: Tensor, offsets: Tensor) -> Tensor:
-        """dense_features [B, X]; values [N], rows of all tables one behind the other; offsets [F B + 1] of the
-        bags, feature by feature -> logits [B, 1]"""
+        """dense_features [B, X]; values [N], rows of all tables one behind the other; offsets [F B + 1] of
+        the bags, feature by feature -> logits [B, 1]"""
         h_BD = self.bottom(dense_features)
         e_BFD = self.embedding_bags(values, offsets)
         if self.is_dot:

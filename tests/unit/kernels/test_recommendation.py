@@ -48,8 +48,8 @@ def test_what_does_not_fit_is_named():
         kernels.dot_interaction(weight[:2], torch.zeros(2, 3, 8))
 
 
-def test_fbgemm_says_what_it_declines(monkeypatch):
-    """It is installed on GPU machines alone; a width that its vectors do not divide is refused before it loads."""
+def test_fbgemm_says_what_it_declines():
+    """It is installed on GPU machines alone; what its vectors do not divide is refused before it loads."""
     fbgemm = registered["embedding_bag"].implementation("fbgemm")
     assert fbgemm is not None
     assert fbgemm.requires == ("fbgemm_gpu",)
