@@ -22,7 +22,9 @@ from fastkernels.kernels.conv2d import conv2d as conv2d
 from fastkernels.kernels.cross_attention import cross_attention as cross_attention
 from fastkernels.kernels.decode_attention import decode_attention as decode_attention
 from fastkernels.kernels.dense_attention import dense_attention as dense_attention
+from fastkernels.kernels.dot_interaction import dot_interaction as dot_interaction
 from fastkernels.kernels.embedding import embedding as embedding
+from fastkernels.kernels.embedding_bag import embedding_bag as embedding_bag
 from fastkernels.kernels.gated_rms_norm import gated_rms_norm as gated_rms_norm
 from fastkernels.kernels.gla import chunk_gla as chunk_gla
 from fastkernels.kernels.gla import recurrent_gla as recurrent_gla

@@ -159,6 +159,8 @@ def draw_links(
         value = torch.empty((links, *spec.shape), dtype=getattr(torch, spec.dtype), device=device)
         if spec.draw == "ids":
             _fill_ids(value, spec, generator)
+        elif spec.draw.startswith("starts."):
+            _fill_starts(value, case.inputs[spec.draw.removeprefix("starts.")], generator)
         elif spec.draw == "integers":
             value.random_(int(spec.low), int(spec.high), generator=generator)
         elif spec.draw == "uniform":
@@ -284,6 +286,15 @@ def _fill_ids(value: Tensor, spec: TensorSpec, generator: Generator) -> None:
     ids_LN = value.flatten(1)
     if ids_LN.shape[1] > 1:
         ids_LN[:, 0], ids_LN[:, -1] = int(spec.high) - 1, int(spec.low)
+
+
+def _fill_starts(value: Tensor, of: object, generator: Generator) -> None:
+    """In each link 0, the number of ids, and sorted numbers between them."""
+    assert isinstance(of, TensorSpec), "starts are of an argument that is a tensor"
+    (count,) = of.shape
+    value.random_(0, count + 1, generator=generator)
+    value[..., 0], value[..., -1] = 0, count
+    value.copy_(value.sort(-1).values)
 
 
 def _shorter(positions_T: Tensor, seed: int) -> Tensor:

@@ -35,6 +35,7 @@ PARTS = {
         "test_rope.py",
         "test_resize_grid.py",
         "test_convolution.py",
+        "test_recommendation.py",
         "test_sample.py",
         "test_diffusion.py",
         "test_vision.py",

@@ -6,12 +6,13 @@
     normal     float32 of `shape`
     uniform    float32 of `shape` from low to high
     integers   int64 of `shape` from low to below high: token ids, classes
-    bags       int64 [len(high), most]: of each table up to `most` entries below its `high`, then -1
+    lengths    int64 [len(most), rows] of bags: each table's `most`; up to it where `ragged` is not 0
+    entries    int64 [sum of lengths]: ids in the bags of each table, below its `high`
     subset     int64 [count] of different integers from 0 to below high, rising
     seed       an integer of 53 bits
 
-A parameter is a number, the name of an entry of the request's shape, an entry of the configuration
-(`config.vocab_size`), or a list of those. What is left out is the shape's entry of that name.
+A parameter is a number, the name of an entry of the request's shape or of an input before it, an entry of the
+configuration (`config.vocab_size`), or a list of those. What is left out is the shape's entry of that name.
 """
 
 from __future__ import annotations
@@ -55,12 +56,14 @@ class Requests:
 
     def _one(self, shape: Shape, generator: np.random.Generator) -> Request:
         numbers = {name: _number(value, generator) for name, value in shape.items()}
-        return {
-            name: self._drawn(name, given, numbers, generator)
-            if isinstance(given, Input)
-            else self._value(name, given, numbers)
-            for name, given in self._inputs.items()
-        }
+        request: Request = {}
+        for name, given in self._inputs.items():
+            known = {**numbers, **request}
+            is_drawn = isinstance(given, Input)
+            request[name] = (
+                self._drawn(name, given, known, generator) if is_drawn else self._value(name, given, known)
+            )
+        return request
 
     def _drawn(
         self, name: str, given: Input, numbers: Mapping[str, Any], generator: np.random.Generator
@@ -166,10 +169,14 @@ def integers(generator: np.random.Generator, shape: Sequence[int], high: int, lo
     return generator.integers(low, high, shape)
 
 
-def bags(generator: np.random.Generator, high: Sequence[int], most: int) -> np.ndarray:
-    entries_TM = generator.integers(0, np.array(high)[:, None], (len(high), most))
-    lengths_T = generator.integers(1, most + 1, len(high))
-    return np.where(np.arange(most) < lengths_T[:, None], entries_TM, -1)
+def lengths(generator: np.random.Generator, most: Sequence[int], rows: int, ragged: int = 0) -> np.ndarray:
+    most_TR = np.repeat(np.array(most)[:, None], rows, axis=1)
+    return generator.integers(0, most_TR, endpoint=True) if ragged else most_TR
+
+
+def entries(generator: np.random.Generator, lengths: np.ndarray, high: Sequence[int]) -> np.ndarray:
+    parts = [generator.integers(0, rows, count) for rows, count in zip(high, lengths.sum(1), strict=True)]
+    return np.concatenate(parts)
 
 
 def subset(generator: np.random.Generator, count: int, high: int) -> np.ndarray:
@@ -181,5 +188,6 @@ def seed(generator: np.random.Generator) -> int:
 
 
 DRAWS: dict[str, Callable[..., Any]] = {
-    draw.__name__: draw for draw in (image, video, audio, normal, uniform, integers, bags, subset, seed)
+    draw.__name__: draw
+    for draw in (image, video, audio, normal, uniform, integers, lengths, entries, subset, seed)
 }

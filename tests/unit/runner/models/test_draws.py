@@ -45,7 +45,7 @@ def drawn(
         ),
         ({"draw": "uniform", "shape": [400], "low": 2, "high": 3}, {}, ("float32", (400,)), 2, 3),
         ({"draw": "integers", "shape": [400], "high": "config.vocab_size"}, {}, ("int64", (400,)), 0, 6),
-        ({"draw": "bags", "high": "config.tables", "most": 4}, {}, ("int64", (2, 4)), -1, 8),
+        ({"draw": "lengths", "most": "config.tables"}, {"rows": 40, "ragged": 1}, ("int64", (2, 40)), 0, 9),
     ],
 )
 def test_what_is_drawn(given: Any, shape: Any, form: tuple[str, Any], low: float, high: float):
@@ -66,13 +66,29 @@ def test_a_subset_is_rising_and_a_video_moves():
         assert np.array_equal(np.sort(first, axis=None), np.sort(second, axis=None))
 
 
-def test_bags_have_an_entry_at_least_and_end_with_none():
-    for request in drawn({"x": {"draw": "bags", "high": [3, 9], "most": 4}}, count=50):
-        for row, high in zip(request["x"], (3, 9)):
-            taken = row[row >= 0]
-            assert 1 <= len(taken) <= 4
-            assert taken.max() < high
-            assert (row[len(taken) :] == -1).all()
+BAGS = {
+    "lengths": {"draw": "lengths", "most": [4, 0, 2]},
+    "values": {"draw": "entries", "high": [3, 5, 90], "lengths": "lengths"},
+}
+
+
+def test_bags_have_as_many_entries_as_their_lengths_each_below_its_tables_rows():
+    for request in drawn(BAGS, {"rows": 6, "ragged": 1}, count=50):
+        lengths, values = request["lengths"], request["values"]
+        assert (lengths <= np.array([[4], [0], [2]])).all()
+        first, _, third = np.split(values, np.cumsum(lengths.sum(1))[:-1])
+        assert (str(values.dtype), len(values)) == ("int64", lengths.sum())
+        assert first.max() < 3
+        assert 5 <= third.max() < 90
+    lengths = [request["lengths"] for request in drawn(BAGS, {"rows": 6, "ragged": 1}, count=50)]
+    assert {0, 1, 2, 3, 4} == set(np.unique(lengths))
+    (fixed,) = drawn(BAGS, {"rows": 2})
+    assert fixed["lengths"].tolist() == [[4, 4], [0, 0], [2, 2]]
+
+
+def test_an_input_is_drawn_by_those_before_it_alone():
+    with pytest.raises(UsageError, match="input values: a shape of rows has no lengths"):
+        drawn(dict(reversed(BAGS.items())), {"rows": 6})
 
 
 def test_numbers_ranges_and_seeds():
