@@ -22,6 +22,7 @@ from fastkernels.kernels.conv2d import conv2d as conv2d
 from fastkernels.kernels.cross_attention import cross_attention as cross_attention
 from fastkernels.kernels.decode_attention import decode_attention as decode_attention
 from fastkernels.kernels.dense_attention import dense_attention as dense_attention
+from fastkernels.kernels.depthwise_norm import depthwise_norm as depthwise_norm
 from fastkernels.kernels.embedding import embedding as embedding
 from fastkernels.kernels.gated_rms_norm import gated_rms_norm as gated_rms_norm
 from fastkernels.kernels.gla import chunk_gla as chunk_gla
@@ -45,6 +46,7 @@ from fastkernels.kernels.moe_permute import moe_align as moe_align
 from fastkernels.kernels.moe_permute import moe_sum as moe_sum
 from fastkernels.kernels.prefill_attention import prefill_attention as prefill_attention
 from fastkernels.kernels.resize_grid import resize_grid as resize_grid
+from fastkernels.kernels.response_norm import response_norm as response_norm
 from fastkernels.kernels.rms_norm import add_rms_norm as add_rms_norm
 from fastkernels.kernels.rms_norm import rms_norm as rms_norm
 from fastkernels.kernels.rope import rope as rope
