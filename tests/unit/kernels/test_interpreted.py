@@ -35,6 +35,7 @@ PARTS = {
         "test_rope.py",
         "test_resize_grid.py",
         "test_convolution.py",
+        "test_convnext.py",
         "test_sample.py",
         "test_diffusion.py",
         "../examples/test_triton_example.py",
