@@ -33,6 +33,7 @@ from fastkernels.kernels.grouped_linear import grouped_linear as grouped_linear
 from fastkernels.kernels.kv_cache import store_kv as store_kv
 from fastkernels.kernels.layer_norm import add_layer_norm as add_layer_norm
 from fastkernels.kernels.layer_norm import layer_norm as layer_norm
+from fastkernels.kernels.layer_norm_add import layer_norm_add as layer_norm_add
 from fastkernels.kernels.linear import linear as linear
 from fastkernels.kernels.linear_activation import linear_activation as linear_activation
 from fastkernels.kernels.linear_float32 import linear_float32 as linear_float32
@@ -62,3 +63,4 @@ from fastkernels.kernels.top_detections import top_detections as top_detections
 from fastkernels.kernels.topk_softmax import topk_softmax as topk_softmax
 from fastkernels.kernels.upsample import upsample as upsample
 from fastkernels.kernels.upsample_concat import upsample_concat as upsample_concat
+from fastkernels.kernels.window_attention import window_attention as window_attention

@@ -36,6 +36,7 @@ PARTS = {
         "test_resize_grid.py",
         "test_convolution.py",
         "test_convnext.py",
+        "test_window_attention.py",
         "test_sample.py",
         "test_diffusion.py",
         "../examples/test_triton_example.py",
