@@ -209,11 +209,12 @@ def _architecture(entry: Architecture) -> dict[str, Any]:
 
 def _compared(correctness: dict[str, Any]) -> str:
     """`program, features: centred_cosine`"""
-    outputs = {
-        name: chosen if isinstance(chosen, str) else chosen["distance"]
+    outputs = [
+        f"{name}: {one if isinstance(one, str) else one['distance']}"
         for name, chosen in correctness.get("outputs", {}).items()
-    }
-    return ", ".join([correctness["kind"], *(f"{name}: {distance}" for name, distance in outputs.items())])
+        for one in (chosen if isinstance(chosen, (list, tuple)) else (chosen,))
+    ]
+    return ", ".join([correctness["kind"], *outputs])
 
 
 def _print_architecture(facts: dict[str, Any]) -> None:

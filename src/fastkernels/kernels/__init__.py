@@ -22,6 +22,7 @@ from fastkernels.kernels.conv2d import conv2d as conv2d
 from fastkernels.kernels.cross_attention import cross_attention as cross_attention
 from fastkernels.kernels.decode_attention import decode_attention as decode_attention
 from fastkernels.kernels.dense_attention import dense_attention as dense_attention
+from fastkernels.kernels.depthwise_norm import depthwise_norm as depthwise_norm
 from fastkernels.kernels.dot_interaction import dot_interaction as dot_interaction
 from fastkernels.kernels.embedding import embedding as embedding
 from fastkernels.kernels.embedding_bag import embedding_bag as embedding_bag
@@ -34,6 +35,7 @@ from fastkernels.kernels.grouped_linear import grouped_linear as grouped_linear
 from fastkernels.kernels.kv_cache import store_kv as store_kv
 from fastkernels.kernels.layer_norm import add_layer_norm as add_layer_norm
 from fastkernels.kernels.layer_norm import layer_norm as layer_norm
+from fastkernels.kernels.layer_norm_add import layer_norm_add as layer_norm_add
 from fastkernels.kernels.linear import linear as linear
 from fastkernels.kernels.linear_activation import linear_activation as linear_activation
 from fastkernels.kernels.linear_float32 import linear_float32 as linear_float32
@@ -47,6 +49,7 @@ from fastkernels.kernels.moe_permute import moe_align as moe_align
 from fastkernels.kernels.moe_permute import moe_sum as moe_sum
 from fastkernels.kernels.prefill_attention import prefill_attention as prefill_attention
 from fastkernels.kernels.resize_grid import resize_grid as resize_grid
+from fastkernels.kernels.response_norm import response_norm as response_norm
 from fastkernels.kernels.rms_norm import add_rms_norm as add_rms_norm
 from fastkernels.kernels.rms_norm import rms_norm as rms_norm
 from fastkernels.kernels.rope import rope as rope
@@ -64,3 +67,4 @@ from fastkernels.kernels.top_detections import top_detections as top_detections
 from fastkernels.kernels.topk_softmax import topk_softmax as topk_softmax
 from fastkernels.kernels.upsample import upsample as upsample
 from fastkernels.kernels.upsample_concat import upsample_concat as upsample_concat
+from fastkernels.kernels.window_attention import window_attention as window_attention
