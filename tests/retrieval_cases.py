@@ -19,10 +19,10 @@ def l2_norm_cases() -> list[KernelCase]:
         return (kept / torch.linalg.vector_norm(kept, dim=-1, keepdim=True).clamp(min=eps),)
 
     def rows(t: int, d: int, scale: float = 1.0) -> KernelCase:
-        name = f"T{t}-D{d}-{scale:g}"
-        return KernelCase(
-            "l2_norm", name, lambda dt: (randn(t, d, dtype=dt, scale=scale), None, 1e-12), answer
-        )
+        def make(dt: torch.dtype) -> Arguments:
+            return randn(t, d, dtype=dt, scale=scale), None, 1e-12
+
+        return KernelCase("l2_norm", f"T{t}-D{d}-{scale:g}", make, answer)
 
     def masked(dt: torch.dtype) -> Arguments:
         """Among the rows that are not kept one whose values are not finite; among the kept ones zeros."""

@@ -266,6 +266,8 @@ class Architecture(Record):
     components: tuple[
         Name, ...
     ] = ()  # folders of such a pipeline with its parts, as its configuration has them
+    # Files of weights in a checkpoint's folder beside the model's, and what stands before their tensors' names.
+    further_weights: dict[str, str] = {}
     reference: dict[Literal["parity", "speed"], str]
     license: str = ""
     order: PositiveInt | None = None  # of addition: the first to make a call owns its case; None: the last
