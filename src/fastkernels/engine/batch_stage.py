@@ -15,7 +15,8 @@ class BatchStage:
     """Calls with equal keys (of their batching) and equal loops run as one batch.
 
     function(*args) gets the joined arguments of a batch and returns a tensor (or a list of them) whose first
-    dimension is the call, unless the batching divides results itself. With CallGraphs as the function a batch whose shapes were seen before is replayed.
+    dimension is the call, unless the batching divides results itself. With CallGraphs as the function a batch
+    whose shapes were seen before is replayed.
     has_room: whether results have somewhere to go; nothing is launched while they pile up before another
     stage.
     """

@@ -266,7 +266,7 @@ class Architecture(Record):
     components: tuple[
         Name, ...
     ] = ()  # folders of such a pipeline with its parts, as its configuration has them
-    # Files of weights in a checkpoint's folder beside the model's, and what stands before their tensors' names.
+    # Files of weights beside the model's in its folder, and what stands before the names of their tensors.
     further_weights: dict[str, str] = {}
     reference: dict[Literal["parity", "speed"], str]
     license: str = ""

@@ -1,4 +1,4 @@
-"""What a text encoder begins with: the rows of a word, of its place and of its segment, summed and normalised.
+"""What a text encoder begins with: rows of a word, of its place and of its segment, their sum normalised.
 
     y[t] = layer_norm(W[ids[t]] + P[positions[t]] + S[0])
 
@@ -10,7 +10,6 @@ BertEmbeddings), with position_ids that the caller has made.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from fastkernels import kernels
@@ -18,8 +17,6 @@ from fastkernels.nn.fusion import Fusion
 
 from ..L1.embedding import Embedding
 from ..L1.layer_norm import LayerNorm
-
-PARTS = ("word_embeddings", "position_embeddings", "token_type_embeddings", "layer_norm")
 
 
 class SummedEmbedding(nn.Module):
@@ -36,15 +33,15 @@ class SummedEmbedding(nn.Module):
         self.position_embeddings = Embedding(max_position_embeddings, hidden_size)
         self.token_type_embeddings = Embedding(type_vocab_size, hidden_size)
         self.layer_norm = LayerNorm(hidden_size, layer_norm_eps)
-        self.fuses = Fusion(self, *PARTS)
+        self.fuses = Fusion(self, "word_embeddings", "position_embeddings", "layer_norm")
 
     def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
         """integers [T] each -> [T, D]"""
-        words, places, segments, norm = (getattr(self, name) for name in PARTS)
+        words, places, norm = self.word_embeddings, self.position_embeddings, self.layer_norm
+        shared_D = self.token_type_embeddings.weight[0]
         if self.fuses and not input_ids.is_meta:
-            tables = (words.weight, places.weight, segments.weight[0])
+            tables = (words.weight, places.weight, shared_D)
             return kernels.summed_embedding(
                 input_ids, position_ids, *tables, norm.weight, norm.bias, norm.eps
             )
-        shared_TD = segments(torch.zeros_like(input_ids))
-        return norm(words(input_ids) + shared_TD + places(position_ids))
+        return norm(words(input_ids) + shared_D + places(position_ids))

@@ -50,7 +50,9 @@ class BgeM3EmbeddingModel(nn.Module):
         self.max_length = embedding["max_position_embeddings"] - self.first_position
         if self.max_length < 1:
             places = embedding["max_position_embeddings"]
-            raise reader.error("max_position_embeddings", f"{places} leaves no position behind that of padding")
+            raise reader.error(
+                "max_position_embeddings", f"{places} leaves no position behind that of padding"
+            )
 
         self.embeddings = SummedEmbedding(**embedding)
         self.layers = nn.ModuleList(PostNormEncoderLayer(**layer) for _ in range(num_layers))
