@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastkernels.errors import RequestError
 from fastkernels.nn.batching import described, require_values, sent
@@ -66,16 +66,19 @@ class Sequences:
         return ids.device
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        *tensors, longest = self._packed(calls)
+        return [*(sent(each, self.device) for each in tensors), longest]
+
+    def _packed(self, calls: Sequence[tuple[Any, ...]]) -> tuple[Tensor, Tensor, Tensor, int]:
+        """What a launch gets, where the callers' ids lie."""
         lengths = [len(ids) for ids, *_ in calls]
         added = padding(lengths) if self.pads else []
-        ids_T = torch.cat([ids.long() for ids, *_ in calls])
         filler_T = torch.zeros(sum(added), dtype=torch.int64)
+        ids_T = torch.cat([*(ids.long() for ids, *_ in calls), filler_T.to(calls[0][0].device)])
         positions_T = torch.cat([*(self._places[:length] for length in lengths), filler_T + self._places[0]])
         starts_B1 = torch.tensor([0, *accumulate([*lengths, *added])], dtype=torch.int32)
-        ids_T = torch.cat([ids_T, filler_T.to(ids_T.device)])
         longest = max(*lengths, *added, 0)
-        longest = stepped(longest) if added else longest
-        return [*(sent(part, self.device) for part in (ids_T, positions_T, starts_B1)), longest]
+        return ids_T, positions_T, starts_B1, stepped(longest) if added else longest
 
     def divide(self, result: Any, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         lengths = [len(ids) for ids, *_ in calls]
@@ -85,6 +88,57 @@ class Sequences:
             for part, of_tokens in zip([result] if is_one else result, self.of_tokens, strict=True)
         ]
         return list(columns[0]) if is_one else [list(row) for row in zip(*columns)]
+
+
+class MaskedSequences(Sequences):
+    """Ids, a mask of those that are seen by others, and a mask of rows that are kept; each mask may be None.
+
+    A launch gets two more tensors behind what Sequences gives it, and a third: bool [T] of rows that are
+    kept, int64 [N] of the tokens that are seen, in order, and their starts int32 [B+1]; None without masks.
+    """
+
+    def key(self, args: tuple[Any, ...]) -> Hashable:
+        ids, *masks = args
+        device = super().key(args)
+        for name, mask in zip(("attention_mask", "keep"), masks, strict=True):
+            _require_mask(name, mask, ids)
+        if masks[0] is not None and not masks[0].any():
+            raise RequestError("attention_mask is 0 everywhere: a token needs one to look at")
+        return device, *(mask is None for mask in masks)
+
+    def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        ids_T, positions_T, starts_B1, longest = self._packed(calls)
+        seen_T, keep_T = (_filled([masks[place] for _, *masks in calls], ids_T) for place in (0, 1))
+        attended_N = key_starts_B1 = None
+        if seen_T is not None:
+            attended_N = seen_T.nonzero().squeeze(1)
+            before_T1 = nn.functional.pad(seen_T.cumsum(0, dtype=torch.int32), (1, 0))
+            key_starts_B1 = before_T1[starts_B1.long().to(before_T1.device)]
+        first = [sent(each, self.device) for each in (ids_T, positions_T, starts_B1)]
+        masks = (keep_T, attended_N, key_starts_B1)
+        return [*first, longest, *(None if each is None else sent(each, self.device) for each in masks)]
+
+
+def _require_mask(name: str, mask: Any, ids: Tensor) -> None:
+    if mask is None:
+        return
+    if isinstance(mask, Tensor):
+        require_values(name, mask)
+    is_whole = isinstance(mask, Tensor) and not (mask.is_floating_point() or mask.is_complex())
+    if not is_whole or mask.shape != ids.shape or mask.device != ids.device:
+        raise RequestError(
+            f"{name} must be integers or bool [{len(ids)}], one for each token id and beside them, "
+            f"not {described(mask)}"
+        )
+
+
+def _filled(masks: list[Tensor | None], ids_T: Tensor) -> Tensor | None:
+    """bool [T] of a launch, true for its padding."""
+    given = [mask.bool() for mask in masks if mask is not None]
+    if not given:
+        return None
+    missing = len(ids_T) - sum(map(len, given))
+    return torch.cat([*given, torch.ones(missing, dtype=torch.bool, device=ids_T.device)])
 
 
 def padding(lengths: Sequence[int]) -> list[int]:

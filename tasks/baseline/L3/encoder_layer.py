@@ -68,9 +68,18 @@ class PostNormEncoderLayer(nn.Module):
         self.final_layer_norm = LayerNorm(hidden_size, layer_norm_eps)
         self.fuses = Fusion(self, "self_attn_layer_norm", "final_layer_norm")
 
-    def forward(self, hidden_states: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
-        """hidden_states [T, D], cu_seqlens int32 [B+1] -> [T, D]"""
-        attended_TD = self.self_attn(hidden_states, cu_seqlens, max_seqlen)
+    def forward(
+        self,
+        hidden_states: Tensor,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+        attended: Tensor | None = None,
+        key_cu_seqlens: Tensor | None = None,
+    ) -> Tensor:
+        """hidden_states [T, D], cu_seqlens int32 [B+1] -> [T, D]. attended int64 [N], key_cu_seqlens int32
+        [B+1]: the tokens that are seen (L2/encoder_attention); None: all."""
+        seen = () if attended is None else (None, attended, key_cu_seqlens)
+        attended_TD = self.self_attn(hidden_states, cu_seqlens, max_seqlen, *seen)
         a_TD, _ = add_and_norm(attended_TD, hidden_states, self.self_attn_layer_norm, self.fuses)
         y_TD, _ = add_and_norm(self.mlp(a_TD), a_TD, self.final_layer_norm, self.fuses)
         return y_TD
