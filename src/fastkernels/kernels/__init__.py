@@ -33,6 +33,8 @@ from fastkernels.kernels.glu import glu as glu
 from fastkernels.kernels.group_norm import group_norm as group_norm
 from fastkernels.kernels.grouped_linear import grouped_linear as grouped_linear
 from fastkernels.kernels.kv_cache import store_kv as store_kv
+from fastkernels.kernels.l2_norm import l2_norm as l2_norm
+from fastkernels.kernels.late_interaction import late_interaction as late_interaction
 from fastkernels.kernels.layer_norm import add_layer_norm as add_layer_norm
 from fastkernels.kernels.layer_norm import layer_norm as layer_norm
 from fastkernels.kernels.layer_norm_add import layer_norm_add as layer_norm_add
@@ -63,6 +65,7 @@ from fastkernels.kernels.selective_scan import selective_scan as selective_scan
 from fastkernels.kernels.selective_scan import selective_state_update as selective_state_update
 from fastkernels.kernels.sinusoidal import sinusoidal as sinusoidal
 from fastkernels.kernels.softmax import softmax as softmax
+from fastkernels.kernels.summed_embedding import summed_embedding as summed_embedding
 from fastkernels.kernels.top_detections import top_detections as top_detections
 from fastkernels.kernels.topk_softmax import topk_softmax as topk_softmax
 from fastkernels.kernels.upsample import upsample as upsample

@@ -42,6 +42,7 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
                 "L1/gated_rms_norm",
                 "L1/global_response_norm",
                 "L1/group_norm",
+                "L1/l2_norm",
                 "L1/layer_norm",
                 "L1/rms_norm",
                 "L2/adaptive_norm",

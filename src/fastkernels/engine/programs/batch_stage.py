@@ -8,14 +8,15 @@ from typing import Any
 import torch
 
 from fastkernels.nn.batching import Stacked, take
-from fastkernels.nn.program import Batching, Call
+from fastkernels.nn.program import Batching, Call, Dividing
 
 
 class BatchStage:
     """Calls with equal keys (of their batching) and equal loops run as one batch.
 
     function(*args) gets the joined arguments of a batch and returns a tensor (or a list of them) whose first
-    dimension is the call. With CallGraphs as the function a batch whose shapes were seen before is replayed.
+    dimension is the call, unless the batching divides results itself. With CallGraphs as the function a batch
+    whose shapes were seen before is replayed.
     has_room: whether results have somewhere to go; nothing is launched while they pile up before another
     stage.
     """
@@ -47,11 +48,16 @@ class BatchStage:
             self._pending[key] = rest
         self.batch_sizes.append(len(batch))
         with torch.inference_mode():
-            args = self.batching.join([call.args for _, call in batch])
+            calls = [call.args for _, call in batch]
+            args = self.batching.join(calls)
             result = self.function(*args)
             for _ in range(batch[0][1].loop - 1):
                 result = self.function(result, *args[1:])
-        return [(ticket, take(result, i)) for i, (ticket, _) in enumerate(batch)]
+            if isinstance(self.batching, Dividing):
+                shares = self.batching.divide(result, calls)
+            else:
+                shares = [take(result, i) for i in range(len(batch))]
+        return [(ticket, share) for (ticket, _), share in zip(batch, shares, strict=True)]
 
     def cancel(self, ticket: int) -> None:
         for key, waiting in self._pending.items():
