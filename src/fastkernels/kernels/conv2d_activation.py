@@ -18,7 +18,6 @@ from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.bias_activation import ACTIVATIONS, Name, bias_activation
 from fastkernels.kernels.conv2d import conv2d, multiplied, output_shape, require_fit
 from fastkernels.kernels.mean_pool import mean_pool
-from fastkernels.kernels.work import Tally
 
 
 def _gated(x_BYXC: Tensor, gate_BC: Tensor | None) -> Tensor:
@@ -83,18 +82,15 @@ def _mean_parts(
     return o_BYXO, mean_pool(o_BYXO)
 
 
-def _shape(x_BYXC: Tensor, weight_OUVI: Tensor, how: tuple[int, int, int]) -> Tensor:
-    return x_BYXC.new_empty(output_shape(x_BYXC, weight_OUVI, *how))
+def _fake(x_BYXC: Tensor, weight_OUVI: Tensor, stride: int, padding: int, groups: int) -> Tensor:
+    return x_BYXC.new_empty(output_shape(x_BYXC, weight_OUVI, stride, padding, groups))
 
 
-def _mean_fake(x_BYXC: Tensor, weight_OUVI: Tensor, bias_O: Tensor, *how: int | str) -> tuple[Tensor, Tensor]:
-    o_BYXO = _shape(x_BYXC, weight_OUVI, how[:3])
+def _mean_fake(
+    x_BYXC: Tensor, weight_OUVI: Tensor, bias_O: Tensor, stride: int, padding: int, groups: int, name: str
+) -> tuple[Tensor, Tensor]:
+    o_BYXO = _fake(x_BYXC, weight_OUVI, stride, padding, groups)
     return o_BYXO, o_BYXO.new_empty(o_BYXO.shape[0], o_BYXO.shape[3])
-
-
-def _work(tally: Tally, x: Tensor, weight: Tensor, bias: Tensor, gate: Tensor, residual: Tensor,
-          *how: int) -> None:  # fmt: skip
-    multiplied(tally, x, weight, *how[:3])
 
 
 _conv2d_activation = Kernel(
@@ -102,14 +98,14 @@ _conv2d_activation = Kernel(
     "(Tensor x, Tensor weight, Tensor bias, Tensor? gate, Tensor? residual, int stride, int padding, "
     "int groups, str name) -> Tensor",
     _reference,
-    fake=lambda x, weight, bias, gate, residual, *how: _shape(x, weight, how[:3]),
+    fake=lambda x, weight, bias, gate, residual, *how: _fake(x, weight, *how[:3]),
     implementations=(
         Implementation("depthwise", "fastkernels.kernels.conv2d_triton"),
         Implementation("triton", f"{__name__}_triton"),
         Implementation("parts", _parts, devices=("cpu", "cuda")),
     ),
     rows=lambda x_BYXC, *_: x_BYXC.numel() // x_BYXC.shape[-1],
-    work=_work,
+    work=lambda tally, x, weight, bias, gate, residual, *how: multiplied(tally, x, weight, *how[:3]),
 )
 _conv2d_activation_mean = Kernel(
     "conv2d_activation_mean",
@@ -169,8 +165,8 @@ def conv2d_activation_mean(
 ) -> tuple[Tensor, Tensor]:
     """The map [B, Y', X', O] as of conv2d_activation and the means of its channels [B, O].
 
-    Raises KernelError when `impl` cannot serve the call, ValueError where shapes do not fit, there is no place
-    to take a mean of, and for another activation.
+    Raises KernelError when `impl` cannot serve the call, ValueError where shapes do not fit, where there is
+    no place to take a mean of, and for another activation.
     """
     shape = _require(x_BYXC, weight_OUVI, stride, padding, groups, name)
     if not shape[1] * shape[2]:

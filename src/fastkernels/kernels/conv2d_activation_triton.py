@@ -31,8 +31,8 @@ from fastkernels.kernels.conv2d import is_slice, output_shape
 from fastkernels.kernels.launch import ceil_div, multiprocessors, power_of_two
 from fastkernels.kernels.overlap import follow, overlap
 
-# In 16 bits cuDNN multiplies windows of more channels by the tensor cores well enough; of few channels the map
-# that it writes before the activation costs more than the product. Estimated.
+# Of windows, in 16 bits: of more channels cuDNN multiplies well enough by the tensor cores; of fewer, the map
+# that is written before the activation costs more than the product. Estimated.
 MOST_CHANNELS = 32
 SMALLEST_DOT = 16
 WHOLE_PLACE = 32  # inputs of a step, at least, for which it is worth to be fewer than they could be

@@ -75,8 +75,8 @@ def _depthwise(x, weight, bias, out, pixels, pixel_stride, Y, X, P, Q, C: tl.con
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     is_pixel = pixel < pixels
     follow(OVERLAPS)
-    acc = _sums(x, weight, bias, pixel // (P * Q), pixel % (P * Q), is_pixel, channel, pixel_stride, Y, X, Q, C,
-                U, V, STRIDE, PADDING, HAS_BIAS, NAME, PIXELS, CHANNELS)  # fmt: skip
+    acc = _sums(x, weight, bias, pixel // (P * Q), pixel % (P * Q), is_pixel, channel, pixel_stride, Y, X, Q,
+                C, U, V, STRIDE, PADDING, HAS_BIAS, NAME, PIXELS, CHANNELS)  # fmt: skip
     where = out + pixel[:, None] * C + channel[None, :]
     tl.store(where, acc.to(out.dtype.element_ty), mask=is_pixel[:, None] & (channel < C)[None, :])
 
@@ -148,8 +148,9 @@ def conv2d_activation_mean(
         width //= 2
     rows = min(MEAN_ELEMENTS // width, power_of_two(o_BYXO[0, ..., 0].numel()))
     _depthwise_mean[(batch, ceil_div(channels, width))](
-        x_BYXC, weight_OUVI, bias_O, o_BYXO, mean_BO, x_BYXC.stride(2), *x_BYXC.shape[1:3], *o_BYXO.shape[1:3],
-        C=channels, U=weight_OUVI.shape[1], V=weight_OUVI.shape[2], STRIDE=stride, PADDING=padding, NAME=name,
-        PIXELS=rows, CHANNELS=width, **warps(rows * width), **overlap(x_BYXC.device),
+        x_BYXC, weight_OUVI, bias_O, o_BYXO, mean_BO, x_BYXC.stride(2), *x_BYXC.shape[1:3],
+        *o_BYXO.shape[1:3], C=channels, U=weight_OUVI.shape[1], V=weight_OUVI.shape[2], STRIDE=stride,
+        PADDING=padding, NAME=name, PIXELS=rows, CHANNELS=width, **warps(rows * width),
+        **overlap(x_BYXC.device),
     )  # fmt: skip
     return o_BYXO, mean_BO
