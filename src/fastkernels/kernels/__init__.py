@@ -19,6 +19,8 @@ from fastkernels.kernels.causal_conv1d import causal_conv1d as causal_conv1d
 from fastkernels.kernels.causal_conv1d import causal_conv1d_update as causal_conv1d_update
 from fastkernels.kernels.conv1d import conv1d as conv1d
 from fastkernels.kernels.conv2d import conv2d as conv2d
+from fastkernels.kernels.conv2d_activation import conv2d_activation as conv2d_activation
+from fastkernels.kernels.conv2d_activation import conv2d_activation_mean as conv2d_activation_mean
 from fastkernels.kernels.cross_attention import cross_attention as cross_attention
 from fastkernels.kernels.decode_attention import decode_attention as decode_attention
 from fastkernels.kernels.dense_attention import dense_attention as dense_attention
@@ -65,6 +67,7 @@ from fastkernels.kernels.selective_scan import selective_scan as selective_scan
 from fastkernels.kernels.selective_scan import selective_state_update as selective_state_update
 from fastkernels.kernels.sinusoidal import sinusoidal as sinusoidal
 from fastkernels.kernels.softmax import softmax as softmax
+from fastkernels.kernels.squeeze_excite import squeeze_excite as squeeze_excite
 from fastkernels.kernels.summed_embedding import summed_embedding as summed_embedding
 from fastkernels.kernels.top_detections import top_detections as top_detections
 from fastkernels.kernels.topk_softmax import topk_softmax as topk_softmax
