@@ -291,7 +291,7 @@ def test_the_residual_of_a_model_of_16_bits_is_float32_where_asked(is_wide: bool
         layer.register_forward_hook(lambda *call: seen.append(call[2][1].dtype))
     (hidden_TD,) = run(model, [prompt(PROMPT)], [{0: PROMPT}])
     assert hidden_TD.dtype == torch.bfloat16
-    assert seen == [torch.float32 if is_wide else torch.bfloat16] * 2
+    assert seen == [torch.float32 if is_wide else torch.bfloat16] * 3
     assert (model.compute_logits(hidden_TD) - expected()).norm() < 0.05 * expected().norm()
 
 
