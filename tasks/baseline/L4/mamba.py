@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fastkernels.nn.config import ConfigReader
@@ -37,11 +38,11 @@ class MambaForCausalLM(nn.Module):
         reader.refuse(["quantization_config"])
         vocab_size, hidden_size = reader.integer("vocab_size"), reader.integer("hidden_size")
         mixer, eps = mixer_arguments(reader), reader.number("layer_norm_epsilon")
-        is_wide = reader.flag("residual_in_fp32")
+        self.residual_in_fp32 = reader.flag("residual_in_fp32")
 
         self.embed_tokens = VocabParallelEmbedding(vocab_size, hidden_size)
         num_layers = reader.integer("num_hidden_layers")
-        self.layers = nn.ModuleList(MambaBlock(hidden_size, mixer, eps, is_wide) for _ in range(num_layers))
+        self.layers = nn.ModuleList(MambaBlock(hidden_size, mixer, eps) for _ in range(num_layers))
         self.norm = RMSNorm(hidden_size, eps)
         self.lm_head = ParallelLMHead(vocab_size, hidden_size)
         if reader.flag("tie_word_embeddings"):
@@ -53,7 +54,8 @@ class MambaForCausalLM(nn.Module):
     def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
         """input_ids and positions [T] -> hidden states after the final norm [T, D]. No layer needs positions:
         the states carry the order."""
-        hidden_states, residual = self.embed_tokens(input_ids), None
+        hidden_states = self.embed_tokens(input_ids)
+        residual = no_residual(hidden_states, self.residual_in_fp32)
         for layer in self.layers:
             hidden_states, residual = layer(hidden_states, residual)
         hidden_states, _ = self.norm(hidden_states, residual)
@@ -66,6 +68,13 @@ class MambaForCausalLM(nn.Module):
     def examples(self, run: str, batch: Batch) -> Examples:
         """What a step of the batch calls."""
         return language_model(self, batch)
+
+
+def no_residual(hidden_states: Tensor, residual_in_fp32: bool) -> Tensor:
+    """What is added before the first layer: zeros, in the dtype that sums are kept in."""
+    dtype = hidden_states.dtype
+    kept = torch.promote_types(dtype, torch.float32) if residual_in_fp32 else dtype
+    return torch.zeros_like(hidden_states, dtype=kept)
 
 
 def mixer_arguments(config: ConfigReader) -> dict[str, Any]:
