@@ -68,6 +68,8 @@ from fastkernels.kernels.selective_scan import selective_state_update as selecti
 from fastkernels.kernels.sinusoidal import sinusoidal as sinusoidal
 from fastkernels.kernels.softmax import softmax as softmax
 from fastkernels.kernels.squeeze_excite import squeeze_excite as squeeze_excite
+from fastkernels.kernels.ssd_scan import ssd_scan as ssd_scan
+from fastkernels.kernels.ssd_scan import ssd_state_update as ssd_state_update
 from fastkernels.kernels.summed_embedding import summed_embedding as summed_embedding
 from fastkernels.kernels.top_detections import top_detections as top_detections
 from fastkernels.kernels.topk_softmax import topk_softmax as topk_softmax

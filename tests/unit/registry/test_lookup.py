@@ -73,6 +73,7 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
                 "L3/decoder_layer",
                 "L3/linear_decoder_layer",
                 "L3/mamba_decoder_layer",
+                "L3/mixer_decoder_layer",
                 "L3/moe_decoder_layer",
                 "L3/moe_mamba_decoder_layer",
             ],
