@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fastkernels.records import Failure, Size
-from fastkernels.registry.schema import Distance, ProgramCorrectness
+from fastkernels.registry.schema import ProgramCorrectness
 from fastkernels.registry.workloads import ProgramWorkload
 from fastkernels.runner.models.answers import Comparison
 from fastkernels.runner.models.draws import Request, Requests
@@ -52,9 +52,7 @@ class ProgramAnswers:
         self._facts, self._samples, self._rng = facts, facts.samples[size], rng
         self._requests = Requests(facts.inputs, config, rng)
         self._distances = [
-            (name, one.distance, one.parameters) if isinstance(one, Distance) else (name, one, {})
-            for name, chosen in facts.outputs.items()
-            for one in (chosen if isinstance(chosen, tuple) else (chosen,))
+            (name, one.distance, one.parameters) for name, chosen in facts.outputs.items() for one in chosen
         ]
         alike = self._samples.count // len(self._samples.shapes)
         self.noise_changes: list[dict[str, Any]] = [
