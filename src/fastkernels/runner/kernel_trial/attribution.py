@@ -14,7 +14,7 @@ from typing import Any
 from fastkernels.measure import attribution
 from fastkernels.records import KernelRow, KernelShare
 from fastkernels.runner.kernel_trial.request import Job, Work
-from fastkernels.runner.kernel_trial.worker_set import Crew
+from fastkernels.runner.kernel_trial.worker_set import WorkerSet
 from fastkernels.runner.worker.worker_calls import Trouble
 
 # Of device time, for the track `authored`.
@@ -22,11 +22,13 @@ AUTHORED_SHARE = 0.5
 SEEN = ("PASSED", "UNSTABLE")  # a candidate that is wrong is not looked at any more
 
 
-def look(crew: Crew, job: Job, work: Work, authored: frozenset[str], again: bool) -> dict[str, Any]:
+def look(
+    worker_set: WorkerSet, job: Job, work: Work, authored: frozenset[str], again: bool
+) -> dict[str, Any]:
     """The columns of one row; empty where no kernel was seen."""
     try:
-        with crew.loaded(job, work.case, candidate=True, again=again) as party:
-            launched = party.launched()
+        with worker_set.loaded(job, work.case, candidate=True, again=again) as handle:
+            launched = handle.launched()
     except Trouble:
         return {}  # it passed before: its row says what counts
     shares = attribution.shares(launched, authored)

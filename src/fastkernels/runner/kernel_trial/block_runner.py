@@ -25,11 +25,11 @@ from fastkernels.runner.kernel_trial import claim_checks
 from fastkernels.runner.kernel_trial.bench import Bench, Outcome
 from fastkernels.runner.ranks.late_rank import Late
 from fastkernels.runner.transfer.shared_memory import Arena
-from fastkernels.runner.worker.gpu_idle_check import Standstill
+from fastkernels.runner.worker.gpu_idle_check import GpuIdleCheck
 from fastkernels.runner.worker.pool import WorkerDied
 from fastkernels.runner.worker.reading import Reading, of_links
 from fastkernels.runner.worker.worker_calls import Captured, Trouble, baseline_verdict, verdict_of
-from fastkernels.runner.worker.worker_handle import Party
+from fastkernels.runner.worker.worker_handle import WorkerHandle
 
 _PARAMETER = "param."
 _MOST_CHARACTERS = 200
@@ -40,7 +40,7 @@ _LATE_S = 4e-3  # of a late rank's inputs, after the word to begin: the others h
 _LOOK_SHARE_BEHIND, _LOOK_SHARE, _LOOK_SHARE_OWN = 1 / 2, 1 / 16, 1 / 4
 
 
-class Lineup:
+class BlockRunner:
     """Use `open`, perhaps `capture`, then `refill` and `block` in turn; `close` at the end, whatever
     happened.
     """
@@ -51,19 +51,19 @@ class Lineup:
         case: Case,
         specs: dict[str, TensorSpec],
         mutable: Set[str],
-        parties: tuple[Party, Party, Party],
+        handles: tuple[WorkerHandle, WorkerHandle, WorkerHandle],
         layers: Sequence[str],
         implementations: dict[str, str],
         outcome: Outcome,
         chain: ChainPlan,
         base_layers: Sequence[str] = (),
     ) -> None:
-        """`parties`: A, C, A'. `layers` and `implementations` are the candidate's, `base_layers` lie over the
+        """`handles`: A, C, A'. `layers` and `implementations` are the candidate's, `base_layers` lie over the
         baseline in A and A'; `mutable`: arguments that a call may write; `chain`: what `capture` captures, or
         a group's ranks. Contract, capture, links and what the baseline ran are noted in `outcome`.
         """
         self._bench, self._case, self._specs, self._mutable = bench, case, specs, mutable
-        self.a, self.c, self.a2 = parties
+        self.a, self.c, self.a2 = handles
         self._layers, self._implementations, self._outcome = layers, implementations, outcome
         self._base_layers = base_layers
         self._stored = views.stored(specs)
@@ -73,8 +73,8 @@ class Lineup:
         self.plan = of_ranks(case.ranks)  # until a chain is captured
         self.distribution = "normal"
         use = bench.sole_use if case.timed else None
-        self.standstill = None if use is None else Standstill(use)
-        self._last: Party | None = None  # whose turn was over last
+        self.idle_check = None if use is None else GpuIdleCheck(use)
+        self._last: WorkerHandle | None = None  # whose turn was over last
         self.inputs = self._draw("normal", parameters=True)
         self.strided = self._has_views  # packed inputs come next: what is wrong with them is not their layout
         self._arguments = [name for name in self._stored if not name.startswith(_PARAMETER)]
@@ -97,11 +97,11 @@ class Lineup:
         return [*views.alternating(self.plan.links)] if self._is_captured else [None, None]
 
     @property
-    def everybody(self) -> list[Party]:
+    def everybody(self) -> list[WorkerHandle]:
         return [self.a, self.c, self.a2]
 
     def open(self) -> Verdict | None:
-        """All parties on the case, with room for results as the baseline's are."""
+        """All sides on the case, with room for results as the baseline's are."""
         self._inbox = inbox = Arena.like(self._stored, self._bench.device, self._boxed)
         inbox.write({name: self.inputs[name] for name in self._stored})
         mine = {name: spec for name, spec in self._stored.items() if name not in self._mutable}
@@ -178,8 +178,8 @@ class Lineup:
         self.plan, self._is_captured = of_ranks(self.ranks), False
         self.refill("normal")
         try:
-            for party in (self.a, self.a2):
-                party.settle(self._given)
+            for handle in (self.a, self.a2):
+                handle.settle(self._given)
         except Trouble as trouble:
             return baseline_verdict(trouble)
         try:
@@ -206,7 +206,7 @@ class Lineup:
         """Answers of A, A' and C, or what the first of them in trouble deserves. All capture at once: nobody
         is timed, and a chain of 64 links keeps a core busy for 57 ms."""
         with ThreadPoolExecutor(len(self.everybody)) as pool:
-            a, c, a2 = (pool.submit(party.capture, self.plan, self._given) for party in self.everybody)
+            a, c, a2 = (pool.submit(handle.capture, self.plan, self._given) for handle in self.everybody)
         try:
             ours = a.result(), a2.result()
         except Trouble as trouble:
@@ -225,7 +225,7 @@ class Lineup:
         other_lengths: bool = False,
     ) -> None:
         """New values for the next block; `other_lengths`: of requests. Parameters go into the inbox at once,
-        for modules that repack them; arguments come with each party's turn. Inputs that have views in the
+        for modules that repack them; arguments come with each side's turn. Inputs that have views in the
         model lie so in every second block; in a chain they do in every second link."""
         assert self._inbox is not None
         self.strided = self._has_views and not self.strided
@@ -261,7 +261,7 @@ class Lineup:
 
     def block(
         self,
-        order: Sequence[Party],
+        order: Sequence[WorkerHandle],
         contract: str,
         fresh: bool,
         parameters: bool,
@@ -270,11 +270,11 @@ class Lineup:
         echo_results: bool = False,
         late: int | None = None,
     ) -> dict[int, Reading] | Verdict:
-        """One iteration of each party on the same inputs, in this order; readings by id(party). `links`: of
+        """One iteration of each side on the same inputs, in this order; readings by id(handle). `links`: of
         a captured chain, that run, or all; in an order that nobody knows before. `late`: the rank of a group
         whose inputs come when the others have begun.
 
-        A party wakes up before its arguments are there, whoever had its turn before: its threads may run, and
+        A side wakes up before its arguments are there, whoever had its turn before: its threads may run, and
         calls that warm it up do run, before the judge's clock does.
         """
         echo = [
@@ -285,13 +285,13 @@ class Lineup:
         given, coming = self._given, None if late is None else self._late(late)
         running = self._shuffled(links) if contract == "graph" else ()
         found = {}
-        for party in order:
-            if verdict := self._left_busy(party):
+        for handle in order:
+            if verdict := self._left_busy(handle):
                 return verdict
             # The baseline copies its inputs out as well, though nobody looks: equal work beside the calls.
-            names = [n for n in echo if not (party.prepares and n.startswith(_PARAMETER))]
+            names = [n for n in echo if not (handle.prepares and n.startswith(_PARAMETER))]
             try:
-                reading = party.iterate(
+                reading = handle.iterate(
                     given,
                     contract,
                     fresh,
@@ -303,27 +303,27 @@ class Lineup:
                     self.strided,
                 )
             except Trouble as trouble:
-                return self._blamed(trouble) if party is self.c else baseline_verdict(trouble)
-            self._last = party
-            if party is self.c and (verdict := claim_checks.restless(party.worker.restless)):
+                return self._blamed(trouble) if handle is self.c else baseline_verdict(trouble)
+            self._last = handle
+            if handle is self.c and (verdict := claim_checks.restless(handle.worker.restless)):
                 return verdict  # before another block waits for it as long
-            found[id(party)] = reading
+            found[id(handle)] = reading
         return found
 
     def _memory_is_cleared(self) -> None:
         """The driver has done what links leave to it that are gone: nobody's turn begins before."""
-        if self.standstill is not None:
-            self.standstill.wait()
+        if self.idle_check is not None:
+            self.idle_check.wait()
 
-    def _left_busy(self, coming: Party) -> Verdict | None:
+    def _left_busy(self, coming: WorkerHandle) -> Verdict | None:
         """Now and then, while all processes stand still: whether the candidate's GPUs do."""
         if coming is self.c:
             share = _LOOK_SHARE_OWN
         else:
             share = _LOOK_SHARE_BEHIND if self._last is self.c else _LOOK_SHARE
-        if self.standstill is None or not self._bench.draws(share):
+        if self.idle_check is None or not self._bench.draws(share):
             return None
-        return claim_checks.restless(self.standstill.broken(self.c.worker))
+        return claim_checks.restless(self.idle_check.broken(self.c.worker))
 
     def again(self, reading: Reading) -> dict[str, torch.Tensor] | Verdict:
         """The candidate's results of the call before the last one, as they lie in memory now
@@ -334,8 +334,8 @@ class Lineup:
             return self._blamed(trouble)
 
     def close(self) -> None:
-        for party in self.everybody:
-            party.unload()
+        for handle in self.everybody:
+            handle.unload()
         if self._inbox is not None:
             self._inbox.close()
         if self._bench.device == "cuda":

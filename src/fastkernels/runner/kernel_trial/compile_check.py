@@ -16,19 +16,19 @@ from fastkernels.loader.overlay import Overlay
 from fastkernels.records import REGISTRY, Case, TensorSpec
 from fastkernels.registry import uses
 from fastkernels.runner.kernel_trial.request import Job, Work
-from fastkernels.runner.kernel_trial.worker_set import Crew
+from fastkernels.runner.kernel_trial.worker_set import WorkerSet
 from fastkernels.runner.worker.worker_calls import Compiled, Trouble
 
 SIZES = 3  # one for the first trace, one that makes it dynamic, one that must find it
 
 
-def compile_columns(crew: Crew, job: Job, work: Work) -> dict[str, Any]:
+def compile_columns(worker_set: WorkerSet, job: Job, work: Work) -> dict[str, Any]:
     """`compile` and its detail: what the baseline does too is nobody's fault."""
     for cases in (_sizes(work.case, work.case.provenance.phase), parents(work.case)):
         if not cases:
             continue
         where = "" if cases[0].task == work.case.task else f"inside {cases[0].task}: "
-        found, baseline = (_traced(crew, job, cases, candidate) for candidate in (True, False))
+        found, baseline = (_traced(worker_set, job, cases, candidate) for candidate in (True, False))
         if baseline.status != "ok":
             return {"compile": "n/a", "compile_detail": f"{where}the baseline too: {baseline.detail}"}
         if found.status != "ok":
@@ -91,14 +91,14 @@ def _product(shape: Iterable[int]) -> int:
     return product
 
 
-def _traced(crew: Crew, job: Job, cases: list[Case], candidate: bool) -> Compiled:
+def _traced(worker_set: WorkerSet, job: Job, cases: list[Case], candidate: bool) -> Compiled:
     """The last answer, or the first that is not ok; a module that cannot even be loaded is an error."""
     found = Compiled(status="ok", detail="", traces=0)
     for index, case in enumerate(cases):
         try:
             # Tracing does not look into our kernels, which are operators to it.
-            with crew.loaded(job, case, candidate, again=index > 0, kernels_matter=False) as party:
-                found = party.compiled(again=index > 0)
+            with worker_set.loaded(job, case, candidate, again=index > 0, kernels_matter=False) as handle:
+                found = handle.compiled(again=index > 0)
         except Trouble as trouble:
             return Compiled(status="error", detail=trouble.problem.failure.message, traces=found.traces)
         if found.status != "ok":

@@ -43,7 +43,7 @@ from fastkernels.runner.kernel_trial.request import (
 )
 from fastkernels.runner.kernel_trial.rows import row, unavailable_row
 from fastkernels.runner.kernel_trial.trial import Outcome, Trial
-from fastkernels.runner.kernel_trial.worker_set import Crew, Unimportable
+from fastkernels.runner.kernel_trial.worker_set import Unimportable, WorkerSet
 from fastkernels.runner.sandbox import isolation
 from fastkernels.runner.worker.resources import default_threads
 from fastkernels.runner.worker.worker_calls import Timeouts
@@ -122,13 +122,13 @@ class _Run:
                 isolation.HiddenMemory() as memory,
                 _equal_threads() as threads,
                 _caches() as caches,
-                self._crew(jobs, threads, caches, memory) as crew,
+                self._worker_set(jobs, threads, caches, memory) as worker_set,
             ):
                 try:
-                    self._all(jobs, crew, self._bench(jobs))
+                    self._all(jobs, worker_set, self._bench(jobs))
                 finally:
-                    self.levels += crew.levels
-                    for reason in crew.stays_root:
+                    self.levels += worker_set.levels
+                    for reason in worker_set.stays_root:
                         self.notes[f"candidates ran as root: {reason}"] = None
         except KeyboardInterrupt:
             self.complete = False
@@ -166,7 +166,9 @@ class _Run:
             keeps_evidence=request.reproduce is not None,
         )
 
-    def _crew(self, jobs: list[Job], threads: int, caches: Path, memory: isolation.HiddenMemory) -> Crew:
+    def _worker_set(
+        self, jobs: list[Job], threads: int, caches: Path, memory: isolation.HiddenMemory
+    ) -> WorkerSet:
         device = self.request.device
         assert device is not None
         limits = Timeouts.of(device, self.request.timeout_s)
@@ -174,12 +176,12 @@ class _Run:
         clock = SmClock(device)
         if clock.problem:
             self.notes[clock.problem] = None
-        return Crew(device, threads, limits, clock, caches, memory, libraries)
+        return WorkerSet(device, threads, limits, clock, caches, memory, libraries)
 
     def _is_traced(self, job: Job) -> bool:
         return job.is_candidate and self.request.compile_check
 
-    def _all(self, jobs: list[Job], crew: Crew, bench: Bench) -> None:
+    def _all(self, jobs: list[Job], worker_set: WorkerSet, bench: Bench) -> None:
         self.total = sum(len(job.works) for job in jobs)
         works = [work for job in jobs for work in job.works]
         self.notes.update((refusal, None) for work in works for refusal in work.entry.refusals(work.case.id))
@@ -189,14 +191,14 @@ class _Run:
                 self.rows.append(unavailable_row(job, entry, reason, bench.contract))
             for index, work in enumerate(job.works):
                 self._tell(f"{job.name} · {work.entry.id} {work.case.id}")
-                self._one(job, work, crew, bench)
+                self._one(job, work, worker_set, bench)
                 if self._last_of_variant(job, index):
-                    self._look(job, work, crew)
+                    self._look(job, work, worker_set)
             if job.is_candidate and self.request.attribution and self.request.device == "cuda":
-                self._attribute(job, crew)
-            crew.dismiss_candidate()
-        if crew.overhead_ns:
-            overhead_us = crew.overhead_ns / 1e3
+                self._attribute(job, worker_set)
+            worker_set.dismiss_candidate()
+        if worker_set.overhead_ns:
+            overhead_us = worker_set.overhead_ns / 1e3
             self.notes[
                 f"{overhead_us:.2f} us, which two events read for nothing, are taken off every duration"
             ] = None
@@ -214,14 +216,14 @@ class _Run:
     def _trials(self) -> list[KernelRow]:
         return [row for row in self.rows if row.case != "*"]
 
-    def _one(self, job: Job, work: Work, crew: Crew, bench: Bench) -> None:
+    def _one(self, job: Job, work: Work, worker_set: WorkerSet, bench: Bench) -> None:
         contract = bench.contract_of(work.case)
         settled = work.settled or self._settled_before(job, work) or self._not_here(work)
         if settled is not None:
             self.rows.append(row(job, work, settled, contract))
             return
         try:
-            outcome = self._tried(job, work, crew, bench)
+            outcome = self._tried(job, work, worker_set, bench)
         except Unimportable as problem:
             self._unimportable[job.name] = problem.failure
             verdict = Verdict.failed("IMPORT_ERROR", problem.failure)
@@ -241,14 +243,14 @@ class _Run:
         if self._reproductions is not None:
             self._reproductions.add(job, work, outcome)
 
-    def _tried(self, job: Job, work: Work, crew: Crew, bench: Bench) -> Outcome:
-        parties = crew.parties(job, work.case.ranks)
+    def _tried(self, job: Job, work: Work, worker_set: WorkerSet, bench: Bench) -> Outcome:
+        handles = worker_set.handles(job, work.case.ranks)
         with self._spending("measuring"):
             outcome = Trial(
                 bench,
                 work.entry,
                 work.case,
-                parties,
+                handles,
                 [str(layer) for layer in job.layers],
                 job.implementations.get(work.entry.id, {}),
                 [str(layer) for layer in job.base_layers],
@@ -288,7 +290,7 @@ class _Run:
         key = (work.entry.id, work.case.variant)
         return all((later.entry.id, later.case.variant) != key for later in job.works[index + 1 :])
 
-    def _look(self, job: Job, work: Work, crew: Crew) -> None:
+    def _look(self, job: Job, work: Work, worker_set: WorkerSet) -> None:
         """The column `compile` of one (candidate, variant), from its last case."""
         if not self._is_traced(job) or work.case.ranks > 1:
             return  # nothing traces a group: the column stays n/a
@@ -300,11 +302,11 @@ class _Run:
         if not any(self.rows[i].verdict in attribution.SEEN for i in mine):
             return
         with self._looking(f"{job.name} · {work.entry.id} torch.compile"):
-            update = compile_columns(crew, job, work)
+            update = compile_columns(worker_set, job, work)
             for i in mine:
                 self.rows[i] = self.rows[i].model_copy(update=update)
 
-    def _attribute(self, job: Job, crew: Crew) -> None:
+    def _attribute(self, job: Job, worker_set: WorkerSet) -> None:
         """The columns `origins` and `kernels`. Last of all, because a profiler may leave hooks behind in the
         candidate's process, and the baseline's have none."""
         authored = kernel_names(job.layers)
@@ -318,7 +320,7 @@ class _Run:
         }
         for number, (i, work) in enumerate(works.items()):
             with self._looking(f"{job.name} · {work.entry.id} {work.case.id} kernels"):
-                update = attribution.look(crew, job, work, authored, again=number > 0)
+                update = attribution.look(worker_set, job, work, authored, again=number > 0)
                 self.rows[i] = self.rows[i].model_copy(update=update)
         mine = [self.rows[i] for i in works]
         self.notes.update(dict.fromkeys(attribution.foreign(mine)))

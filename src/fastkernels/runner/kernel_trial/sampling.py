@@ -17,7 +17,7 @@ from fastkernels.loader.inputs import DISTRIBUTIONS
 from fastkernels.measure import stats
 from fastkernels.runner.kernel_trial import claim_checks
 from fastkernels.runner.kernel_trial.bench import Bench, Outcome
-from fastkernels.runner.kernel_trial.block_runner import Lineup
+from fastkernels.runner.kernel_trial.block_runner import BlockRunner
 from fastkernels.runner.kernel_trial.blocks import Blocks, light
 from fastkernels.runner.kernel_trial.referee import Referee
 from fastkernels.runner.worker.reading import Reading, mean
@@ -32,12 +32,8 @@ PARAMETER_ECHO_SHARE = (
     0.15  # of blocks look whether the parameters changed; other inputs are looked at always
 )
 RESULT_ECHO_SHARE = 0.25  # of blocks ask for the results once more after the clock has stopped
-ALONE_SHARE = (
-    0.25  # of blocks are followed by one of a single link, drawn in secret (claim_checks.shared_work)
-)
-HALF_SHARE = (
-    0.25  # of blocks are followed by one of half of the links, drawn in secret (claim_checks.fetched)
-)
+ALONE_SHARE = 0.25  # of blocks are followed by one of a single link, in secret (claim_checks.shared_work)
+HALF_SHARE = 0.25  # of blocks are followed by one of half of the links, in secret (claim_checks.fetched)
 OTHER_LENGTHS_SHARE = 0.1  # of blocks are followed by one of other lengths, checked and not counted
 LATE_SHARE = 0.1  # of blocks of a group are followed by one in which a rank is late, drawn in secret
 LEAST_ASIDE = 5  # blocks of other lengths, and with a late rank, whatever was drawn
@@ -80,15 +76,15 @@ class _Aside:
 class Sampling:
     """`run` once, with everything captured that is to be timed captured."""
 
-    def __init__(self, bench: Bench, lineup: Lineup, referee: Referee, outcome: Outcome) -> None:
-        self._bench, self._lineup, self._referee, self._outcome = bench, lineup, referee, outcome
+    def __init__(self, bench: Bench, runner: BlockRunner, referee: Referee, outcome: Outcome) -> None:
+        self._bench, self._runner, self._referee, self._outcome = bench, runner, referee, outcome
         self._alone, self._half = Blocks(), Blocks()
-        links = lineup.plan.links if outcome.contract == "graph" else 1
+        links = runner.plan.links if outcome.contract == "graph" else 1
         asides = (
             (links > 1, _Aside(ALONE_SHARE, claim_checks.MIN_PARTS, self._one)),
             (links >= MIN_HALVED, _Aside(HALF_SHARE, claim_checks.MIN_PARTS, self._some)),
-            (lineup.has_lengths, _Aside(OTHER_LENGTHS_SHARE, LEAST_ASIDE, self._other_lengths)),
-            (lineup.ranks > 1, _Aside(LATE_SHARE, LEAST_ASIDE, self._late)),
+            (runner.has_lengths, _Aside(OTHER_LENGTHS_SHARE, LEAST_ASIDE, self._other_lengths)),
+            (runner.ranks > 1, _Aside(LATE_SHARE, LEAST_ASIDE, self._late)),
         )
         self._asides = [aside for is_asked, aside in asides if is_asked]
 
@@ -98,7 +94,7 @@ class Sampling:
         budget_s = usual_budget_s = bench.budget_s
         begin, index, next_look = time.monotonic(), 0, float(stats.MIN_SAMPLES)
         while True:
-            if self._renews(index) and (verdict := self._lineup.renew()):
+            if self._renews(index) and (verdict := self._runner.renew()):
                 return verdict
             if verdict := self._counted(blocks, index):
                 return verdict
@@ -127,7 +123,7 @@ class Sampling:
     def _counted(self, blocks: Blocks, index: int) -> Verdict | None:
         """A block that counts once all is warm. Where calls are not captured, one for each layout of the
         inputs: a ratio is of both."""
-        turns = 1 if self._outcome.contract == "graph" else len(self._lineup.layouts)
+        turns = 1 if self._outcome.contract == "graph" else len(self._runner.layouts)
         found = self._together([None] * turns, first=not index)
         if isinstance(found, Verdict):
             return found
@@ -137,8 +133,8 @@ class Sampling:
 
     def _one(self, index: int) -> Verdict | None:
         """A block of one link, whichever; of each layout of the inputs, since a chain has both."""
-        links = range(self._lineup.plan.links)
-        found = self._together([[self._bench.rng.choice(some or links)] for some in self._lineup.layouts])
+        links = range(self._runner.plan.links)
+        found = self._together([[self._bench.rng.choice(some or links)] for some in self._runner.layouts])
         if isinstance(found, Verdict):
             return found
         self._alone.add(index, *found)
@@ -146,7 +142,7 @@ class Sampling:
 
     def _some(self, index: int) -> Verdict | None:
         """A block of half of the links, whichever."""
-        links = self._lineup.plan.links
+        links = self._runner.plan.links
         found = self._block(sorted(self._bench.rng.sample(range(links), links // 2)))
         if isinstance(found, Verdict):
             return found
@@ -174,7 +170,7 @@ class Sampling:
         return found if isinstance(found, Verdict) else None
 
     def _late(self, index: int) -> Verdict | None:
-        found = self._block(late=self._bench.rng.randrange(self._lineup.ranks))
+        found = self._block(late=self._bench.rng.randrange(self._runner.ranks))
         return found if isinstance(found, Verdict) else None
 
     def _block(
@@ -186,12 +182,12 @@ class Sampling:
     ) -> tuple[Reading, Reading, Reading] | Verdict:
         """One timed and checked block of A, C, A'. `links`: of the chain, with the parameters that they have.
         `other_lengths`: of requests, than the case's. `late`: a rank; the readings are no times."""
-        bench, lineup, outcome = self._bench, self._lineup, self._outcome
+        bench, runner, outcome = self._bench, self._runner, self._outcome
         distribution = "normal" if bench.draws(USUAL_SHARE) else bench.rng.choice(DISTRIBUTIONS)
-        parameters = links is None and (not lineup.c.prepares or self._repacks(first))
-        lineup.refill(distribution, parameters, other_lengths=other_lengths)
-        found = lineup.block(
-            bench.rng.sample(lineup.everybody, 3),
+        parameters = links is None and (not runner.c.prepares or self._repacks(first))
+        runner.refill(distribution, parameters, other_lengths=other_lengths)
+        found = runner.block(
+            bench.rng.sample(runner.everybody, 3),
             outcome.contract,
             fresh=outcome.contract != "graph" and bench.draws(FRESH_SHARE),
             parameters=parameters,
@@ -202,9 +198,9 @@ class Sampling:
         )
         if isinstance(found, Verdict):
             return found
-        a, c, a2 = (found[id(party)] for party in lineup.everybody)
+        a, c, a2 = (found[id(handle)] for handle in runner.everybody)
         oracle_link = bench.rng.randrange(len(c.described)) if bench.draws(ORACLE_SHARE) else None
-        inputs = lineup.inputs_of(links)
+        inputs = runner.inputs_of(links)
         verdict = self._referee.judge(inputs, c, a, distribution, oracle_link) or claim_checks.impossible(c)
         if verdict:
             return verdict if late is None else verdict.explained(where_late(late))
@@ -222,9 +218,9 @@ class Sampling:
         """
         if self._outcome.contract != "graph" or not index:
             return False
-        links = self._lineup.plan.links
+        links = self._runner.plan.links
         due = links > 1 and index % max(1, links // LINKS_OF_A_BLOCK) == 0
-        return due or (self._lineup.c.prepares and self._bench.draws(REPACK_SHARE))
+        return due or (self._runner.c.prepares and self._bench.draws(REPACK_SHARE))
 
 
 def where_late(rank: int) -> str:

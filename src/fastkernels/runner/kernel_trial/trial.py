@@ -35,13 +35,13 @@ from fastkernels.records import Case, Contract, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner.kernel_trial import claim_checks, integrity, oom_blame, reproduction
 from fastkernels.runner.kernel_trial.bench import Bench, Outcome
-from fastkernels.runner.kernel_trial.block_runner import Lineup
+from fastkernels.runner.kernel_trial.block_runner import BlockRunner
 from fastkernels.runner.kernel_trial.blocks import Blocks, durations_ns
 from fastkernels.runner.kernel_trial.claim_checks import Slack
 from fastkernels.runner.kernel_trial.referee import Referee
 from fastkernels.runner.kernel_trial.sampling import Sampled, Sampling, where_late
 from fastkernels.runner.worker.reading import Reading
-from fastkernels.runner.worker.worker_handle import Party
+from fastkernels.runner.worker.worker_handle import WorkerHandle
 
 # What a claim may hide at most (claim_checks.py), by contract on a GPU. On a held device windows of 406
 # honest implementations and self-tests in `graph` were at most 2.1 us longer than their claims explained, and
@@ -70,12 +70,12 @@ class Trial:
         bench: Bench,
         entry: TaskEntry,
         case: Case,
-        parties: tuple[Party, Party, Party],
+        handles: tuple[WorkerHandle, WorkerHandle, WorkerHandle],
         layers: Sequence[str],
         implementations: dict[str, str],
         base_layers: Sequence[str] = (),
     ) -> None:
-        """`parties`: baseline A, candidate C, baseline A'. `layers` and `implementations` are the
+        """`handles`: baseline A, candidate C, baseline A'. `layers` and `implementations` are the
         candidate's; `base_layers` lie over the baseline in A and A'."""
         self._bench, self._entry, self._case = bench, entry, case
         specs = own(trial_specs(case, build_module(bench.baseline, case, "meta")))
@@ -84,12 +84,12 @@ class Trial:
         alone = case.ranks == 1 or bench.device == "cuda"
         self._checks_under: Contract = "host" if alone else "collective"
         self._held: Reading | None = None  # whose results the candidate's process holds
-        self._lineup = Lineup(
+        self._runner = BlockRunner(
             bench,
             case,
             specs,
             self._referee.mutable,
-            parties,
+            handles,
             layers,
             implementations,
             self._outcome,
@@ -111,7 +111,7 @@ class Trial:
             outcome.verdict = self._undisturbed() or outcome.verdict
             if self._bench.device == "cuda":
                 outcome.verdict = self._settled(outcome.verdict)
-            self._lineup.close()
+            self._runner.close()
         outcome.worst, outcome.checked = self._referee.worst, self._referee.checked
         outcome.notes += self._referee.notes
         return outcome
@@ -121,15 +121,15 @@ class Trial:
         outcome = self._outcome
         if outcome.verdict.status not in _OF_CALLS:
             return
-        outcome.verdict = outcome.verdict.noted(distribution=self._lineup.distribution)
+        outcome.verdict = outcome.verdict.noted(distribution=self._runner.distribution)
         if self._bench.keeps_evidence and reproduction.why_not(self._entry, self._case) is None:
             try:
-                outcome.evidence = self._referee.evidence(self._lineup.inputs, self._lineup.strided)
+                outcome.evidence = self._referee.evidence(self._runner.inputs, self._runner.strided)
             except MachineError as error:
                 outcome.notes += (f"{self._case.task} {self._case.id}: not reproduced: {error}",)
 
     def _judge(self) -> Verdict:
-        if verdict := self._lineup.open():
+        if verdict := self._runner.open():
             return verdict
         if verdict := self._correct():
             return verdict
@@ -143,20 +143,20 @@ class Trial:
         """What is timed on a device that the judge holds has links of its own. Those that were asked to hold
         results are gone then."""
         contract = self._outcome.contract
-        if contract == "host" or not self._lineup.is_held:
+        if contract == "host" or not self._runner.is_held:
             return None
         self._held = None
-        return self._lineup.capture() if contract == "graph" else self._lineup.settle()
+        return self._runner.capture() if contract == "graph" else self._runner.settle()
 
     def _undisturbed(self) -> Verdict | None:
         """What is wrong where a baseline process was rescheduled, or did not run in its turns alone; another
         takes its place then."""
         found = None
-        for party in (self._lineup.a, self._lineup.a2):
-            worker = party.worker
+        for handle in (self._runner.a, self._runner.a2):
+            worker = handle.worker
             if not worker.alive:
                 continue
-            verdict = claim_checks.moved(party.standing, worker.standing())
+            verdict = claim_checks.moved(handle.standing, worker.standing())
             if verdict := verdict or claim_checks.disturbed(worker.meddled, worker.restless):
                 worker.close()
                 found = verdict
@@ -164,7 +164,9 @@ class Trial:
 
     def _settled(self, verdict: Verdict) -> Verdict:
         """By who holds the memory that somebody lacked."""
-        candidate, *baselines = (party.worker for party in (self._lineup.c, self._lineup.a, self._lineup.a2))
+        candidate, *baselines = (
+            handle.worker for handle in (self._runner.c, self._runner.a, self._runner.a2)
+        )
         settled = oom_blame.settled(verdict, candidate, baselines, range(self._case.ranks))
         self._outcome.died |= settled.status == "OOM" and not candidate.alive
         return settled
@@ -194,12 +196,12 @@ class Trial:
     def _correct(self) -> Verdict | None:
         """Every distribution and layout of the inputs against the oracle, and what repetition shows."""
         judged: tuple[Reading, Reading] | None = None
-        layouts = range(len(self._lineup.layouts))
+        layouts = range(len(self._runner.layouts))
         for (number, distribution), _ in itertools.product(enumerate(DISTRIBUTIONS), layouts):
             # Other lengths of requests come at old addresses and at new ones.
-            self._lineup.refill(distribution, other_lengths=number % 4 >= 2)
-            found = self._lineup.block(
-                [self._lineup.a, self._lineup.c],
+            self._runner.refill(distribution, other_lengths=number % 4 >= 2)
+            found = self._runner.block(
+                [self._runner.a, self._runner.c],
                 self._checks_under,
                 fresh=number % 2 == 1,
                 parameters=True,
@@ -207,8 +209,8 @@ class Trial:
             )
             if isinstance(found, Verdict):
                 return found
-            ours, theirs = found[id(self._lineup.c)], found[id(self._lineup.a)]
-            if verdict := self._referee.judge(self._lineup.inputs, ours, theirs, distribution, oracle_link=0):
+            ours, theirs = found[id(self._runner.c)], found[id(self._runner.a)]
+            if verdict := self._referee.judge(self._runner.inputs, ours, theirs, distribution, oracle_link=0):
                 return verdict
             judged = ours, theirs
         assert judged is not None
@@ -217,7 +219,7 @@ class Trial:
     def _waiting(self) -> Verdict | None:
         """Every rank of a group waits for each of its peers, which in a model come when they come."""
         for rank in range(self._case.ranks) if self._case.ranks > 1 else ():
-            self._lineup.refill("normal")
+            self._runner.refill("normal")
             if verdict := self._checked(late=rank):
                 return verdict
         return None
@@ -238,15 +240,15 @@ class Trial:
 
     def _draw(self, step: str | None = None) -> Verdict | None:
         if step is None:
-            self._lineup.refill("normal")
+            self._runner.refill("normal")
         else:
-            self._lineup.step(step)
+            self._runner.step(step)
         return self._checked()
 
     def _checked(self, late: int | None = None) -> Verdict | None:
         """One call on the inputs that are there, ordinary ones, against the baseline's. `late`: a rank."""
-        found = self._lineup.block(
-            [self._lineup.a, self._lineup.c],
+        found = self._runner.block(
+            [self._runner.a, self._runner.c],
             self._checks_under,
             fresh=False,
             parameters=True,
@@ -255,8 +257,8 @@ class Trial:
         )
         if isinstance(found, Verdict):
             return found
-        ours, theirs = found[id(self._lineup.c)], found[id(self._lineup.a)]
-        verdict = self._referee.judge(self._lineup.inputs, ours, theirs, "normal", oracle_link=None)
+        ours, theirs = found[id(self._runner.c)], found[id(self._runner.a)]
+        verdict = self._referee.judge(self._runner.inputs, ours, theirs, "normal", oracle_link=None)
         return verdict if verdict is None or late is None else verdict.explained(where_late(late))
 
     def _repeat(self, distribution: str, right: Reading, baseline: Reading) -> Verdict | None:
@@ -264,9 +266,9 @@ class Trial:
         survive a later call on other inputs."""
         for call in ("again", "elsewhere", "other"):
             if call == "other":
-                self._lineup.refill(distribution)
-            found = self._lineup.block(
-                [self._lineup.c],
+                self._runner.refill(distribution)
+            found = self._runner.block(
+                [self._runner.c],
                 self._checks_under,
                 fresh=call == "elsewhere",
                 parameters=call == "other",
@@ -274,10 +276,10 @@ class Trial:
             )
             if isinstance(found, Verdict):
                 return found
-            reading = found[id(self._lineup.c)]
+            reading = found[id(self._runner.c)]
             if verdict := (
                 self._referee.described(reading, baseline)
-                or self._referee.unchanged(self._lineup.inputs, reading.echo)
+                or self._referee.unchanged(self._runner.inputs, reading.echo)
             ):
                 return verdict
             if call == "other":
@@ -290,20 +292,20 @@ class Trial:
     def _survived(self) -> Verdict | None:
         """Results belong to the caller, who may keep them for any number of calls."""
         assert self._held is not None
-        later = self._lineup.again(self._held)
+        later = self._runner.again(self._held)
         return later if isinstance(later, Verdict) else self._referee.survived(self._held.outputs, later)
 
     # ------------------------------------------------------------ time
 
     def _time(self) -> Verdict:
-        sampled = Sampling(self._bench, self._lineup, self._referee, self._outcome).run()
+        sampled = Sampling(self._bench, self._runner, self._referee, self._outcome).run()
         if isinstance(sampled, Verdict):
             return sampled
         if self._held is not None and (verdict := self._survived()):
             return verdict
-        slack = SLACK[self._outcome.contract] if self._lineup.is_held else SLACK_ON_CPU
-        standstill = self._lineup.standstill
-        self._outcome.integrity = integrity.seen(sampled, slack, standstill.looks if standstill else None)
+        slack = SLACK[self._outcome.contract] if self._runner.is_held else SLACK_ON_CPU
+        idle_check = self._runner.idle_check
+        self._outcome.integrity = integrity.seen(sampled, slack, idle_check.looks if idle_check else None)
         if verdict := self._broken_rule(sampled):
             return verdict
         # A machine too busy to tell the ratio is too busy to accuse anybody by his times; neither wins.
@@ -313,14 +315,14 @@ class Trial:
 
     def _broken_rule(self, sampled: Sampled) -> Verdict | None:
         """Told before what only cannot be: both may be seen of one candidate."""
-        if verdict := claim_checks.restless(self._lineup.c.worker.restless):
+        if verdict := claim_checks.restless(self._runner.c.worker.restless):
             return verdict
         return claim_checks.fetched(sampled.half)
 
     def _refused(self, sampled: Sampled, slack: Slack) -> Verdict | None:
         """Why its ratio is not said, however narrow the interval is."""
-        standstill = self._lineup.standstill
-        disturbed = standstill.disturbed if standstill is not None else None
+        idle_check = self._runner.idle_check
+        disturbed = idle_check.disturbed if idle_check is not None else None
         if message := disturbed or self._without_ratio(sampled.blocks):
             return Verdict.failed("UNSTABLE", Failure(message=message))
         if verdict := self._untrue(sampled, slack) or self._referee.final():
@@ -342,7 +344,7 @@ class Trial:
         told = blocks.c, (blocks.a, blocks.a2), slack
         if verdict := claim_checks.understated(*told):
             return verdict
-        if not self._lineup.is_held:  # messages are in the windows, which differ by as much as is won
+        if not self._runner.is_held:  # messages are in the windows, which differ by as much as is won
             return None
         # No number, rather than one that may be time which nobody measured.
         message = claim_checks.unproven(*told)

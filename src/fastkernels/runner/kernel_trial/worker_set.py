@@ -22,11 +22,11 @@ from fastkernels.runner.inside import forcing
 from fastkernels.runner.kernel_trial.request import Job
 from fastkernels.runner.sandbox.isolation import HiddenMemory, common
 from fastkernels.runner.transfer.shared_memory import Arena, Want
-from fastkernels.runner.worker.isolation_levels import NONE, WALLS, Walls
+from fastkernels.runner.worker.isolation_levels import LEVELS, NONE, IsolationLevel
 from fastkernels.runner.worker.pool import Worker, WorkerError, WorkerProblem
 from fastkernels.runner.worker.resources import memory_limit
 from fastkernels.runner.worker.worker_calls import Timeouts
-from fastkernels.runner.worker.worker_handle import Party
+from fastkernels.runner.worker.worker_handle import WorkerHandle
 
 _SIDE = "fastkernels.runner.inside.kernel_side:KernelSide"
 _RANKS_SIDE = "fastkernels.runner.ranks.ranks_side:RanksSide"
@@ -36,7 +36,7 @@ _LOOK_SEED = 20  # shapes are looked at; the values are nobody's secret
 
 
 class Unimportable(Exception):
-    """A revision's own package cannot be imported, behind whatever walls; `failure` says why."""
+    """A revision's own package cannot be imported, at whatever isolation level; `failure` says why."""
 
     def __init__(self, failure: Failure) -> None:
         self.failure = failure
@@ -55,7 +55,7 @@ def _closed_unless_good(workers: Sequence[Worker]) -> Iterator[None]:
         raise
 
 
-class Crew:
+class WorkerSet:
     """A context manager: its processes end with it."""
 
     def __init__(
@@ -72,16 +72,16 @@ class Crew:
         self._device, self._threads, self._timeouts, self._clock = device, threads, timeouts, clock
         self._caches, self._memory, self._libraries = caches, memory, libraries
         self._ranks = 1  # of which every worker is a group
-        self._baseline: list[Party | None] = [None, None]
+        self._baseline: list[WorkerHandle | None] = [None, None]
         self._base: tuple[tuple[Path, ...], Path | None] = ((), None)
-        self._candidate: Party | None = None
+        self._candidate: WorkerHandle | None = None
         self._candidate_of: str | None = None
-        self._walls = list(WALLS)
+        self._possible = list(LEVELS)
         self._levels: tuple[str, ...] | None = None  # of every candidate so far
         self.stays_root: dict[str, None] = {}  # why candidates run as root
         self.overhead_ns = 0
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerSet:
         return self
 
     @interrupts.held()
@@ -94,7 +94,7 @@ class Crew:
         """What separates candidates here, beyond isolation.ALWAYS."""
         return (*(self._levels or ()), *(("memory",) if self._memory.hidden else ()))
 
-    def parties(self, job: Job, ranks: int = 1) -> tuple[Party, Party, Party]:
+    def handles(self, job: Job, ranks: int = 1) -> tuple[WorkerHandle, WorkerHandle, WorkerHandle]:
         """(baseline A, candidate C, baseline A'), all alive, each a group of so many ranks."""
         self._of(ranks)
         a, a2 = self._baselines(job)
@@ -109,12 +109,12 @@ class Crew:
     @contextlib.contextmanager
     def loaded(
         self, job: Job, case: Case, candidate: bool, again: bool = False, kernels_matter: bool = True
-    ) -> Iterator[Party]:
+    ) -> Iterator[WorkerHandle]:
         """The candidate or a baseline worker with a case's module, called once: to look at it, untimed.
         `again`: right after another case of the same job. Where our kernels do not matter, their references
         run, so that nobody waits for one to be built."""
         self._of(case.ranks)
-        party = self._candidate_for(job) if candidate else self._baselines(job)[0]
+        handle = self._candidate_for(job) if candidate else self._baselines(job)[0]
         specs = own(trial_specs(case, build_module(Overlay.over_baseline(), case, "meta")))
         plan, stored = of_ranks(case.ranks), views.stored(specs)
         inbox = Arena.like(stored, self._device, plan.links_of)
@@ -126,11 +126,11 @@ class Crew:
             forced = {} if kernels_matter else forcing.references()
             if candidate:
                 forced |= job.implementations.get(case.task, {})
-            results = party.load(case, layers, forced, inbox, again)
-            party.give_boxes(stored, results, plan.links_of, {})
-            yield party
+            results = handle.load(case, layers, forced, inbox, again)
+            handle.give_boxes(stored, results, plan.links_of, {})
+            yield handle
         finally:
-            party.unload()
+            handle.unload()
             inbox.close()
 
     # ------------------------------------------------------------ processes
@@ -142,18 +142,18 @@ class Crew:
             self._ranks = ranks
 
     def _dismiss_baselines(self) -> None:
-        for party in self._baseline:
-            if party is not None:
-                party.worker.close()
+        for handle in self._baseline:
+            if handle is not None:
+                handle.worker.close()
         self._baseline = [None, None]
 
-    def _baselines(self, job: Job) -> tuple[Party, Party]:
-        """Both baseline parties; those that are missing are started together. A base that is not our own
+    def _baselines(self, job: Job) -> tuple[WorkerHandle, WorkerHandle]:
+        """Both baselines; those that are missing are started together. A base that is not our own
         baseline is separated as a candidate is."""
         if self._base != (job.base_layers, job.base_source):
             self._dismiss_baselines()
             self._base = (job.base_layers, job.base_source)
-        missing = [i for i, party in enumerate(self._baseline) if party is None or not party.worker.alive]
+        missing = [i for i, handle in enumerate(self._baseline) if handle is None or not handle.worker.alive]
         if job.base_layers or job.base_source:
             for i in missing:
                 try:
@@ -164,7 +164,7 @@ class Crew:
                         "with: mend them, or name another base"
                     ) from problem
                 self.overhead_ns = self.overhead_ns or hello["overhead_ns"]
-                self._baseline[i] = self._party(worker)
+                self._baseline[i] = self._handle(worker)
             missing = []
         begun: list[Worker] = []
         with _closed_unless_good(begun):
@@ -179,46 +179,46 @@ class Crew:
                     raise BaselineError(f"A baseline worker does not start: {said}") from problem
                 # One figure for all processes of a run, or two sides would be measured with two clocks.
                 self.overhead_ns = self.overhead_ns or hello["overhead_ns"]
-                self._baseline[i] = self._party(worker)
+                self._baseline[i] = self._handle(worker)
         a, a2 = self._baseline
         assert a is not None
         assert a2 is not None
         return a, a2
 
-    def _candidate_for(self, job: Job) -> Party:
+    def _candidate_for(self, job: Job) -> WorkerHandle:
         """Raises Unimportable for a revision whose package cannot be imported."""
         if self.is_fresh(job):
             self.dismiss_candidate()
-            self._candidate = self._party(self._separated(job.name, job.source, job.layers)[0])
+            self._candidate = self._handle(self._separated(job.name, job.source, job.layers)[0])
             self._candidate_of = job.name
         assert self._candidate is not None
         return self._candidate
 
     def is_fresh(self, job: Job) -> bool:
-        """Whether `parties` will start a new process for this candidate."""
+        """Whether `handles` will start a new process for this candidate."""
         return self._candidate is None or self._candidate_of != job.name or not self._candidate.worker.alive
 
-    def _party(self, worker: Worker) -> Party:
-        return Party(worker, self._device, self._timeouts, self._clock, self.overhead_ns, self._ranks)
+    def _handle(self, worker: Worker) -> WorkerHandle:
+        return WorkerHandle(worker, self._device, self._timeouts, self._clock, self.overhead_ns, self._ranks)
 
     def _separated(self, name: str, source: Path | None, layers: Sequence[Path]) -> tuple[Worker, dict]:
-        """A candidate's worker behind the best walls that shared memory passes, and what it says at its
+        """A candidate's worker at the best level that shared memory passes, and what it says at its
         start. Raises Unimportable for a source whose package cannot be imported behind any."""
         reads = (*layers, *([source.parent] if source else []))
-        walls = list(self._walls)
-        while len(walls) > 1:
-            worker = self._worker(name, None, source, reads, walls[0])
+        possible = list(self._possible)
+        while len(possible) > 1:
+            worker = self._worker(name, None, source, reads, possible[0])
             try:
                 with _closed_unless_good([worker]):
                     hello = self._start(worker)
                     self._probe(worker)
             except WorkerProblem as problem:
-                walls.pop(0)
+                possible.pop(0)
                 if "user" in worker.isolation:
-                    walls, why = [NONE], f"memory cannot be shared with another user: {problem}"
+                    possible, why = [NONE], f"memory cannot be shared with another user: {problem}"
                     self.stays_root[why] = None
             else:
-                self._reached(worker, walls)
+                self._reached(worker, possible)
                 return worker, hello
         worker = self._worker(name, None, source, reads)
         try:
@@ -231,11 +231,11 @@ class Crew:
             raise BaselineError(
                 f"The worker of {name} does not start: {problem.failure.message}\n{problem.failure.output}"
             ) from problem
-        self._reached(worker, walls)
+        self._reached(worker, possible)
         return worker, hello
 
-    def _reached(self, worker: Worker, walls: list[Walls]) -> None:
-        self._walls = walls  # a worker that starts behind none says nothing of walls
+    def _reached(self, worker: Worker, possible: list[IsolationLevel]) -> None:
+        self._possible = possible  # a worker that starts without any says nothing of them
         holds = ("hold",) if self._device == "cuda" and self._ranks == 1 else ()
         self._levels = common(self._levels, (*worker.isolation, *holds))
         if worker.stays_root:
@@ -269,7 +269,7 @@ class Crew:
         caches: Path | None,
         source: Path | None = None,
         reads: Sequence[Path] = (),
-        walls: Walls = NONE,
+        level: IsolationLevel = NONE,
     ) -> Worker:
         limit = None if caches is not None else memory_limit(self._device)
         return Worker(
@@ -283,7 +283,7 @@ class Crew:
             processes=self._ranks,
             on_cpu=self._device == "cpu",
             most_reply_bytes=_MOST_REPLY_BYTES,
-            **walls._asdict(),
+            **level._asdict(),
         )
 
     def _start(self, worker: Worker) -> dict:

@@ -29,7 +29,7 @@ from fastkernels.runner.models.sides import Side, Sides, Timeouts
 from fastkernels.runner.models.token_answers import TokenAnswers
 from fastkernels.runner.sandbox.isolation import ALWAYS, HiddenMemory, common
 from fastkernels.runner.source_rules import imported_by
-from fastkernels.runner.worker.gpu_idle_check import Standstill
+from fastkernels.runner.worker.gpu_idle_check import GpuIdleCheck
 from fastkernels.score.macroeval import with_score
 from fastkernels.settings import candidates_dir, resolve
 
@@ -377,8 +377,8 @@ def _sides(
     both: dict[Side, Sequence[Path]] = {"baseline": (), "candidate": layers}
     timeouts = Timeouts.of(request.size, request.timeout_s)
     watched = request.device == "cuda" and not exclusive
-    standstill = Standstill(SoleUse([0])) if watched else None
-    return Sides(answers.side, both, engine, exclusive, caches, timeouts, checkpoint, standstill)
+    idle_check = GpuIdleCheck(SoleUse([0])) if watched else None
+    return Sides(answers.side, both, engine, exclusive, caches, timeouts, checkpoint, idle_check)
 
 
 def _start_quickly(request: EvalRequest, target: Target) -> bool:

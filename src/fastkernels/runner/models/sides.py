@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from fastkernels.records import Failure, Size
 from fastkernels.runner.sandbox.isolation import common
-from fastkernels.runner.worker.gpu_idle_check import Standstill
+from fastkernels.runner.worker.gpu_idle_check import GpuIdleCheck
 from fastkernels.runner.worker.isolation_levels import NONE, with_device
 from fastkernels.runner.worker.pool import Worker, WorkerError, WorkerProblem
 from fastkernels.runner.worker.resources import default_threads
@@ -66,12 +66,12 @@ class SideHandle:
         self._require_rest(self.worker.restless)
         return answer
 
-    def pause(self, standstill: Standstill | None = None) -> None:
+    def pause(self, idle_check: GpuIdleCheck | None = None) -> None:
         """It and all that it started stand still until its next call, on GPUs as well if somebody looks."""
         self.worker.pause(looks=True)
         self._require_rest(self.worker.restless)
-        if standstill is not None:
-            self._require_rest(standstill.broken(self.worker))
+        if idle_check is not None:
+            self._require_rest(idle_check.broken(self.worker))
 
     def _require_rest(self, how: str | None) -> None:
         if how:
@@ -83,7 +83,7 @@ class SideHandle:
 
 class Sides:
     """`kind`: the sides' class, `module:Class`; `layers`: candidate layers of each side (empty for the
-    baseline); `engine`: arguments of both engines; `reads`: what both read besides; `standstill`: of GPUs
+    baseline); `engine`: arguments of both engines; `reads`: what both read besides; `idle_check`: of GPUs
     while the candidate is stopped."""
 
     def __init__(
@@ -95,12 +95,12 @@ class Sides:
         shared_caches: Path,
         timeouts: Timeouts,
         reads: Sequence[Path] = (),
-        standstill: Standstill | None = None,
+        idle_check: GpuIdleCheck | None = None,
     ) -> None:
         self._kind, self._timeouts = kind, timeouts
         self._layers, self._engine, self.exclusive = layers, engine, exclusive
         self._shared_caches, self._reads = shared_caches, reads
-        self._standstill = standstill
+        self._idle_check = idle_check
         self._alive: dict[Side, SideHandle] = {}
         self.isolation: tuple[str, ...] | None = None  # of every candidate process so far
         self.stays_root = ""
@@ -113,7 +113,7 @@ class Sides:
             if self.exclusive:
                 self._alive.pop(other).worker.close()
             else:
-                self._alive[other].pause(self._standstill if other == "candidate" else None)
+                self._alive[other].pause(self._idle_check if other == "candidate" else None)
         if side not in self._alive:
             self._alive[side] = self._start(side, {})
         return self._alive[side]
@@ -133,14 +133,14 @@ class Sides:
 
     def _start(self, side: Side, changes: dict[str, Any]) -> SideHandle:
         ours = not self._layers[side]
-        walls = NONE if ours else with_device(self._engine["device"])
+        level = NONE if ours else with_device(self._engine["device"])
         worker = Worker(
             side,
             default_threads(),
             shared_caches=self._shared_caches if ours else None,
             reads=(*self._layers[side], *self._reads),
             on_cpu=self._engine["device"] == "cpu",
-            **walls._asdict(),
+            **level._asdict(),
         )
         try:
             with _as_side_failure(side):

@@ -3,7 +3,7 @@
     judge ──call──▶ rank 0 ──the same call──▶ rank 1, rank 2, ...        one answer, of all
 
 Every rank has a KernelSide with its own part of the boxes: rank r has what link r has of a chain. All ranks
-stand behind the worker's walls, in its process group, and meet over torch.distributed before a candidate is
+are isolated as the worker is, in its process group, and meet over torch.distributed before a candidate is
 imported: NCCL, rank r on GPU r (the boxes lie on GPU 0), or Gloo by loopback. A timed call begins on each
 when the last one is ready, or on GPUs when the judge lets all of them go (transfer/gpu_hold.py), and has
 lasted as long as on the one that took longest. In some calls, which are not timed, a rank is late: the others

@@ -1,9 +1,9 @@
 """What surrounds a call on a device that the judge holds (gpu_hold.py): no code of the worker's copies
 anything.
 
-    judge                                       worker
-    lends memory: `Mapped.lend`     ──ticket──▶ its links work on arguments there (inside/bound_call.py)
-    maps the blocks: `Mapped.find`  ◀──Shown──  says in which blocks of its own memory results lie: `shown`
+    judge                                             worker
+    lends memory: `GpuArguments.lend`     ──ticket──▶ its links work on arguments there
+    maps the blocks: `GpuArguments.find`  ◀──Shown──  says where in its own memory results lie: `shown`
     brings arguments to the links, makes the cache cold, lets the device go; copies the results when it has
     ended: all in the judge's own process
 
@@ -11,8 +11,8 @@ Copies by the worker would lie in the judge's window, 64 of them 81 us long on a
 because its kernel writes results to both places at once, had as much time that nobody measured.
 
 After a call that not all links of a chain were part of, the judge walks over arguments of the others before
-it copies anything: nobody should have brought them into the cache (account.fetched). Nor should anybody have
-written their results (account.strayed).
+it copies anything: nobody should have brought them into the cache (claim_checks.fetched). Nor should anybody
+have written their results (claim_checks.strayed).
 
 Whoever shows other places has results there: nothing is gained by it.
 """
@@ -84,7 +84,7 @@ def shown(
     return {"blocks": list(blocks), "links": spots}
 
 
-class Mapped:
+class GpuArguments:
     """The judge's end, for one case: of a single process whose links lie on one GPU, or of a group in which
     rank r has link r, on GPU r. Copies of a rank are enqueued on the current stream of its GPU, which has to
     be the current one. NoMemory where nothing lies at a place that was shown."""

@@ -20,10 +20,10 @@ from torch import Tensor
 from fastkernels.runner.ranks.late_rank import Late, led
 from fastkernels.runner.transfer import hold_gate
 from fastkernels.runner.transfer.boxes import Boxes
-from fastkernels.runner.transfer.gpu_arguments import Mapped, Shown
+from fastkernels.runner.transfer.gpu_arguments import GpuArguments, Shown
 from fastkernels.runner.transfer.gpu_hold import PATIENCE_S, Hold
 from fastkernels.runner.transfer.shared_memory import Arena
-from fastkernels.runner.worker.worker_calls import Asking, Timed
+from fastkernels.runner.worker.worker_calls import Timed, WorkerCalls
 
 _USUAL_S = 2.0  # of a held device's work
 
@@ -39,10 +39,10 @@ class Made(NamedTuple):
 
 
 def held(
-    asking: Asking,
+    calls: WorkerCalls,
     channels: Sequence[socket.socket],
     hold: Hold,
-    mapped: Mapped,
+    mapped: GpuArguments,
     inputs: Mapping[str, Tensor],
     echo: Sequence[str],
     late: Late | None,
@@ -53,24 +53,24 @@ def held(
     """`channels`: of each rank's gate. An eager call may wait for the device before it comes there: such a
     call is not hidden, and its results are taken when it has come. `contract` and `how`: it is
     prepared. `ran`: the links of a captured chain that run, if not all."""
-    worker, timeout_s = asking.worker, asking.timeouts.call
+    worker, timeout_s = calls.worker, calls.timeouts.call
     is_captured = contract == "graph"
     late_rank = None if late is None else late.rank
 
     def come() -> None:
-        with asking.telling("go"):
+        with calls.telling("go"):
             for channel in channels:
                 worker.wait_at(channel, timeout_s)
             worker.pause()
         if not is_captured:  # an uncaptured call says where its results lie
-            shown = [asking.read("go", Shown, hold_gate.said(channel)) for channel in channels]
-            asking.reached("go", lambda: mapped.find(shown))
+            shown = [calls.read("go", Shown, hold_gate.said(channel)) for channel in channels]
+            calls.reached("go", lambda: mapped.find(shown))
 
-    asking.call("prepare", asking.timeouts.first, contract=contract, **how)
+    calls.call("prepare", calls.timeouts.first, contract=contract, **how)
     mapped.take_back()
     hold.shut()
     try:
-        with asking.telling("go"):
+        with calls.telling("go"):
             worker.ask("go")
             is_there = is_captured or all(worker.comes_to(channel, PATIENCE_S) for channel in channels)
         if is_there:
@@ -91,29 +91,31 @@ def held(
             mapped.take()
         if is_done:
             mapped.note(echo)
-        with asking.telling("go"):
+        with calls.telling("go"):
             for channel in channels:
                 hold_gate.let_through(channel)
-            timed = asking.read("go", Timed, worker.answer(timeout_s))
+            timed = calls.read("go", Timed, worker.answer(timeout_s))
         if not is_done:  # it has failed, or goes on for long: its own process waits for it
             is_done = hold.passed(_USUAL_S)
             mapped.note(echo)
         if not is_done:
-            raise asking.garbled("go", "its device did not say that the call has ended")
+            raise calls.garbled("go", "its device did not say that the call has ended")
     finally:
         hold.release()
     return Made(timed, hold.device_ns(), mapped.kept(), late=not is_there)
 
 
-def asked(asking: Asking, boxes: Boxes, inputs: Mapping[str, Tensor], late: Late | None, **how: Any) -> Made:
+def asked(
+    calls: WorkerCalls, boxes: Boxes, inputs: Mapping[str, Tensor], late: Late | None, **how: Any
+) -> Made:
     """`how`: it is prepared. Of a rank that is `late` the inbox holds other inputs at first."""
     with led(late) as (descriptors, lead):
         if late is not None:
             how["late"] = late.rank
-        asking.call("prepare", asking.timeouts.first, descriptors, **how)
+        calls.call("prepare", calls.timeouts.first, descriptors, **how)
         begin_ns = time.perf_counter_ns()
         boxes.deliver(inputs if late is None else late.mixed)
         lead()
-        timed = asking.answer("go", Timed, asking.timeouts.call)
-        window_ns = asking.worker.pause() - begin_ns
+        timed = calls.answer("go", Timed, calls.timeouts.call)
+        window_ns = calls.worker.pause() - begin_ns
     return Made(timed, window_ns, boxes.take())

@@ -23,7 +23,7 @@ _ENDS_S = 2.0
 _MOST_MOMENTS, _MOMENTS_SHARE = 1, 0.1  # a median does not move by so few
 
 
-class Standstill:
+class GpuIdleCheck:
     """Looks at GPUs while nobody of ours has a turn."""
 
     def __init__(self, use: SoleUse) -> None:

@@ -1,4 +1,4 @@
-"""What one iteration of a party came to: pure data."""
+"""What one iteration of a worker came to: pure data."""
 
 from __future__ import annotations
 

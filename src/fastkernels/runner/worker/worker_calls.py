@@ -184,7 +184,7 @@ class Timeouts:
         return cls(open=120, build=120, first=600 if device == "cuda" else 60, call=60)
 
 
-class Asking:
+class WorkerCalls:
     """One worker. `ranks`: of a group, of which it is the first: the group ends with any problem."""
 
     def __init__(self, worker: Worker, timeouts: Timeouts, ranks: int) -> None:

@@ -20,7 +20,7 @@ from fastkernels.runner.inside.results import Result
 from fastkernels.runner.ranks.late_rank import Late
 from fastkernels.runner.transfer import hold_gate
 from fastkernels.runner.transfer.boxes import Boxes
-from fastkernels.runner.transfer.gpu_arguments import Mapped
+from fastkernels.runner.transfer.gpu_arguments import GpuArguments
 from fastkernels.runner.transfer.gpu_hold import Hold
 from fastkernels.runner.transfer.shared_memory import Arena, Want
 from fastkernels.runner.worker import call_path
@@ -28,7 +28,6 @@ from fastkernels.runner.worker.call_path import Made
 from fastkernels.runner.worker.pool import Worker, WorkerProblem
 from fastkernels.runner.worker.reading import Reading, of_links
 from fastkernels.runner.worker.worker_calls import (
-    Asking,
     Built,
     Captured,
     Compiled,
@@ -36,6 +35,7 @@ from fastkernels.runner.worker.worker_calls import (
     Inspected,
     Launches,
     Timeouts,
+    WorkerCalls,
 )
 
 # A candidate may return another stride; where a result is huge, its memory may only be as large as the
@@ -45,7 +45,7 @@ ROOM_FOR_STRIDES_BYTES = 1 << 28
 _MOST_LATE = 3
 
 
-class Party:
+class WorkerHandle:
     """Use `load` for each case, then `iterate`. Problems come as Trouble with their phase."""
 
     def __init__(
@@ -60,13 +60,13 @@ class Party:
         """`overhead_ns`: what the device's clock reads for nothing, taken off every device duration. `ranks`:
         of which the worker is the first."""
         self.worker, self._device, self._timeouts, self._clock = worker, device, timeouts, clock
-        self._asking = Asking(worker, timeouts, ranks)
+        self._calls = WorkerCalls(worker, timeouts, ranks)
         self._overhead_ns, self._ranks = overhead_ns, ranks
         self._inbox: Arena | None = None
         self._boxes: Boxes | None = None
         self._gates: list[socket.socket] = []  # of each rank
         self._hold: Hold | None = None
-        self._mapped: Mapped | None = None
+        self._mapped: GpuArguments | None = None
         self._late = 0  # calls in a row whose launches waited for the device that is held
         self._captured: list[dict[str, Result]] = []
         self._has_views = False
@@ -92,14 +92,14 @@ class Party:
         self.unload()
         self.worker.restless = self.worker.meddled = None
         limits = self._timeouts
-        self._asking.call(
+        self._calls.call(
             "open", limits.open, layers=list(layers), case=case, implementations=implementations, again=again
         )
-        built = self._asking.answer("build", Built, limits.build)
+        built = self._calls.answer("build", Built, limits.build)
         self.prepares, self.put_back = built.prepares, built.put_back
         self._inbox, self._has_views = inbox, views.are_in(views.arguments(case))
         if not held:
-            self._asking.call("attach", limits.build, inbox.descriptors, ticket=inbox.ticket)
+            self._calls.call("attach", limits.build, inbox.descriptors, ticket=inbox.ticket)
         else:
             self._hold = Hold(self._ranks)
             with contextlib.ExitStack() as sent:
@@ -107,11 +107,11 @@ class Party:
                 self._gates = [ours for ours, _ in ends]
                 theirs = [sent.enter_context(end).fileno() for _, end in ends]
                 descriptors = *inbox.descriptors, *theirs
-                self._asking.call(
+                self._calls.call(
                     "attach", limits.build, descriptors, ticket=inbox.ticket, words=self._hold.tickets
                 )
         begin = time.monotonic()
-        first = self._asking.answer("first", First, limits.first_beside(baseline_s))
+        first = self._calls.answer("first", First, limits.first_beside(baseline_s))
         self.first_s = time.monotonic() - begin
         self.kernels, self.put_back = first.kernels, (*self.put_back, *first.put_back)
         return first.outputs
@@ -132,8 +132,8 @@ class Party:
         ]
         self._boxes = boxes = Boxes.create(self._device, self._inbox, wanted, inputs, links_of)
         if self._hold is not None:
-            self._mapped = Mapped(wanted, arguments, self._ranks)
-        self._asking.call("boxes", self._timeouts.build, boxes.descriptors, **boxes.tickets)
+            self._mapped = GpuArguments(wanted, arguments, self._ranks)
+        self._calls.call("boxes", self._timeouts.build, boxes.descriptors, **boxes.tickets)
         self.worker.pause()
 
     def capture(self, plan: ChainPlan, arguments: Mapping[str, Tensor]) -> Captured:
@@ -141,16 +141,16 @@ class Party:
         mapped = self._mapped
         assert mapped is not None
         lent = mapped.lend(plan.links, arguments)
-        answer = self._asking.answer("capture", Captured, self._timeouts.first, plan=plan, lent=lent)
+        answer = self._calls.answer("capture", Captured, self._timeouts.first, plan=plan, lent=lent)
         mapped.take_back()
         if answer.captured:
             if len(answer.outputs) != plan.links or answer.shown is None:
-                raise self._asking.garbled(
+                raise self._calls.garbled(
                     "capture", f"{len(answer.outputs)} of {plan.links} links are described"
                 )
             where = answer.shown
             self.kernels, self._captured = answer.kernels, answer.outputs
-            self._asking.reached("capture", lambda: mapped.find([where]))
+            self._calls.reached("capture", lambda: mapped.find([where]))
         self.worker.pause()
         return answer
 
@@ -159,7 +159,7 @@ class Party:
         mapped = self._mapped
         assert mapped is not None
         lent = mapped.lend(1, arguments)
-        self._asking.call("settle", self._timeouts.first, lent=lent)
+        self._calls.call("settle", self._timeouts.first, lent=lent)
         mapped.take_back()
         self.worker.pause()
 
@@ -195,7 +195,7 @@ class Party:
         if mapped is None:
             assert self._boxes is not None
             self._boxes.clear()
-            timed, window_ns, kept, is_late = call_path.asked(self._asking, self._boxes, inputs, late, **how)
+            timed, window_ns, kept, is_late = call_path.asked(self._calls, self._boxes, inputs, late, **how)
         else:
             timed, window_ns, kept, is_late = self._called_held(mapped, inputs, echo, late, ran=ran, **how)
         self._late = self._late + 1 if is_late else 0
@@ -215,7 +215,7 @@ class Party:
         overhead_ns = 0 if contract == "host" else self._overhead_ns
         results = self._captured if contract == "graph" else inspected.outputs
         if contract != "graph" and len(results) != self._ranks:
-            raise self._asking.garbled("inspect", f"{len(results)} of {self._ranks} ranks are described")
+            raise self._calls.garbled("inspect", f"{len(results)} of {self._ranks} ranks are described")
         results = results if ran is None else [results[link] for link in ran]
         links = len(results)
         calls = links if contract == "graph" else 1  # ranks make one call together
@@ -246,7 +246,7 @@ class Party:
         call's. Asked again, of the same call, however many there were since."""
         assert self._boxes is not None
         self._boxes.clear()
-        self._asking.call("again", self._timeouts.call)
+        self._calls.call("again", self._timeouts.call)
         self.worker.pause()
         box = self._boxes.results()
         return {
@@ -257,11 +257,11 @@ class Party:
 
     def compiled(self, again: bool) -> Compiled:
         """What torch.compile says of the case's module; `again`: traces of the cases before may serve it."""
-        return self._asking.answer("compiled", Compiled, self._timeouts.first, again=again)
+        return self._calls.answer("compiled", Compiled, self._timeouts.first, again=again)
 
     def launched(self) -> list[Launched]:
         """The kernels of one eager call, as the worker says."""
-        answer = self._asking.answer("launched", Launches, self._timeouts.first)
+        answer = self._calls.answer("launched", Launches, self._timeouts.first)
         return [Launched(kernel.name, kernel.ns) for kernel in answer.kernels]
 
     def unload(self) -> None:
@@ -285,7 +285,7 @@ class Party:
 
     def _called_held(
         self,
-        mapped: Mapped,
+        mapped: GpuArguments,
         inputs: Mapping[str, Tensor],
         echo: Sequence[str],
         late: Late | None,
@@ -297,7 +297,7 @@ class Party:
             mapped.spoil()
         elif how["fresh"]:
             how["lent"] = mapped.lend(1)
-        return call_path.held(self._asking, self._gates, self._hold, mapped, inputs, echo, late, **how)
+        return call_path.held(self._calls, self._gates, self._hold, mapped, inputs, echo, late, **how)
 
     def _inspected(
         self, kept: Arena, echo: Sequence[str], echo_results: bool
@@ -308,7 +308,7 @@ class Party:
         assert boxes is not None
         if echo_results:
             boxes.clear()
-        inspected = self._asking.answer(
+        inspected = self._calls.answer(
             "inspect", Inspected, self._timeouts.call, echo=list(echo), echo_results=echo_results
         )
         self.worker.pause()

@@ -22,7 +22,7 @@ OWN = KernelShare(name="_norm_rows", origin="authored", share=0.3)
 
 
 class Looked:
-    """A crew that shows what each case launches; None: its process dies."""
+    """Workers that show what each case launches; None: its process dies."""
 
     def __init__(self, launched: dict[str, list[Launched] | None]) -> None:
         self._launched = launched
@@ -36,11 +36,11 @@ class Looked:
         if found is None:
             raise Trouble("launched", WorkerDied("CRASHED", "gone", ""))
 
-        class Party:
+        class WorkerHandle:
             def launched(self) -> list[Launched]:
                 return found
 
-        yield Party()
+        yield WorkerHandle()
 
 
 def row(case: str, *shares: KernelShare, verdict: str = "PASSED", task: str = "L1/rms_norm") -> KernelRow:
@@ -100,13 +100,13 @@ def test_every_case_has_its_own_shares(tmp_path: Path, monkeypatch: pytest.Monke
     (job,) = plan(request)
     first, second, third, *rest = [work.case.id for work in job.works]
     own, other = [Launched("_norm_rows", 9), Launched("Memset (Device)", 1)], [Launched("nvjet_x", 5)]
-    crew = Looked({first: own, second: other, third: None, **dict.fromkeys(rest, own)})
+    worker_set = Looked({first: own, second: other, third: None, **dict.fromkeys(rest, own)})
     run = run_module._Run(request.model_copy(update={"track": track}), lambda progress: None)
     run.rows = [
         row(case).model_copy(update={"candidate": job.name}) for case in (first, second, third, *rest)
     ]
-    run._attribute(job, crew)  # pyright: ignore[reportArgumentType]
-    assert [again for _, again in crew.seen] == [False] + [True] * (len(job.works) - 1)
+    run._attribute(job, worker_set)  # pyright: ignore[reportArgumentType]
+    assert [again for _, again in worker_set.seen] == [False] + [True] * (len(job.works) - 1)
     found = {r.case: r for r in run.rows}
     assert found[first].authored == 0.9
     assert found[first].kernels == (

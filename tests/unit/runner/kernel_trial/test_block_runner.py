@@ -1,4 +1,4 @@
-"""What a line-up makes of its parties' captures."""
+"""What is made of the captures of three sides."""
 
 import random
 import threading
@@ -13,7 +13,7 @@ from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.ranks import own
 from fastkernels.measure.chain import ChainPlan, of_ranks
 from fastkernels.runner.kernel_trial.bench import Bench, Outcome
-from fastkernels.runner.kernel_trial.block_runner import Lineup
+from fastkernels.runner.kernel_trial.block_runner import BlockRunner
 from fastkernels.runner.worker.pool import WorkerDied
 from fastkernels.runner.worker.reading import Reading
 from fastkernels.runner.worker.worker_calls import Captured, Trouble
@@ -64,14 +64,14 @@ class Side:
         return Captured(captured=captured, detail="no", kernels=kernels, outputs=[], shown=None)
 
 
-def lined_up(baseline, candidate, links: int = 2, task: str = "L1/rms_norm") -> tuple[Lineup, Outcome]:
+def lined_up(baseline, candidate, links: int = 2, task: str = "L1/rms_norm") -> tuple[BlockRunner, Outcome]:
     """With sides that are (eager, captured)."""
     case, outcome = small_case(task), Outcome(None, "graph")  # pyright: ignore[reportArgumentType]
     bench = Bench("cpu", "graph", 1.0, random.Random(0), Overlay.over_baseline())
-    parties: Any = (Side(*baseline), Side(*candidate), Side(*baseline))
-    lineup = Lineup(bench, case, specs_of(case), set(), parties, (), {}, outcome, ChainPlan(links))
-    assert lineup.open() is None
-    return lineup, outcome
+    handles: Any = (Side(*baseline), Side(*candidate), Side(*baseline))
+    runner = BlockRunner(bench, case, specs_of(case), set(), handles, (), {}, outcome, ChainPlan(links))
+    assert runner.open() is None
+    return runner, outcome
 
 
 @pytest.mark.parametrize(
@@ -91,26 +91,26 @@ def lined_up(baseline, candidate, links: int = 2, task: str = "L1/rms_norm") -> 
     ],
 )
 def test_what_is_captured(baseline, candidate, contract, captures, notes) -> None:
-    lineup, outcome = lined_up(baseline, candidate)
-    assert lineup.capture() is None
-    lineup.close()
+    runner, outcome = lined_up(baseline, candidate)
+    assert runner.capture() is None
+    runner.close()
     assert outcome.contract == contract
     assert (outcome.baseline_capture, outcome.capture) == captures, "each side alone"
     assert outcome.capture_detail == ("no" if captures[1] == "no" else None)
     assert [note.partition(": ")[2] for note in outcome.notes] == notes
     assert outcome.links == (2 if contract == "graph" else 1)
-    assert {party.settled for party in lineup.everybody} == {contract == "eager"}, "all, or none"  # type: ignore[attr-defined]
+    assert {handle.settled for handle in runner.everybody} == {contract == "eager"}, "all, or none"  # type: ignore[attr-defined]
 
 
 def test_links_run_in_an_order_that_nobody_knows_and_all_sides_in_the_same() -> None:
-    lineup, _ = lined_up(("a", "a"), ("a", "a"), links=16)
-    assert lineup.capture() is None
+    runner, _ = lined_up(("a", "a"), ("a", "a"), links=16)
+    assert runner.capture() is None
     for links in (None, None, [1, 4, 9], [3]):
-        lineup.block(lineup.everybody, "graph", False, False, False, links)
-    lineup.block(lineup.everybody, "host", False, False, False)
-    lineup.close()
-    first, second, some, alone, uncaptured = lineup.c.ran  # type: ignore[attr-defined]
-    assert all(party.ran == lineup.c.ran for party in lineup.everybody)  # type: ignore[attr-defined]
+        runner.block(runner.everybody, "graph", False, False, False, links)
+    runner.block(runner.everybody, "host", False, False, False)
+    runner.close()
+    first, second, some, alone, uncaptured = runner.c.ran  # type: ignore[attr-defined]
+    assert all(handle.ran == runner.c.ran for handle in runner.everybody)  # type: ignore[attr-defined]
     assert sorted(first) == sorted(second) == list(range(16))
     assert first != second != list(range(16))
     assert (sorted(some), alone) == ([1, 4, 9], [3])
@@ -118,19 +118,19 @@ def test_links_run_in_an_order_that_nobody_knows_and_all_sides_in_the_same() -> 
 
 
 def test_inputs_lie_as_in_the_model_in_every_second_call_and_link() -> None:
-    lineup, _ = lined_up(("a", "a"), ("a", "a"), links=3, task="L1/rope")
-    assert lineup.layouts == [None, None], "two calls have both"
+    runner, _ = lined_up(("a", "a"), ("a", "a"), links=3, task="L1/rope")
+    assert runner.layouts == [None, None], "two calls have both"
     for _ in range(4):
-        lineup.refill("normal")
-        lineup.block(lineup.everybody, "host", False, False, False)
-    assert lineup.capture() is None
-    assert lineup.layouts == [[0, 2], [1]]
-    lineup.refill("normal")
-    lineup.block(lineup.everybody, "graph", False, False, False)
-    lineup.close()
-    everybody: list[Any] = [*lineup.everybody]
-    assert len({tuple(strided for strided, _ in party.given) for party in everybody}) == 1
-    *alone, (_, chain) = lineup.c.given  # type: ignore[attr-defined]
+        runner.refill("normal")
+        runner.block(runner.everybody, "host", False, False, False)
+    assert runner.capture() is None
+    assert runner.layouts == [[0, 2], [1]]
+    runner.refill("normal")
+    runner.block(runner.everybody, "graph", False, False, False)
+    runner.close()
+    everybody: list[Any] = [*runner.everybody]
+    assert len({tuple(strided for strided, _ in handle.given) for handle in everybody}) == 1
+    *alone, (_, chain) = runner.c.given  # type: ignore[attr-defined]
     assert [strided for strided, _ in alone] == [False, True, False, True]
     assert {*chain} == {"arg.positions", "storage.query"}
     assert [*map(places_of, (given["storage.query"][0] for _, given in alone))] == [
@@ -145,46 +145,46 @@ def places_of(storage: torch.Tensor) -> tuple[bool, ...]:
 
 
 def test_inputs_that_no_model_hands_over_as_views_are_packed() -> None:
-    lineup, _ = lined_up(("a", "a"), ("a", "a"))
+    runner, _ = lined_up(("a", "a"), ("a", "a"))
     for _ in range(3):
-        lineup.refill("normal")
-        lineup.block(lineup.everybody, "host", False, False, False)
-    lineup.close()
-    assert lineup.layouts == [None]
-    assert [strided for strided, _ in lineup.c.given] == [False] * 3  # type: ignore[attr-defined]
+        runner.refill("normal")
+        runner.block(runner.everybody, "host", False, False, False)
+    runner.close()
+    assert runner.layouts == [None]
+    assert [strided for strided, _ in runner.c.given] == [False] * 3  # type: ignore[attr-defined]
 
 
 def test_who_leaves_a_gpu_busy_has_no_other_turn() -> None:
-    lineup, _ = lined_up(("a", "a"), ("a", "a"))
-    assert lineup.standstill is None, "no GPU"
+    runner, _ = lined_up(("a", "a"), ("a", "a"))
+    assert runner.idle_check is None, "no GPU"
     said = iter([None, None, None, "kept a GPU busy"])
-    lineup.standstill = SimpleNamespace(broken=lambda worker: next(said))  # type: ignore[assignment]
+    runner.idle_check = SimpleNamespace(broken=lambda worker: next(said))  # type: ignore[assignment]
     drawn = [0.05, 0.05, 0.05]  # everybody's turn begins with a look
-    lineup._bench.rng = SimpleNamespace(random=lambda: drawn.pop(0))  # type: ignore[assignment]
-    assert isinstance(lineup.block(lineup.everybody, "host", False, False, False), dict)
+    runner._bench.rng = SimpleNamespace(random=lambda: drawn.pop(0))  # type: ignore[assignment]
+    assert isinstance(runner.block(runner.everybody, "host", False, False, False), dict)
     drawn += [0.3, 0.3, 0.3]  # only a baseline's right behind the candidate's
-    found = lineup.block(lineup.everybody, "host", False, False, False)
+    found = runner.block(runner.everybody, "host", False, False, False)
     assert found.label == "TAMPERED(pause)"
     assert "the process kept a GPU busy while it was stopped" in found.failure.message
-    assert [len(party.ran) for party in lineup.everybody] == [2, 2, 1]  # type: ignore[attr-defined]
+    assert [len(handle.ran) for handle in runner.everybody] == [2, 2, 1]  # type: ignore[attr-defined]
     drawn += [0.6, 0.1, 0.3]
-    nobody = lineup.block([lineup.a, lineup.a2, lineup.c], "host", False, False, False)
+    nobody = runner.block([runner.a, runner.a2, runner.c], "host", False, False, False)
     assert isinstance(nobody, dict), "nobody looks"
 
 
-def test_as_many_of_each_partys_turns_begin_with_a_look() -> None:
-    lineup, _ = lined_up(("a", "a"), ("a", "a"))
+def test_as_many_of_each_sides_turns_begin_with_a_look() -> None:
+    runner, _ = lined_up(("a", "a"), ("a", "a"))
     looked = Counter()
     coming: list[Any] = []
-    lineup.standstill = SimpleNamespace(broken=lambda worker: looked.update([id(coming[-1])]))  # type: ignore[assignment]
+    runner.idle_check = SimpleNamespace(broken=lambda worker: looked.update([id(coming[-1])]))  # type: ignore[assignment]
     rng, count = random.Random(1), 20_000
     for _ in range(count):
-        for party in rng.sample(lineup.everybody, 3):
-            coming.append(party)
-            lineup._left_busy(party)
-            lineup._last = party
-    for party in lineup.everybody:
-        assert looked[id(party)] / count == pytest.approx(0.25, abs=0.02)
+        for handle in rng.sample(runner.everybody, 3):
+            coming.append(handle)
+            runner._left_busy(handle)
+            runner._last = handle
+    for handle in runner.everybody:
+        assert looked[id(handle)] / count == pytest.approx(0.25, abs=0.02)
 
 
 @pytest.mark.parametrize(
@@ -193,9 +193,9 @@ def test_as_many_of_each_partys_turns_begin_with_a_look() -> None:
 )
 @pytest.mark.parametrize("step", ["capture", "renew"])
 def test_who_dies_while_all_capture(baseline, candidate, verdict, step) -> None:
-    lineup, outcome = lined_up(("a", baseline), ("a", candidate))
-    found = getattr(lineup, step)()
-    lineup.close()
+    runner, outcome = lined_up(("a", baseline), ("a", candidate))
+    found = getattr(runner, step)()
+    runner.close()
     assert found.label == verdict
     assert "gone" in found.failure.message
     assert outcome.died is (verdict == "CRASHED")
@@ -205,14 +205,14 @@ def test_a_late_rank_has_other_inputs_until_they_are_completed() -> None:
     case = small_case("L1/all_reduce")
     outcome = Outcome(None, "collective")  # pyright: ignore[reportArgumentType]
     bench = Bench("cpu", "graph", 1.0, random.Random(0), Overlay.over_baseline())
-    parties: Any = (Side("a", "a"), Side("a", "a"), Side("a", "a"))
+    handles: Any = (Side("a", "a"), Side("a", "a"), Side("a", "a"))
     specs = own(specs_of(case))
-    lineup = Lineup(bench, case, specs, set(), parties, (), {}, outcome, of_ranks(case.ranks))
-    assert lineup.open() is None
-    lineup.refill("normal")
-    late = lineup._late(1)
+    runner = BlockRunner(bench, case, specs, set(), handles, (), {}, outcome, of_ranks(case.ranks))
+    assert runner.open() is None
+    runner.refill("normal")
+    late = runner._late(1)
     mixed = late.mixed
-    inbox, right_R = lineup._inbox, lineup.inputs["arg.input_"]
+    inbox, right_R = runner._inbox, runner.inputs["arg.input_"]
     assert inbox is not None
     inbox.write(mixed)
     there_R = inbox.tensors["arg.input_"]
@@ -225,4 +225,4 @@ def test_a_late_rank_has_other_inputs_until_they_are_completed() -> None:
     assert not (there_R[1] == right_R[1]).any()
     assert late.rank == 1
     del there_R
-    lineup.close()
+    runner.close()

@@ -12,7 +12,7 @@ from fastkernels.runner.kernel_trial.compile_check import parents
 from fastkernels.runner.kernel_trial.request import KernelsRequest
 from fastkernels.runner.kernel_trial.run import run_kernels
 from fastkernels.runner.worker.worker_calls import Compiled
-from fastkernels.runner.worker.worker_handle import Party
+from fastkernels.runner.worker.worker_handle import WorkerHandle
 
 HONEST = """
 import torch
@@ -86,14 +86,14 @@ def test_every_case_that_no_architecture_makes_has_parents_or_none() -> None:
 def test_compile_looks_inside_the_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One run of all: what is not a candidate's own is done once. Nobody waits for kernels to be built."""
     ran: dict[str, set[str]] = {}
-    compiled = Party.compiled
+    compiled = WorkerHandle.compiled
 
-    def seen(party: Party, again: bool) -> Compiled:
-        for kernel, name in party.kernels.items():
+    def seen(handle: WorkerHandle, again: bool) -> Compiled:
+        for kernel, name in handle.kernels.items():
             ran.setdefault(kernel, set()).add(name)
-        return compiled(party, again)
+        return compiled(handle, again)
 
-    monkeypatch.setattr(Party, "compiled", seen)
+    monkeypatch.setattr(WorkerHandle, "compiled", seen)
     found = rows(tmp_path)
     assert {"rms_norm", "linear", "prefill_attention"} <= set(ran)
     assert set.union(*ran.values()) == {"reference"}

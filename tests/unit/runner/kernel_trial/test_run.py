@@ -23,7 +23,7 @@ from fastkernels.runner.kernel_trial.worker_set import Unimportable
 ASKED = KernelsRequest(targets=("rms_norm", "embedding"), size="tiny", device="cpu", self_test=True)
 
 
-class StandInCrew:
+class StandInWorkerSet:
     """`starts(n)`: whether the processes of the n-th trial start."""
 
     levels, stays_root, overhead_ns = (), (), 0
@@ -31,7 +31,7 @@ class StandInCrew:
     def __init__(self, starts) -> None:
         self.starts, self.asked, self.ranks = starts, 0, []
 
-    def parties(self, job, ranks: int) -> tuple[None, None, None]:
+    def handles(self, job, ranks: int) -> tuple[None, None, None]:
         self.asked += 1
         self.ranks.append(ranks)
         if not self.starts(self.asked):
@@ -53,10 +53,10 @@ def judge(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(run_module, "Trial", Passes)
 
-    def judge(starts, asked=ASKED) -> tuple[KernelReport, list[Progress], StandInCrew]:
-        crew, steps = StandInCrew(starts), []
-        monkeypatch.setattr(run_module._Run, "_crew", lambda *_: contextlib.nullcontext(crew))
-        return run_kernels(asked, steps.append), steps, crew
+    def judge(starts, asked=ASKED) -> tuple[KernelReport, list[Progress], StandInWorkerSet]:
+        worker_set, steps = StandInWorkerSet(starts), []
+        monkeypatch.setattr(run_module._Run, "_worker_set", lambda *_: contextlib.nullcontext(worker_set))
+        return run_kernels(asked, steps.append), steps, worker_set
 
     return judge
 
@@ -70,9 +70,9 @@ def test_a_baseline_that_fails_late_costs_no_row(judge) -> None:
 
 
 def test_a_task_is_given_up_where_its_baseline_does_not_come_back(judge) -> None:
-    report, _, crew = judge(lambda number: number < 3)
+    report, _, worker_set = judge(lambda number: number < 3)
     tasks = {row.task: sum(other.task == row.task for other in report.rows) for row in report.rows}
-    assert crew.asked == 2 + run_module.MOST_DEATHS * len(tasks)
+    assert worker_set.asked == 2 + run_module.MOST_DEATHS * len(tasks)
     assert "2 other cases of" in report.rows[-1].failure.message
     assert report.rows[-1].failure.message.endswith("had no baseline")
 
@@ -83,9 +83,9 @@ def test_a_candidate_that_hangs_is_tried_once_in_a_task(judge, monkeypatch: pyte
         return Outcome(verdict, contract="host", died=True, compiling_s=60.0)
 
     monkeypatch.setattr(run_module.Trial, "run", run)
-    report, _, crew = judge(lambda number: True)
+    report, _, worker_set = judge(lambda number: True)
     tasks = {row.task for row in report.rows}
-    assert crew.asked == len(tasks) == 2
+    assert worker_set.asked == len(tasks) == 2
     assert {row.verdict for row in report.rows} == {"TIMEOUT"}
     last = report.rows[-1]
     assert last.failure.message == f"not tried: another case of {last.task} timed out"
@@ -97,13 +97,13 @@ def test_a_baseline_that_fails_at_once_is_an_error(judge) -> None:
 
 
 def test_a_revision_that_cannot_be_imported_is_tried_once(judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    def parties(crew: StandInCrew, job, ranks: int):
-        crew.asked += 1
+    def handles(worker_set: StandInWorkerSet, job, ranks: int):
+        worker_set.asked += 1
         raise Unimportable(Failure(message="NameError: no", file="a.py", line=3))
 
-    monkeypatch.setattr(StandInCrew, "parties", parties)
-    report, _, crew = judge(lambda number: True)
-    assert crew.asked == 1
+    monkeypatch.setattr(StandInWorkerSet, "handles", handles)
+    report, _, worker_set = judge(lambda number: True)
+    assert worker_set.asked == 1
     assert {(row.verdict, row.failure.message) for row in report.rows} == {("IMPORT_ERROR", "NameError: no")}
     assert exit_code(report) == 1
 
@@ -130,12 +130,12 @@ def test_a_look_is_no_last_step_and_costs_no_row_either() -> None:
 
 def test_a_group_of_ranks_gets_as_many_processes_and_a_contract_of_its_own(judge) -> None:
     asked = ASKED.model_copy(update={"targets": ("all_reduce", "rms_norm")})
-    report, _, crew = judge(lambda number: True, asked)
+    report, _, worker_set = judge(lambda number: True, asked)
     ranks = {
         case.id: case.ranks for task in ("L1/all_reduce", "L1/rms_norm") for case in registry.cases(task)
     }
-    assert crew.ranks == [ranks[row.case] for row in report.rows]
-    assert set(crew.ranks) == {1, 2, 3}
+    assert worker_set.ranks == [ranks[row.case] for row in report.rows]
+    assert set(worker_set.ranks) == {1, 2, 3}
     assert all(row.contract == ("host" if ranks[row.case] == 1 else "collective") for row in report.rows)
 
 
@@ -143,7 +143,7 @@ def test_a_group_of_ranks_is_unsupported_on_cuda_before_anything_runs() -> None:
     run = run_module._Run(ASKED.model_copy(update={"device": "cuda"}), lambda progress: None)
     bench = Bench("cuda", "graph", 1.0, random.Random(0), Overlay.over_baseline())
     case = registry.cases("L1/all_reduce", size="tiny")[0]
-    nobody: Any = None  # a crew that is asked for anything fails
+    nobody: Any = None  # a set that is asked for anything fails
     run._one(Job("mine"), Work(registry.task(case.task), case), nobody, bench)
     (row,) = run.rows
     assert (row.verdict, row.contract) == ("UNSUPPORTED", "collective")

@@ -48,7 +48,7 @@ class Lined:
             assert how["late"] in range(self.ranks)
             self.others[-1] = "late"
         running = range(self.plan.links) if links is None else links
-        return {id(party): self._reading(len(running)) for party in order}
+        return {id(handle): self._reading(len(running)) for handle in order}
 
     def _reading(self, running: int) -> Reading:
         ns = 2000 * self._rng.uniform(0.999, 1.001)

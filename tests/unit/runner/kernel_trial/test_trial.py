@@ -77,7 +77,7 @@ def timed_on(monkeypatch: pytest.MonkeyPatch, sampled: Sampled, untrue: Verdict 
     """What a trial on a CPU makes of these samples, where nothing else speaks against the candidate."""
     made = trial("host")
     made._held, made._bench = None, SimpleNamespace(device="cpu")  # type: ignore[assignment]
-    made._lineup = SimpleNamespace(standstill=None, is_held=False)  # type: ignore[assignment]
+    made._runner = SimpleNamespace(idle_check=None, is_held=False)  # type: ignore[assignment]
     made._referee = SimpleNamespace(final=lambda: None)  # type: ignore[assignment]
     made._outcome.links, made._work = 1, None  # type: ignore[assignment]
     monkeypatch.setattr(trial_module, "Sampling", lambda *_: SimpleNamespace(run=lambda: sampled))
@@ -107,7 +107,7 @@ def test_it_keeps_nothing_of_too_few_samples_or_of_what_may_be_untrue(monkeypatc
 
 
 def baseline(**worker: Any) -> Any:
-    """A party whose process nobody rescheduled."""
+    """A worker whose process nobody rescheduled."""
     usual = {"alive": True, "meddled": None, "restless": None, "standing": lambda: None, "closed": False}
     made = SimpleNamespace(**{**usual, **worker})
     made.close = lambda: setattr(made, "closed", True)
@@ -126,13 +126,13 @@ def baseline(**worker: Any) -> Any:
     ],
 )
 def test_a_baseline_whose_turns_were_not_its_own_is_told_and_replaced(happened, label, which: int) -> None:
-    parties = [baseline(), baseline()]
-    parties[which] = baseline(**happened)
+    handles = [baseline(), baseline()]
+    handles[which] = baseline(**happened)
     made = trial("host")
-    made._lineup = SimpleNamespace(a=parties[0], a2=parties[1])  # type: ignore[assignment]
+    made._runner = SimpleNamespace(a=handles[0], a2=handles[1])  # type: ignore[assignment]
     verdict = made._undisturbed()
     assert (verdict.label if verdict else None) == label
-    assert [party.worker.closed for party in parties] == [label is not None and i == which for i in (0, 1)]
+    assert [handle.worker.closed for handle in handles] == [label is not None and i == which for i in (0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_a_baseline_whose_turns_were_not_its_own_is_told_and_replaced(happened, 
 )
 def test_results_are_held_by_the_links_that_are_asked_for_them_at_the_end(contract, is_held, made) -> None:
     """Others are made for what is timed on a device that is held: they know nothing of those before."""
-    lineup = SimpleNamespace(is_held=is_held, capture=lambda: "capture", settle=lambda: "settle")
+    runner = SimpleNamespace(is_held=is_held, capture=lambda: "capture", settle=lambda: "settle")
     one = trial(contract)
-    one._lineup, one._held = lineup, reading(1)  # type: ignore[assignment]
+    one._runner, one._held = runner, reading(1)  # type: ignore[assignment]
     assert one._linked() == made
     assert (one._held is None) == (made is not None)
 
@@ -167,9 +167,9 @@ def ended_by(error: Exception, monkeypatch, held: int) -> tuple[Any, Any]:
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu: (free[0], 80))
     one = trial("graph")
-    lineup = SimpleNamespace(a=process(5), c=process(held), a2=process(5), closed=False)
-    lineup.close = lambda: setattr(lineup, "closed", True)
-    one._lineup, one._bench, one._case = lineup, SimpleNamespace(device="cuda"), SimpleNamespace(ranks=1)  # type: ignore[assignment]
+    runner = SimpleNamespace(a=process(5), c=process(held), a2=process(5), closed=False)
+    runner.close = lambda: setattr(runner, "closed", True)
+    one._runner, one._bench, one._case = runner, SimpleNamespace(device="cuda"), SimpleNamespace(ranks=1)  # type: ignore[assignment]
     one._outcome = SimpleNamespace(verdict=Verdict.passed(), died=False, notes=())  # type: ignore[assignment]
     one._referee = SimpleNamespace(worst=None, checked=0, notes=())  # type: ignore[assignment]
 
@@ -177,16 +177,16 @@ def ended_by(error: Exception, monkeypatch, held: int) -> tuple[Any, Any]:
         raise error
 
     one._judge = judge
-    return one.run(), lineup
+    return one.run(), runner
 
 
 @pytest.mark.parametrize(("held", "label"), [(5, "INVALID_BASELINE"), (60, "OOM")])
 def test_a_judge_without_memory_ends_a_trial_and_no_run(held: int, label: str, monkeypatch) -> None:
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.16 GiB")
-    outcome, lineup = ended_by(error, monkeypatch, held)
+    outcome, runner = ended_by(error, monkeypatch, held)
     assert outcome.verdict.label == label
     assert outcome.died is (label == "OOM"), "who fills the device again is not tried for ever"
-    assert lineup.closed
+    assert runner.closed
 
 
 def test_any_other_error_of_the_judge_is_raised(monkeypatch) -> None:

@@ -45,10 +45,10 @@ def test_a_side_whose_processes_run_in_the_others_turn_has_failed(tmp_path: Path
 def test_a_candidate_that_leaves_a_gpu_busy_has_failed(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", MODULES)
     said = iter([None, "kept a GPU busy"])
-    standstill: Any = SimpleNamespace(broken=lambda worker: next(said))
+    idle_check: Any = SimpleNamespace(broken=lambda worker: next(said))
     layers = {"baseline": (), "candidate": (tmp_path,)}
     sides = Sides(
-        SIDE, layers, {"device": "cpu"}, False, tmp_path, Timeouts(start=60, call=10), standstill=standstill
+        SIDE, layers, {"device": "cpu"}, False, tmp_path, Timeouts(start=60, call=10), idle_check=idle_check
     )
     try:
         for side in ("candidate", "baseline", "candidate"):  # looked at where the candidate is stopped

@@ -8,7 +8,7 @@ import pytest
 
 from fastkernels.errors import MachineError
 from fastkernels.runner.worker import gpu_idle_check
-from fastkernels.runner.worker.gpu_idle_check import Standstill
+from fastkernels.runner.worker.gpu_idle_check import GpuIdleCheck
 
 
 class Use:
@@ -32,10 +32,10 @@ class Worker:
         self._use.left, self.ended = [self._then], True
 
 
-def looking(*slowdowns: float, then: float = 1.0) -> tuple[Standstill, Any]:
+def looking(*slowdowns: float, then: float = 1.0) -> tuple[GpuIdleCheck, Any]:
     """And a worker, with whose end it reads `then`."""
     use: Any = Use(*slowdowns)
-    return Standstill(use), Worker(use, then)
+    return GpuIdleCheck(use), Worker(use, then)
 
 
 @pytest.fixture(autouse=True)

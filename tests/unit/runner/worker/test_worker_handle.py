@@ -23,7 +23,7 @@ from fastkernels.runner.transfer.protocol import INPUTS_ARE_TAKEN, INPUTS_ARE_TH
 from fastkernels.runner.transfer.shared_memory import Arena, Ticket, Want, place
 from fastkernels.runner.worker.pool import WorkerError
 from fastkernels.runner.worker.worker_calls import Captured, Inspected, Timed, Timeouts, Trouble
-from fastkernels.runner.worker.worker_handle import Party
+from fastkernels.runner.worker.worker_handle import WorkerHandle
 
 
 class Liar:
@@ -56,13 +56,15 @@ def described(size: int) -> dict:
     return {"description": plain, "bytes": 4 * size, "span_bytes": 4 * size}
 
 
-def party(answer: dict) -> Party:
-    return Party(Liar(answer), "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0)  # type: ignore[arg-type]
+def handle(answer: dict) -> WorkerHandle:
+    return WorkerHandle(Liar(answer), "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0)  # type: ignore[arg-type]
 
 
-def with_box(worker: Liar, box: Arena, overhead_ns: int = 0, ranks: int = 1, inbox: Any = None) -> Party:
+def with_box(
+    worker: Liar, box: Arena, overhead_ns: int = 0, ranks: int = 1, inbox: Any = None
+) -> WorkerHandle:
     """Results come in the box, and inputs from nowhere."""
-    judge = Party(worker, "cpu", Timeouts.of("cpu", None), SmClock("cpu"), overhead_ns, ranks)  # type: ignore[arg-type]
+    judge = WorkerHandle(worker, "cpu", Timeouts.of("cpu", None), SmClock("cpu"), overhead_ns, ranks)  # type: ignore[arg-type]
     judge._boxes = Boxes(inbox or Inbox([]), box, box)  # type: ignore[arg-type]
     return judge
 
@@ -93,9 +95,9 @@ class Inbox:
     ],
 )
 def test_a_duration_must_be_one(answer: dict) -> None:
-    judge = party(answer)
+    judge = handle(answer)
     with pytest.raises(Trouble, match="garbled answer to 'go'") as caught:
-        judge._asking.answer("go", Timed, 1)
+        judge._calls.answer("go", Timed, 1)
     assert caught.value.problem.status == "CRASHED"
     assert judge.worker.closed
 
@@ -115,7 +117,7 @@ def test_a_duration_must_be_one(answer: dict) -> None:
 )
 def test_a_description_must_be_whole(answer: dict) -> None:
     with pytest.raises(Trouble, match="garbled answer"):
-        party(answer)._asking.answer("inspect", Inspected, 1)
+        handle(answer)._calls.answer("inspect", Inspected, 1)
 
 
 @pytest.mark.parametrize("stride", [[-1], [2**63]])
@@ -123,17 +125,17 @@ def test_a_stride_must_be_one(stride: list[int]) -> None:
     description = {"shape": [1], "dtype": "float32", "device": "cpu", "stride": stride, "type_name": "Tensor"}
     answer = {"outputs": [{"out.0": {"description": description}}], "threads": 1, "flags": {}}
     with pytest.raises(Trouble, match="garbled answer"):
-        party(answer)._asking.answer("inspect", Inspected, 1)
+        handle(answer)._calls.answer("inspect", Inspected, 1)
 
 
 def test_a_right_answer_is_taken() -> None:
-    assert party({"ns": 5})._asking.answer("go", Timed, 1).ns == 5
+    assert handle({"ns": 5})._calls.answer("go", Timed, 1).ns == 5
     answer = {"captured": False, "kernels": {}, "detail": "no", "outputs": [], "shown": None}
-    assert party(answer)._asking.answer("capture", Captured, 1).detail == "no"
+    assert handle(answer)._calls.answer("capture", Captured, 1).detail == "no"
 
 
 def test_every_link_of_a_chain_must_be_described() -> None:
-    judge = party({"captured": True, "kernels": {}, "detail": "", "outputs": [{}], "shown": None})
+    judge = handle({"captured": True, "kernels": {}, "detail": "", "outputs": [{}], "shown": None})
     judge._mapped = Maps([])  # type: ignore[assignment]
     with pytest.raises(Trouble, match="1 of 3 links are described"):
         judge.capture(ChainPlan(3), {})
@@ -234,7 +236,7 @@ class Group(Liar):
         return inspected if phase == "inspect" else {}
 
 
-def of_two(worker: Liar, box: Arena, inbox: Any = None) -> Party:
+def of_two(worker: Liar, box: Arena, inbox: Any = None) -> WorkerHandle:
     return with_box(worker, box, overhead_ns=100, ranks=2, inbox=inbox)
 
 
@@ -338,9 +340,9 @@ def test_a_group_in_which_something_failed_is_not_asked_again(ranks: int) -> Non
             raise WorkerError(ErrorReport(kind="ValueError", message="rank 1: boom"), "")
 
     worker = Fails({})
-    judge = Party(worker, "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0, ranks)  # type: ignore[arg-type]
+    judge = WorkerHandle(worker, "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0, ranks)  # type: ignore[arg-type]
     with pytest.raises(Trouble, match="rank 1: boom"):
-        judge._asking.answer("go", Timed, 1)
+        judge._calls.answer("go", Timed, 1)
     assert worker.closed == (ranks > 1)
 
 
@@ -484,7 +486,7 @@ class Doors:
 
 
 @contextlib.contextmanager
-def held(worker: Holding, box: Arena, looks: float = 1) -> Iterator[Party]:
+def held(worker: Holding, box: Arena, looks: float = 1) -> Iterator[WorkerHandle]:
     judge = with_box(worker, box, ranks=worker._ranks, inbox=Inbox(worker._seen))
     maps = Maps(worker._seen, worker._ranks)
     judge._gates = [ours for ours, _ in worker.pairs]
