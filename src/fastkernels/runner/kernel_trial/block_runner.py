@@ -1,8 +1,30 @@
-"""Three processes on one case: baseline A, candidate C, baseline A', the inbox that feeds them, one block at
-a time.
+"""How a call is timed: one block is baseline A, candidate C and baseline A' on the same fresh inputs.
 
-A block is one iteration of each on the same fresh inputs. What goes wrong comes back as a verdict: the
-candidate's for C, INVALID_BASELINE for A and A'. Tensors have the link of a chain as their first dimension.
+On a GPU, where calls can be captured:
+
+    size       A call of a few microseconds cannot be timed alone. Each side captures the same number of
+               calls, up to 64 (measure/chain.py): a chain, whose links have their own module, inputs and
+               results. A launch runs all links, one after another in one CUDA graph.
+    order      The sides take turns in an order drawn anew for each block, and so do the links of the chain.
+               Nobody knows before what comes next. While one side has its turn, the others are stopped.
+    launch     The worker enqueues its graph on a device that waits for a word of the judge's, and is stopped.
+               So launches take no time that counts, and no process works beside the call. Then the judge
+               brings the inputs to where the links read them, makes the L2 cache cold, and says the word
+               (worker/call_path.py, transfer/gpu_hold.py).
+    duration   Two events in the worker surround the chain. What they read with nothing between them was
+               measured before a candidate was imported, and is taken off (`overhead_ns`); the rest divided by
+               the number of links is the reading (worker/worker_handle.py).
+    window     Two events of the judge's own surround the same work. What they hold beyond the duration
+               must be alike on all sides, or the duration is not believed (claim_checks.py).
+    results    The judge copies them while the worker is stopped, and compares every link's (referee.py).
+
+A side that cannot be captured puts all into the contract `eager`: one call a turn, held and timed likewise.
+On a CPU it is `host`: the worker's clock surrounds one call, and the judge's window also holds a request, an
+answer and copies of inputs and results.
+
+sampling.py decides which blocks there are, and when they are enough. What goes wrong in a block comes back as
+a verdict: the candidate's for C, INVALID_BASELINE for A and A'. Tensors have the link of a chain as their
+first dimension.
 """
 
 from __future__ import annotations
