@@ -13,8 +13,7 @@ from typing import Literal, overload
 from torch import Tensor
 
 from fastkernels.engine.core.checks import Errors
-from fastkernels.engine.media.image_prompts import Prompts
-from fastkernels.engine.media.image_request import ImageRequest, checked, checked_sides
+from fastkernels.engine.media.image_request import ImageRequest, Prompts, checked, checked_sides
 from fastkernels.engine.model import Model
 from fastkernels.errors import RequestError
 from fastkernels.nn import latents

@@ -24,12 +24,18 @@ import torch
 
 from fastkernels.engine.core import memory
 from fastkernels.engine.core.build import Options, build
-from fastkernels.engine.core.checks import MOST_SEED, Errors, require_errors, require_integer, require_share
-from fastkernels.engine.core.default_params import default_params
+from fastkernels.engine.core.checks import (
+    MOST_SEED,
+    Errors,
+    device_of,
+    dtype_of,
+    require_errors,
+    require_integer,
+    require_share,
+)
 from fastkernels.engine.core.graph_pool import without_graphs
-from fastkernels.engine.core.machine import device_of, dtype_of
 from fastkernels.engine.core.request import Request, RequestOutput
-from fastkernels.engine.core.sampling_params import SamplingParams
+from fastkernels.engine.core.sampling_params import SamplingParams, default_params
 from fastkernels.engine.loop import Loop, language_model, refused
 from fastkernels.engine.media.intake import Intake, Prompt, as_list, text_of
 from fastkernels.engine.media.listener import Listener

@@ -20,9 +20,15 @@ import torch
 from torch import Tensor
 
 from fastkernels.engine.core import memory
-from fastkernels.engine.core.checks import MOST_SEED, Errors, require_errors, require_integer
+from fastkernels.engine.core.checks import (
+    MOST_SEED,
+    Errors,
+    device_of,
+    dtype_of,
+    require_errors,
+    require_integer,
+)
 from fastkernels.engine.core.graph_pool import without_graphs
-from fastkernels.engine.core.machine import device_of, dtype_of
 from fastkernels.engine.media.arrays import value_of
 from fastkernels.engine.programs.batch_stage import BatchStage
 from fastkernels.engine.programs.call_graphs import CallGraphs

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 import fastkernels
 from fastkernels import LLM, SamplingParams, registry
-from fastkernels.engine.core.machine import device_of
+from fastkernels.engine.core.checks import device_of
 from fastkernels.engine.core.memory import require_weights_fit
 from fastkernels.engine.core.request import RequestOutput
 from fastkernels.errors import FastKernelsError, MachineError, RequestError, UsageError

@@ -52,21 +52,13 @@ class DeviceRows:
         self.top_k_R = torch.zeros(num_rows, dtype=torch.int32, device=device)
         self.top_p_R = torch.ones(num_rows, dtype=torch.float32, device=device)
         self.seeds_R = torch.zeros(num_rows, dtype=torch.int64, device=device)
-        self.frozen_R = torch.zeros(
-            num_rows, dtype=torch.bool, device=device
-        )  # forced: samples are not written
+        # Forced: samples are not written.
+        self.frozen_R = torch.zeros(num_rows, dtype=torch.bool, device=device)
 
     @property
     def bytes(self) -> int:
-        tensors = [
-            self.tokens_RL,
-            *self.tables_GRN,
-            self.temperature_R,
-            self.top_k_R,
-            self.top_p_R,
-            self.seeds_R,
-        ]
-        return sum(t.numel() * t.element_size() for t in [*tensors, self.frozen_R])
+        columns = [self.temperature_R, self.top_k_R, self.top_p_R, self.seeds_R, self.frozen_R]
+        return sum(t.numel() * t.element_size() for t in (self.tokens_RL, *self.tables_GRN, *columns))
 
     def inputs(self, sections: Sections, extent: Extent) -> Inputs:
         """Apply a packet of `pack` and build the step."""

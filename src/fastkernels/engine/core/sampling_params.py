@@ -1,4 +1,9 @@
-"""How to continue a prompt: vLLM's names, with vLLM's meanings."""
+"""How to continue a prompt: vLLM's names, with vLLM's meanings; and how one that comes without parameters is
+continued: as the model's generation_config.json says.
+
+The fields of that file are those that vLLM reads, and `do_sample: false`, which means greedy. The ids that
+end a text come from the same file (`ModelSource.stop_ids`). Its other fields have no effect.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fastkernels.engine.core.checks import IS_SEED, is_integer, is_seed, is_within
-from fastkernels.errors import RequestError
+from fastkernels.errors import FileFormatError, RequestError
+from fastkernels.loader.weights import ModelSource
 
 MAX_LOGPROBS = 1024
 MAX_ANSWERS = 16384  # of one request
@@ -142,3 +148,32 @@ class SamplingParams:
 def _are_logprobs(count: Any) -> tuple[bool, str]:
     is_met = count is None or (is_integer(count) and 0 <= count <= MAX_LOGPROBS)
     return is_met, f"None or an integer from 0 to {MAX_LOGPROBS}"
+
+
+# Fields of the file, and the parameters that they are defaults of.
+FIELDS = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_new_tokens": "max_tokens",
+}
+
+
+def default_params(source: ModelSource) -> SamplingParams:
+    """SamplingParams with what the file says; a FileFormatError names the field that is wrong."""
+    file, found = source.generation
+    given: dict[str, Any] = {}
+    for field, name in FIELDS.items():
+        if found.get(field) is not None:
+            given[name] = found[field]
+            try:
+                SamplingParams(**{name: found[field]})
+            except RequestError as error:
+                raise FileFormatError(file, field, str(error)) from error
+    if not isinstance(does_sample := found.get("do_sample"), bool | None):
+        raise FileFormatError(file, "do_sample", f"{does_sample!r:.60}: must be true or false")
+    if does_sample is False:
+        given["temperature"] = 0.0
+    return SamplingParams(**given)

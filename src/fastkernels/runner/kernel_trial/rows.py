@@ -1,15 +1,46 @@
-"""Rows of the report, from the outcome of a trial."""
+"""Rows of the report, from the outcome of a trial, and how far a candidate's claims are borne out."""
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Any
+
+import numpy as np
 
 from fastkernels.judge.verdict import Verdict
 from fastkernels.layout import shown
-from fastkernels.records import Contract, KernelRow, Unclaimed
+from fastkernels.records import Contract, Failure, Integrity, KernelRow, Unclaimed
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner.kernel_trial.bench import Outcome
+from fastkernels.runner.kernel_trial.claim_checks import MIN_READINGS, Slack, Times
 from fastkernels.runner.kernel_trial.request import Job, Work
+from fastkernels.runner.kernel_trial.sampling import Sampled
+
+
+def integrity(sampled: Sampled, slack: Slack, looks: tuple[int, int] | None = None) -> Integrity | None:
+    """What the judge saw beside the claims; None of fewer calls than windows can be compared of. looks: at
+    GPUs, busy ones and all."""
+    blocks = sampled.blocks
+    if len(blocks.c) < MIN_READINGS:
+        return None
+    times = Times.of(blocks.c, (blocks.a, blocks.a2))
+    hidden_ns, most_ns = max(times.compared(slack), key=lambda pair: pair[0] - pair[1])
+    c_us, a_us, a2_us = (float(np.median(column)) / 1e3 for column in times.windows)
+    return Integrity(
+        beyond_us=(c_us, a_us, a2_us),
+        hidden_us=hidden_ns / 1e3,
+        may_hide_us=most_ns / 1e3,
+        alone_us=_medians_us(sampled.alone.of_sides(lambda reading: reading.ns)),
+        walk_us=_medians_us(sampled.half.of_sides(lambda reading: reading.walk_ns)),
+        looks=looks,
+    )
+
+
+def _medians_us(sides_ns: list[list[float]]) -> tuple[float, float, float] | None:
+    if not all(sides_ns):
+        return None
+    c_us, a_us, a2_us = (median(side) / 1e3 for side in sides_ns)
+    return c_us, a_us, a2_us
 
 
 def row(
@@ -78,8 +109,6 @@ def row(
 
 def unavailable_row(job: Job, entry: TaskEntry, reason: str, contract: Contract) -> KernelRow:
     """An implementation that no case of a task can use here."""
-    from fastkernels.records import Failure
-
     variant = next(iter(entry.variants))
     return KernelRow(
         task=entry.id,

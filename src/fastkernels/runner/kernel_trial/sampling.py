@@ -28,9 +28,7 @@ FEW_SAMPLES_EXTENSION = 20  # times the budget, for calls so slow that it holds 
 USUAL_SHARE = 0.75  # of timed blocks draw `normal`; the others any distribution
 FRESH_SHARE = 0.25  # of blocks find their inputs at new addresses
 ORACLE_SHARE = 0.1  # of timed blocks also meet the oracle; nobody but the judge knows which
-PARAMETER_ECHO_SHARE = (
-    0.15  # of blocks look whether the parameters changed; other inputs are looked at always
-)
+PARAMETER_ECHO_SHARE = 0.15  # of blocks look whether the parameters changed; at other inputs all do
 RESULT_ECHO_SHARE = 0.25  # of blocks ask for the results once more after the clock has stopped
 ALONE_SHARE = 0.25  # of blocks are followed by one of a single link, in secret (claim_checks.shared_work)
 HALF_SHARE = 0.25  # of blocks are followed by one of half of the links, in secret (claim_checks.fetched)

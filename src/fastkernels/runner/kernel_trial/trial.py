@@ -33,12 +33,13 @@ from fastkernels.measure.ceilings import ceilings
 from fastkernels.measure.chain import ChainPlan, chain_plan, of_ranks
 from fastkernels.records import Case, Contract, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
-from fastkernels.runner.kernel_trial import claim_checks, integrity, oom_blame, reproduction
+from fastkernels.runner.kernel_trial import claim_checks, oom_blame, reproduction
 from fastkernels.runner.kernel_trial.bench import Bench, Outcome
 from fastkernels.runner.kernel_trial.block_runner import BlockRunner
 from fastkernels.runner.kernel_trial.blocks import Blocks, durations_ns
 from fastkernels.runner.kernel_trial.claim_checks import Slack
 from fastkernels.runner.kernel_trial.referee import Referee
+from fastkernels.runner.kernel_trial.rows import integrity
 from fastkernels.runner.kernel_trial.sampling import Sampled, Sampling, where_late
 from fastkernels.runner.worker.reading import Reading
 from fastkernels.runner.worker.worker_handle import WorkerHandle
@@ -305,7 +306,7 @@ class Trial:
             return verdict
         slack = SLACK[self._outcome.contract] if self._runner.is_held else SLACK_ON_CPU
         idle_check = self._runner.idle_check
-        self._outcome.integrity = integrity.seen(sampled, slack, idle_check.looks if idle_check else None)
+        self._outcome.integrity = integrity(sampled, slack, idle_check.looks if idle_check else None)
         if verdict := self._broken_rule(sampled):
             return verdict
         # A machine too busy to tell the ratio is too busy to accuse anybody by his times; neither wins.

@@ -52,6 +52,6 @@ class Gate:
         self._receive(1)
 
     def show(self, where: bytes) -> None:
-        """The same, and say where they lie (mapped.Shown, as JSON)."""
+        """The same, and say where they lie (gpu_arguments.Shown, as JSON)."""
         self._send(where)
         self._receive(1)

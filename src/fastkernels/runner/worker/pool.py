@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from fastkernels import interrupts
 from fastkernels.records import Failure, Printable, Record
-from fastkernels.runner.sandbox import flashinfer_builds, group_members, isolation
+from fastkernels.runner.sandbox import flashinfer_builds, isolation
 from fastkernels.runner.sandbox import user as new_user
 from fastkernels.runner.transfer.protocol import (
     MAX_REPLY_BYTES,
@@ -34,7 +34,7 @@ from fastkernels.runner.transfer.protocol import (
     receive_reply,
     send_request,
 )
-from fastkernels.runner.worker import resources, template
+from fastkernels.runner.worker import process, resources, template
 from fastkernels.runner.worker.process import Standing, executed, importing_from
 
 _PROGRAM = "fastkernels.runner.inside.main"
@@ -298,13 +298,13 @@ class Worker:
 
     def _still_company(self) -> None:
         deadline = time.monotonic() + _COMPANY_TIMEOUT_S
-        found = group_members.others(self.pid)
+        found = process.others(self.pid)
         self.has_company = self.has_company or bool(found)
         # A member is told to have stopped a moment before it leaves its core: its time must stand still, too.
         before: dict[int, int | None] | None = None if found else {}
         while True:
-            moving = [pid for pid in found if not group_members.stands_still(pid)]
-            self._company = {pid: group_members.cpu_ns(pid) for pid in found}
+            moving = [pid for pid in found if not process.stands_still(pid)]
+            self._company = {pid: process.cpu_ns(pid) for pid in found}
             if not moving and self._company == before:
                 return
             if time.monotonic() > deadline:
@@ -318,7 +318,7 @@ class Worker:
         if not self._paused:
             return
         for pid, before in self._company.items():
-            now = group_members.cpu_ns(pid)
+            now = process.cpu_ns(pid)
             if now is not None and now != before:
                 self.restless = f"had process {pid} of its own run"
         self._company = {}

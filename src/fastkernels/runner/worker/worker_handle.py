@@ -269,9 +269,8 @@ class WorkerHandle:
         if self.worker.busy:
             self.worker.close()  # interrupted in a call: nobody knows when it would answer
         elif self.worker.alive and self._inbox is not None:
-            with contextlib.suppress(
-                WorkerProblem
-            ):  # a worker that cannot even forget is replaced by its owner
+            # A worker that cannot even forget is replaced by its owner.
+            with contextlib.suppress(WorkerProblem):
                 self.worker.call("close", self._timeouts.build)
         for surrounding in (self._boxes, self._mapped, self._hold):
             if surrounding is not None:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fastkernels.runner.sandbox import group_members
-from fastkernels.runner.worker import pool
+from fastkernels.runner.worker import pool, process
 from fastkernels.runner.worker.pool import Worker
 
 ROOT = Path(__file__).parents[4]
@@ -125,12 +124,12 @@ time.sleep(0.005)
 def test_a_pause_waits_for_a_child_in_the_middle_of_a_system_call(worker: Worker) -> None:
     child = look(worker, BUSY)
     worker.pause(looks=True)
-    assert group_members.others(worker.pid) == [child]
-    assert group_members.stands_still(child)
+    assert process.others(worker.pid) == [child]
+    assert process.stands_still(child)
     assert worker.restless is None
-    before = group_members.cpu_ns(child)
+    before = process.cpu_ns(child)
     time.sleep(0.05)
-    assert group_members.cpu_ns(child) == before
+    assert process.cpu_ns(child) == before
     worker.resume()
     assert worker.restless is None
     look(worker, f"os.kill({child}, 9); os.waitpid({child}, 0); found = 1")

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from fastkernels import LLM, SamplingParams, registry
-from fastkernels.engine.core.default_params import default_params
+from fastkernels.engine.core.sampling_params import default_params
 from fastkernels.errors import FileFormatError
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import find, load_model

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from fastkernels.measure.stats import Interval
-from fastkernels.runner.kernel_trial import integrity
 from fastkernels.runner.kernel_trial.blocks import Blocks
 from fastkernels.runner.kernel_trial.claim_checks import Slack, understated
+from fastkernels.runner.kernel_trial.rows import integrity
 from fastkernels.runner.kernel_trial.sampling import Sampled
 from fastkernels.runner.worker.reading import Reading
 
@@ -35,7 +35,7 @@ def sampled(hidden_us: float, count: int = 30) -> Sampled:
 
 
 def test_what_windows_links_alone_and_walks_were_on_all_three_sides() -> None:
-    found = integrity.seen(sampled(hidden_us=1.5), Slack(2_500, share=0.01), looks=(1, 30))
+    found = integrity(sampled(hidden_us=1.5), Slack(2_500, share=0.01), looks=(1, 30))
     assert found is not None
     assert found.beyond_us == pytest.approx((289.5, 286, 288))
     assert found.hidden_us == pytest.approx(1.5)
@@ -50,7 +50,7 @@ def test_what_windows_links_alone_and_walks_were_on_all_three_sides() -> None:
 )
 def test_who_hides_more_than_the_report_says_that_one_may_is_accused(hidden_us, share, accused) -> None:
     one, slack = sampled(hidden_us), Slack(2_500, share=share)
-    found = integrity.seen(one, slack)
+    found = integrity(one, slack)
     assert found is not None
     assert (found.hidden_us > found.may_hide_us) is accused
     told = understated(one.blocks.c, (one.blocks.a, one.blocks.a2), slack)
@@ -58,8 +58,8 @@ def test_who_hides_more_than_the_report_says_that_one_may_is_accused(hidden_us, 
 
 
 def test_few_calls_and_single_links_have_no_figures() -> None:
-    assert integrity.seen(sampled(0, count=5), Slack(1)) is None
+    assert integrity(sampled(0, count=5), Slack(1)) is None
     lone = replace(sampled(0), alone=Blocks(), half=Blocks())
-    found = integrity.seen(lone, Slack(1))
+    found = integrity(lone, Slack(1))
     assert found is not None
     assert found.alone_us is found.walk_us is None
