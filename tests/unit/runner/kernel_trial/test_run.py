@@ -55,7 +55,7 @@ def judge(monkeypatch: pytest.MonkeyPatch):
 
     def judge(starts, asked=ASKED) -> tuple[KernelReport, list[Progress], StandInWorkerSet]:
         worker_set, steps = StandInWorkerSet(starts), []
-        monkeypatch.setattr(run_module._Run, "_crew", lambda *_: contextlib.nullcontext(worker_set))
+        monkeypatch.setattr(run_module._Run, "_worker_set", lambda *_: contextlib.nullcontext(worker_set))
         return run_kernels(asked, steps.append), steps, worker_set
 
     return judge

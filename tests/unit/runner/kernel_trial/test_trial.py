@@ -81,7 +81,7 @@ def timed_on(monkeypatch: pytest.MonkeyPatch, sampled: Sampled, untrue: Verdict 
     made._referee = SimpleNamespace(final=lambda: None)  # type: ignore[assignment]
     made._outcome.links, made._work = 1, None  # type: ignore[assignment]
     monkeypatch.setattr(trial_module, "Sampling", lambda *_: SimpleNamespace(run=lambda: sampled))
-    monkeypatch.setattr(trial_module.integrity, "seen", lambda *_: None)
+    monkeypatch.setattr(trial_module, "integrity", lambda *_: None)
     monkeypatch.setattr(trial_module, "ceilings", lambda device: None)
     monkeypatch.setattr(trial_module.roofline, "implausible", lambda *_: None)
     monkeypatch.setattr(made, "_broken_rule", lambda _: None)
