@@ -118,14 +118,14 @@ def randn(*shape: int, dtype: torch.dtype, seed: int = 0, scale: float = 1.0) ->
 # rms_norm ---------------------------------------------------------------------------------------------------
 
 
-def _normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     x, weight = x.double(), weight.double()
     return x * weight / torch.sqrt(torch.linalg.vector_norm(x, dim=-1, keepdim=True) ** 2 / x.shape[-1] + eps)
 
 
 def rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
     def answer(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, ...]:
-        return (_normalised(x, weight, eps),)
+        return (normalised(x, weight, eps),)
 
     def make(t: int, d: int, scale: float = 1.0) -> Callable[[torch.dtype], Arguments]:
         return lambda dt: (randn(t, d, dtype=dt, scale=scale), randn(d, dtype=dt, seed=1) + 1, 1e-5)
@@ -157,7 +157,7 @@ def rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
 def add_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
     def answer(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, ...]:
         total = (x.double() + residual.double()).to(x.dtype)
-        return _normalised(total, weight, eps), total.double()
+        return normalised(total, weight, eps), total.double()
 
     def make(t: int, d: int) -> Callable[[torch.dtype], Arguments]:
         def arguments(dt: torch.dtype) -> Arguments:
@@ -331,7 +331,7 @@ def glu_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
 def gated_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
     def answer(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, ...]:
         z = gate.double()
-        return (_normalised(x, weight, eps) * z / (1 + torch.exp(-z)),)
+        return (normalised(x, weight, eps) * z / (1 + torch.exp(-z)),)
 
     def make(t: int, d: int, scale: float = 1.0) -> Callable[[torch.dtype], Arguments]:
         return lambda dt: (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -208,12 +208,16 @@ def _architecture(entry: Architecture) -> dict[str, Any]:
 
 
 def _compared(correctness: dict[str, Any]) -> str:
-    """`program, features: centred_cosine`"""
+    """`program, logits: centred_cosine and total_variation`"""
     outputs = {
-        name: chosen if isinstance(chosen, str) else chosen["distance"]
+        name: [one if isinstance(one, str) else one["distance"] for one in _listed(chosen)]
         for name, chosen in correctness.get("outputs", {}).items()
     }
-    return ", ".join([correctness["kind"], *(f"{name}: {distance}" for name, distance in outputs.items())])
+    return ", ".join([correctness["kind"], *(f"{name}: {' and '.join(of)}" for name, of in outputs.items())])
+
+
+def _listed(chosen: Any) -> Sequence[Any]:
+    return chosen if isinstance(chosen, (list, tuple)) else [chosen]
 
 
 def _print_architecture(facts: dict[str, Any]) -> None:

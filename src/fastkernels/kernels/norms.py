@@ -47,7 +47,7 @@ def launch(
 ) -> Any:
     """y, or (y, sum): kernel(x, residual, *parameters, y, total, count, eps, strides ..., **constants)."""
     y_TD = x_TD.new_empty(x_TD.shape)
-    sum_TD = None if residual_TD is None else x_TD.new_empty(x_TD.shape)
+    sum_TD = None if residual_TD is None else residual_TD.new_empty(x_TD.shape)
     if x_TD.numel():
         x, r = rows_of(x_TD), rows_of(x_TD if residual_TD is None else residual_TD)
         dim = x_TD.shape[-1]

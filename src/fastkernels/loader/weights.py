@@ -86,6 +86,15 @@ class ModelSource:
         }
 
     @property
+    def files(self) -> dict[str, dict[Path, list[str] | None]]:
+        """The files of weights, likewise; further ones that are not there leave their tensors missing."""
+        found = {prefix: tensor_files(folder) for prefix, folder in self.parts.items()}
+        for name, prefix in self.architecture.further_weights.items():
+            if self.folder is not None and (self.folder / name).is_file():
+                found[prefix] = {self.folder / name: None}
+        return found
+
+    @property
     def generation(self) -> tuple[Path, dict[str, Any]]:
         """The file that says how to continue a prompt, and its fields: generation_config.json where there is
         one, else config.json."""
@@ -209,7 +218,7 @@ def load_model(
     source: ModelSource, overlay: Overlay, device: torch.device, dtype: torch.dtype, seed: int
 ) -> nn.Module:
     """Build and fill the model. WeightsError, FileFormatError and UsageError say what does not fit."""
-    files = {prefix: tensor_files(folder) for prefix, folder in source.parts.items()}
+    files = source.files
     model = build(source, overlay, device, dtype)
     if source.folder is None:
         if len(overlay.layers) > 1:

@@ -78,8 +78,9 @@ class Packed:
 
 
 class Pixels:
-    """Images uint8 [H, W, C] of one size, whose sides `multiple` divides: pixel_values [B, H, W, C] within
-    0 .. 1, less the mean of each channel and over its standard deviation where `normalised` gives them."""
+    """Images uint8 [H, W, C] of one size, whose sides `multiple` divides and are at least `smallest`:
+    pixel_values [B, H, W, C] within 0 .. 1, less the mean of each channel and over its standard deviation
+    where `normalised` gives them."""
 
     def __init__(
         self,
@@ -87,8 +88,9 @@ class Pixels:
         num_channels: int,
         place: Place,
         normalised: tuple[Sequence[float], Sequence[float]] | None = None,
+        smallest: int = 1,
     ) -> None:
-        self.multiple, self.num_channels = multiple, num_channels
+        self.multiple, self.num_channels, self.smallest = multiple, num_channels, smallest
         self.device, self.dtype = place
         if normalised is not None:
             mean_C, std_C = (torch.tensor(of_channels, device=self.device) for of_channels in normalised)
@@ -100,6 +102,11 @@ class Pixels:
         if height % self.multiple or width % self.multiple:
             raise RequestError(
                 f"an image of {height} x {width} pixels: sides must be multiples of {self.multiple}. "
+                "Resize or pad it"
+            )
+        if min(height, width) < self.smallest:
+            raise RequestError(
+                f"an image of {height} x {width} pixels: sides must be at least {self.smallest}. "
                 "Resize or pad it"
             )
         return key_of(image)

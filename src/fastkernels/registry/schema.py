@@ -177,8 +177,8 @@ class Chosen(Record):
 
 
 class Input(Chosen):
-    """An array that the judge draws (runner/draws.py). What the function takes and is not given here is the
-    shape's entry of that name."""
+    """An array that the judge draws (runner/models/draws.py). What the function takes and is not given here
+    is the shape's entry of that name."""
 
     draw: str
 
@@ -266,6 +266,8 @@ class Architecture(Record):
     components: tuple[
         Name, ...
     ] = ()  # folders of such a pipeline with its parts, as its configuration has them
+    # Files of weights beside the model's in its folder, and what stands before the names of their tensors.
+    further_weights: dict[str, str] = {}
     reference: dict[Literal["parity", "speed"], str]
     license: str = ""
     order: PositiveInt | None = None  # of addition: the first to make a call owns its case; None: the last
