@@ -53,9 +53,7 @@ def _gate_rows(x, gate, weight, y, count, eps,
     tl.store(y + row[:, None] * D + column[None, :], result.to(y.dtype.element_ty), mask=mask)
 
 
-def gated_rms_norm(
-    x_TD: Tensor, gate_TD: Tensor, weight_D: Tensor, eps: float, gate_first: bool
-) -> Tensor:
+def gated_rms_norm(x_TD: Tensor, gate_TD: Tensor, weight_D: Tensor, eps: float, gate_first: bool) -> Tensor:
     y_TD = x_TD.new_empty(x_TD.shape)
     if y_TD.numel() == 0:
         return y_TD
