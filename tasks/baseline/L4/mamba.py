@@ -55,7 +55,8 @@ class MambaForCausalLM(nn.Module):
         """input_ids and positions [T] -> hidden states after the final norm [T, D]. No layer needs positions:
         the states carry the order."""
         hidden_states = self.embed_tokens(input_ids)
-        residual = no_residual(hidden_states, self.residual_in_fp32)
+        least = torch.float32 if self.residual_in_fp32 else hidden_states.dtype
+        residual = torch.zeros_like(hidden_states, dtype=torch.promote_types(hidden_states.dtype, least))
         for layer in self.layers:
             hidden_states, residual = layer(hidden_states, residual)
         hidden_states, _ = self.norm(hidden_states, residual)
@@ -68,13 +69,6 @@ class MambaForCausalLM(nn.Module):
     def examples(self, run: str, batch: Batch) -> Examples:
         """What a step of the batch calls."""
         return language_model(self, batch)
-
-
-def no_residual(hidden_states: Tensor, residual_in_fp32: bool) -> Tensor:
-    """What is added before the first layer: zeros, in the dtype that sums are kept in."""
-    dtype = hidden_states.dtype
-    kept = torch.promote_types(dtype, torch.float32) if residual_in_fp32 else dtype
-    return torch.zeros_like(hidden_states, dtype=kept)
 
 
 def mixer_arguments(config: ConfigReader) -> dict[str, Any]:
