@@ -66,9 +66,9 @@ class ModelSource:
         return tuple(correctness.outputs) if correctness.kind == "program" else (TOKENS,)
 
     def require(self, answers: tuple[str, ...], asked_for: str) -> None:
-        """UsageError unless the model answers with these outputs; without any, unless its answers are no
+        """UsageError unless these are among the model's outputs; without any, unless its answers are no
         tokens."""
-        if self.outputs != answers if answers else self.outputs == (TOKENS,):
+        if not set(answers) <= set(self.outputs) if answers else self.outputs == (TOKENS,):
             raise UsageError(
                 f"{self.name} answers with {' and '.join(self.outputs)}: {asked_for} serves models that "
                 f"answer with {' and '.join(answers) or 'named outputs, and LLM those with tokens'}"

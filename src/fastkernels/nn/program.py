@@ -19,6 +19,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from fastkernels.errors import RequestError as RequestError  # what a program raises for what it cannot serve
+
 Program = Generator[Any, Any, Any]
 
 

@@ -36,8 +36,12 @@ PARTS = {
         "test_rope.py",
         "test_resize_grid.py",
         "test_convolution.py",
+        "test_recommendation.py",
+        "test_convnext.py",
+        "test_window_attention.py",
         "test_sample.py",
         "test_diffusion.py",
+        "test_vision.py",
         "../examples/test_triton_example.py",
     ],
 }
