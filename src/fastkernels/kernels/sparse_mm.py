@@ -4,8 +4,8 @@
     y as above,  total' = total + alpha y                                                  sparse_mm_add
 
 R rows · E entries · N rows of x · D columns of x. A row without entries is zero; the columns of a row are in
-any order, and one that is there twice counts twice. Summed in float32 (float64 stays float64), rounded once to
-the dtype of x.
+any order, and one that is there twice counts twice. Summed in float32 (float64 stays float64), rounded once
+to the dtype of x.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """sparse_mm and sparse_mm_add in Triton: every program multiplies as many entries as the others.
 
 Degrees of a graph are heavy-tailed: with a program for each row, the longest row would be the time of the
-call. A program has CHUNK entries, wherever rows begin and end. It finds its first row by bisection, writes the
-rows that lie in it whole, and leaves what it has of the first and the last row in `partial`. A second launch
-adds those up, a program for each place where a row is cut, from the first chunk to the last: no atomics, so a
-sum is always the same.
+call. A program has CHUNK entries, wherever rows begin and end. It finds its first row by bisection, writes
+the rows that lie in it whole, and leaves what it has of the first and the last row in `partial`. A second
+launch adds those up, a program for each place where a row is cut, from the first chunk to the last: no
+atomics, so a sum is always the same.
 
 R rows · E entries · D columns of x.
 """
@@ -96,7 +96,8 @@ def _multiply(starts, columns, values, x, total, y, new_total, partial, alpha, r
 
 @triton.jit(do_not_specialize=["rows"])
 def _join(starts, total, y, new_total, partial, alpha, rows, D: tl.constexpr, ADDS: tl.constexpr,
-          CHUNK: tl.constexpr, WIDTH: tl.constexpr, BEGUN: tl.constexpr, CONTINUED: tl.constexpr):  # fmt: skip
+          CHUNK: tl.constexpr, WIDTH: tl.constexpr, BEGUN: tl.constexpr,
+          CONTINUED: tl.constexpr):  # fmt: skip
     """The row that begins in a chunk and goes on behind it, if there is one."""
     chunk = tl.program_id(0)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)

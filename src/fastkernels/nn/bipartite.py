@@ -3,7 +3,8 @@
 Of U users and I items, item j is node U + j of n = U + I. An edge counts in both directions, and as often as
 it is there:
 
-    A[u, U + i] = A[U + i, u] = number of edges (u, i),   d = A 1 (at least 1),   Â[r, c] = A[r, c] / sqrt(d_r d_c)
+    A[u, U + i] = A[U + i, u] = number of edges (u, i)
+    Â[r, c] = A[r, c] / sqrt(d_r d_c),   d = A 1, at least 1
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     y[p] = sum_d x[i[p], d] x[j[p], d]
 
 P pairs (i, j), the rows of edge_label_index; N nodes, D features. Summed in at least float32; y has the dtype
-of x. Mirrors what torch_geometric.nn.models.LightGCN does with its nodes' embeddings.
+of x.
+Mirrors what torch_geometric.nn.models.LightGCN does with its nodes' embeddings.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     y[r] = sum_{s[r] <= e < s[r + 1]} values[e] x[columns[e]]
 
-R rows, E entries, N rows of x, D columns; s are crow_indices, columns col_indices, x is `other`. A row without
-entries gives zeros; an entry that is there twice counts twice. Summed in at least float32; y has the dtype of
-x. Mirrors torch_geometric.utils.spmm with reduce="sum"; torch.sparse.mm of a CSR tensor.
+R rows, E entries, N rows of x, D columns; s are crow_indices, columns col_indices, x is `other`. A row
+without entries gives zeros; an entry that is there twice counts twice. Summed in at least float32; y has the
+dtype of x.
+Mirrors torch_geometric.utils.spmm with reduce="sum"; torch.sparse.mm of a CSR tensor.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     x' = Â x,   out' = out + alpha x'
 
-n nodes, E entries of Â in compressed rows, D features. No weight, no activation, no self loops: Â is normalised
-already. Summed in at least float32; rounded to the dtype of x, in out' once where both are one kernel.
+n nodes, E entries of Â in compressed rows, D features. No weight, no activation, no self loops: Â is
+normalised already. Summed in at least float32; rounded to the dtype of x, in out' once where both are one
+kernel.
 Mirrors torch_geometric.nn.conv.LGConv with normalize=False, and the sum in LightGCN.get_embedding.
 """
 

@@ -3,8 +3,8 @@
     X_0 = embedding;  X_{l+1} = Â X_l;  X = (X_0 + .. + X_L) / (L + 1);  score(u, i) = X[u] . X[U + i]
 
 U users, I items, n = U + I nodes, D features, L layers, P pairs. The graph is the model's own and lies beside
-its parameters: `config` has its edges, `edge_index` [users, items], or says how random ones are drawn, `graph`
-(num_edges, num_duplicates, num_isolated, seed). Every forward propagates all of it. Parameters, Â and
+its parameters: `config` has its edges, `edge_index` [users, items], or says how random ones are drawn,
+`graph` (num_edges, num_duplicates, num_isolated, seed). Every forward propagates all of it. Parameters, Â and
 activations have the dtype of the module. `config` holds num_users, num_items, their sum num_nodes,
 embedding_dim and num_layers.
 Mirrors torch_geometric.nn.models.LightGCN on a normalised adjacency.

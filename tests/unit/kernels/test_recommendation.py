@@ -1,5 +1,5 @@
-"""embedding_bag, dot_interaction, sparse_mm and pair_dot: every implementation on this machine against loops in
-float64."""
+"""embedding_bag, dot_interaction, sparse_mm and pair_dot: every implementation on this machine against loops
+in float64."""
 
 from __future__ import annotations
 
