@@ -63,6 +63,7 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
                 "L2/gated_linear_attention",
                 "L2/paged_attention",
                 "L2/vision_attention",
+                "L2/window_attention",
             ],
         ),
         (
