@@ -58,6 +58,6 @@ COMPARISONS = [
         Ours,
         Timm,
         _workloads,
-        bars={"single-image-192": 1.5, "default-res-192": 1.1},
+        bars={"classify-single-192": 1.5, "classify-192": 1.1},
     )
 ]

@@ -208,13 +208,11 @@ def _architecture(entry: Architecture) -> dict[str, Any]:
 
 
 def _compared(correctness: dict[str, Any]) -> str:
-    """`program, features: centred_cosine`"""
-    outputs = [
-        f"{name}: {one if isinstance(one, str) else one['distance']}"
-        for name, chosen in correctness.get("outputs", {}).items()
-        for one in (chosen if isinstance(chosen, (list, tuple)) else (chosen,))
-    ]
-    return ", ".join([correctness["kind"], *outputs])
+    """`program, logits: centred_cosine and total_variation`"""
+    outputs = {
+        name: [one["distance"] for one in chosen] for name, chosen in correctness.get("outputs", {}).items()
+    }
+    return ", ".join([correctness["kind"], *(f"{name}: {' and '.join(of)}" for name, of in outputs.items())])
 
 
 def _print_architecture(facts: dict[str, Any]) -> None:

@@ -115,7 +115,8 @@ def _gemm(
     return F.linear(patches_BYXK, weight_OUVI.flatten(1), bias_O)
 
 
-def _work(tally: Tally, x_BYXC: Tensor, weight_OUVI: Tensor, bias_O: Tensor | None, *how: int) -> None:
+def multiplied(tally: Tally, x_BYXC: Tensor, weight_OUVI: Tensor, *how: int) -> None:
+    """The products of a convolution (work.py)."""
     tally.multiply(x_BYXC, 2 * prod(output_shape(x_BYXC, weight_OUVI, *how)[:3]) * weight_OUVI.numel())
 
 
@@ -132,7 +133,7 @@ _conv2d = Kernel(
         Implementation("torch", _torch, devices=("cpu",)),
     ),
     rows=lambda x_BYXC, *_: x_BYXC.numel() // x_BYXC.shape[-1],
-    work=_work,
+    work=lambda tally, x, weight, bias, *how: multiplied(tally, x, weight, *how),
 )
 
 
@@ -151,10 +152,15 @@ def conv2d(
     All tensors have one dtype. Raises KernelError when `impl` cannot serve the call, ValueError where the
     filters do not fit the channels.
     """
+    require_fit(x_BYXC, weight_OUVI, groups)
+    return _conv2d(x_BYXC, weight_OUVI, bias_O, stride, padding, groups, impl=impl)
+
+
+def require_fit(x_BYXC: Tensor, weight_OUVI: Tensor, groups: int) -> None:
+    """ValueError where the filters do not fit the channels."""
     channels, outputs = weight_OUVI.shape[-1] * groups, weight_OUVI.shape[0]
     if x_BYXC.shape[-1] != channels or outputs % groups:
         raise ValueError(
             f"{outputs} filters of {weight_OUVI.shape[-1]} channels in {groups} groups do not fit "
             f"{x_BYXC.shape[-1]} channels"
         )
-    return _conv2d(x_BYXC, weight_OUVI, bias_O, stride, padding, groups, impl=impl)

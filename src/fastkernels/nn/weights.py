@@ -222,7 +222,7 @@ def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Non
             first = next(filter(None, map(weight_map.repeated.get, weight_map.spelled(name))), None)
             if first in places:
                 repeats.append((name, tensor, places[first]))
-            elif not weight_map.ignores(name):
+            elif not any(map(weight_map.ignores, weight_map.spelled(name))):
                 misfits.unexpected.append(f"unexpected  {name} {list(tensor.shape)}")
             continue
         if None in [missing.pop(source, None) for source in place.sources]:
