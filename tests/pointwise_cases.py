@@ -329,9 +329,7 @@ def glu_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
 
 
 def gated_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
-    def answer(
-        x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_first: bool
-    ) -> tuple[Tensor, ...]:
+    def answer(x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_first: bool) -> tuple[Tensor, ...]:
         z = gate.double()
         opened = z / (1 + torch.exp(-z))
         if gate_first:

@@ -54,10 +54,10 @@ from fastkernels.kernels.rope_store_kv import rope_store_kv as rope_store_kv
 from fastkernels.kernels.sample import sample as sample
 from fastkernels.kernels.selective_scan import selective_scan as selective_scan
 from fastkernels.kernels.selective_scan import selective_state_update as selective_state_update
-from fastkernels.kernels.ssd_scan import ssd_scan as ssd_scan
-from fastkernels.kernels.ssd_scan import ssd_state_update as ssd_state_update
 from fastkernels.kernels.sinusoidal import sinusoidal as sinusoidal
 from fastkernels.kernels.softmax import softmax as softmax
+from fastkernels.kernels.ssd_scan import ssd_scan as ssd_scan
+from fastkernels.kernels.ssd_scan import ssd_state_update as ssd_state_update
 from fastkernels.kernels.top_detections import top_detections as top_detections
 from fastkernels.kernels.topk_softmax import topk_softmax as topk_softmax
 from fastkernels.kernels.upsample import upsample as upsample

@@ -53,9 +53,7 @@ def _gate_rows(x, gate, weight, y, count, eps,
     tl.store(y + row[:, None] * D + column[None, :], result.to(y.dtype.element_ty), mask=mask)
 
 
-def gated_rms_norm(
-    x_TD: Tensor, gate_TD: Tensor, weight_D: Tensor, eps: float, gate_first: bool
-) -> Tensor:
+def gated_rms_norm(x_TD: Tensor, gate_TD: Tensor, weight_D: Tensor, eps: float, gate_first: bool) -> Tensor:
     y_TD = x_TD.new_empty(x_TD.shape)
     if y_TD.numel() == 0:
         return y_TD
@@ -65,6 +63,7 @@ def gated_rms_norm(
     _gate_rows[(ceil_div(x.count, rows),)](
         x.tensor, gate.tensor, weight_D.contiguous(), y_TD, x.count, eps,
         x.inner, x.outer_stride, x.inner_stride, gate.inner, gate.outer_stride, gate.inner_stride,
-        D=dim, G=weight_D.numel() // dim, GATE_FIRST=gate_first, ROWS=rows, WIDTH=width, **warps(rows * width), **overlap(x_TD.device),
+        D=dim, G=weight_D.numel() // dim, GATE_FIRST=gate_first, ROWS=rows, WIDTH=width,
+        **warps(rows * width), **overlap(x_TD.device),
     )  # fmt: skip
     return y_TD

@@ -10,8 +10,10 @@ Its chunked kernel finds the chunks of a ragged batch on the host.
 from __future__ import annotations
 
 import torch
-from fla.ops.simple_gla import chunk_simple_gla  # pyright: ignore[reportMissingImports]
-from fla.ops.simple_gla import fused_recurrent_simple_gla  # pyright: ignore[reportMissingImports]
+from fla.ops.simple_gla import (
+    chunk_simple_gla,  # pyright: ignore[reportMissingImports]
+    fused_recurrent_simple_gla,  # pyright: ignore[reportMissingImports]
+)
 from torch import Tensor
 from torch.nn.functional import softplus
 
