@@ -67,9 +67,10 @@ def test_logits_of_the_real_configuration_at_64_pixels(tmp_path: Path):
     assert reduced == [20, 38, 38, 48, 48, 82]
     batches = images((2, 64, 64))
     (expected,) = answers("efficientnet.EfficientNet", CONFIGS["rw_m"], "SiLU", weights, batches, tmp_path)
-    assert expected.std() > 0.1
     with torch.inference_mode():
-        torch.testing.assert_close(model(batches[0]).double(), expected, rtol=0, atol=TOLERANCE)
+        found = model(batches[0]).double()
+    assert expected.std() > 1
+    torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE * expected.std().item())
 
 
 def block(model: EfficientNet, stage: int, index: int) -> nn.Module:
