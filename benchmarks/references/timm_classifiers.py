@@ -6,9 +6,9 @@ max-autotune         the same, kernels chosen by measurement
 frozen               captured, norms folded into the convolutions by the compiler
 contiguous           captured, maps channels first: in float32 cuDNN may prefer them
 
-Float32 is float32 on both sides: ours never rounds to tf32 (its own convolutions multiply three parts of each
-number by the tensor cores, which is as near), and timm's convolutions are told not to. timm is installed apart
-(`--reference-path .venv/apart`).
+Float32 is float32 on both sides: timm's convolutions are told not to round to tf32, as ours never do. Where
+ours use the tensor cores, they add three products of parts of each number, which is as near as float32.
+timm is installed apart (`--reference-path .venv/apart`).
 """
 
 from __future__ import annotations

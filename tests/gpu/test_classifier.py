@@ -18,8 +18,8 @@ if not torch.cuda.is_available():
 pytestmark = pytest.mark.gpu
 each_dtype = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 
-# (images, rows, columns, channels, filters, places, stride, groups, activation): of both real models, with the
-# stem, windows whose channels a step divides and does not, products of many and of few tiles, and an odd map.
+# (images, rows, columns, channels, filters, places, stride, groups, activation): of both real models. Among
+# them the stem, windows whose channels a step divides and does not, products of many tiles and of few.
 CONVOLUTIONS = {
     "stem": (2, 64, 64, 3, 32, 3, 2, 1, "relu"),
     "edge-32": (2, 64, 64, 32, 128, 3, 2, 1, "relu"),
