@@ -200,16 +200,10 @@ def test_contexts_lie_within_the_models_positions() -> None:
         is_images = case.batch and (case.batch.grids or case.batch.images)
         if case.batch and not is_images and case.provenance.architecture != "registry":
             architecture = registry.architecture(case.provenance.architecture)
-<<<<<<< HEAD
             if architecture.correctness.kind == "program":  # any number of positions, or none
                 continue
-            config = architecture.configs[case.provenance.config.removesuffix("-2layers")].config
-=======
             named = case.provenance.config
             (config,) = (c.config for name, c in architecture.configs.items() if named in (name, c.cut_name))
-            # A map has any number of positions.
-            is_map = architecture.correctness.kind == "program" and architecture.positions not in config
->>>>>>> edge
             is_clips = set(case.batch.seq_lens) == {config.get("max_source_positions")}
             assert is_clips or max(case.batch.seq_lens) <= config[architecture.positions]
 
