@@ -58,7 +58,7 @@ def test_no_request_is_no_launch(name: str):
         ("convnextv2", torch.zeros(48, 48, 1).byte(), "1 channels, the model takes 3"),
         ("convnextv2", torch.zeros(0, 48, 3).byte(), "0 x 48 pixels is empty"),
         ("swinv2", torch.zeros(32, 30, 3).byte(), "32 x 30 pixels: sides must be multiples of 4"),
-        ("mobilenetv4", torch.zeros(64, 90, 3).byte(), "64 x 90 pixels: sides must be multiples of 32"),
+        ("mobilenetv4", torch.zeros(64, 90, 3).byte(), "64 x 90 pixels: sides must be multiples of 16"),
     ],
 )
 def test_a_refused_image_does_no_harm(name: str, image: Tensor, says: str):
