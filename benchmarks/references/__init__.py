@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from references import dlrmv2, flux, gla, siglip2, transformers_lm, vllm_lm, whisper, yolov10
+from references import dlrmv2, flux, gla, lightgcn, siglip2, transformers_lm, vllm_lm, whisper, yolov10
 from references.base import Comparison
 
 # The first one of an architecture is its reference where none is named.
-FILES = (transformers_lm, gla, whisper, siglip2, flux, yolov10, dlrmv2, vllm_lm)
+FILES = (transformers_lm, gla, whisper, siglip2, flux, yolov10, dlrmv2, lightgcn, vllm_lm)
 
 
 def comparisons(architecture: str) -> dict[str, Comparison]:
