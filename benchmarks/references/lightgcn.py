@@ -1,4 +1,4 @@
-"""LightGCN in torch-geometric, on the normalised matrix in compressed rows, its form that cuSPARSE multiplies:
+"""LightGCN in torch-geometric, on the normalised matrix in compressed rows, which cuSPARSE multiplies:
 as a user gets it; compiled, with CUDA graphs; and captured in a CUDA graph.
 
 Both sides propagate the whole graph in every run, begin with the pairs on the host and end with scores on the
