@@ -32,6 +32,7 @@ from fastkernels.nn.cache import cache_groups, has_source, paged_owners, state_o
 from fastkernels.nn.filters import is_filters
 from fastkernels.nn.random_weights import (
     UNSCALED_FAN_IN,
+    branch_fan_in,
     is_decay_rate,
     is_table,
     is_time_step,
@@ -261,7 +262,7 @@ def _parameter_spec(name: str, value: Tensor) -> TensorSpec:
         if is_one(name):
             return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=high)
     if value.dim() > 1:
-        fan_in = value[0].numel() if is_filters(value) or _is_over_time(value) else None
+        fan_in = value[0].numel() * branch_fan_in(name) if is_filters(value) or _is_over_time(value) else None
         if is_unscaled(name):
             fan_in = UNSCALED_FAN_IN * shape[-1]
         if is_table(name) or _is_token(value):
