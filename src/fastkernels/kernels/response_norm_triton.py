@@ -29,8 +29,8 @@ from fastkernels.kernels.launch import (
 WIDEST_TILE = 512  # channels of a program that scales
 CHANNELS_OF_A_PART = (32, 128)  # fewest and most
 PARTS_OF_A_PROCESSOR = 4  # programs that hide each other's latency
-# All channels of all parts of an image are one load of one program: part after part each would cost the latency
-# of memory. 1,024 threads have 64 registers each.
+# All channels of all parts of an image are one load of one program: part after part each would cost the
+# latency of memory. 1,024 threads have 64 registers each.
 MOST_PARTS, MOST_SQUARES = 16, 32768
 ELEMENTS_OF_A_WARP = 1024  # of that load
 
