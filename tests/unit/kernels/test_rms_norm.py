@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from fastkernels import kernels
-from fastkernels.errors import KernelError
 from tests.pointwise_cases import (
     add_rms_norm_cases,
     check,
@@ -67,11 +66,3 @@ def test_a_float32_residual_of_16_bit_tensors_keeps_what_they_add(impl):
     assert (y.dtype, total.dtype) == (dtype, torch.float32)
     torch.testing.assert_close(total, exact.float(), rtol=0, atol=0)
     assert worst_row_error(y, normalised(exact, weight, 1e-5)) < torch.finfo(dtype).eps
-
-
-def test_flashinfer_says_why_it_does_not_add():
-    x = torch.ones(2, 8)
-    reason = kernels.registered["add_rms_norm"].why_not("flashinfer", (x, x, x[0], 1e-5))
-    assert reason
-    with pytest.raises(KernelError, match="flashinfer"):
-        kernels.add_rms_norm(x, x, x[0], 1e-5, impl="flashinfer")
