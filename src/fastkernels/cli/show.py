@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -210,14 +210,9 @@ def _architecture(entry: Architecture) -> dict[str, Any]:
 def _compared(correctness: dict[str, Any]) -> str:
     """`program, logits: centred_cosine and total_variation`"""
     outputs = {
-        name: [one if isinstance(one, str) else one["distance"] for one in _listed(chosen)]
-        for name, chosen in correctness.get("outputs", {}).items()
+        name: [one["distance"] for one in chosen] for name, chosen in correctness.get("outputs", {}).items()
     }
     return ", ".join([correctness["kind"], *(f"{name}: {' and '.join(of)}" for name, of in outputs.items())])
-
-
-def _listed(chosen: Any) -> Sequence[Any]:
-    return chosen if isinstance(chosen, (list, tuple)) else [chosen]
 
 
 def _print_architecture(facts: dict[str, Any]) -> None:

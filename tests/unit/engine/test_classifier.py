@@ -1,46 +1,71 @@
-"""Requests of image classifiers: what is refused by name, while others are served."""
+"""Image classifiers: images to logits, sizes that are served, refusals that leave others alone."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import pytest
 import torch
+from torch import Tensor
 
 from fastkernels import Model
 from fastkernels.errors import RequestError
 from tests.unit.engine.test_encoder import images
 
-ARCHITECTURES = ("mobilenetv4", "efficientnetv2")
+# The smallest sides, sizes whose maps leave a rest at every step, and another aspect ratio.
+SIZES = {
+    "convnextv2": [(16, 16), (33, 47), (64, 40), (33, 47)],
+    "swinv2": [(4, 4), (52, 20), (32, 64), (52, 20)],
+    "mobilenetv4": [(32, 32), (64, 96), (32, 128), (64, 96)],
+    "efficientnetv2": [(32, 32), (64, 96), (32, 128), (64, 96)],
+}
+CLASSES = 10
+each_model = pytest.mark.parametrize("name", SIZES)
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
-def model(request: pytest.FixtureRequest) -> Model:
-    return Model(request.param, config="tiny", device="cpu", dtype="float32")
+@lru_cache
+def classifier(name: str) -> Model:
+    return Model(name, config="tiny", device="cpu")
 
 
-def test_images_of_several_sizes_are_answered_as_alone(model: Model):
-    batch = [{"image": image} for image in images([(64, 96), (32, 48), (64, 96)])]
-    together = model.run(batch)
-    assert not torch.equal(together[0]["logits"], together[2]["logits"])
-    for request, answer in zip(batch, together):
-        assert answer["logits"].shape == (10,)
-        (alone,) = model.run([request])
-        torch.testing.assert_close(answer["logits"], alone["logits"], rtol=0, atol=1e-5)
+def asked(sizes: list[tuple[int, int]]) -> list[dict[str, Tensor]]:
+    return [{"image": image} for image in images(sizes)]
 
 
-def test_what_is_no_image_is_refused_and_others_are_served(model: Model):
-    (good,) = images([(64, 96)])
-    bad = {
-        "sides must be multiples": images([(64, 90)])[0],
-        "is empty": torch.zeros(0, 96, 3, dtype=torch.uint8),
-        "the model takes 3": torch.zeros(64, 96, 1, dtype=torch.uint8),
-        "must be a uint8 tensor": torch.zeros(64, 96, 3),
-    }
-    found = model.run([{"image": good}, *({"image": image} for image in bad.values())], errors="return")
-    for says, answer in zip(bad, found[1:]):
-        assert isinstance(answer, RequestError)
-        assert says in str(answer)
-    torch.testing.assert_close(found[0]["logits"], model.run([{"image": good}])[0]["logits"])
+@each_model
+def test_images_of_one_size_share_a_launch_and_equal_single_ones(name: str):
+    requests = asked(SIZES[name])
+    together, alone = classifier(name), Model(name, config="tiny", device="cpu", max_batch=1)
+    together.stages["forward"].batch_sizes.clear()
+    found, expected = (model.run(requests) for model in (together, alone))
+    assert sorted(together.stages["forward"].batch_sizes) == [1, 1, 2]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours["logits"].shape == (CLASSES,)
+        torch.testing.assert_close(ours["logits"], theirs["logits"], rtol=0, atol=1e-5)
+    assert (found[1]["logits"] - found[3]["logits"]).abs().max() > 1e-2, "images must differ"
 
 
-def test_no_request_is_no_answer(model: Model):
-    assert model.run([]) == []
+@each_model
+def test_no_request_is_no_launch(name: str):
+    assert classifier(name).run([]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "says"),
+    [
+        ("convnextv2", torch.zeros(48, 15, 3), "uint8"),
+        ("convnextv2", torch.zeros(48, 15, 3).byte(), "48 x 15 pixels: sides must be at least 16"),
+        ("convnextv2", torch.zeros(48, 48, 1).byte(), "1 channels, the model takes 3"),
+        ("convnextv2", torch.zeros(0, 48, 3).byte(), "0 x 48 pixels is empty"),
+        ("swinv2", torch.zeros(32, 30, 3).byte(), "32 x 30 pixels: sides must be multiples of 4"),
+        ("mobilenetv4", torch.zeros(64, 90, 3).byte(), "64 x 90 pixels: sides must be multiples of 16"),
+    ],
+)
+def test_a_refused_image_does_no_harm(name: str, image: Tensor, says: str):
+    model, (good,) = classifier(name), asked(SIZES[name][:1])
+    with pytest.raises(RequestError, match=f"request 1: .*{says}"):
+        model.run([good, {"image": image}])
+    (expected,) = model.run([good])
+    refused, found = model.run([{"image": image}, good], errors="return")
+    assert isinstance(refused, RequestError)
+    assert torch.equal(found["logits"], expected["logits"])

@@ -33,6 +33,7 @@ CONVOLUTIONS = {
     "3x3": (16, 24, 3, 1, 1, 1),
     "1x1": (24, 40, 1, 1, 0, 1),
     "1x1-stride-2": (24, 40, 1, 2, 0, 1),
+    "patches": (6, 20, 2, 2, 0, 1),
     "1x1-padded": (24, 40, 1, 1, 1, 1),
     "depthwise": (24, 24, 3, 1, 1, 24),
     "depthwise-stride-2": (160, 160, 3, 2, 1, 160),
@@ -59,7 +60,10 @@ def convolution(name: str, dtype: torch.dtype) -> tuple[tuple, Tensor]:
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("impl", [REFERENCE, TORCH, "gemm", TRITON])
 def test_conv2d(impl: str, name: str, dtype: torch.dtype):
-    serves = {"gemm": ("1x1",), "triton": ("depthwise", "depthwise-stride-2", "depthwise-5x5", "no-padding")}
+    serves = {
+        "gemm": ("1x1", "patches"),
+        "triton": ("depthwise", "depthwise-stride-2", "depthwise-5x5", "no-padding"),
+    }
     args, wanted = convolution(name, dtype)
     reason = registered["conv2d"].why_not(impl, args)
     assert (reason is None) == (name in serves.get(impl, CONVOLUTIONS)), reason
