@@ -39,6 +39,7 @@ from fastkernels.kernels.l2_norm import l2_norm as l2_norm
 from fastkernels.kernels.late_interaction import late_interaction as late_interaction
 from fastkernels.kernels.layer_norm import add_layer_norm as add_layer_norm
 from fastkernels.kernels.layer_norm import layer_norm as layer_norm
+from fastkernels.kernels.layer_norm import sum_layer_norm as sum_layer_norm
 from fastkernels.kernels.layer_norm_add import layer_norm_add as layer_norm_add
 from fastkernels.kernels.linear import linear as linear
 from fastkernels.kernels.linear_activation import linear_activation as linear_activation

@@ -213,12 +213,15 @@ def test_rope_store_kv():
     check(ptx(rope_store_kv._rope_store, types, constants, 1024), scalar="b64")
 
 
+@pytest.mark.parametrize("kind", [{}, {"ADD": True}, {"ADD": True, "KEEPS": True}], ids=str)
 @pytest.mark.parametrize(("dim", "rows"), [(1152, 1), (4096, 1), (128, 8)])
-def test_layer_norm(dim, rows):
+def test_layer_norm(dim, rows, kind):
     width = triton.next_power_of_2(dim)
-    inner = {} if rows > 1 else {"inner": 1}
-    constants = {"D": dim, "ROWS": rows, "WIDTH": width, **inner}
-    check(ptx(layer_norm._normalise_rows, {**BF16_ROWS, "eps": "fp32"}, constants, rows * width))
+    inner = {} if rows > 1 else {"x_inner": 1, "r_inner": 1}
+    flags = dict.fromkeys(("ADD", "SCALED", "KEEPS"), False) | kind
+    constants = {"D": dim, "ROWS": rows, "WIDTH": width, **inner, **flags}
+    types = {**BF16_ROWS, "scale": "*bf16", "eps": "fp32"}
+    check(ptx(layer_norm._normalise_rows, types, constants, rows * width))
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "log_sigmoid", "quick_gelu"])
