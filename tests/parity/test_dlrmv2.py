@@ -4,7 +4,6 @@ models with randomised weights; torchrec runs in a process of its own (apart.py)
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ TOLERANCE = 1e-6  # of a part's largest value, from the architecture's fact shee
 CPU = Place(torch.device("cpu"), torch.float32)
 LENGTHS = torch.tensor([[1, 1, 0, 1, 1], [3, 0, 2, 1, 5], [0, 0, 0, 0, 0], [2, 0, 1, 4, 1]])  # [tables, rows]
 KINDS = [("dot", "sum"), ("dot", "mean"), ("dcn", "sum"), ("dcn", "mean")]
+REAL = ("census", "mlperf-1m")
 each_kind = pytest.mark.parametrize(("interaction", "pooling"), KINDS)
 Request = tuple[Tensor, Tensor, Tensor]
 
@@ -71,15 +71,25 @@ def error(found: Tensor, wanted: Tensor) -> float:
     return float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1.0))
 
 
+@pytest.fixture(scope="module")
+def torchrec(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
+    """Its parts of each kind, and its names of each real configuration. One process: its import takes
+    seconds."""
+    dense, values, lengths = request()
+    given = {"dense": dense, "values": values, "lengths": lengths}
+    asked: dict[Any, Any] = {}
+    for kind in KINDS:
+        weights = {name: tensor.contiguous() for name, tensor in export_weights(ours(*kind))}
+        asked[kind] = {"config": config_of(*kind), "weights": weights, **given}
+    asked |= {name: {"config": find("dlrmv2", name).config} for name in REAL}
+    found = apart.answer("torchrec_process", list(asked.values()), tmp_path_factory.mktemp("torchrec"))
+    return dict(zip(asked, found, strict=True))
+
+
 @each_kind
 @apart.needs("torchrec")
-def test_every_part_agrees_with_torchrec(interaction: str, pooling: str, tmp_path: Path):
-    model, (dense, values, lengths) = ours(interaction, pooling), request()
-    weights = {name: tensor.contiguous() for name, tensor in export_weights(model)}
-    asked = {"config": config_of(interaction, pooling), "weights": weights}
-    asked |= {"dense": dense, "values": values, "lengths": lengths}
-    wanted = apart.answer("torchrec_process", asked, tmp_path)
-    found = run(model, request())
+def test_every_part_agrees_with_torchrec(interaction: str, pooling: str, torchrec: dict[Any, Any]):
+    wanted, found = torchrec[interaction, pooling], run(ours(interaction, pooling), request())
     assert found.keys() == wanted.keys()
     assert wanted["logits"].std() > 0.1, "weights too small for a strong test"
     assert not wanted["sparse"][:, 2].any(), "a table whose bags are empty gives zeros"
@@ -87,15 +97,13 @@ def test_every_part_agrees_with_torchrec(interaction: str, pooling: str, tmp_pat
         assert error(found[name], value) <= TOLERANCE, name
 
 
-@pytest.mark.parametrize("name", ["census", "mlperf-1m"])
+@pytest.mark.parametrize("name", REAL)
 @apart.needs("torchrec")
-def test_names_and_shapes_of_a_checkpoint_are_torchrecs(name: str, tmp_path: Path):
-    source = find("dlrmv2", name)
+def test_names_and_shapes_of_a_checkpoint_are_torchrecs(name: str, torchrec: dict[Any, Any]):
     with torch.device("meta"):
-        places, unnamed = destinations(DLRM(source.config))
-    theirs = apart.answer("torchrec_process", {"config": source.config}, tmp_path)
+        places, unnamed = destinations(DLRM(find("dlrmv2", name).config))
     assert not unnamed
-    assert {name: place.shape for name, place in places.items()} == theirs
+    assert {name: place.shape for name, place in places.items()} == torchrec[name]
 
 
 # ---------------------------------------------------------------- where implementations go wrong

@@ -1,4 +1,4 @@
-"""A click-through model of torchrec (apart.py). FILE holds {"config", "weights", "dense", "values",
+"""Click-through models of torchrec (apart.py). FILE holds of each {"config", "weights", "dense", "values",
 "lengths"}, ids as rows of their own tables, and then what each part makes of them; without weights the names
 and shapes of the model's own, which is on the meta device."""
 
@@ -55,13 +55,14 @@ def answered(asked: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {"dense": dense, "sparse": sparse, "interaction": interaction, "logits": logits}
 
 
-def main(path: Path) -> None:
-    asked = torch.load(path)
-    if "weights" in asked:
-        torch.save(answered(asked), path)
-        return
+def shapes(asked: dict[str, Any]) -> dict[str, list[int]]:
     state = made(asked["config"], "meta").state_dict()
-    torch.save({name: list(tensor.shape) for name, tensor in state.items()}, path)
+    return {name: list(tensor.shape) for name, tensor in state.items()}
+
+
+def main(path: Path) -> None:
+    found = [answered(asked) if "weights" in asked else shapes(asked) for asked in torch.load(path)]
+    torch.save(found, path)
 
 
 if __name__ == "__main__":
