@@ -55,6 +55,7 @@ from fastkernels.kernels.moe_permute import moe_sum as moe_sum
 from fastkernels.kernels.pair_dot import pair_dot as pair_dot
 from fastkernels.kernels.prefill_attention import prefill_attention as prefill_attention
 from fastkernels.kernels.resize_grid import resize_grid as resize_grid
+from fastkernels.kernels.response_mlp import response_mlp as response_mlp
 from fastkernels.kernels.response_norm import response_norm as response_norm
 from fastkernels.kernels.rms_norm import add_rms_norm as add_rms_norm
 from fastkernels.kernels.rms_norm import rms_norm as rms_norm

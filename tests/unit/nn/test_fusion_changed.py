@@ -31,7 +31,7 @@ PARTS = {
     "L2/parallel_embedding": ["linear"],
     "L2/summed_embedding": ["word_embeddings", "position_embeddings", "layer_norm"],
     "L2/causal_attention": ["rotary_emb", "attn", "attn.store"],
-    "L2/convnext_block": ["dwconv", "layernorm", "act", "grn"],
+    "L2/convnext_block": ["dwconv", "layernorm", "pwconv1", "act", "grn", "pwconv2"],
     "L3/swin_block": ["norm1", "norm2"],
     "L3/vision_block": ["layer_norm2"],
     "L3/encoder_layer": ["final_layer_norm"],
