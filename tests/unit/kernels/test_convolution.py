@@ -129,6 +129,34 @@ def test_conv2d_activation(impl: str, name: str, dtype: torch.dtype):
 
 
 @each_dtype
+@pytest.mark.parametrize("shape", [(5, 3, 1, 1100), (3, 40, 3, 300)], ids=str)
+@pytest.mark.parametrize("impl", [TRITON])
+def test_programs_that_share_a_sum(
+    impl: str, shape: tuple[int, int, int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+):
+    """As on a GPU with many processors: few tiles, several programs each, the last with fewer inputs."""
+    from fastkernels.kernels import conv2d_activation_triton as module
+
+    side, filters, places, channels = shape
+    monkeypatch.setattr(module, "multiprocessors", lambda device: 64)
+    monkeypatch.setattr(module, "MOST_CHANNELS", channels)
+    x = drawn(2, side, side, channels, dtype=dtype)
+    weight = drawn(filters, places, places, channels, dtype=dtype, seed=1)
+    bias, gate = drawn(filters, dtype=dtype, seed=2), drawn(2, channels, dtype=dtype, seed=3)
+    o_BYXO = drawn(2, side, side, filters, dtype=dtype, seed=4)
+    tile = module.tile_of(2 * side * side, filters, places * places, channels, x.element_size(), 64)
+    assert tile.splits > 1
+    args = (x, weight, bias, 1, places // 2, 1, "relu")
+    for optional in ({}, {"gate_BC": gate, "residual_BYXO": o_BYXO}):
+        wide = {name: each.double() for name, each in optional.items()}
+        wanted = kernels.conv2d_activation(
+            *(a.double() for a in args[:3]), *args[3:], **wide, impl="reference"
+        )
+        for _ in range(2):  # counters are left as they were found
+            close(kernels.conv2d_activation(*args, **optional, impl=impl), wanted, sums=4 * weight[0].numel())
+
+
+@each_dtype
 @pytest.mark.parametrize("name", ["depthwise-stride-2", "depthwise-5x5"])
 @pytest.mark.parametrize("impl", [REFERENCE, "parts", DEPTHWISE])
 def test_the_mean_of_a_convolution(impl: str, name: str, dtype: torch.dtype):

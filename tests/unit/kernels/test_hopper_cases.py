@@ -110,6 +110,8 @@ def test_every_triton_kernel_compiles_at_the_shapes_of_real_models(compiled, mon
         x, narrow, gate = map_of(32, 20, 20, 1152), map_of(32, 20, 20, 192), map_of(32, 1152)
         projection = (map_of(192, 1, 1, 1152), map_of(192))
         launch("conv2d_activation", (x, *projection, gate, narrow, 1, 0, 1, "none"))
+        alone = (map_of(1, 10, 10, 1152), *projection, map_of(1, 1152), map_of(1, 10, 10, 192))
+        launch("conv2d_activation", (*alone, 1, 0, 1, "none"))  # programs share a sum
         window = (map_of(128, 3, 3, 32), map_of(128))
         launch("conv2d_activation", (map_of(32, 80, 80, 32), *window, None, None, 2, 1, 1, "relu"))
         depthwise = (map_of(1152, 3, 3, 1), map_of(1152))
