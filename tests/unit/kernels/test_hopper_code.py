@@ -328,7 +328,7 @@ def test_causal_conv1d(name):
     """At the real model's size. Weights lie K apart, so their loads are small; tokens move in vectors."""
     kernel = getattr(causal_conv1d, name)
     block = causal_conv1d.CHANNELS if name == "_tile" else causal_conv1d.STEP_CHANNELS
-    sizes = {"C": 8192, "K": 4, "HAS_BIAS": True, "M": causal_conv1d.TOKENS, "BLOCK": block}
+    sizes = {"C": 8192, "K": 4, "HAS_BIAS": True, "M": causal_conv1d.TOKENS, "BLOCK": block, "OVERLAPS": True}
     constants = {n: value for n, value in sizes.items() if n in kernel.arg_names}
     code = ptx(kernel, MAMBA, constants, 0, {"num_warps": 4})
     assert ".local" not in code
@@ -346,7 +346,14 @@ def test_selective_scan(name):
     kernel = getattr(selective_scan, name)
     block = selective_scan.BLOCK if name == "_walk" else selective_scan.STEP_BLOCK
     elements = 16 * block * (selective_scan.CHUNK if name == "_walk" else 1)
-    sizes = {"CHANNELS": 8192, "N": 16, "L": selective_scan.CHUNK, "BLOCK": block, "VALUES": 16}
+    sizes = {
+        "CHANNELS": 8192,
+        "N": 16,
+        "L": selective_scan.CHUNK,
+        "BLOCK": block,
+        "VALUES": 16,
+        "OVERLAPS": True,
+    }
     constants = {n: value for n, value in sizes.items() if n in kernel.arg_names}
     code = ptx(kernel, MAMBA, constants, 0, {"num_warps": selective_scan.warps(elements)})
     assert ".local" not in code
