@@ -52,9 +52,9 @@ def _interpret() -> None:
     Autotuner.run = first
 
 
-def recurrent_workloads(size: Size) -> dict[str, TokenWorkload]:
+def recurrent_workloads(size: Size, throughput: int = THROUGHPUT) -> dict[str, TokenWorkload]:
     few = language.workloads(size)["batch"].model_copy(update={"name": "few"})
-    return {**language.workloads(size, throughput=THROUGHPUT, prefill=PREFILL), "few": few}
+    return {**language.workloads(size, throughput=throughput, prefill=PREFILL), "few": few}
 
 
 COMPARISONS = [

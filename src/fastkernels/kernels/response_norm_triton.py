@@ -26,17 +26,20 @@ from fastkernels.kernels.launch import (
     warps,
 )
 
-WIDEST_TILE = 512  # channels of a program
-WIDEST_MAP = 16384  # channels that one program adds up
+WIDEST_TILE = 512  # channels of a program that scales
+CHANNELS_OF_A_PART = (32, 128)  # fewest and most
 PARTS_OF_A_PROCESSOR = 4  # programs that hide each other's latency
-MOST_PARTS = 64  # of an image: one program adds them up
+# All channels of all parts of an image are one load of one program: part after part each would cost the
+# latency of memory. 1,024 threads have 64 registers each.
+MOST_PARTS, MOST_SQUARES = 16, 32768
+ELEMENTS_OF_A_WARP = 1024  # of that load
 
 
 def unsupported(
     kernel: str, x_BYXC: Tensor, weight_C: Tensor, bias_C: Tensor, eps: float, activation: str
 ) -> str | None:
-    if (channels := x_BYXC.shape[-1]) > WIDEST_MAP:
-        return f"serves up to {WIDEST_MAP} channels, not {channels}"
+    if (channels := x_BYXC.shape[-1]) > MOST_SQUARES:
+        return f"serves up to {MOST_SQUARES} channels, not {channels}"
     if not (x_BYXC.is_contiguous() and weight_C.is_contiguous() and bias_C.is_contiguous()):
         return "needs a contiguous map and contiguous parameters"
     return checks.not_float32_compute(x_BYXC, weight_C, bias_C)
@@ -67,14 +70,13 @@ def _squares(x, squares, N, P, LENGTH, C: tl.constexpr, NAME: tl.constexpr, PIXE
 
 
 @triton.jit(do_not_specialize=["P"])
-def _factors(squares, weight, factors, P, eps, C: tl.constexpr, WIDTH: tl.constexpr):
+def _factors(squares, weight, factors, P, eps, C: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr):
     """factors [B, C]: 1 + weight n."""
-    image, channel = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
+    image, part, channel = tl.program_id(0).to(tl.int64), tl.arange(0, PARTS), tl.arange(0, WIDTH)
     is_channel = channel < C
-    total = tl.zeros([WIDTH], tl.float32)
-    for part in range(P):
-        total += tl.load(squares + (image * P + part) * C + channel, mask=is_channel, other=0.0)
-    g = tl.sqrt_rn(total)
+    mask = (part < P)[:, None] & is_channel[None, :]
+    at = (image * P + part)[:, None] * C + channel[None, :]
+    g = tl.sqrt_rn(tl.sum(tl.load(squares + at, mask=mask, other=0.0), 0))
     n = g / (tl.sum(g, 0) * (1.0 / C) + eps)
     w = tl.load(weight + channel, mask=is_channel, other=0.0).to(tl.float32)
     tl.store(factors + image * C + channel, 1.0 + w * n, mask=is_channel)
@@ -101,25 +103,39 @@ def response_norm(x_BYXC: Tensor, weight_C: Tensor, bias_C: Tensor, eps: float, 
         return y_BYXC
     images, channels = len(x_BYXC), x_BYXC.shape[-1]
     pixels = x_BYXC[0].numel() // channels
-    width = min(WIDEST_TILE, power_of_two(channels))
-    columns, tile = ceil_div(channels, width), max(1, TILE_ELEMENTS // width)
-    tiles = ceil_div(pixels, tile)
-    wanted = ceil_div(PARTS_OF_A_PROCESSOR * multiprocessors(x_BYXC.device), images * columns)
-    length = ceil_div(tiles, min(tiles, wanted, MOST_PARTS))
-    parts = ceil_div(tiles, length)
-    squares_BPC = torch.empty(images, parts, channels, dtype=torch.float32, device=x_BYXC.device)
-    _squares[(parts, columns, images)](
-        x_BYXC, squares_BPC, pixels, parts, length, C=channels, NAME=activation, PIXELS=tile, CHANNELS=width,
-        **warps(tile * width),
-    )  # fmt: skip
-    factors_BC = torch.empty_like(squares_BPC[:, 0])
+    squares_BPC = _squares_of_parts(x_BYXC.view(images, pixels, channels), activation)
+    parts, whole = squares_BPC.shape[1], power_of_two(channels)
+    factors_BC = squares_BPC.new_empty(images, channels)
+    loaded = power_of_two(parts) * whole
     _factors[(images,)](
-        squares_BPC, weight_C, factors_BC, parts, eps, C=channels, WIDTH=power_of_two(channels),
-        **warps(power_of_two(channels)),
+        squares_BPC, weight_C, factors_BC, parts, eps, C=channels, PARTS=power_of_two(parts), WIDTH=whole,
+        num_warps=max(1, min(32, loaded // ELEMENTS_OF_A_WARP)),
     )  # fmt: skip
+    width = min(WIDEST_TILE, whole)
     rows = rows_in_a_tile(images * pixels, width, x_BYXC)
-    _scale[(ceil_div(pixels, rows), columns, images)](
+    _scale[(ceil_div(pixels, rows), ceil_div(channels, width), images)](
         x_BYXC, factors_BC, bias_C, y_BYXC, pixels, C=channels, NAME=activation, PIXELS=rows, CHANNELS=width,
         **warps(rows * width),
     )  # fmt: skip
     return y_BYXC
+
+
+def _squares_of_parts(x_BNC: Tensor, activation: str) -> Tensor:
+    """float32 [B, P, C]: the sum of the squares of each part of an image."""
+    images, pixels, channels = x_BNC.shape
+    most = min(MOST_PARTS, MOST_SQUARES // power_of_two(channels))
+    wanted = PARTS_OF_A_PROCESSOR * multiprocessors(x_BNC.device)
+    narrowest, widest = CHANNELS_OF_A_PART
+    width = min(widest, power_of_two(channels))
+    while width > narrowest and images * ceil_div(channels, width) * most < wanted:
+        width //= 2
+    columns, tile = ceil_div(channels, width), TILE_ELEMENTS // width
+    tiles = ceil_div(pixels, tile)
+    length = ceil_div(tiles, min(tiles, most, ceil_div(wanted, images * columns)))
+    parts = ceil_div(tiles, length)
+    squares_BPC = torch.empty(images, parts, channels, dtype=torch.float32, device=x_BNC.device)
+    _squares[(parts, columns, images)](
+        x_BNC, squares_BPC, pixels, parts, length, C=channels, NAME=activation, PIXELS=tile, CHANNELS=width,
+        **warps(tile * width),
+    )  # fmt: skip
+    return squares_BPC
