@@ -163,12 +163,18 @@ def test_an_interrupt_leaves_a_partial_report_and_no_process(tmp_path: Path, int
 
 
 COMPILED = """
+import multiprocessing
+import operator
 import os
 import tempfile
 
 import torch
 from torch import nn
+from torch._inductor.compile_worker.subproc_pool import SubprocPool
 
+compilers = SubprocPool(2)  # Inductor's own, where the process has several cores; they stay
+assert compilers.submit(operator.neg, 3).result(60) == -3
+lock = multiprocessing.Lock()
 with tempfile.NamedTemporaryFile() as file:
     assert file.name.startswith(os.environ["TMPDIR"])
 
@@ -180,14 +186,15 @@ def fast(x):
 
 class Softmax(nn.Module):
     def forward(self, x):
-        with tempfile.TemporaryFile() as file:
+        with lock, tempfile.TemporaryFile() as file:
             file.write(b"what a cache does")
         return fast(x)
 """
 
 
 def test_a_candidate_may_compile_and_keep_temporary_files(tmp_path) -> None:
-    """torch.compile keeps its code in files; imports of our own must not have settled where."""
+    """torch.compile keeps its code in files, and locks lie in /dev/shm; imports of our own must not have
+    settled where."""
     file = tmp_path / "compiled" / "L1" / "softmax.py"
     file.parent.mkdir(parents=True)
     file.write_text(COMPILED)

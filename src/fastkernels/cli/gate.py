@@ -62,11 +62,16 @@ from fastkernels.cli import options
     show_default=True,
     help="Whether torch.compile must take the head whole where it takes the base so.",
 )
+@options.verbose
 @options.report_json
 @options.written("--junit", "junit_path", text="Write JUnit XML; `-` is stdout.")
 @options.written("--markdown", "markdown_path", text="Write a comment for a pull request; `-` is stdout.")
 def command(
-    json_path: str | None, junit_path: str | None, markdown_path: str | None, **arguments: Any
+    json_path: str | None,
+    junit_path: str | None,
+    markdown_path: str | None,
+    verbose: bool,
+    **arguments: Any,
 ) -> None:
     """Whether HEAD is right, and no slower than its base: both are measured here and now, alternating.
 
@@ -87,4 +92,4 @@ def command(
         for flag, path, text in asked
         if path
     ]
-    raise SystemExit(publish(run.report, json_path, run.sources, further))
+    raise SystemExit(publish(run.report, json_path, run.sources, further, verbose))

@@ -34,7 +34,7 @@ _STYLES: dict[GateVerdict, str] = {
 _OUTCOMES = {"passed": "bold green", "failed": "bold red", "unclear": "bold yellow"}
 
 
-def parts(report: GateReport) -> list[RenderableType]:
+def parts(report: GateReport, verbose: bool = False) -> list[RenderableType]:
     """The whole report, top-down."""
     found: list[RenderableType] = [
         Text(f"fk gate on {report.environment.device}", style="bold"),
@@ -54,7 +54,11 @@ def parts(report: GateReport) -> list[RenderableType]:
             found += [heading(f"{task}{under(contract, every)}"), table(_COLUMNS, own)]
     found += [Text(), *legend(_COLUMNS, [_cells(row, report, several) for row in listed])]
     found += failures(
-        (f"{words.place(row)}  {row.candidate}", row.case, row.head or "", row.failure) for row in report.rows
+        (
+            (f"{words.place(row)}  {row.candidate}", row.case, row.head or "", row.failure)
+            for row in report.rows
+        ),
+        verbose,
     )
     if report.notes:
         found += [heading("Notes"), *map(Text, report.notes)]

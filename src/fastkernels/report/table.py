@@ -27,5 +27,5 @@ def _parts(report: Report, verbose: bool = False) -> list[RenderableType]:
     if isinstance(report, AuditReport):
         return audit_table.parts(report)
     if isinstance(report, GateReport):
-        return gate_table.parts(report)
+        return gate_table.parts(report, verbose)
     return kernels_table.parts(report, verbose)

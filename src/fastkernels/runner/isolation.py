@@ -12,7 +12,7 @@
     user          where root gets no namespaces: a user of its own (user.py)
     network       its own network namespace, in which there is nothing but its own loopback, for groups of
                   ranks alone
-    files         read-only but for its own folder, in which its /dev/shm is (readonly.py)
+    files         read-only but for its own folder and its own /dev/shm (readonly.py)
     copies        the judge itself moves arguments and results of a single process on a CPU, while that stands
                   still (transport.py)
     memory        the judge's memory cannot be read through /proc while it judges, nor the baseline's
@@ -104,7 +104,7 @@ class Scratch:
     @classmethod
     def create(cls, shared: Path | None = None) -> Scratch:
         root = Path(tempfile.mkdtemp(prefix="fk-worker-"))
-        for name in ("home", "tmp", "cache", "work", readonly.SHARED_MEMORY):
+        for name in ("home", "tmp", "cache", "work"):
             (root / name).mkdir()
         return cls(root, shared, (root / _OUTPUT).open("xb+", buffering=0))
 

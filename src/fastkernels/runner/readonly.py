@@ -4,8 +4,8 @@ In a user and mount namespace of its own a process may change the flags of mount
 else's. Its capabilities there go at once, so that it cannot change them back; a namespace that it makes later
 gets the mounts with their flags locked.
 
-Locks of `multiprocessing`, which torch.compile's own processes need, are files in /dev/shm: a worker has its
-own folder there.
+Its /dev/shm is a new one, in memory, that ends with its namespace: locks of `multiprocessing`, which
+torch.compile's own processes need, are files there, and NCCL's memory is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import ctypes
 import os
 from pathlib import Path
 
-SHARED_MEMORY = "shm"  # in a worker's folder, for /dev/shm
 _DEV_SHM = Path("/dev/shm")
 _SYS_MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
@@ -30,14 +29,12 @@ def all_but(folder: Path) -> bool:
     """Of the calling process, which has just entered user and mount namespaces of its own. False where the
     kernel does not do this (before Linux 5.12); its privileges are gone all the same."""
     libc = ctypes.CDLL(None, use_errno=True)
-    own = {folder: folder}  # what lies where
-    if _DEV_SHM.is_dir():
-        own[_DEV_SHM] = folder / SHARED_MEMORY
     done = (
         libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None) == 0
-        and all(libc.mount(bytes(what), bytes(at), None, _MS_BIND, None) == 0 for at, what in own.items())
+        and libc.mount(bytes(folder), bytes(folder), None, _MS_BIND, None) == 0
         and _set(libc, Path("/"), _AT_RECURSIVE, _MountAttributes(attr_set=_MOUNT_ATTR_RDONLY))
-        and all(_set(libc, at, 0, _MountAttributes(attr_clr=_MOUNT_ATTR_RDONLY)) for at in own)
+        and _set(libc, folder, 0, _MountAttributes(attr_clr=_MOUNT_ATTR_RDONLY))
+        and (not _DEV_SHM.is_dir() or libc.mount(b"shm", bytes(_DEV_SHM), b"tmpfs", 0, b"mode=1777") == 0)
     )
     _drop_capabilities(libc)
     os.chdir(Path.cwd())  # by its path, to where it may be written; the process came here before the mounts

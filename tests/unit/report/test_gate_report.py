@@ -40,7 +40,7 @@ def row(case: str, verdict: str, *looks: Look, **changes: Any) -> GateRow:
 
 BROKEN = {
     "head": "WRONG(value)",
-    "failure": Failure(message=EVIL, file="cand/L1/glu.py", line=3, output=EVIL),
+    "failure": Failure(message=EVIL, file="cand/L1/glu.py", line=3, output=EVIL, trace="File harness.py"),
 }
 
 
@@ -253,6 +253,14 @@ def test_what_goes_to_stdout_is_alone_there(report: GateReport, monkeypatch, fla
     assert (done.exit_code, done.stdout) == (1, text(report))
     assert "fk gate on" in done.stderr
     assert "fk gate on" in runner.invoke(cli.main, ["gate", "mine", "--device", "cpu"]).stdout
+
+
+def test_the_harness_s_frames_are_shown_where_asked_for(report: GateReport, monkeypatch) -> None:
+    monkeypatch.setattr(gate, "run_gate", lambda *_: gate.GateRun(report, ()))
+    for words, shows in (["--verbose"], True), ([], False):
+        arguments = ["gate", "mine", "--device", "cpu", *words]
+        done = CliRunner(env={"FK_TRACKING": "0"}).invoke(cli.main, arguments)
+        assert ("File harness.py" in done.stdout) == shows
 
 
 def test_the_timeout_of_the_command_line_is_the_request_s(report: GateReport, monkeypatch) -> None:
