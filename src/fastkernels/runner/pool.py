@@ -121,6 +121,7 @@ class Worker:
         self._secret = random.SystemRandom()
         # Other members of its group were seen, or will be there: every pause looks for them.
         self.has_company = processes > 1
+        self._members: list[int] = []  # of its group, as last seen
         self._company: dict[int, int | None] = {}  # CPU time of those that were there when it was paused
         self.restless: str | None = (
             None  # how it ran while it should have stood still; whoever asks resets it
@@ -279,8 +280,8 @@ class Worker:
         of it runs while another worker has its turn. What else is in the group is waited for once any of it
         was seen; `looks`: look for it in any case, before a turn that is worth a millisecond.
 
-        Returns when it stood still, by time.perf_counter_ns(); looking for what was never seen is not in
-        it."""
+        Returns when it stood still, by time.perf_counter_ns(), with what else was seen in the group; not what
+        looking took."""
         if self._paused or not self.alive:
             return time.perf_counter_ns()
         # The kernel tells a parent of every stop and every continuation; ours were taken note of.
@@ -299,31 +300,39 @@ class Worker:
                 time.sleep(_STOP_LOOK_S)
             else:
                 os.sched_yield()  # the process may need this core to stop
-        looked = self.has_company
-        if looked:
-            self._still_company()
-        still_ns = time.perf_counter_ns()
-        if not looked and (looks or self._secret.random() < _COMPANY_SHARE):
-            self._still_company()
-        return still_ns
+        stopped_ns = time.perf_counter_ns()
+        if self.has_company:
+            return self._still_company(stopped_ns)
+        if looks or self._secret.random() < _COMPANY_SHARE:
+            self._still_company(stopped_ns)
+        return stopped_ns
 
-    def _still_company(self) -> None:
-        deadline = time.monotonic() + _COMPANY_TIMEOUT_S
-        found = members.others(self.pid)
+    def _still_company(self, stopped_ns: int) -> int:
+        """When all of the group stood still, of which the worker had `stopped_ns`. Those that were seen before
+        and have stopped by the first look ran for as long as their CPU time says: to look at all processes
+        takes a millisecond, which is no work of theirs."""
+        since = {pid: members.cpu_ns(pid) or 0 for pid in self._members}
+        found = self._members = members.others(self.pid)
         self.has_company = self.has_company or bool(found)
+        stood = since.keys() >= set(found)
+        deadline = time.monotonic() + _COMPANY_TIMEOUT_S
         # A member is told to have stopped a moment before it leaves its core: its time must stand still, too.
         before: dict[int, int | None] | None = None if found else {}
         while True:
             moving = [pid for pid in found if not members.stands_still(pid)]
             self._company = {pid: members.cpu_ns(pid) for pid in found}
             if not moving and self._company == before:
-                return
+                break
             if time.monotonic() > deadline:
                 if moving:
                     self.restless = f"had process {moving[0]} of its own run for {_COMPANY_TIMEOUT_S:g} s"
-                return
+                break
+            stood = stood and not moving
             before = None if moving else self._company
             time.sleep(_STOP_LOOK_S)
+        if not stood:
+            return time.perf_counter_ns()
+        return stopped_ns + sum(max(0, (now or 0) - since[pid]) for pid, now in self._company.items())
 
     def resume(self) -> int:
         """Returns when it was continued, by time.perf_counter_ns(); now, if it was not paused."""
