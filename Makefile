@@ -1,6 +1,7 @@
 # make demo   judge the example candidates alone and inside a whole model
-# make test   the whole CPU test-suite
-# make check  what CI runs: lint, types, tests
+# make test   the CPU test-suite: of tests for every kernel, case or candidate a sample (tests/budget.py)
+# make test-all    all of it: before a release, and after changes in judge/, measure/ or runner/
+# make check  what CI runs: lint, types, make test
 # EXTRAS=dev,reference in a fresh checkout adds the libraries that some parity tests compare with, and skip without
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +13,7 @@ comma := ,
 APART := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --upgrade \
 	--target $(VENV)/ultralytics
 
-.PHONY: demo test check lint types cases docs clean
+.PHONY: demo test test-all check lint types cases docs clean
 
 # One of the examples is wrong on purpose (exit 1); a busy machine gives unstable ratios and says so (exit 3).
 demo: $(VENV)/.installed
@@ -23,8 +24,11 @@ demo: $(VENV)/.installed
 # Two at a time, but those that say by times which candidate is faster.
 TIMED := tests/e2e/test_redteam.py tests/e2e/test_gate_times.py
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(TIMED))
-	$(BIN)/python -m pytest $(TIMED)
+	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(TIMED)) $(TEST_FLAGS)
+	$(BIN)/python -m pytest $(TIMED) $(TEST_FLAGS)
+
+test-all:
+	$(MAKE) test TEST_FLAGS=--whole
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

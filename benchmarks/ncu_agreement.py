@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from fastkernels.registry.schema import TaskEntry
 
 CASES = {
-    "L1/rms_norm": ["llama-8b-T8-D4096-bf16", "llama-8b-T512-D4096-bf16", "llama-8b-T8192-D4096-bf16"],
+    "L1/rms_norm": ["llama-8b-T32-D4096-bf16", "llama-8b-T512-D4096-bf16", "llama-8b-T8192-D4096-bf16"],
     "L1/glu": ["llama-8b-T512-N28672-bf16", "llama-8b-T8192-N28672-bf16"],
-    "L1/rope": ["llama-8b-T2048-K128-bf16"],
-    "L1/embedding": ["llama-8b-T2048-V128256-D4096-bf16"],
-    "L1/kv_cache": ["llama-8b-T2048-JK8x128-bf16"],
-    "L1/linear": ["llama-8b-T1-K4096-N6144-bf16", "llama-8b-T2048-K4096-N6144-bf16"],
+    "L1/rope": ["llama-8b-T8192-K128-bf16"],
+    "L1/embedding": ["llama-8b-T8192-V128256-D4096-bf16"],
+    "L1/kv_cache": ["llama-8b-T8192-JK8x128-bf16"],
+    "L1/linear": ["llama-8b-T32-K4096-N6144-bf16", "llama-8b-T8192-K4096-N6144-bf16"],
 }
 NCU = ["ncu", "--clock-control", "none", "--profile-from-start", "off", "--csv"]
 NCU += ["--metrics", "gpu__time_duration.sum", "--cache-control", "none"]

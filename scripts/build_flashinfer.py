@@ -4,7 +4,7 @@
 
 FlashInfer compiles each variant at its first use, for a minute and more, on every machine anew. Its own
 `flashinfer-jit-cache` spares that with gigabytes of variants; this builds the few that
-`kernels/*/flashinfer.py` ask for, under the same name, in an hour and a half of one core. Needs nvcc, ninja,
+the kernels ask for, under the same name, in an hour and a half of one core. Needs nvcc, ninja,
 the headers of cuBLAS and cuRAND, a libcuda to link with (CUDA's stub will do), and flashinfer-python of the
 version that will load them.
 """

@@ -1,9 +1,7 @@
 """What `make test` leaves to `make test-all`, and what each file of tests costs.
 
-@pytest.mark.sampled     one in four of a test's parameters, by a hash of their names; all with --whole
-@pytest.mark.whole       with --whole alone
-
-pytest --whole                   every test
+pytest --whole                   every test. Without it none that is marked `whole`, and one in four of
+                                 the parameters of those in SAMPLED
 pytest --seconds FILE.json       CPU seconds of each file, with those of the processes that it started
 """
 
@@ -18,6 +16,18 @@ from typing import Any
 
 import pytest
 
+# Tests with a parameter for every kernel, case, checkpoint or mutant.
+SAMPLED = (
+    "tests/contract/test_cases.py",
+    "tests/parity/",
+    "tests/unit/audit/",
+    "tests/unit/benchmarks/test_vs_reference.py",
+    "tests/unit/engine/test_graphs.py",
+    "tests/unit/engine/test_mutations.py",
+    "tests/unit/engine/test_pieces.py",
+    "tests/unit/examples/",
+    "tests/unit/kernels/",
+)
 ONE_IN = 4
 CPU = "cpu_s"
 LEFT = pytest.StashKey[int]()
@@ -29,8 +39,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "sampled: one in four of its parameters, but with --whole")
-    config.addinivalue_line("markers", "whole: with --whole alone")
     if path := config.getoption("--seconds"):
         config.pluginmanager.register(Seconds(path), "seconds")
 
@@ -41,12 +49,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept, left, begun = [], [], set()
     for item in items:
         function = item.nodeid.partition("[")[0]
-        is_sampled = item.get_closest_marker("sampled") is not None
-        is_first = function not in begun  # of each test something is run
+        is_sampled = item.nodeid.startswith(SAMPLED)
+        is_first = function not in begun  # something of each test is run
         begun.add(function)
-        is_chosen = is_first or zlib.crc32(item.nodeid.encode()) % ONE_IN == 0
-        stays = item.get_closest_marker("whole") is None and (not is_sampled or is_chosen)
-        (kept if stays else left).append(item)
+        is_chosen = not is_sampled or is_first or zlib.crc32(item.nodeid.encode()) % ONE_IN == 0
+        (kept if is_chosen and item.get_closest_marker("whole") is None else left).append(item)
     config.stash[LEFT] = len(left)
     if left:
         config.hook.pytest_deselected(items=left)

@@ -13,11 +13,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from fastkernels.registry.workloads import GenerationWorkload
+from fastkernels.registry.workloads import ProgramWorkload
 from references.base import Comparison, Machine, one_batch
+from references.programs import requests
 from references.transformers_lm import filled
 
-SEED, GUIDANCE = 20, 3.5
+GUIDANCE = 3.5
 SCHEDULE = {
     "num_train_timesteps": 1000,
     "shift": 3.0,
@@ -36,23 +37,6 @@ AUTOENCODER = {
 }
 
 
-def _prompts(workload: GenerationWorkload, machine: Machine) -> tuple[Any, Any]:
-    """Token ids on the host: for T5 [B, S], and as many for CLIP as it has positions."""
-    import torch
-
-    generator = torch.Generator().manual_seed(SEED)
-    clip, t5 = (machine.config[part] for part in ("text_encoder", "text_encoder_2"))
-    shapes = (
-        (t5["vocab_size"], workload.prompt_len),
-        (clip["vocab_size"], clip["max_position_embeddings"]),
-    )
-    t5_BS, clip_BS = (
-        torch.randint(vocabulary, (workload.batch, length), generator=generator)
-        for vocabulary, length in shapes
-    )
-    return t5_BS, clip_BS
-
-
 class Ours:
     settings: ClassVar[tuple[str, ...]] = ("engine",)
 
@@ -65,18 +49,15 @@ class Ours:
             machine.architecture, size=machine.size, device=machine.device, dtype=machine.dtype
         )
 
-    def prepare(self, workload: GenerationWorkload, setting: str) -> Callable[[], int]:
+    def prepare(self, workload: ProgramWorkload, setting: str) -> Callable[[], int]:
         from fastkernels.engine.image_pipeline import ImageRequest
 
-        height, width = workload.resolution
-        requests = [
-            ImageRequest(t5_S, clip_S, height, width, workload.steps, GUIDANCE, seed=i, output="image")
-            for i, (t5_S, clip_S) in enumerate(zip(*_prompts(workload, self._machine)))
-        ]
+        drawn = requests(workload, self._machine)
+        asked = [ImageRequest(**request, guidance=GUIDANCE, output="image") for request in drawn]
         # The second call of an encoder or the decoder is captured; large images have time for one warm-up.
         for _ in range(2):
-            self._pipeline.generate([replace(request, steps=1) for request in requests])
-        return lambda: len(self._pipeline.generate(requests))
+            self._pipeline.generate([replace(request, steps=1) for request in asked])
+        return lambda: len(self._pipeline.generate(asked))
 
 
 class Diffusers:
@@ -106,7 +87,7 @@ class Diffusers:
         self.version = f"{diffusers.__version__}, transformers {transformers.__version__}"
         self._is_compiled = False
 
-    def prepare(self, workload: GenerationWorkload, setting: str) -> Callable[[], int]:
+    def prepare(self, workload: ProgramWorkload, setting: str) -> Callable[[], int]:
         import torch
 
         torch.compiler.reset()
@@ -116,8 +97,9 @@ class Diffusers:
         assert self._is_compiled == (setting != "default"), "what is compiled stays so: default comes first"
         backend = "_native_cudnn" if setting.endswith("cudnn") else "native"
         pipeline.transformer.set_attention_backend(backend)
-        t5_BS, clip_BS = _prompts(workload, self._machine)
-        height, width = workload.resolution
+        drawn = requests(workload, self._machine)
+        t5_BS, clip_BS = (torch.stack([request[name] for request in drawn]) for name in ("text", "pooled"))
+        height, width, steps = (drawn[0][name] for name in ("height", "width", "steps"))
 
         @torch.inference_mode()
         def run() -> int:
@@ -128,9 +110,9 @@ class Diffusers:
                 pooled_prompt_embeds=pooled_BP,
                 height=height,
                 width=width,
-                num_inference_steps=workload.steps,
+                num_inference_steps=steps,
                 guidance_scale=GUIDANCE,
-                generator=[torch.Generator().manual_seed(i) for i in range(workload.batch)],
+                generator=[torch.Generator().manual_seed(request["seed"]) for request in drawn],
                 output_type="pt",
             )
             assert out.images.shape[2:] == (height, width), out.images.shape

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from fastkernels.registry.workloads import ImageWorkload
+from fastkernels.registry.workloads import ProgramWorkload
 from references.base import Comparison, Machine, one_batch
-from references.images import Ours, images, on_device
+from references.programs import Ours, images, on_device
 from references.transformers_lm import filled
 
 
@@ -25,11 +25,11 @@ class Transformers:
 
         fields = machine.config
         self._config = transformers.Siglip2VisionConfig(**fields)
-        self._device, self._dtype = machine.device, getattr(torch, machine.dtype)
+        self._machine, self._device, self._dtype = machine, machine.device, getattr(torch, machine.dtype)
         self._model = filled(transformers.Siglip2VisionModel._from_config, machine, self._config)
         self.version = transformers.__version__
 
-    def prepare(self, workload: ImageWorkload, setting: str) -> Callable[[], int]:
+    def prepare(self, workload: ProgramWorkload, setting: str) -> Callable[[], int]:
         import torch
 
         torch.compiler.reset()
@@ -37,7 +37,7 @@ class Transformers:
         torch._dynamo.config.capture_scalar_outputs = setting == "compiled-whole"
         if setting != "default":
             model = torch.compile(model, mode="reduce-overhead")
-        batch, size = images(workload), self._config.patch_size
+        batch, size = images(workload, self._machine), self._config.patch_size
         height, width = (side // size for side in batch[0].shape[:2])
         # On the host: the model reads the shapes there.
         shapes_B2 = torch.tensor([[height, width]] * len(batch))

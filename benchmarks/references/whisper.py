@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from fastkernels import registry
 from fastkernels.records import Size
-from fastkernels.registry.workloads import SpeechWorkload
+from fastkernels.registry.workloads import TokenWorkload
 from references import language
 from references.base import Comparison, Machine
 from references.transformers_lm import filled
@@ -30,22 +30,22 @@ class Encoding:
     requests: int
 
 
-def workloads(size: Size) -> dict[str, SpeechWorkload | Encoding]:
-    shape = {"kind": "latency", "size": size, "seconds": SECONDS[size], "output_len": OUTPUT_LEN[size]}
+def workloads(size: Size) -> dict[str, TokenWorkload | Encoding]:
+    shape = {"kind": "latency", "size": size, "output_len": OUTPUT_LEN[size]}
     clips = {"single-clip": 1, f"fixed-clips-{CLIPS}": CLIPS}
     return {
-        **{name: SpeechWorkload(name=name, requests=count, **shape) for name, count in clips.items()},
+        **{name: TokenWorkload(name=name, requests=count, **shape) for name, count in clips.items()},
         **{f"encoder-{count}": Encoding(count) for count in (1, ENCODED)},
     }
 
 
 def _prompt(machine: Machine) -> list[int]:
     correctness = registry.architecture(machine.architecture).correctness
-    assert correctness.kind == "speech"
+    assert correctness.kind == "tokens"
     return list(correctness.prompt[machine.size])
 
 
-def _features(workload: SpeechWorkload | Encoding, machine: Machine) -> Any:
+def _features(workload: TokenWorkload | Encoding, machine: Machine) -> Any:
     """[B, M, 2 S] on the device, in the model's dtype."""
     import torch
 
@@ -60,13 +60,13 @@ class Ours(language.Ours):
         super().__init__(machine, max_num_seqs=CLIPS)
         self._prompt, self._machine, self._device = _prompt(machine), machine, machine.device
 
-    def prepare(self, workload: SpeechWorkload | Encoding, setting: str) -> Callable[[], int]:
+    def prepare(self, workload: TokenWorkload | Encoding, setting: str) -> Callable[[], int]:
         import torch
 
         if isinstance(workload, Encoding):
             return self._encoding(workload)
         generator = torch.Generator().manual_seed(SEED)
-        samples = round(workload.seconds * SAMPLING_RATE)
+        samples = round(SECONDS[workload.size] * SAMPLING_RATE)
         clips = torch.randn(workload.requests, samples, generator=generator) * 0.2
         prompts = [{"prompt_token_ids": self._prompt, "multi_modal_data": {"audio": clip}} for clip in clips]
         return lambda: language.count(self.generate(prompts, workload.output_len))
@@ -101,7 +101,7 @@ class Transformers:
         self._machine, self._prompt = machine, _prompt(machine)
         self.version = transformers.__version__
 
-    def prepare(self, workload: SpeechWorkload | Encoding, setting: str) -> Callable[[], int]:
+    def prepare(self, workload: TokenWorkload | Encoding, setting: str) -> Callable[[], int]:
         import torch
         from transformers import GenerationMixin
 

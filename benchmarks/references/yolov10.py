@@ -13,9 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from fastkernels.registry.workloads import ImageWorkload
+from fastkernels.registry.workloads import ProgramWorkload
 from references.base import Comparison, Machine, one_batch
-from references.images import Ours, images, on_device
+from references.programs import Ours, images, on_device
 
 
 class Ultralytics:
@@ -35,19 +35,20 @@ class Ultralytics:
         layout = {**yaml_model_load("yolov10n.yaml"), "nc": config["num_classes"], "scales": {"n": scale}}
         self._model: Any = DetectionModel({**layout, "scale": "n"}, verbose=False)
         self._model.model[-1].end2end = True
+        self._machine = machine
         self._dtype, self._device = getattr(torch, machine.dtype), machine.device
         self._model = self._model.eval().fuse(verbose=False).to(self._device, self._dtype)
         self._model = self._model.to(memory_format=torch.channels_last).requires_grad_(False)
         self.version = ultralytics.__version__
 
-    def prepare(self, workload: ImageWorkload, setting: str) -> Callable[[], int]:
+    def prepare(self, workload: ProgramWorkload, setting: str) -> Callable[[], int]:
         import torch
 
         torch.compiler.reset()
         model = self._model
         if setting == "compiled":
             model = torch.compile(model, mode="reduce-overhead")
-        batch = images(workload)
+        batch = images(workload, self._machine)
 
         @torch.inference_mode()
         def run() -> int:

@@ -23,8 +23,8 @@ from unittest import mock
 import torch
 from timing import is_lost, median_us
 
-from fastkernels.kernels.glu import triton as glu
-from fastkernels.kernels.glu.triton import Tile
+from fastkernels.kernels import glu_triton as glu
+from fastkernels.kernels.glu_triton import Tile
 from fastkernels.measure.environment import environment
 
 WIDTH = 14336

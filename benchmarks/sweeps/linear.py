@@ -31,12 +31,8 @@ from torch.nn import Parameter
 from torch.nn.functional import linear
 
 from fastkernels import kernels
-from fastkernels.kernels import gemv, skinny
+from fastkernels.kernels import gemv, linear_gemv, linear_glu_gemv, linear_glu_triton, linear_triton, skinny
 from fastkernels.kernels.launch import ceil_div, multiprocessors
-from fastkernels.kernels.linear import gemv as linear_gemv
-from fastkernels.kernels.linear import triton as linear_triton
-from fastkernels.kernels.linear_glu import gemv as linear_glu_gemv
-from fastkernels.kernels.linear_glu import triton as linear_glu_triton
 from fastkernels.kernels.skinny import Tile
 from fastkernels.measure.environment import environment
 

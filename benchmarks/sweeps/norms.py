@@ -23,9 +23,9 @@ from unittest import mock
 import torch
 from timing import is_lost, median_us
 
+from fastkernels.kernels import layer_norm_triton as layer_norm
 from fastkernels.kernels import norms
 from fastkernels.kernels.launch import power_of_two
-from fastkernels.kernels.layer_norm import triton as layer_norm
 from fastkernels.measure.environment import environment
 
 SHAPES = ("1500x1280", "4096x1152", "16384x1152", "24000x1280", "8192x4096")

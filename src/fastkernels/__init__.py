@@ -1,6 +1,6 @@
 """FastKernels: a kernel benchmark that is an inference framework.
 
-    from fastkernels import LLM, SamplingParams
+    from fastkernels import LLM, Model, SamplingParams
 
 Importing the package loads no torch: the public names are resolved on first use.
 """
@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastkernels.engine.llm import LLM
+    from fastkernels.engine.model import Model
     from fastkernels.engine.params import SamplingParams
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "Model", "SamplingParams", "__version__"]
 
-_PUBLIC = {"LLM": "fastkernels.engine.llm", "SamplingParams": "fastkernels.engine.params"}
+_PUBLIC = {
+    "LLM": "fastkernels.engine.llm",
+    "Model": "fastkernels.engine.model",
+    "SamplingParams": "fastkernels.engine.params",
+}
 
 
 def __getattr__(name: str) -> Any:

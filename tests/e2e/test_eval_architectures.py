@@ -40,23 +40,23 @@ MODELS = {
     "gla": Replaced(
         "L1/gla",
         "RecurrentGLA",
-        "query, key, value, gate, state, rows",
-        "query, key, value, 0 * gate, state, rows",
+        "q, k, v, gk, state, rows",
+        "q, k, v, 0 * gk, state, rows",
         sites=2,
     ),
     "jamba": Replaced(
         "L1/selective_scan",
         "SelectiveStateUpdate",
-        "u, delta, B, C, z, A_log, D, delta_bias, state, rows",
-        "u, delta, C, B, z, A_log, D, delta_bias, state, rows",
+        "x, dt, B, C, z, A_log, D, dt_bias, state, state_batch_indices",
+        "x, dt, C, B, z, A_log, D, dt_bias, state, state_batch_indices",
         sites=3,
     ),
     # Every moment of the clip is heard alike.
     "whisper": Replaced(
         "L1/cross_attention",
         "CrossAttention",
-        "query, k_state, v_state, query_starts, rows, max_query_len",
-        "0 * query, k_state, v_state, query_starts, rows, max_query_len",
+        "query, key_cache, value_cache, query_start_loc, rows, max_query_len",
+        "0 * query, key_cache, value_cache, query_start_loc, rows, max_query_len",
         sites=2,
         workload="clips",
     ),
@@ -65,8 +65,7 @@ each = pytest.mark.parametrize("model", MODELS)
 
 
 def tiny(model: str) -> tuple[str, ...]:
-    # Of 200 seeds one drew a Whisper that answers most clips with the same tokens, which cannot be judged.
-    asked = ("--model", model, "--size", "tiny", "--device", "cpu", "--rounds", "2", "--seed", "1")
+    asked = ("--model", model, "--size", "tiny", "--device", "cpu", "--rounds", "2")
     return *asked, "--workload", MODELS[model].workload
 
 

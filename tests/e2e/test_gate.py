@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("broken", ["head", "base"])
 def test_a_revision_that_cannot_be_imported(tmp_path: Path, broken: str) -> None:
     """A head is wrong by that, without a base there is no gate: it is said where, without a traceback."""
-    package = "src/fastkernels/kernels/rms_norm/__init__.py"
+    package = "src/fastkernels/kernels/rms_norm.py"
     make_repository(tmp_path / "repository", {package: lambda code: f"{code}\nimport no_such_module\n"})
     head, base = ("second", "first") if broken == "head" else ("first", "second")
     words = [head, "--base", base, "--target", "rms_norm", "--case", "llama-tiny-T16-D64-f32"]

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as xml
 import pytest
 
 from tests.e2e.program import gate, started
-from tests.unit.gate.repositories import KERNEL, ROOT, git, make_repository
+from tests.unit.gate.repositories import ROOT, git, make_repository
 
 EXAMPLES = ROOT / "examples" / "candidates"
 
@@ -70,7 +70,8 @@ def test_a_head_that_breaks_the_compiled_graph(tmp_path: Path) -> None:
 def test_a_revision_runs_its_own_kernels(tmp_path: Path) -> None:
     """The second commit's rms_norm is 1 % too large: only the head is wrong: each side ran its own."""
     repository = tmp_path / "repository"
-    make_repository(repository, {KERNEL: lambda code: code.replace("eps), sum_TD", "eps) * 1.01, sum_TD")})
+    file = "src/fastkernels/kernels/rms_norm.py"
+    make_repository(repository, {file: lambda code: code.replace("eps), sum_TD", "eps) * 1.01, sum_TD")})
     words = ["second", "--base", "first", "--target", "rms_norm", "--case", "llama-tiny-T16-D64-residual-f32"]
     code, report, printed = gate(tmp_path, *words, cwd=repository)
     assert report, printed

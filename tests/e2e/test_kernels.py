@@ -70,7 +70,7 @@ def test_a_candidate_is_judged_through_the_block_above_it(tmp_path: Path) -> Non
         "--candidates",
         str(CANDIDATES / "zeros"),
         "--case",
-        "llama-tiny-decode-1*-f32",
+        "llama-tiny-decode-8*-f32",
         "--budget",
         "0.3",
         "--no-compile-check",
@@ -199,7 +199,7 @@ def test_a_candidate_may_compile_and_keep_temporary_files(tmp_path) -> None:
     file.parent.mkdir(parents=True)
     file.write_text(COMPILED)
     _, report = judge(
-        tmp_path, "--target", "softmax", "--case", "llama-tiny-T4-V256-f32", "--budget", "0.1",
+        tmp_path, "--target", "softmax", "--case", "llama-tiny-T8-V256-f32", "--budget", "0.1",
         "--candidates", str(tmp_path / "compiled"),
     )  # fmt: skip
     (row,) = report["rows"]
@@ -243,7 +243,7 @@ def test_what_a_librarys_import_sets_is_put_back_and_noted(tmp_path, monkeypatch
     file.write_text(IMPORTS.format(**imports))
     monkeypatch.setenv("PYTHONPATH", str(installed))
     _, report = judge(
-        tmp_path, "--target", "softmax", "--case", "llama-tiny-T4-V256-f32", "--budget", "0.1",
+        tmp_path, "--target", "softmax", "--case", "llama-tiny-T8-V256-f32", "--budget", "0.1",
         "--no-compile-check", "--candidates", str(tmp_path / "imports"),
     )  # fmt: skip
     (row,) = report["rows"]

@@ -73,7 +73,7 @@ def judged(folder: Path, **asked) -> KernelReport:
 def test_every_case_has_its_own_kernels(tmp_path: Path) -> None:
     report = judged(tmp_path)
     few = next(row for row in report.rows if row.case == "llama-tiny-T16-D64-f32")
-    many = next(row for row in report.rows if row.case == "llama-tiny-T64-D64-f32")
+    many = next(row for row in report.rows if row.case == "llama-tiny-T128-D64-f32")
     assert few.kernels is not None
     assert [(kernel.name, kernel.origin) for kernel in few.kernels] == [("_my_norm", "authored")]
     assert many.kernels is not None
@@ -85,5 +85,5 @@ def test_the_track_authored_keeps_the_cases_that_are_its_own(tmp_path: Path) -> 
     report = judged(tmp_path, track="authored")
     kept = {row.case for row in report.rows}
     assert "llama-tiny-T16-D64-f32" in kept
-    assert "llama-tiny-T64-D64-f32" not in kept
+    assert "llama-tiny-T128-D64-f32" not in kept
     assert any("left out of the track `authored`" in note for note in report.notes)

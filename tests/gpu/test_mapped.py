@@ -10,8 +10,7 @@ import torch
 
 from fastkernels.records import TensorSpec
 from fastkernels.runner.device import Cuda
-from fastkernels.runner.mapped import LENT, Mapped, Shown, Spot, shown
-from fastkernels.runner.memory import NoMemory
+from fastkernels.runner.mapped import LENT, Mapped, NoMemory, Shown, Spot, shown
 from fastkernels.runner.results import place
 from fastkernels.runner.shared import Attached, Ticket, Want
 

@@ -16,9 +16,9 @@ from fastkernels.baseline.L4.flux import FluxPipeline
 from torch import Tensor
 
 from fastkernels import kernels, registry
-from fastkernels.engine import flow_matching, latents
 from fastkernels.engine.image_pipeline import ImagePipeline, ImageRequest
 from fastkernels.errors import UsageError, WeightsError
+from fastkernels.nn import flow_matching, latents
 from fastkernels.nn.random_weights import random_weights
 from fastkernels.nn.weights import export_weights, load_weights
 from tests.parity.flux_equations import Shape, Weights, velocity
@@ -226,7 +226,7 @@ def test_latents_after_four_steps_are_those_of_the_equations():
         for seed, guidance in ((1, 3.5), (2, 1.0))
     ]  # fmt: skip
     found = pipeline.generate(requests)
-    assert pipeline.stage.batch_sizes == [2]
+    assert pipeline.stages["denoise"].batch_sizes == [2]
     e_mu = math.exp(0.5 + (1.15 - 0.5) / (4096 - 256) * (15 - 256))
     sigmas = [e_mu / (e_mu + 1 / s - 1) for s in (1.0, 0.75, 0.5, 0.25)] + [0.0]
     for request, one in zip(requests, found):

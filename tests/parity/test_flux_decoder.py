@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fastkernels import kernels, registry
-from fastkernels.engine import flow_matching
 from fastkernels.engine.image_pipeline import ImagePipeline, ImageRequest
 from fastkernels.errors import UsageError, WeightsError
+from fastkernels.nn import flow_matching
 from fastkernels.nn.weights import export_weights, load_weights
 from tests.parity.flux_equations import Weights, image
 
@@ -242,7 +242,7 @@ def test_the_schedule_is_that_of_the_folder(tmp_path: Path):
     """Without a shift, as the model that was distilled to a few steps has it, levels are even."""
     write_pipeline(tmp_path, checkpoint())
     pipeline = ImagePipeline(tmp_path, device="cpu")
-    levels = flow_matching.noise_levels(4, 4096, pipeline.schedule)
+    levels = flow_matching.noise_levels(4, 4096, pipeline.model.schedule)
     assert levels.tolist() == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])
     request = ImageRequest(torch.zeros(3, 32), torch.zeros(24), 32, 48, steps=3, output="latent")
     (even,) = pipeline.generate([request])

@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
 
 from fastkernels import registry
-from fastkernels.engine import latents
 from fastkernels.engine.image_pipeline import ImagePipeline, ImageRequest
+from fastkernels.nn import latents
 from tests.parity.test_flux_decoder import WHOLE_VAE, randomised, without_name
 from tests.tiny_tokenizers import clip_tokenizer, t5_tokenizer
 

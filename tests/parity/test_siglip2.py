@@ -7,6 +7,7 @@ nothing is fetched.
 from __future__ import annotations
 
 from functools import lru_cache
+from importlib import import_module
 from itertools import accumulate
 
 import pytest
@@ -18,7 +19,6 @@ from transformers.models.siglip2.modeling_siglip2 import Siglip2VisionModel as H
 
 from fastkernels import kernels
 from fastkernels.errors import UsageError, WeightsError
-from fastkernels.kernels.resize_grid import reference as resize_reference
 from fastkernels.loader.class_defaults import completed
 from fastkernels.nn.random_weights import random_weights
 from fastkernels.nn.weights import export_weights, load_weights
@@ -158,7 +158,7 @@ def test_wrong_positions_would_be_noticed(monkeypatch):
         kernel_TM = (1 - (torch.arange(length) + 0.5 - centre_T1).abs()).clamp(min=0)
         return kernel_TM / kernel_TM.sum(-1, keepdim=True)
 
-    monkeypatch.setattr(resize_reference, "weights", plain)
+    monkeypatch.setattr(import_module("fastkernels.kernels.resize_grid"), "weights", plain)
     with kernels.use(resize_grid="reference"):
         found = run(ours(), [(2, 13)], [patches((2, 13))])
     assert (found - wanted[2, 13]).abs().max() > 100 * TOLERANCE

@@ -137,7 +137,7 @@ def _require_choices(architecture: Architecture) -> None:
 
 def _workload(architecture: Architecture, name: str | None, size: Size) -> TokenWorkload:
     workload = registry.workloads([name or architecture.workloads[0]], size)[0]
-    if not isinstance(workload, TokenWorkload):
+    if not isinstance(workload, TokenWorkload) or not workload.input_len:
         raise UsageError(
             f"{workload.name}: not a workload of prompts and tokens, which a capture needs (--workload)"
         )

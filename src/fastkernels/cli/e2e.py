@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from fastkernels.cli import options, vllm_flags
+from fastkernels.cli import INTERRUPTED, options, vllm_flags
 
 _POSITIVE = click.IntRange(min=1)
 
@@ -101,7 +101,10 @@ def throughput(num_prompts: int, input_len: int, output_len: int, **flags: Any) 
 def latency(
     batch_size: int, input_len: int, output_len: int, num_iters: int, num_iters_warmup: int, **flags: Any
 ) -> None:
-    """Seconds of one batch, from its prompts to its last token."""
+    """Seconds of one batch, from its prompts to its last token.
+
+    Interrupted, the iterations that were finished are reported; the exit code is 130.
+    """
     from fastkernels.runner import e2e
 
     run = e2e.TokenRun(batch_size, input_len, output_len, not flags.pop("disable_detokenize"))
@@ -111,12 +114,17 @@ def latency(
         flags,
         lambda llm, tell: e2e.latency(llm, run, num_iters, num_iters_warmup, flags["seed"], tell),
     )
+    if not result["complete"]:
+        finished = len(result["latencies"])
+        _say(flags["json_path"], f"interrupted: {finished} of {num_iters} iterations were finished")
     percentiles = (f"{p}%: {seconds:.4f} s" for p, seconds in result["percentiles"].items())
     _say(
         flags["json_path"],
         f"Avg latency: {result['avg_latency']:.4f} seconds ({' · '.join(percentiles)})",
         f"from the start to the first tokens {result['start_s']:.1f} s",
     )
+    if not result["complete"]:
+        raise SystemExit(INTERRUPTED)
 
 
 def _measure(kind: str, run: Any, flags: dict[str, Any], measure: Callable[..., dict]) -> dict[str, Any]:

@@ -112,7 +112,15 @@ def _architectures(pattern: str | None, category: str | None, as_map: bool) -> l
 def _workloads(pattern: str | None) -> list[dict[str, Any]]:
     from fastkernels import registry
 
-    suites = registry.suites()
+    named = {
+        suite.name: {
+            (name, size)
+            for architecture in registry.find_architectures(suite.architectures)
+            for size in architecture.default_config
+            for name in suite.names(architecture, size)
+        }
+        for suite in registry.suites()
+    }
     return [
         {
             "workload": entry.name,
@@ -121,7 +129,7 @@ def _workloads(pattern: str | None) -> list[dict[str, Any]]:
             "requests": entry.requests,
             "each": entry.each,
             "unit": entry.unit,
-            "suites": [suite.name for suite in suites if entry.name in suite.workloads.get(entry.size, ())],
+            "suites": [suite for suite, of_it in named.items() if (entry.name, entry.size) in of_it],
             "summary": entry.summary,
         }
         for entry in registry.workloads([pattern] if pattern else ())

@@ -207,6 +207,15 @@ def _architecture(entry: Architecture) -> dict[str, Any]:
     return facts
 
 
+def _compared(correctness: dict[str, Any]) -> str:
+    """`program, features: centred_cosine`"""
+    outputs = {
+        name: chosen if isinstance(chosen, str) else chosen["distance"]
+        for name, chosen in correctness.get("outputs", {}).items()
+    }
+    return ", ".join([correctness["kind"], *(f"{name}: {distance}" for name, distance in outputs.items())])
+
+
 def _print_architecture(facts: dict[str, Any]) -> None:
     click.secho(f"{facts['id']}  {facts['name']}", bold=True)
     defaults = {config: size for size, config in facts["default_config"].items()}
@@ -216,7 +225,7 @@ def _print_architecture(facts: dict[str, Any]) -> None:
         ("license", facts["license"]),
         ("serves", ", ".join(facts["hf_architectures"])),
         ("reference", ", ".join(f"{use}: {name}" for use, name in facts["reference"].items())),
-        ("correctness", f"{facts['correctness']['kind']}, ruined: {facts['correctness']['ruin']}"),
+        ("correctness", _compared(facts["correctness"])),
     ):
         if value:
             click.echo(f"  {label:<12} {value}")

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from fastkernels.engine.batching import Batching, Stacked, take
-from fastkernels.engine.program import Call
+from fastkernels.nn.batching import Stacked, take
+from fastkernels.nn.program import Batching, Call
 
 
 class BatchStage:

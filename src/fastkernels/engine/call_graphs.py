@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fastkernels.engine.batching import key_of
 from fastkernels.engine.graph_pool import Captures, GraphPool
+from fastkernels.nn.batching import key_of
 
 # Each holds its inputs and results; their intermediates share one pool.
 MAX_GRAPHS = 64

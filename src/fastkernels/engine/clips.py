@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastkernels.engine.batching import described, require_values, sent
 from fastkernels.engine.checks import is_within
 from fastkernels.errors import RequestError
+from fastkernels.nn.batching import described, require_values, sent
 
 MOST_AMPLITUDE = 1e4  # of audio between -1 and 1; far above it the front end's squares overflow
 

@@ -1,4 +1,4 @@
-"""`Encoder`: images to features, by a model that encodes packed images of any resolution.
+"""`Encoder`: images to features.
 
 encoder = Encoder("google/siglip2-so400m-patch16-naflex")     a Hugging Face folder or id: real weights
 encoder = Encoder("siglip2", config="tiny", seed=1)           a registered configuration: random weights
@@ -10,20 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fastkernels.engine.batching import Batching, Packed
 from fastkernels.engine.checks import Errors
-from fastkernels.engine.image_model import ImageModel
+from fastkernels.engine.model import Model
 from fastkernels.errors import RequestError
+from fastkernels.nn.program import Program
 
 
-class Encoder(ImageModel):
-    """A model that maps packed images to one feature each; images of a launch may have any resolutions."""
+class Encoder(Model):
+    """A model that maps an image to one feature."""
 
-    answer = "embedding"
+    answers = ("features",)
 
     @overload
     def encode(self, images: Sequence[Any], errors: Literal["raise"] = "raise") -> Tensor: ...
@@ -42,9 +41,5 @@ class Encoder(ImageModel):
             return torch.empty(0, self.model.num_features, dtype=self.dtype, device=self.device)
         return torch.stack(features)
 
-    def fetched(self, answers: Sequence[Tensor]) -> list[np.ndarray]:
-        """Features on the host, float32 [D] each."""
-        return list(torch.stack(list(answers)).float().cpu().numpy())
-
-    def _batching(self) -> Batching:
-        return Packed(self.model.patch_size, self.model.num_channels, self.dtype, self.device)
+    def _program(self, request: Any) -> Program:
+        return (yield from super()._program({"image": request}))["features"]

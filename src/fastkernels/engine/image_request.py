@@ -8,9 +8,9 @@ from typing import Any, Literal
 from torch import Tensor
 
 from fastkernels.engine.checks import IS_SEED, is_integer, is_seed, is_within
-from fastkernels.engine.flow_matching import TIMESTEPS
-from fastkernels.engine.latents import TOKEN_PIXELS
 from fastkernels.errors import RequestError
+from fastkernels.nn.flow_matching import TIMESTEPS
+from fastkernels.nn.latents import TOKEN_PIXELS
 
 MOST_SIDE = 4096  # of a side: an image 16 times as large as the largest that models are trained for
 MOST_GUIDANCE = 65  # models embed it times 1000, and float16 ends at 65,504

@@ -40,7 +40,7 @@ from fastkernels.engine.stages import TokenStage
 from fastkernels.engine.text import Message, Text, conversations
 from fastkernels.errors import RequestError, UsageError
 from fastkernels.loader.overlay import Overlay
-from fastkernels.loader.weights import find, load_model, weights_bytes
+from fastkernels.loader.weights import TOKENS, find, load_model, weights_bytes
 from fastkernels.nn.cache import has_source
 from fastkernels.nn.config import ConfigReader
 from fastkernels.records import Size, default_size
@@ -95,7 +95,7 @@ class LLM:
         if self.device.index is not None:
             torch.cuda.set_device(self.device)
         self.source = find(model, config, size or default_size(self.device.type))
-        self.source.require(("tokens", "speech"), "LLM")
+        self.source.require((TOKENS,), "LLM")
         self.dtype = self.source.dtype(self.device) if dtype == "auto" else dtype_of(dtype)
         self.limits = self._limits(max_num_seqs, max_model_len, max_num_batched_tokens, block_size)
         self.overlay = overlay or Overlay.over_baseline()

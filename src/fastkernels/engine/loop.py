@@ -16,9 +16,10 @@ from torch import Tensor
 from fastkernels.engine.intake import Intake, Prompt, text_of
 from fastkernels.engine.outputs import Reader
 from fastkernels.engine.params import SamplingParams
-from fastkernels.engine.program import Call, Engine, Program, Tokens
+from fastkernels.engine.program import Engine, Tokens
 from fastkernels.engine.requests import Request, RequestOutput
 from fastkernels.errors import RequestError, UsageError
+from fastkernels.nn.program import Call, Program
 
 
 def language_model(need: Tokens, audio: Tensor | None = None) -> Program:

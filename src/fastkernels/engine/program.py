@@ -12,7 +12,7 @@ group calls that fit together and launch them, and each generator resumes with i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from torch import Tensor
 from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.requests import Request
 from fastkernels.errors import RequestError
+from fastkernels.nn.program import Call, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +39,7 @@ class Tokens:
     index: int = 0
 
 
-class Call:
-    """One call of a BatchStage; with `loop`, its first argument is replaced by the result that many times."""
-
-    __slots__ = ("args", "loop", "stage")
-
-    def __init__(self, stage: str, *args: Any, loop: int = 1) -> None:
-        self.stage, self.args, self.loop = stage, args, loop
-
-
 Need = Tokens | Call
-Program = Generator[Any, Any, Any]
 
 
 class Stage(Protocol):

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastkernels.engine.batching import require_values
 from fastkernels.engine.text import load_tokenizer, tokenizing
 from fastkernels.errors import RequestError
+from fastkernels.nn.batching import require_values
 
 MOST_FEATURE = 65504.0  # the largest of float16: finite in every dtype of a model
 MOST_TOKENS = 512  # of a prompt for T5, which has no positions that end; texts are padded to it

@@ -25,7 +25,7 @@ class Text:
         has_files = folder is not None and any((folder / name).is_file() for name in _TOKENIZER_FILES)
         self._folder = folder if has_files else None
         self._failure = ""  # to load it, in words: it is tried once
-        self._last_byte: list[int] | None = None  # not looked for yet
+        self._bytes: list[int] | None = None  # not looked for yet
         self._tokens: dict[int, str] = {}
 
     @property
@@ -85,7 +85,7 @@ class Text:
             sampling.min_tokens,
             keeps_stop=sampling.include_stop_str_in_output,
             prompt=prompt,
-            broken=self._broken(),
+            byte_ids=self._byte_ids(),
         )
 
     def token(self, token: int) -> str:
@@ -101,14 +101,15 @@ class Text:
             ids, skip_special_tokens=skips, clean_up_tokenization_spaces=False
         )
 
-    def _broken(self) -> list[int]:
-        """Where tokens of single bytes, <0x00> to <0xFF>, stand for what has no token of its own: the last
-        of them, which completes no character."""
-        if self._last_byte is None:
+    def _byte_ids(self) -> list[int]:
+        """The ids of a letter's byte and of one that no character has, where the tokenizer decodes a run of
+        byte tokens, <0x00> to <0xFF>, as one."""
+        if self._bytes is None:
             known = self.required("text").get_vocab()
-            names = (f"<0x{byte:02X}>" for byte in range(0xFF, 0x7F, -1))
-            self._last_byte = next(([known[name]] for name in names if name in known), [])
-        return self._last_byte
+            ids = [known[name] for name in ("<0x41>", "<0xFF>") if name in known]
+            is_one = len(ids) == 2 and self._decode(ids, skips=False) == "\N{REPLACEMENT CHARACTER}" * 2
+            self._bytes = ids if is_one else []
+        return self._bytes
 
 
 def conversations(messages: Any) -> list[Sequence[Message]]:

@@ -14,8 +14,6 @@ import fastkernels
 from fastkernels import kernels
 from fastkernels.layout import data_dir
 
-_REFERENCE = "reference.py"
-
 
 def notes(base: Path, name: str) -> tuple[str, ...]:
     """`base`: the folder that a worker of the base imports from; `name`: what the user called it."""
@@ -29,8 +27,8 @@ def notes(base: Path, name: str) -> tuple[str, ...]:
 
 
 def _differing(base: Path) -> list[str]:
-    """Python files of the oracle that both have, with another content. Implementations are none of it, and
-    what only one side has does nothing unless another file changed as well."""
+    """Python files of the oracle that both have, with another content. Implementations in files of their own
+    are none of it, and what only one side has does nothing unless another file changed as well."""
     ours = Path(fastkernels.__file__).parent
     both = {
         ours / "kernels": base / "fastkernels" / "kernels",
@@ -51,6 +49,6 @@ def _differing(base: Path) -> list[str]:
 def _implementations() -> set[Path]:
     """What a kernel may run in place of its reference, which is right by definition."""
     package = Path(fastkernels.__file__).parent
-    modules = {i.module for kernel in kernels.registered.values() for i in kernel.implementations}
-    files = {package.parent.joinpath(*module.split(".")).with_suffix(".py") for module in modules}
-    return {file for file in files if file.name != _REFERENCE}
+    sources = {i.source for kernel in kernels.registered.values() for i in kernel.implementations}
+    modules = {source for source in sources if isinstance(source, str)}
+    return {package.parent.joinpath(*module.split(".")).with_suffix(".py") for module in modules}

@@ -18,7 +18,7 @@ attention 3 of 300 right results were refused for that. In 16 bits it is held ag
 inputs that moved. In float32 against that of the inputs themselves: sums round as values do there, in another
 order in another kernel, and how far the answer moves stands for these, too.
 
-What decides which values are taken (`decides` in registry/tasks.yaml) is compared, not computed with, and is
+What decides which values are taken (`decides` in registry/tasks) is compared, not computed with, and is
 not moved: another choice of boxes is all wrong, so that any boxes would be right.
 
 step is what the arithmetic rounds by, u of judge/bounds.py. Of values: u of the case's dtype for a module

@@ -1,4 +1,4 @@
-"""How the outputs of a task are judged: `values`, `exact` or `sampler` (registry/tasks.yaml names the rule).
+"""How the outputs of a task are judged: `values`, `exact` or `sampler` (registry/tasks names the rule).
 
     values    compare.py's error-ratio gate against the float64 oracle
     exact     every element equal to the oracle's

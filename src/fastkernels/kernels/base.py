@@ -4,7 +4,7 @@
     y = kernels.rms_norm(x, w, eps, impl="reference")     plain PyTorch, in the dtype of its inputs
     with kernels.use("reference"): module(x)              a whole module as its own oracle
 
-Choice, first that applies: `impl=` argument, `use()`, the device's table (registry/devices), the declared
+Choice, first that applies: `impl=` argument, `use()`, the device's table (registry/devices), the kernel's own
 order. An implementation that the table prefers but that cannot serve a call is passed over and counted in
 `skipped`; one that was asked for by name raises KernelError with the reason. Under torch.compile a kernel is
 one opaque operator, `torch.ops.fastkernels.<name>`, that makes the same choice when it runs.
@@ -23,6 +23,7 @@ from torch import Tensor
 from fastkernels.errors import KernelError
 from fastkernels.kernels import policy
 from fastkernels.kernels.choice import Choice, Implementation, skipped
+from fastkernels.kernels.policy import Entry
 
 __all__ = ["Implementation", "Kernel", "observe", "registered", "reload_policy", "skipped", "use"]
 
@@ -36,8 +37,10 @@ class Kernel:
     """One operation. Arguments are positional; `schema` is a torch operator schema without the name.
 
     The first argument is a tensor; its device decides. `fake` makes outputs of the right shape and dtype
-    without computing. `rows` is the size by which a device's table may choose. `adds_rows`: it adds up the
-    values of a row, or their squares, as they are (a norm).
+    without computing. `rows` is the size by which an order of preference may choose. `cpu`: the order on a
+    CPU, where it is not that of all that serve one. `work(tally, *args)`: what a call must do besides reading
+    its arguments (work.py). `adds_rows`: it adds up the values of a row, or their squares, as they are (a
+    norm).
     """
 
     name: str
@@ -46,6 +49,8 @@ class Kernel:
     fake: Callable[..., Any]
     implementations: tuple[Implementation, ...] = ()  # declared order: best guess first
     rows: Callable[..., int] | None = None
+    cpu: tuple[Entry, ...] | None = None
+    work: Callable[..., None] | None = None
     adds_rows: bool = False
     _by_name: dict[str, Implementation] = field(init=False, repr=False)
     _choices: dict[str, list[Choice]] = field(init=False, repr=False, default_factory=dict)
@@ -93,11 +98,10 @@ class Kernel:
             return self._chosen(args, device)[1](*args)
         if name == "reference":
             return self.reference(*args)
-        self._require(name, args, device)
-        return getattr(self._by_name[name].loaded, self.name)(*args)
+        return self._required(name, args, device)(*args)
 
     def choose(self, args: Sequence[Any]) -> str:
-        """The implementation that the table (or the declared order) prefers and that can serve the call."""
+        """The first implementation of the table, or of the kernel's own order, that can serve the call."""
         return self._chosen(args, _device(args))[0]
 
     def why_not(self, name: str, args: Sequence[Any]) -> str | None:
@@ -116,7 +120,7 @@ class Kernel:
     def _chosen(self, args: Sequence[Any], device: str) -> tuple[str, Callable[..., Any]]:
         choices = self._choices.get(device)
         if choices is None:
-            entries = policy.preferred(self.name, list(self._by_name), device)
+            entries = policy.preferred(self.name, self._order(device), device)
             choices = self._choices[device] = [
                 Choice(self.name, self.reference, self.implementation(entry.use), entry, device)
                 for entry in entries
@@ -134,6 +138,11 @@ class Kernel:
                 return choice.name, function
         raise AssertionError("reference closes every list and serves every call")
 
+    def _order(self, device: str) -> list[Entry]:
+        if device == "cpu" and self.cpu is not None:
+            return list(self.cpu)
+        return [Entry(i.name) for i in self.implementations if device in i.devices]
+
     def _keep(self, first: Choice, device: str) -> None:
         if device == "cpu":
             self._on_cpu = first.unconditional
@@ -143,13 +152,17 @@ class Kernel:
     def _fake(self, *args: Any, impl: str | None = None) -> Any:
         return self.fake(*args)
 
-    def _require(self, name: str, args: Sequence[Any], device: str) -> None:
+    def _required(self, name: str, args: Sequence[Any], device: str) -> Callable[..., Any]:
         if name not in self._by_name:
             raise KernelError(
                 f"Kernel {self.name} has no implementation '{name}'; it has {', '.join(self.names)}"
             )
-        if reason := self._by_name[name].why_not(self.name, args, device):
+        chosen = self._by_name[name]
+        if reason := chosen.why_not(self.name, args, device):
             raise KernelError(f"Kernel {self.name}, implementation {name}: {reason}")
+        function = chosen.function(self.name)
+        assert function is not None, f"{name} neither defines nor declines {self.name}"
+        return function
 
     def _forced_name(self) -> str | None:
         for forced in reversed(_forced):
@@ -196,7 +209,7 @@ def use(every: str | None = None, **named: str) -> Iterator[None]:
 def observe(observer: Callable[[str, Sequence[Any]], None]) -> Iterator[None]:
     """Call `observer(kernel name, arguments)` for every kernel that is called with meta tensors in the body.
 
-    For counting what a module does without doing it (measure/roofline.py). Calls on real devices are not
+    For counting what a module does without doing it (work.py). Calls on real devices are not
     observed.
     """
     _observers.append(observer)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from types import ModuleType
+from functools import cached_property, partial
+from importlib import import_module
 from typing import Any
 
 from fastkernels.kernels import policy
@@ -22,17 +21,19 @@ skipped: Counter[tuple[str, str, str]] = Counter()  # (kernel, implementation, r
 
 @dataclass(frozen=True)
 class Implementation:
-    """One way to compute a kernel: the function named like the kernel in `module`, imported on first use.
+    """One way to compute a kernel.
 
-    The module may define `unsupported(kernel: str, *args) -> str | None`: why it cannot serve these
-    arguments.
+    `source`: the function, or the name of a module that is imported on first use and has a function named
+    like the kernel. `unsupported(*args) -> str | None` says why a function cannot serve these arguments; a
+    module may define `unsupported(kernel, *args)`.
     """
 
     name: str
-    module: str
+    source: str | Callable[..., Any]
     devices: tuple[str, ...] = ("cuda",)
     requires: tuple[str, ...] = ()
     extra: str | None = None
+    unsupported: Callable[..., str | None] | None = None
 
     @cached_property
     def missing(self) -> str | None:
@@ -43,9 +44,16 @@ class Implementation:
                 return f"{package} is not installed{line}"
         return None
 
-    @cached_property
-    def loaded(self) -> ModuleType:
-        return importlib.import_module(self.module)
+    def function(self, kernel: str) -> Callable[..., Any] | None:
+        """What computes the kernel; None in a library that declines every call of it."""
+        return self.source if callable(self.source) else getattr(import_module(self.source), kernel, None)
+
+    def limits(self, kernel: str) -> Callable[..., str | None] | None:
+        """Says why these arguments cannot be served, or None; no function where all can be."""
+        if callable(self.source):
+            return self.unsupported
+        check = getattr(import_module(self.source), "unsupported", None)
+        return partial(check, kernel) if check else None
 
     def not_here(self, device: str) -> str | None:
         """Why this implementation can serve no call at all on this kind of device, or None."""
@@ -57,8 +65,8 @@ class Implementation:
         """Why this implementation cannot serve the call, or None."""
         if reason := self.not_here(device):
             return reason
-        check = getattr(self.loaded, "unsupported", None)
-        return check(kernel, *args) if check else None
+        check = self.limits(kernel)
+        return check(*args) if check else None
 
 
 class Choice:
@@ -100,12 +108,10 @@ class Choice:
         """What to call, or None where this implementation cannot serve the call; then `skipped` counts it."""
         if not self._resolved and self._reason is None:
             assert self._implementation is not None  # an unknown name has a reason
-            module = self._implementation.loaded
-            self._check = getattr(module, "unsupported", None)
-            # A library that declines every call of one of its kernels does not define it.
-            self._function = getattr(module, self._kernel, None)
+            self._check = self._implementation.limits(self._kernel)
+            self._function = self._implementation.function(self._kernel)
             self._resolved = True
-        reason = self._reason or (self._check(self._kernel, *args) if self._check else None)
+        reason = self._reason or (self._check(*args) if self._check else None)
         if reason is None:
             if self._function is None:
                 raise AttributeError(f"{self.name} neither defines nor declines {self._kernel}")

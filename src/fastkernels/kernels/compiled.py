@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import ParamSpec, TypeVar
-
-import torch
-import torch._dynamo
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -17,8 +15,18 @@ VARIANTS = 256
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """`function` as one Inductor graph: specialised on the first shape, dynamic sizes from the second on."""
-    config = torch._dynamo.config
-    config.recompile_limit = max(config.recompile_limit, VARIANTS)
-    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, VARIANTS)
-    return torch.compile(function, fullgraph=True)
+    """`function` as one Inductor graph: specialised on the first shape, dynamic sizes from the second on.
+
+    The compiler is loaded by the first call.
+    """
+
+    @cache
+    def graph() -> Callable[P, R]:
+        import torch._dynamo
+
+        config = torch._dynamo.config
+        config.recompile_limit = max(config.recompile_limit, VARIANTS)
+        config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, VARIANTS)
+        return torch.compile(function, fullgraph=True)
+
+    return lambda *args, **kwargs: graph()(*args, **kwargs)

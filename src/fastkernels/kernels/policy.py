@@ -5,8 +5,7 @@
       - {use: flashinfer, max_rows: 32}      # applies while the kernel's size is at most 32
       - triton
 
-Without a table for the device, or without a row for the kernel, the declared order of the kernel holds
-(CUDA), and `reference` on every other device.
+Without a table for the device, or without a row for the kernel, the kernel's own order holds (base.py).
 """
 
 from __future__ import annotations
@@ -60,12 +59,9 @@ def table(device: str) -> dict[str, list[Entry]]:
         raise FileFormatError(path, "implementations", str(error)) from error
 
 
-def preferred(kernel: str, declared: list[str], device: str) -> list[Entry]:
-    """What to try in turn; the last entry is always `reference`, for every size."""
-    entries = table(device).get(kernel)
-    if entries is None:
-        entries = [Entry(name) for name in declared] if device == "cuda" else []
-    return [*entries, Entry("reference")]
+def preferred(kernel: str, own: list[Entry], device: str) -> list[Entry]:
+    """What to try in turn, `own` where nothing was measured; the last is always `reference`."""
+    return [*table(device).get(kernel, own), Entry("reference")]
 
 
 def _entry(entry: Any) -> Entry:

@@ -64,7 +64,7 @@ _DECAY_DIVISOR = 16
 # SiLU hands on 0.36 of a variance: without a gain the maps of a backbone are what biases make of them after a
 # dozen layers, the image hardly moves them, and attention over them is a mean.
 _FILTER_GAIN = 2**0.5
-# As trained, and as the arguments of a scan are drawn (registry/tasks.yaml): before softplus; logarithms.
+# As trained, and as the arguments of a scan are drawn (registry/tasks): before softplus; logarithms.
 # States forget within a few tokens beside those that keep hundreds.
 _TIME_STEPS, _DECAY_RATES = (-5.0, 0.0), (-3.0, 2.0)
 # Of filters over time, [output, input, taps]; matrices of experts have three dimensions too and are wider.

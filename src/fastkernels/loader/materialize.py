@@ -2,7 +2,7 @@
 
     module = build_module(overlay, case, "cuda")
     call = bind(module, case, tensors)          loads parameters, binds caches, orders arguments
-    outputs = call.invoke()                     {"out.0": ..., "arg.k_cache": ..., "cache.0.0.k_cache": ...}
+    outputs = call.invoke()                     {"out.0": ..., "arg.key_cache": ..., "cache.0.0.k_cache": ...}
 
 A timing loop enters `call.ambient()` once and times `call.run()`. Tensors are used where they lie (arguments,
 caches, step) or copied into the module (parameters).

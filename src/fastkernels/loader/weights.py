@@ -34,6 +34,8 @@ from fastkernels.records import Size
 from fastkernels.registry.load import read_json
 from fastkernels.registry.schema import Architecture
 
+TOKENS = "tokens"  # the answer of a language model
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
@@ -57,13 +59,19 @@ class ModelSource:
             raise UsageError(f"{self.name}: config.json names the dtype {named!r}, which does not exist")
         return dtype
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of what a request is answered with."""
+        correctness = self.architecture.correctness
+        return tuple(correctness.outputs) if correctness.kind == "program" else (TOKENS,)
+
     def require(self, answers: tuple[str, ...], asked_for: str) -> None:
-        """UsageError unless the model gives one of these kinds of answers."""
-        kind = self.architecture.correctness.kind
-        if kind not in answers:
+        """UsageError unless the model answers with these outputs; without any, unless its answers are no
+        tokens."""
+        if self.outputs != answers if answers else self.outputs == (TOKENS,):
             raise UsageError(
-                f"{self.name} answers with {kind}: {asked_for} serves models that answer with "
-                f"{' or '.join(answers)}"
+                f"{self.name} answers with {' and '.join(self.outputs)}: {asked_for} serves models that "
+                f"answer with {' and '.join(answers) or 'named outputs, and LLM those with tokens'}"
             )
 
     @property

@@ -12,31 +12,31 @@ def attention_arguments(config: ConfigReader) -> dict[str, Any]:
     """What `head_arguments` gives, max_position and rope_parameters of a decoder layer; a UsageError names
     the key that is wrong."""
     heads = head_arguments(config)
-    if heads["head_size"] % 2:
-        raise config.error("head_dim", f"{heads['head_size']} is odd: rotary positions need pairs")
+    if heads["head_dim"] % 2:
+        raise config.error("head_dim", f"{heads['head_dim']} is odd: rotary positions need pairs")
     max_position = config.integer("max_position_embeddings")
     rope = rope_parameters(config, max_position)
     return {**heads, "max_position": reach(rope, max_position), "rope_parameters": rope}
 
 
 def head_arguments(config: ConfigReader) -> dict[str, Any]:
-    """hidden_size, num_heads, num_kv_heads and head_size of a decoder layer."""
+    """hidden_size, num_heads, num_kv_heads and head_dim of a decoder layer."""
     hidden_size, num_heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     num_kv_heads = config.integer("num_key_value_heads", default=num_heads)
     if num_heads % num_kv_heads:
         raise config.error(
             "num_key_value_heads", f"{num_kv_heads} does not divide num_attention_heads, {num_heads}"
         )
-    head_size = config.integer("head_dim", default=None)
-    if head_size is None:
+    head_dim = config.integer("head_dim", default=None)
+    if head_dim is None:
         if hidden_size % num_heads:
             raise config.error(
                 "hidden_size", f"{hidden_size} is no multiple of num_attention_heads, {num_heads}"
             )
-        head_size = hidden_size // num_heads
+        head_dim = hidden_size // num_heads
     return {
         "hidden_size": hidden_size,
         "num_heads": num_heads,
         "num_kv_heads": num_kv_heads,
-        "head_size": head_size,
+        "head_dim": head_dim,
     }

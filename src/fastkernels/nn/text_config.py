@@ -27,7 +27,7 @@ def clip_arguments(config: ConfigReader) -> dict[str, Any]:
         "num_layers": config.integer("num_hidden_layers"),
         "num_heads": num_heads,
         "max_length": config.integer("max_position_embeddings"),
-        "activation": config.choice("hidden_act", CLIP_ACTIVATIONS),
+        "hidden_act": config.choice("hidden_act", CLIP_ACTIVATIONS),
         "layer_norm_eps": config.number("layer_norm_eps"),
         "end_id": None if end_id == UNREAD_END else end_id,
     }
@@ -42,7 +42,7 @@ def t5_arguments(config: ConfigReader) -> dict[str, Any]:
         "num_layers": config.integer("num_layers"),
         "num_heads": config.integer("num_heads"),
         "head_size": config.integer("d_kv"),
-        "activation": config.choice("feed_forward_proj", T5_ACTIVATIONS),
+        "hidden_act": config.choice("feed_forward_proj", T5_ACTIVATIONS),
         "eps": config.number("layer_norm_epsilon"),
         "num_buckets": config.integer("relative_attention_num_buckets"),
         "max_distance": config.integer("relative_attention_max_distance"),

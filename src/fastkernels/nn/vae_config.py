@@ -30,10 +30,10 @@ def decoder_arguments(config: ConfigReader) -> dict[str, Any]:
     if any(not isinstance(width, int) or width < 1 or width % groups for width in widths):
         raise config.error("block_out_channels", f"{widths!r}: not multiples of norm_num_groups, {groups}")
     return {
-        "latent_channels": config.integer("latent_channels"),
+        "in_channels": config.integer("latent_channels"),
         "block_out_channels": list(widths),
         "layers_per_block": config.integer("layers_per_block"),
-        "num_groups": groups,
+        "norm_num_groups": groups,
     }
 
 

@@ -64,7 +64,7 @@ class Integrity(Record):
 
     beyond_us: tuple[float, float, float]  # medians of what its windows hold beyond the claimed times
     hidden_us: float  # of it beyond both baselines', at least (bootstrap), where that is nearest to the bound
-    may_hide_us: float  # the bound: more is IMPLAUSIBLE, if CPU time, where it is known, says so too
+    may_hide_us: float  # the bound: more is IMPLAUSIBLE
     alone_us: tuple[float, float, float] | None = None  # medians of links of a chain that ran alone
     walk_us: tuple[float, float, float] | None = None  # of walks over arguments of links that did not run
     looks: tuple[int, int] | None = None  # at GPUs while all stood still: that found one busy, and all

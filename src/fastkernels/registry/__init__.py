@@ -4,7 +4,7 @@ from fastkernels.registry.lookup import cases, find_tasks, matching, no_task, ta
 from fastkernels.registry.models import (
     architecture_for,
     architectures,
-    batch_set,
+    batches,
     device,
     find_architectures,
     read_config,
@@ -18,7 +18,7 @@ __all__ = [
     "architecture",
     "architecture_for",
     "architectures",
-    "batch_set",
+    "batches",
     "cases",
     "device",
     "find_architectures",

@@ -1,9 +1,12 @@
-"""Write registry/cases: walk every configuration over its batch sets, and fold equal calls to one case.
+"""Write registry/cases: walk every configuration over its steps, and fold equal calls to one case.
 
 Two calls are equal when variant, init arguments, input shapes and dtypes are; for a task that attends, also
 the batch; where tokens choose experts, also how. The first to make a call owns the case: architectures by
-their `order` of addition, timed sets before held-out ones, the scored model before its siblings. Its inputs
+their `order` of addition, the scored model before its siblings, timed steps before held-out ones. Its inputs
 have the views of the first equal call that hands over views: a case is checked packed as well.
+
+Of an architecture's calls that differ in their sizes alone, at most four are cases: three timed ones, one of
+a thin task, and one held-out.
 `scripts/build_cases.py` runs this; a test runs it again and compares with the committed files.
 """
 
@@ -11,11 +14,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from torch import Tensor, nn
 
@@ -25,7 +29,7 @@ from fastkernels.loader.batches import pool_blocks, pool_rows
 from fastkernels.nn.cache import cache_owners
 from fastkernels.nn.routing import routers
 from fastkernels.records import REGISTRY, Batch, Case, DType, Provenance, Routing, Skew, TensorSpec, View
-from fastkernels.registry.schema import Architecture, BatchEntry, BatchSet, ModelConfig, TaskEntry
+from fastkernels.registry.schema import Architecture, BatchEntry, ModelConfig, TaskEntry
 from fastkernels.registry.walk import Load, TaskCall, Walk, signature_of
 
 # Arguments that have an entry for each row of the step, so that the batch tells uses apart.
@@ -35,7 +39,6 @@ _OF_PACKING = {"step.query_starts", "step.grids", "step.begun"}
 # Arguments that are pools of an engine: the judge sizes them by the case's batch.
 _POOLS = ("cache", "state", "kept")
 _DTYPES: dict[str, DType] = {name: name for name in get_args(DType)}
-Phase = Literal["prefill", "decode", "mixed", "encode", "denoise", "images", "held-out"]
 _SHORT: dict[DType, str] = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
 
 
@@ -44,8 +47,7 @@ def build(load: Load) -> dict[str, list[Case]]:
     builder = _Builder(load)
     # A new architecture must not rename the cases of those that are there.
     for architecture in sorted(registry.architectures(), key=lambda a: (a.order is None, a.order, a.id)):
-        for name, config in architecture.configs.items():
-            builder.walk(architecture, name, config)
+        builder.walk(architecture)
     for entry in registry.tasks():
         for extra in entry.extra_cases:
             provenance = Provenance(architecture=REGISTRY, config=extra.size, phase="held-out")
@@ -62,6 +64,9 @@ def render(cases: list[Case]) -> str:
     return "\n".join(lines) + "\n"
 
 
+_Found = dict[str, tuple[TaskEntry, Case]]  # by the key of equal calls
+
+
 @dataclass
 class _Source:
     """Where the calls of a step come from."""
@@ -71,8 +76,7 @@ class _Source:
     config: ModelConfig
     batch_name: str
     batch: Batch
-    timed: bool
-    phase: Phase
+    held_out: bool
     routing: Routing | None  # of the model's routers
 
 
@@ -82,31 +86,46 @@ class _Builder:
     cases: dict[str, list[Case]] = field(default_factory=dict)
     _places: dict[str, int] = field(default_factory=dict)  # of the case of a key, among those of its task
 
-    def walk(self, architecture: Architecture, name: str, config: ModelConfig) -> None:
-        if not config.walk:
-            return
+    def walk(self, architecture: Architecture) -> None:
+        """Add the architecture's cases that none before it has."""
+        found: _Found = {}
+        for name, config in architecture.configs.items():
+            if config.walk:
+                self._walk(architecture, name, config, found)
+        kept = _within_budget(found)
+        for key, (entry, case) in found.items():
+            if key not in kept:
+                continue
+            if key not in self._places:
+                self._places[key] = len(self.cases.get(entry.id, ()))
+                self.add(entry, case)
+            else:
+                known, place = self.cases[entry.id], self._places[key]
+                known[place] = _with_views(known[place], case)
+
+    def _walk(self, architecture: Architecture, name: str, config: ModelConfig, found: _Found) -> None:
         model_task = registry.task(architecture.task)
         model = Walk(self.load, registry.tasks(), model_task, config.config, config.dtype)
-        for batch_name, entry, batch_set in _batches(config):
-            batch = Batch(rows=entry.rows, grids=entry.grids, text=entry.text, images=entry.images)
-            source = _Source(
-                architecture.id,
-                name,
-                config,
-                batch_name,
-                batch,
-                batch_set.timed,
-                _phase(batch, entry, batch_set),
-                _routing(model.model, entry.routing),
-            )
-            # In serving the head reads one position of each row, so decode steps cover its shapes.
-            with_head = batch.num_decodes == len(batch.seq_lens)
-            of_what = "clips" if entry.clips else "latents" if entry.latents else "tokens"
-            if entry.prompts:
-                calls = model.encode_prompts(batch, entry.prompts)
+        steps = registry.batches(architecture, config)
+        for batch_name, step in sorted(steps, key=lambda named: named[1].held_out):
+            routing = _routing(model.model, step.routing)
+            source = _Source(architecture.id, name, config, batch_name, step.batch, step.held_out, routing)
+            calls = [call for call in model.step(step.run, source.batch) if _is_taken(call, step)]
+            self._fold(calls, source, found)
+
+    def _fold(self, calls: list[TaskCall], source: _Source, found: _Found) -> None:
+        count: Counter[str] = Counter()
+        here: _Found = {}
+        for call in calls:
+            case = self._case(call, source)
+            key = _key(case, attends=_attends(call))
+            here.setdefault(key, (call.task, case))
+            count[key] += 1
+        for key, (entry, case) in here.items():
+            if key in found:
+                found[key] = (entry, _with_views(found[key][1], case))
             else:
-                calls = model.step(batch, with_head, of_what)
-            self._fold([call for call in calls if call.task.level in entry.levels], source)
+                found[key] = (entry, case.model_copy(update={"calls": count[key]}))
 
     def add(self, entry: TaskEntry, case: Case) -> None:
         known = self.cases.setdefault(entry.id, [])
@@ -115,23 +134,6 @@ class _Builder:
                 f"{entry.id}: two different cases are called {case.id}; its `label` must tell them apart"
             )
         known.append(case)
-
-    def _fold(self, calls: list[TaskCall], source: _Source) -> None:
-        found: dict[str, tuple[TaskEntry, Case]] = {}
-        count: Counter[str] = Counter()
-        for call in calls:
-            case = self._case(call, source)
-            key = _key(case, attends=_attends(call))
-            found.setdefault(key, (call.task, case))
-            count[key] += 1
-        for key, (entry, case) in found.items():
-            if key not in self._places:
-                self._places[key] = len(self.cases.get(entry.id, ()))
-                self.add(entry, case.model_copy(update={"calls": count[key]}))
-            elif _has_views(case):
-                known, place = self.cases[entry.id], self._places[key]
-                if not _has_views(known[place]):
-                    known[place] = _with_views(known[place], case)
 
     def _case(self, call: TaskCall, source: _Source) -> Case:
         batch = _rows_of(call, source.batch)
@@ -150,7 +152,8 @@ class _Builder:
         routes = bool(routers(call.module)) or any(_draw(i).startswith("routing.") for i in inputs.values())
         routing = source.routing if routes else None
         config_name = source.config.cut_name or source.config_name if is_model else source.config_name
-        provenance = Provenance(architecture=source.architecture, config=config_name, phase=source.phase)
+        phase = "held-out" if source.held_out else source.batch_name.partition("-")[0]
+        provenance = Provenance(architecture=source.architecture, config=config_name, phase=phase)
         return Case(
             id=_id(call, source, config_name, dtype, inputs, routing),
             task=call.task.id,
@@ -162,7 +165,7 @@ class _Builder:
             batch=batch if uses_batch else None,
             routing=routing,
             provenance=provenance,
-            timed=source.timed,
+            timed=not source.held_out,
         )
 
     def _input(self, call: TaskCall, name: str, value: Any, batch: Batch, view: View | None) -> Any:
@@ -214,7 +217,9 @@ def _has_views(case: Case) -> bool:
 
 
 def _with_views(case: Case, other: Case) -> Case:
-    """The case with the views of another one that is equal to it."""
+    """The case with the views of another one that is equal to it, where it has none of its own."""
+    if _has_views(case) or not _has_views(other):
+        return case
     inputs = dict(case.inputs)
     for name, spec in other.inputs.items():
         mine = inputs[name]
@@ -229,23 +234,54 @@ def _dtype(module: nn.Module, inputs: Sequence[TensorSpec]) -> DType | None:
     return next((_DTYPES[n] for n in (*found, *(spec.dtype for spec in inputs)) if n in _SHORT), None)
 
 
-def _batches(config: ModelConfig) -> Iterator[tuple[str, BatchEntry, BatchSet]]:
-    for set_name in config.walk:
-        batch_set = registry.batch_set(set_name)
-        for name, entry in batch_set.batches.items():
-            yield name, entry, batch_set
+def _is_taken(call: TaskCall, step: BatchEntry) -> bool:
+    level = call.task.level
+    return level in step.levels and (level > 1 or not step.of_rows or _attends(call))
 
 
-def _phase(batch: Batch, entry: BatchEntry, batch_set: BatchSet) -> Phase:
-    if batch_set.held_out:
-        return "held-out"
-    if entry.clips or entry.prompts or batch.images:
-        return "images" if entry.latents else "encode"
-    if batch.grids:
-        return "denoise" if batch.text else "encode"
-    if batch.num_decodes == 0:
-        return "prefill"
-    return "decode" if batch.num_decodes == len(batch.seq_lens) else "mixed"
+def _within_budget(found: _Found) -> set[str]:
+    """The keys of the calls that become cases: of those that differ in their sizes alone the largest, the
+    middle one and the smallest, of a thin task the middle one, and the largest held-out one. Beside a call of
+    a lone token the next larger one stays, because requests are decoded alone and in batches."""
+    alike: dict[str, list[str]] = {}
+    for key, (_, case) in found.items():
+        alike.setdefault(_apart_from_size(case), []).append(key)
+    kept: set[str] = set()
+    for keys in alike.values():
+        by_size = sorted(keys, key=lambda key: _size(found[key][1]))
+        timed = [key for key in by_size if found[key][1].timed]
+        held_out = [key for key in by_size if not found[key][1].timed]
+        middle = timed[len(timed) // 2 :][:1]
+        if not found[keys[0]][0].thin:
+            smallest = 2 if any(_tokens(found[key][1]) == 1 for key in timed[:1]) else 1
+            middle += [*timed[:smallest], *timed[-1:]]
+        kept.update(middle, held_out[-1:])
+    return kept
+
+
+def _apart_from_size(case: Case) -> str:
+    """What calls of one configuration have in common that differ in tokens, rows or images alone."""
+    inputs = {
+        name: (len(value.shape), value.shape[1:][-1:], value.dtype)
+        if isinstance(value, TensorSpec)
+        else value is None
+        for name, value in case.inputs.items()
+    }
+    skew = case.routing.skew if case.routing else None
+    return repr((case.task, case.variant, case.provenance.config, case.dtype, case.init, inputs, skew))
+
+
+def _size(case: Case) -> tuple[int, int]:
+    """Elements of the first tensor, and tokens of the rows with their context."""
+    return math.prod(_first(case).shape), sum(case.batch.seq_lens) if case.batch else 0
+
+
+def _tokens(case: Case) -> int:
+    return _first(case).shape[0]
+
+
+def _first(case: Case) -> TensorSpec:
+    return next(spec for spec in case.inputs.values() if isinstance(spec, TensorSpec))
 
 
 def _routing(model: nn.Module, skew: Skew) -> Routing | None:
@@ -313,7 +349,7 @@ def _id(
     inputs: dict[str, Any],
     routing: Routing | None,
 ) -> str:
-    """`llama-8b-T8192-D4096-residual-bf16`, `qkv-llama-8b-T8-K4096-bf16`, `llama-8b-decode-32x1024-bf16`."""
+    """`llama-8b-T8192-D4096-residual-bf16`, `qkv-llama-8b-T2048-K4096-bf16`, `llama-8b-mixed-odd-bf16`."""
     first = next(spec for spec in inputs.values() if isinstance(spec, TensorSpec))
     dims = "x".join(str(dim) for dim in first.shape[1:])
     label = call.task.label if isinstance(call.task.label, str) else call.task.label[call.variant]

@@ -24,10 +24,18 @@ from fastkernels.registry.schema import Architecture, TaskEntry
 
 @lru_cache
 def _tasks(root: Path) -> dict[str, TaskEntry]:
-    path = root / "tasks.yaml"
-    entries: list[TaskEntry] = read_yaml(path, list[TaskEntry])
+    found: dict[str, TaskEntry] = {}
     names: set[str] = set()
-    for entry in entries:
+    paths = sorted((root / "tasks").glob("L*/*.yaml"))
+    if not paths:
+        raise FileFormatError(
+            root / "tasks", "", "there is no L*/*.yaml: was it written for another version?"
+        )
+    for path in paths:
+        entry: TaskEntry = read_yaml(path, TaskEntry)
+        if entry.id != (expected := f"{path.parent.name}/{path.stem}"):
+            raise FileFormatError(path, "", f"id is {entry.id}, not {expected}")
+        found[entry.id] = entry
         for name in (entry.id, *(alias.partition(":")[0] for alias in entry.aliases)):
             if name in names:
                 raise FileFormatError(path, "", f"{entry.id}: the name '{name}' is taken")
@@ -36,11 +44,11 @@ def _tasks(root: Path) -> dict[str, TaskEntry]:
             variant = alias.partition(":")[2]
             if variant and variant not in entry.variants:
                 raise FileFormatError(path, "", f"{entry.id}: alias {alias} names no variant")
-    return {entry.id: entry for entry in sorted(entries, key=lambda entry: entry.level)}
+    return found
 
 
 def tasks() -> list[TaskEntry]:
-    """All tasks, by level, in the order of tasks.yaml."""
+    """All tasks, by level and name."""
     return list(_tasks(data_dir("registry")).values())
 
 

@@ -1,4 +1,4 @@
-"""Find architectures, workloads, suites, batch sets and devices; NotFoundError has the nearest names."""
+"""Find architectures, workloads, suites, steps and devices; NotFoundError has the nearest names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastkernels.errors import FileFormatError, NotFoundError, UsageError
 from fastkernels.layout import data_dir
 from fastkernels.records import Size
 from fastkernels.registry.load import read_json, read_yaml
-from fastkernels.registry.schema import Architecture, BatchSet, Device, Suite
+from fastkernels.registry.schema import Architecture, BatchEntry, BatchSet, Device, ModelConfig, Suite
 from fastkernels.registry.workloads import Workload
 
 # ---------------------------------------------------------------- architectures
@@ -127,14 +127,23 @@ def suite(name: str) -> Suite:
 
 @lru_cache
 def _batches(root: Path) -> dict[str, BatchSet]:
-    return read_yaml(root / "batches.yaml", dict[str, BatchSet])
+    found: dict[str, BatchSet] = {}
+    for path in sorted((root / "batches").glob("*.yaml")):
+        sets: dict[str, BatchSet] = read_yaml(path, dict[str, BatchSet])
+        if taken := sorted(sets.keys() & found.keys()):
+            raise FileFormatError(path, "", f"another file has a set of steps called {taken[0]}")
+        found |= sets
+    return found
 
 
-def batch_set(name: str) -> BatchSet:
-    found = _batches(data_dir("registry"))
-    if name not in found:
-        raise NotFoundError("batch set", name, found, "registry/batches.yaml")
-    return found[name]
+def batches(architecture: Architecture, config: ModelConfig) -> list[tuple[str, BatchEntry]]:
+    """The steps that a configuration is walked with, by name: of sets that the architecture has itself, else
+    of those that several share."""
+    known = {**_batches(data_dir("registry")), **architecture.batches}
+    if unknown := [name for name in config.walk if name not in known]:
+        where = f"registry/architectures/{architecture.id}.yaml or registry/batches"
+        raise NotFoundError("set of steps", unknown[0], known, where)
+    return [step for name in config.walk for step in known[name].batches.items()]
 
 
 @lru_cache

@@ -1,8 +1,8 @@
 """What the registry's files hold; every file is validated against these records when it is read.
 
-tasks.yaml               TaskEntry     what exists to be replaced
+tasks/L*/*.yaml          TaskEntry     what exists to be replaced
 architectures/*.yaml     Architecture  which model uses it
-batches.yaml             BatchEntry    the steps that cases are taken from
+batches/*.yaml           BatchSet      steps that cases are taken from, of several architectures
 workloads.yaml           Workload      (workloads.py) what a model is asked to do
 suites/*.yaml            Suite         which models and workloads make a score
 devices/*.yaml           Device        measured ceilings and preferred implementations
@@ -11,9 +11,10 @@ cases/L*/*.jsonl         Case          (records.py) written by build.py
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, PositiveInt, StringConstraints, model_validator
 
 from fastkernels.records import Batch, DType, Record, Size, Skew, TensorSpec
 
@@ -53,7 +54,7 @@ class ExtraCase(Record):
 
 class Interface(Record):
     """The parameter names of a variant, as the production module `of` has them: callers there pass them by
-    name. `own`: parameters that it lacks or has by another name, as one built from a configuration has."""
+    name. `own`: parameters that it lacks, or takes inside a configuration or an attention's metadata."""
 
     of: str
     init: tuple[str, ...] = ()
@@ -75,11 +76,12 @@ class TaskEntry(Record):
     aliases: tuple[str, ...] = ()  # names in use elsewhere; `name:variant` points at one variant
     draws: dict[str, Draw] = {}  # arguments that are not plain activations
     selects: dict[str, str] = {}  # output of indices -> argument with the logits that they are chosen by
+    thin: bool = False  # it passes its call on to one task of level 1: timed at one size
     is_single: bool = False  # one operation alone, behind another interface: judged as that operation is
     decides: dict[Name, tuple[str, ...]] = {}  # variant -> arguments that decide which values are taken
     replicates: bool = False  # every rank of a group returns the same bits
     replays: dict[str, str] = {}  # argument -> draw that takes it from a golden folder (loader/replay.py)
-    label: str | dict[Name, str] = ""  # part of case ids, or of each variant's: "K{in_features}", "D{dims}"
+    label: str | dict[Name, str] = ""  # part of case ids, or of each variant's: "K{input_size}", "D{dims}"
     extra_cases: tuple[ExtraCase, ...] = ()
     # What `fk audit` does not admit: device -> id of a case, or "*" for the whole task -> why. Until that is
     # mended none of it is timed, on any device.
@@ -118,30 +120,26 @@ class TaskEntry(Record):
 # ---------------------------------------------------------------- architectures, workloads, suites
 
 
-class BatchEntry(Record):
-    """One step of a served model, as `(count, query_len, seq_len)` runs, and how its tokens choose experts;
-    of images, `(count, rows, columns)` of patches, each behind `text` tokens of its prompt, or one
-    `(count, height, width)` in pixels. clips: the rows are audio clips with all encoder states. latents: the
-    images are latents to decode, and not in pixels. prompts: the rows are prompts for this part of the
-    model."""
+class BatchEntry(Batch):
+    """One step of a served model, and how its tokens choose experts. The first word of its name is the phase
+    of the cases that come from it. run: the model's method, or part, that the step begins with; its class
+    makes the inputs (nn/examples.py)."""
 
-    rows: tuple[tuple[int, int, int], ...] = ()
-    grids: tuple[tuple[int, int, int], ...] = ()
-    text: int = 0
-    clips: bool = False
-    latents: bool = False
-    prompts: str = ""
-    images: tuple[int, int, int] | None = None
+    run: str = "forward"
     routing: Skew = "uniform"
+    held_out: bool = False  # its cases are checked and not timed
     levels: tuple[Literal[1, 2, 3, 4], ...] = (1, 2, 3, 4)  # levels that take cases from this step
+    of_rows: bool = False  # at level 1 only from calls that see rows, not tokens alone: attention, scans
+
+    @property
+    def batch(self) -> Batch:
+        return Batch(**self.model_dump(include=set(Batch.model_fields)))
 
 
 class BatchSet(Record):
-    """Steps that a configuration is walked with; cases of untimed sets are only checked."""
+    """Steps that a configuration is walked with."""
 
     summary: str
-    timed: bool = True
-    held_out: bool = False
     batches: dict[Name, BatchEntry]
 
 
@@ -153,100 +151,108 @@ class ModelConfig(Record):
     summary: str
     checkpoint: str | None = None
     config: Config
-    walk: tuple[Name, ...] = ()  # batch sets
+    walk: tuple[Name, ...] = ()  # sets of steps: the architecture's own, or those of registry/batches
     cut: Config = {}  # changes for L4 cases, so that the float64 oracle fits: fewer layers, parts left out
     cut_name: Name | None = None  # stands for the configuration in the ids of those cases
+    # Of random weights, where it is tiny. A small vocabulary lets greedy texts repeat themselves, by half of
+    # the seeds; such texts are no evidence (score/timed_tokens.py).
+    seed: int = 0
 
 
-Resolution = tuple[PositiveInt, PositiveInt]  # height and width of an image in pixels
+Value = int | float | str  # of a parameter; a str names an entry of the shape, or of the configuration
+# What a request is made with (`{height: 384, width: 384}`). A pair is a range that a number is drawn from,
+# its ends included.
+Shape = dict[str, int | float | tuple[int, int] | tuple[float, float]]
+NoiseGroups = tuple[tuple[str, ...], ...]  # kernels that run their `reference` in a noise run of the baseline
 
 
-class TokenSamples(Record):
-    """Prompts whose greedy continuation by the baseline both sides are forced along."""
+class Chosen(Record):
+    """A function by its name and its parameters: `{draw: integers, high: config.vocab_size}`."""
 
-    requests: PositiveInt
-    input_lens: tuple[PositiveInt, PositiveInt]  # lengths are drawn from this range, ends included
-    output_len: PositiveInt
+    model_config = ConfigDict(frozen=True, extra="allow")
 
-
-class ImageSamples(Record):
-    """Images whose features or detections are compared; resolutions take turns."""
-
-    images: PositiveInt
-    resolutions: tuple[Resolution, ...] = Field(min_length=1)
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
 
 
-class GenerationSamples(Record):
-    """Images that are generated from the same prompts and noise; resolutions take turns."""
+class Input(Chosen):
+    """An array that the judge draws (runner/draws.py). What the function takes and is not given here is the
+    shape's entry of that name."""
 
-    images: PositiveInt
-    resolutions: tuple[Resolution, ...] = Field(min_length=1)
-    prompt_len: PositiveInt
-    steps: PositiveInt
+    draw: str
+
+
+class Distance(Chosen):
+    """How far two outputs are apart (score/distances.py)."""
+
+    distance: str
+
+
+class ProgramSamples(Record):
+    """Requests that both sides answer; shapes take turns."""
+
+    count: PositiveInt
+    shapes: tuple[Shape, ...] = ({},)
 
     @model_validator(mode="after")
-    def _each_resolution_twice(self) -> GenerationSamples:
-        """An unrelated image of the same size must be among the samples."""
-        if self.images < 2 * len(self.resolutions) or self.images % len(self.resolutions):
-            raise ValueError(
-                f"{self.images} images do not show {len(self.resolutions)} resolutions twice each"
-            )
+    def _each_shape_twice(self) -> ProgramSamples:
+        """An unrelated request of the same shape must be among the samples."""
+        if self.count < 2 * len(self.shapes) or self.count % len(self.shapes):
+            raise ValueError(f"{self.count} samples do not show {len(self.shapes)} shapes twice each")
         return self
 
 
-class SpeechSamples(Record):
-    """Audio clips whose greedy transcript by the baseline both sides are forced along."""
+class ProgramCorrectness(Record):
+    """A model whose requests are named inputs and whose answers are named outputs.
+
+    inputs: an array that is drawn, of a list of them the first whose entries the configuration has; or a
+    number, or an entry of the shape. d of a sample is the largest over its outputs. finished: what is
+    compared is what the model's `finish` makes of the outputs that are timed. audited: answers of each timed
+    run that the baseline gives again.
+    """
+
+    kind: Literal["program"]
+    inputs: dict[Name, Input | tuple[Input, ...] | Value]
+    outputs: dict[Name, str | Distance] = Field(min_length=1)
+    finished: bool = False
+    audited: PositiveInt = 8
+    noise: NoiseGroups = Field(min_length=2)
+    samples: dict[Size, ProgramSamples]
+
+    def positions(self, size: Size, workloads: Iterable[Any]) -> int:
+        return 0
+
+
+class TokenSamples(Record):
+    """Prompts whose greedy continuation by the baseline both sides are forced along. shapes: of media."""
 
     requests: PositiveInt
-    seconds: tuple[PositiveFloat, PositiveFloat]  # lengths are drawn from this range
+    input_lens: tuple[int, int] = (0, 0)  # lengths are drawn from this range, ends included
     output_len: PositiveInt
+    shapes: tuple[Shape, ...] = ({},)
 
 
 class TokenCorrectness(Record):
-    """How two runs of a model are compared (d of a sample: 0 same, 1 unrelated); what counts as ruined."""
+    """A model whose answers are tokens: d of a sample is 1 - teacher-forced agreement with the baseline's own
+    greedy tokens, and ruined are the same tokens scored behind another sample's prompt.
+
+    media: what a request has beside its prompt. prompt: the same ids for all requests; else they are drawn.
+    """
 
     kind: Literal["tokens"]
-    ruin: Literal["other-prompt"]  # the same tokens scored after another sample's prompt
+    media: dict[Name, Input] = {}
+    prompt: dict[Size, tuple[int, ...]] = {}
+    noise: NoiseGroups = Field(min_length=1)
     samples: dict[Size, TokenSamples]
 
-
-class EmbeddingCorrectness(Record):
-    """d = 1 - cosine of an image's features, both less the baseline's mean over the samples."""
-
-    kind: Literal["embedding"]
-    ruin: Literal["other-image"]
-    samples: dict[Size, ImageSamples]
+    def positions(self, size: Size, workloads: Iterable[Any]) -> int:
+        """That prompts and outputs of the workloads need; 0 without any."""
+        prompt = len(self.prompt.get(size, ()))
+        return max(((prompt or w.input_len) + w.output_len for w in workloads), default=0)
 
 
-class DetectionCorrectness(Record):
-    """d = max(1 - score-weighted F1, 1 - mean IoU, mean score difference) of an image's matched boxes."""
-
-    kind: Literal["detections"]
-    ruin: Literal["other-image"]
-    samples: dict[Size, ImageSamples]
-
-
-class ImageCorrectness(Record):
-    """d = 1 - cosine of an image's pixels, both less the baseline's mean of each colour."""
-
-    kind: Literal["image"]
-    ruin: Literal["other-prompt"]  # the image of another sample of the same size
-    samples: dict[Size, GenerationSamples]
-
-
-class SpeechCorrectness(Record):
-    """As for tokens, after an audio clip and the same few tokens for all."""
-
-    kind: Literal["speech"]
-    ruin: Literal["other-clip"]
-    prompt: dict[Size, tuple[int, ...]]
-    samples: dict[Size, SpeechSamples]
-
-
-Correctness = Annotated[
-    TokenCorrectness | EmbeddingCorrectness | DetectionCorrectness | ImageCorrectness | SpeechCorrectness,
-    Field(discriminator="kind"),
-]
+Correctness = Annotated[TokenCorrectness | ProgramCorrectness, Field(discriminator="kind")]
 
 
 class Architecture(Record):
@@ -265,9 +271,11 @@ class Architecture(Record):
     order: PositiveInt | None = None  # of addition: the first to make a call owns its case; None: the last
     positions: str = "max_position_embeddings"  # the configuration's key: prompt and continuation end there
     tensor_parallel: dict[str, int] = {}  # configuration -> GPUs
+    batches: dict[Name, BatchSet] = {}  # steps of its own
     configs: dict[Name, ModelConfig]
     default_config: dict[Size, str]
     workloads: tuple[Name, ...]
+    unscored: tuple[Name, ...] = ()  # further workloads that it may be asked
     correctness: Correctness
 
 
@@ -275,7 +283,11 @@ class Suite(Record):
     name: Name
     summary: str
     architectures: tuple[str, ...]  # ids or globs
-    workloads: dict[Size, tuple[Name, ...]]
+    workloads: dict[Size, tuple[Name, ...]] = {}  # none: those that each architecture lists itself
+
+    def names(self, architecture: Architecture, size: Size) -> tuple[Name, ...]:
+        """Of the workloads that it asks of an architecture."""
+        return self.workloads.get(size, architecture.workloads)
 
 
 # ---------------------------------------------------------------- devices

@@ -15,7 +15,7 @@ _KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 
 @dataclass(frozen=True)
 class Implementation:
-    """One way to compute a kernel, as its `kernels/<name>/__init__.py` declares it."""
+    """One way to compute a kernel, as the file of the kernel declares it."""
 
     kernel: str
     name: str
@@ -41,7 +41,7 @@ def signatures(entry: TaskEntry) -> dict[str, list[str]]:
 
 
 def kernels() -> list[str]:
-    """Every kernel that a folder of fastkernels.kernels declares."""
+    """Every kernel that fastkernels.kernels declares."""
     return list(_implementations())
 
 
@@ -68,9 +68,9 @@ def _methods(node: ast.ClassDef) -> list[str]:
 
 @lru_cache
 def _implementations() -> dict[str, list[Implementation]]:
-    """From `Kernel("name", ..., implementations=(Implementation(...), ...))` in kernels/*/__init__.py."""
+    """From `Kernel("name", ..., implementations=(Implementation(...), ...))` in fastkernels.kernels."""
     found = {}
-    for path in sorted(_KERNELS.glob("*/__init__.py")):
+    for path in sorted([*_KERNELS.glob("*.py"), *_KERNELS.glob("*/__init__.py")]):
         tree = _tree(path)
         constants = {
             target.id: node.value

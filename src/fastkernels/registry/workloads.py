@@ -5,12 +5,13 @@ Throughput counts what comes out; latency is the time of all requests, of batche
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from fastkernels.records import Record, Size
-from fastkernels.registry.schema import Name, Resolution
+from fastkernels.registry.schema import Name, Shape
 
 
 class _Workload(Record):
@@ -18,84 +19,59 @@ class _Workload(Record):
     kind: Literal["throughput", "latency"]
     size: Size
     requests: PositiveInt
+    counted: str  # in a second of throughput
     summary: str = ""
-
-    counted: ClassVar[str]  # in a second of throughput
 
     @property
     def unit(self) -> str:
         return f"{self.counted}/s" if self.kind == "throughput" else "s"
 
 
-class _Batched(_Workload):
-    """One batch of images after another."""
-
-    batch: PositiveInt
-
-    counted: ClassVar = "images"
-
-    @model_validator(mode="after")
-    def _whole_batches(self) -> _Batched:
-        if self.requests % self.batch:
-            raise ValueError(f"{self.requests} images are no whole number of batches of {self.batch}")
-        return self
-
-
 class TokenWorkload(_Workload):
-    """`requests` prompts of `input_len` tokens, all at once, each answered by exactly `output_len` tokens."""
+    """`requests` prompts, all at once, each answered by exactly `output_len` tokens. input_len: of a prompt;
+    0: the model has a fixed one. shapes: of the media beside the prompts; they take turns."""
 
-    input_len: PositiveInt
+    input_len: NonNegativeInt = 0
     output_len: PositiveInt
+    shapes: tuple[Shape, ...] = ({},)
+    counted: str = "out tok"
 
-    counted: ClassVar = "out tok"
     answer: ClassVar = "tokens"  # the kind of correctness that its models have
 
     @property
     def each(self) -> str:
         """What one request is, for tables."""
-        return f"{self.input_len} in, {self.output_len} out"
+        asked = [f"{self.input_len} in"] if self.input_len else []
+        return ", ".join([*asked, *_words(self.shapes), f"{self.output_len} out"])
 
 
-class SpeechWorkload(_Workload):
-    """`requests` audio clips of `seconds`, all at once, each answered by exactly `output_len` tokens."""
+class ProgramWorkload(_Workload):
+    """`requests` of one batch after another; their shapes take turns."""
 
-    seconds: PositiveFloat
-    output_len: PositiveInt
+    batch: PositiveInt
+    shapes: tuple[Shape, ...] = Field(min_length=1)
 
-    counted: ClassVar = "out tok"
-    answer: ClassVar = "speech"
-
-    @property
-    def each(self) -> str:
-        return f"{self.seconds:g} s of audio, {self.output_len} out"
-
-
-class ImageWorkload(_Batched):
-    """`requests` images; their resolutions take turns."""
-
-    resolutions: tuple[Resolution, ...] = Field(min_length=1)
-
-    answer: Literal["embedding", "detections"] = "embedding"
+    answer: ClassVar = "program"
 
     @property
     def each(self) -> str:
-        sizes = ", ".join(f"{height}x{width}" for height, width in self.resolutions)
-        return f"{sizes}, {self.batch} a batch"
+        return ", ".join([*_words(self.shapes), f"{self.batch} a batch"])
+
+    @model_validator(mode="after")
+    def _whole_batches(self) -> ProgramWorkload:
+        if self.requests % self.batch:
+            problem = f"no whole number of batches of {self.batch}"
+            raise ValueError(f"{self.requests} {self.counted} are {problem}")
+        return self
 
 
-class GenerationWorkload(_Batched):
-    """`requests` images of one resolution, each from `prompt_len` tokens in `steps` denoising steps."""
-
-    resolution: Resolution
-    prompt_len: PositiveInt
-    steps: PositiveInt
-
-    answer: ClassVar = "image"
-
-    @property
-    def each(self) -> str:
-        height, width = self.resolution
-        return f"{height}x{width}, {self.steps} steps, {self.batch} a batch"
+Workload = TokenWorkload | ProgramWorkload
 
 
-Workload = TokenWorkload | ImageWorkload | GenerationWorkload | SpeechWorkload
+def _words(shapes: tuple[Shape, ...]) -> Iterator[str]:
+    """`384x384`, `28 steps`."""
+    for shape in shapes:
+        if "height" in shape:
+            yield f"{shape['height']}x{shape['width']}"
+        sides = ("height", "width")
+        yield from (f"{value} {name.replace('_', ' ')}" for name, value in shape.items() if name not in sides)

@@ -24,7 +24,7 @@ _MODELS = (
     Column("correctness", "1: as close to the baseline as its own noise; 0: as far as an unrelated output"),
     Column(
         "d",
-        "mean discrepancy of the samples: 1 - teacher-forced agreement, 1 - centred cosine, or of boxes",
+        "mean discrepancy of the samples: 1 - teacher-forced agreement, or the model's own distance",
     ),
     Column(
         "noise g", "discrepancy that the baseline shows against itself (0.95 quantile of three or more runs)"

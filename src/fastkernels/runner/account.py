@@ -1,10 +1,9 @@
 """What a worker says about its time, against what the judge saw of it: pure functions on readings.
 
-The judge's window of a call holds the call and what surrounds it: on a CPU the stop of its process (gate.py),
-on a device the copies of inputs and results (hold.py), in a group of ranks two messages as well. These cost
-the same in every worker, so what the window holds beyond the claimed time must be alike on both sides; a
-candidate that claims less than it took has more. The kernel's CPU clock of the process shows threads that the
-contract does not allow, and a stopped process that runs.
+The judge's window of a call holds the call and what surrounds it: on a device that the judge holds the copies
+of inputs and results (hold.py), elsewhere a request and an answer as well (boxes.py). These cost the same in
+every worker, so what the window holds beyond the claimed time must be alike on both sides; a candidate that
+claims less than it took has more.
 """
 
 from __future__ import annotations
@@ -27,17 +26,7 @@ from fastkernels.runner.reading import Reading
 # baseline processes differ by.
 MIN_READINGS = 10  # to speak of a tenth of them
 _QUANTILES = (0.1, 0.3, 0.5)
-# Who works late in two calls of five shows here alone. But so do two processes of which one was interrupted
-# more often: only CPU time tells them apart.
-_QUANTILES_OF_WORK = (0.7,)
-# A call that was interrupted claims more than it worked: those are the lowest. One in four that has pages to
-# fetch besides works for longer: of 8 MB a call, 0.7 alone was within those on both sides, and let a copy of
-# 2 ms pass that nobody had timed.
-_CPU_QUANTILES = (0.5, 0.7)
 _RESAMPLES, _DOUBT, _SEED = 500, 0.025, 20260926
-_SLOWER_SHARE = 0.3  # of what it claims beyond the baseline's time: who waits longer wakes up later
-_CPU_FLOOR_NS = 50_000  # beside the call: messages and copies
-_WAITS_NS = 400_000  # for the judge or for a core, where three processes have two: no longer, to be no work
 MIN_PARTS = 5  # blocks of one link, or of half of them
 # A single cold call of a few microseconds reads 3 to 10 % higher or lower by where it lies, and has its code
 # to fetch, of every kernel in it. Of 192 honest implementations none lost more than a quarter of its time in
@@ -46,23 +35,18 @@ _LOST_ALONE_SHARE, _LOST_ALONE_NS = 0.25, 750
 # Of a walk over lines that come from memory: one in four of them was in the cache. After honest calls it was
 # 0.96 to 1.05 of what it takes after the baseline's (84 trials), and 0.68 and 0.84 after two that fetched.
 _WALK_SHARE = 0.9
-_MOST_THAT_MAKE = 0.25  # of windows: beside a worker others make some, too
-_CPU_SHARE = 1.25  # of the window, for each allowed thread
 
 
 class Slack(NamedTuple):
     """What claims may hide at most: `ns`, or a share of the claimed time that could make no win. `colder`:
     or a share of what the windows hold beside the claims, where that is code and copies of ours in the
-    worker's process: they are slower behind a call that has the caches for itself."""
+    worker's process: they are slower behind a call that has the caches for itself. `slower`: a share of what
+    is claimed beyond the baseline's time: who waits longer wakes up later."""
 
     ns: int
     share: float = 0.03
     colder: float = 0.0
-
-
-# On a CPU between two gates. In 624 trials of equal code, on a quiet machine and beside the unit tests, the
-# excess was never more than 3 us beyond what the two baselines differed by.
-GATED = Slack(10_000)
+    slower: float = 0.3
 
 
 def impossible(reading: Reading) -> Verdict | None:
@@ -75,38 +59,14 @@ def impossible(reading: Reading) -> Verdict | None:
 
 
 def understated(
-    candidate: Sequence[Reading],
-    baselines: Sequence[Sequence[Reading]],
-    slack: Slack = GATED,
-    works_alone: bool = False,
+    candidate: Sequence[Reading], baselines: Sequence[Sequence[Reading]], slack: Slack
 ) -> Verdict | None:
     """The candidate's windows are longer than the times it claims explain, by more than `slack` and than
-    the windows of two baseline processes differ. `works_alone`: all that it does is done by the one process
-    whose CPU time was read. Then this must say so, too, where the excess is no longer than an answer may wait
-    on a busy machine, since waiting is no work; and with one thread it is enough, where no window is longer:
-    what is done between the last word and the stop delays nothing."""
+    the windows of two baseline processes differ."""
     if len(candidate) < MIN_READINGS:
         return None
-    times = Times.of(candidate, baselines, works_alone)
-
-    def excess(columns: Sequence[np.ndarray], quantiles: Sequence[float]) -> float | None:
-        """At the first of the quantiles at which it is too large."""
-        return next(
-            (found for found, most in times.compared(columns, slack, quantiles) if found > most), None
-        )
-
-    works = bool(times.spent) and excess(times.spent, _CPU_QUANTILES) is not None
-    found = excess(times.windows, _QUANTILES)
-    may_wait = found is not None and found <= max(
-        _WAITS_NS, float(np.median(np.concatenate(times.windows[1:])))
-    )
-    if times.spent and may_wait and not works:
-        return None
-    if found is None and works:
-        found = excess(times.windows, _QUANTILES_OF_WORK)
-    # Of several threads some may spin there, as those of libraries do.
-    if found is None and works and all(reading.threads == 1 for reading in candidate):
-        found = excess(times.spent or (), _CPU_QUANTILES[:1])
+    times = Times.of(candidate, baselines)
+    found = next((found for found, most in times.compared(slack) if found > most), None)
     if found is None:
         return None
     return _implausible(
@@ -116,21 +76,17 @@ def understated(
 
 
 def unproven(
-    candidate: Sequence[Reading],
-    baselines: Sequence[Sequence[Reading]],
-    slack: Slack = GATED,
-    works_alone: bool = False,
+    candidate: Sequence[Reading], baselines: Sequence[Sequence[Reading]], slack: Slack
 ) -> str | None:
     """Why a win may be none, though `understated` accuses nobody: honest code may differ by as much. What the
-    shortest windows hold beyond the claims, and half of the calls in CPU time where that is known, comes to
-    half of what is won. In neither do calls that waited count."""
+    shortest windows hold beyond the claims comes to half of what is won. Calls that waited are not among
+    those."""
     if len(candidate) < MIN_READINGS:
         return None
-    times = Times.of(candidate, baselines, works_alone)
+    times = Times.of(candidate, baselines)
     won = times.theirs - times.claimed
-    hidden = _excess(times.windows, _QUANTILES[0])
-    if times.spent:
-        hidden = min(hidden, _excess(times.spent, _CPU_QUANTILES[0]))
+    ours, *theirs = (float(np.quantile(column, _QUANTILES[0])) for column in times.windows)
+    hidden = ours - max(theirs)
     if won <= 0 or hidden <= max(slack.ns, won / 2):
         return None
     return (
@@ -138,12 +94,6 @@ def unproven(
         f"its answers take {hidden / 1e3:.1f} us longer; "
         "here those of honest code differ by as much"
     )
-
-
-def makes_processes(candidate: Sequence[Reading]) -> bool:
-    """Whether processes may be made in its calls, as in a quarter of its windows some were. What such a one
-    works, and has ended before the answer, is in no clock of the worker's."""
-    return float(np.mean([reading.made for reading in candidate])) > _MOST_THAT_MAKE
 
 
 def shared_work(alone: Blocks, chained: Blocks) -> Verdict | None:
@@ -196,27 +146,6 @@ def strayed(candidate: Reading) -> Verdict | None:
     return Verdict.failed("TAMPERED", Failure(message=message), "ahead")
 
 
-def too_many_threads(candidate: Sequence[Reading], threads: int) -> Verdict | None:
-    """More CPU time than the allowed threads have in the window."""
-    if len(candidate) < MIN_READINGS:
-        return None
-    spent = [(r.cpu_ns, r.window_ns) for r in candidate if r.cpu_ns is not None]
-    if not spent:
-        return None
-    # Waiting lowers CPU time within a window and nothing raises it, so half of the windows are enough.
-    cpu_ns, window_ns = (float(np.median(column)) for column in zip(*spent))
-    if cpu_ns <= _CPU_SHARE * threads * window_ns + _CPU_FLOOR_NS:
-        return None
-    return Verdict.failed(
-        "TAMPERED",
-        Failure(
-            message=f"used {cpu_ns / 1e3:.0f} us of CPU time within {window_ns / 1e3:.0f} us: more than "
-            f"{threads} thread{'s' if threads > 1 else ''}, which is all that either side has"
-        ),
-        "threads",
-    )
-
-
 def restless(how: str | None) -> Verdict | None:
     """It ran while it was stopped and others had their turns; `how`: what the kernel says of it."""
     if how is None:
@@ -259,57 +188,40 @@ def disturbed(meddled: str | None, restless: str | None) -> Verdict | None:
 
 class Times(NamedTuple):
     """Medians of what the candidate and its baselines claim; and, a column for each of them, the candidate
-    first, what windows and CPU time hold beyond the claims. `spent` is None where CPU time says not all, or
-    is not known of every call."""
+    first, what windows hold beyond the claims."""
 
     claimed: float
     theirs: float
     windows: Sequence[np.ndarray]
-    spent: Sequence[np.ndarray] | None
 
     @classmethod
-    def of(
-        cls, candidate: Sequence[Reading], baselines: Sequence[Sequence[Reading]], works_alone: bool
-    ) -> Times:
-        sides = (candidate, *baselines)
-        cpu_ns = [[r.cpu_ns for r in side if r.cpu_ns is not None] for side in sides]
-        is_known = works_alone and list(map(len, cpu_ns)) == list(map(len, sides))
+    def of(cls, candidate: Sequence[Reading], baselines: Sequence[Sequence[Reading]]) -> Times:
         return cls(
             claimed=float(np.median([r.claimed_ns for r in candidate])),
             theirs=float(np.median([r.claimed_ns for side in baselines for r in side])),
-            windows=[_beyond_claim([r.window_ns for r in side], side) for side in sides],
-            spent=[_beyond_claim(*column) for column in zip(cpu_ns, sides)] if is_known else None,
+            windows=[
+                np.array([r.window_ns - r.claimed_ns for r in side], dtype=np.float64)
+                for side in (candidate, *baselines)
+            ],
         )
 
-    def compared(
-        self, columns: Sequence[np.ndarray], slack: Slack, quantiles: Sequence[float] = _QUANTILES
-    ) -> list[tuple[float, float]]:
-        """By how much the candidate's column lies above its baselines' at each of the quantiles, at least,
-        and by how much it may."""
-        share = slack.share * self.claimed + _SLOWER_SHARE * max(0.0, self.claimed - self.theirs)
-        theirs_QB = np.stack([np.quantile(column, quantiles) for column in columns[1:]], axis=1)
+    def compared(self, slack: Slack) -> list[tuple[float, float]]:
+        """By how much the candidate's windows lie above its baselines' at each of the quantiles, at least,
+        and by how much they may."""
+        share = slack.share * self.claimed + slack.slower * max(0.0, self.claimed - self.theirs)
+        theirs_QB = np.stack([np.quantile(column, _QUANTILES) for column in self.windows[1:]], axis=1)
         apart_Q = np.ptp(theirs_QB, axis=1)
         most_Q = np.maximum(slack.ns + apart_Q, slack.colder * theirs_QB.min(axis=1)).clip(min=share)
-        found_Q = _least_excess(columns, quantiles)
+        found_Q = _least_excess(self.windows)
         return [(float(found), float(most)) for found, most in zip(found_Q, most_Q)]
 
 
-def _beyond_claim(took_ns: Sequence[int], readings: Sequence[Reading]) -> np.ndarray:
-    return np.array(took_ns, dtype=np.float64) - np.array([r.claimed_ns for r in readings], dtype=np.float64)
-
-
-def _excess(columns: Sequence[np.ndarray], quantile: float) -> float:
-    """By how much this quantile of the first column lies above that of every other."""
-    ours, *theirs = (float(np.quantile(column, quantile)) for column in columns)
-    return ours - max(theirs)
-
-
-def _least_excess(columns: Sequence[np.ndarray], quantiles: Sequence[float]) -> np.ndarray:
+def _least_excess(columns: Sequence[np.ndarray]) -> np.ndarray:
     """By how much each of the quantiles of the first column lies above that of every other, at least: the
     lower end of a bootstrap interval. On a machine with more work than cores a tenth is a matter of luck."""
     rng = np.random.default_rng(_SEED)
     ours, *theirs = (
-        np.quantile(column[rng.integers(len(column), size=(_RESAMPLES, len(column)))], quantiles, axis=1)
+        np.quantile(column[rng.integers(len(column), size=(_RESAMPLES, len(column)))], _QUANTILES, axis=1)
         for column in columns
     )
     return np.quantile(ours - np.max(theirs, axis=0), _DOUBT, axis=1)

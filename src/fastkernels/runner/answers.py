@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from fastkernels.runner.sides import SideHandle, Sides
 
@@ -22,10 +23,19 @@ class Comparison:
 class Answers(Protocol):
     """One kind of answer. Inputs are drawn by the judge, fresh for every run; only it knows their seed."""
 
+    side: ClassVar[str]  # what answers them, `module:Class`
     noise_changes: list[dict[str, Any]]  # of a side's arguments: benign other numerics
+
+    def engine(self, workloads: Sequence[Any], alone: bool) -> dict[str, Any]:
+        """Arguments of both engines that the kind has. alone: each has all memory of a GPU in its turn."""
+        ...
 
     def inputs(self, workload: Any) -> Any:
         """Fresh inputs of one run."""
+        ...
+
+    def given(self, inputs: Any) -> AbstractContextManager[dict[str, Any]]:
+        """The arguments of a call that hands inputs over."""
         ...
 
     def warm_up(self, side: SideHandle, workload: Any) -> None:
@@ -59,8 +69,8 @@ class Answers(Protocol):
         """Share of the baseline's answers that whoever repeats their last tokens has right, too."""
         ...
 
-    def proof(self) -> dict[str, Any]:
-        """Arguments of a side's eager proof pass."""
+    def proof(self) -> Any:
+        """Inputs of a side's eager proof pass."""
         ...
 
     def compare(self, sides: Sides, report: Callable[[str], None]) -> Comparison:

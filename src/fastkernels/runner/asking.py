@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fastkernels.runner.blame import Phase, Trouble, lost_context
-from fastkernels.runner.memory import NoMemory
+from fastkernels.runner.mapped import NoMemory
 from fastkernels.runner.pool import Worker, WorkerDied, WorkerProblem
 
 

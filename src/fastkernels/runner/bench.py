@@ -53,7 +53,6 @@ class Bench:
     device: str
     contract: Contract
     budget_s: float
-    threads: int
     rng: random.Random
     baseline: Overlay
     sole_use: SoleUse | None = None

@@ -236,9 +236,8 @@ class Crew:
 
     def _reached(self, worker: Worker, walls: list[Walls]) -> None:
         self._walls = walls  # a worker that starts behind none says nothing of walls
-        copies = ("copies",) if worker.memory is not None else ()
         holds = ("hold",) if self._device == "cuda" and self._ranks == 1 else ()
-        self._levels = common(self._levels, (*worker.isolation, *copies, *holds))
+        self._levels = common(self._levels, (*worker.isolation, *holds))
         if worker.stays_root:
             self.stays_root[worker.stays_root] = None
 

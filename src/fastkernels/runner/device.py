@@ -49,7 +49,7 @@ class Cpu:
         self._set(address, byte, size)
 
     def block_of(self, address: int) -> tuple[str, int]:
-        """Its memory is one block without a handle: the judge reads it otherwise (memory.py)."""
+        """Its memory is one block without a handle."""
         return "", 0
 
     def wait(self) -> None:

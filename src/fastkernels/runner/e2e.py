@@ -23,7 +23,7 @@ from fastkernels.engine.params import SamplingParams
 from fastkernels.errors import FastKernelsError, UsageError
 from fastkernels.loader.candidates import discover
 from fastkernels.loader.overlay import Overlay
-from fastkernels.loader.weights import find, without_weights
+from fastkernels.loader.weights import TOKENS, find, without_weights
 from fastkernels.measure.environment import environment
 from fastkernels.records.base import Size, printable
 from fastkernels.runner.at_sight import imported_by
@@ -66,7 +66,11 @@ def load(engine: EngineOptions, run: TokenRun) -> tuple[LLM, float]:
     overlay = None
     model = without_weights(engine.model) if engine.load_format == "dummy" else engine.model
     source = find(model)
-    source.require(("tokens",), "fk e2e")  # one that listens needs clips too: fk eval has them
+    source.require((TOKENS,), "fk e2e")
+    correctness = source.architecture.correctness
+    if correctness.kind == "tokens" and correctness.media:
+        media = ", ".join(correctness.media)
+        raise UsageError(f"{source.name} takes {media} beside its prompts, which fk e2e has not: see fk eval")
     if engine.candidates is not None:
         found = discover([engine.candidates])
         if len(found) != 1:
@@ -140,13 +144,19 @@ def throughput(llm: LLM, run: TokenRun, seed: int = 0, tell: Tell = lambda text:
 def latency(
     llm: LLM, run: TokenRun, iterations: int, warm_ups: int, seed: int = 0, tell: Tell = lambda text: None
 ) -> dict[str, Any]:
-    """One batch again and again; seconds from the prompts to the last token."""
+    """One batch again and again; seconds from the prompts to the last token. Ctrl-C ends it with what was
+    finished, `complete` False, once an iteration was."""
     rng, seconds = random.Random(seed + 1), []
-    for turn in range(warm_ups + iterations):
-        tell(f"batch of {run.requests}, {'warm-up' if turn < warm_ups else 'iteration'} {turn + 1}")
-        seconds.append(_generate(llm, run, rng))
+    try:
+        for turn in range(warm_ups + iterations):
+            tell(f"batch of {run.requests}, {'warm-up' if turn < warm_ups else 'iteration'} {turn + 1}")
+            seconds.append(_generate(llm, run, rng))
+    except KeyboardInterrupt:
+        if len(seconds) <= warm_ups:
+            raise
     seconds = seconds[warm_ups:]
     return {
+        "complete": len(seconds) == iterations,
         "avg_latency": float(np.mean(seconds)),
         "latencies": seconds,
         "percentiles": {str(p): float(np.percentile(seconds, p)) for p in PERCENTILES},

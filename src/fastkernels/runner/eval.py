@@ -18,22 +18,18 @@ from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet, discover, replaced_variants
 from fastkernels.measure.environment import environment, require_device
 from fastkernels.measure.sole import SoleUse
-from fastkernels.nn.config import ConfigReader
 from fastkernels.records import Device, EvalReport, ModelResult, Size, UnfinishedModel, default_size
 from fastkernels.registry.schema import Architecture
-from fastkernels.registry.workloads import SpeechWorkload, TokenWorkload, Workload
+from fastkernels.registry.workloads import Workload
 from fastkernels.runner import flags
 from fastkernels.runner.answers import Answers
 from fastkernels.runner.at_sight import imported_by
-from fastkernels.runner.generation_answers import GenerationAnswers
-from fastkernels.runner.image_answers import DETECTIONS, EMBEDDING, ImageAnswers
 from fastkernels.runner.isolation import ALWAYS, HiddenMemory, common
 from fastkernels.runner.model import ModelTrial
+from fastkernels.runner.program_answers import ProgramAnswers
 from fastkernels.runner.sides import Side, Sides, Timeouts
-from fastkernels.runner.speech_answers import SpeechAnswers
 from fastkernels.runner.standstill import Standstill
 from fastkernels.runner.token_answers import TokenAnswers
-from fastkernels.runner.wandering import wandering
 from fastkernels.score.macroeval import with_score
 from fastkernels.settings import candidates_dir, resolve
 
@@ -43,18 +39,7 @@ ROUNDS: dict[Size, int] = {"tiny": 6, "full": 4}
 # Time of a workload for more rounds than these; none where a number was asked. At full size that is for
 # images and single requests: a round of 1,000 requests takes longer.
 EXTRA_S: dict[Size, float] = {"tiny": 6.0, "full": 20.0}
-MOST_DRAWS = 32  # of random weights
-MAX_NUM_SEQS: dict[Size, int | None] = {"tiny": 32, "full": None}  # None: the engine's own, by its memory
-# What a side is, by the kind of its model's answer.
-SIDES = {
-    "tokens": "fastkernels.runner.token_side:TokenSide",
-    "embedding": "fastkernels.runner.image_side:ImageSide",
-    "speech": "fastkernels.runner.speech_side:SpeechSide",
-    "image": "fastkernels.runner.generation_side:GenerationSide",
-    "detections": "fastkernels.runner.image_side:ImageSide",
-}
-# Two engines on one GPU; the rest is for contexts, graphs and the allocator's slack.
-SHARED_GPU_FRACTION, WHOLE_GPU_FRACTION = 0.44, 0.88
+KINDS: dict[str, Callable[..., Answers]] = {"tokens": TokenAnswers, "program": ProgramAnswers}
 
 
 @dataclass(frozen=True)
@@ -208,7 +193,7 @@ def _trial(
     tell: Callable[[str], None],
 ) -> ModelTrial:
     answers = _answers(request, target, random.Random(seed))
-    weights_seed = _weights_seed(request, target, workloads, seed)
+    weights_seed = _weights_seed(request, target, seed)
     return ModelTrial(
         architecture=target.architecture,
         model=target.model,
@@ -217,7 +202,7 @@ def _trial(
         answers=answers,
         workloads=workloads,
         candidates=request.candidates,
-        sides=_sides(request, target, workloads, weights_seed, caches),
+        sides=_sides(request, target, answers, workloads, weights_seed, caches),
         rounds=request.rounds or ROUNDS[request.size],
         extra_s=0.0 if request.rounds else EXTRA_S[request.size],
         report=lambda doing: tell(f"{target.model}: {doing}"),
@@ -233,16 +218,11 @@ def _of_the_process(sides: Sides) -> Iterator[str]:
         yield flags.told(sides.put_back)
 
 
-def _weights_seed(request: EvalRequest, target: Target, workloads: Sequence[Workload], seed: int) -> int:
+def _weights_seed(request: EvalRequest, target: Target, seed: int) -> int:
     """The engines' seed. It travels to the candidate's process, so the prompts must not follow from it."""
-    seeds = [
-        int.from_bytes(hashlib.sha256(f"weights {seed} {draw}".encode()).digest()[:4], "big")
-        for draw in range(MOST_DRAWS)
-    ]
-    of_tokens = [w for w in workloads if isinstance(w, TokenWorkload)]
-    if target.checkpoint or request.size == "full" or not of_tokens:
-        return seeds[0]
-    return wandering(target.model, target.config, seeds, of_tokens)
+    if request.size == "tiny" and not target.checkpoint:
+        return target.architecture.configs[target.config].seed
+    return int.from_bytes(hashlib.sha256(f"weights {seed} 0".encode()).digest()[:4], "big")
 
 
 def _one_set(paths: Sequence[str | Path]) -> CandidateSet:
@@ -263,9 +243,9 @@ def _planned(request: EvalRequest) -> tuple[list[tuple[Target, list[Workload]]],
     """The models of the request with their workloads; and those that nothing of it can be asked of, which is
     known without them: the others are evaluated, and scored. UsageError where no model is left."""
     targets, skipped = _targets(request)
-    named = _named_workloads(request)
     planned = []
     for target in targets:
+        named = _named_workloads(request, target.architecture)
         try:
             planned.append((target, _workloads(request, target, named)))
         except UsageError as error:
@@ -333,10 +313,10 @@ def _from_checkpoint(model: str) -> Target:
     return Target(model, source.architecture, source.name, source.config, source.folder)
 
 
-def _named_workloads(request: EvalRequest) -> list[Workload]:
-    """The request's, else the suite's, at the request's size."""
+def _named_workloads(request: EvalRequest, architecture: Architecture) -> list[Workload]:
+    """The request's, else the suite's for the architecture, at the request's size."""
     known = {workload.name: workload for workload in registry.workloads(size=request.size)}
-    names = request.workloads or registry.suite(request.suite).workloads[request.size]
+    names = request.workloads or registry.suite(request.suite).names(architecture, request.size)
     for name in names:
         if name not in known:
             raise NotFoundError("workload", name, known, "fk list workloads")
@@ -345,17 +325,17 @@ def _named_workloads(request: EvalRequest) -> list[Workload]:
 
 def _workloads(request: EvalRequest, target: Target, named: Sequence[Workload]) -> list[Workload]:
     """Those of `named` that the model can be asked. UsageError where there is none, or one is too long."""
-    # Prompts are nothing to an image encoder, and images nothing to a language model.
-    kind = target.architecture.correctness.kind
-    chosen = [workload for workload in named if workload.answer == kind]
+    architecture = target.architecture
+    known = {*architecture.workloads, *architecture.unscored}
+    chosen = [w for w in named if w.name in known and w.answer == architecture.correctness.kind]
     if not chosen:
-        names = ", ".join(workload.name for workload in named)
+        own = ", ".join((*architecture.workloads, *architecture.unscored))
         raise UsageError(
-            f"{target.model}: it answers with {kind}, which no workload of {names} asks for. "
-            f"See: fk show {target.architecture.id}"
+            f"{target.model}: its workloads are {own}, and none of them was asked for (--suite, --workload). "
+            f"See: fk show {architecture.id}"
         )
-    longest = _longest(request, target, chosen)
-    if longest > (limit := target.hf_config.get(target.architecture.positions, longest)):
+    longest = architecture.correctness.positions(request.size, chosen)
+    if longest > (limit := target.hf_config.get(architecture.positions, longest)):
         raise UsageError(
             f"{target.model}: it has {limit} positions, the workloads need {longest}: "
             f"choose shorter ones with --workload, or another --size"
@@ -363,32 +343,23 @@ def _workloads(request: EvalRequest, target: Target, named: Sequence[Workload]) 
     return chosen
 
 
-def _longest(request: EvalRequest, target: Target, workloads: Sequence[Workload]) -> int:
-    """Positions that prompts and outputs of the workloads need; 0 without any."""
-    correctness = target.architecture.correctness
-    prompt = len(correctness.prompt[request.size]) if correctness.kind == "speech" else 0
-    lengths = [w.input_len + w.output_len for w in workloads if isinstance(w, TokenWorkload)]
-    lengths += [prompt + w.output_len for w in workloads if isinstance(w, SpeechWorkload)]
-    return max(lengths, default=0)
-
-
 def _answers(request: EvalRequest, target: Target, rng: random.Random) -> Answers:
     correctness = target.architecture.correctness
-    if correctness.kind == "embedding":
-        return ImageAnswers(EMBEDDING, correctness.samples[request.size], rng)
-    if correctness.kind == "detections":
-        return ImageAnswers(DETECTIONS, correctness.samples[request.size], rng)
-    if correctness.kind == "image":
-        return GenerationAnswers(correctness.samples[request.size], rng)
-    vocabulary = ConfigReader(target.hf_config).integer("vocab_size")
-    if correctness.kind == "speech":
-        prompt = correctness.prompt[request.size]
-        return SpeechAnswers(correctness.samples[request.size], prompt, vocabulary, request.size, rng)
-    return TokenAnswers(correctness.samples[request.size], vocabulary, request.size, rng)
+    if request.size not in correctness.samples:
+        raise UsageError(f"{target.model}: it has no samples of size {request.size}. Choose another --size")
+    try:
+        return KINDS[correctness.kind](correctness, request.size, target.hf_config, rng)
+    except UsageError as error:
+        raise UsageError(f"{target.model}: {error}") from error
 
 
 def _sides(
-    request: EvalRequest, target: Target, workloads: Sequence[Workload], seed: int, caches: Path
+    request: EvalRequest,
+    target: Target,
+    answers: Answers,
+    workloads: Sequence[Workload],
+    seed: int,
+    caches: Path,
 ) -> Sides:
     exclusive = request.device == "cuda" and not _fit_together(target)
     engine: dict[str, Any] = {
@@ -397,16 +368,8 @@ def _sides(
         "device": request.device,
         "seed": seed,
         "enforce_eager": request.eager,
+        **answers.engine(workloads, exclusive),
     }
-    correctness = target.architecture.correctness
-    if correctness.kind in ("tokens", "speech"):
-        engine |= {
-            "max_num_seqs": MAX_NUM_SEQS[request.size],
-            "max_model_len": max(_longest(request, target, workloads), _sampled(request, target)),
-            "gpu_memory_utilization": WHOLE_GPU_FRACTION if exclusive else SHARED_GPU_FRACTION,
-        }
-    elif correctness.kind in ("embedding", "detections"):
-        engine["kind"] = correctness.kind
     if target.model == target.architecture.id:
         engine["config"] = target.config
     layers = request.candidates.layers if request.candidates else ()
@@ -415,17 +378,7 @@ def _sides(
     timeouts = Timeouts.of(request.size, request.timeout_s)
     watched = request.device == "cuda" and not exclusive
     standstill = Standstill(SoleUse([0])) if watched else None
-    return Sides(SIDES[correctness.kind], both, engine, exclusive, caches, timeouts, checkpoint, standstill)
-
-
-def _sampled(request: EvalRequest, target: Target) -> int:
-    """Positions that the samples of a model with tokens need."""
-    correctness = target.architecture.correctness
-    if correctness.kind == "speech":
-        return len(correctness.prompt[request.size]) + correctness.samples[request.size].output_len
-    assert correctness.kind == "tokens"
-    samples = correctness.samples[request.size]
-    return samples.input_lens[1] + samples.output_len
+    return Sides(answers.side, both, engine, exclusive, caches, timeouts, checkpoint, standstill)
 
 
 def _start_quickly(request: EvalRequest, target: Target) -> bool:

@@ -19,10 +19,10 @@ def preferring(implementations: Mapping[str, str]) -> Iterator[None]:
     """In the body kernel K runs `implementations[K]` where that can serve the call, else its reference."""
     original = policy.preferred
 
-    def preferred(kernel: str, declared: list[str], device: str) -> list[Entry]:
+    def preferred(kernel: str, own: list[Entry], device: str) -> list[Entry]:
         if kernel in implementations:
             return [Entry(implementations[kernel]), Entry("reference")]
-        return original(kernel, declared, device)
+        return original(kernel, own, device)
 
     policy.preferred = preferred
     reload_policy()

@@ -17,17 +17,6 @@ process in the kernel's own tables would bring one run's answers to the next.
     shmget, shmat, semget,        are refused: such memory and messages live until the machine ends
     msgget, mq_open
 
-A worker that is alone, one process on a CPU, opens no way out either. The kernel sends packets that wait, and
-reads what is asked for, while who asked is stopped, and on the core of the baseline. And who listens on a
-path of the file system starts processes that no filter reaches. Devices and groups of ranks need both (NCCL,
-MPS, Gloo).
-
-    socket                        is refused, but for families that its own network namespace holds within,
-                                  in which nothing is up; with none of its own, all
-    socketpair                    of datagrams is refused: such an end may be connected elsewhere
-    io_setup, timerfd_create,     are refused: timers that expire while their owner is stopped have interrupts
-    setitimer, alarm              wake hundreds of waiters, on the baseline's core
-
 The filter is inherited by every child, survives exec and cannot be taken off. It needs no privileges.
 """
 
@@ -37,13 +26,11 @@ import ctypes
 import platform
 import signal
 import struct
-from collections.abc import Collection
 
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER = 1, 22, 38, 2
 _EPERM, _ENOSYS, _F_SETSIG = 1, 38, 10
 # Of struct seccomp_data: the call's number, the machine's, and the low halves of the first two arguments.
 _NUMBER, _MACHINE, _ARGUMENT_0, _ARGUMENT_1 = 0, 4, 16, 24
-_DATAGRAMS, _KIND_OF_SOCKET = 2, 0xF
 _LOAD, _AND, _EQUAL, _ANY_OF, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x45, 0x35, 0x06
 _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
 _OTHER_NUMBERS = 0x40000000  # x86-64's second table of calls
@@ -52,10 +39,8 @@ _END_SIGNAL = 0xFF
 
 _IGNORED = ("setpgid", "setsid", "sched_setaffinity")
 _REFUSED = ("timer_create", "mq_notify", "mq_open", "unshare", "setns", "shmget", "shmat", "semget", "msgget")
-_REFUSED_ALONE = ("io_setup", "timerfd_create", "setitimer", "alarm")
 _ABSENT = ("clone3", "io_uring_setup")
-# The kernel's numbers of these calls and of those that are looked at more closely: x86-64's and arm64's, None
-# where it has no such call.
+# The kernel's numbers of these calls and of those that are looked at more closely: x86-64's and arm64's.
 _NUMBERS = {
     "setpgid": (109, 154),
     "setsid": (112, 157),
@@ -71,48 +56,40 @@ _NUMBERS = {
     "msgget": (68, 186),
     "clone3": (435, 435),
     "io_uring_setup": (425, 425),
-    "io_setup": (206, 0),
-    "timerfd_create": (283, 85),
-    "setitimer": (38, 103),
-    "alarm": (37, None),
     "fcntl": (72, 25),
     "prctl": (157, 167),
     "clone": (56, 220),
-    "socket": (41, 198),
-    "socketpair": (53, 199),
 }
 # machine: its name for the filter, and its numbers of the calls
 _MACHINES = {
     "x86_64": (0xC000003E, {name: x86 for name, (x86, _) in _NUMBERS.items()}),
-    "aarch64": (0xC00000B7, {name: arm for name, (_, arm) in _NUMBERS.items() if arm is not None}),
+    "aarch64": (0xC00000B7, {name: arm for name, (_, arm) in _NUMBERS.items()}),
 }
 
 
-def keep(alone: bool = False, families: Collection[int] = ()) -> bool:
-    """Put the filter on the calling, single-threaded process. False where the system has none. `alone`: it is
-    no group, on a CPU; `families`: of sockets, which it may open even so."""
+def keep() -> bool:
+    """Put the filter on the calling, single-threaded process. False where the system has none."""
     if platform.machine() not in _MACHINES:
         return False
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         return False
     machine, numbers = _MACHINES[platform.machine()]
-    program = _program(machine, numbers, alone, families)
+    program = _program(machine, numbers)
     code = ctypes.create_string_buffer(program, len(program))
     # struct sock_fprog: the number of instructions, and where they are
     whole = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code)))
     return libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(whole), 0, 0) == 0
 
 
-def _program(machine: int, numbers: dict[str, int], alone: bool, families: Collection[int]) -> bytes:
+def _program(machine: int, numbers: dict[str, int]) -> bytes:
     """Instructions of the kernel's packet filter: (operation, steps if true, steps if false, value)."""
     nothing, refuse, absent = ((_RETURN, 0, 0, _FAIL | error) for error in (0, _EPERM, _ENOSYS))
     steps = [(_LOAD, 0, 0, _MACHINE), (_EQUAL, 1, 0, machine), refuse, (_LOAD, 0, 0, _NUMBER)]
     steps += [(_AT_LEAST, 0, 1, _OTHER_NUMBERS), refuse]
-    refused = (*_REFUSED, *(_REFUSED_ALONE if alone else ()))
-    for names, answer in ((_IGNORED, nothing), (refused, refuse), (_ABSENT, absent)):
-        for number in (numbers[name] for name in names if name in numbers):
-            steps += [(_EQUAL, 0, 1, number), answer]
+    for names, answer in ((_IGNORED, nothing), (_REFUSED, refuse), (_ABSENT, absent)):
+        for name in names:
+            steps += [(_EQUAL, 0, 1, numbers[name]), answer]
     by_argument = {
         "fcntl": [(_LOAD, 0, 0, _ARGUMENT_1), (_EQUAL, 0, 1, _F_SETSIG), refuse],
         "prctl": [
@@ -132,15 +109,6 @@ def _program(machine: int, numbers: dict[str, int], alone: bool, families: Colle
             refuse,
         ],
     }
-    if alone:
-        among = [(_EQUAL, left, 0, family) for left, family in zip(range(len(families), 0, -1), families)]
-        by_argument["socket"] = [(_LOAD, 0, 0, _ARGUMENT_0), *among, refuse]
-        by_argument["socketpair"] = [
-            (_LOAD, 0, 0, _ARGUMENT_1),
-            (_AND, 0, 0, _KIND_OF_SOCKET),
-            (_EQUAL, 0, 1, _DATAGRAMS),
-            refuse,
-        ]
     allow = (_RETURN, 0, 0, _ALLOW)
     for name, looks in by_argument.items():
         steps += [(_EQUAL, 0, len(looks) + 1, numbers[name]), *looks, allow]

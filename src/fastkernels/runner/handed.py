@@ -1,9 +1,9 @@
-"""Arrays that a side gets with the word to begin. They lie in a memory file without a name: nobody reads them
-before, and however large they are, handing them over takes no time.
+"""Requests that a side gets with the word to begin. Their arrays lie in a memory file without a name: nobody
+reads them before, and however large they are, handing them over takes no time.
 
-    with handed(images) as arguments:                  the judge
+    with handed(requests) as arguments:                the judge; requests are arrays and numbers by name
         side.call("answer", batch=8, **arguments)
-    images = taken(forms, descriptors)                 the side: its own copies, made where it writes
+    requests = taken(requests, descriptors)            the side: its own copies, made where it writes
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,29 +28,40 @@ class Form(NamedTuple):
 
 
 @contextlib.contextmanager
-def handed(arrays: Sequence[np.ndarray]) -> Iterator[dict[str, Any]]:
-    """The arguments of a call that hands the arrays over."""
-    forms, size = [], 0
-    for array in arrays:
-        forms.append(Form(size, array.shape, array.dtype.str))
-        size += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+def handed(requests: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The arguments of a call that hands the requests over."""
+    arrays: list[tuple[Form, np.ndarray]] = []
+    size = 0
+
+    def form(value: Any) -> Any:
+        nonlocal size
+        if not isinstance(value, np.ndarray):
+            return value
+        arrays.append((Form(size, value.shape, value.dtype.str), value))
+        size += -(-value.nbytes // ALIGNMENT) * ALIGNMENT
+        return arrays[-1][0]
+
+    forms = [{name: form(value) for name, value in request.items()} for request in requests]
     descriptor = memory_file(max(size, 1))
     try:
         with open(descriptor, "wb", closefd=False) as file:
-            for form, array in zip(forms, arrays):
-                file.seek(form.offset)
+            for (offset, *_), array in arrays:
+                file.seek(offset)
                 file.write(np.ascontiguousarray(array).data)
-        yield {"forms": forms, "descriptors": [descriptor]}
+        yield {"requests": forms, "descriptors": [descriptor]}
     finally:
         os.close(descriptor)
 
 
-def taken(forms: Sequence[Form], descriptors: Sequence[int]) -> list[np.ndarray]:
-    """The arrays that were handed over; the descriptor is closed."""
+def taken(requests: Sequence[Mapping[str, Any]], descriptors: Sequence[int]) -> list[dict[str, Any]]:
+    """The requests that were handed over; the descriptor is closed."""
     (descriptor,) = descriptors
     memory = mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
     os.close(descriptor)
-    return [_view(memory, *form) for form in forms]
+    return [
+        {name: _view(memory, *v) if isinstance(v, Form) else v for name, v in request.items()}
+        for request in requests
+    ]
 
 
 def _view(memory: mmap.mmap, offset: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:

@@ -16,8 +16,8 @@ def seen(sampled: Sampled, slack: Slack, looks: tuple[int, int] | None = None) -
     blocks = sampled.blocks
     if len(blocks.c) < MIN_READINGS:
         return None
-    times = Times.of(blocks.c, (blocks.a, blocks.a2), works_alone=False)
-    hidden_ns, most_ns = max(times.compared(times.windows, slack), key=lambda pair: pair[0] - pair[1])
+    times = Times.of(blocks.c, (blocks.a, blocks.a2))
+    hidden_ns, most_ns = max(times.compared(slack), key=lambda pair: pair[0] - pair[1])
     c_us, a_us, a2_us = (float(np.median(column)) / 1e3 for column in times.windows)
     return Integrity(
         beyond_us=(c_us, a_us, a2_us),

@@ -6,15 +6,12 @@
     home          fresh HOME, TMPDIR and caches, in a folder that goes with the process
     limits        no core dumps, bounded file size; bounded memory on the CPU
     group         what a worker starts stays in its process group, so pauses and ends reach it, and leaves
-                  nothing in the kernel's tables; alone on a CPU it opens no sockets to others (group.py)
+                  nothing in the kernel's tables (group.py)
     signals       what it sends reaches nobody else, the judge least of all (signals.py)
     namespace     its own user namespace: no privileges over the judge, even for root
     user          where root gets no namespaces: a user of its own (user.py)
-    network       its own network namespace, in which there is nothing but its own loopback, for groups of
-                  ranks alone
+    network       its own network namespace, in which there is nothing but its own loopback
     files         read-only but for its own folder and its own /dev/shm (readonly.py)
-    copies        the judge itself moves arguments and results of a single process on a CPU, while that stands
-                  still (transport.py)
     memory        the judge's memory cannot be read through /proc while it judges, nor the baseline's
 
 The first four always hold; the others where the kernel allows. `Environment.isolation` says what was reached.
@@ -25,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -35,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from fastkernels.runner import allocator, built, readonly, removal
+from fastkernels.runner import allocator, built, readonly
 
 ALWAYS = ("processes", "environment", "home", "limits")
 
@@ -85,8 +83,6 @@ OWN_FOLDERS = frozenset(
 
 _CLONE_NEWUSER, _CLONE_NEWNET, _CLONE_NEWNS = 0x10000000, 0x40000000, 0x00020000
 _PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 1, 3, 4
-# Families of sockets that reach nothing outside of a network namespace: AF_INET, AF_INET6, AF_NETLINK.
-_OF_A_NAMESPACE = (2, 10, 16)
 _GET_FLAGS, _SET_FLAGS, _IS_UP = 0x8913, 0x8914, 0x1  # of a network interface, for ioctl
 _OUTPUT = "output.txt"
 MAX_FILE_BYTES = 8 << 30  # a compiler cache fits; a runaway log does not fill the disk
@@ -123,7 +119,9 @@ class Scratch:
     def remove(self) -> None:
         """Delete the folder. May be called twice."""
         self._printed.close()
-        removal.remove(self.root)  # what the system does not let go of stays in the temp folder
+        # What the system does not let go of stays in the temp folder, and what lies too deep for Python.
+        with contextlib.suppress(RecursionError):
+            shutil.rmtree(self.root, ignore_errors=True)
 
     def environment(self, threads: int, outer: Mapping[str, str] = os.environ) -> dict[str, str]:
         """The worker's whole environment."""
@@ -181,15 +179,13 @@ def enter(
     folder: Path,
     number: int = 0,
     reads: Sequence[Path] = (),
-    alone: bool = False,
 ) -> Reached:
     """Separate the calling process. Needs a single-threaded one. `hidden`: no candidate may read its memory,
     where the answers to the same inputs are. `folder`: the only one that it may write to, where there are
-    namespaces. `number`: the user that it becomes where there are none (0: none); `reads` as in user.py.
-    `alone`: it is no group of ranks, on a CPU; the judge gets its memory (memory.py)."""
+    namespaces. `number`: the user that it becomes where there are none (0: none); `reads` as in user.py."""
     import resource
 
-    from fastkernels.runner import group, memory, signals, user
+    from fastkernels.runner import group, signals, user
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _lower(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)
@@ -197,19 +193,15 @@ def enter(
         _lower(resource.RLIMIT_AS, memory_bytes)
     if not sys.platform.startswith("linux"):
         return Reached()
-    if alone:
-        hide(False)
-        memory.open_own()
-        hide(True)
     before = os.getuid(), os.getgid()
-    separated = namespaces and unshare(loopback=not alone)
+    separated = namespaces and unshare()
     stays_root = user.become(number, folder, reads) if number and not separated else ""
     # Another user begins with memory that is hidden and with no order to end: so both come after it.
     ctypes.CDLL(None).prctl(
         _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0
     )  # no worker outlives its judge, not even a stopped one
     hide(hidden)
-    levels = ["group"] if group.keep(alone, _OF_A_NAMESPACE if separated else ()) else []
+    levels = ["group"] if group.keep() else []
     if signals.confine():
         levels.append("signals")
     if separated:
@@ -226,13 +218,13 @@ def enter(
     return Reached(tuple(levels), stays_root)
 
 
-def unshare(loopback: bool) -> bool:
-    """User, network and mount namespaces for the calling process; False where the kernel refuses."""
+def unshare() -> bool:
+    """User, network and mount namespaces for the calling process, and a loopback in them; False where the
+    kernel refuses."""
     if ctypes.CDLL(None).unshare(_CLONE_NEWUSER | _CLONE_NEWNET | _CLONE_NEWNS) != 0:
         return False
-    if loopback:
-        with contextlib.suppress(OSError):  # as separated as it would be with it
-            _raise_loopback()
+    with contextlib.suppress(OSError):  # as separated as it would be with it
+        _raise_loopback()
     return True
 
 

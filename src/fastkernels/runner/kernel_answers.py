@@ -7,7 +7,6 @@ from pydantic import Field
 from fastkernels.records import Printable, Record
 from fastkernels.runner.mapped import Shown
 from fastkernels.runner.results import Result
-from fastkernels.runner.transport import Places
 
 MOST_NS = 10**15  # eleven days: a duration beyond is garbage
 
@@ -37,28 +36,16 @@ class Captured(_Answer):
     shown: Shown | None
 
 
-class Prepared(_Answer):
-    """`places` of the inputs, here and of the results below, where the judge reaches them (transport.py)."""
-
-    places: Places = {}
-
-
 class Timed(_Answer):
     ns: int = Field(gt=0, lt=MOST_NS)
 
 
 class Inspected(_Answer):
-    """`outputs`: of the call, or of every rank's; none of a chain, described when it was captured. `places`
-    of the inputs that were asked for."""
+    """`outputs`: of the call, or of every rank's; none of a chain, described when it was captured."""
 
     outputs: list[dict[str, Result]]
     threads: int
     flags: dict[str, str]
-    places: Places = {}
-
-
-class Again(_Answer):
-    places: Places = {}
 
 
 class Compiled(_Answer):

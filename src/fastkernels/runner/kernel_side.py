@@ -6,11 +6,11 @@ A case has one link (link.py): the module with its tensors. For what the judge t
 `capture` replaces it by a chain of new ones, or `settle` by one, whose arguments lie in memory that the judge
 lends (mapped.py). Captured again, all of them lie elsewhere.
 
-Every step answers with JSON values. Inputs arrive with `go`, not before. Where the judge can reach them it
-moves inputs and results itself (mapped.py, and transport.py of a single process on a CPU). Otherwise inputs
-are copied from the inbox by the driver or memmove, never through torch's operators, and results leave the
-same way, directly after the timed call. Parameters arrive with `prepare` and are copied before it answers: in
-the judge's window of a call, a candidate that leaves that copy out could compute instead.
+Every step answers with JSON values. Inputs arrive with `go`, not before. On a device that it holds the judge
+moves inputs and results itself (mapped.py). Otherwise inputs are copied from the inbox by the driver or
+memmove, never through torch's operators, and results leave the same way, directly after the timed call
+(boxes.py). Parameters arrive with `prepare` and are copied before it answers: in the judge's window of a
+call, a candidate that leaves that copy out could compute instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from fastkernels.loader import views
-from fastkernels.loader.materialize import build_module, parts
+from fastkernels.loader.materialize import build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.contracts import Contract, Eager, Graph, Host
@@ -37,7 +37,7 @@ from fastkernels.runner.device import Cuda, WorkerDevice, open_device
 from fastkernels.runner.gate import Gate
 from fastkernels.runner.link import Link
 from fastkernels.runner.mapped import shown
-from fastkernels.runner.results import Result, address, reaches
+from fastkernels.runner.results import Result, address
 from fastkernels.runner.seen import recorded
 from fastkernels.runner.shared import Attached, Ticket
 
@@ -65,8 +65,7 @@ class KernelSide:
         self._contracts: dict[str, Contract] = self._device.contracts(start)
         self._opened = contextlib.ExitStack()
         self._ballast = random.Random()
-        self._gate: Gate | None = None  # where the judge moves arguments and results
-        self._direct = False
+        self._gate: Gate | None = None  # where the judge holds the device
         self._links: list[Link] = []
         self._order: Sequence[int] = ()
         self._lent: Attached | None = None
@@ -113,15 +112,12 @@ class KernelSide:
         self,
         ticket: Ticket,
         descriptors: Sequence[int] = (),
-        direct: bool = False,
         words: Sequence[Ticket] = (),
     ) -> dict[str, Any]:
-        """Take the inbox and copy its first inputs in. `direct`: from then on the judge moves arguments and
-        results itself, and is told where they lie (transport.py). `words`: by which it holds the devices of
-        all ranks (hold.py). With either the last descriptors are gates', one for each rank."""
-        gates = len(words) or int(direct)
-        boxes = descriptors[: len(descriptors) - gates]
-        self._gate, self._direct = self._own_gate(descriptors[len(boxes) :]), direct
+        """Take the inbox and copy its first inputs in. `words`: by which the judge holds the devices of all
+        ranks (hold.py); the last descriptors are gates' then, one for each rank."""
+        boxes = descriptors[: len(descriptors) - len(words)]
+        self._gate = self._own_gate(descriptors[len(boxes) :])
         hold = None
         if words:
             assert isinstance(self._device, Cuda), "nothing is enqueued on a CPU"
@@ -131,8 +127,6 @@ class KernelSide:
                 contract.hold = hold
         self._inbox = self._box(ticket, boxes)
         self._first_link.attach(self._inbox, self._rank)
-        if direct:
-            self._first_link.tell_places()
         return {}
 
     def first(self) -> dict[str, Any]:
@@ -223,39 +217,35 @@ class KernelSide:
             self._device.poison_free_memory(self._sizes)
         with torch.inference_mode():
             self._contract.prepare()
-        return {"places": self._first_link.places_of_arguments()} if self._direct else {}
+        return {}
 
     def go(self) -> dict[str, Any]:
         """The timed call. The results lie in the outbox when this returns, or where it has said."""
         if not self._captured:
             self._first_link.hold()
-        stage, keep = self._around()
+        keep = self._show if self._lent else self._keep
         with torch.inference_mode(), self._first_link.ambient():
-            return {"ns": self._contract.run(stage, self._first_link.call.run, keep)}
+            return {"ns": self._contract.run(self._stage, self._first_link.call.run, keep)}
 
     def inspect(self, echo: Sequence[str], echo_results: bool = False) -> dict[str, Any]:
         """Describe the results of `go`; copy the named inputs, as they are now, into the echo box, and, if
         asked, the results into the outbox again. What a chain returns was described when it was captured."""
         self._device.wait_all()  # what a call left running elsewhere must not run beside the other side
-        places = {}
-        if self._direct:
-            places = {"places": self._first_link.places_of(echo)}
-        else:
-            for link in self._running:
-                link.copy_out(echo)
-            if echo_results:
-                self._first_link.keep_last()
+        for link in self._running:
+            link.copy_out(echo)
+        if echo_results:
+            self._first_link.keep_last()
         self._device.wait()
         described = [] if self._captured else [_plain(self._first_link.describe_last())]
         settings = {**self._flags(), **self._device_flags()}
-        return {"outputs": described, "threads": self._threads(), "flags": settings, **places}
+        return {"outputs": described, "threads": self._threads(), "flags": settings}
 
     def again(self) -> dict[str, Any]:
-        """Copy the results of the call before the last one into the outbox, or say where they are: they must
-        not have changed, now and whenever this is asked again."""
+        """Copy the results of the call before the last one into the outbox: they must not have changed, now
+        and whenever this is asked again."""
         self._first_link.keep_held()
         self._device.wait()
-        return {"places": self._first_link.places_of_results()} if self._direct else {}
+        return {}
 
     def compiled(self, again: bool) -> dict[str, Any]:
         """Whether the module can be traced whole by torch.compile; `again`: after other sizes of its kind."""
@@ -287,13 +277,6 @@ class KernelSide:
         if self._lent is not None:
             self._lent.close()
         self._lent = None
-
-    def _around(self) -> tuple[Callable[[], None], Callable[[Any], None]]:
-        """What brings the inputs of a call, and what keeps its results."""
-        if self._direct:
-            assert self._gate is not None
-            return self._gate.wait, self._leave
-        return (self._stage, self._show) if self._lent else (self._stage, self._keep)
 
     @property
     def _running(self) -> list[Link]:
@@ -366,11 +349,6 @@ class KernelSide:
 
     def _stage(self) -> None:
         self._first_link.stage()
-
-    def _leave(self, result: Any) -> None:
-        assert self._gate is not None
-        self._gate.leave(reaches(parts(result)))
-        self._first_link.returned(result)
 
     def _show(self, result: Any) -> None:
         """What a chain returns was shown when it was captured."""

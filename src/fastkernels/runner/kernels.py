@@ -27,7 +27,7 @@ from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.environment import environment
 from fastkernels.measure.sole import SoleUse
 from fastkernels.records import Failure, KernelReport, KernelRow
-from fastkernels.runner import compiling, isolation, origins, removal
+from fastkernels.runner import compiling, isolation, origins
 from fastkernels.runner.asking import Timeouts
 from fastkernels.runner.bench import Bench
 from fastkernels.runner.crew import Crew, Unimportable
@@ -123,7 +123,7 @@ class _Run:
                 self._crew(jobs, threads, caches, memory) as crew,
             ):
                 try:
-                    self._all(jobs, crew, self._bench(threads, jobs))
+                    self._all(jobs, crew, self._bench(jobs))
                 finally:
                     self.levels += crew.levels
                     for reason in crew.stays_root:
@@ -145,7 +145,7 @@ class _Run:
             complete=self.complete,
         )
 
-    def _bench(self, threads: int, jobs: list[Job]) -> Bench:
+    def _bench(self, jobs: list[Job]) -> Bench:
         """Before any process of the run is started."""
         request = self.request
         assert request.device
@@ -157,7 +157,6 @@ class _Run:
             device=request.device,
             contract=request.contract,
             budget_s=request.budget_s,
-            threads=threads,
             rng=random.Random(request.seed),
             baseline=Overlay.over_baseline(),
             sole_use=SoleUse(range(gpus)) if gpus else None,
@@ -366,8 +365,5 @@ def _equal_threads() -> Iterator[int]:
 @contextlib.contextmanager
 def _caches() -> Iterator[Path]:
     """Compiler caches of this run's baseline workers."""
-    folder = Path(tempfile.mkdtemp(prefix="fk-baseline-"))
-    try:
-        yield folder
-    finally:
-        removal.remove(folder)
+    with tempfile.TemporaryDirectory(prefix="fk-baseline-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)

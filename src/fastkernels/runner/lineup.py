@@ -30,7 +30,6 @@ from fastkernels.runner.pool import WorkerDied
 from fastkernels.runner.reading import Reading, of_links
 from fastkernels.runner.shared import Arena
 from fastkernels.runner.standstill import Standstill
-from fastkernels.runner.transport import Way
 
 _PARAMETER = "param."
 _MOST_CHARACTERS = 200
@@ -86,6 +85,11 @@ class Lineup:
         return self._case.ranks
 
     @property
+    def is_held(self) -> bool:
+        """Whether the judge holds the device of what is timed (ways.py)."""
+        return self._bench.device == "cuda"
+
+    @property
     def layouts(self) -> list[list[int] | None]:
         """Of a captured chain the links with each layout of the inputs; None: of calls that take turns."""
         if not self._has_views:
@@ -102,17 +106,15 @@ class Lineup:
         inbox.write({name: self.inputs[name] for name in self._stored})
         mine = {name: spec for name, spec in self._stored.items() if name not in self._mutable}
         arguments = {name: spec for name, spec in self._specs.items() if not name.startswith(_PARAMETER)}
-        # What surrounds their calls has to be alike.
-        ways: set[Way] = {party.best_way for party in self.everybody}
-        way = ways.pop() if len(ways) == 1 else "asked"
+        held = self.is_held
         try:
             with self._compiling("baseline A"):
-                results = self.a.load(self._case, self._base_layers, {}, inbox, way=way)
+                results = self.a.load(self._case, self._base_layers, {}, inbox, held=held)
             self._outcome.baseline_kernels = self.a.kernels
             self.a.give_boxes(mine, results, self._boxed, arguments)
             if self._case.timed:
                 with self._compiling("baseline B"):
-                    again = self.a2.load(self._case, self._base_layers, {}, inbox, way=way)
+                    again = self.a2.load(self._case, self._base_layers, {}, inbox, held=held)
                 self.a2.give_boxes(mine, again, self._boxed, arguments)
         except Trouble as trouble:
             return baseline_verdict(trouble)
@@ -123,7 +125,7 @@ class Lineup:
                     self._layers,
                     self._implementations,
                     inbox,
-                    way=way,
+                    held=held,
                     baseline_s=self.a.first_s,
                 )
             if self.c.put_back:

@@ -58,10 +58,9 @@ class Link:
         self._echo = echo
         self._keep_in(Results(self._device, outbox, self._index))
 
-    def tell_places(self, echo: Attached | None = None) -> None:
+    def tell_places(self, echo: Attached) -> None:
         """In the place of an outbox: what is kept stays where it lies."""
-        if echo is not None:
-            self._echo = echo
+        self._echo = echo
         self._keep_in(Whereabouts(self._device))
 
     def _keep_in(self, results: Results | Whereabouts) -> None:
@@ -111,12 +110,8 @@ class Link:
 
     def keep(self, result: Any) -> None:
         """Copy the results of the call into the outbox."""
-        self.returned(result)
-        self.keep_last()
-
-    def returned(self, result: Any) -> None:
-        """What the call returned, which stays where it lies."""
         self._result = result
+        self.keep_last()
 
     def keep_last(self) -> None:
         """Copy them once more, as they are now."""
@@ -133,13 +128,6 @@ class Link:
         """Copy the named inputs, as they are now, into the echo box."""
         mine = [name for name in names if self._owns_parameters or not name.startswith("param.")]
         self._staging.copy_out(mine, self._echo)
-
-    def places_of_arguments(self) -> Told:
-        return self._staging.places(self._staging.tensors)
-
-    def places_of(self, names: Sequence[str]) -> Told:
-        """Of inputs, with what they hold now as the judge has it."""
-        return self._staging.places(names)
 
     def places_of_results(self) -> Told:
         """Of those that were kept last."""

@@ -66,12 +66,13 @@ def parents(case: Case) -> list[Case]:
 
 
 def _sizes(case: Case, phase: str) -> list[Case]:
-    """The smallest calls of the case's kind of module, of different sizes; of this phase where there are any,
+    """The smallest calls of the case's kind of module, of different sizes; those of this phase before others,
     because modules that attend do something else in another."""
     alike = [other for other in registry.cases(case.task, case.size) if _kind(other) == _kind(case)]
-    alike = [other for other in alike if other.provenance.phase == phase] or alike or [case]
-    by_size = {_elements(other): other for other in reversed(alike)}
-    return [by_size[size] for size in sorted(by_size)][:SIZES]
+    by_size: dict[int, Case] = {}
+    for other in sorted(alike or [case], key=lambda o: (o.provenance.phase != phase, _elements(o))):
+        by_size.setdefault(_elements(other), other)
+    return list(by_size.values())[:SIZES]
 
 
 def _kind(case: Case) -> str:

@@ -32,7 +32,6 @@ from fastkernels.errors import MachineError
 from fastkernels.loader import views
 from fastkernels.measure.cuda import Driver
 from fastkernels.records import Record, TensorSpec
-from fastkernels.runner.memory import NoMemory, as_bytes
 from fastkernels.runner.shared import Arena, Ticket, Want, device_bytes, place, poison, wants
 
 if TYPE_CHECKING:
@@ -40,6 +39,10 @@ if TYPE_CHECKING:
 
 LENT = -1  # a block: the memory that the judge lends
 _WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
+
+
+class NoMemory(Exception):
+    """There is nothing at a place that the worker told."""
 
 
 class Spot(Record):
@@ -322,7 +325,7 @@ class _Side:
 
     def enqueue_arguments(self) -> None:
         _copy(
-            (as_bytes(one), part)
+            (one.view(-1).view(torch.uint8), part)
             for name, value in self._given.items()
             for one, part in zip(value, self._ours.parts(name))
         )

@@ -32,15 +32,6 @@ def cpu_ns(pid: int) -> int | None:
         return None
 
 
-def last_pid() -> int | None:
-    """The number of the process or thread that was made last, by anybody; None where that is not told."""
-    try:
-        with open("/proc/loadavg", "rb") as file:
-            return int(file.read().split()[-1])
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 def _group(pid: int) -> int | None:
     """Asked of the kernel: its files below /proc take ten times as long, and there are hundreds of
     processes."""

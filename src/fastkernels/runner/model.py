@@ -131,7 +131,8 @@ class ModelTrial:
         inputs = self.answers.proof()
 
         def prove(handle: SideHandle) -> Proof:
-            return read(handle, Proof, "proof", sites=sites, **inputs)
+            with self.answers.given(inputs) as given:
+                return read(handle, Proof, "proof", sites=sites, **given)
 
         runs: dict[str, list[Proof]] = {"baseline": [], "candidate": []}
         for turn in range(2 * PROOF_REPEATS):

@@ -1,6 +1,6 @@
 """One side of a whole-model trial, inside its own process: the engine with one overlay, driven by the judge.
 
-Every method answers with JSON values. A kind of answer adds its own methods: token_side.py, image_side.py.
+Every method answers with JSON values. A kind of answer adds its own methods: token_side.py, program_side.py.
 """
 
 from __future__ import annotations

@@ -18,23 +18,15 @@ from fastkernels.measure.clocks import SmClock
 from fastkernels.records import Case, TensorSpec
 from fastkernels.runner import gate, ways
 from fastkernels.runner.asking import Asking, Timeouts
+from fastkernels.runner.boxes import Boxes
 from fastkernels.runner.hold import Hold
-from fastkernels.runner.kernel_answers import (
-    Again,
-    Built,
-    Captured,
-    Compiled,
-    First,
-    Inspected,
-    Launches,
-)
+from fastkernels.runner.kernel_answers import Built, Captured, Compiled, First, Inspected, Launches
 from fastkernels.runner.late import Late
 from fastkernels.runner.mapped import Mapped
 from fastkernels.runner.pool import Worker, WorkerProblem
 from fastkernels.runner.reading import Reading, of_links
 from fastkernels.runner.results import Result
 from fastkernels.runner.shared import Arena, Want
-from fastkernels.runner.transport import Boxes, Direct, Transport, Way
 from fastkernels.runner.ways import Made
 
 # A candidate may return another stride; where a result is huge, its memory may only be as large as the
@@ -62,7 +54,7 @@ class Party:
         self._asking = Asking(worker, timeouts, ranks)
         self._overhead_ns, self._ranks = overhead_ns, ranks
         self._inbox: Arena | None = None
-        self._transport: Transport | None = None
+        self._boxes: Boxes | None = None
         self._gates: list[socket.socket] = []  # of each rank
         self._hold: Hold | None = None
         self._mapped: Mapped | None = None
@@ -82,12 +74,12 @@ class Party:
         implementations: dict[str, str],
         inbox: Arena,
         again: bool = False,
-        way: Way = "asked",
+        held: bool = False,
         baseline_s: float = 0.0,
     ) -> dict[str, Result]:
         """Import, build, attach to the inbox (which holds the first inputs) and call once; describes the
-        results. `again`: import nothing anew, for another case with the same layers. `way`: of its calls from
-        then on (transport.py). `baseline_s`: the baseline's first call took so long."""
+        results. `again`: import nothing anew, for another case with the same layers. `held`: what is timed
+        then (ways.py). `baseline_s`: the baseline's first call took so long."""
         self.unload()
         self.worker.restless = self.worker.meddled = None
         limits = self._timeouts
@@ -97,34 +89,23 @@ class Party:
         built = self._asking.answer("build", Built, limits.build)
         self.prepares, self.put_back = built.prepares, built.put_back
         self._inbox, self._has_views = inbox, views.are_in(views.arguments(case))
-        if way == "asked":
+        if not held:
             self._asking.call("attach", limits.build, inbox.descriptors, ticket=inbox.ticket)
         else:
-            self._hold = Hold(self._ranks) if way == "held" else None
-            knows = {"direct": True} if self._hold is None else {"words": self._hold.tickets}
+            self._hold = Hold(self._ranks)
             with contextlib.ExitStack() as sent:
                 ends = [gate.pair() for _ in range(self._ranks)]
                 self._gates = [ours for ours, _ in ends]
                 theirs = [sent.enter_context(end).fileno() for _, end in ends]
                 descriptors = *inbox.descriptors, *theirs
-                self._asking.call("attach", limits.build, descriptors, ticket=inbox.ticket, **knows)
+                self._asking.call(
+                    "attach", limits.build, descriptors, ticket=inbox.ticket, words=self._hold.tickets
+                )
         begin = time.monotonic()
         first = self._asking.answer("first", First, limits.first_beside(baseline_s))
         self.first_s = time.monotonic() - begin
         self.kernels, self.put_back = first.kernels, (*self.put_back, *first.put_back)
         return first.outputs
-
-    @property
-    def way(self) -> Way:
-        """Of the calls of the case that is loaded."""
-        return "asked" if not self._gates else "direct" if self._hold is None else "held"
-
-    @property
-    def best_way(self) -> Way:
-        """That the worker's calls can go."""
-        if self.worker.memory is not None:
-            return "direct"
-        return "held" if self._device == "cuda" else "asked"
 
     def give_boxes(
         self,
@@ -140,11 +121,7 @@ class Party:
             Want(name, r.description.shape, getattr(torch, r.description.dtype), _room(r), links_of(name))
             for name, r in results.items()
         ]
-        if self.way == "direct":
-            assert self.worker.memory is not None
-            self._transport = Direct(self.worker.memory, wanted, inputs)
-            return
-        self._transport = boxes = Boxes.create(self._device, self._inbox, wanted, inputs, links_of)
+        self._boxes = boxes = Boxes.create(self._device, self._inbox, wanted, inputs, links_of)
         if self._hold is not None:
             self._mapped = Mapped(wanted, arguments, self._ranks)
         self._asking.call("boxes", self._timeouts.build, boxes.descriptors, **boxes.tickets)
@@ -207,9 +184,11 @@ class Party:
             "strided": strided,
         }
         if mapped is None:
-            timed, window, kept, is_late = self._called(inputs, echo, late, **how)
+            assert self._boxes is not None
+            self._boxes.clear()
+            timed, window_ns, kept, is_late = ways.asked(self._asking, self._boxes, inputs, late, **how)
         else:
-            timed, window, kept, is_late = self._called_held(mapped, inputs, echo, late, ran=ran, **how)
+            timed, window_ns, kept, is_late = self._called_held(mapped, inputs, echo, late, ran=ran, **how)
         self._late = self._late + 1 if is_late else 0
         clock_mhz = self._clock.sample()
         strayed = False
@@ -238,17 +217,15 @@ class Party:
         return Reading(
             ns=max(timed.ns - overhead_ns, 1) / calls,
             claimed_ns=timed.ns,
-            window_ns=window.ns,
+            window_ns=window_ns,
             hidden=waits or not is_late,
             waits=waits,
             clock_mhz=clock_mhz,
             threads=inspected.threads,
-            cpu_ns=window.cpu_ns,
             described=tuple({n: r.description for n, r in described.items()} for described in results),
             outputs=self._lay(kept, results, taken),
             echo={name: of_links(value, taken) for name, value in echoed.items()},
             flags=inspected.flags,
-            made=window.made,
             lasting=lasting,
             strayed=strayed,
             walk_ns=None if mapped is None else mapped.walk_ns,
@@ -258,12 +235,11 @@ class Party:
     def again(self, reading: Reading) -> dict[str, Tensor]:
         """The results of the call before the last one, as they lie in memory now; `reading` is that
         call's. Asked again, of the same call, however many there were since."""
-        transport = self._transport
-        assert transport is not None
-        transport.ask_again()
-        answer = self._asking.answer("again", Again, self._timeouts.call)
+        assert self._boxes is not None
+        self._boxes.clear()
+        self._asking.call("again", self._timeouts.call)
         self.worker.pause()
-        box = self._asking.reached("again", lambda: transport.again(answer.places))
+        box = self._boxes.results()
         return {
             name: box.view(name, tensor.shape[1:], tensor.stride()[1:])[: len(tensor)]
             for name, tensor in reading.outputs.items()
@@ -288,26 +264,15 @@ class Party:
                 WorkerProblem
             ):  # a worker that cannot even forget is replaced by its owner
                 self.worker.call("close", self._timeouts.build)
-        for surrounding in (self._transport, self._mapped, self._hold):
+        for surrounding in (self._boxes, self._mapped, self._hold):
             if surrounding is not None:
                 surrounding.close()
         for channel in self._gates:
             channel.close()
-        self._inbox = self._transport = self._hold = self._mapped = None
+        self._inbox = self._boxes = self._hold = self._mapped = None
         self._gates = []
         self._late = 0
         self._captured = []
-
-    def _called(
-        self, inputs: Mapping[str, Tensor], echo: Sequence[str], late: Late | None, **how: Any
-    ) -> Made:
-        """A call whose inputs and results go by the transport."""
-        transport = self._transport
-        if isinstance(transport, Direct):
-            return ways.through_gate(self._asking, self._gates[0], transport, inputs, echo, **how)
-        assert isinstance(transport, Boxes)
-        transport.clear()
-        return ways.asked(self._asking, transport, inputs, late, **how)
 
     def _called_held(
         self,
@@ -330,18 +295,15 @@ class Party:
     ) -> tuple[Inspected, dict[str, Tensor], bool]:
         """What the worker says of the last call, the named inputs as it has left them, and, where it is asked
         for the results once more, whether they are those that were kept."""
-        transport = self._transport
-        assert transport is not None
+        boxes = self._boxes
+        assert boxes is not None
         if echo_results:
-            transport.ask_again()
+            boxes.clear()
         inspected = self._asking.answer(
             "inspect", Inspected, self._timeouts.call, echo=list(echo), echo_results=echo_results
         )
         self.worker.pause()
-        reached = self._asking.reached
-        echoed = reached("inspect", lambda: transport.echoed(inspected.places, echo))
-        lasting = not echo_results or reached("inspect", lambda: transport.lasts(kept))
-        return inspected, echoed, lasting
+        return inspected, boxes.echoed(echo), not echo_results or boxes.last(kept)
 
     def _lay(
         self, box: Arena, results: Sequence[dict[str, Result]], links: list[int] | slice

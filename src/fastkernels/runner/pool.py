@@ -24,7 +24,6 @@ from fastkernels import interrupts
 from fastkernels.records import Failure, Printable, Record
 from fastkernels.runner import built, isolation, members, resources, template
 from fastkernels.runner import user as new_user
-from fastkernels.runner.memory import Memory, borrowed
 from fastkernels.runner.process import Standing, executed, importing_from
 from fastkernels.runner.protocol import (
     MAX_REPLY_BYTES,
@@ -43,9 +42,6 @@ _STOP_TIMEOUT_S = 10.0  # after SIGSTOP as well; a thread in the middle of a sys
 _COMPANY_TIMEOUT_S = 0.5  # for what it started, which has no business in a system call that long
 _STOP_LOOK_S = 20e-6
 _STOP_SPIN_S = 200e-6  # looked for without rest: most stop sooner, and how long a rest lasts is luck
-# Where the judge has a core of its own it looks for a word at the gate without rest. A worker ran on for 43
-# us until it stood still, and does for 9 to 20 (docs/record); in longer calls than this that is nothing.
-_AWAKE_S = 20e-3
 _COMPANY_SHARE = 0.125  # of pauses look for other members of the group, in secret: among all processes
 
 
@@ -84,7 +80,6 @@ class _Separated(Record):
 
     isolation: tuple[Printable, ...] = ()
     stays_root: Printable = ""
-    lent: bool = False
     put_back: tuple[Printable, ...] = ()
 
 
@@ -128,13 +123,10 @@ class Worker:
         )
         self.meddled: str | None = None  # what somebody else's signals did to it; whoever asks resets it
         self._asked: Request | None = None  # and has not answered
-        self.memory: Memory | None = None  # as the judge reaches it, of one that is alone
         ours = shared_caches is not None
         number = new_user.unused() if user else 0
         self._most_reply_bytes = most_reply_bytes
-        self._alone = on_cpu and processes == 1
         cores = resources.last_cores(threads * processes) if on_cpu else []
-        self._awake_s = _AWAKE_S if cores else 0.0
         # Nobody can close a worker that is only half made: whatever ends this, nothing of it stays. What is
         # made and what unmakes it come without an interruption between them.
         with contextlib.ExitStack() as unmade:
@@ -147,7 +139,7 @@ class Worker:
             kind = (environment, source is None, libraries)
             if template.available():
                 template.prepare(*kind)  # which takes seconds, and may be interrupted
-            flags = (namespaces, memory_bytes or 0, ours, self._alone)
+            flags = (namespaces, memory_bytes or 0, ours)
             arguments = [*(str(int(flag)) for flag in flags), str(self.scratch.root)]
             arguments += [",".join(map(str, cores)), str(number), *map(str, reads)]
             self._channel, theirs = socket.socketpair()
@@ -179,16 +171,12 @@ class Worker:
         """Build the side `module:Class` with these arguments; returns what its `hello()` says."""
         self.call("import", timeout_s, side=side)
         self.imported = True
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            lending = [theirs.fileno()] if self._alone else []
-            value = self.call("start", timeout_s, lending, arguments=arguments)
-            said = {name: value.pop(name) for name in _Separated.model_fields if name in value}
-            try:
-                separated = _Separated.model_validate(said)
-            except ValidationError as error:
-                raise self._crashed("start", error) from None
-            self.memory = borrowed(ours) if separated.lent else None
+        value = self.call("start", timeout_s, arguments=arguments)
+        said = {name: value.pop(name) for name in _Separated.model_fields if name in value}
+        try:
+            separated = _Separated.model_validate(said)
+        except ValidationError as error:
+            raise self._crashed("start", error) from None
         self.isolation, self.stays_root = separated.isolation, separated.stays_root
         self.put_back = separated.put_back
         return value
@@ -256,7 +244,7 @@ class Worker:
 
     def _first_to_speak(self, channels: Sequence[socket.socket], timeout_s: float) -> socket.socket:
         deadline = time.monotonic() + timeout_s
-        return Waiter(channels, deadline, self._process.exited, self._process.watch, self._awake_s)()
+        return Waiter(channels, deadline, self._process.exited, self._process.watch)()
 
     @contextlib.contextmanager
     def _heard(self, request: Request, timeout_s: float = 0.0) -> Iterator[None]:
@@ -334,10 +322,9 @@ class Worker:
             return time.perf_counter_ns()
         return stopped_ns + sum(max(0, (now or 0) - since[pid]) for pid, now in self._company.items())
 
-    def resume(self) -> int:
-        """Returns when it was continued, by time.perf_counter_ns(); now, if it was not paused."""
+    def resume(self) -> None:
         if not self._paused:
-            return time.perf_counter_ns()
+            return
         for pid, before in self._company.items():
             now = members.cpu_ns(pid)
             if now is not None and now != before:
@@ -346,20 +333,15 @@ class Worker:
         if self._process.changed(os.WSTOPPED | os.WCONTINUED):
             self.restless = "was continued"
             self.meddled = "was continued in another's turn"
-        begin_ns = time.perf_counter_ns()
         self._process.send(signal.SIGCONT)
         self._process.changed(os.WCONTINUED)
         self._paused = False
-        return begin_ns
 
     @interrupts.held()
     def close(self) -> None:
         """Kill the process group that we started, and remove the scratch folder. May be called twice."""
         self._process.end()
         self._channel.close()
-        if self.memory is not None:
-            self.memory.close()
-            self.memory = None
         self.scratch.remove()
 
     def _crashed(self, do: str, problem: Exception) -> WorkerDied:

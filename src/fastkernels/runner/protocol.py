@@ -163,8 +163,7 @@ def _blocking() -> None:
 
 class Waiter:
     """Blocks until one of the channels is readable, and returns the first of them that is. BrokenReply when
-    the worker has ended, ReplyTimeout when the deadline has passed. `awake_s`: for so long it looks without
-    rest, since to be woken up takes tens of microseconds."""
+    the worker has ended, ReplyTimeout when the deadline has passed."""
 
     _SLICE_S = 0.2  # how often a worker without a watchable descriptor is asked whether it still lives
 
@@ -174,10 +173,8 @@ class Waiter:
         deadline: float,
         died: Callable[[], bool],
         watch: int | None,
-        awake_s: float = 0.0,
     ) -> None:
         self._channels, self._deadline, self._died, self._watch = channels, deadline, died, watch
-        self._awake_s = awake_s
         self._poll = select.poll()
         for channel in channels:
             self._poll.register(channel, select.POLLIN)
@@ -185,7 +182,6 @@ class Waiter:
             self._poll.register(watch, select.POLLIN)
 
     def __call__(self) -> socket.socket:
-        rests_from = time.monotonic() + self._awake_s
         while True:
             now = time.monotonic()
             if now >= self._deadline:
@@ -193,7 +189,7 @@ class Waiter:
             rest_s = self._deadline - now
             if self._watch is None:
                 rest_s = min(rest_s, self._SLICE_S)
-            ready = {fd for fd, _ in self._poll.poll(1000 * rest_s if now >= rests_from else 0)}
+            ready = {fd for fd, _ in self._poll.poll(1000 * rest_s)}
             for channel in self._channels:
                 if channel.fileno() in ready:
                     return channel

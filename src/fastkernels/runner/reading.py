@@ -15,8 +15,7 @@ class Reading:
     """One iteration of n links (1 where the call is not captured) or n ranks; tensors are [n, *shape].
 
     `ns` is the worker's word for one link, `claimed_ns` for all of them with what the clock reads for
-    nothing. `window_ns` and `cpu_ns` are the judge's own, until the process stands still after the call: wall
-    clock and CPU time of the process.
+    nothing. `window_ns` is the judge's own, until the process stands still after the call (ways.py).
     `strided`: of each link or rank, whether its inputs lay as in the model, where they may.
     `hidden`: the sample counts; `waits`: it does so although the launches were not hidden, because an eager
     call that waits for the device cannot be: the host's work is in its time.
@@ -25,7 +24,6 @@ class Reading:
     ns: float
     claimed_ns: int
     window_ns: int
-    cpu_ns: int | None
     hidden: bool
     clock_mhz: int | None
     threads: int
@@ -34,7 +32,6 @@ class Reading:
     echo: dict[str, Tensor]  # inputs as the call left them: valid until the next iteration
     flags: dict[str, str] = field(default_factory=dict)
     waits: bool = False
-    made: bool = False  # somebody, perhaps the worker, made a process or a thread within the window
     lasting: bool = True  # what the call returned is what the outbox got, where that was asked
     strayed: bool = False  # results of links that did not run were written
     walk_ns: int | None = None  # over arguments of links that did not run (measure/walk.py)
@@ -50,7 +47,7 @@ def mean(readings: Sequence[Reading]) -> Reading:
         found = [getattr(reading, number) for reading in readings]
         return None if None in found else sum(found) / len(found)
 
-    numbers = {name: of(name) for name in ("ns", "claimed_ns", "window_ns", "cpu_ns", "walk_ns")}
+    numbers = {name: of(name) for name in ("ns", "claimed_ns", "window_ns", "walk_ns")}
     whole = {name: None if n is None else round(n) for name, n in numbers.items() if name != "ns"}
     clocks = [reading.clock_mhz for reading in readings if reading.clock_mhz is not None]
     return replace(
@@ -60,7 +57,6 @@ def mean(readings: Sequence[Reading]) -> Reading:
         hidden=all(reading.hidden for reading in readings),
         waits=any(reading.waits for reading in readings),
         clock_mhz=min(clocks, default=None),
-        made=any(reading.made for reading in readings),
     )
 
 

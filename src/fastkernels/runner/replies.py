@@ -55,8 +55,8 @@ class Digests(_Reply):
     digests: list[str]
 
 
-class Arrays(_Reply):
-    arrays: list[dict[str, Any]]
+class Outputs(_Reply):
+    answers: list[dict[str, dict[str, Any]]]
 
 
 Kind = TypeVar("Kind", bound=_Reply)

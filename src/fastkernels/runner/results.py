@@ -10,7 +10,7 @@ The methods used are those of torch's C type, which cannot be replaced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,11 +32,9 @@ _stride, _numel, _itemsize = (
 )
 _size = torch._C.TensorBase.size
 _is_cuda = torch._C.TensorBase.is_cuda.__get__  # type: ignore[attr-defined]
-_is_contiguous = torch._C.TensorBase.is_contiguous
-_layout = torch._C.TensorBase.layout.__get__  # type: ignore[attr-defined]
 _is_cpu = torch._C.TensorBase.is_cpu.__get__  # type: ignore[attr-defined]
 _PLAIN = (Tensor, Parameter)
-Told = dict[str, dict[str, int]]  # transport.Places, as a worker says them
+Told = dict[str, dict[str, int]]  # address and bytes by name
 
 
 class Result(Record):
@@ -83,7 +81,7 @@ class Results:
 
 
 class Whereabouts:
-    """Says where results lie, for a judge that reads them there (transport.py, mapped.py)."""
+    """Says where results lie, for a judge that reads them there (mapped.py)."""
 
     def __init__(self, device: WorkerDevice) -> None:
         self._here = _here(device)
@@ -92,19 +90,6 @@ class Whereabouts:
     def keep(self, outputs: Mapping[str, Any]) -> None:
         """Note where they lie."""
         self.places = {name: place(value) for name, value in outputs.items() if self._here(value)}
-
-
-def reaches(values: Sequence[Any]) -> list[int]:
-    """Address and bytes of each, in one list; two zeros of what is no tensor in the host's memory. The
-    judge's clock runs, so nothing here is more than a function in C."""
-    found = []
-    for value in values:
-        if type(value) in _PLAIN and _is_cpu(value) and _layout(value) is torch.strided:
-            size = _numel(value) * _itemsize(value) if _is_contiguous(value) else span_bytes(value)
-            found += address(value), size
-        else:
-            found += 0, 0
-    return found
 
 
 def place(value: Tensor) -> dict[str, int]:

@@ -117,14 +117,6 @@ class Arena:
         return _on_cuda(slots, size, writable) if device == "cuda" else _in_memory(slots, size, writable)
 
     @classmethod
-    def private(cls, wanted: Iterable[Want]) -> Arena:
-        """On the CPU, shared with nobody, and poisoned."""
-        slots, size = place(wanted)
-        arena = cls(Ticket(size, slots, writable=True), torch.empty(size, dtype=torch.uint8))
-        arena.poison()
-        return arena
-
-    @classmethod
     def like(
         cls,
         specs: Mapping[str, TensorSpec],

@@ -8,14 +8,14 @@ where the module keeps them.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from fastkernels.loader.materialize import load_parameters, parameters
 from fastkernels.runner.device import WorkerDevice
-from fastkernels.runner.results import Told, address, place
+from fastkernels.runner.results import address
 from fastkernels.runner.shared import ALIGNMENT, MOST_SHIFTS, Attached, Slot
 
 _PARAMETER = "param."
@@ -39,7 +39,6 @@ class Staging:
         self._raw_parameters: list[tuple[int, int, int]] = []
         self._converted: list[tuple[Tensor, str]] = []
         self._where: dict[str, Tensor] = {}
-        self._sent: dict[str, Tensor] = {}
         self.move(lent)
 
     def move(self, lent: Attached | None = None) -> None:
@@ -92,11 +91,6 @@ class Staging:
         for name in names:
             value, slot = self._as_sent(name), box.slots[name]
             self._device.copy(box.address(name, self._link), address(value), _bytes(slot))
-
-    def places(self, names: Iterable[str]) -> Told:
-        """Where inputs lie as the judge has them; until the next call of this."""
-        self._sent = {name: self._as_sent(name) for name in names}
-        return {name: place(value) for name, value in self._sent.items()}
 
     def _as_sent(self, name: str) -> Tensor:
         """An input with what it holds now, in the form in which it came."""

@@ -51,7 +51,7 @@ from fastkernels.runner.protocol import (
 
 LIBRARIES = ("torch", "numpy")
 # What workers of this program's own kernels import besides; those of another revision import theirs alone.
-SIDES = ("kernel", "ranks", "token", "image", "generation", "speech")
+SIDES = ("kernel", "ranks", "token", "program")
 OURS = tuple(f"fastkernels.runner.{side}_side" for side in SIDES)
 
 _START_TIMEOUT_S = 180.0  # Python and torch on a cold disk

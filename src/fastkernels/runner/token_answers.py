@@ -7,30 +7,44 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+from fastkernels.nn.config import ConfigReader
 from fastkernels.records import Failure, Size
-from fastkernels.registry.schema import SpeechSamples, TokenSamples
+from fastkernels.registry.schema import Shape, TokenCorrectness
+from fastkernels.registry.workloads import TokenWorkload
 from fastkernels.runner.answers import Comparison
+from fastkernels.runner.draws import Request, Requests
+from fastkernels.runner.handed import handed
 from fastkernels.runner.replies import Forced, Tokens, garbled, parsed, read
 from fastkernels.runner.sides import Side, SideFailure, SideHandle, Sides
 from fastkernels.score import calibrate, timed_tokens
 from fastkernels.score.timed_tokens import Said
 
-NOISE_KERNELS = ("rms_norm", "add_rms_norm", "glu", "rope", "rope_store_kv")
 NOISE_CHUNK: dict[Size, int] = {"tiny": 48, "full": 1024}
 TOP_LOGPROBS = 20  # positions keep this many for the KL bound
 AUDITED_REQUESTS = 8  # of each workload's timed output, replayed by the baseline; one of each run at least
+MAX_NUM_SEQS: dict[Size, int | None] = {"tiny": 32, "full": None}  # None: the engine's own, by its memory
+# Of a GPU's memory for each of two engines, and for one alone; the rest is for contexts, graphs and the
+# allocator's slack.
+SHARED_GPU_FRACTION, WHOLE_GPU_FRACTION = 0.44, 0.88
+PROOF_REQUESTS, PROOF_LENS = 4, (8, 24)
 Prompts = list[list[int]]
+
+
+class Asked(NamedTuple):
+    """A request: a prompt, and what is beside it."""
+
+    prompt: list[int]
+    media: Request
 
 
 class Kept(NamedTuple):
     """Some requests of a timed run and what the candidate said to them; how much the baseline repeats."""
 
-    inputs: list[Any]
+    inputs: list[Asked]
     said: Prompts
     repeated: float
 
@@ -38,53 +52,61 @@ class Kept(NamedTuple):
 class TokenAnswers:
     """d = 1 - teacher-forced top-1 agreement with the baseline's own greedy tokens, for each request."""
 
-    noise_kernels = NOISE_KERNELS
+    side: ClassVar = "fastkernels.runner.token_side:TokenSide"
 
     def __init__(
-        self, samples: TokenSamples | SpeechSamples, vocabulary: int, size: Size, rng: random.Random
+        self, facts: TokenCorrectness, size: Size, config: Mapping[str, Any], rng: random.Random
     ) -> None:
-        self._samples: Any = samples  # of the kind that this class or the one above asks
-        self._vocabulary, self._rng = vocabulary, rng
+        self._facts, self._samples, self._rng = facts, facts.samples[size], rng
+        self._size: Size = size
+        self._prompt = list(facts.prompt.get(size, ()))
+        self._media = Requests(facts.media, config, rng)
+        self._vocabulary = ConfigReader(config).integer("vocab_size")
         self._largest_noise_gap = 0.0
-        # Another split of the batch, other chunks of the prompts, PyTorch's own arithmetic in the pointwise
-        # kernels.
+        # Another split of the batch, other chunks of the prompts, PyTorch's own arithmetic in some kernels.
         self.noise_changes: list[dict[str, Any]] = [
-            {"max_num_seqs": max(2, samples.requests // 2)},
+            {"max_num_seqs": max(2, self._samples.requests // 2)},
             {"max_num_batched_tokens": NOISE_CHUNK[size]},
-            {"noise": self.noise_kernels},
+            *({"noise": group} for group in facts.noise),
         ]
 
-    # ---- what models with other inputs define
+    def engine(self, workloads: Sequence[TokenWorkload], alone: bool) -> dict[str, Any]:
+        longest = len(self._prompt) or self._samples.input_lens[1]
+        return {
+            "max_num_seqs": MAX_NUM_SEQS[self._size],
+            "max_model_len": max(
+                self._facts.positions(self._size, workloads), longest + self._samples.output_len
+            ),
+            "gpu_memory_utilization": WHOLE_GPU_FRACTION if alone else SHARED_GPU_FRACTION,
+        }
 
-    def inputs(self, workload: Any) -> list[Any]:
-        return self._prompts(workload.requests, (workload.input_len, workload.input_len))
+    def inputs(self, workload: TokenWorkload) -> list[Asked]:
+        return self._drawn(workload.requests, (workload.input_len, workload.input_len), workload.shapes)
 
-    def sampled(self) -> list[Any]:
-        """The inputs that both sides are compared on."""
-        assert isinstance(self._samples, TokenSamples)
-        return self._prompts(self._samples.requests, self._samples.input_lens)
+    @contextlib.contextmanager
+    def given(self, inputs: list[Asked]) -> Iterator[dict[str, Any]]:
+        prompts = [one.prompt for one in inputs]
+        if not self._facts.media:
+            yield {"prompts": prompts}
+            return
+        with handed([one.media for one in inputs]) as media:
+            yield {"prompts": prompts, **media}
 
-    def given(self, inputs: list[Any]) -> AbstractContextManager[dict[str, Any]]:
-        """The arguments of a call that hands the inputs over."""
-        return contextlib.nullcontext({"prompts": inputs})
-
-    def proof(self) -> dict[str, Any]:
-        return {"prompts": self._prompts(4, (8, 24)), "max_tokens": 8}
-
-    # ---- what all have
+    def proof(self) -> list[Asked]:
+        return self._drawn(PROOF_REQUESTS, PROOF_LENS, self._samples.shapes)
 
     def warm_up(self, side: SideHandle, workload: Any) -> None:
         """A whole run, other prompts: after a shorter one the first timed run is slower than the next
         (decision 68), and it is always the baseline's."""
         self.timed(side, self.inputs(workload), workload)
 
-    def timed(self, side: SideHandle, inputs: list[Any], workload: Any) -> tuple[float, Prompts]:
+    def timed(self, side: SideHandle, inputs: list[Asked], workload: Any) -> tuple[float, Prompts]:
         return self._run(side, inputs, workload.output_len)
 
     def amount(self, workload: Any) -> float:
         return workload.requests * workload.output_len if workload.kind == "throughput" else 1
 
-    def kept(self, inputs: list[Any], baseline: Prompts, candidate: Prompts) -> Kept:
+    def kept(self, inputs: list[Asked], baseline: Prompts, candidate: Prompts) -> Kept:
         chosen = self._rng.sample(range(len(inputs)), min(AUDITED_REQUESTS, len(inputs)))
         repeated = statistics.fmean(map(timed_tokens.repeated, baseline))
         return Kept([inputs[i] for i in chosen], [candidate[i] for i in chosen], repeated)
@@ -106,7 +128,8 @@ class TokenAnswers:
         return statistics.fmean(run.repeated for run in runs)
 
     def compare(self, sides: Sides, report: Callable[[str], None]) -> Comparison:
-        self._forced_inputs = self.sampled()
+        samples = self._samples
+        self._forced_inputs = self._drawn(samples.requests, samples.input_lens, samples.shapes)
         report("baseline tokens for teacher forcing")
         baseline = sides.use("baseline")
         _, self._forced_tokens = self._run(baseline, self._forced_inputs, self._samples.output_len)
@@ -132,7 +155,7 @@ class TokenAnswers:
             self._largest_noise_gap = max(self._largest_noise_gap, *Said(*text).gaps())
         return self._discrepancies(found)
 
-    def _run(self, side: SideHandle, inputs: list[Any], output_len: int) -> tuple[float, Prompts]:
+    def _run(self, side: SideHandle, inputs: list[Asked], output_len: int) -> tuple[float, Prompts]:
         """Seconds from sending the inputs until the judge has all tokens: that they are there is only the
         side's word."""
         with self.given(inputs) as given:
@@ -166,8 +189,12 @@ class TokenAnswers:
         pairs = zip(answer.argmax, self._forced_tokens, strict=True)
         return [calibrate.token_discrepancy(ids, forced) for ids, forced in pairs]
 
-    def _prompts(self, requests: int, lens: tuple[int, int]) -> Prompts:
+    def _drawn(self, requests: int, lens: tuple[int, int], shapes: Sequence[Shape]) -> list[Asked]:
+        """lens: a range of prompts' lengths, where they are drawn."""
+        draw = self._rng.randrange
+        media = self._media.of(shapes, requests)
+        if self._prompt:
+            return [Asked(self._prompt, one) for one in media]
         return [
-            [self._rng.randrange(self._vocabulary) for _ in range(self._rng.randint(*lens))]
-            for _ in range(requests)
+            Asked([draw(self._vocabulary) for _ in range(self._rng.randint(*lens))], one) for one in media
         ]

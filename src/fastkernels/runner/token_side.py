@@ -3,12 +3,17 @@ clock: neither the clock nor the word that the tokens are there is in this proce
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
+
 from fastkernels.engine.llm import LLM, SamplingParams
+from fastkernels.runner.handed import taken
 from fastkernels.runner.model_side import ModelSide
+
+PROOF_TOKENS = 8
 
 
 class TokenSide(ModelSide):
@@ -18,13 +23,12 @@ class TokenSide(ModelSide):
         self.model, self.device = self.llm.model, self.llm.device
         self._outputs: list[list[int]] = []
 
-    def requests(self, prompts: list[list[int]], **handed: Any) -> list[Any]:
-        """What the engine takes for prompts, and for what is handed over beside them."""
-        return prompts
-
     def generate(self, prompts: list[list[int]], max_tokens: int, **handed: Any) -> dict[str, Any]:
         """Greedy, exact lengths; the tokens stay here until `outputs`."""
-        return self._answer(self.requests(prompts, **handed), max_tokens)
+        greedy = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+        outputs = self.llm.generate(_asked(prompts, **handed), greedy, use_tqdm=False)
+        self._outputs = [list(o.outputs[0].token_ids) for o in outputs]
+        return {"requests": len(self._outputs)}
 
     def outputs(self) -> dict[str, Any]:
         return {"token_ids": self._outputs}
@@ -37,7 +41,7 @@ class TokenSide(ModelSide):
             SamplingParams(temperature=0.0, max_tokens=len(ids), ignore_eos=True, logprobs=top or None)
             for ids in continuations
         ]
-        asked = self.requests(prompts, **handed)
+        asked = _asked(prompts, **handed)
         outputs = self.llm.generate(asked, params, use_tqdm=False, forced=continuations)
         results = [o.outputs[0] for o in outputs]
         tops = [
@@ -49,14 +53,20 @@ class TokenSide(ModelSide):
     def eager(self) -> AbstractContextManager[None]:
         return self.llm.eager()
 
-    def run_once(self, *, prompts: list[list[int]], max_tokens: int) -> None:
-        self.generate(prompts, max_tokens)
+    def run_once(self, prompts: list[list[int]], **handed: Any) -> None:
+        self.generate(prompts, PROOF_TOKENS, **handed)
 
     def engine_stats(self) -> dict[str, Any]:
         return self.llm.stats()
 
-    def _answer(self, requests: list[Any], max_tokens: int) -> dict[str, Any]:
-        greedy = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
-        outputs = self.llm.generate(requests, greedy, use_tqdm=False)
-        self._outputs = [list(o.outputs[0].token_ids) for o in outputs]
-        return {"requests": len(self._outputs)}
+
+def _asked(
+    prompts: list[list[int]], requests: Sequence[Mapping[str, Any]] = (), descriptors: Sequence[int] = ()
+) -> list[Any]:
+    """What the engine takes for prompts, and for the media that are handed over beside them."""
+    if not descriptors:
+        return prompts
+    return [
+        {"prompt_token_ids": ids, "multi_modal_data": {k: torch.from_numpy(v) for k, v in media.items()}}
+        for ids, media in zip(prompts, taken(requests, descriptors), strict=True)
+    ]

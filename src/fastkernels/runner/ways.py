@@ -1,11 +1,10 @@
-"""Three ways to make a call (transport.py), and what the judge has of it.
+"""Two ways to make a call, and what the judge has of it.
 
-    through_gate    direct: between two moments when the process stands still
-    held            between two words to a device, while the process stands still
-    asked           from before its inputs come until the process stands still after its answer
+    held     between two words to a device, while the process stands still (hold.py, mapped.py)
+    asked    from before its inputs come until the process stands still after its answer (boxes.py)
 
-Every way what is not there when the process stands still is none. A thread inside a system call writes on
-until that ends: such results are worth as much time as they took.
+Either way results that are not in memory when the process stands still are discarded. A thread inside a
+system call writes on until that ends: such results are worth as much time as they took.
 """
 
 from __future__ import annotations
@@ -19,57 +18,24 @@ from torch import Tensor
 
 from fastkernels.runner import gate
 from fastkernels.runner.asking import Asking
+from fastkernels.runner.boxes import Boxes
 from fastkernels.runner.hold import PATIENCE_S, Hold
-from fastkernels.runner.kernel_answers import Prepared, Timed
+from fastkernels.runner.kernel_answers import Timed
 from fastkernels.runner.late import Late, led
 from fastkernels.runner.mapped import Mapped, Shown
 from fastkernels.runner.shared import Arena
-from fastkernels.runner.transport import Boxes, Direct
-from fastkernels.runner.window import Opened, Window
 
 _USUAL_S = 2.0  # of a held device's work
 
 
 class Made(NamedTuple):
-    """`kept`: the results as they lay there. `late`: a held call that did not come to its gate before the
-    device went on."""
+    """`window_ns`: by the judge's own clock. `kept`: the results as they lay there. `late`: a held call that
+    did not come to its gate before the device went on."""
 
     timed: Timed
-    window: Window
+    window_ns: int
     kept: Arena
     late: bool = False
-
-
-def through_gate(
-    asking: Asking,
-    channel: socket.socket,
-    transport: Direct,
-    inputs: Mapping[str, Tensor],
-    echo: Sequence[str],
-    **how: Any,
-) -> Made:
-    """`how`: it is prepared."""
-    worker, timeout_s = asking.worker, asking.timeouts.call
-    places = asking.answer("prepare", Prepared, asking.timeouts.first, **how).places
-    with asking.telling("go"):
-        worker.ask("go")
-        worker.wait_at(channel, timeout_s)
-    worker.pause()
-    asking.reached("prepare", lambda: transport.bring(places, inputs))
-    gate.let_through(channel)
-    window = Opened(worker.pid)
-    begin_ns = worker.resume()
-    with asking.telling("go"):
-        worker.wait_at(channel, timeout_s)
-    window = window.closed(begin_ns, worker.pause())
-    try:
-        reaches = gate.left(gate.said(channel))
-    except ValueError as error:
-        raise asking.garbled("go", str(error)) from error
-    kept = asking.reached("go", lambda: transport.take(reaches, echo))
-    gate.let_through(channel)
-    with asking.telling("go"):
-        return Made(asking.read("go", Timed, worker.answer(timeout_s)), window, kept)
 
 
 def held(
@@ -136,22 +102,18 @@ def held(
             raise asking.garbled("go", "its device did not say that the call has ended")
     finally:
         hold.release()
-    # What the process does meanwhile is asked of calls on a CPU alone.
-    window = Window(hold.device_ns(), cpu_ns=None, made=False)
-    return Made(timed, window, mapped.kept(), late=not is_there)
+    return Made(timed, hold.device_ns(), mapped.kept(), late=not is_there)
 
 
-def asked(
-    asking: Asking, transport: Boxes, inputs: Mapping[str, Tensor], late: Late | None, **how: Any
-) -> Made:
+def asked(asking: Asking, boxes: Boxes, inputs: Mapping[str, Tensor], late: Late | None, **how: Any) -> Made:
     """`how`: it is prepared. Of a rank that is `late` the inbox holds other inputs at first."""
     with led(late) as (descriptors, lead):
         if late is not None:
             how["late"] = late.rank
         asking.call("prepare", asking.timeouts.first, descriptors, **how)
-        window, begin_ns = Opened(asking.worker.pid), time.perf_counter_ns()
-        transport.deliver(inputs if late is None else late.mixed)
+        begin_ns = time.perf_counter_ns()
+        boxes.deliver(inputs if late is None else late.mixed)
         lead()
         timed = asking.answer("go", Timed, asking.timeouts.call)
-        window = window.closed(begin_ns, asking.worker.pause())
-    return Made(timed, window, transport.take())
+        window_ns = asking.worker.pause() - begin_ns
+    return Made(timed, window_ns, boxes.take())

@@ -1,5 +1,5 @@
-"""The process on the other side, started by pool.py: `main(CHANNEL NAMESPACES MEMORY HIDDEN ALONE FOLDER
-CORES USER READ...)`, in a fork of a template (template.py), or as a program, `python -m
+"""The process on the other side, started by pool.py: `main(CHANNEL NAMESPACES MEMORY HIDDEN FOLDER CORES
+USER READ...)`, in a fork of a template (template.py), or as a program, `python -m
 fastkernels.runner.worker CHANNEL ...`.
 
 It separates itself from the judge, builds the side that the judge asks for, and answers calls until the
@@ -29,17 +29,14 @@ _TRACEBACK_LINES = 40
 
 
 def main(arguments: list[str]) -> None:
-    number, namespaces, memory_bytes, hidden, alone = (int(argument) for argument in arguments[:5])
-    folder, cores, user = Path(arguments[5]), arguments[6], int(arguments[7])
-    reads = [Path(read) for read in arguments[8:]]
+    number, namespaces, memory_bytes, hidden = (int(argument) for argument in arguments[:4])
+    folder, cores, user = Path(arguments[4]), arguments[5], int(arguments[6])
+    reads = [Path(read) for read in arguments[7:]]
     if cores:
         os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
     os.chdir(folder / "work")
-    reached = isolation.enter(
-        bool(namespaces), memory_bytes or None, bool(hidden), folder, user, reads, bool(alone)
-    )
+    reached = isolation.enter(bool(namespaces), memory_bytes or None, bool(hidden), folder, user, reads)
     built.import_from(folder)
-    from fastkernels.runner import memory
     from fastkernels.runner.protocol import Reply, receive_request, send_reply
 
     os.set_inheritable(number, False)
@@ -54,11 +51,10 @@ def main(arguments: list[str]) -> None:
             if request.do == "import":
                 side, value = _unbuilt(request.arguments["side"]), {}
             elif request.do == "start":
-                lent = bool(descriptors) and memory.lend(*descriptors)
                 # Where this raises, the overlay that the side has by then says in which file.
                 side.__init__(**request.arguments["arguments"])
                 hello = side.hello() if hasattr(side, "hello") else {}
-                value = {**hello, **asdict(reached), "lent": lent}
+                value = {**hello, **asdict(reached)}
             else:
                 extra = {"descriptors": descriptors} if descriptors else {}
                 value = getattr(side, request.do)(**request.arguments, **extra)

@@ -22,7 +22,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from fastkernels.errors import UsageError
 from fastkernels.measure.stats import geomean, paired_ratios
@@ -37,10 +36,9 @@ NOISE_BOUNDS = (0.001, 0.5)
 MIN_NOISE_RUNS = 3
 ASSUMED_RUIN = 0.5  # of a model that failed before its ruin point was measured; nothing depends on it
 RATIO_BOUNDS = (0.1, 10.0)
-MATCHED_FROM = 0.5  # IoU of two boxes that count as one
 
 
-# ---------------------------------------------------------------- discrepancies
+# ---------------------------------------------------------------- discrepancies of tokens
 
 
 def token_discrepancy(argmax: Sequence[int], forced: Sequence[int]) -> float:
@@ -50,99 +48,6 @@ def token_discrepancy(argmax: Sequence[int], forced: Sequence[int]) -> float:
         raise ValueError("A sample without positions has no discrepancy")
     same = sum(ours == theirs for ours, theirs in zip(argmax, forced))
     return 1 - same / max(len(forced), len(argmax))
-
-
-def embedding_discrepancies(
-    reference: Sequence[Sequence[float]], rows: Sequence[Sequence[float]]
-) -> list[float]:
-    """1 - cosine of each row and its reference, both less the mean of the reference, within [0, 1].
-
-    Features of unrelated inputs are alike before the mean is taken off. What is not finite, or has another
-    length or no direction, is 1. ValueError with fewer than two rows: their mean would be all there is.
-    """
-    if len(reference) < 2 or len(rows) != len(reference):
-        raise ValueError(f"{len(rows)} features against {len(reference)}: expected as many, at least two")
-    a_BD = np.asarray(reference, dtype=np.float64)
-    b_BD = np.array([row if len(row) == a_BD.shape[1] else np.full(a_BD.shape[1], np.nan) for row in rows])
-    centre_D = a_BD.mean(axis=0)
-    a_BD, b_BD = a_BD - centre_D, b_BD - centre_D
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        lengths_B = np.linalg.norm(a_BD, axis=1) * np.linalg.norm(b_BD, axis=1)
-        d_B = 1 - (a_BD * b_BD).sum(axis=1) / lengths_B
-    return [min(max(_finite(float(d)), 0.0), 1.0) for d in d_B]
-
-
-def detection_discrepancies(
-    reference: Sequence[Sequence[Sequence[float]]], found: Sequence[Sequence[Sequence[float]]]
-) -> list[float]:
-    """d of each image, whose detections are rows (left, top, right, bottom, score, label).
-
-        d = max(1 - F1, 1 - mean IoU, mean |score - score'|)      means over matches; 0 when both are empty
-
-    Matches are found greedily by falling score, each with the free box of its label that overlaps most, by an
-    IoU of at least 0.5. Precision and recall are shares of scores. Within [0, 1]; what is not finite, or not
-    six numbers, is 1. ValueError for another number of images.
-    """
-    if len(reference) != len(found):
-        raise ValueError(f"Detections of {len(found)} images against {len(reference)}")
-    return [_detection_discrepancy(theirs, ours) for theirs, ours in zip(reference, found)]
-
-
-def _detection_discrepancy(reference: Sequence[Sequence[float]], found: Sequence[Sequence[float]]) -> float:
-    if not len(reference) and not len(found):
-        return 0.0
-    if not len(reference) or not len(found) or any(len(row) != 6 for row in found):
-        return 1.0
-    a_NV, b_NV = np.asarray(reference, dtype=np.float64), np.asarray(found, dtype=np.float64)
-    if not (np.isfinite(b_NV).all() and (b_NV[:, 4] > 0).all()):
-        return 1.0
-    pairs = _matched(a_NV, b_NV)
-    if not pairs:
-        return 1.0
-    of_a, of_b, overlaps = (np.array(column) for column in zip(*pairs))
-    recall, precision = a_NV[of_a, 4].sum() / a_NV[:, 4].sum(), b_NV[of_b, 4].sum() / b_NV[:, 4].sum()
-    f1 = 2 * precision * recall / (precision + recall)
-    score_difference = np.abs(a_NV[of_a, 4] - b_NV[of_b, 4]).mean()
-    return min(max(float(max(1 - f1, 1 - overlaps.mean(), score_difference)), 0.0), 1.0)
-
-
-def _matched(a_NV: np.ndarray, b_NV: np.ndarray) -> list[tuple[int, int, float]]:
-    """(row of a, row of b, their IoU) of each match."""
-    iou_NM = np.where(a_NV[:, None, 5] == b_NV[None, :, 5], _overlaps(a_NV[:, :4], b_NV[:, :4]), 0.0)
-    pairs = []
-    for j in np.argsort(-b_NV[:, 4], kind="stable"):
-        i = int(iou_NM[:, j].argmax())
-        if iou_NM[i, j] >= MATCHED_FROM:
-            pairs.append((i, int(j), float(iou_NM[i, j])))
-            iou_NM[i] = 0.0
-    return pairs
-
-
-def _overlaps(a_N4: np.ndarray, b_M4: np.ndarray) -> np.ndarray:
-    """[N, M]: intersection over union. Boxes without extent overlap with nothing."""
-    low_NM2 = np.maximum(a_N4[:, None, :2], b_M4[None, :, :2])
-    high_NM2 = np.minimum(a_N4[:, None, 2:], b_M4[None, :, 2:])
-    shared_NM = (high_NM2 - low_NM2).clip(min=0).prod(-1)
-    area_N, area_M = ((box[:, 2:] - box[:, :2]).clip(min=0).prod(-1) for box in (a_N4, b_M4))
-    union_NM = area_N[:, None] + area_M[None] - shared_NM
-    return np.divide(shared_NM, union_NM, out=np.zeros_like(shared_NM), where=union_NM > 0)
-
-
-def image_discrepancy(reference: ArrayLike, image: ArrayLike) -> float:
-    """1 - cosine of an image and its reference, [pixels, channels] each (latents: [tokens, channels]), both
-    less the mean of each channel of the reference, within [0, 1].
-
-    Images without structure are alike before the mean is taken off. What is not finite, has another shape or
-    no direction, is 1.
-    """
-    a_LC, b_LC = np.asarray(reference, dtype=np.float64), np.asarray(image, dtype=np.float64)
-    if a_LC.shape != b_LC.shape:
-        return 1.0
-    centre_C = a_LC.mean(axis=0)
-    a_LC, b_LC = a_LC - centre_C, b_LC - centre_C
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        d = 1 - (a_LC * b_LC).sum() / (np.linalg.norm(a_LC) * np.linalg.norm(b_LC))
-    return min(max(_finite(float(d)), 0.0), 1.0)
 
 
 def kl_bound(

@@ -2,9 +2,9 @@
 
     y[t] = silu(bias + sum_j weight[:, j] x[t - (K-1) + j])        j = 0 .. K-1,  silu(c) = c / (1 + exp(-c))
 
-T tokens, B rows of the step, C channels, K taps, R rows of the pool. `state` [R, K-1, C] holds the inputs
+T tokens, B rows of the step, C channels, K taps, R rows of the pool. The state [R, K-1, C] holds the inputs
 before a request's next token, oldest first, zeros before its first; it is float32 (at least) whatever the
-inputs are, moved on in place at the step's `rows`, and no other row of it is touched. Row 0 is null: what is
+inputs are, moved on in place at the step's rows, and no other row of it is touched. Row 0 is null: what is
 written there is never read. Sums accumulate in at least float32; y has the dtype of x. The first class takes
 the tokens of prefill rows, the second one token of each decode row, without synchronisation with the host;
 both leave the same states.
@@ -25,18 +25,22 @@ class CausalConv1d(nn.Module):
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        state: Tensor,
-        rows: Tensor,
-        query_starts: Tensor,
+        conv_states: Tensor,
+        cache_indices: Tensor,
+        query_start_loc: Tensor,
         max_query_len: int,
     ) -> Tensor:
-        """x [T, C] (rows may be strided), weight [C, K], bias [C], state [R, K-1, C] (written), rows int64
-        [B], query_starts int32 [B+1] from 0 to T -> [T, C]"""
-        return kernels.causal_conv1d(x, weight, bias, state, rows, query_starts, max_query_len)
+        """x [T, C] (rows may be strided), weight [C, K], bias [C], conv_states [R, K-1, C] (written),
+        cache_indices int64 [B], query_start_loc int32 [B+1] from 0 to T -> [T, C]"""
+        return kernels.causal_conv1d(
+            x, weight, bias, conv_states, cache_indices, query_start_loc, max_query_len
+        )
 
 
 class CausalConv1dUpdate(nn.Module):
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, rows: Tensor) -> Tensor:
-        """x [B, C] (rows may be strided), weight [C, K], bias [C], state [R, K-1, C] (written), rows int64
-        [B] -> [B, C]"""
-        return kernels.causal_conv1d_update(x, weight, bias, state, rows)
+    def forward(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, conv_state: Tensor, conv_state_indices: Tensor
+    ) -> Tensor:
+        """x [B, C] (rows may be strided), weight [C, K], bias [C], conv_state [R, K-1, C] (written),
+        conv_state_indices int64 [B] -> [B, C]"""
+        return kernels.causal_conv1d_update(x, weight, bias, conv_state, conv_state_indices)

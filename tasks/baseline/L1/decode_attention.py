@@ -18,22 +18,27 @@ from fastkernels import kernels
 
 class DecodeAttention(nn.Module):
     def __init__(
-        self, num_heads: int, head_size: int, num_kv_heads: int, scale: float, window: int | None = None
+        self,
+        num_heads: int,
+        head_size: int,
+        num_kv_heads: int,
+        scale: float,
+        sliding_window: int | None = None,
     ) -> None:
         super().__init__()
         self.num_heads, self.head_size, self.num_kv_heads = num_heads, head_size, num_kv_heads
-        self.scale, self.window = scale, window
+        self.scale, self.sliding_window = scale, sliding_window
 
     def forward(
         self,
         query: Tensor,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
         seq_lens: Tensor,
-        block_tables: Tensor,
+        block_table: Tensor,
         max_seq_len: int,
     ) -> Tensor:
-        """query [B, H, K], caches [N, P, J, K], int32 seq_lens [B] and block_tables [B, M] -> [B, H, K]."""
+        """query [B, H, K], caches [N, P, J, K], int32 seq_lens [B] and block_table [B, M] -> [B, H, K]."""
         return kernels.decode_attention(
-            query, k_cache, v_cache, seq_lens, block_tables, self.scale, self.window, max_seq_len
+            query, key_cache, value_cache, seq_lens, block_table, self.scale, self.sliding_window, max_seq_len
         )

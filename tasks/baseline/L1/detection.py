@@ -22,17 +22,18 @@ class BoxDecode(nn.Module):
         super().__init__()
         self.stride = stride
 
-    def forward(self, logits: Tensor) -> Tensor:
-        """logits [B, Y, X, 4 R] of left, top, right, bottom -> [B, Y X, 4] in pixels: corners x, y, x, y"""
-        return kernels.box_decode(logits, self.stride)
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, Y, X, 4 R], logits of left, top, right, bottom -> [B, Y X, 4] in pixels: corners
+        x, y, x, y"""
+        return kernels.box_decode(x, self.stride)
 
 
 class TopDetections(nn.Module):
-    def __init__(self, max_detections: int) -> None:
+    def __init__(self, max_det: int) -> None:
         super().__init__()
-        self.max_detections = max_detections
+        self.max_det = max_det
 
     def forward(self, boxes: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """boxes [B, N, 4], logits [B, N, C] -> boxes [B, K, 4], scores [B, K], labels int64 [B, K], scores
         falling; K = min(max_detections, N)"""
-        return kernels.top_detections(boxes, logits, self.max_detections)
+        return kernels.top_detections(boxes, logits, self.max_det)

@@ -39,6 +39,6 @@ class FluxPosEmbed(nn.Module):
 
 
 class ApplyRotaryEmbedding(nn.Module):
-    def forward(self, query: Tensor, key: Tensor, cos_sin: Tensor) -> tuple[Tensor, Tensor]:
-        """query and key [B, S, H, K], cos_sin [S, K] -> (query, key), rotated"""
-        return kernels.rope_pairs(query, key, cos_sin)
+    def forward(self, query: Tensor, key: Tensor, freqs_cis: Tensor) -> tuple[Tensor, Tensor]:
+        """query and key [B, S, H, K], freqs_cis [S, K] -> (query, key), rotated"""
+        return kernels.rope_pairs(query, key, freqs_cis)

@@ -11,9 +11,9 @@ rows and columns of the table, B images, T tokens in all, D features; image b ha
 columns and lies row by row behind image b - 1. Weights and sums in at least float32; y has the dtype of the
 table. UpsampleConcat: a map at twice its rows and columns, nearest, with another's channels behind; exact.
 Upsample: the same without another.
-Mirrors torch.nn.functional.interpolate (mode="bilinear", antialias=True, align_corners=False) as
-transformers.models.siglip2.modeling_siglip2.Siglip2VisionEmbeddings.resize_positional_embeddings calls it
-for each image; torch.nn.Upsample(scale_factor=2) with torch.cat.
+Mirrors transformers.models.siglip2.modeling_siglip2.Siglip2VisionEmbeddings.resize_positional_embeddings,
+which calls torch.nn.functional.interpolate(mode="bilinear", antialias=True, align_corners=False) for each
+image, on patches without padding; torch.nn.Upsample(scale_factor=2) with torch.cat.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from fastkernels import kernels
 
 
 class ResizeGrid(nn.Module):
-    def forward(self, table: Tensor, spatial_shapes: Tensor, num_tokens: int) -> Tensor:
-        """table [M, N, D], spatial_shapes int64 [B, 2] -> [num_tokens, D]"""
-        return kernels.resize_grid(table, spatial_shapes, num_tokens)
+    def forward(self, positional_embeddings: Tensor, spatial_shapes: Tensor, num_tokens: int) -> Tensor:
+        """positional_embeddings, the table [M, N, D], spatial_shapes int64 [B, 2] -> [num_tokens, D]"""
+        return kernels.resize_grid(positional_embeddings, spatial_shapes, num_tokens)
 
 
 class UpsampleConcat(nn.Module):
-    def forward(self, x: Tensor, skip: Tensor) -> Tensor:
-        """x [B, Y, X, C], skip [B, 2 Y, 2 X, D] -> [B, 2 Y, 2 X, C + D]"""
-        return kernels.upsample_concat(x, skip)
+    def forward(self, input: Tensor, skip: Tensor) -> Tensor:
+        """input [B, Y, X, C], skip [B, 2 Y, 2 X, D] -> [B, 2 Y, 2 X, C + D]"""
+        return kernels.upsample_concat(input, skip)
 
 
 class Upsample(nn.Module):

@@ -19,11 +19,11 @@ from fastkernels import kernels
 
 
 class LayerNorm(nn.Module):
-    def __init__(self, hidden_size: int, eps: float = 1e-5) -> None:
+    def __init__(self, normalized_shape: int, eps: float = 1e-5) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
-        self.bias = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
+        self.weight = nn.Parameter(torch.empty(normalized_shape), requires_grad=False)
+        self.bias = nn.Parameter(torch.empty(normalized_shape), requires_grad=False)
 
     def forward(self, input: Tensor) -> Tensor:
         return kernels.layer_norm(input, self.weight, self.bias, self.eps)

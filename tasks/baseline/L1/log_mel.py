@@ -23,17 +23,17 @@ class LogMel(nn.Module):
     filters: Tensor
 
     def __init__(
-        self, num_mel_bins: int, sampling_rate: int = 16000, n_fft: int = 400, hop_length: int = 160
+        self, feature_size: int, sampling_rate: int = 16000, n_fft: int = 400, hop_length: int = 160
     ) -> None:
         super().__init__()
         self.hop_length = hop_length
         # Made on the CPU: on the meta device they would import torch's compiler, 2 s of every start.
         with torch.device("cpu"):
             window_L = torch.hann_window(n_fft, periodic=True, dtype=torch.float64)
-            filters_MK = kernels.mel_filters(num_mel_bins, n_fft, sampling_rate)
+            filters_MK = kernels.mel_filters(feature_size, n_fft, sampling_rate)
         for name, table in (("window", window_L), ("filters", filters_MK)):
             self.register_buffer(name, table.float().to(torch.get_default_device()), persistent=False)
 
-    def forward(self, audio: Tensor) -> Tensor:
+    def forward(self, raw_speech: Tensor) -> Tensor:
         """float32 [B, N], values -1 .. 1 -> float32 [B, M, N // hop]"""
-        return kernels.log_mel(audio, self.window, self.filters, self.hop_length)
+        return kernels.log_mel(raw_speech, self.window, self.filters, self.hop_length)

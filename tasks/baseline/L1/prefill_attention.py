@@ -18,34 +18,39 @@ from fastkernels import kernels
 
 class PrefillAttention(nn.Module):
     def __init__(
-        self, num_heads: int, head_size: int, num_kv_heads: int, scale: float, window: int | None = None
+        self,
+        num_heads: int,
+        head_size: int,
+        num_kv_heads: int,
+        scale: float,
+        sliding_window: int | None = None,
     ) -> None:
         super().__init__()
         self.num_heads, self.head_size, self.num_kv_heads = num_heads, head_size, num_kv_heads
-        self.scale, self.window = scale, window
+        self.scale, self.sliding_window = scale, sliding_window
 
     def forward(
         self,
         query: Tensor,
-        k_cache: Tensor,
-        v_cache: Tensor,
-        query_starts: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        query_start_loc: Tensor,
         seq_lens: Tensor,
-        block_tables: Tensor,
+        block_table: Tensor,
         max_query_len: int,
         max_seq_len: int,
     ) -> Tensor:
-        """query [T, H, K], caches [N, P, J, K], query_starts int32 [B+1] from 0 to T, seq_lens int32 [B],
-        block_tables int32 [B, M] -> [T, H, K]."""
+        """query [T, H, K], caches [N, P, J, K], query_start_loc int32 [B+1] from 0 to T, seq_lens int32 [B],
+        block_table int32 [B, M] -> [T, H, K]."""
         return kernels.prefill_attention(
             query,
-            k_cache,
-            v_cache,
-            query_starts,
+            key_cache,
+            value_cache,
+            query_start_loc,
             seq_lens,
-            block_tables,
+            block_table,
             self.scale,
-            self.window,
+            self.sliding_window,
             max_query_len,
             max_seq_len,
         )

@@ -33,25 +33,25 @@ class CausalAttention(nn.Module):
         hidden_size: int,
         num_heads: int,
         num_kv_heads: int,
-        head_size: int,
+        head_dim: int,
         max_position: int,
         rope_parameters: dict[str, Any] | None,
         qkv_bias: bool = False,
         qk_norm_eps: float | None = None,
-        window: int | None = None,
+        sliding_window: int | None = None,
         bias_o_proj: bool = False,
     ) -> None:
         super().__init__()
-        self.num_heads, self.num_kv_heads, self.head_size = num_heads, num_kv_heads, head_size
-        self.qkv_sizes = [num_heads * head_size, num_kv_heads * head_size, num_kv_heads * head_size]
-        self.qkv_proj = QKVParallelLinear(hidden_size, head_size, num_heads, num_kv_heads, qkv_bias)
-        self.q_norm = RMSNorm(head_size, qk_norm_eps) if qk_norm_eps is not None else None
-        self.k_norm = RMSNorm(head_size, qk_norm_eps) if qk_norm_eps is not None else None
+        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
+        self.qkv_sizes = [num_heads * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim]
+        self.qkv_proj = QKVParallelLinear(hidden_size, head_dim, num_heads, num_kv_heads, qkv_bias)
+        self.q_norm = RMSNorm(head_dim, qk_norm_eps) if qk_norm_eps is not None else None
+        self.k_norm = RMSNorm(head_dim, qk_norm_eps) if qk_norm_eps is not None else None
         self.rotary_emb = (
-            RotaryEmbedding(head_size, max_position, rope_parameters) if rope_parameters is not None else None
+            RotaryEmbedding(head_dim, max_position, rope_parameters) if rope_parameters is not None else None
         )
-        self.attn = PagedAttention(num_heads, head_size, head_size**-0.5, num_kv_heads, window)
-        self.o_proj = RowParallelLinear(num_heads * head_size, hidden_size, bias_o_proj)
+        self.attn = PagedAttention(num_heads, head_dim, head_dim**-0.5, num_kv_heads, sliding_window)
+        self.o_proj = RowParallelLinear(num_heads * head_dim, hidden_size, bias_o_proj)
         # What attends in self.attn is called either way.
         self.fuses = self.rotary_emb is not None and Fusion(self, "rotary_emb", "attn.store")
 
@@ -59,8 +59,8 @@ class CausalAttention(nn.Module):
         """positions [T], hidden_states [T, D] -> [T, D]"""
         q, k, v = self.qkv_proj(hidden_states).split(self.qkv_sizes, dim=-1)
         if self.q_norm is not None and self.k_norm is not None:
-            q = self.q_norm(q.view(-1, self.num_heads, self.head_size)).flatten(1)
-            k = self.k_norm(k.view(-1, self.num_kv_heads, self.head_size)).flatten(1)
+            q = self.q_norm(q.view(-1, self.num_heads, self.head_dim)).flatten(1)
+            k = self.k_norm(k.view(-1, self.num_kv_heads, self.head_dim)).flatten(1)
         if self.fuses and not hidden_states.is_meta:
             return self.o_proj(self.attn.attend(self._rotate_and_store(positions, q, k, v)))
         if self.rotary_emb is not None:
@@ -70,7 +70,7 @@ class CausalAttention(nn.Module):
     def _rotate_and_store(self, positions: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The rotated query [T, H, K]; rotated keys, and values, are in the caches of self.attn then."""
         assert self.rotary_emb is not None
-        q_THK, k_TJK, v_TJK = (x.view(x.shape[0], -1, self.head_size) for x in (q, k, v))
+        q_THK, k_TJK, v_TJK = (x.view(x.shape[0], -1, self.head_dim) for x in (q, k, v))
         pools = self.attn.k_cache, self.attn.v_cache
         slots_T = step().slots_GT[self.attn.group]
         table_PR = self.rotary_emb.cos_sin_PR

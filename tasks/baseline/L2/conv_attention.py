@@ -29,13 +29,13 @@ HEAD_SIZE = 64  # of values, in heads of PSA
 
 
 class ConvAttention(nn.Module):
-    def __init__(self, channels: int, num_heads: int) -> None:
+    def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
-        self.num_heads, self.value_size = num_heads, channels // num_heads
+        self.num_heads, self.value_size = num_heads, dim // num_heads
         self.key_size = self.value_size // 2
-        self.qkv = ConvNormAct(channels, channels + 2 * num_heads * self.key_size, activation="none")
-        self.proj = ConvNormAct(channels, channels, activation="none")
-        self.pe = ConvNormAct(channels, channels, 3, groups=channels, activation="none")
+        self.qkv = ConvNormAct(dim, dim + 2 * num_heads * self.key_size, activation="none")
+        self.proj = ConvNormAct(dim, dim, activation="none")
+        self.pe = ConvNormAct(dim, dim, 3, g=dim, activation="none")
         self.attend = DenseAttention(self.key_size**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -54,11 +54,11 @@ class ConvAttention(nn.Module):
 
 
 class PSA(nn.Module):
-    def __init__(self, channels: int) -> None:
+    def __init__(self, c1: int) -> None:
         super().__init__()
-        half = channels // 2
-        self.cv1 = ConvNormAct(channels, 2 * half)
-        self.cv2 = ConvNormAct(2 * half, channels)
+        half = c1 // 2
+        self.cv1 = ConvNormAct(c1, 2 * half)
+        self.cv2 = ConvNormAct(2 * half, c1)
         self.attn = ConvAttention(half, half // HEAD_SIZE)
         self.ffn = nn.Sequential(ConvNormAct(half, 2 * half), ConvNormAct(2 * half, half, activation="none"))
 
@@ -71,19 +71,19 @@ class PSA(nn.Module):
 
 
 class ResidualAttention(nn.Module):
-    def __init__(self, channels: int, num_groups: int, eps: float = 1e-6) -> None:
+    def __init__(self, query_dim: int, norm_num_groups: int, eps: float = 1e-6) -> None:
         super().__init__()
-        self.group_norm = GroupNorm(num_groups, channels, eps)
-        self.to_qkv = Linear(channels, 3 * channels, bias=True)
-        self.attend = DenseAttention(channels**-0.5)
-        self.to_out = Linear(channels, channels, bias=True)
+        self.group_norm = GroupNorm(norm_num_groups, query_dim, eps)
+        self.to_qkv = Linear(query_dim, 3 * query_dim, bias=True)
+        self.attend = DenseAttention(query_dim**-0.5)
+        self.to_out = Linear(query_dim, query_dim, bias=True)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x [B, Y, X, C] -> [B, Y, X, C]"""
-        batch, rows, columns, channels = x.shape
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """hidden_states [B, Y, X, C] -> [B, Y, X, C]"""
+        batch, rows, columns, channels = hidden_states.shape
         positions = rows * columns
-        qkv_T3C = self.to_qkv(self.group_norm(x)).view(batch * positions, 3, channels)
+        qkv_T3C = self.to_qkv(self.group_norm(hidden_states)).view(batch * positions, 3, channels)
         q_T1C, k_T1C, v_T1C = qkv_T3C.split(1, dim=1)
-        starts_B1 = torch.arange(batch + 1, dtype=torch.int32, device=x.device) * positions
+        starts_B1 = torch.arange(batch + 1, dtype=torch.int32, device=hidden_states.device) * positions
         o_T1C = self.attend(q_T1C, k_T1C, v_T1C, starts_B1, positions)
-        return x + self.to_out(o_T1C.view(x.shape))
+        return hidden_states + self.to_out(o_T1C.view(hidden_states.shape))

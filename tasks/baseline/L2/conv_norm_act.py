@@ -23,20 +23,21 @@ from ..L1.conv import Conv2d
 class ConvNormAct(nn.Module):
     def __init__(
         self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int = 1,
-        stride: int = 1,
-        groups: int = 1,
+        c1: int,
+        c2: int,
+        k: int = 1,
+        s: int = 1,
+        g: int = 1,
         activation: str = "silu",
     ) -> None:
+        """c1 and c2 channels, filters of k x k places, stride s, g groups."""
         super().__init__()
         if activation not in ("silu", "none"):
             raise ValueError(f"activation must be 'silu' or 'none', not {activation!r}")
         self.activation: Literal["silu", "none"] = "silu" if activation == "silu" else "none"
-        padding = kernel_size // 2
-        self.conv = Conv2d(in_channels, out_channels, kernel_size, stride, padding, groups, bias=False)
-        self.bias = nn.Parameter(torch.empty(out_channels), requires_grad=False)
+        padding = k // 2
+        self.conv = Conv2d(c1, c2, k, s, padding, g, bias=False)
+        self.bias = nn.Parameter(torch.empty(c2), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [B, Y, X, C] -> [B, Y', X', O], Y' = ceil(Y / stride)"""

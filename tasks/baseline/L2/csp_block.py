@@ -4,11 +4,11 @@
     SCDown    y = dw(conv(x))
     SPPF      y = conv(concat(h, pool(h), pool(pool(h)), pool(pool(pool(h))))),  h = conv(x)
 
-B images, Y, X rows and columns, C channels, O outputs. conv are 1 x 1 with SiLU, dw is depthwise 3 x 3 with
-stride 2 and no activation, pool is 5 x 5. A Bottleneck is two 3 x 3 convolutions. A CIB is depthwise 3 x 3,
-1 x 1 to twice the channels, depthwise 7 x 7, 1 x 1 back, depthwise 3 x 3; the 7 x 7 filters hold a parallel
-3 x 3 convolution too. Both may add their input. All but dw with SiLU, norms folded. Rounded to the dtype of
-x after each convolution, its activation and each sum.
+B images, Y, X rows and columns, C channels (c1), O outputs (c2). conv are 1 x 1 with SiLU, dw is depthwise
+3 x 3 with stride 2 and no activation, pool is 5 x 5. A Bottleneck is two 3 x 3 convolutions. A CIB is
+depthwise 3 x 3, 1 x 1 to twice the channels, depthwise 7 x 7, 1 x 1 back, depthwise 3 x 3; the 7 x 7
+filters hold a parallel 3 x 3 convolution too. Both may add their input. All but dw with SiLU, norms folded.
+Rounded to the dtype of x after each convolution, its activation and each sum.
 Mirrors ultralytics.nn.modules.block.Bottleneck, C2f, CIB, C2fCIB, SCDown and SPPF after fusing.
 """
 
@@ -22,11 +22,11 @@ from .conv_norm_act import ConvNormAct
 
 
 class Bottleneck(nn.Module):
-    def __init__(self, channels: int, shortcut: bool) -> None:
+    def __init__(self, c1: int, shortcut: bool) -> None:
         super().__init__()
         self.shortcut = shortcut
-        self.cv1 = ConvNormAct(channels, channels, 3)
-        self.cv2 = ConvNormAct(channels, channels, 3)
+        self.cv1 = ConvNormAct(c1, c1, 3)
+        self.cv2 = ConvNormAct(c1, c1, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [B, Y, X, C] -> [B, Y, X, C]"""
@@ -35,16 +35,16 @@ class Bottleneck(nn.Module):
 
 
 class CIB(nn.Module):
-    def __init__(self, channels: int, shortcut: bool) -> None:
+    def __init__(self, c1: int, shortcut: bool) -> None:
         super().__init__()
         self.shortcut = shortcut
-        wide = 2 * channels
+        wide = 2 * c1
         self.cv1 = nn.Sequential(
-            ConvNormAct(channels, channels, 3, groups=channels),
-            ConvNormAct(channels, wide),
-            ConvNormAct(wide, wide, 7, groups=wide),
-            ConvNormAct(wide, channels),
-            ConvNormAct(channels, channels, 3, groups=channels),
+            ConvNormAct(c1, c1, 3, g=c1),
+            ConvNormAct(c1, wide),
+            ConvNormAct(wide, wide, 7, g=wide),
+            ConvNormAct(wide, c1),
+            ConvNormAct(c1, c1, 3, g=c1),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -54,16 +54,14 @@ class CIB(nn.Module):
 
 
 class C2f(nn.Module):
-    def __init__(
-        self, in_channels: int, out_channels: int, depth: int, shortcut: bool, inverted: bool = False
-    ) -> None:
-        """inverted: its layers are CIBs."""
+    def __init__(self, c1: int, c2: int, n: int, shortcut: bool, inverted: bool = False) -> None:
+        """n layers; inverted: they are CIBs."""
         super().__init__()
-        half = out_channels // 2
+        half = c2 // 2
         layer = CIB if inverted else Bottleneck
-        self.cv1 = ConvNormAct(in_channels, 2 * half)
-        self.cv2 = ConvNormAct((2 + depth) * half, out_channels)
-        self.m = nn.ModuleList(layer(half, shortcut) for _ in range(depth))
+        self.cv1 = ConvNormAct(c1, 2 * half)
+        self.cv2 = ConvNormAct((2 + n) * half, c2)
+        self.m = nn.ModuleList(layer(half, shortcut) for _ in range(n))
 
     def forward(self, x: Tensor) -> Tensor:
         """x [B, Y, X, C] -> [B, Y, X, O]"""
@@ -77,10 +75,10 @@ class C2f(nn.Module):
 
 
 class SCDown(nn.Module):
-    def __init__(self, in_channels: int, out_channels: int) -> None:
+    def __init__(self, c1: int, c2: int) -> None:
         super().__init__()
-        self.cv1 = ConvNormAct(in_channels, out_channels)
-        self.cv2 = ConvNormAct(out_channels, out_channels, 3, 2, groups=out_channels, activation="none")
+        self.cv1 = ConvNormAct(c1, c2)
+        self.cv2 = ConvNormAct(c2, c2, 3, 2, g=c2, activation="none")
 
     def forward(self, x: Tensor) -> Tensor:
         """x [B, Y, X, C] -> [B, ceil(Y / 2), ceil(X / 2), O]"""
@@ -88,11 +86,11 @@ class SCDown(nn.Module):
 
 
 class SPPF(nn.Module):
-    def __init__(self, in_channels: int, out_channels: int) -> None:
+    def __init__(self, c1: int, c2: int) -> None:
         super().__init__()
-        hidden = in_channels // 2
-        self.cv1 = ConvNormAct(in_channels, hidden)
-        self.cv2 = ConvNormAct(4 * hidden, out_channels)
+        hidden = c1 // 2
+        self.cv1 = ConvNormAct(c1, hidden)
+        self.cv2 = ConvNormAct(4 * hidden, c2)
         self.pool = MaxPool2d(5, 1, 2)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -25,12 +25,12 @@ from .parallel_linear import MergedColumnParallelLinear, QKVParallelLinear, RowP
 
 
 class DecoderSelfAttention(nn.Module):
-    def __init__(self, hidden_size: int, num_heads: int) -> None:
+    def __init__(self, embed_dim: int, num_heads: int) -> None:
         super().__init__()
-        head_size = hidden_size // num_heads
-        self.qkv_proj = QKVParallelLinear(hidden_size, head_size, num_heads, num_heads, bias=True)
+        head_size = embed_dim // num_heads
+        self.qkv_proj = QKVParallelLinear(embed_dim, head_size, num_heads, num_heads, bias=True)
         self.attn = PagedAttention(num_heads, head_size, head_size**-0.5, num_heads)
-        self.out_proj = RowParallelLinear(hidden_size, hidden_size, bias=True)
+        self.out_proj = RowParallelLinear(embed_dim, embed_dim, bias=True)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """[T, D] -> [T, D]"""
@@ -42,24 +42,24 @@ class DecoderCrossAttention(CacheOwner):
     k_state: Tensor
     v_state: Tensor
 
-    def __init__(self, hidden_size: int, num_heads: int, max_source_positions: int) -> None:
+    def __init__(self, embed_dim: int, num_heads: int, max_source_positions: int) -> None:
         super().__init__()
-        self.num_heads, self.head_size = num_heads, hidden_size // num_heads
+        self.num_heads, self.head_size = num_heads, embed_dim // num_heads
         shape = (max_source_positions, num_heads, self.head_size)
         self.cache = State((("k_state", shape), ("v_state", shape)), source="cross")
-        self.q_proj = Linear(hidden_size, hidden_size, bias=True)
-        self.kv_proj = MergedColumnParallelLinear(hidden_size, [hidden_size, hidden_size], bias=True)
+        self.q_proj = Linear(embed_dim, embed_dim, bias=True)
+        self.kv_proj = MergedColumnParallelLinear(embed_dim, [embed_dim, embed_dim], bias=True)
         self.store = StoreCross()
         self.attn = CrossAttention(self.head_size**-0.5)
-        self.out_proj = RowParallelLinear(hidden_size, hidden_size, bias=True)
+        self.out_proj = RowParallelLinear(embed_dim, embed_dim, bias=True)
 
-    def forward(self, hidden_states: Tensor, encoder_states: Tensor | None = None) -> Tensor:
-        """hidden_states [T, D]; encoder_states [A*S, D] of the requests that begin in this step, in the
-        order of Step.begun_A, None without any -> [T, D]. Writes the states of those requests."""
+    def forward(self, hidden_states: Tensor, encoder_hidden_states: Tensor | None = None) -> Tensor:
+        """hidden_states [T, D]; encoder_hidden_states [A*S, D] of the requests that begin in this step, in
+        the order of Step.begun_A, None without any -> [T, D]. Writes the states of those requests."""
         now = step()
-        if encoder_states is not None:
+        if encoder_hidden_states is not None:
             heads = (2, self.num_heads, self.head_size)
-            k, v = self.kv_proj(encoder_states).unflatten(-1, heads).unbind(1)
+            k, v = self.kv_proj(encoder_hidden_states).unflatten(-1, heads).unbind(1)
             assert now.begun_A is not None, "encoder states, and no request begins"
             self.store(k, v, self.k_state, self.v_state, now.begun_A)
         q_THK = self.q_proj(hidden_states).unflatten(-1, (self.num_heads, self.head_size))

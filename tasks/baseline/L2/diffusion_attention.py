@@ -23,49 +23,49 @@ from .parallel_linear import QKVParallelLinear, RowParallelLinear
 
 
 class FluxJointAttention(nn.Module):
-    def __init__(self, hidden_size: int, num_heads: int, eps: float = 1e-6) -> None:
+    def __init__(self, query_dim: int, heads: int, eps: float = 1e-6) -> None:
         super().__init__()
-        self.num_heads, self.head_size = num_heads, hidden_size // num_heads
-        self.qkv_proj = QKVParallelLinear(hidden_size, self.head_size, num_heads, num_heads, bias=True)
+        self.num_heads, self.head_size = heads, query_dim // heads
+        self.qkv_proj = QKVParallelLinear(query_dim, self.head_size, heads, heads, bias=True)
         self.norm_q, self.norm_k = RMSNorm(self.head_size, eps), RMSNorm(self.head_size, eps)
-        self.add_qkv_proj = QKVParallelLinear(hidden_size, self.head_size, num_heads, num_heads, bias=True)
+        self.add_qkv_proj = QKVParallelLinear(query_dim, self.head_size, heads, heads, bias=True)
         self.norm_added_q, self.norm_added_k = RMSNorm(self.head_size, eps), RMSNorm(self.head_size, eps)
         self.rope = ApplyRotaryEmbedding()
         self.attn = DenseAttention(self.head_size**-0.5)
-        self.to_out = RowParallelLinear(hidden_size, hidden_size, bias=True)
-        self.to_add_out = RowParallelLinear(hidden_size, hidden_size, bias=True)
+        self.to_out = RowParallelLinear(query_dim, query_dim, bias=True)
+        self.to_add_out = RowParallelLinear(query_dim, query_dim, bias=True)
 
     def forward(
-        self, hidden_states: Tensor, encoder_hidden_states: Tensor, cos_sin: Tensor
+        self, hidden_states: Tensor, encoder_hidden_states: Tensor, image_rotary_emb: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """hidden_states [B, L, D], encoder_hidden_states [B, S, D], cos_sin [S + L, K] -> image [B, L, D],
-        text [B, S, D]"""
+        """hidden_states [B, L, D], encoder_hidden_states [B, S, D], image_rotary_emb [S + L, K] ->
+        image [B, L, D], text [B, S, D]"""
         heads = (3, self.num_heads, self.head_size)
         q, k, v = self.qkv_proj(hidden_states).unflatten(-1, heads).unbind(2)
         text_q, text_k, text_v = self.add_qkv_proj(encoder_hidden_states).unflatten(-1, heads).unbind(2)
         q_BTHK = torch.cat((self.norm_added_q(text_q), self.norm_q(q)), dim=1)
         k_BTHK = torch.cat((self.norm_added_k(text_k), self.norm_k(k)), dim=1)
         v_BTHK = torch.cat((text_v, v), dim=1)
-        q_BTHK, k_BTHK = self.rope(q_BTHK, k_BTHK, cos_sin)
+        q_BTHK, k_BTHK = self.rope(q_BTHK, k_BTHK, image_rotary_emb)
         o_BTD = _attend(self.attn, q_BTHK, k_BTHK, v_BTHK)
         text, image = o_BTD.split((encoder_hidden_states.shape[1], hidden_states.shape[1]), dim=1)
         return self.to_out(image), self.to_add_out(text)
 
 
 class FluxSingleAttention(nn.Module):
-    def __init__(self, hidden_size: int, num_heads: int, eps: float = 1e-6) -> None:
+    def __init__(self, query_dim: int, heads: int, eps: float = 1e-6) -> None:
         super().__init__()
-        self.num_heads, self.head_size = num_heads, hidden_size // num_heads
-        self.qkv_proj = QKVParallelLinear(hidden_size, self.head_size, num_heads, num_heads, bias=True)
+        self.num_heads, self.head_size = heads, query_dim // heads
+        self.qkv_proj = QKVParallelLinear(query_dim, self.head_size, heads, heads, bias=True)
         self.norm_q, self.norm_k = RMSNorm(self.head_size, eps), RMSNorm(self.head_size, eps)
         self.rope = ApplyRotaryEmbedding()
         self.attn = DenseAttention(self.head_size**-0.5)
 
-    def forward(self, hidden_states: Tensor, cos_sin: Tensor) -> Tensor:
-        """hidden_states [B, S + L, D], cos_sin [S + L, K] -> [B, S + L, D]"""
+    def forward(self, hidden_states: Tensor, image_rotary_emb: Tensor) -> Tensor:
+        """hidden_states [B, S + L, D], image_rotary_emb [S + L, K] -> [B, S + L, D]"""
         qkv_BT3HK = self.qkv_proj(hidden_states).unflatten(-1, (3, self.num_heads, self.head_size))
         q, k, v = qkv_BT3HK.unbind(2)
-        q_BTHK, k_BTHK = self.rope(self.norm_q(q), self.norm_k(k), cos_sin)
+        q_BTHK, k_BTHK = self.rope(self.norm_q(q), self.norm_k(k), image_rotary_emb)
         return _attend(self.attn, q_BTHK, k_BTHK, v)
 
 

@@ -42,12 +42,12 @@ class EncoderAttention(nn.Module):
         hidden_states: Tensor,
         cu_seqlens: Tensor,
         max_seqlen: int,
-        attention_bias: Tensor | None = None,
+        position_bias: Tensor | None = None,
     ) -> Tensor:
-        """hidden_states [T, D], cu_seqlens int32 [B+1], attention_bias [H, S, S], S at least that of the
+        """hidden_states [T, D], cu_seqlens int32 [B+1], position_bias [H, S, S], S at least that of the
         longest row -> [T, D]"""
         qkv_TP = self.get_submodule(self.projection)(hidden_states)
         qkv_T3HK = qkv_TP.unflatten(-1, (3, self.num_heads, self.head_size))
         q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
-        o_THK = self.attn(q_THK, k_THK, v_THK, cu_seqlens, max_seqlen, attention_bias)
+        o_THK = self.attn(q_THK, k_THK, v_THK, cu_seqlens, max_seqlen, position_bias)
         return self.out_proj(o_THK.flatten(1))

@@ -27,14 +27,19 @@ class PagedAttention(CacheOwner):
     entries = ("forward", "attend")
 
     def __init__(
-        self, num_heads: int, head_size: int, scale: float, num_kv_heads: int, window: int | None = None
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int,
+        per_layer_sliding_window: int | None = None,
     ) -> None:
         super().__init__()
         self.num_heads, self.head_size, self.num_kv_heads = num_heads, head_size, num_kv_heads
-        self.cache = Paged((num_kv_heads, head_size), window)
+        self.cache = Paged((num_kv_heads, head_size), per_layer_sliding_window)
         self.store = StoreKV()
-        self.decode = DecodeAttention(num_heads, head_size, num_kv_heads, scale, window)
-        self.prefill = PrefillAttention(num_heads, head_size, num_kv_heads, scale, window)
+        self.decode = DecodeAttention(num_heads, head_size, num_kv_heads, scale, per_layer_sliding_window)
+        self.prefill = PrefillAttention(num_heads, head_size, num_kv_heads, scale, per_layer_sliding_window)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """query [T, H*K], key and value [T, J*K] (rows may be strided) -> [T, H*K]. Writes the caches."""

@@ -39,9 +39,9 @@ class ParallelLMHead(nn.Module):
         self.linear = Linear(embedding_dim, num_embeddings, bias)
         self.fuses = Fusion(self, "linear")
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, hidden_states: Tensor) -> Tensor:
         """[T, D] -> [T, V] float32"""
-        if self.fuses and not hidden.is_meta:
-            return kernels.linear_float32(hidden, self.linear.weight, self.linear.bias)
-        logits_TV = self.linear(hidden)
+        if self.fuses and not hidden_states.is_meta:
+            return kernels.linear_float32(hidden_states, self.linear.weight, self.linear.bias)
+        logits_TV = self.linear(hidden_states)
         return logits_TV.to(torch.promote_types(logits_TV.dtype, torch.float32))

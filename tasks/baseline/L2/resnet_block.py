@@ -20,11 +20,11 @@ from ..L1.image_ops import Upsample
 
 
 class ResnetBlock2D(nn.Module):
-    def __init__(self, in_channels: int, out_channels: int, num_groups: int, eps: float = 1e-6) -> None:
+    def __init__(self, in_channels: int, out_channels: int, groups: int, eps: float = 1e-6) -> None:
         super().__init__()
-        self.norm1 = GroupNorm(num_groups, in_channels, eps, "silu")
+        self.norm1 = GroupNorm(groups, in_channels, eps, "silu")
         self.conv1 = Conv2d(in_channels, out_channels, 3, padding=1)
-        self.norm2 = GroupNorm(num_groups, out_channels, eps, "silu")
+        self.norm2 = GroupNorm(groups, out_channels, eps, "silu")
         self.conv2 = Conv2d(out_channels, out_channels, 3, padding=1)
         self.conv_shortcut = Conv2d(in_channels, out_channels, 1) if in_channels != out_channels else None
 

@@ -23,7 +23,7 @@ from .mlp import MLP
 
 class AttentionPool(nn.Module):
     def __init__(
-        self, hidden_size: int, intermediate_size: int, num_heads: int, activation: str, layer_norm_eps: float
+        self, hidden_size: int, intermediate_size: int, num_heads: int, hidden_act: str, layer_norm_eps: float
     ) -> None:
         super().__init__()
         self.num_heads, self.head_size = num_heads, hidden_size // num_heads
@@ -33,7 +33,7 @@ class AttentionPool(nn.Module):
         self.attn = PooledAttention(self.head_size**-0.5)
         self.out_proj = Linear(hidden_size, hidden_size, bias=True)
         self.layernorm = LayerNorm(hidden_size, layer_norm_eps)
-        self.mlp = MLP(hidden_size, intermediate_size, activation)
+        self.mlp = MLP(hidden_size, intermediate_size, hidden_act)
 
     def forward(self, hidden_state: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
         """hidden_state [T, D], cu_seqlens int32 [B+1] -> [B, D]"""

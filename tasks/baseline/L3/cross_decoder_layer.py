@@ -27,7 +27,7 @@ class CrossDecoderLayer(nn.Module):
         intermediate_size: int,
         num_heads: int,
         max_source_positions: int,
-        activation: str = "gelu",
+        hidden_act: str = "gelu",
     ) -> None:
         super().__init__()
         self.self_attn_layer_norm = LayerNorm(hidden_size)
@@ -35,13 +35,14 @@ class CrossDecoderLayer(nn.Module):
         self.encoder_attn_layer_norm = LayerNorm(hidden_size)
         self.encoder_attn = DecoderCrossAttention(hidden_size, num_heads, max_source_positions)
         self.final_layer_norm = LayerNorm(hidden_size)
-        self.mlp = MLP(hidden_size, intermediate_size, activation)
+        self.mlp = MLP(hidden_size, intermediate_size, hidden_act)
         self.fuses = Fusion(self, "encoder_attn_layer_norm", "final_layer_norm")
 
-    def forward(self, hidden_states: Tensor, encoder_states: Tensor | None = None) -> Tensor:
-        """hidden_states [T, D], encoder_states [A*S, D] of the requests that begin (None: none) -> [T, D]"""
+    def forward(self, hidden_states: Tensor, encoder_hidden_states: Tensor | None = None) -> Tensor:
+        """hidden_states [T, D], encoder_hidden_states [A*S, D] of the requests that begin (None: none)
+        -> [T, D]"""
         attended_TD = self.self_attn(self.self_attn_layer_norm(hidden_states))
         normed_TD, a_TD = add_and_norm(attended_TD, hidden_states, self.encoder_attn_layer_norm, self.fuses)
-        heard_TD = self.encoder_attn(normed_TD, encoder_states)
+        heard_TD = self.encoder_attn(normed_TD, encoder_hidden_states)
         normed_TD, c_TD = add_and_norm(heard_TD, a_TD, self.final_layer_norm, self.fuses)
         return c_TD + self.mlp(normed_TD)

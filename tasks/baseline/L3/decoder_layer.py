@@ -28,15 +28,15 @@ class DecoderLayer(nn.Module):
         intermediate_size: int,
         num_heads: int,
         num_kv_heads: int,
-        head_size: int,
+        head_dim: int,
         max_position: int,
         rope_parameters: dict[str, Any] | None,
         rms_norm_eps: float = 1e-6,
-        activation: str = "silu",
+        hidden_act: str = "silu",
         qkv_bias: bool = False,
         mlp_bias: bool = False,
         qk_norm_eps: float | None = None,
-        window: int | None = None,
+        sliding_window: int | None = None,
         bias_o_proj: bool = False,
     ) -> None:
         super().__init__()
@@ -45,16 +45,16 @@ class DecoderLayer(nn.Module):
             hidden_size,
             num_heads,
             num_kv_heads,
-            head_size,
+            head_dim,
             max_position,
             rope_parameters,
             qkv_bias,
             qk_norm_eps,
-            window,
+            sliding_window,
             bias_o_proj,
         )
         self.post_attention_layernorm = RMSNorm(hidden_size, rms_norm_eps)
-        self.mlp = GatedMLP(hidden_size, intermediate_size, activation, mlp_bias)
+        self.mlp = GatedMLP(hidden_size, intermediate_size, hidden_act, mlp_bias)
 
     def forward(
         self, positions: Tensor, hidden_states: Tensor, residual: Tensor | None

@@ -23,46 +23,46 @@ from ..L2.parallel_linear import ColumnParallelLinear, RowParallelLinear
 
 
 class FluxTransformerBlock(nn.Module):
-    def __init__(self, hidden_size: int, intermediate_size: int, num_heads: int, eps: float = 1e-6) -> None:
+    def __init__(self, dim: int, intermediate_size: int, num_attention_heads: int, eps: float = 1e-6) -> None:
         super().__init__()
-        self.norm1 = AdaLayerNormZero(hidden_size, eps)
-        self.norm1_context = AdaLayerNormZero(hidden_size, eps)
-        self.attn = FluxJointAttention(hidden_size, num_heads, eps)
+        self.norm1 = AdaLayerNormZero(dim, eps)
+        self.norm1_context = AdaLayerNormZero(dim, eps)
+        self.attn = FluxJointAttention(dim, num_attention_heads, eps)
         self.norm2 = ModulatedLayerNorm(eps)
-        self.ff = MLP(hidden_size, intermediate_size, "gelu_tanh")
+        self.ff = MLP(dim, intermediate_size, "gelu_tanh")
         self.norm2_context = ModulatedLayerNorm(eps)
-        self.ff_context = MLP(hidden_size, intermediate_size, "gelu_tanh")
+        self.ff_context = MLP(dim, intermediate_size, "gelu_tanh")
 
     def forward(
         self,
         hidden_states: Tensor,
         encoder_hidden_states: Tensor,
         temb: Tensor,
-        cos_sin: Tensor,
+        image_rotary_emb: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """hidden_states [B, L, D], encoder_hidden_states [B, S, D], temb [B, D], cos_sin [S + L, K]
+        """hidden_states [B, L, D], encoder_hidden_states [B, S, D], temb [B, D], image_rotary_emb [S + L, K]
         -> text [B, S, D], image [B, L, D]: in this order"""
         n, *image_mlp = self.norm1(hidden_states, temb)
         text_n, *text_mlp = self.norm1_context(encoder_hidden_states, temb)
-        o, text_o = self.attn(n, text_n, cos_sin)
+        o, text_o = self.attn(n, text_n, image_rotary_emb)
         image = _continued(hidden_states, o, image_mlp, self.norm2, self.ff)
         text = _continued(encoder_hidden_states, text_o, text_mlp, self.norm2_context, self.ff_context)
         return text, image
 
 
 class FluxSingleTransformerBlock(nn.Module):
-    def __init__(self, hidden_size: int, intermediate_size: int, num_heads: int, eps: float = 1e-6) -> None:
+    def __init__(self, dim: int, intermediate_size: int, num_attention_heads: int, eps: float = 1e-6) -> None:
         super().__init__()
-        self.norm = AdaLayerNormZeroSingle(hidden_size, eps)
-        self.attn = FluxSingleAttention(hidden_size, num_heads, eps)
-        self.proj_mlp = ColumnParallelLinear(hidden_size, intermediate_size, bias=True)
+        self.norm = AdaLayerNormZeroSingle(dim, eps)
+        self.attn = FluxSingleAttention(dim, num_attention_heads, eps)
+        self.proj_mlp = ColumnParallelLinear(dim, intermediate_size, bias=True)
         self.act_mlp = GELU("tanh")
-        self.proj_out = RowParallelLinear(hidden_size + intermediate_size, hidden_size, bias=True)
+        self.proj_out = RowParallelLinear(dim + intermediate_size, dim, bias=True)
 
-    def forward(self, hidden_states: Tensor, temb: Tensor, cos_sin: Tensor) -> Tensor:
-        """hidden_states [B, S + L, D], temb [B, D], cos_sin [S + L, K] -> [B, S + L, D]"""
+    def forward(self, hidden_states: Tensor, temb: Tensor, image_rotary_emb: Tensor) -> Tensor:
+        """hidden_states [B, S + L, D], temb [B, D], image_rotary_emb [S + L, K] -> [B, S + L, D]"""
         n, gate_BD = self.norm(hidden_states, temb)
-        o, m = self.attn(n, cos_sin), self.act_mlp(self.proj_mlp(n))
+        o, m = self.attn(n, image_rotary_emb), self.act_mlp(self.proj_mlp(n))
         return _gated(hidden_states, gate_BD, self.proj_out(torch.cat((o, m), dim=-1)))
 
 

@@ -34,7 +34,7 @@ class EncoderLayer(nn.Module):
         hidden_size: int,
         intermediate_size: int,
         num_heads: int,
-        activation: str = "gelu",
+        hidden_act: str = "gelu",
         layer_norm_eps: float = 1e-5,
         causal: bool = False,
     ) -> None:
@@ -42,7 +42,7 @@ class EncoderLayer(nn.Module):
         self.self_attn_layer_norm = LayerNorm(hidden_size, layer_norm_eps)
         self.self_attn = EncoderAttention(hidden_size, num_heads, causal=causal)
         self.final_layer_norm = LayerNorm(hidden_size, layer_norm_eps)
-        self.mlp = MLP(hidden_size, intermediate_size, activation)
+        self.mlp = MLP(hidden_size, intermediate_size, hidden_act)
         self.fuses = Fusion(self, "final_layer_norm")
 
     def forward(self, hidden_states: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
@@ -59,22 +59,22 @@ class T5Block(nn.Module):
         intermediate_size: int,
         num_heads: int,
         head_size: int,
-        activation: str = "gelu_tanh",
+        hidden_act: str = "gelu_tanh",
         eps: float = 1e-6,
     ) -> None:
         super().__init__()
         self.self_attn_layer_norm = RMSNorm(hidden_size, eps)
         self.self_attn = EncoderAttention(hidden_size, num_heads, False, head_size, scaled=False)
         self.final_layer_norm = RMSNorm(hidden_size, eps)
-        self.mlp = GatedMLP(hidden_size, intermediate_size, activation)
+        self.mlp = GatedMLP(hidden_size, intermediate_size, hidden_act)
 
     def forward(
-        self, hidden_states: Tensor, attention_bias: Tensor, cu_seqlens: Tensor, max_seqlen: int
+        self, hidden_states: Tensor, position_bias: Tensor, cu_seqlens: Tensor, max_seqlen: int
     ) -> Tensor:
-        """hidden_states [T, D], attention_bias [H, S, S], S at least that of the longest row, cu_seqlens
+        """hidden_states [T, D], position_bias [H, S, S], S at least that of the longest row, cu_seqlens
         int32 [B+1] -> [T, D]"""
         normed_TD = self.self_attn_layer_norm(hidden_states)
-        attended_TD = self.self_attn(normed_TD, cu_seqlens, max_seqlen, attention_bias)
+        attended_TD = self.self_attn(normed_TD, cu_seqlens, max_seqlen, position_bias)
         a_TD = _cut(hidden_states + attended_TD)
         return _cut(a_TD + self.mlp(self.final_layer_norm(a_TD)))
 

@@ -29,7 +29,7 @@ class LinearDecoderLayer(nn.Module):
         gate_low_rank_dim: int = 16,
         gate_logit_normalizer: float = 16.0,
         norm_eps: float = 1e-6,
-        activation: str = "silu",
+        hidden_act: str = "silu",
     ) -> None:
         super().__init__()
         self.attn_norm = RMSNorm(hidden_size, norm_eps)
@@ -37,7 +37,7 @@ class LinearDecoderLayer(nn.Module):
             hidden_size, num_heads, key_dim, value_dim, gate_low_rank_dim, gate_logit_normalizer, norm_eps
         )
         self.mlp_norm = RMSNorm(hidden_size, norm_eps)
-        self.mlp = GatedMLP(hidden_size, intermediate_size, activation)
+        self.mlp = GatedMLP(hidden_size, intermediate_size, hidden_act)
 
     def forward(self, hidden_states: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
         """hidden_states and residual [T, D] -> (hidden_states, residual)"""

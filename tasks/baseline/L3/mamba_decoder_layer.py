@@ -27,7 +27,7 @@ class MambaDecoderLayer(nn.Module):
         intermediate_size: int,
         mamba: dict[str, Any],
         rms_norm_eps: float = 1e-6,
-        activation: str = "silu",
+        hidden_act: str = "silu",
     ) -> None:
         """mamba: the mixer's own arguments, less hidden_size and rms_norm_eps."""
         super().__init__()
@@ -35,7 +35,7 @@ class MambaDecoderLayer(nn.Module):
         self.mamba = MambaMixer(hidden_size, **mamba, rms_norm_eps=rms_norm_eps)
         # As layers with attention call it: a checkpoint has one name for both.
         self.post_attention_layernorm = RMSNorm(hidden_size, rms_norm_eps)
-        self.mlp = GatedMLP(hidden_size, intermediate_size, activation)
+        self.mlp = GatedMLP(hidden_size, intermediate_size, hidden_act)
 
     def forward(self, hidden_states: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
         """hidden_states and residual [T, D] -> (hidden_states, residual)"""

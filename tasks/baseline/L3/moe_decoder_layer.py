@@ -29,19 +29,25 @@ class MoEDecoderLayer(nn.Module):
         intermediate_size: int,
         num_heads: int,
         num_kv_heads: int,
-        head_size: int,
+        head_dim: int,
         max_position: int,
         rope_parameters: dict[str, Any] | None,
         num_experts: int,
         top_k: int,
         rms_norm_eps: float = 1e-6,
         renormalize: bool = True,
-        window: int | None = None,
+        sliding_window: int | None = None,
     ) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(hidden_size, rms_norm_eps)
         self.self_attn = CausalAttention(
-            hidden_size, num_heads, num_kv_heads, head_size, max_position, rope_parameters, window=window
+            hidden_size,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            max_position,
+            rope_parameters,
+            sliding_window=sliding_window,
         )
         self.post_attention_layernorm = RMSNorm(hidden_size, rms_norm_eps)
         self.block_sparse_moe = SparseMoE(num_experts, top_k, hidden_size, intermediate_size, renormalize)

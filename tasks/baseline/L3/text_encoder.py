@@ -31,7 +31,7 @@ class CLIPTextModel(nn.Module):
         num_layers: int,
         num_heads: int,
         max_length: int,
-        activation: str,
+        hidden_act: str,
         layer_norm_eps: float,
         end_id: int | None,
     ) -> None:
@@ -39,7 +39,7 @@ class CLIPTextModel(nn.Module):
         self.end_id = end_id
         self.embed_tokens = VocabParallelEmbedding(vocab_size, hidden_size)
         self.embed_positions = Embedding(max_length, hidden_size)
-        layer = (hidden_size, intermediate_size, num_heads, activation, layer_norm_eps)
+        layer = (hidden_size, intermediate_size, num_heads, hidden_act, layer_norm_eps)
         self.layers = nn.ModuleList(EncoderLayer(*layer, causal=True) for _ in range(num_layers))
         self.final_layer_norm = LayerNorm(hidden_size, layer_norm_eps)
 
@@ -69,7 +69,7 @@ class T5EncoderModel(nn.Module):
         num_layers: int,
         num_heads: int,
         head_size: int,
-        activation: str,
+        hidden_act: str,
         eps: float,
         num_buckets: int,
         max_distance: int,
@@ -77,7 +77,7 @@ class T5EncoderModel(nn.Module):
         super().__init__()
         self.embed_tokens = VocabParallelEmbedding(vocab_size, hidden_size)
         self.position_bias = RelativePositionBias(num_buckets, num_heads, max_distance)
-        layer = (hidden_size, intermediate_size, num_heads, head_size, activation, eps)
+        layer = (hidden_size, intermediate_size, num_heads, head_size, hidden_act, eps)
         self.layers = nn.ModuleList(T5Block(*layer) for _ in range(num_layers))
         self.final_layer_norm = RMSNorm(hidden_size, eps)
 

@@ -24,10 +24,12 @@ EPS = 1e-6
 
 
 class UNetMidBlock2D(nn.Module):
-    def __init__(self, channels: int, num_groups: int) -> None:
+    def __init__(self, in_channels: int, resnet_groups: int) -> None:
         super().__init__()
-        self.resnets = nn.ModuleList(ResnetBlock2D(channels, channels, num_groups, EPS) for _ in range(2))
-        self.attention = ResidualAttention(channels, num_groups, EPS)
+        self.resnets = nn.ModuleList(
+            ResnetBlock2D(in_channels, in_channels, resnet_groups, EPS) for _ in range(2)
+        )
+        self.attention = ResidualAttention(in_channels, resnet_groups, EPS)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """hidden_states [B, Y, X, C] -> [B, Y, X, C]"""
@@ -37,11 +39,16 @@ class UNetMidBlock2D(nn.Module):
 
 class UpDecoderBlock2D(nn.Module):
     def __init__(
-        self, in_channels: int, out_channels: int, num_layers: int, num_groups: int, add_upsample: bool = True
+        self,
+        in_channels: int,
+        out_channels: int,
+        num_layers: int,
+        resnet_groups: int,
+        add_upsample: bool = True,
     ) -> None:
         super().__init__()
         self.resnets = nn.ModuleList(
-            ResnetBlock2D(in_channels if i == 0 else out_channels, out_channels, num_groups, EPS)
+            ResnetBlock2D(in_channels if i == 0 else out_channels, out_channels, resnet_groups, EPS)
             for i in range(num_layers)
         )
         self.upsampler = Upsample2D(out_channels) if add_upsample else None
@@ -56,23 +63,23 @@ class UpDecoderBlock2D(nn.Module):
 class Decoder(nn.Module):
     def __init__(
         self,
-        latent_channels: int,
+        in_channels: int,
         block_out_channels: list[int],
         layers_per_block: int,
-        num_groups: int,
+        norm_num_groups: int,
         out_channels: int = 3,
     ) -> None:
         super().__init__()
         widths = block_out_channels[::-1]
-        self.conv_in = Conv2d(latent_channels, widths[0], 3, padding=1)
-        self.mid_block = UNetMidBlock2D(widths[0], num_groups)
+        self.conv_in = Conv2d(in_channels, widths[0], 3, padding=1)
+        self.mid_block = UNetMidBlock2D(widths[0], norm_num_groups)
         self.up_blocks = nn.ModuleList(
             UpDecoderBlock2D(
-                before, after, layers_per_block + 1, num_groups, add_upsample=i + 1 < len(widths)
+                before, after, layers_per_block + 1, norm_num_groups, add_upsample=i + 1 < len(widths)
             )
             for i, (before, after) in enumerate(zip([widths[0], *widths], widths))
         )
-        self.conv_norm_out = GroupNorm(num_groups, widths[-1], EPS, "silu")
+        self.conv_norm_out = GroupNorm(norm_num_groups, widths[-1], EPS, "silu")
         self.conv_out = Conv2d(widths[-1], out_channels, 3, padding=1)
 
     def forward(self, sample: Tensor) -> Tensor:

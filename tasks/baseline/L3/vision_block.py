@@ -21,13 +21,13 @@ from ..L2.mlp import MLP
 
 class VisionBlock(nn.Module):
     def __init__(
-        self, hidden_size: int, intermediate_size: int, num_heads: int, activation: str, layer_norm_eps: float
+        self, hidden_size: int, intermediate_size: int, num_heads: int, hidden_act: str, layer_norm_eps: float
     ) -> None:
         super().__init__()
         self.layer_norm1 = LayerNorm(hidden_size, layer_norm_eps)
         self.self_attn = EncoderAttention(hidden_size, num_heads)
         self.layer_norm2 = LayerNorm(hidden_size, layer_norm_eps)
-        self.mlp = MLP(hidden_size, intermediate_size, activation)
+        self.mlp = MLP(hidden_size, intermediate_size, hidden_act)
         self.fuses = Fusion(self, "layer_norm2")
 
     def forward(self, hidden_states: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:

@@ -72,27 +72,27 @@ class Neck(nn.Module):
 
 
 class Head(nn.Module):
-    def __init__(self, channels: list[int], num_classes: int, num_bins: int) -> None:
-        """channels: of p3, p4, p5."""
+    def __init__(self, ch: list[int], nc: int, reg_max: int) -> None:
+        """ch: channels of p3, p4, p5; nc: classes; reg_max: bins of a distance."""
         super().__init__()
-        width = max(16, channels[0] // 4, 4 * num_bins)
-        class_width = max(channels[0], min(num_classes, 100))
+        width = max(16, ch[0] // 4, 4 * reg_max)
+        class_width = max(ch[0], min(nc, 100))
         self.box = nn.ModuleList(
             nn.Sequential(
-                ConvNormAct(c, width, 3), ConvNormAct(width, width, 3), Conv2d(width, 4 * num_bins, 1)
+                ConvNormAct(c, width, 3), ConvNormAct(width, width, 3), Conv2d(width, 4 * reg_max, 1)
             )
-            for c in channels
+            for c in ch
         )
         self.cls = nn.ModuleList(
             nn.Sequential(
-                nn.Sequential(ConvNormAct(c, c, 3, groups=c), ConvNormAct(c, class_width)),
+                nn.Sequential(ConvNormAct(c, c, 3, g=c), ConvNormAct(c, class_width)),
                 nn.Sequential(
-                    ConvNormAct(class_width, class_width, 3, groups=class_width),
+                    ConvNormAct(class_width, class_width, 3, g=class_width),
                     ConvNormAct(class_width, class_width),
                 ),
-                Conv2d(class_width, num_classes, 1),
+                Conv2d(class_width, nc, 1),
             )
-            for c in channels
+            for c in ch
         )
         self.decode = nn.ModuleList(BoxDecode(stride) for stride in STRIDES)
 

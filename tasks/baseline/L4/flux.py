@@ -27,7 +27,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fastkernels.nn import flow_matching, latents
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.examples import Batch, Examples
+from fastkernels.nn.flow_matching import Schedule
+from fastkernels.nn.program import Call, Place, Program, Stage
 from fastkernels.nn.text_config import clip_arguments, clip_weights, t5_arguments, t5_weights
 from fastkernels.nn.vae_config import decoder_arguments, decoder_weights
 from fastkernels.nn.weights import WeightMap
@@ -42,22 +46,29 @@ from ..L3.vae_decoder import Decoder
 
 MLP_RATIO, ROPE_THETA, EPS = 4, 10000.0, 1e-6  # not in the configuration
 LATENTS_OF_A_TOKEN = 4  # 2 x 2 neighbours
+# Of one launch: images; prompts of 512 tokens; images of 1024 x 1024 pixels to decode, of which a map of 256
+# channels has 2^30 values, 2 GiB.
+DENOISED, ENCODED, DECODED = 8, 8, 4
 
 
 class FluxPipeline(nn.Module):
+    place: Place
+
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
         transformer, vae = sections(config)
         reader = ConfigReader(transformer, "transformer." if transformer is not config else "")
         block = block_arguments(reader)
-        hidden_size = block["hidden_size"]
+        hidden_size = block["dim"]
         self.in_channels = reader.integer("in_channels")
         self.out_channels = reader.integer("out_channels", default=self.in_channels)
         self.text_features = reader.integer("joint_attention_dim")
         self.pooled_features = reader.integer("pooled_projection_dim")
         self.has_guidance = reader.flag("guidance_embeds")
+        told = ConfigReader(config)
+        self.schedule = Schedule.of(told.section("scheduler")) if told.has("scheduler") else Schedule()
 
-        self.pos_embed = FluxPosEmbed(ROPE_THETA, axes(reader, hidden_size // block["num_heads"]))
+        self.pos_embed = FluxPosEmbed(ROPE_THETA, axes(reader, hidden_size // block["num_attention_heads"]))
         self.time_text_embed = CombinedTimestepGuidanceTextProjEmbeddings(
             hidden_size, self.pooled_features, self.has_guidance
         )
@@ -78,7 +89,7 @@ class FluxPipeline(nn.Module):
         if vae is not None:
             vae_reader = ConfigReader(vae, "vae.")
             arguments = decoder_arguments(vae_reader)
-            require_tokens(vae_reader, arguments["latent_channels"], self.in_channels)
+            require_tokens(vae_reader, arguments["in_channels"], self.in_channels)
             self.vae = Decoder(**arguments)
             self.latents_scale = vae_reader.number("scaling_factor")
             self.latents_shift = vae_reader.number("shift_factor", default=0.0)
@@ -128,6 +139,90 @@ class FluxPipeline(nn.Module):
         y_BYXP = self.vae(z).to(wide)
         return (y_BYXP / 2 + 0.5).clamp(0, 1).permute(0, 3, 1, 2).contiguous()
 
+    def examples(self, run: str, batch: Batch) -> Examples:
+        """What a denoising step calls, or to decode latents, or a text encoder for prompts of one length."""
+        if run == "decode":
+            assert batch.images is not None
+            yield run, (torch.empty(*batch.images, self.latent_channels),)
+        elif run == "forward":
+            ((images, rows, columns),) = batch.grids
+            latents_BLC = torch.empty(images, rows * columns, self.in_channels)
+            text_BSJ = torch.empty(images, batch.text, self.text_features)
+            pooled_BP = torch.empty(images, self.pooled_features)
+            timestep_B = torch.empty(images, dtype=torch.float32)
+            guidance_B = torch.empty(images, dtype=torch.float32) if self.has_guidance else None
+            img_ids, txt_ids = (torch.empty(n, 3, dtype=torch.int64) for n in (rows * columns, batch.text))
+            yield run, (latents_BLC, text_BSJ, pooled_BP, timestep_B, guidance_B, img_ids, txt_ids)
+        else:
+            (length,) = set(batch.seq_lens)
+            yield run, (torch.empty(len(batch.seq_lens), length, dtype=torch.int64),)
+
+    def stages(self) -> dict[str, Stage]:
+        stages = {"denoise": Stage(most=DENOISED)}
+        if self.text_encoder is not None:
+            stages |= dict.fromkeys(("text_encoder_2", "text_encoder"), Stage(most=ENCODED))
+        if self.vae is not None:
+            stages["to_pixels"] = Stage(most=DECODED)
+        return stages
+
+    def program(
+        self,
+        text: Tensor,
+        pooled: Tensor,
+        height: int,
+        width: int,
+        steps: int = 28,
+        guidance: float = 3.5,
+        seed: int = 0,
+    ) -> Program:
+        """text: features [S, J] or ids [S] for T5; pooled: features [P] or ids for CLIP; height and width in
+        pixels, multiples of 16 -> latents as tokens [L, C]"""
+        sides = {"text_encoder_2": text, "text_encoder": pooled}
+        ids = {part: side.long() for part, side in sides.items() if not side.is_floating_point()}
+        made = dict(zip(ids, (yield [Call(part, side) for part, side in ids.items()])))
+        text, pooled = (made[part] if part in made else sides[part].to(self.place.dtype) for part in sides)
+        rows, columns = grid = latents.grid(height, width)
+        noise_LC = latents.noise(self.in_channels, rows, columns, seed, self.place.dtype)
+        levels_N = flow_matching.noise_levels(steps, rows * columns, self.schedule)
+        state = [noise_LC, torch.zeros((), dtype=torch.int64)]
+        scale = torch.tensor(guidance, dtype=torch.float32)
+        done = yield Call("denoise", state, text, pooled, levels_N, scale, grid, loop=steps)
+        return {"latents": done[0]}
+
+    def finish(self, outputs: Mapping[str, Tensor], height: int, width: int, **_: Any) -> Program:
+        """-> image float32 [height, width, 3] within 0 .. 1; without a decoder the latents"""
+        if self.vae is None:
+            return {"image": outputs["latents"]}
+        tokens_LC = outputs["latents"].to(self.place.dtype)
+        image = yield Call("to_pixels", tokens_LC, latents.grid(height, width))
+        return {"image": image.permute(1, 2, 0)}
+
+    def denoise(
+        self,
+        state: list[Tensor],
+        text: Tensor,
+        pooled: Tensor,
+        levels: Tensor,
+        guidance: Tensor,
+        grid: list[int],
+    ) -> list[Tensor]:
+        """One step of a batch. state: latents [B, L, C] and how many steps they have behind them, int64 [B];
+        text [B, S, J], pooled [B, P], levels [B, N + 1] and guidance [B] float32, grid: rows and columns of
+        tokens -> the next state"""
+        x_BLC, done_B = state
+        level_B, next_level_B = (levels.gather(1, at[:, None])[:, 0] for at in (done_B, done_B + 1))
+        timestep_B = flow_matching.timesteps(level_B, x_BLC.dtype)
+        scale_B = flow_matching.guidance(guidance, x_BLC.dtype) if self.has_guidance else None
+        rows, columns = grid
+        img_ids = latents.grid_ids(rows, columns, x_BLC.device)
+        txt_ids = torch.zeros(text.shape[1], 3, dtype=torch.int64, device=x_BLC.device)
+        velocity_BLC = self(x_BLC, text, pooled, timestep_B, scale_B, img_ids, txt_ids)
+        return [flow_matching.euler_step(x_BLC, velocity_BLC, level_B, next_level_B), done_B + 1]
+
+    def to_pixels(self, tokens: Tensor, grid: list[int]) -> Tensor:
+        """latents as tokens [B, L, C] -> RGB float32 [B, 3, height, width]"""
+        return self.decode(latents.unpack(tokens, *grid))
+
 
 def sections(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
     """The configurations of the transformer and of the autoencoder (None: there is none)."""
@@ -170,9 +265,9 @@ def block_arguments(config: ConfigReader) -> dict[str, Any]:
         raise config.error("patch_size", f"{patch_size}: only packed latents are supported, patch_size 1")
     hidden_size = num_heads * head_size
     return {
-        "hidden_size": hidden_size,
+        "dim": hidden_size,
         "intermediate_size": MLP_RATIO * hidden_size,
-        "num_heads": num_heads,
+        "num_attention_heads": num_heads,
         "eps": EPS,
     }
 

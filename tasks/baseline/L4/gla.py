@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.examples import Batch, Examples, language_model
 from fastkernels.nn.weights import WeightMap
 
 from ..L1.rms_norm import RMSNorm
@@ -61,6 +62,10 @@ class GLAForCausalLM(nn.Module):
         """[T, D] -> [T, V] float32"""
         return self.lm_head(hidden_states)
 
+    def examples(self, run: str, batch: Batch) -> Examples:
+        """What a step of the batch calls."""
+        return language_model(self, batch)
+
 
 def layer_arguments(config: ConfigReader) -> dict[str, Any]:
     """The arguments of every layer; a UsageError names the key that is wrong or not supported."""
@@ -82,7 +87,7 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
         "gate_low_rank_dim": GATE_LOW_RANK_DIM,
         "gate_logit_normalizer": GATE_LOGIT_NORMALIZER,
         "norm_eps": config.number("norm_eps", default=NORM_EPS),
-        "activation": config.choice("hidden_act", ACTIVATIONS, default="swish"),
+        "hidden_act": config.choice("hidden_act", ACTIVATIONS, default="swish"),
     }
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fastkernels.nn.attention_config import head_arguments
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.examples import Batch, Examples, language_model
 from fastkernels.nn.weights import WeightMap
 
 from ..L1.rms_norm import RMSNorm
@@ -70,6 +71,10 @@ class JambaForCausalLM(nn.Module):
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
         """[T, D] -> [T, V] float32"""
         return self.lm_head(hidden_states)
+
+    def examples(self, run: str, batch: Batch) -> Examples:
+        """What a step of the batch calls."""
+        return language_model(self, batch)
 
 
 def decoder_layer(config: ConfigReader, index: int, heads: dict[str, Any], eps: float) -> nn.Module:
@@ -123,7 +128,7 @@ def weight_map(config: ConfigReader, heads: dict[str, Any]) -> WeightMap:
     transformers 5 has experts in stacks, [E, 2F, D] with the gate first and [E, D, F]: these names are
     accepted too.
     """
-    q_rows, kv_rows = (heads[name] * heads["head_size"] for name in ("num_heads", "num_kv_heads"))
+    q_rows, kv_rows = (heads[name] * heads["head_dim"] for name in ("num_heads", "num_kv_heads"))
     width = config.integer("intermediate_size")
     each = range(config.integer("num_experts"))
     theirs, ours = "model.layers.*", "layers.*"

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fastkernels.nn.attention_config import attention_arguments
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.examples import Batch, Examples, language_model
 from fastkernels.nn.weights import WeightMap
 
 from ..L1.rms_norm import RMSNorm
@@ -57,7 +58,7 @@ class LlamaForCausalLM(nn.Module):
         vocab_size, hidden_size = reader.integer("vocab_size"), layer["hidden_size"]
 
         self.embed_tokens = VocabParallelEmbedding(vocab_size, hidden_size)
-        self.layers = nn.ModuleList(DecoderLayer(**layer, window=window) for window in windows)
+        self.layers = nn.ModuleList(DecoderLayer(**layer, sliding_window=window) for window in windows)
         self.norm = RMSNorm(hidden_size, layer["rms_norm_eps"])
         self.lm_head = ParallelLMHead(vocab_size, hidden_size)
         if reader.flag("tie_word_embeddings"):
@@ -78,6 +79,10 @@ class LlamaForCausalLM(nn.Module):
         """[T, D] -> [T, V] float32"""
         return self.lm_head(hidden_states)
 
+    def examples(self, run: str, batch: Batch) -> Examples:
+        """What a step of the batch calls."""
+        return language_model(self, batch)
+
 
 def layer_arguments(config: ConfigReader) -> dict[str, Any]:
     """The arguments of every DecoderLayer, less its window; a UsageError names the key that is wrong or not
@@ -92,7 +97,7 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
         **attention_arguments(config),
         "intermediate_size": config.integer("intermediate_size"),
         "rms_norm_eps": eps,
-        "activation": config.choice("hidden_act", ACTIVATIONS),
+        "hidden_act": config.choice("hidden_act", ACTIVATIONS),
         "qkv_bias": has_bias or family.bias == "qkv",
         "mlp_bias": config.flag("mlp_bias"),
         "qk_norm_eps": eps if family.qk_norm else None,
@@ -132,7 +137,7 @@ def layer_kinds(config: ConfigReader, num_layers: int) -> list[str]:
 
 def weight_map(layer: dict[str, Any]) -> WeightMap:
     """Names of a Hugging Face checkpoint; query, key and value fill one matrix, gate and up another."""
-    q_rows, kv_rows = (layer[heads] * layer["head_size"] for heads in ("num_heads", "num_kv_heads"))
+    q_rows, kv_rows = (layer[heads] * layer["head_dim"] for heads in ("num_heads", "num_kv_heads"))
     gate_rows = up_rows = layer["intermediate_size"]
     names = {
         "model.embed_tokens.weight": "embed_tokens.embedding.weight",

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fastkernels.nn.attention_config import attention_arguments
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.examples import Batch, Examples, language_model
 from fastkernels.nn.weights import WeightMap
 
 from ..L1.rms_norm import RMSNorm
@@ -56,6 +57,10 @@ class MixtralForCausalLM(nn.Module):
         """[T, D] -> [T, V] float32"""
         return self.lm_head(hidden_states)
 
+    def examples(self, run: str, batch: Batch) -> Examples:
+        """What a step of the batch calls."""
+        return language_model(self, batch)
+
 
 def layer_arguments(config: ConfigReader) -> dict[str, Any]:
     """The arguments of every MoEDecoderLayer; a UsageError names the key that is wrong or not supported."""
@@ -74,7 +79,7 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
         "num_experts": num_experts,
         "top_k": top_k,
         "rms_norm_eps": config.number("rms_norm_eps"),
-        "window": config.integer("sliding_window", default=None),
+        "sliding_window": config.integer("sliding_window", default=None),
     }
 
 
@@ -84,7 +89,7 @@ def weight_map(layer: dict[str, Any]) -> WeightMap:
     transformers 5 has experts in stacks, [E, 2F, D] with the gate first and [E, D, F], and calls the block
     `mlp`: these names are accepted too.
     """
-    q_rows, kv_rows = (layer[heads] * layer["head_size"] for heads in ("num_heads", "num_kv_heads"))
+    q_rows, kv_rows = (layer[heads] * layer["head_dim"] for heads in ("num_heads", "num_kv_heads"))
     experts = "model.layers.*.block_sparse_moe.experts"
     each, intermediate_size = range(layer["num_experts"]), layer["intermediate_size"]
     names = {

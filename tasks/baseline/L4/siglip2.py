@@ -14,9 +14,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from fastkernels.nn.batching import Packed
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.examples import Batch, Examples
+from fastkernels.nn.program import Call, Place, Program, Stage
 from fastkernels.nn.weights import WeightMap
 
 from ..L1.layer_norm import LayerNorm
@@ -28,6 +32,8 @@ ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 
 
 class Siglip2VisionModel(nn.Module):
+    place: Place
+
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
         reader = ConfigReader(config)
@@ -56,6 +62,21 @@ class Siglip2VisionModel(nn.Module):
             hidden_states = layer(hidden_states, cu_seqlens, max_seqlen)
         return self.head(self.post_layernorm(hidden_states), cu_seqlens, max_seqlen)
 
+    def examples(self, run: str, batch: Batch) -> Examples:
+        """What a pass over packed images calls."""
+        images = len(batch.seq_lens)
+        pixels_TP = torch.empty(batch.num_tokens, self.num_channels * self.patch_size**2)
+        shapes_B2 = torch.empty(images, 2, dtype=torch.int64)
+        starts_B1 = torch.empty(images + 1, dtype=torch.int32)
+        yield run, (pixels_TP, shapes_B2, starts_B1, max(batch.seq_lens))
+
+    def stages(self) -> dict[str, Stage]:
+        return {"forward": Stage(Packed(self.patch_size, self.num_channels, self.place))}
+
+    def program(self, image: Tensor) -> Program:
+        """uint8 [H, W, C], sides that the patch size divides -> features [D]"""
+        return {"features": (yield Call("forward", image))}
+
 
 def layer_arguments(config: ConfigReader) -> dict[str, Any]:
     """What every block and the head are made with; a UsageError names the key that is wrong."""
@@ -68,7 +89,7 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
         "hidden_size": hidden_size,
         "intermediate_size": config.integer("intermediate_size"),
         "num_heads": num_heads,
-        "activation": config.choice("hidden_act", ACTIVATIONS),
+        "hidden_act": config.choice("hidden_act", ACTIVATIONS),
         "layer_norm_eps": config.number("layer_norm_eps"),
     }
 

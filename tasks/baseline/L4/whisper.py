@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.examples import Batch, Examples, language_model
 from fastkernels.nn.weights import ZEROS, WeightMap
 
 from ..L1.embedding import Embedding
@@ -90,17 +91,28 @@ class WhisperForConditionalGeneration(nn.Module):
         """float32 [B, N] -> encoder states [B, S, D]"""
         return self.encoder(audio)
 
-    def forward(self, input_ids: Tensor, positions: Tensor, encoder_states: Tensor | None = None) -> Tensor:
-        """input_ids and positions [T], encoder_states [A*S, D] of the requests that begin (None: none) ->
-        hidden states after the final norm [T, D]"""
+    def forward(
+        self, input_ids: Tensor, positions: Tensor, encoder_hidden_states: Tensor | None = None
+    ) -> Tensor:
+        """input_ids and positions [T], encoder_hidden_states [A*S, D] of the requests that begin (None: none)
+        -> hidden states after the final norm [T, D]"""
         hidden_states = self.embed_tokens(input_ids) + self.embed_positions(positions)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, encoder_states)
+            hidden_states = layer(hidden_states, encoder_hidden_states)
         return self.layer_norm(hidden_states)
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
         """[T, D] -> [T, V] float32"""
         return self.lm_head(hidden_states)
+
+    def examples(self, run: str, batch: Batch) -> Examples:
+        """What a step of the decoder calls, or to encode a batch of clips."""
+        if run == "forward":
+            hidden_size = self.layer_norm.weight.shape[0]
+            yield from language_model(self, batch, (self.encoder.num_states, hidden_size))
+        else:
+            clips = len(batch.seq_lens)
+            yield run, (torch.empty(clips, self.encoder.num_samples, dtype=torch.float32),)
 
 
 def layer_arguments(config: ConfigReader, side: str) -> dict[str, Any]:
@@ -114,7 +126,7 @@ def layer_arguments(config: ConfigReader, side: str) -> dict[str, Any]:
         "hidden_size": hidden_size,
         "intermediate_size": config.integer(f"{side}_ffn_dim"),
         "num_heads": num_heads,
-        "activation": config.choice("activation_function", ACTIVATIONS),
+        "hidden_act": config.choice("activation_function", ACTIVATIONS),
     }
 
 

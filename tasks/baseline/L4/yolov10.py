@@ -13,10 +13,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from fastkernels.nn.batching import Pixels
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.examples import Batch, Examples
 from fastkernels.nn.folding import Folding
+from fastkernels.nn.program import Call, Place, Program, Stage
 from fastkernels.nn.weights import WeightMap
 
 from ..L1.detection import TopDetections
@@ -27,6 +32,7 @@ DEPTHS = (3, 6, 6, 3)  # of stages from stride 4 on, before the depth multiple
 NECK_DEPTH = 3
 CHANNEL_UNIT = 8  # widths are multiples of it
 MULTIPLE = 32  # image sides
+MIN_SCORE, PLACES = 0.25, 100  # of detections
 # A checkpoint's module -> ours.
 MODULES = {
     0: "backbone.stem",
@@ -52,6 +58,8 @@ HUB, OWN = "model.model", "model"  # what names begin with, on the Hub and in th
 
 
 class YOLOv10(nn.Module):
+    place: Place
+
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
         reader = ConfigReader(config)
@@ -73,6 +81,30 @@ class YOLOv10(nn.Module):
         """pixel_values [B, Y, X, 3] within 0 .. 1, Y and X multiples of 32 -> boxes [B, N, 4] in pixels,
         logits [B, N, C]"""
         return self.head(*self.neck(*self.backbone(pixel_values)))
+
+    def examples(self, run: str, batch: Batch) -> Examples:
+        """What a pass over images of one size calls, with what chooses among its boxes."""
+        assert batch.images is not None
+        boxes_BN4, logits_BNC = yield run, (torch.empty(*batch.images, self.num_channels),)
+        yield "select", (boxes_BN4, logits_BNC)
+
+    def detect(self, pixel_values: Tensor) -> Tensor:
+        """[B, Y, X, 3] -> [B, 100, 6]: left, top, right, bottom in pixels, score above 0.25, label; falling
+        scores. Free places have label -1 and zeros else."""
+        boxes_BK4, scores_BK, labels_BK = self.select(*self(pixel_values))
+        rows_BK6 = torch.cat((boxes_BK4, scores_BK[..., None], labels_BK[..., None].to(scores_BK.dtype)), -1)
+        rows_BK6 = functional.pad(rows_BK6, (0, 0, 0, max(0, PLACES - rows_BK6.shape[1])))[:, :PLACES]
+        is_free_BK1 = ~(rows_BK6[..., 4:5] > MIN_SCORE)
+        rows_BK6 = rows_BK6.masked_fill(is_free_BK1, 0)
+        rows_BK6[..., 5:] -= is_free_BK1.to(rows_BK6.dtype)
+        return rows_BK6
+
+    def stages(self) -> dict[str, Stage]:
+        return {"detect": Stage(Pixels(self.multiple, self.num_channels, self.place))}
+
+    def program(self, image: Tensor) -> Program:
+        """uint8 [H, W, 3], sides multiples of 32 -> detections [100, 6]"""
+        return {"detections": (yield Call("detect", image))}
 
 
 def weight_map(batch_norm_eps: float) -> WeightMap:

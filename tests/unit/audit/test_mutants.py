@@ -74,7 +74,7 @@ def test_every_layout_is_mistaken_also_where_there_is_one_of_it(field: str, case
 
 
 def test_a_parameter_that_forward_never_reads_is_left_to_the_task_of_its_part() -> None:
-    _, _, found = setting("L4/llama", "llama-tiny-decode-1x100-f32")
+    _, _, found = setting("L4/llama", "llama-tiny-decode-8x200-f32")
     unused = {name: change.unused_part for name, change in found.items() if isinstance(change, Change)}
     assert unused["param.lm_head.linear.weight of the call before"] == "L2/parallel_embedding"
     assert unused["param.norm.weight of the call before"] is None
@@ -82,9 +82,11 @@ def test_a_parameter_that_forward_never_reads_is_left_to_the_task_of_its_part() 
 
 def test_windows_are_moved_both_ways_and_their_absence_is_said() -> None:
     _, _, windowed = setting("L1/decode_attention", "llama-tiny-mistral-mixed-odd-f32")
-    assert {"window one longer", "window one shorter"} <= windowed.keys()
+    assert {"sliding_window one longer", "sliding_window one shorter"} <= windowed.keys()
     _, _, plain = setting("L1/decode_attention", "llama-tiny-mixed-odd-f32")
-    assert plain["window off by one"] == NotApplicable("mutant", "window off by one", "no window")
+    assert plain["sliding_window off by one"] == NotApplicable(
+        "mutant", "sliding_window off by one", "no window"
+    )
 
 
 def test_a_causal_mask_is_left_out_and_its_absence_is_said() -> None:
@@ -98,7 +100,7 @@ def test_a_causal_mask_is_left_out_and_its_absence_is_said() -> None:
 
 
 def test_a_change_does_what_its_name_says_and_leaves_the_draw_as_it_was() -> None:
-    subject, draw, found = setting("L1/rms_norm", "llama-tiny-T5-D64-residual-f32")
+    subject, draw, found = setting("L1/rms_norm", "llama-tiny-T23-D64-residual-f32")
     before = {name: value.clone() for name, value in draw.inputs.items()}
     x, residual, weight = (draw.inputs[f"{name}"] for name in ("arg.x", "arg.residual", "param.weight"))
 
@@ -123,20 +125,20 @@ def test_a_change_does_what_its_name_says_and_leaves_the_draw_as_it_was() -> Non
 
 
 def test_stale_rows_of_a_mutated_argument_are_those_that_the_call_should_write() -> None:
-    subject, draw, found = setting("L1/kv_cache", "llama-tiny-T5-JK2x16-f32")
-    change = found["last row not written, arg.k_cache"]
+    subject, draw, found = setting("L1/kv_cache", "llama-tiny-T23-JK2x16-f32")
+    change = found["last row not written, arg.key_cache"]
     assert isinstance(change, Change)
-    spoiled = subject.run(draw, change)["arg.k_cache"]
-    differs = (spoiled != draw.right["arg.k_cache"]).flatten(0, -2).any(1)
+    spoiled = subject.run(draw, change)["arg.key_cache"]
+    differs = (spoiled != draw.right["arg.key_cache"]).flatten(0, -2).any(1)
     assert int(differs.sum()) == 1
     row = int(differs.nonzero())
-    assert torch.equal(spoiled.flatten(0, -2)[row], draw.inputs["arg.k_cache"].flatten(0, -2)[row])
+    assert torch.equal(spoiled.flatten(0, -2)[row], draw.inputs["arg.key_cache"].flatten(0, -2)[row])
 
 
 def test_a_moved_start_is_a_call_that_the_contract_allows() -> None:
     """Told of at most 4 queries a row, a kernel may take 32 of 8 rows for 4 each and read no starts."""
     subject, draw, found = setting("L1/cross_attention", "whisper-tiny-prefill-8x4-f32")
-    change = found["arg.query_starts off by one"]
+    change = found["arg.query_start_loc off by one"]
     assert isinstance(change, Change)
     # Beyond rounding: on some processors another batch is summed in another order.
     moved = (subject.run(draw, change)["out.0"] - draw.right["out.0"]).abs().flatten(1).amax(1) > 1e-4
@@ -146,7 +148,7 @@ def test_a_moved_start_is_a_call_that_the_contract_allows() -> None:
 def test_only_parts_that_repeat_stand_for_each_other() -> None:
     _, _, block = setting("L3/vision_block", "siglip2-tiny-encode-1x6x6-f32")
     assert {"layer_norm1.eps skipped", "layer_norm2.eps skipped"} <= block.keys()
-    _, _, model = setting("L4/llama", "llama-tiny-decode-1x100-f32")
+    _, _, model = setting("L4/llama", "llama-tiny-decode-8x200-f32")
     assert [name for name in model if name.endswith("input_layernorm.eps skipped")] == [
         "layers.2.input_layernorm.eps skipped"
     ]
@@ -160,13 +162,13 @@ def test_lengths_stay_inside_the_block_tables() -> None:
     longer = change.tensors(draw)["step.seq_lens"]
     assert torch.equal(longer, draw.inputs["step.seq_lens"] + 1)
     assert int(longer.max()) <= draw.inputs["step.block_tables.0"].shape[1] * 16
-    _, _, full = setting("L1/prefill_attention", "llama-tiny-prefill-1x64-f32")
+    _, _, full = setting("L1/prefill_attention", "llama-tiny-prefill-1x128-f32")
     assert isinstance(full["arg.seq_lens one longer: stale padding"], NotApplicable)
 
 
 @pytest.mark.parametrize("task", ["L1/kv_cache", "L1/embedding"])
 def test_an_empty_body_leaves_poison_or_what_was_there(task: str) -> None:
-    case = "llama-tiny-T5-JK2x16-f32" if task == "L1/kv_cache" else "llama-tiny-T5-V256-D64-f32"
+    case = "llama-tiny-T23-JK2x16-f32" if task == "L1/kv_cache" else "llama-tiny-T23-V256-D64-f32"
     subject = subject_of(case_of(task, case))
     draw = subject.draw("normal", 0)
     for change in candidates(subject, draw):
@@ -186,7 +188,7 @@ STATES = {
 
 
 def test_states_that_a_case_has_not_are_said() -> None:
-    _, _, begun = setting("L1/gla", "chunk-gla-tiny-prefill-1x64-f32")
+    _, _, begun = setting("L1/gla", "chunk-gla-tiny-prefill-1x128-f32")
     _, _, read = setting("L1/gla", "recurrent-gla-tiny-decode-8x200-f32")
     name = "arg.state skipped"
     assert begun[name] == NotApplicable("mutant", name, "no request goes on")
@@ -197,10 +199,10 @@ def test_states_that_a_case_has_not_are_said() -> None:
 
 @pytest.mark.parametrize("name", STATES)
 def test_states_are_wrong_where_their_names_say_and_nobody_elses_change(name: str) -> None:
-    # Rows of 1, 7 and 29 tokens; the last one goes on.
-    case = "chunk-gla-tiny-prefill-odd-f32"
+    # Rows of 9 and 12 tokens; the last one goes on.
+    case = "chunk-gla-tiny-mixed-odd-f32"
     if name == "arg.state of another request":
-        case = "recurrent-gla-tiny-decode-5-odd-f32"
+        case = "recurrent-gla-tiny-mixed-odd-f32"
     subject, draw, found = setting("L1/gla", case)
     change = found[name]
     assert isinstance(change, Change)
@@ -218,7 +220,7 @@ def test_a_skipped_state_is_a_recurrence_that_begins_anew() -> None:
     subject, draw, found = setting("L1/gla", "recurrent-gla-tiny-decode-8x200-f32")
     change = found["arg.state skipped"]
     assert isinstance(change, Change)
-    key, value, rows = (draw.inputs[f"arg.{name}"] for name in ("key", "value", "rows"))
+    key, value, rows = (draw.inputs[f"arg.{name}"] for name in ("k", "v", "rows"))
     spoiled = subject.run(draw, change)["arg.state"][rows]
     torch.testing.assert_close(spoiled, key[..., None] * value[..., None, :])
 

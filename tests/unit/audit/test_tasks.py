@@ -69,4 +69,7 @@ def test_the_registry_says_what_committed_audits_found(path: Path) -> None:
         entry = registry.task(task["task"])
         said = entry.not_admitted.get(device, {})
         assert task["admitted"] == ("*" not in said), task["problems"]
-        assert "*" in said or said.keys() == task["refused"].keys(), entry.id
+        there = {
+            case.id for case in registry.cases(entry)
+        }  # the report may be older than the budget of cases
+        assert "*" in said or said.keys() == task["refused"].keys() & there, entry.id

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from fastkernels import registry
-from fastkernels.registry.workloads import TokenWorkload
 from fastkernels.runner.plan import KernelsRequest, plan
 
 ROOT = Path(__file__).parents[3]
@@ -57,8 +56,7 @@ def test_kernels_are_cut_into_all_cases(jobs, job: str, mode: str) -> None:
 
 def test_an_evaluation_is_cut_into_all_workloads(jobs) -> None:
     found = [name for part in jobs.JOBS["eval_llama_self_test"].parts for name in given(part, "--workload")]
-    known = {w.name for w in registry.workloads(size="full") if isinstance(w, TokenWorkload)}
-    assert sorted(found) == sorted(known & set(registry.suite("default").workloads["full"]))
+    assert sorted(found) == sorted(registry.architecture("llama").workloads)
 
 
 def test_the_suite_is_cut_into_all_its_models(jobs) -> None:

@@ -1,6 +1,7 @@
 """`fk e2e` on a tiny model: its figures fit together, and what cannot be served is refused with a reason."""
 
 import json
+import signal
 
 import pytest
 from click.testing import CliRunner
@@ -8,6 +9,7 @@ from click.testing import CliRunner
 from fastkernels import registry
 from fastkernels.cli import main
 from fastkernels.cli.e2e import command
+from fastkernels.engine.llm import LLM
 from fastkernels.errors import FastKernelsError, NotFoundError, UsageError
 from fastkernels.runner import e2e
 
@@ -50,14 +52,46 @@ def test_latency_counts_its_iterations_without_the_warm_up() -> None:
         "--num-iters-warmup", "1", "--json", "-",
     )  # fmt: skip
     found = json.loads(done.stdout)
+    assert found["complete"]
     assert len(found["latencies"]) == 3
     assert min(found["latencies"]) <= found["percentiles"]["50"] <= max(found["latencies"])
     assert "Avg latency" in done.stderr
 
 
+@pytest.mark.usefixtures("heeds_signals")
+@pytest.mark.parametrize("finished", [0, 2])
+def test_an_interrupted_latency_says_and_writes_the_iterations_that_were_finished(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, finished: int
+) -> None:
+    generate, calls = LLM.generate, []
+
+    def interrupted(*arguments, **options):
+        calls.append(0)
+        if len(calls) == 1 + 1 + finished + 1:  # load's first tokens, one warm-up, what is finished
+            signal.raise_signal(signal.SIGINT)
+        return generate(*arguments, **options)
+
+    monkeypatch.setattr(LLM, "generate", interrupted)
+    path = tmp_path / "out.json"
+    asked = ["--batch-size", "1", "--input-len", "4", "--output-len", "2", "--num-iters-warmup", "1"]
+    done = CliRunner().invoke(
+        main, ["e2e", "latency", *LLAMA, *asked, "--num-iters", "4", "--json", str(path)]
+    )
+    assert done.exit_code == 130
+    assert path.exists() == (finished > 0)
+    if finished:
+        found = json.loads(path.read_text())
+        assert not found["complete"]
+        assert len(found["latencies"]) == finished
+        assert f"{found['avg_latency']:.4f}" in done.stdout
+        assert "interrupted: 2 of 4 iterations were finished" in done.stdout
+    else:
+        assert "interrupted" in done.stderr
+
+
 def test_a_model_that_listens_is_refused_before_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(e2e, "LLM", lambda *_, **__: pytest.fail("loaded"))
-    with pytest.raises(UsageError, match="answers with speech: fk e2e serves models that answer with tokens"):
+    with pytest.raises(UsageError, match="whisper:tiny takes audio beside its prompts"):
         CliRunner().invoke(command, ["throughput", "--model", "whisper", *TINY], catch_exceptions=False)
 
 

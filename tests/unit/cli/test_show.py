@@ -40,7 +40,7 @@ def test_a_task() -> None:
 def test_a_view_is_shown_with_its_strides() -> None:
     found = {case["case"]: case["inputs"] for case in facts("rope")["cases"]}
     assert found["llama-8b-T512-K128-bf16"]["query"] == "bfloat16[512, 4096] strides [6144, 1]"
-    assert found["llama-8b-T1-K128-bf16"]["query"] == "bfloat16[1, 4096]", "packed in the model as well"
+    assert found["full-yarn-T257-K128-bf16"]["query"] == "bfloat16[257, 4096]", "of no model: packed"
 
 
 def test_a_task_above_level_1_shows_the_implementations_below_it() -> None:
@@ -51,7 +51,7 @@ def test_a_task_above_level_1_shows_the_implementations_below_it() -> None:
 
 def test_a_variant_and_what_a_task_writes() -> None:
     assert list(facts("gelu_and_mul")["variants"]) == ["gelu"]
-    assert facts("kv_cache")["mutates"] == ["k_cache", "v_cache"]
+    assert facts("kv_cache")["mutates"] == ["key_cache", "value_cache"]
 
 
 def test_an_architecture() -> None:
@@ -61,6 +61,19 @@ def test_an_architecture() -> None:
     text = fk("llama").stdout
     assert "meta-llama/Llama-3.1-8B-Instruct" in text
     assert "prefill-heavy" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "compared", "each"),
+    [
+        ("flux", "program, image: channel_cosine", "1024x1024, 512 prompt tokens, 28 steps, 4 a batch"),
+        ("whisper", "tokens", "10 seconds, 444 out"),
+    ],
+)
+def test_what_a_request_is_and_how_answers_are_compared(name: str, compared: str, each: str) -> None:
+    text = fk(name).stdout
+    assert f"correctness  {compared}\n" in text
+    assert each in text
 
 
 @pytest.mark.parametrize("name", [entry.id for entry in registry.tasks()])

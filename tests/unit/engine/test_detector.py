@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from fastkernels.baseline.L4.yolov10 import MIN_SCORE, PLACES
 from torch import Tensor
 
-from fastkernels.engine.detector import MIN_SCORE, MOST, Detections, Detector
+from fastkernels.engine.detector import Detections, Detector
 from fastkernels.engine.encoder import Encoder
 from fastkernels.errors import RequestError, UsageError
-from tests.unit.engine.test_encoder import EagerGraphs, images
+from tests.unit.engine.test_encoder import images, replaying
 
 
 def detector(**options: Any) -> Detector:
@@ -22,9 +23,9 @@ def test_images_of_one_size_share_a_launch_and_equal_single_ones():
     sizes = [(64, 96), (32, 160), (64, 96), (64, 96)]
     together, alone = detector(), detector(max_batch=1)
     found, expected = together.detect(images(sizes)), alone.detect(images(sizes))
-    assert sorted(together.stage.batch_sizes) == [1, 3]
+    assert sorted(together.stages["detect"].batch_sizes) == [1, 3]
     for ours, theirs in zip(found, expected, strict=True):
-        assert ours.boxes_K4.shape == (MOST, 4)
+        assert ours.boxes_K4.shape == (PLACES, 4)
         torch.testing.assert_close(ours.scores_K, theirs.scores_K, rtol=0, atol=1e-4)
     assert not torch.allclose(found[0].scores_K, found[2].scores_K, atol=1e-3), "images must differ"
 
@@ -39,10 +40,6 @@ def test_scores_fall_and_free_places_are_empty():
     assert found.scores_K[~taken].abs().sum() == found.boxes_K4[~taken].abs().sum() == 0
     assert (found.labels_K[~taken] == -1).all()
     assert found.labels_K.max() < 4
-    (rows_N6,) = detector().fetched([found])
-    assert rows_N6.shape == (int(taken.sum()), 6)
-    parts = (found.boxes_K4, found.scores_K[:, None], found.labels_K[:, None])
-    assert torch.equal(torch.from_numpy(rows_N6), torch.cat(parts, dim=1)[taken])
 
 
 def test_what_scores_too_little_is_left_out():
@@ -58,7 +55,7 @@ def test_what_scores_too_little_is_left_out():
 def test_pixels_are_rows_columns_channels_from_0_to_1():
     image = torch.zeros(32, 64, 3, dtype=torch.uint8)
     image[3, 5, 1] = 255
-    (pixels_BYXC,) = detector().stage.batching.join([(image,)])
+    (pixels_BYXC,) = detector().stages["detect"].batching.join([(image,)])
     assert pixels_BYXC.shape == (1, 32, 64, 3)
     assert pixels_BYXC.nonzero().tolist() == [[0, 3, 5, 1]]
     assert pixels_BYXC.max() == 1
@@ -77,7 +74,7 @@ def test_refused_images_do_no_harm(image: Tensor, says: str):
     one = detector()
     with pytest.raises(RequestError, match=says):
         one.detect([*images([(64, 96)]), image])
-    assert one.stage.batch_sizes == []
+    assert one.stages["detect"].batch_sizes == []
     (expected,) = one.detect(images([(64, 96)]))
     refused, found = one.detect([image, images([(64, 96)])[0].numpy()], errors="return")
     assert isinstance(refused, RequestError)
@@ -89,15 +86,14 @@ def test_refused_images_do_no_harm(image: Tensor, says: str):
 def test_a_face_refuses_other_kinds_of_answer():
     with pytest.raises(UsageError, match="yolov10:tiny answers with detections: Encoder serves"):
         Encoder("yolov10", size="tiny")
-    with pytest.raises(UsageError, match="siglip2:tiny answers with embedding: Detector serves"):
+    with pytest.raises(UsageError, match="siglip2:tiny answers with features: Detector serves"):
         Detector("siglip2", size="tiny")
 
 
 def test_graphs_replay_with_their_own_images():
-    plain, replayed = detector(), detector()
-    replayed.stage.function = replayed.graphs = EagerGraphs(replayed._compute)
+    plain, replayed = detector(), replaying(detector())
     for seed in range(4):
         expected = plain.detect(images([(64, 96)] * 2, seed))
         for ours, theirs in zip(replayed.detect(images([(64, 96)] * 2, seed)), expected, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs))
-    assert replayed.stats()["graph_replays"] == 3
+    assert replayed.stats()["detect"]["graph_replays"] == 3

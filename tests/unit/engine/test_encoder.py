@@ -15,8 +15,9 @@ from fastkernels.engine.batch_stage import BatchStage
 from fastkernels.engine.call_graphs import CallGraphs, Captured, _cloned
 from fastkernels.engine.encoder import Encoder
 from fastkernels.engine.llm import LLM
-from fastkernels.engine.program import Call, Engine
+from fastkernels.engine.program import Engine
 from fastkernels.errors import RequestError, UsageError
+from fastkernels.nn.program import Call
 
 CPU = torch.device("cpu")
 
@@ -47,6 +48,13 @@ class EagerGraphs(CallGraphs):
         return Captured(graph, graph.args, graph.result)  # type: ignore[arg-type]
 
 
+def replaying(face: Any) -> Any:
+    """The face, its graphs replayed as on CUDA."""
+    for name, stage in face.stages.items():
+        face.graphs[name] = stage.function = EagerGraphs(face.graphs[name].function)
+    return face
+
+
 def images(sizes: list[tuple[int, int]], seed: int = 0) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(0, 256, (*size, 3), generator=generator, dtype=torch.uint8) for size in sizes]
@@ -62,16 +70,16 @@ MIXED = [(48, 48), (48, 64), (48, 48), (8, 8), (16, 104), (48, 48)]
 def test_mixed_resolutions_share_a_pass_and_equal_single_passes():
     together, alone = encoder(), encoder(max_batch=1)
     features = together.encode(images(MIXED))
-    assert together.stage.batch_sizes == [6]
+    assert together.stages["forward"].batch_sizes == [6]
     torch.testing.assert_close(features, alone.encode(images(MIXED)), rtol=0, atol=1e-5)
-    assert alone.stage.batch_sizes == [1] * 6
+    assert alone.stages["forward"].batch_sizes == [1] * 6
     assert features.shape == (6, 64)
     assert features.std(0).min() > 0.05, "features must tell images apart"
 
 
 def test_patches_are_rows_columns_channels_in_raster_order():
     (image,) = images([(16, 24)])
-    batching = encoder().stage.batching
+    batching = encoder().stages["forward"].batching
     pixels_TP, shapes_B2, starts_B1, longest = batching.join([(image,)])
     assert shapes_B2.tolist() == [[2, 3]]
     assert starts_B1.tolist() == [0, 6]
@@ -101,7 +109,7 @@ def test_refused_images_do_no_harm(image: object, says: str):
     good = images([(48, 48)])
     with pytest.raises(RequestError, match=says):
         one.encode([*good, image])
-    assert one.stage.batch_sizes == [], "nothing is computed before all are known to be right"
+    assert one.stages["forward"].batch_sizes == [], "nothing is computed before all are known to be right"
     (expected,) = one.encode(good)
     first, refused, last = one.encode([*good, image, *good], errors="return")
     assert isinstance(refused, RequestError)
@@ -128,7 +136,7 @@ def test_wrong_arguments_are_named(wrong: dict[str, Any]):
 
 
 def test_each_face_serves_its_kind_of_answer():
-    with pytest.raises(UsageError, match="siglip2:tiny answers with embedding: LLM serves"):
+    with pytest.raises(UsageError, match="siglip2:tiny answers with features: LLM serves"):
         LLM("siglip2", size="tiny")
     with pytest.raises(UsageError, match="llama:tiny answers with tokens: Encoder serves"):
         Encoder("llama", size="tiny")
@@ -178,12 +186,11 @@ def test_results_of_a_replay_outlive_the_next():
 
 def test_graphs_serve_other_grids_of_the_same_extent():
     """T, B and the longest image are the signature; the grids themselves are data."""
-    plain, replayed = encoder(), encoder()
-    replayed.stage.function = replayed.graphs = EagerGraphs(replayed._compute)
+    plain, replayed = encoder(), replaying(encoder())
     for seed, sizes in enumerate(([(48, 48), (8, 16)], [(48, 48), (16, 8)], [(16, 8), (72, 32)])):
         expected = plain.encode(images(sizes, seed))
         torch.testing.assert_close(replayed.encode(images(sizes, seed)), expected, rtol=0, atol=1e-5)
-    assert replayed.stats()["graph_replays"] == 2
+    assert replayed.stats()["forward"]["graph_replays"] == 2
 
 
 def test_failed_capture_is_counted_with_its_reason_and_harms_nothing():
@@ -214,4 +221,5 @@ def test_a_loop_replays_each_turn():
 def test_no_graphs_on_a_cpu_is_said():
     one = encoder()
     one.encode(images([(48, 48)]))
-    assert one.stats()["eager_calls"] == {"no graphs on cpu": 1}
+    assert one.stats()["forward"]["eager_calls"] == {"no graphs on cpu": 1}
+    assert one.stats()["requests"] == 1

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from fastkernels import registry
-from fastkernels.engine import latents
 from fastkernels.engine.encoder import Encoder
 from fastkernels.engine.image_pipeline import ImagePipeline, ImageRequest
 from fastkernels.errors import RequestError, UsageError
-from tests.unit.engine.test_encoder import EagerGraphs
+from fastkernels.nn import latents
+from tests.unit.engine.test_encoder import replaying
 
 
 def pipeline(**options: Any) -> ImagePipeline:
@@ -54,8 +54,8 @@ def test_images_of_one_size_share_launches_and_equal_single_ones():
     ]
     together, alone = pipeline(), pipeline(max_batch=1)
     found, single = together.generate(requests), alone.generate(requests)
-    assert together.stage.batch_sizes == [3, 1, 1, 1]
-    assert alone.stage.batch_sizes == [1] * 6
+    assert together.stages["denoise"].batch_sizes == [3, 1, 1, 1]
+    assert alone.stages["denoise"].batch_sizes == [1] * 6
     assert [len(one) for one in found] == [16, 15, 16, 16, 16, 16]
     for one, other in zip(found, single):
         close(one, other)
@@ -77,13 +77,12 @@ def test_noise_prompt_guidance_and_steps_all_count():
 
 
 def test_graphs_replay_every_step_of_later_loops_with_their_own_inputs():
-    plain, replayed = pipeline(), pipeline()
-    replayed.stage.function = replayed.graphs = EagerGraphs(replayed._compute)
+    plain, replayed = pipeline(), replaying(pipeline())
     for seeds in ((0, 1), (2, 3), (4, 5)):
         requests = [request(seed) for seed in seeds]
         for one, wanted in zip(replayed.generate(requests), plain.generate(requests), strict=True):
             close(one, wanted)
-    stats = replayed.stats()
+    stats = replayed.stats()["denoise"]
     assert (stats["graphs"], stats["calls"], stats["graph_replays"]) == (1, 9, 8)
     assert stats["eager_calls"] == {"first call of its shapes": 1}
 
@@ -123,7 +122,7 @@ def test_refused_requests_do_no_harm(change: dict[str, Any], says: str):
     one = pipeline()
     with pytest.raises(RequestError, match=says):
         one.generate([request(0), replace(request(1), **change)])
-    assert one.stage.batch_sizes == [], "nothing is computed"
+    assert one.stages["denoise"].batch_sizes == [], "nothing is computed"
     (expected,) = one.generate([request(0)])
     first, refused, last = one.generate(
         [request(0), replace(request(1), **change), request(0)], errors="return"
@@ -165,7 +164,7 @@ def test_latents_that_are_none_of_the_image_are_refused(x_LC: Any, sides: tuple[
 
 
 def test_each_face_serves_its_kind_of_answer():
-    with pytest.raises(UsageError, match="siglip2:tiny answers with embedding: ImagePipeline serves"):
+    with pytest.raises(UsageError, match="siglip2:tiny answers with features: ImagePipeline serves"):
         ImagePipeline("siglip2", size="tiny")
     with pytest.raises(UsageError, match="flux:tiny answers with image: Encoder serves"):
         Encoder("flux", size="tiny")
@@ -194,8 +193,8 @@ def test_images_of_one_size_share_launches_of_both_stages():
     requests = [image_request(0), request(1), image_request(2), image_request(3, 48, 80)]
     together, alone = pipeline(), pipeline(max_batch=1)
     found, single = together.generate(requests), alone.generate(requests)
-    sizes = {name: stage.batch_sizes for name, stage in together.engine.stages.items()}
-    assert sizes == {"model": [3, 1], "t5": [], "clip": [], "vae": [2, 1]}
+    sizes = {name: stage.batch_sizes for name, stage in together.stages.items()}
+    assert sizes == {"denoise": [3, 1], "text_encoder_2": [], "text_encoder": [], "to_pixels": [2, 1]}
     assert found[1].shape == (16, 16), "latents were asked for"
     for one, other in zip(found, single, strict=True):
         close(one, other)
@@ -205,30 +204,28 @@ def test_images_of_one_size_share_launches_of_both_stages():
 def test_a_launch_of_the_decoder_is_small():
     one = pipeline()
     one.generate([image_request(seed, 16, 16) for seed in range(7)])
-    assert one.engine.stages["vae"].batch_sizes == [4, 3]
-    assert one.stage.batch_sizes == [7]
+    assert one.stages["to_pixels"].batch_sizes == [4, 3]
+    assert one.stages["denoise"].batch_sizes == [7]
 
 
 def test_the_decoder_has_graphs_of_its_own():
-    plain, replayed = pipeline(), pipeline()
-    graphs = replayed.further_graphs["vae"] = EagerGraphs(replayed.further_graphs["vae"].function)
-    replayed.engine.stages["vae"].function = graphs
+    plain, replayed = pipeline(), replaying(pipeline())
     for seeds in ((0, 1), (2, 3), (4, 5)):
         requests = [image_request(seed) for seed in seeds]
         for one, wanted in zip(replayed.generate(requests), plain.generate(requests), strict=True):
             close(one, wanted)
-    stats = replayed.stats()["vae"]
+    stats = replayed.stats()["to_pixels"]
     assert (stats["graphs"], stats["calls"], stats["graph_replays"]) == (1, 3, 2)
     with replayed.eager():
         replayed.generate(requests)
-    assert replayed.stats()["vae"]["eager_calls"] == {"first call of its shapes": 1, "eager()": 1}
+    assert replayed.stats()["to_pixels"]["eager_calls"] == {"first call of its shapes": 1, "eager()": 1}
 
 
 def test_a_transformer_alone_answers_with_latents():
     one = without_decoder()
     (found,) = one.generate([image_request(0)])
     assert found.shape == (16, 16)
-    assert list(one.engine.stages) == ["model"]
+    assert list(one.stages) == ["denoise"]
     with pytest.raises(RequestError, match=r"no vae beside its transformer.*load the whole folder"):
         one.generate([replace(request(0), output="image")])
     with pytest.raises(RequestError, match="no vae beside its transformer"):

@@ -8,11 +8,12 @@ import torch
 from fastkernels.engine.batch_stage import BatchStage
 from fastkernels.engine.cache import BlockCache
 from fastkernels.engine.params import SamplingParams
-from fastkernels.engine.program import Call, Engine, Tokens
+from fastkernels.engine.program import Engine, Tokens
 from fastkernels.engine.requests import Request
 from fastkernels.engine.scheduler import Scheduler
 from fastkernels.engine.stages import TokenStage
 from fastkernels.errors import RequestError
+from fastkernels.nn.program import Call
 
 from .fake_device import BlockGroup, FakeDevice, sequential
 

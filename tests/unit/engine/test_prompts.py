@@ -48,8 +48,8 @@ def test_ids_go_through_the_encoders_in_common_launches():
     one = pipeline()
     requests = [by_ids(0), by_ids(1), by_ids(2, tokens=5), by_ids(3)]
     found = one.generate(requests)
-    sizes = {name: one.engine.stages[name].batch_sizes for name in ("t5", "clip")}
-    assert sizes == {"t5": [3, 1], "clip": [4]}
+    sizes = {name: one.engine.stages[name].batch_sizes for name in ("text_encoder_2", "text_encoder")}
+    assert sizes == {"text_encoder_2": [3, 1], "text_encoder": [4]}
     for latents, wanted in zip(found, pipeline().generate([by_features(one, each) for each in requests])):
         close(latents, wanted)
     assert (found[0] - found[1]).abs().max() > 0.5, "prompts must count"
@@ -126,7 +126,7 @@ def test_features_that_carry_a_gradient_are_features():
 def test_a_model_without_text_encoders_takes_features():
     alone = {key: CONFIG[key] for key in ("architectures", "model_type", "transformer", "vae")}
     one = ImagePipeline(alone, device="cpu")
-    assert set(one.engine.stages) == {"model", "vae"}
+    assert set(one.engine.stages) == {"denoise", "to_pixels"}
     assert len(one.generate([by_features(pipeline(), by_ids(0))])) == 1
     with pytest.raises(RequestError, match="has no text encoders"):
         one.generate([by_ids(0)])

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from fastkernels.engine.params import SamplingParams
 from fastkernels.engine.text import Text
-from fastkernels.engine.transcript import Transcript
-from tests.tiny_tokenizers import byte_level_tokenizer, other_tokenizers, sentencepiece_tokenizer
+from fastkernels.engine.transcript import MOST_OPEN, Transcript
+from tests.tiny_tokenizers import BYTES as TOKEN_BYTES
+from tests.tiny_tokenizers import SPECIALS, byte_level_tokenizer, other_tokenizers, sentencepiece_tokenizer
 
 BYTES = lambda ids: bytes(ids).decode("utf-8", errors="replace")
 WORDS = lambda ids: " ".join(f"w{i}" for i in ids)
@@ -215,6 +216,91 @@ def test_a_long_prompt_is_not_decoded_for_each_token():
     read(transcript, list(range(50)))
     assert transcript.text == "".join(f" w{i}" for i in range(50))
     assert max(lengths) < 20
+
+
+FACE = "\N{GRINNING FACE}".encode()
+RUNS = {  # W stands for a word
+    "wrong bytes": b"\xff" * 200,
+    "beginnings": b"\xe2" * 200,
+    "halves": b"\xe2\x82" * 100,
+    "ends": b"\x9f" * 200,
+    "whole": (FACE + b"A") * 40,
+    "whole, then wrong": FACE * 25 + b"\xe2" + FACE * 24,
+    "whole, then amid one": FACE * 40 + FACE[:3],
+    "a letter between": FACE[:2] * 50 + b"A" + FACE[:3] * 35,
+    "words between": (b"WW" + FACE * 12 + b"W" + FACE * 9 + b"\xe2" + b"W" + b"\xff" * 40) * 2,
+}
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize("begin", [b"", b"A.", FACE[:2], FACE * 30, FACE * 30 + FACE[:1], b"\xff" * 40])
+@pytest.mark.parametrize("kind", ["sentencepiece", "byte level"])
+@pytest.mark.parametrize("step", [1, 45])
+def test_a_long_run_of_bytes_has_the_text_of_all_ids_at_a_bounded_cost(kind, begin, run, step):
+    tokenizer = KINDS[kind]
+    word = tokenizer.convert_tokens_to_ids("\u2581world" if kind == "sentencepiece" else "\u0120world")
+    tokens = {ord("W"): word, **{byte: len(SPECIALS) + place for place, byte in enumerate(TOKEN_BYTES)}}
+    prompt, answer = ([tokens[byte] for byte in part] for part in (begin, run + b"WW"))
+    text, costs, ends = Text(tokenizer, None), [0], [*range(step, len(answer), step), len(answer)]
+    decode = text._decode
+
+    def counted(ids, skips):
+        costs[-1] += len(ids)
+        return decode(ids, skips)
+
+    text._decode = counted
+    streamed, shown = text.transcript(prompt, SamplingParams()), ""
+    for count in ends:
+        costs.append(0)
+        assert not streamed.read(answer[:count])
+        every = tokenizer.decode(prompt + answer[:count])
+        kept = os.path.commonprefix([tokenizer.decode(prompt), every])  # noqa: RUF071
+        assert kept + streamed.text == every
+        assert streamed.text.startswith(shown), "settled text has changed"
+        assert streamed.settled() >= len(shown)
+        shown = streamed.text[: streamed.settled()]
+    assert shown == streamed.text, "a word ends all runs"
+    assert max(costs[1:]) <= 10 * (MOST_OPEN + step + len(prompt)), "decodings of all that is open"
+    assert sum(costs) <= 4 * MOST_OPEN * len(answer)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le"])
+@pytest.mark.parametrize(
+    "cycle",
+    [[b"\x82\xac\xe2"], [b"\xe2", b"\x82"], [b"\xac\xe2\x82", b"\xff\xe2", b"\x82"], [b"\xfd", b"\xff"]],
+)
+def test_tokens_that_end_amid_a_character_have_the_text_of_all_ids(cycle, encoding):
+    decode = lambda ids: b"".join(cycle[i % len(cycle)] for i in ids).decode(encoding, errors="replace")
+    transcript = Transcript(decode)
+    for end in range(1, 200):
+        transcript.read(list(range(end)))
+        assert transcript.text == decode(list(range(end)))
+
+
+def test_tokens_without_text_amid_a_character_have_a_bounded_cost():
+    sizes = []
+
+    def decode(ids):
+        sizes.append(len(ids))
+        return BYTES([i for i in ids if i])
+
+    transcript = Transcript(decode)
+    read(transcript, [0xE2, *[0] * 500, 0x82, 0xAC])
+    assert transcript.text == "\u20ac"
+    assert max(sizes) <= MOST_OPEN + 1
+
+
+def test_a_decoder_that_strips_what_it_gets_has_a_bounded_context():
+    sizes = []
+
+    def decode(ids):
+        sizes.append(len(ids))
+        return "".join(map(chr, ids)).removeprefix(" ")
+
+    transcript = Transcript(decode, prompt=[97])
+    read(transcript, [32] * 500)
+    assert transcript.text == " " * 500
+    assert max(sizes) <= MOST_OPEN
 
 
 def test_a_token_has_the_text_that_it_has_behind_another():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 CASES = "registry/cases/L1/rms_norm.jsonl"
-KERNEL = "src/fastkernels/kernels/rms_norm/torch.py"
+KERNEL = "src/fastkernels/kernels/rms_norm_triton.py"
 _COPIED = ("src/fastkernels/kernels", "src/fastkernels/nn", "tasks/baseline", "registry")
 
 

@@ -292,11 +292,11 @@ def test_a_head_does_not_make_its_own_exam_easier(tmp_path: Path, monkeypatch: p
     assert any("defined anew in second" in note for note in found.notes)
 
 
-REFERENCE = "src/fastkernels/kernels/rms_norm/reference.py"
+REFERENCE = "src/fastkernels/kernels/rms_norm.py"
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"), [(KERNEL, None), (REFERENCE, "rms_norm/reference.py"), ("README.md", None)]
+    ("changed", "told"), [(KERNEL, None), (REFERENCE, "rms_norm.py"), ("README.md", None)]
 )
 def test_an_oracle_that_is_not_the_base_s_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str, told: str | None

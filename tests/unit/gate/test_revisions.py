@@ -86,7 +86,7 @@ def source(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_source_has_the_revision_s_product_and_our_harness(source: Path) -> None:
     package = source / "fastkernels"
     ours = ROOT / "src" / "fastkernels"
-    assert "MARK = 'second'" in (package / "kernels" / "rms_norm" / "torch.py").read_text()
+    assert "MARK = 'second'" in (package / "kernels" / "rms_norm_triton.py").read_text()
     assert (package / "runner" / "kernel_side.py").read_text() == (
         ours / "runner" / "kernel_side.py"
     ).read_text()
@@ -136,7 +136,7 @@ def test_a_registry_is_read_beside_the_packages_that_pythonpath_names(
 def test_a_registry_that_cannot_be_read_is_said(repository: Path, tmp_path: Path) -> None:
     first = revisions.find("first", repository)
     exported = revisions.export(first, tmp_path / "export")
-    (exported / "registry" / "tasks.yaml").write_text("- id: 3\n")
+    (exported / "registry" / "tasks" / "L1" / "glu.yaml").write_text("id: 3\n")
     broken = revisions.source(first, exported, tmp_path / "side")
     with pytest.raises(UsageError, match=r"registry of first .* cannot be read by this version of fk"):
         revisions.cases(first, broken, Filters())

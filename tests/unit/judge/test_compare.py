@@ -260,9 +260,9 @@ def test_an_empty_store_fails():
     before = torch.randn(9, 16, 2, 8, generator=generator).bfloat16()
     after = before.clone()
     after[3, 5] = torch.randn(2, 8, generator=generator).bfloat16()
-    truth = {"arg.k_cache": after.double()}
-    assert compare.Standard({"arg.k_cache": after}, truth).compare({"arg.k_cache": after.clone()}).passed
-    found = compare.Standard({"arg.k_cache": after}, truth).compare({"arg.k_cache": before})
+    truth = {"arg.key_cache": after.double()}
+    assert compare.Standard({"arg.key_cache": after}, truth).compare({"arg.key_cache": after.clone()}).passed
+    found = compare.Standard({"arg.key_cache": after}, truth).compare({"arg.key_cache": before})
     assert found.verdict.label == "WRONG(value)"
 
 

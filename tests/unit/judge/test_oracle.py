@@ -45,8 +45,9 @@ LINEAR_ATTENTION = case(
 )  # fmt: skip
 STORE = case(
     "L1/kv_cache", {},
-    {"key": tensor(8, 2, 16), "value": tensor(8, 2, 16), "k_cache": tensor(20, 16, 2, 16, draw="cache"),
-     "v_cache": tensor(20, 16, 2, 16, draw="cache"), "slots": tensor(8, dtype="int64", draw="step.slots")},
+    {"key": tensor(8, 2, 16), "value": tensor(8, 2, 16), "key_cache": tensor(20, 16, 2, 16, draw="cache"),
+     "value_cache": tensor(20, 16, 2, 16, draw="cache"),
+     "slot_mapping": tensor(8, dtype="int64", draw="step.slots")},
 )  # fmt: skip
 
 
@@ -108,7 +109,7 @@ def test_the_baseline_passes_on_every_distribution(which, distribution):
 
 def test_an_empty_store_fails_and_the_baseline_passes():
     tensors = tensors_of(STORE)
-    caches = ["arg.k_cache", "arg.v_cache"]
+    caches = ["arg.key_cache", "arg.value_cache"]
     truth = rules.without_null_block(Oracle(STORE, BASELINE, "cpu")(tensors), caches)
     right = rules.without_null_block(outputs_of(STORE, tensors), caches)
     empty = rules.without_null_block({name: tensors[name] for name in caches}, caches)
@@ -178,7 +179,7 @@ def test_float32_where_memory_forbids_and_it_says_so(monkeypatch):
 
 def test_the_first_call_decides_for_all(monkeypatch):
     """What its parameters take is no longer free then; an oracle that changed its dtype would be another."""
-    linear = case("L1/linear", {"in_features": 64, "out_features": 512}, {"x": tensor(3, 64)})
+    linear = case("L1/linear", {"input_size": 64, "output_size": 512}, {"x": tensor(3, 64)})
     tensors, asked = tensors_of(linear), Oracle(linear, BASELINE, "cpu")
     monkeypatch.setattr(oracle, "allocatable_bytes", lambda device: needed_bytes(tensors))
     assert asked(tensors)["out.0"].dtype == torch.float64

@@ -58,8 +58,8 @@ def test_integers_and_copies():
 
 def test_a_token_of_a_pool_is_named_where_it_lies():
     full = torch.zeros(5, 16, 2, 3)
-    judged = rules.as_judged({"arg.k_cache": full}, ["arg.k_cache"], [])["arg.k_cache"]
+    judged = rules.as_judged({"arg.key_cache": full}, ["arg.key_cache"], [])["arg.key_cache"]
     wrong = judged.clone()
     wrong[17, 1, 2] = 1
-    place = rules.exact({"arg.k_cache": wrong}, {"arg.k_cache": judged}).verdict.failure.place
-    assert rules.of_call(place, full, ["arg.k_cache"], []).index == (2, 1, 1, 2)
+    place = rules.exact({"arg.key_cache": wrong}, {"arg.key_cache": judged}).verdict.failure.place
+    assert rules.of_call(place, full, ["arg.key_cache"], []).index == (2, 1, 1, 2)

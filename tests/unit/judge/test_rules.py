@@ -64,8 +64,8 @@ def test_the_null_block_is_nobodys():
     cache = torch.randn(4, 16, 2, 8)
     padded = cache.clone()
     padded[0] = math.nan
-    kept = rules.without_null_block({"arg.k_cache": padded, "out.0": cache[0]}, ["arg.k_cache"])
-    truth = rules.without_null_block({"arg.k_cache": cache, "out.0": cache[0]}, ["arg.k_cache"])
+    kept = rules.without_null_block({"arg.key_cache": padded, "out.0": cache[0]}, ["arg.key_cache"])
+    truth = rules.without_null_block({"arg.key_cache": cache, "out.0": cache[0]}, ["arg.key_cache"])
     assert compare.Standard(truth, {n: t.double() for n, t in truth.items()}).compare(kept).passed
     assert kept["out.0"].shape == cache[0].shape
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fastkernels import kernels
 from fastkernels.kernels import registered
-from fastkernels.kernels.conv2d.shapes import is_slice
+from fastkernels.kernels.conv2d import is_slice
 from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
 
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)

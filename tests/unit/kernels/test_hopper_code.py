@@ -8,28 +8,26 @@ import pytest
 import torch
 import triton
 
-from fastkernels.kernels import gemv, skinny
-from fastkernels.kernels.activation import triton as activation
-from fastkernels.kernels.causal_conv1d import triton as causal_conv1d
+from fastkernels.kernels import activation_triton as activation
+from fastkernels.kernels import causal_conv1d_triton as causal_conv1d
+from fastkernels.kernels import gated_rms_norm_triton as gated_rms_norm
+from fastkernels.kernels import gemv, linear_gemv, linear_glu_gemv, skinny
+from fastkernels.kernels import glu_triton as glu
+from fastkernels.kernels import layer_norm_triton as layer_norm
+from fastkernels.kernels import linear_glu_triton as linear_glu
+from fastkernels.kernels import linear_triton as linear
+from fastkernels.kernels import resize_grid_triton as resize_grid
+from fastkernels.kernels import rms_norm_triton as rms_norm
+from fastkernels.kernels import rope_store_kv_triton as rope_store_kv
+from fastkernels.kernels import softmax_triton as softmax
 from fastkernels.kernels.dense_attention import triton as dense_attention
-from fastkernels.kernels.gated_rms_norm import triton as gated_rms_norm
 from fastkernels.kernels.gla import chunks
 from fastkernels.kernels.gla import triton as gla
-from fastkernels.kernels.glu import triton as glu
 from fastkernels.kernels.launch import warps
-from fastkernels.kernels.layer_norm import triton as layer_norm
-from fastkernels.kernels.linear import gemv as linear_gemv
-from fastkernels.kernels.linear import triton as linear
-from fastkernels.kernels.linear_glu import gemv as linear_glu_gemv
-from fastkernels.kernels.linear_glu import triton as linear_glu
 from fastkernels.kernels.policy import interpreting
-from fastkernels.kernels.resize_grid import triton as resize_grid
-from fastkernels.kernels.rms_norm import triton as rms_norm
 from fastkernels.kernels.rope import triton as rope
-from fastkernels.kernels.rope_store_kv import triton as rope_store_kv
 from fastkernels.kernels.sample import narrowing
 from fastkernels.kernels.selective_scan import triton as selective_scan
-from fastkernels.kernels.softmax import triton as softmax
 from tests.unit.kernels.hopper import MOST_SHARED, compiled
 
 pytestmark = [

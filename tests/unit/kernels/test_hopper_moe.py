@@ -3,10 +3,12 @@ instructions, wide loads that run ahead, shared memory that an SM has, nothing s
 """
 
 import re
-from importlib import import_module
 
 import pytest
 
+from fastkernels.kernels import grouped_linear_triton as grouped
+from fastkernels.kernels import moe_permute_triton as permute
+from fastkernels.kernels import topk_softmax_triton as routing
 from fastkernels.kernels.launch import warps
 from fastkernels.kernels.policy import interpreting
 from tests.unit.kernels import hopper
@@ -15,12 +17,6 @@ pytestmark = [
     pytest.mark.skipif(interpreting(), reason="the interpreter compiles nothing"),
     pytest.mark.usefixtures("own_cache"),
 ]
-
-# The kernels' functions hide their folders in the package's namespace.
-grouped, permute, routing = (
-    import_module(f"fastkernels.kernels.{name}.triton")
-    for name in ("grouped_linear", "moe_permute", "topk_softmax")
-)
 
 
 def compiled(kernel, types: dict[str, str], constants: dict, options: dict):

@@ -5,9 +5,7 @@ import torch
 
 from fastkernels import kernels
 from fastkernels.errors import KernelError
-from fastkernels.kernels import counters, gemv, skinny
-from fastkernels.kernels.linear import gemv as linear_gemv
-from fastkernels.kernels.linear import triton as linear_triton
+from fastkernels.kernels import counters, gemv, linear_gemv, linear_triton, skinny
 from tests.pointwise_cases import check, linear_cases, worst_row_error
 from tests.unit.kernels.implementations import GEMV, REFERENCE, TORCH, TRITON, TRITON_DTYPE
 

@@ -5,8 +5,7 @@ import torch
 
 from fastkernels import kernels
 from fastkernels.errors import KernelError
-from fastkernels.kernels import counters, skinny
-from fastkernels.kernels.linear_glu import triton as linear_glu_triton
+from fastkernels.kernels import counters, linear_glu_triton, skinny
 from tests.pointwise_cases import check, linear_glu_cases, worst_row_error
 from tests.unit.kernels.implementations import GEMV, REFERENCE, TRITON, TRITON_DTYPE
 

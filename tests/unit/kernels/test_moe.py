@@ -5,7 +5,7 @@ import torch
 from fastkernels.baseline.L2.moe import SparseMoE
 
 from fastkernels import kernels
-from fastkernels.kernels.grouped_linear.triton import TILES, most_row_tiles, tile_for
+from fastkernels.kernels.grouped_linear_triton import TILES, most_row_tiles, tile_for
 from fastkernels.nn.random_weights import random_weights
 from tests.moe_cases import (
     SHAPES,

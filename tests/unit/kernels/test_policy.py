@@ -30,29 +30,26 @@ implementations:
 
 def test_a_table(devices):
     (devices / "cpu.yaml").write_text(TABLE)
-    assert policy.preferred("glu", ["triton"], "cpu") == [Entry("torch"), Entry("reference")]
+    assert policy.preferred("glu", [Entry("triton")], "cpu") == [Entry("torch"), Entry("reference")]
     expected = [Entry("flashinfer", 32), Entry("triton"), Entry("reference")]
     assert policy.preferred("decode_attention", [], "cpu") == expected
 
 
 def test_without_a_row(devices):
     (devices / "cpu.yaml").write_text(TABLE)
-    assert policy.preferred("softmax", ["triton", "torch"], "cpu") == [Entry("reference")]
+    assert policy.preferred("softmax", [Entry("torch")], "cpu") == [Entry("torch"), Entry("reference")]
 
 
 @pytest.mark.parametrize("text", [None, "", "name: CPU", "implementations:"])
 def test_without_a_table(devices, monkeypatch, text):
-    """The declared order on CUDA, the reference elsewhere."""
+    """The kernel's own order."""
     monkeypatch.setattr(policy, "device_slug", lambda device: "some-gpu" if device == "cuda" else device)
     if text is not None:
         (devices / "cpu.yaml").write_text(text)
         (devices / "some-gpu.yaml").write_text(text)
-    assert policy.preferred("glu", ["triton", "torch"], "cpu") == [Entry("reference")]
-    assert policy.preferred("glu", ["triton", "torch"], "cuda") == [
-        Entry("triton"),
-        Entry("torch"),
-        Entry("reference"),
-    ]
+    own = [Entry("triton", 32), Entry("torch")]
+    for device in ("cpu", "cuda"):
+        assert policy.preferred("glu", own, device) == [*own, Entry("reference")]
 
 
 @pytest.mark.parametrize(
@@ -88,3 +85,5 @@ def test_the_projects_own_tables_name_kernels_and_implementations_that_exist():
             assert kernel in kernels.registered, path
             for entry in entries:
                 assert entry.use in kernels.registered[kernel].names, f"{path}: {kernel}"
+    for kernel in kernels.registered.values():
+        assert {entry.use for entry in kernel.cpu or ()} <= set(kernel.names)

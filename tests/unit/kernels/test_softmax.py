@@ -48,6 +48,6 @@ def test_a_long_masked_beginning(impl, width):
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in ("wide", "T2-D17001")], ids=str)
 def test_triton_in_parts(case, monkeypatch):
     """The interpreter has one processor, which a row keeps busy; a GPU has more than these rows."""
-    module = importlib.import_module("fastkernels.kernels.softmax.triton")
+    module = importlib.import_module("fastkernels.kernels.softmax_triton")
     monkeypatch.setattr(module, "multiprocessors", lambda device: 132)
     check(case, torch.float32, "triton")

@@ -40,9 +40,9 @@ STORE = case(
     {
         "key": KEYS,
         "value": KEYS,
-        "k_cache": POOL,
-        "v_cache": POOL,
-        "slots": {"shape": (TOKENS,), "dtype": "int64", "draw": "step.slots"},
+        "key_cache": POOL,
+        "value_cache": POOL,
+        "slot_mapping": {"shape": (TOKENS,), "dtype": "int64", "draw": "step.slots"},
     },
 )
 ATTEND = case(
@@ -88,7 +88,7 @@ def test_a_row_of_queries_that_lie_side_by_side_is_one_head():
 def test_a_module_without_caches_has_no_step():
     linear = case(
         "L1/linear",
-        {"in_features": 8, "out_features": 4, "bias": True},
+        {"input_size": 8, "output_size": 4, "bias": True},
         {"x": {"shape": (3, 8), "dtype": "bfloat16"}},
         None,
         "bfloat16",
@@ -111,7 +111,7 @@ def test_scales_of_parameters():
     assert weight.max() <= 1.5
     linear = case(
         "L1/linear",
-        {"in_features": 400, "out_features": 400},
+        {"input_size": 400, "output_size": 400},
         {"x": {"shape": (2, 400), "dtype": "float32"}},
         None,
     )
@@ -207,7 +207,7 @@ def test_queries_and_keys_of_scores_that_are_not_scaled_are_small():
 def test_what_must_not_be_read_is_large():
     """Entries that hold tokens have scale 1; unused blocks, the null block and ends of blocks more."""
     drawn = draw(specs_of(STORE), STORE, seed=5)
-    slots, pool = drawn["arg.slots"], drawn["arg.k_cache"].view(-1, 16)
+    slots, pool = drawn["arg.slot_mapping"], drawn["arg.key_cache"].view(-1, 16)
     assert slots.unique().numel() == TOKENS
     held = torch.zeros(len(pool), dtype=torch.bool)
     held[slots] = True
@@ -232,7 +232,9 @@ def test_other_lengths_agree_as_well(of):
         name: value[0] for name, value in draw_links(specs, of, 5, lambda name: 1, other_lengths=True).items()
     }
     assert {name: value.shape for name, value in other.items()} == {n: v.shape for n, v in usual.items()}
-    slots, pool = ("arg.slots", "arg.k_cache") if of is STORE else ("step.slots.0", "cache.0.0.k_cache")
+    slots, pool = (
+        ("arg.slot_mapping", "arg.key_cache") if of is STORE else ("step.slots.0", "cache.0.0.k_cache")
+    )
     assert not torch.equal(other[slots], usual[slots])
     stored = other[pool].view(-1, 16)[other[slots]]
     assert stored.std() < 1.2 if of is STORE else stored.std() > 4
@@ -241,15 +243,15 @@ def test_other_lengths_agree_as_well(of):
 
 
 def test_a_lone_prompt_has_other_positions_where_nothing_else_tells_its_length():
-    (of,) = registry.cases(registry.task("L1/rope"), size="tiny", glob="llama-tiny-T64-K16-f32")
+    (of,) = registry.cases(registry.task("L1/rope"), size="tiny", glob="llama-tiny-T128-K16-f32")
     specs = specs_of(of)
     usual = draw(specs, of, 5)["arg.positions"]
-    assert usual.tolist() == list(range(64))
+    assert usual.tolist() == list(range(128))
     found = [
         draw_links(specs, of, seed, lambda name: 1, other_lengths=True)["arg.positions"][0]
         for seed in range(9)
     ]
-    assert all(not torch.equal(positions, usual) and positions.max() < 63 for positions in found)
+    assert all(not torch.equal(positions, usual) and positions.max() < 127 for positions in found)
     assert len({tuple(positions.tolist()) for positions in found}) > 5
 
 
@@ -301,11 +303,11 @@ def test_declared_shape_against_the_batch():
         update={
             "inputs": {
                 **STORE.inputs,
-                "slots": TensorSpec(shape=(TOKENS + 1,), dtype="int64", draw="step.slots"),
+                "slot_mapping": TensorSpec(shape=(TOKENS + 1,), dtype="int64", draw="step.slots"),
             }
         }
     )
-    with pytest.raises(ValueError, match=r"arg\.slots is declared"):
+    with pytest.raises(ValueError, match=r"arg\.slot_mapping is declared"):
         draw(specs_of(wrong), wrong, 0)
     unknown = STORE.model_copy(
         update={
@@ -320,8 +322,8 @@ def test_declared_shape_against_the_batch():
 
 
 def test_wider_tables_are_padded_with_the_null_block():
-    table = {"arg.block_tables": TensorSpec(shape=(5, 9), dtype="int32", draw="step.block_tables")}
-    assert (draw(table, STORE, 0)["arg.block_tables"][:, 3:] == 0).all()
+    table = {"arg.block_table": TensorSpec(shape=(5, 9), dtype="int32", draw="step.block_tables")}
+    assert (draw(table, STORE, 0)["arg.block_table"][:, 3:] == 0).all()
 
 
 def test_cast_keeps_integers():
@@ -377,9 +379,9 @@ def test_states_are_zero_where_a_request_begins_and_large_where_nobody_is():
 
 def test_decays_are_logarithms_and_some_forget_all():
     gate = {"shape": (TOKENS, 2, 64), "dtype": "float32", "draw": "log_decay"}
-    some = RECURRENT.model_copy(update={"inputs": {"gate": TensorSpec(**gate)}})
-    specs = {"arg.gate": TensorSpec(**gate)}
-    values = {name: draw(specs, some, 3, name)["arg.gate"] for name in ("normal", "extreme")}
+    some = RECURRENT.model_copy(update={"inputs": {"g": TensorSpec(**gate)}})
+    specs = {"arg.g": TensorSpec(**gate)}
+    values = {name: draw(specs, some, 3, name)["arg.g"] for name in ("normal", "extreme")}
     assert all((gate <= 0).all() for gate in values.values())
     assert -0.2 < values["normal"].mean() < -0.02
     assert values["extreme"].min() < -50

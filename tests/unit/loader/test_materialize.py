@@ -32,7 +32,7 @@ def over(tree, source: str, task: str = "L1/rms_norm") -> Overlay:
 def test_every_task_runs_and_agrees_with_its_oracle(entry):
     for variant in entry.variants:
         case = min(
-            (c for c in registry.cases(entry.id, size="tiny") if c.variant == variant),
+            (c for c in registry.cases(entry, size="tiny") if (c.variant, c.dtype) == (variant, "float32")),
             key=lambda c: sum(len(str(v)) for v in c.inputs.values()),
         )
         tensors = trial(case)
@@ -46,19 +46,19 @@ def test_every_task_runs_and_agrees_with_its_oracle(entry):
             if value.is_floating_point() and entry.rule != "sampler":
                 assert wide[name].dtype == torch.float64
                 error = (value.double() - wide[name]).norm() / wide[name].norm()
-                assert error < (0.05 if case.dtype == "bfloat16" else 1e-4), (case.id, name, error)
+                assert error < 1e-4, (case.id, name, error)
 
 
 def test_mutated_arguments_are_outputs():
     case = tiny("L1/kv_cache")
     tensors = trial(case)
-    before = tensors["arg.k_cache"].clone()
+    before = tensors["arg.key_cache"].clone()
     call = bind(build_module(BASELINE, case, "cpu"), case, tensors)
     outputs = call.invoke()
-    assert outputs.keys() == call.mutable.keys() == {"arg.k_cache", "arg.v_cache"}
-    assert outputs["arg.k_cache"] is tensors["arg.k_cache"]
-    assert not torch.equal(before, outputs["arg.k_cache"])
-    assert mutable_names(["k_cache"], tensors) == {"arg.k_cache"}
+    assert outputs.keys() == call.mutable.keys() == {"arg.key_cache", "arg.value_cache"}
+    assert outputs["arg.key_cache"] is tensors["arg.key_cache"]
+    assert not torch.equal(before, outputs["arg.key_cache"])
+    assert mutable_names(["key_cache"], tensors) == {"arg.key_cache"}
 
 
 def test_step_of_a_mixed_batch():

@@ -69,11 +69,11 @@ def test_the_captured_load_reaches_the_experts(folder: str, task: str) -> None:
     if not any(case.timed for case in registry.cases(task)):
         pytest.skip(f"{task} is not admitted, so no case of it is timed or replayed")
     cases = [case for case in twins(folder, task) if case.variant != "sum"]
-    assert {case.provenance.phase for case in cases} == {"prefill", "decode"}
+    assert {"prefill", "decode"} <= {case.provenance.phase for case in cases}
     for case in cases:
         load_E = loads(case)
         tokens = int(load_E.sum()) // 2
-        assert int(load_E[3 if case.provenance.phase == "prefill" else 1]) == tokens, case.id
+        assert int(load_E[1 if case.provenance.phase == "decode" else 3]) == tokens, case.id
 
 
 def test_routing_gets_the_captured_logits(folder: str) -> None:
@@ -92,7 +92,7 @@ def test_the_roofline_counts_the_experts_that_are_reached(tmp_path: Path) -> Non
         c for c in registry.cases("L1/grouped_gemm", "tiny") if c.id == captured.id.replace("-captured", "")
     )
     few, all_four = (roofline.work(case, BASELINE).read_bytes for case in (captured, uniform))
-    k, n = captured.init["in_features"], captured.init["out_features"]
+    k, n = captured.init["input_size"], captured.init["output_size"]
     assert all_four - few == 2 * k * n * 4
 
 

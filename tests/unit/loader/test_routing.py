@@ -71,14 +71,14 @@ def tensors_of(case: Case, seed: int, distribution: str = "normal") -> dict[str,
 def test_order_and_starts_of_a_product_fit_each_other():
     case = case_of("L1/grouped_gemm", "*T23-*")
     tensors = tensors_of(case, seed=5)
-    order_S, starts_E1 = tensors["arg.order"], tensors["arg.starts"]
+    order_S, starts_E1 = tensors["arg.sorted_token_ids"], tensors["arg.starts"]
     assert sorted(order_S.tolist()) == list(range(46))
     assert (int(starts_E1[0]), int(starts_E1[-1])) == (0, 46)
     for begin, end in zip(starts_E1.tolist(), starts_E1.tolist()[1:]):
         slots = order_S[begin:end].tolist()
         assert slots == sorted(slots)
         assert len({slot // 2 for slot in slots}) == len(slots), "a token has an expert once"
-    assert not torch.equal(order_S, tensors_of(case, seed=6)["arg.order"])
+    assert not torch.equal(order_S, tensors_of(case, seed=6)["arg.sorted_token_ids"])
 
 
 def choices(case: Case, tensors: dict[str, torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -98,8 +98,8 @@ def choices(case: Case, tensors: dict[str, torch.Tensor]) -> list[tuple[torch.Te
     ("task", "pattern"),
     [
         ("L2/moe", "*T128-*"),
-        ("L3/moe_decoder_layer", "*prefill-1x64*"),
-        ("L3/moe_mamba_decoder_layer", "*prefill-1x64*"),
+        ("L3/moe_decoder_layer", "*prefill-1x128*"),
+        ("L3/moe_mamba_decoder_layer", "*prefill-1x128*"),
         ("L4/mixtral", "*decode-8x200*"),
         ("L4/jamba", "*decode-8x200*"),
         ("L4/jamba", "*prefill-1x128*"),
@@ -134,7 +134,7 @@ def generator_of(seed: int) -> torch.Generator:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_real_widths_choose_clearly_too(dtype):
     """Gate and rows of the scored model, as drawn for it, without its experts."""
-    case = case_of("L2/moe", "*T512-*", "full")
+    case = case_of("L2/moe", "*T257-*", "full")
     specs = trial_specs(case, build_module(BASELINE, case, "meta"))
     wanted = {name: specs[name] for name in ("arg.hidden_states", "param.gate.weight")}
     assert {spec.draw for spec in wanted.values()} == {"routed", "router"}
@@ -159,9 +159,9 @@ def test_gates_and_tokens_of_different_draws_fit_each_other():
 
 
 def test_rows_of_zeros_choose_where_a_norm_or_a_layer_follows():
-    case = case_of("L2/moe", "*T37-*")
+    case = case_of("L2/moe", "*T23-*")
     for draws, follows in (("routed", False), ("routed.attended", True), ("routed.embedding", True)):
-        x_LTD = torch.zeros(1, 37, 64)
-        spec = TensorSpec(shape=(37, 64), dtype="float32", draw=draws)
+        x_LTD = torch.zeros(1, 23, 64)
+        spec = TensorSpec(shape=(23, 64), dtype="float32", draw=draws)
         routing.plant(x_LTD, spec, case, seed=1)
         assert (x_LTD.abs().sum(-1) > 0).all() == follows

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fastkernels import registry
+from fastkernels.kernels.work import visible_keys, visible_pairs
 from fastkernels.loader.materialize import build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure import ceilings as ceilings_module
@@ -18,8 +19,6 @@ from fastkernels.measure.roofline import (
     floor_s,
     implausible,
     roofline_pct,
-    visible_keys,
-    visible_pairs,
     work,
 )
 from fastkernels.records import Batch, Case, Provenance, Routing, TensorSpec
@@ -61,7 +60,7 @@ def test_norm_reads_and_writes_everything_once():
 
 
 def test_linear():
-    found = count("L1/linear", {"in_features": D, "out_features": 96}, {"x": tensor(7, D)})
+    found = count("L1/linear", {"input_size": D, "output_size": 96}, {"x": tensor(7, D)})
     assert found.read_bytes == (7 * D + 96 * D) * BF16
     assert found.written_bytes == 7 * 96 * BF16
     assert found.flops == {"bfloat16": 2 * 7 * D * 96}
@@ -93,12 +92,12 @@ def test_experts_without_a_token_are_not_read():
     for tokens, experts in ((1, 2), (8, 7), (512, 8)):
         found = count(
             "L1/grouped_gemm",
-            {"num_experts": 8, "in_features": D, "out_features": 96},
+            {"num_experts": 8, "input_size": D, "output_size": 96},
             {
-                "x": tensor(tokens, D),
-                "order": tensor(2 * tokens, dtype="int32", draw="routing.order"),
+                "A": tensor(tokens, D),
+                "sorted_token_ids": tensor(2 * tokens, dtype="int32", draw="routing.order"),
                 "starts": tensor(9, dtype="int32", draw="routing.starts"),
-                "slot_weights": None,
+                "topk_weights": None,
             },
             routing=Routing(top_k=2, experts=8),
         )
@@ -129,7 +128,7 @@ def test_paged_attention_reads_old_entries_and_writes_new_ones():
 
 
 def test_window_bounds_what_is_read():
-    found = count("L2/paged_attention", {**ATTENTION, "window": 8}, QKV, batch=BATCH)
+    found = count("L2/paged_attention", {**ATTENTION, "per_layer_sliding_window": 8}, QKV, batch=BATCH)
     entry = J * K * BF16
     assert found.read_bytes == 7 * (H + 2 * J) * K * BF16 + (7 + 7 + 7) * 2 * entry
     assert found.flops["bfloat16"] == 4 * H * K * (8 + 8 + 5 * 8)
@@ -139,8 +138,8 @@ def test_a_store_counts_its_tokens_and_not_the_pool():
     pool = tensor(12, 16, J, K, draw="cache")
     found = count(
         "L1/kv_cache", {},
-        {"key": tensor(7, J, K), "value": tensor(7, J, K), "k_cache": pool, "v_cache": pool,
-         "slots": tensor(7, dtype="int64", draw="step.slots")},
+        {"key": tensor(7, J, K), "value": tensor(7, J, K), "key_cache": pool, "value_cache": pool,
+         "slot_mapping": tensor(7, dtype="int64", draw="step.slots")},
         batch=BATCH,
     )  # fmt: skip
     assert found.written_bytes == 2 * 7 * J * K * BF16
@@ -165,7 +164,7 @@ def test_states_are_read_where_a_request_goes_on_and_written_for_all():
 def test_a_pool_of_states_counts_the_rows_of_the_step():
     found = count(
         "L1/gla", {"scale": 0.25},
-        {**{name: tensor(3, H, K) for name in ("query", "key", "gate")}, "value": tensor(3, H, 2 * K),
+        {**{name: tensor(3, H, K) for name in ("q", "k", "gk")}, "v": tensor(3, H, 2 * K),
          "state": tensor(50, H, K, 2 * K, dtype="float32", draw="state"),
          "rows": tensor(3, dtype="int64", draw="step.rows")},
         variant="recurrent", batch=Batch(rows=((3, 1, 40),)),
@@ -196,15 +195,18 @@ def test_a_mixer_reads_and_writes_both_of_its_states():
 
 @pytest.mark.parametrize("variant", ["default", "update"])
 def test_pools_of_a_scan_count_the_rows_of_the_step(variant):
-    inner, step = 2 * D, {} if variant == "update" else {
-        "query_starts": tensor(4, dtype="int32", draw="step.query_starts"), "max_query_len": 1,
+    inner, is_update = 2 * D, variant == "update"
+    u, delta, bias = ("x", "dt", "dt_bias") if is_update else ("u", "delta", "delta_bias")
+    states, rows = ("state", "state_batch_indices") if is_update else ("ssm_states", "cache_indices")
+    step = {} if is_update else {
+        "query_start_loc": tensor(4, dtype="int32", draw="step.query_starts"), "max_query_len": 1,
     }  # fmt: skip
     found = count(
         "L1/selective_scan", {},
-        {**{name: tensor(3, inner) for name in ("u", "delta", "z")}, "B": tensor(3, 16), "C": tensor(3, 16),
-         "A_log": tensor(inner, 16, dtype="float32"), "D": tensor(inner), "delta_bias": tensor(inner),
-         "state": tensor(50, inner, 16, dtype="float32", draw="state"),
-         "rows": tensor(3, dtype="int64", draw="step.rows"), **step},
+        {**{name: tensor(3, inner) for name in (u, delta, "z")}, "B": tensor(3, 16), "C": tensor(3, 16),
+         "A_log": tensor(inner, 16, dtype="float32"), "D": tensor(inner), bias: tensor(inner),
+         states: tensor(50, inner, 16, dtype="float32", draw="state"),
+         rows: tensor(3, dtype="int64", draw="step.rows"), **step},
         variant=variant, batch=Batch(rows=((3, 1, 40),)),
     )  # fmt: skip
     tokens = 3 * (3 * inner + 32)

@@ -210,8 +210,8 @@ class RotaryEmbedding(Baseline):
 from torch import nn
 
 class StoreKV(nn.Module):
-    def forward(self, key, value, k_cache, v_cache, slots):
-        v_cache.view(-1, *v_cache.shape[2:])[slots] = value * 0
+    def forward(self, key, value, key_cache, value_cache, slot_mapping):
+        value_cache.view(-1, *value_cache.shape[2:])[slot_mapping] = value * 0
 """,
     "L2/paged_attention.py": """
 from fastkernels.baseline.L2.paged_attention import PagedAttention as Baseline
@@ -256,7 +256,7 @@ def fused_calls(monkeypatch) -> list[int]:
     return called
 
 
-@pytest.mark.parametrize("options", [{}, {"qk_norm_eps": None, "qkv_bias": True, "window": 5}])
+@pytest.mark.parametrize("options", [{}, {"qk_norm_eps": None, "qkv_bias": True, "sliding_window": 5}])
 def test_rotating_and_storing(options: dict, fused_calls: list[int]) -> None:
     module = attention(Overlay.over_baseline(), **options)
     found = attended(module)

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
+import random
+from collections import Counter
 
+import numpy as np
 import pytest
 
 from fastkernels import kernels, registry
-from fastkernels.engine.latents import TOKEN_PIXELS
 from fastkernels.loader.overlay import Overlay
-from fastkernels.records import Case, TensorSpec
+from fastkernels.nn.latents import TOKEN_PIXELS
+from fastkernels.records import REGISTRY, Case, Size, TensorSpec
 from fastkernels.registry import source, uses
-from fastkernels.registry.schema import TaskEntry
+from fastkernels.registry.schema import Architecture, TaskEntry
+from fastkernels.registry.workloads import Workload
+from fastkernels.runner.draws import Requests
+from fastkernels.score.distances import TABLE
 
 TASKS = registry.tasks()
 BASELINE = Overlay.over_baseline()
@@ -78,12 +85,11 @@ def test_implementations_read_from_source_are_the_registered_ones() -> None:
 
 
 def test_device_tables_name_kernels_and_implementations_that_exist() -> None:
-    for slug in ("cpu", "nvidia-h200"):
-        facts = registry.device(slug)
-        assert facts is not None
-        for kernel, choices in facts.implementations.items():
-            names = {choice if isinstance(choice, str) else choice.use for choice in choices}
-            assert names <= set(kernels.registered[kernel].names)
+    facts = registry.device("nvidia-h200")
+    assert facts is not None
+    for kernel, choices in facts.implementations.items():
+        names = {choice if isinstance(choice, str) else choice.use for choice in choices}
+        assert names <= set(kernels.registered[kernel].names)
     assert registry.device("no-such-device") is None
 
 
@@ -100,7 +106,7 @@ def test_import_graph() -> None:
 
 def test_suites_and_architectures_name_what_exists() -> None:
     for suite in registry.suites():
-        registry.find_architectures(suite.architectures)
+        assert registry.find_architectures(suite.architectures)
         for size, names in suite.workloads.items():
             assert [w.name for w in registry.workloads(names, size)] == list(names)
     for architecture in registry.architectures():
@@ -116,62 +122,68 @@ def test_suites_and_architectures_name_what_exists() -> None:
             assert config.config["model_type"] in architecture.model_types
 
 
+def asked_of(architecture: Architecture, size: Size) -> list[Workload]:
+    names = {*architecture.workloads, *architecture.unscored}
+    return [workload for workload in registry.workloads(size=size) if workload.name in names]
+
+
 def test_workloads_ask_for_what_their_architecture_answers() -> None:
     for architecture in registry.architectures():
-        for workload in registry.workloads(architecture.workloads):
-            assert workload.answer == architecture.correctness.kind
-
-
-def test_images_of_workloads_and_samples_are_whole_patches() -> None:
-    for architecture in registry.architectures():
-        if architecture.correctness.kind != "embedding":
-            continue
-        for size, name in architecture.default_config.items():
-            patch = architecture.configs[name].config["patch_size"]
-            asked = [
-                *registry.workloads(architecture.workloads, size),
-                architecture.correctness.samples[size],
-            ]
-            sizes = {side for one in asked for resolution in one.resolutions for side in resolution}
-            assert sizes
-            assert all(side % patch == 0 for side in sizes)
-
-
-def test_generated_images_are_whole_tokens() -> None:
-    for architecture in registry.architectures():
-        if architecture.correctness.kind != "image":
-            continue
         for size in architecture.default_config:
-            asked = [workload.resolution for workload in registry.workloads(architecture.workloads, size)]
-            asked += architecture.correctness.samples[size].resolutions
-            assert len(asked) > 1
-            assert all(side % TOKEN_PIXELS == 0 for resolution in asked for side in resolution)
+            assert all(w.answer == architecture.correctness.kind for w in asked_of(architecture, size))
 
 
-def test_tiny_workloads_and_samples_fit_the_tiny_model() -> None:
+def test_what_architectures_declare_can_be_drawn_and_compared() -> None:
+    """The smallest request of every workload, and of the samples."""
     for architecture in registry.architectures():
-        if architecture.correctness.kind != "tokens":
-            continue
-        limit = architecture.configs[architecture.default_config["tiny"]].config[architecture.positions]
-        for workload in registry.workloads(architecture.workloads, "tiny"):
-            assert workload.input_len + workload.output_len <= limit
-        samples = architecture.correctness.samples["tiny"]
-        assert samples.input_lens[0] <= samples.input_lens[1] <= limit - samples.output_len
-
-
-def test_speech_fits_the_model_of_each_size() -> None:
-    for architecture in registry.architectures():
-        if architecture.correctness.kind != "speech":
-            continue
+        facts = architecture.correctness
+        for group in facts.noise:
+            assert set(group) <= set(kernels.registered)
+        declared = facts.inputs if facts.kind == "program" else facts.media
         for size, name in architecture.default_config.items():
-            config = architecture.configs[name].config
-            samples, prompt = architecture.correctness.samples[size], architecture.correctness.prompt[size]
-            assert max(prompt) < config["vocab_size"]
-            longest_s = config["max_source_positions"] / 50  # of 20 ms each
-            for asked in (*registry.workloads(architecture.workloads, size), samples):
-                assert len(prompt) + asked.output_len <= config[architecture.positions]
-            assert all(w.seconds <= longest_s for w in registry.workloads(architecture.workloads, size))
-            assert 0 < samples.seconds[0] <= samples.seconds[1] <= longest_s
+            requests = Requests(declared, architecture.configs[name].config, random.Random(1))
+            for asked in (*asked_of(architecture, size), facts.samples[size]):
+                shape = min(asked.shapes, key=lambda shape: math.prod(map(np.max, shape.values())))
+                (one,) = requests.of([shape], 1)
+                assert one.keys() == declared.keys()
+        if facts.kind == "program":
+            for output in facts.outputs.values():
+                assert (output if isinstance(output, str) else output.distance) in TABLE
+
+
+def test_images_are_whole_patches_cells_and_tokens() -> None:
+    for name, multiple in {"siglip2": "patch_size", "yolov10": 32, "flux": TOKEN_PIXELS}.items():
+        architecture = registry.architecture(name)
+        for size, config in architecture.default_config.items():
+            wanted = architecture.configs[config].config.get(multiple, multiple)
+            asked = (*asked_of(architecture, size), architecture.correctness.samples[size])
+            sides = [shape[side] for one in asked for shape in one.shapes for side in ("height", "width")]
+            assert len(sides) > 2
+            assert not any(side % wanted for side in sides)
+
+
+def test_workloads_and_samples_fit_the_tiny_model() -> None:
+    for architecture in registry.architectures():
+        facts = architecture.correctness
+        if facts.kind != "tokens":
+            continue
+        config = architecture.configs[architecture.default_config["tiny"]].config
+        limit = config[architecture.positions]
+        assert facts.positions("tiny", registry.workloads(architecture.workloads, "tiny")) <= limit
+        samples, prompt = facts.samples["tiny"], facts.prompt.get("tiny", ())
+        assert samples.input_lens[0] <= samples.input_lens[1] <= limit - samples.output_len
+        assert len(prompt) + samples.output_len <= limit
+        assert bool(prompt) != bool(samples.input_lens[0])
+        assert all(i < config["vocab_size"] for i in prompt)
+
+
+def test_clips_fit_the_model_of_each_size() -> None:
+    architecture = registry.architecture("whisper")
+    for size, name in architecture.default_config.items():
+        longest_s = architecture.configs[name].config["max_source_positions"] / 50  # of 20 ms each
+        for asked in (*asked_of(architecture, size), architecture.correctness.samples[size]):
+            for shape in asked.shapes:
+                assert 0 < np.min(shape["seconds"]) <= np.max(shape["seconds"]) <= longest_s
 
 
 def all_cases() -> list[Case]:
@@ -183,27 +195,48 @@ def test_contexts_lie_within_the_models_positions() -> None:
         if case.batch and not case.batch.grids and case.provenance.architecture != "registry":
             architecture = registry.architecture(case.provenance.architecture)
             config = architecture.configs[case.provenance.config.removesuffix("-2layers")].config
-            is_map = architecture.correctness.kind in ("detections", "image")  # any number of positions
+            is_map = architecture.id in ("yolov10", "flux")  # any number of positions
             is_clips = set(case.batch.seq_lens) == {config.get("max_source_positions")}
             assert is_map or is_clips or max(case.batch.seq_lens) <= config[architecture.positions]
 
 
-def test_what_the_issue_asks_for_is_there() -> None:
-    batches = {
-        case.batch.rows for case in registry.cases("L1/decode_attention", "full") if case.timed and case.batch
-    }
-    assert {sum(count for count, _, _ in rows) for rows in batches} >= {1, 8, 32, 128, 256, 512}
-    assert {seq for rows in batches for _, _, seq in rows} >= {128, 1024, 8192}
-    tokens = {
-        spec.shape[0]
-        for case in registry.cases("L1/rms_norm", "full")
-        if case.timed
-        for spec in case.inputs.values()
-        if isinstance(spec, TensorSpec)
-    }
-    assert tokens >= {512, 2048, 8192, 1, 8, 32, 128, 256}
-    ragged = [case for case in registry.cases("L1/prefill_attention", "full", glob="ragged") if case.batch]
-    assert len(set(ragged[0].batch.query_lens)) > 3
+def test_calls_that_differ_in_their_sizes_alone_are_at_most_four_cases() -> None:
+    count: Counter[tuple[str, bool, bool]] = Counter()
+    for entry in TASKS:
+        for case in registry.cases(entry):
+            if (source := case.provenance).architecture == REGISTRY:
+                continue
+            shapes = [spec.shape for spec in case.inputs.values() if isinstance(spec, TensorSpec)]
+            inputs = [(len(shape), shape[1:][-1:]) for shape in shapes]
+            skew = case.routing.skew if case.routing else None
+            what = (
+                case.task,
+                case.variant,
+                source.architecture,
+                source.config,
+                case.dtype,
+                case.init,
+                inputs,
+                skew,
+            )
+            count[repr(what), entry.thin, source.phase == "held-out"] += 1
+    most = {(thin, held_out): 0 for thin in (False, True) for held_out in (False, True)}
+    for (_, thin, held_out), number in count.items():
+        most[thin, held_out] = max(most[thin, held_out], number)
+    assert most == {(False, False): 4, (False, True): 1, (True, False): 1, (True, True): 1}
+
+
+def test_a_language_model_is_timed_in_prompts_in_mixed_steps_and_in_decode_steps() -> None:
+    attended = [c.batch for c in registry.cases("L1/decode_attention", "full") if c.timed and c.batch]
+    assert {len(batch.seq_lens) for batch in attended} >= {32, 128}
+    assert {max(batch.seq_lens) for batch in attended} >= {1024, 4096}
+    norms = [c for c in registry.cases("L1/rms_norm", "full", "llama") if c.timed]
+    tokens = {i.shape[0] for c in norms for i in c.inputs.values() if isinstance(i, TensorSpec)}
+    assert tokens == {8192, 512, 32, 1}
+    blocks = registry.cases("L3/decoder_layer", "full", "llama")
+    assert {c.provenance.phase for c in blocks if c.timed} == {"prefill", "mixed", "decode"}
+    held_out = [c.batch for c in blocks if not c.timed and c.batch]
+    assert {len(set(batch.query_lens)) for batch in held_out} == {3}
     assert all(
         case.init["config"]["num_hidden_layers"] == 2 and "2layers" in case.id
         for case in registry.cases("L4/llama", "full")
@@ -217,9 +250,9 @@ def test_siblings_are_covered() -> None:
 
     assert any(init["qk_norm_eps"] for init in inits("L2/causal_attention"))
     assert any(init["qkv_bias"] for init in inits("L2/causal_attention"))
-    assert any(init["window"] == 8 for init in inits("L1/prefill_attention"))
-    assert any(init["window"] == 8 for init in inits("L1/decode_attention"))
-    assert any(init["window"] == 4096 for init in inits("L1/decode_attention"))
+    assert any(init["sliding_window"] == 8 for init in inits("L1/prefill_attention"))
+    assert any(init["sliding_window"] == 8 for init in inits("L1/decode_attention"))
+    assert any(init["sliding_window"] == 4096 for init in inits("L1/decode_attention"))
     assert {init["rope_parameters"]["rope_type"] for init in inits("L1/rope")} == {
         "default",
         "llama3",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from fastkernels import registry
 from fastkernels.errors import FileFormatError
 from fastkernels.registry.load import read_yaml
 from fastkernels.registry.workloads import Workload
+
+SAMPLING = "tasks/L1/sampling.yaml"
 
 
 def line_of(text: str, needle: str) -> int:
@@ -20,16 +23,16 @@ def line_of(text: str, needle: str) -> int:
     ("file", "old", "new", "at", "problem"),
     [
         (
-            "tasks.yaml",
+            "tasks/L1/rms_norm.yaml",
             "variants: {default: RMSNorm}",
             "variants: {default: RMSNorm",
             "mirrors: [vllm.model",
             "expected",
         ),
-        ("tasks.yaml", "rule: sampler", "rule: samples", "rule: samples", "samples"),
-        ("tasks.yaml", "id: L1/glu", "id: L5/glu", "id: L5/glu", "L5/glu"),
-        ("tasks.yaml", "  rule: sampler", "  rules: sampler", "rules: sampler", "not permitted"),
-        ("tasks.yaml", "  rule: sampler", "  rule: sampler\n  rule: values", "rule: values", "twice"),
+        (SAMPLING, "rule: sampler", "rule: samples", "rule: samples", "samples"),
+        ("tasks/L1/glu.yaml", "id: L1/glu", "id: L5/glu", "id: L5/glu", "L5/glu"),
+        (SAMPLING, "rule: sampler", "rules: sampler", "rules: sampler", "not permitted"),
+        (SAMPLING, "rule: sampler", "rule: sampler\nrule: values", "rule: values", "twice"),
         (
             "workloads.yaml",
             "requests: 1000, input_len: 1024",
@@ -87,9 +90,22 @@ def test_a_case_id_given_twice(copied: Path) -> None:
 
 
 def test_an_alias_given_twice(copied: Path) -> None:
-    path = copied / "tasks.yaml"
-    path.write_text(path.read_text().replace("aliases: [llama_mlp", "aliases: [lm_head, llama_mlp"))
-    with pytest.raises(FileFormatError, match="'lm_head' is taken"):
+    path = copied / "tasks" / "L2" / "gated_mlp.yaml"
+    path.write_text(path.read_text().replace("aliases: [llama_mlp", "aliases: [silu_and_mul, llama_mlp"))
+    with pytest.raises(FileFormatError, match="'silu_and_mul' is taken"):
+        registry.tasks()
+
+
+def test_a_task_in_the_file_of_another(copied: Path) -> None:
+    folder = copied / "tasks" / "L1"
+    (folder / "glu.yaml").rename(folder / "gated.yaml")
+    with pytest.raises(FileFormatError, match="id is L1/glu, not L1/gated"):
+        registry.tasks()
+
+
+def test_a_registry_of_another_version(copied: Path) -> None:
+    shutil.rmtree(copied / "tasks")
+    with pytest.raises(FileFormatError, match="written for another version"):
         registry.tasks()
 
 

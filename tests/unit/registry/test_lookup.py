@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from fastkernels import registry
-from fastkernels.errors import NotFoundError, UsageError
-from fastkernels.registry import lookup
+from fastkernels.errors import FileFormatError, NotFoundError, UsageError
+from fastkernels.registry import lookup, models
 from fastkernels.registry.workloads import TokenWorkload
 
 
@@ -38,40 +39,40 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
         (
             ["*_norm", "llama_mlp", "rms_norm"],
             [
-                "L1/rms_norm",
-                "L1/layer_norm",
-                "L1/group_norm",
                 "L1/gated_rms_norm",
-                "L2/gated_mlp",
+                "L1/group_norm",
+                "L1/layer_norm",
+                "L1/rms_norm",
                 "L2/adaptive_norm",
+                "L2/gated_mlp",
             ],
         ),
         (
             ["L1/*attention", "L2/*attention"],
             [
-                "L1/prefill_attention",
+                "L1/cross_attention",
                 "L1/decode_attention",
                 "L1/dense_attention",
-                "L1/cross_attention",
-                "L2/paged_attention",
+                "L1/prefill_attention",
                 "L2/causal_attention",
-                "L2/gated_linear_attention",
-                "L2/encoder_attention",
-                "L2/vision_attention",
+                "L2/conv_attention",
                 "L2/decoder_attention",
                 "L2/diffusion_attention",
-                "L2/conv_attention",
+                "L2/encoder_attention",
+                "L2/gated_linear_attention",
+                "L2/paged_attention",
+                "L2/vision_attention",
             ],
         ),
         (
             ["L3/*decoder_layer"],
             [
+                "L3/cross_decoder_layer",
                 "L3/decoder_layer",
-                "L3/moe_decoder_layer",
                 "L3/linear_decoder_layer",
                 "L3/mamba_decoder_layer",
+                "L3/moe_decoder_layer",
                 "L3/moe_mamba_decoder_layer",
-                "L3/cross_decoder_layer",
             ],
         ),
         (["*embedding:lm_*"], ["L2/parallel_embedding"]),
@@ -152,18 +153,32 @@ def test_workloads_of_the_scored_suite() -> None:
     assert full["decode-heavy"] == ("throughput", 1000, 512, 1024)
     assert full["single-request"] == ("latency", 1, 128, 128)
     assert full["fixed-batch-32"] == ("latency", 32, 128, 128)
-    scored = {name for architecture in registry.architectures() for name in architecture.workloads}
-    assert set(registry.suite("default").workloads["full"]) == scored
+    llama, detector = registry.architecture("llama"), registry.architecture("yolov10")
+    scored, quick = registry.suite("default"), registry.suite("smoke")
+    assert scored.names(llama, "full") == llama.workloads
+    assert scored.names(detector, "full") == detector.workloads
+    assert quick.names(llama, "full") == ("prefill-heavy-smoke", "decode-heavy-smoke", "single-request")
+
+
+def test_steps_are_the_architecture_s_own_or_shared(copied: Path) -> None:
+    for name, config, step in (("llama", "8b", "prefill-4x2048"), ("yolov10", "n", "detect-1x640x640")):
+        architecture = registry.architecture(name)
+        assert step in dict(registry.batches(architecture, architecture.configs[config]))
+    lost = architecture.configs["n"].model_copy(update={"walk": ("pixels-huge",)})
+    with pytest.raises(NotFoundError, match=r"pixels-huge.*Did you mean pixels-full.*registry/batches"):
+        registry.batches(architecture, lost)
+    shutil.copy(copied / "batches" / "decoder.yaml", copied / "batches" / "other.yaml")
+    models._batches.cache_clear()
+    with pytest.raises(FileFormatError, match="another file has a set of steps called decoder-full"):
+        registry.batches(architecture, lost)
 
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_nothing_that_is_not_admitted_is_timed(copied: Path, whole: bool) -> None:
     first, *others = [case.id for case in registry.cases("rms_norm") if case.timed]
     assert registry.task("rms_norm").refusals(first) == []
-    path = copied / "tasks.yaml"
-    line = "- id: L1/rms_norm\n"
-    refused = f'  not_admitted: {{cuda: {{"{"*" if whole else first}": a margin of 2.1}}}}\n'
-    path.write_text(path.read_text().replace(line, line + refused))
+    with (copied / "tasks" / "L1" / "rms_norm.yaml").open("a") as file:
+        file.write(f'not_admitted: {{cuda: {{"{"*" if whole else first}": a margin of 2.1}}}}\n')
     lookup._tasks.cache_clear()
     entry = registry.task("rms_norm")
     what = "L1/rms_norm" if whole else f"L1/rms_norm {first}"

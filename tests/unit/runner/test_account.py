@@ -9,13 +9,13 @@ from fastkernels.runner import account
 from fastkernels.runner.blocks import Blocks
 from fastkernels.runner.process import Standing
 from fastkernels.runner.reading import Reading
-from fastkernels.runner.trial import SLACK
+from fastkernels.runner.trial import SLACK, SLACK_ON_CPU
 
-OF_A_GROUP = SLACK["collective", "asked"]  # on a CPU
+ASKED = SLACK["host"]
 
 
-def reading(ns: int, window_ns: int, cpu_ns: int | None = None, threads: int = 1) -> Reading:
-    return Reading(ns, ns, window_ns, cpu_ns, True, None, threads, (), {}, {})
+def reading(ns: int, window_ns: int, threads: int = 1) -> Reading:
+    return Reading(ns, ns, window_ns, True, None, threads, (), {}, {})
 
 
 def side(
@@ -35,28 +35,12 @@ def test_a_duration_beyond_the_window_is_impossible() -> None:
     assert account.impossible(reading(99, 99)) is None
 
 
-@pytest.mark.parametrize(("late_us", "threads", "accused"), [(0, 1, False), (40, 1, True), (40, 2, False)])
-def test_work_that_delays_no_window_shows_in_cpu_time(late_us: float, threads: int, accused: bool) -> None:
-    """It is done between the last word and the stop, where a baseline waits."""
-
-    def called(ns: int, works_us: float, seed: int) -> list[Reading]:
-        rng = random.Random(seed)
-        return [
-            reading(ns, ns + 150_000, ns + int(1e3 * (60 + works_us + 4 * rng.random())), threads)
-            for _ in range(50)
-        ]
-
-    baselines = [called(100_000, 0, seed) for seed in (2, 3)]
-    verdict = account.understated(called(30_000, late_us, 1), baselines, works_alone=True)
-    assert (verdict is not None) == accused
-
-
 @pytest.mark.parametrize(
     ("true_us", "claimed_us"), [(1000, 500), (1000, 100), (1000, 900), (200, 20), (10_000, 7000), (50, 10)]
 )
 def test_work_outside_the_claimed_time_shows(true_us: float, claimed_us: float) -> None:
     baselines = [side(1000, 1000, late_us=3000, seed=seed) for seed in (2, 3)]
-    verdict = account.understated(side(true_us, claimed_us, late_us=3000), baselines)
+    verdict = account.understated(side(true_us, claimed_us, late_us=3000), baselines, ASKED)
     assert verdict.status == "IMPLAUSIBLE"
     assert "not timed" in verdict.failure.message
 
@@ -65,7 +49,10 @@ def test_work_outside_the_claimed_time_shows(true_us: float, claimed_us: float) 
 def test_an_honest_candidate_on_a_busy_machine_is_not_accused(true_us: float) -> None:
     """Its answers come late more often, and later, than the baseline's."""
     honest = side(true_us, true_us, late_us=20_000)
-    assert account.understated(honest, [side(1000, 1000, late_us=100, seed=seed) for seed in (2, 3)]) is None
+    assert (
+        account.understated(honest, [side(1000, 1000, late_us=100, seed=seed) for seed in (2, 3)], ASKED)
+        is None
+    )
 
 
 def test_sides_that_are_all_late_are_not_accused() -> None:
@@ -76,60 +63,7 @@ def test_sides_that_are_all_late_are_not_accused() -> None:
 
     for seed in range(100):
         rng = random.Random(seed)
-        assert account.understated(late(rng), [late(rng), late(rng)]) is None
-
-
-def working(
-    true_us: float, claimed_us: float, waits_us: float = 0, interrupted: float = 0, seed: int = 1
-) -> list[Reading]:
-    """Beside the call 55 us of work and 60 of waiting, some waits longer by up to `waits_us`. A share of the
-    calls is interrupted and claims the millisecond that it lost."""
-    rng, found = random.Random(seed), []
-    for _ in range(60):
-        lost_us = 1000 * (rng.random() < interrupted)
-        cpu_us = true_us + 55 + 5 * rng.random()
-        window_us = cpu_us + lost_us + 60 + 10 * rng.random() + waits_us * rng.random()
-        found.append(reading(*(int(1e3 * us) for us in (claimed_us + lost_us, window_us, cpu_us))))
-    return found
-
-
-def test_who_waits_longer_for_the_judge_is_not_accused_where_its_cpu_time_is_known() -> None:
-    """29 us beside 9 on two loaded cores: 30 to 50 us more between answer and stop, and no work in it."""
-    honest, baselines = working(29, 29, waits_us=100), [working(9, 9, seed=seed) for seed in (2, 3)]
-    assert account.understated(honest, baselines, works_alone=True) is None
-    accused = account.understated(honest, baselines)
-    assert accused is not None, "the windows alone do not tell work from waiting"
-
-
-def test_who_waits_for_longer_than_messages_take_is_accused_whatever_he_waits_for() -> None:
-    """A claim of 200 us by one who sleeps for two milliseconds."""
-    sleeper = [replace(r, window_ns=r.window_ns + 2_000_000) for r in working(200, 200)]
-    baselines = [working(30, 30, seed=seed) for seed in (2, 3)]
-    assert account.understated(sleeper, baselines, works_alone=True).status == "IMPLAUSIBLE"
-
-
-@pytest.mark.parametrize("interrupted", [0, 0.3])
-def test_work_outside_the_claimed_time_shows_in_cpu_time(interrupted: float) -> None:
-    baselines = [working(100, 100, seed=seed) for seed in (2, 3)]
-    liar = working(100, 50, waits_us=100, interrupted=interrupted)
-    assert account.understated(liar, baselines, works_alone=True).status == "IMPLAUSIBLE"
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_work_outside_the_claimed_time_shows_where_some_calls_of_all_work_for_longer(seed: int) -> None:
-    """As in a store of 8 MB: 2.2 ms hidden, and in a third of all calls up to 4 ms of CPU time more."""
-    rng = random.Random(seed)
-
-    def laboured(readings: list[Reading]) -> list[Reading]:
-        more_ns = [int(4e6 * rng.random()) if rng.random() < 0.35 else 0 for _ in readings]
-        return [
-            replace(r, cpu_ns=r.cpu_ns + more, window_ns=r.window_ns + 5_000_000)
-            for r, more in zip(readings, more_ns)
-        ]
-
-    baselines = [laboured(working(2500, 2500, seed=2 * seed + n)) for n in (1000, 1001)]
-    liar = laboured(working(2500, 300, seed=seed))
-    assert account.understated(liar[:30], [side[:30] for side in baselines], works_alone=True) is not None
+        assert account.understated(late(rng), [late(rng), late(rng)], ASKED) is None
 
 
 def delayed(readings: list[Reading], late_us: float) -> list[Reading]:
@@ -138,82 +72,44 @@ def delayed(readings: list[Reading], late_us: float) -> list[Reading]:
 
 
 def test_a_win_that_the_windows_would_take_away_is_none_where_baseline_processes_differ_as_much() -> None:
-    baselines = [working(2500, 2500, seed=2), delayed(working(2500, 2500, seed=3), 1000)]
-    liar = [replace(r, threads=2) for r in delayed(working(2500, 300), 1000)]
-    assert account.understated(liar, [baselines[0], delayed(baselines[1], 1500)], works_alone=True) is None
-    assert "differ by as much" in str(account.unproven(liar, baselines, works_alone=True))
-    assert account.unproven(delayed(working(300, 300), 1000), baselines, works_alone=True) is None
-    assert account.unproven(working(2600, 2600, waits_us=4000), baselines) is None, "no win"
+    baselines = [side(2500, 2500, seed=2), delayed(side(2500, 2500, seed=3), 1000)]
+    liar = delayed(side(2500, 300), 1000)
+    assert account.understated(liar, [baselines[0], delayed(baselines[1], 1500)], ASKED) is None
+    assert "differ by as much" in str(account.unproven(liar, baselines, ASKED))
+    assert account.unproven(delayed(side(300, 300), 1000), baselines, ASKED) is None
+    assert account.unproven(side(2600, 2600, late_us=4000), baselines, ASKED) is None, "no win"
 
 
-def of_a_group(true_us: float, claimed_us: float, seed: int = 1) -> list[Reading]:
-    """1.2 ms of messages and copies surround the call."""
-    return delayed(working(true_us, claimed_us, waits_us=20, seed=seed), 1085)
+def on_a_cpu(true_us: float, claimed_us: float, seed: int = 1) -> list[Reading]:
+    """1.2 ms of messages and copies surround the call, as in a group."""
+    return delayed(side(true_us, claimed_us, late_us=20, seed=seed), 1140)
 
 
 @pytest.mark.parametrize(("late_us", "accused"), [(250, False), (900, True)])
-def test_what_surrounds_the_call_of_a_group_is_colder_behind_more_memory(late_us: int, accused: bool) -> None:
-    baselines = [of_a_group(1400, 1400, seed) for seed in (2, 3)]
-    honest = delayed(of_a_group(1400, 1400), late_us)
-    assert account.understated(honest, baselines, OF_A_GROUP._replace(colder=0)) is not None
-    found = account.understated(honest, baselines, OF_A_GROUP)
+def test_what_surrounds_a_call_on_a_cpu_is_colder_behind_more_memory(late_us: int, accused: bool) -> None:
+    baselines = [on_a_cpu(1400, 1400, seed) for seed in (2, 3)]
+    honest = delayed(on_a_cpu(1400, 1400), late_us)
+    assert account.understated(honest, baselines, SLACK_ON_CPU._replace(colder=0)) is not None
+    found = account.understated(honest, baselines, SLACK_ON_CPU)
     assert (found is not None) is accused
 
 
-def test_no_group_wins_by_what_may_be_colder_surroundings() -> None:
-    baselines = [of_a_group(1400, 1400, seed) for seed in (2, 3)]
-    liar = of_a_group(1400, 1100)
-    assert account.understated(liar, baselines, OF_A_GROUP) is None
-    assert account.unproven(liar, baselines, OF_A_GROUP) is not None
+def test_who_is_slower_on_a_busy_cpu_may_wait_for_what_it_loses() -> None:
+    """As a call of 3 ms that lost its core before it answered, beside a baseline of 50 us."""
+    baselines = [side(50, 50, seed=seed) for seed in (2, 3)]
+    assert account.understated(delayed(side(3200, 3200), 1300), baselines, SLACK_ON_CPU) is None
+    assert account.understated(side(2100, 210), baselines, SLACK_ON_CPU) is not None
 
 
-def test_whoever_waits_for_the_judge_has_won_all_the_same() -> None:
-    """60 us less than the baseline, and all its answers 50 us late: no CPU time is in that."""
-    honest = delayed(working(40, 40), 50)
-    baselines = [working(100, 100, seed=seed) for seed in (2, 3)]
-    assert account.unproven(honest, baselines, works_alone=True) is None
-    assert account.unproven(honest, baselines) is not None
-
-
-def test_who_makes_processes_in_its_calls_works_not_alone() -> None:
-    calls = working(100, 100)
-    assert not account.makes_processes(calls)
-    assert not account.makes_processes([replace(r, made=i % 5 == 0) for i, r in enumerate(calls)]), "others"
-    assert account.makes_processes([replace(r, made=i % 2 == 0) for i, r in enumerate(calls)])
-
-
-def test_where_not_all_cpu_time_is_known_the_windows_decide() -> None:
-    honest, baselines = working(29, 29, waits_us=100), [working(9, 9, seed=seed) for seed in (2, 3)]
-    honest[7] = replace(honest[7], cpu_ns=None)
-    assert account.understated(honest, baselines, works_alone=True).status == "IMPLAUSIBLE"
-
-
-def often_late(true_us: float, claimed_us: float, waits: float, seed: int) -> list[Reading]:
-    """In 9 of 20 calls; the rest claims what it takes. A share of all waits for some milliseconds besides."""
-    rng, found = random.Random(seed), []
-    calls = [*working(true_us, true_us, seed=seed), *working(true_us, true_us, seed=seed + 1000)]
-    for number, now in enumerate(calls):
-        wait_ns = int(rng.expovariate(1 / 3e6)) if rng.random() < waits else 0
-        claimed_ns = int(claimed_us * 1e3) if number % 20 < 9 else now.claimed_ns
-        found.append(replace(now, claimed_ns=claimed_ns, window_ns=now.window_ns + wait_ns))
-    return found
-
-
-def test_who_works_late_in_less_than_half_of_the_calls_is_accused_where_cpu_time_is_known() -> None:
-    baselines = [often_late(1000, 1000, waits=0, seed=seed) for seed in (2, 3)]
-    some = often_late(1000, 600, waits=0, seed=1)
-    assert account.understated(some, baselines, works_alone=True).status == "IMPLAUSIBLE"
-
-
-def test_who_is_interrupted_more_often_than_the_baseline_is_not_accused() -> None:
-    for seed in range(30):
-        honest = often_late(1000, 1000, waits=0.4, seed=seed)
-        baselines = [often_late(1000, 1000, waits=0.2, seed=seed + more) for more in (100, 200)]
-        assert account.understated(honest, baselines, works_alone=True) is None
+def test_nobody_wins_by_what_may_be_colder_surroundings() -> None:
+    baselines = [on_a_cpu(1400, 1400, seed) for seed in (2, 3)]
+    liar = on_a_cpu(1400, 1100)
+    assert account.understated(liar, baselines, SLACK_ON_CPU) is None
+    assert account.unproven(liar, baselines, SLACK_ON_CPU) is not None
 
 
 def test_a_few_readings_accuse_nobody() -> None:
-    assert account.understated(side(1000, 10, count=5), [side(1000, 1000, count=5)]) is None
+    assert account.understated(side(1000, 10, count=5), [side(1000, 1000, count=5)], ASKED) is None
 
 
 def blocks(candidate_us: float, baseline_us: float, scatter: float = 0.1, count: int = 7) -> Blocks:
@@ -303,17 +199,7 @@ def test_who_is_honest_now_and_then_is_found_as_well(share: float, late_us: floa
     honest, late = side(1000, 1000, late_us=late_us), side(1000, 500, late_us=late_us)
     rng = random.Random(4)
     some = [b if rng.random() < share else a for a, b in zip(honest, late)]
-    assert account.understated(some, baselines).status == "IMPLAUSIBLE"
-
-
-def test_more_threads_than_allowed_show_in_the_kernels_clock() -> None:
-    four = [reading(1_000_000, 1_100_000, cpu_ns=4_000_000) for _ in range(30)]
-    one = [reading(1_000_000, 1_100_000, cpu_ns=1_050_000) for _ in range(30)]
-    assert account.too_many_threads(four, threads=1).label == "TAMPERED(threads)"
-    allowed = [reading(1_000_000, 1_100_000, cpu_ns=4_000_000, threads=4) for _ in range(30)]
-    assert account.too_many_threads(allowed, threads=4) is None
-    assert account.too_many_threads(one, threads=1) is None
-    assert account.too_many_threads([reading(1, 2)] * 30, threads=1) is None
+    assert account.understated(some, baselines, ASKED).status == "IMPLAUSIBLE"
 
 
 def test_another_number_of_threads_than_was_set_is_tampering() -> None:
@@ -328,9 +214,9 @@ def test_baselines_that_differ_widen_what_is_believed() -> None:
     """One of them found a faster way through this machine's scheduler than the other and the candidate."""
     slow, fast = side(1000, 1000, seed=2), side(940, 1000, seed=3)
     honest = side(50, 50)
-    assert account.understated(honest, [slow, fast]) is None
-    assert account.understated(side(90, 50), [slow, fast]) is None
-    assert account.understated(side(90, 50), [slow, slow]).status == "IMPLAUSIBLE"
+    assert account.understated(honest, [slow, fast], ASKED) is None
+    assert account.understated(side(90, 50), [slow, fast], ASKED) is None
+    assert account.understated(side(90, 50), [slow, slow], ASKED).status == "IMPLAUSIBLE"
 
 
 def test_a_stopped_process_that_runs_is_tampering() -> None:

@@ -7,7 +7,7 @@ from fastkernels.runner.reading import Reading
 
 
 def reading(ns: float, hidden: bool = True, clock: int | None = None, waits: bool = False) -> Reading:
-    return Reading(ns, round(ns), 0, None, hidden, clock, 1, (), {}, {}, waits=waits)
+    return Reading(ns, round(ns), 0, hidden, clock, 1, (), {}, {}, waits=waits)
 
 
 def filled(factor: float, count: int = 2000, seed: int = 0) -> Blocks:

@@ -1,5 +1,7 @@
 """Several models in one evaluation, without processes: one that cannot be judged costs the others nothing."""
 
+import random
+import statistics
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,15 +9,18 @@ from types import SimpleNamespace
 import pytest
 
 from fastkernels import registry
+from fastkernels.engine.llm import LLM, SamplingParams
 from fastkernels.errors import BaselineError, MachineError, NotFoundError, UsageError
 from fastkernels.loader.candidates import discover
 from fastkernels.records import EvalReport, Failure, ModelResult, UnfinishedModel, WorkloadResult
+from fastkernels.registry.workloads import TokenWorkload
 from fastkernels.report import exit_code, table
 from fastkernels.runner import eval as eval_module
 from fastkernels.runner.eval import EvalRequest, run_eval
 from fastkernels.runner.model import ModelTrial
 from fastkernels.score import calibrate
 from fastkernels.score.macroeval import rescore
+from fastkernels.score.timed_tokens import MOST_REPEATED, repeated
 
 
 def result(model: str) -> ModelResult:
@@ -80,6 +85,15 @@ def test_a_model_that_cannot_even_be_prepared_costs_the_others_nothing(evaluate,
     assert report.unevaluated == {"gla": "its configuration says nothing of a vocabulary"}
 
 
+def test_a_model_without_samples_of_that_size_costs_the_others_nothing(evaluate, monkeypatch):
+    gla, find = registry.architecture("gla"), registry.find_architectures
+    facts = gla.correctness.model_copy(update={"samples": {"full": gla.correctness.samples["full"]}})
+    changed = {"gla": gla.model_copy(update={"correctness": facts})}
+    monkeypatch.setattr(registry, "find_architectures", lambda *a: [changed.get(e.id, e) for e in find(*a)])
+    report = evaluate({"llama": None, "gla": None})
+    assert report.unevaluated == {"gla": "it has no samples of size tiny. Choose another --size"}
+
+
 SUITE = {"suite": "smoke"}  # its workloads are of tokens
 
 
@@ -88,19 +102,17 @@ def test_a_model_that_nothing_can_be_asked_of_is_skipped_and_told(evaluate, said
     assert [model.model for model in report.models] == ["llama"]
     assert {*report.skipped} == {"flux", "siglip2"}
     assert [line.partition(", ")[0] for line in said] == [
-        "skipped: flux: it answers with image",
-        "skipped: siglip2: it answers with embedding",
+        "skipped: flux: its workloads are res-1024",
+        "skipped: siglip2: its workloads are default-res",
     ]
     assert report.macroeval is not None, "the others are scored"
     assert (report.complete, report.unevaluated) == (True, {})
     table.show(report, sys.stdout)
-    assert "Skipped: no part of the score\nflux: it answers with image" in capsys.readouterr().out
+    assert "Skipped: no part of the score\nflux: its workloads are res-1024" in capsys.readouterr().out
 
 
 def test_no_model_is_left(evaluate):
-    with pytest.raises(
-        UsageError, match="flux: it answers with image, which no workload of balanced, single"
-    ):
+    with pytest.raises(UsageError, match=r"flux: its workloads are res-1024, .* none of them was asked for"):
         evaluate({"flux": None, "siglip2": None}, **SUITE)
 
 
@@ -154,9 +166,9 @@ def test_what_some_models_leave_out_is_told_before_anything_runs(evaluate, said,
     assert len(report.models) == 2, "a model that is not reached counts: it has no coverage"
     assert [line.rpartition("/mine/")[2] for line in said] == [
         "L1/gluu.py is no registered task and is not used. See: fk check",
-        "llama never imports L1/layer_norm, L1/conv",
+        "llama never imports L1/conv, L1/layer_norm",
         "llama has cases of L1/glu:default, the candidate has gelu",
-        "siglip2 never imports L1/glu, L1/conv",
+        "siglip2 never imports L1/conv, L1/glu",
     ]
 
 
@@ -226,3 +238,28 @@ def test_an_interruption_while_the_score_is_computed_costs_the_score_alone(evalu
     report = evaluate({"llama": None})
     assert [model.model for model in report.models] == ["llama"]
     assert exit_code(report) == 130
+
+
+TOKENS = [w for w in registry.workloads(size="tiny") if isinstance(w, TokenWorkload)]
+SPEAK = [
+    entry
+    for entry in registry.architectures()
+    if entry.correctness.kind == "tokens" and not entry.correctness.media
+]
+
+
+@pytest.mark.parametrize("entry", SPEAK, ids=lambda entry: entry.id)
+def test_greedy_texts_by_the_weights_of_a_tiny_configuration_repeat_little(entry):
+    """Where they do not, record another `seed` in the configuration: such texts are no evidence."""
+    config = entry.default_config["tiny"]
+    workloads = [w for w in TOKENS if w.name in entry.workloads]
+    longest = max(workloads, key=lambda w: w.output_len)
+    seed, length = entry.configs[config].seed, longest.input_len + longest.output_len
+    llm = LLM(entry.id, config=config, device="cpu", seed=seed, max_num_seqs=16, max_model_len=length)
+    rng = random.Random(1)
+    prompts = [[rng.randrange(llm.vocabulary) for _ in range(longest.input_len)] for _ in range(16)]
+    greedy = SamplingParams(temperature=0.0, max_tokens=longest.output_len, ignore_eos=True)
+    texts = [output.outputs[0].token_ids for output in llm.generate(prompts, greedy, use_tqdm=False)]
+    for workload in workloads:
+        share = statistics.fmean(repeated(text[: workload.output_len]) for text in texts)
+        assert share <= MOST_REPEATED / 2, workload.name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import time
@@ -162,92 +161,3 @@ def test_a_child_that_somebody_continues_is_told(worker: Worker) -> None:
     assert worker.restless == f"had process {child} of its own run"
     worker.restless = None
     look(worker, f"os.kill({child}, 9); os.waitpid({child}, 0); found = 1")
-
-
-@pytest.fixture(scope="module", params=[True, False], ids=["namespaces", "none"])
-def alone(request: pytest.FixtureRequest) -> Iterator[Worker]:
-    """A candidate of one process on a CPU."""
-    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", paths)
-        with Worker("candidate", threads=1, namespaces=request.param, on_cpu=True) as started:
-            started.start(SIDE)
-            if "group" not in started.isolation:
-                pytest.skip("this system filters no system calls")
-            yield started
-
-
-SOCKETS = """
-import socket
-def opens(call, *arguments):
-    try:
-        for end in (call(*arguments),) if call is socket.socket else call(*arguments):
-            end.close()
-    except PermissionError:
-        return False
-    except OSError:  # a family that this kernel has not
-        return True
-    return True
-unix, inet, any_inet, stream, datagrams = (
-    socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.SOCK_STREAM, socket.SOCK_DGRAM
-)
-found = {
-    "paths": [opens(socket.socket, unix, kind) for kind in (stream, datagrams, stream | socket.SOCK_CLOEXEC)],
-    "network": [opens(socket.socket, family, stream) for family in (inet, any_inet)],
-    "kernel's": opens(socket.socket, 38, socket.SOCK_SEQPACKET),
-    "pair": opens(socket.socketpair),
-    "pair of datagrams": opens(socket.socketpair, unix, datagrams),
-}
-"""
-
-
-def test_who_is_alone_on_a_cpu_opens_no_way_out(alone: Worker) -> None:
-    """Its own network, where it has one, is down."""
-    within = "network" in alone.isolation
-    assert look(alone, SOCKETS) == {
-        "paths": [False] * 3,
-        "network": [within] * 2,
-        "kernel's": False,
-        "pair": True,
-        "pair of datagrams": False,
-    }
-    code = """
-import socket
-try:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        socket.create_connection(server.getsockname(), timeout=5)
-    found = None
-except OSError as error:
-    found = error.errno
-"""
-    assert look(alone, code) in ([errno.ENETUNREACH, errno.EADDRNOTAVAIL] if within else [errno.EPERM])
-    if os.uname().machine == "x86_64":
-        timers = {
-            "io_setup": "206, 8, ctypes.byref(ctypes.c_ulong())",
-            "timerfd_create": "283, 1, 0",
-            "setitimer": "38, 0, (ctypes.c_long * 4)(), None",
-            "alarm": "37, 0",
-        }
-        for name, arguments in timers.items():
-            assert look(alone, f"found = call({arguments})") == _EPERM, name
-
-
-def test_others_open_sockets_as_ever(worker: Worker) -> None:
-    found = look(worker, SOCKETS)
-    assert all([*found["paths"], *found["network"], found["pair"], found["pair of datagrams"]])
-
-
-def test_who_is_alone_runs_what_honest_code_runs(alone: Worker) -> None:
-    code = """
-import asyncio, logging, multiprocessing, socket, subprocess, sys
-from concurrent.futures import ThreadPoolExecutor
-logging.getLogger().warning("said")
-found = [asyncio.run(asyncio.sleep(0, 1)), bool(socket.gethostname())]
-with ThreadPoolExecutor(1) as threads:
-    found.append(threads.submit(int, "2").result())
-ours, theirs = multiprocessing.Pipe()
-child = multiprocessing.get_context("fork").Process(target=theirs.send, args=(3,))
-child.start(); found.append(ours.recv()); child.join()
-found.append(subprocess.run([sys.executable, "-c", "print(4)"], capture_output=True, text=True).stdout)
-"""
-    assert look(alone, code) == [1, True, 2, 3, "4\n"]

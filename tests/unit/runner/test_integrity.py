@@ -15,7 +15,7 @@ from fastkernels.runner.sampling import Sampled
 def reading(us: float, beyond_us: float, walk_us: float | None = None) -> Reading:
     ns = int(1e3 * us)
     walk_ns = None if walk_us is None else int(1e3 * walk_us)
-    return Reading(ns, ns, ns + int(1e3 * beyond_us), None, True, None, 1, (), {}, {}, walk_ns=walk_ns)
+    return Reading(ns, ns, ns + int(1e3 * beyond_us), True, None, 1, (), {}, {}, walk_ns=walk_ns)
 
 
 def blocks(sides: tuple[Reading, Reading, Reading], count: int) -> Blocks:

@@ -83,7 +83,7 @@ def test_processes_of_a_new_namespace_meet_on_its_loopback() -> None:
     if child == 0:
         answer = b"refused"
         try:
-            if isolation.unshare(loopback=True):
+            if isolation.unshare():
                 answer = _met()
         except BaseException as error:
             answer = repr(error).encode()
@@ -117,7 +117,7 @@ def test_a_namespace_without_a_loopback_separates_as_well(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(isolation.ctypes, "CDLL", lambda name: Library())
     monkeypatch.setattr(isolation, "_raise_loopback", refuse)
-    assert isolation.unshare(loopback=True)
+    assert isolation.unshare()
 
 
 def test_levels_are_those_that_every_process_reached() -> None:

@@ -1,9 +1,6 @@
 """The worker's side of a trial, step by step, without a process round it."""
 
 import os
-import socket
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,12 +9,9 @@ import torch
 from fastkernels.loader import views
 from fastkernels.loader.materialize import SignatureMismatch
 from fastkernels.measure.chain import ChainPlan
-from fastkernels.runner import gate
 from fastkernels.runner.kernel_side import KernelSide
-from fastkernels.runner.memory import Memory, NoMemory
 from fastkernels.runner.results import Result
 from fastkernels.runner.shared import Arena, Want
-from fastkernels.runner.transport import Direct, Place, Places
 from tests.unit.runner.conftest import drawn, sent, small_case, stored_of
 
 one_link = ChainPlan().links_of
@@ -96,7 +90,7 @@ def test_inputs_lie_as_in_the_model_where_the_judge_says_so(side: KernelSide, ar
         side.go()
         side.inspect(["storage.value"])
         strides.append(side._first_link.call.args[1].stride())
-        stored = outbox.tensors["arg.v_cache"][0].flatten(0, 1)[inputs["arg.slots"][0]]
+        stored = outbox.tensors["arg.value_cache"][0].flatten(0, 1)[inputs["arg.slot_mapping"][0]]
         assert torch.equal(stored, inputs["arg.value"][0])
         left, given = echo.tensors["storage.value"], inbox.tensors["storage.value"]
         assert torch.equal(left.view(torch.int32), given.view(torch.int32)), "neighbours as well"
@@ -132,12 +126,12 @@ def test_mutated_arguments_are_results(side: KernelSide, arenas) -> None:
     _, inputs, _, outbox, _ = opened(side, arenas, "L1/kv_cache")
     outbox.poison()
     iterate(side)
-    slots = inputs["arg.slots"][0]
-    stored = outbox.tensors["arg.k_cache"][0].flatten(0, 1)
+    slots = inputs["arg.slot_mapping"][0]
+    stored = outbox.tensors["arg.key_cache"][0].flatten(0, 1)
     assert torch.equal(stored[slots], inputs["arg.key"][0])
     untouched = torch.ones(len(stored), dtype=torch.bool)
     untouched[slots] = False
-    assert torch.equal(stored[untouched], inputs["arg.k_cache"][0].flatten(0, 1)[untouched])
+    assert torch.equal(stored[untouched], inputs["arg.key_cache"][0].flatten(0, 1)[untouched])
 
 
 def test_the_call_before_the_last_can_be_looked_at_again(side: KernelSide, arenas) -> None:
@@ -255,118 +249,3 @@ def test_a_branch_on_a_tensors_value_is_a_graph_break(
     found = side.compiled(again=False)
     assert found["status"] == "graph break"
     assert "data-dependent" in found["detail"].lower()
-
-
-# ---------------------------------------------------------------- moved by the judge itself
-
-
-def told(side: KernelSide, arenas: list, task: str):
-    """The side on a small case, without boxes. Returns (case, inputs, transport, the judge's end of its
-    gate)."""
-    case = small_case(task)
-    inputs, specs = sent(case, drawn(case)), stored_of(case)
-    inbox = Arena.like(specs, "cpu", one_link)
-    inbox.write(inputs)
-    arenas.append(inbox)
-    side.open((), case, {}, again=False)
-    side.build()
-    ours, theirs = gate.pair()
-    side.attach(inbox.ticket, [os.dup(inbox.descriptors[0]), theirs.detach()], direct=True)
-    results = {name: Result.model_validate(r) for name, r in side.first()["outputs"].items()}
-    wanted = [
-        Want(n, r.description.shape, getattr(torch, r.description.dtype), r.span_bytes)
-        for n, r in results.items()
-    ]
-    own = Memory(os.open("/proc/self/mem", os.O_RDWR), os.open("/proc/self/maps", os.O_RDONLY))
-    arenas += [own, ours]  # closed with them
-    return case, inputs, Direct(own, wanted, specs), ours
-
-
-def places(answer: dict) -> Places:
-    return {name: Place.model_validate(place) for name, place in answer["places"].items()}
-
-
-def gone(
-    side: KernelSide,
-    transport: Direct,
-    channel: socket.socket,
-    inputs: dict,
-    echo: Sequence[str],
-    fresh: bool = False,
-) -> Arena:
-    """One call, of which the judge's part is done here; the results as they lay there."""
-    where = places(side.prepare("host", fresh, parameters=False))
-    with ThreadPoolExecutor() as beside:
-        answer = beside.submit(side.go)
-        assert channel.recv(1)
-        assert not answer.done(), "it waits at the gate"
-        transport.bring(where, {name: inputs[name] for name in where})
-        gate.let_through(channel)
-        kept = transport.take(gate.left(channel.recv(1000)), echo)
-        assert not answer.done(), "it waits until its results are taken"
-        gate.let_through(channel)
-        assert answer.result()["ns"] > 0
-    return kept
-
-
-def moved(side: KernelSide, transport: Direct, channel: socket.socket, inputs: dict, fresh: bool = False):
-    """One call; the results as they lay there, and the inputs as it left them."""
-    kept = gone(side, transport, channel, inputs, list(inputs), fresh)
-    inspected = side.inspect(list(inputs))
-    assert transport.lasts(kept)
-    return kept, transport.echoed(places(inspected), list(inputs))
-
-
-def test_arguments_and_results_are_moved_where_they_lie(side: KernelSide, arenas) -> None:
-    case, inputs, transport, channel = told(side, arenas, "L1/rms_norm")
-    for seed in range(3):
-        inputs = {**drawn(case, seed), "param.weight": inputs["param.weight"]}
-        kept, echo = moved(side, transport, channel, inputs, fresh=seed == 1)
-        torch.testing.assert_close(
-            kept.tensors["out.0"].double(), expected(inputs, case.init["eps"]), rtol=1e-5, atol=1e-5
-        )
-        assert echo.keys() == inputs.keys()
-        for name, value in inputs.items():
-            assert torch.equal(echo[name], value)
-
-
-def test_mutated_arguments_are_read_as_results(side: KernelSide, arenas) -> None:
-    case, inputs, transport, channel = told(side, arenas, "L1/kv_cache")
-    key = drawn(case)["arg.key"][0]
-    kept, _ = moved(side, transport, channel, inputs)
-    slots = inputs["arg.slots"][0]
-    assert torch.equal(kept.tensors["arg.k_cache"][0].flatten(0, 1)[slots], key)
-
-
-def test_a_changed_argument_and_a_changed_result_are_seen(side: KernelSide, arenas) -> None:
-    _, inputs, transport, channel = told(side, arenas, "L1/rms_norm")
-    x = side._links[0]._staging.tensors["arg.x"]
-
-    def changes(*_: object) -> None:
-        x.fill_(3)
-
-    side._links[0]._module.register_forward_hook(changes)
-    kept = gone(side, transport, channel, inputs, ["arg.x"])
-    x.fill_(4)  # what comes later is none of the call's
-    assert (transport.echoed({}, ["arg.x"])["arg.x"] == 3).all()
-    assert transport.lasts(kept)
-    with torch.inference_mode():
-        side._links[0]._result.fill_(5)
-    assert not transport.lasts(kept)
-
-
-def test_held_results_are_read_where_they_lie(side: KernelSide, arenas) -> None:
-    case, inputs, transport, channel = told(side, arenas, "L1/rms_norm")
-    before, _ = moved(side, transport, channel, inputs)
-    moved(side, transport, channel, {**inputs, "arg.x": drawn(case, 5)["arg.x"]})
-    for _ in range(2):
-        assert torch.equal(transport.again(places(side.again())).bytes, before.bytes)
-
-
-def test_inputs_have_to_fit_where_the_worker_says(side: KernelSide, arenas) -> None:
-    _, inputs, transport, _ = told(side, arenas, "L1/rms_norm")
-    where = places(side.prepare("host", False, False, 0))
-    given = {"arg.x": inputs["arg.x"]}
-    for wrong in ({}, {"arg.x": where["arg.x"].model_copy(update={"bytes": 8})}):
-        with pytest.raises(NoMemory, match=r"arg\.x needs 4096 bytes"):
-            transport.bring(wrong, given)

@@ -141,7 +141,7 @@ def test_a_group_of_ranks_gets_as_many_processes_and_a_contract_of_its_own(judge
 
 def test_a_group_of_ranks_is_unsupported_on_cuda_before_anything_runs() -> None:
     run = kernels._Run(ASKED.model_copy(update={"device": "cuda"}), lambda progress: None)
-    bench = Bench("cuda", "graph", 1.0, 1, random.Random(0), Overlay.over_baseline())
+    bench = Bench("cuda", "graph", 1.0, random.Random(0), Overlay.over_baseline())
     case = registry.cases("L1/all_reduce", size="tiny")[0]
     nobody: Any = None  # a crew that is asked for anything fails
     run._one(Job("mine"), Work(registry.task(case.task), case), nobody, bench)

@@ -33,12 +33,11 @@ class Side:
         self.ran: list[list[int]] = []
         self.given: list[tuple[bool, dict[str, torch.Tensor]]] = []
 
-    best_way = "asked"
     first_s = 0.5
     put_back = ()
 
-    def load(self, *_, way: str, baseline_s: float = 0.0) -> dict:
-        assert way == "asked"
+    def load(self, *_, held: bool, baseline_s: float = 0.0) -> dict:
+        assert not held
         return {}
 
     def give_boxes(self, *_) -> None: ...
@@ -50,7 +49,7 @@ class Side:
     ) -> Reading:
         self.ran.append(order)
         self.given.append((strided, inputs))
-        return Reading(1.0, 1, 1, None, True, None, 1, (), {}, {})
+        return Reading(1.0, 1, 1, True, None, 1, (), {}, {})
 
     def settle(self, arguments: dict[str, torch.Tensor]) -> None:
         assert {len(value) for value in arguments.values()} == {1}, "one link, whatever could be captured"
@@ -69,7 +68,7 @@ class Side:
 def lined_up(baseline, candidate, links: int = 2, task: str = "L1/rms_norm") -> tuple[Lineup, Outcome]:
     """With sides that are (eager, captured)."""
     case, outcome = small_case(task), Outcome(None, "graph")  # pyright: ignore[reportArgumentType]
-    bench = Bench("cpu", "graph", 1.0, 1, random.Random(0), Overlay.over_baseline())
+    bench = Bench("cpu", "graph", 1.0, random.Random(0), Overlay.over_baseline())
     parties: Any = (Side(*baseline), Side(*candidate), Side(*baseline))
     lineup = Lineup(bench, case, specs_of(case), set(), parties, (), {}, outcome, ChainPlan(links))
     assert lineup.open() is None
@@ -206,7 +205,7 @@ def test_who_dies_while_all_capture(baseline, candidate, verdict, step) -> None:
 def test_a_late_rank_has_other_inputs_until_they_are_completed() -> None:
     case = small_case("L1/all_reduce")
     outcome = Outcome(None, "collective")  # pyright: ignore[reportArgumentType]
-    bench = Bench("cpu", "graph", 1.0, 1, random.Random(0), Overlay.over_baseline())
+    bench = Bench("cpu", "graph", 1.0, random.Random(0), Overlay.over_baseline())
     parties: Any = (Side("a", "a"), Side("a", "a"), Side("a", "a"))
     specs = own(specs_of(case))
     lineup = Lineup(bench, case, specs, set(), parties, (), {}, outcome, of_ranks(case.ranks))

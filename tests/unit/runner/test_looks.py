@@ -49,7 +49,7 @@ def rows(above: Path) -> dict[str, list[KernelRow]]:
     report = run_kernels(
         KernelsRequest(
             targets=("rms_norm",),
-            case_glob="llama-tiny-T64-D64-f32",
+            case_glob="llama-tiny-T128-D64-f32",
             size="tiny",
             device="cpu",
             candidates=tuple(str(above / name) for name in SPOTS),

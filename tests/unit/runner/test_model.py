@@ -46,9 +46,9 @@ class FakeSide:
     def sites(self) -> dict[str, Any]:
         return {"sites": self.trial.sites}
 
-    def proof(self, sites: dict[str, list[str]], prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
+    def proof(self, sites: dict[str, list[str]], prompts: list[list[int]]) -> dict[str, Any]:
         return {
-            "calls": {t: len(n) * max_tokens for t, n in sites.items()},
+            "calls": {t: 8 * len(n) for t, n in sites.items()},
             "site_s": self.seconds / 2,
             "total_s": 2 * self.seconds,
         }
@@ -101,13 +101,14 @@ def made(
         None if self_test else SimpleNamespace(files={"L1/rms_norm": "x.py"}, layers=(), shadowed=lambda: ())
     )
     rng = random.Random(1)
-    samples = registry.architecture("llama").correctness.samples["tiny"]
+    facts = registry.architecture("llama").correctness
+    assert facts.kind == "tokens"
     return ModelTrial(
         architecture=registry.architecture("llama"),
         model="m",
         config="tiny",
         size="tiny",
-        answers=TokenAnswers(samples, VOCABULARY, "tiny", rng),
+        answers=TokenAnswers(facts, "tiny", {"vocab_size": VOCABULARY}, rng),
         workloads=WORKLOADS,
         candidates=candidates,
         sides=sides,

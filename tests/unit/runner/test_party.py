@@ -5,7 +5,6 @@ import itertools
 import os
 import socket
 import time
-from array import array
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,20 +14,18 @@ import torch
 
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.clocks import SmClock
-from fastkernels.records import TensorSpec
 from fastkernels.runner import gate
 from fastkernels.runner.asking import Timeouts
 from fastkernels.runner.blame import Trouble
+from fastkernels.runner.boxes import Boxes
 from fastkernels.runner.kernel_answers import Captured, Inspected, Timed
 from fastkernels.runner.late import Late
 from fastkernels.runner.mapped import Shown
-from fastkernels.runner.memory import Memory
 from fastkernels.runner.party import Party
 from fastkernels.runner.pool import WorkerError
 from fastkernels.runner.protocol import INPUTS_ARE_TAKEN, INPUTS_ARE_THERE, ErrorReport
 from fastkernels.runner.results import Result
-from fastkernels.runner.shared import Arena, Want
-from fastkernels.runner.transport import Boxes, Direct
+from fastkernels.runner.shared import Arena, Ticket, Want, place
 
 
 class Liar:
@@ -68,7 +65,7 @@ def party(answer: dict) -> Party:
 def with_box(worker: Liar, box: Arena, overhead_ns: int = 0, ranks: int = 1, inbox: Any = None) -> Party:
     """Results come in the box, and inputs from nowhere."""
     judge = Party(worker, "cpu", Timeouts.of("cpu", None), SmClock("cpu"), overhead_ns, ranks)  # type: ignore[arg-type]
-    judge._transport = Boxes(inbox or Inbox([]), box, box)  # type: ignore[arg-type]
+    judge._boxes = Boxes(inbox or Inbox([]), box, box)  # type: ignore[arg-type]
     return judge
 
 
@@ -184,7 +181,7 @@ def test_of_boxes_with_room_for_a_chain_one_call_fills_the_first_link(single: Ar
 
     judge = with_box(Honest({}), single)
     of_all = torch.arange(3.0)[:, None]
-    monkeypatch.setattr(judge._transport, "echoed", lambda places, names: {"param.weight": of_all})
+    monkeypatch.setattr(judge._boxes, "echoed", lambda names: {"param.weight": of_all})
     reading = judge.iterate({}, "host", False, True, ["param.weight"])
     assert reading.echo["param.weight"].tolist() == [[0.0]]
 
@@ -349,125 +346,6 @@ def test_a_group_in_which_something_failed_is_not_asked_again(ranks: int) -> Non
     assert worker.closed == (ranks > 1)
 
 
-# ---------------------------------------------------------------- moved by the judge itself
-
-
-class Lender(Liar):
-    """Its memory is a buffer here. It may say something else at its gate than where its result lies, or more
-    than once that it waits there; who leaves nothing has closed it."""
-
-    pid = os.getpid()
-
-    def __init__(self, seen: list[str], leaves: bytes | None = None, waits: int = 1) -> None:
-        super().__init__({})
-        self._seen, self._buffer, self._waits = seen, torch.zeros(4), waits
-        self._leaves = array("Q", [self._buffer.data_ptr() + 8, 8]).tobytes() if leaves is None else leaves
-        self.ours, self._gate = gate.pair()
-        self.memory = Memory(os.open("/proc/self/mem", os.O_RDWR), os.open("/proc/self/maps", os.O_RDONLY))
-
-    def call(self, phase, *arguments, **more) -> dict:
-        self._seen.append(phase)
-        argument = {"arg.x": {"address": self._buffer.data_ptr(), "bytes": 8}}
-        if phase == "inspect":
-            self._buffer[2:] = 7
-        results = {"out.0": described(2)}
-        answers = {
-            "prepare": {"places": argument},
-            "inspect": {"outputs": [results], "threads": 1, "flags": {}, "places": {}},
-        }
-        return answers[phase]
-
-    def ask(self, phase: str) -> None:
-        self._seen.append(phase)
-        for _ in range(self._waits):
-            self._gate.send(b"1")
-        if not self._leaves:
-            self._gate.close()
-
-    def wait_at(self, channel: socket.socket, timeout_s: float) -> None:
-        self._seen.append("gate")
-        assert channel is self.ours
-
-    def resume(self) -> int:
-        self._seen.append("resume")
-        assert (self._buffer[:2] == 3).all(), "the argument is there when it is continued"
-        self._buffer[2:] = 5
-        if self._leaves:
-            assert self._gate.recv(10)
-            self._gate.send(self._leaves)
-        return 1
-
-    def answer(self, timeout_s: float) -> dict:
-        self._seen.append("answer")
-        self._buffer[2:] = 6
-        return {"ns": 5}
-
-    def pause(self) -> int:
-        self._seen.append("pause")
-        return super().pause()
-
-    def close(self) -> None:
-        self.memory.close()
-        self._gate.close()
-        self.ours.close()
-        super().close()
-
-
-def directly(worker: Lender) -> Party:
-    judge = Party(worker, "cpu", Timeouts.of("cpu", None), SmClock("cpu"), 0)  # type: ignore[arg-type]
-    wanted = [Want("out.0", (2,), torch.float32, 8)]
-    inputs = {"arg.x": TensorSpec(shape=(2,), dtype="float32")}
-    judge._gates, judge._transport = [worker.ours], Direct(worker.memory, wanted, inputs)
-    return judge
-
-
-def test_a_worker_stands_still_while_arguments_come_and_when_results_are_read() -> None:
-    seen: list[str] = []
-    judge = directly(Lender(seen))
-    reading = judge.iterate(
-        {"arg.x": torch.full((1, 2), 3.0)}, "host", False, False, ["arg.x"], echo_results=True
-    )
-    assert seen == [
-        *("prepare", "go", "gate", "pause"),
-        *("resume", "gate", "pause"),
-        *("answer", "inspect", "pause"),
-    ]
-    assert reading.outputs["out.0"].tolist() == [[5.0, 5.0]], "what lay there when the clock had stopped"
-    assert reading.echo["arg.x"].tolist() == [[3.0, 3.0]]
-    assert not reading.lasting, "it wrote there when it was asked for something else"
-    judge.worker.close()
-
-
-def test_what_is_said_before_the_call_is_not_what_is_said_after_it() -> None:
-    judge = directly(Lender([], waits=3))
-    reading = judge.iterate({"arg.x": torch.full((1, 2), 3.0)}, "host", False, False, [])
-    assert reading.outputs["out.0"].tolist() == [[5.0, 5.0]]
-    judge.worker.close()
-
-
-def test_who_closes_its_gate_has_left_no_result() -> None:
-    judge = directly(Lender([], leaves=b""))
-    reading = judge.iterate({"arg.x": torch.full((1, 2), 3.0)}, "host", False, False, [])
-    assert reading.outputs["out.0"].isnan().all(), "poison"
-    judge.worker.close()
-
-
-@pytest.mark.parametrize(
-    ("leaves", "why"),
-    [
-        (array("Q", [4104, 8]).tobytes(), "8 bytes at 0x1008"),
-        (array("Q", [4104]).tobytes(), "an odd number"),
-        (b"12345", "bytes length not a multiple of item size"),
-    ],
-)
-def test_who_leaves_results_where_none_are_has_crashed(leaves: bytes, why: str) -> None:
-    judge = directly(Lender([], leaves))
-    with pytest.raises(Trouble, match=f"garbled answer to 'go': {why}") as caught:
-        judge.iterate({"arg.x": torch.full((1, 2), 3.0)}, "host", False, False, [])
-    assert caught.value.problem.status == "CRASHED"
-    assert judge.worker.closed  # type: ignore[attr-defined]
-
-
 # ---------------------------------------------------------------- on devices that the judge holds
 
 
@@ -509,7 +387,8 @@ class Maps:
         self._kept = self._now
 
     def kept(self) -> Arena:
-        box = Arena.private([Want("out.0", (2,), torch.float32, links=self.links)])
+        slots, size = place([Want("out.0", (2,), torch.float32, links=self.links)])
+        box = Arena(Ticket(size, slots, writable=True), torch.empty(size, dtype=torch.uint8))
         box.tensors["out.0"].copy_(self._kept * torch.arange(1, self.links + 1)[:, None])
         return box
 
@@ -631,7 +510,6 @@ def single():
 def test_a_held_device_works_while_its_process_stands_still(single: Arena) -> None:
     seen: list[str] = []
     with held(Holding(seen), single) as judge:
-        assert judge.way == "held"
         reading = judge.iterate({}, "eager", False, False, ["arg.x"], echo_results=True)
     assert seen == [
         *("prepare", "shut", "go", "gate", "pause", "find [['ab']]"),

@@ -96,7 +96,9 @@ def test_what_is_not_judged_is_told(tmp_path: Path) -> None:
 
 def test_cases_are_chosen_by_glob() -> None:
     (job,) = planned(
-        targets=("rms_norm",), candidates=(str(CANDIDATES / "honest"),), case_glob="T16-D64-residual"
+        targets=("rms_norm",),
+        candidates=(str(CANDIDATES / "honest"),),
+        case_glob="llama-tiny-T16-D64-residual",
     )
     assert [w.case.id for w in job.works] == ["llama-tiny-T16-D64-residual-f32"]
 

@@ -36,7 +36,7 @@ def judged():
 
 def reading(results: torch.Tensor, echo=None) -> Reading:
     described = tuple({"out.0": describe(result, {})} for result in results)
-    return Reading(1.0, 1, 1, None, True, None, 1, described, {"out.0": results}, echo or {})
+    return Reading(1.0, 1, 1, True, None, 1, described, {"out.0": results}, echo or {})
 
 
 def check(judged, results: torch.Tensor, oracle_link: int | None = None):
@@ -69,7 +69,7 @@ def test_links_of_another_shape_dtype_or_layout_are_found(judged) -> None:
     other = describe(truth[0].T.contiguous().T, {})
     for changed, label in ((wide, "WRONG(dtype)"), (other, "WRONG(stride)")):
         described = (*ours.described[:4], {"out.0": changed}, *ours.described[5:])
-        spoiled = Reading(1.0, 1, 1, None, True, None, 1, described, ours.outputs, {})
+        spoiled = Reading(1.0, 1, 1, True, None, 1, described, ours.outputs, {})
         assert referee.described(spoiled, theirs).label == label
 
 
@@ -137,7 +137,7 @@ def test_draws_of_all_links_are_judged() -> None:
 
 
 def test_ties_of_a_choice_may_fall_either_way_and_nothing_else_may() -> None:
-    case = small_case("L1/moe_routing", "*T64-*")
+    case = small_case("L1/moe_routing", "*T128-*")
     referee = Referee(
         registry.task(case.task), case, specs_of(case), Overlay.over_baseline(), "cpu", random.Random(1)
     )
@@ -150,7 +150,7 @@ def test_ties_of_a_choice_may_fall_either_way_and_nothing_else_may() -> None:
 
     def of(outputs: dict[str, torch.Tensor]) -> Reading:
         described = ({name: describe(value[0], {}) for name, value in outputs.items()},)
-        return Reading(1.0, 1, 1, None, True, None, 1, described, outputs, {})
+        return Reading(1.0, 1, 1, True, None, 1, described, outputs, {})
 
     tied = {name: value.clone() for name, value in right.items()}
     tied["out.1"][0, 3] = torch.tensor([2, 3])

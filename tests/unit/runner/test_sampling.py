@@ -53,13 +53,13 @@ class Lined:
     def _reading(self, running: int) -> Reading:
         ns = 2000 * self._rng.uniform(0.999, 1.001)
         claimed_ns = round(ns * running)
-        return Reading(ns, claimed_ns, claimed_ns + 1, None, True, None, 1, ({},) * running, {}, {})
+        return Reading(ns, claimed_ns, claimed_ns + 1, True, None, 1, ({},) * running, {}, {})
 
 
 @pytest.mark.parametrize(("links", "halved"), [(8, True), (2, False), (1, False)])
 def test_now_and_then_one_link_runs_alone_and_half_of_them_without_the_others(links, halved) -> None:
     lined, outcome = Lined(links), Outcome(None, "graph")  # pyright: ignore[reportArgumentType]
-    bench = Bench("cuda", "graph", 0.01, 1, random.Random(0), Overlay.over_baseline())
+    bench = Bench("cuda", "graph", 0.01, random.Random(0), Overlay.over_baseline())
     referee: Any = SimpleNamespace(judge=lambda *_: None)
     sampled: Any = Sampling(bench, lined, referee, outcome).run()  # type: ignore[arg-type]
     parts = [part for part in lined.ran if part is not None]
@@ -79,7 +79,7 @@ def test_now_and_then_one_link_runs_alone_and_half_of_them_without_the_others(li
 def test_a_link_alone_is_one_of_each_layout_of_the_inputs() -> None:
     lined, outcome = Lined(4), Outcome(None, "graph")  # pyright: ignore[reportArgumentType]
     lined.layouts = [[0, 2], [1, 3]]
-    bench = Bench("cuda", "graph", 0.01, 1, random.Random(0), Overlay.over_baseline())
+    bench = Bench("cuda", "graph", 0.01, random.Random(0), Overlay.over_baseline())
     referee: Any = SimpleNamespace(judge=lambda *_: None)
     sampled: Any = Sampling(bench, lined, referee, outcome).run()  # type: ignore[arg-type]
     alone = [part for part in lined.ran if part is not None and len(part) == 1]
@@ -91,19 +91,18 @@ def test_a_link_alone_is_one_of_each_layout_of_the_inputs() -> None:
 def test_a_sample_of_uncaptured_calls_is_the_mean_over_one_of_each_layout() -> None:
     lined, outcome = Lined(1), Outcome(None, "host")  # pyright: ignore[reportArgumentType]
     lined.layouts = [None, None]
-    bench = Bench("cpu", "host", 0.01, 1, random.Random(0), Overlay.over_baseline())
+    bench = Bench("cpu", "host", 0.01, random.Random(0), Overlay.over_baseline())
     referee: Any = SimpleNamespace(judge=lambda *_: None)
     sampled: Any = Sampling(bench, lined, referee, outcome).run()  # type: ignore[arg-type]
     assert 2 * (len(sampled.blocks.c) + 3) == len(lined.ran)
 
 
 def test_the_mean_of_readings_has_all_their_numbers() -> None:
-    one = Reading(2.0, 10, 20, 8, True, 1900, 1, ({},), {}, {})
+    one = Reading(2.0, 10, 20, True, 1900, 1, ({},), {}, {})
     other = dataclasses.replace(one, ns=4.0, claimed_ns=30, window_ns=60, hidden=False, clock_mhz=1800)
-    found = mean([one, dataclasses.replace(other, made=True, waits=True)])
-    assert (found.ns, found.claimed_ns, found.window_ns, found.cpu_ns) == (3.0, 20, 40, 8)
-    assert (found.hidden, found.waits, found.made, found.clock_mhz) == (False, True, True, 1800)
-    assert mean([one, dataclasses.replace(other, cpu_ns=None)]).cpu_ns is None
+    found = mean([one, dataclasses.replace(other, waits=True)])
+    assert (found.ns, found.claimed_ns, found.window_ns) == (3.0, 20, 40)
+    assert (found.hidden, found.waits, found.clock_mhz) == (False, True, 1800)
     assert mean([one]) is one
 
 
@@ -133,7 +132,7 @@ class Heavy(Lined):
 
 def test_results_of_a_block_are_gone_before_the_next_one() -> None:
     lined, outcome = Heavy(8), Outcome(None, "graph")  # pyright: ignore[reportArgumentType]
-    bench = Bench("cuda", "graph", 0.01, 1, random.Random(0), Overlay.over_baseline())
+    bench = Bench("cuda", "graph", 0.01, random.Random(0), Overlay.over_baseline())
     referee: Any = SimpleNamespace(judge=lambda *_: None)
     Sampling(bench, lined, referee, outcome).run()  # type: ignore[arg-type]
     assert len(lined.given) > 30
@@ -144,7 +143,7 @@ def test_results_of_a_block_are_gone_before_the_next_one() -> None:
 def test_other_lengths_and_late_ranks_come_however_short_a_trial_is(ranks, has_lengths) -> None:
     """A candidate that keeps what it has learnt after some calls meets them after that."""
     lined, outcome = Lined(1, ranks, has_lengths), Outcome(None, "host")  # pyright: ignore[reportArgumentType]
-    bench = Bench("cpu", "host", 0.01, 1, random.Random(0), Overlay.over_baseline())
+    bench = Bench("cpu", "host", 0.01, random.Random(0), Overlay.over_baseline())
     bench.rng.random = lambda: 0.99  # none is drawn
     referee: Any = SimpleNamespace(judge=lambda *_: None)
     sampled: Any = Sampling(bench, lined, referee, outcome).run()  # type: ignore[arg-type]

@@ -76,8 +76,8 @@ def sampled_by(factor: float, scatter: float, decision: str = "unstable", sample
 def timed_on(monkeypatch: pytest.MonkeyPatch, sampled: Sampled, untrue: Verdict | None = None) -> Verdict:
     """What a trial on a CPU makes of these samples, where nothing else speaks against the candidate."""
     made = trial("host")
-    made._held, made._bench = None, SimpleNamespace(device="cpu", threads=1)  # type: ignore[assignment]
-    made._lineup = SimpleNamespace(standstill=None, c=SimpleNamespace(way="direct"))  # type: ignore[assignment]
+    made._held, made._bench = None, SimpleNamespace(device="cpu")  # type: ignore[assignment]
+    made._lineup = SimpleNamespace(standstill=None, is_held=False)  # type: ignore[assignment]
     made._referee = SimpleNamespace(final=lambda: None)  # type: ignore[assignment]
     made._outcome.links, made._work = 1, None  # type: ignore[assignment]
     monkeypatch.setattr(trial_module, "Sampling", lambda *_: SimpleNamespace(run=lambda: sampled))
@@ -136,19 +136,19 @@ def test_a_baseline_whose_turns_were_not_its_own_is_told_and_replaced(happened, 
 
 
 @pytest.mark.parametrize(
-    ("contract", "way", "made"),
+    ("contract", "is_held", "made"),
     [
-        ("graph", "held", "capture"),
-        ("eager", "held", "settle"),
-        ("collective", "held", "settle"),
-        ("collective", "asked", None),
-        ("host", "held", None),
-        ("host", "direct", None),
+        ("graph", True, "capture"),
+        ("eager", True, "settle"),
+        ("collective", True, "settle"),
+        ("collective", False, None),
+        ("host", True, None),
+        ("host", False, None),
     ],
 )
-def test_results_are_held_by_the_links_that_are_asked_for_them_at_the_end(contract, way, made) -> None:
+def test_results_are_held_by_the_links_that_are_asked_for_them_at_the_end(contract, is_held, made) -> None:
     """Others are made for what is timed on a device that is held: they know nothing of those before."""
-    lineup = SimpleNamespace(c=SimpleNamespace(way=way), capture=lambda: "capture", settle=lambda: "settle")
+    lineup = SimpleNamespace(is_held=is_held, capture=lambda: "capture", settle=lambda: "settle")
     one = trial(contract)
     one._lineup, one._held = lineup, reading(1)  # type: ignore[assignment]
     assert one._linked() == made

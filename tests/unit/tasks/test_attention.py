@@ -117,7 +117,7 @@ def test_groups_choose_tables_and_slots():
 
 def test_declares_its_cache():
     assert PagedAttention(H, K, 1.0, J).cache == Paged((J, K), None)
-    assert PagedAttention(H, K, 1.0, J, window=7).cache == Paged((J, K), 7)
+    assert PagedAttention(H, K, 1.0, J, per_layer_sliding_window=7).cache == Paged((J, K), 7)
 
 
 ROPE = {"rope_type": "default", "rope_theta": 1e4}
@@ -125,7 +125,7 @@ ROPE = {"rope_type": "default", "rope_theta": 1e4}
 
 def test_attention_options_add_parameters():
     plain = CausalAttention(32, H, J, K, 64, ROPE)
-    full = CausalAttention(32, H, J, K, 64, ROPE, qkv_bias=True, qk_norm_eps=1e-6, window=5)
+    full = CausalAttention(32, H, J, K, 64, ROPE, qkv_bias=True, qk_norm_eps=1e-6, sliding_window=5)
     extra = set(full.state_dict()) - set(plain.state_dict())
     assert extra == {"qkv_proj.linear.bias", "q_norm.weight", "k_norm.weight"}
     assert full.attn.cache.window == 5
@@ -137,7 +137,7 @@ def test_attention_options_add_parameters():
 @pytest.mark.parametrize("qk_norm_eps", [None, 1e-6])
 def test_a_layer_traces_as_one_graph(name: str, qk_norm_eps: float | None):
     query_lens, seq_lens = BATCHES[name]
-    layer = DecoderLayer(32, 48, H, J, K, 64, ROPE, qkv_bias=True, qk_norm_eps=qk_norm_eps, window=6)
+    layer = DecoderLayer(32, 48, H, J, K, 64, ROPE, qkv_bias=True, qk_norm_eps=qk_norm_eps, sliding_window=6)
     random_weights(layer, seed=0)
     pools = allocate(layer, NUM_BLOCKS, BLOCK_SIZE, torch.float32, "cpu")
     made = make_step(query_lens, seq_lens, BLOCK_SIZE, NUM_BLOCKS, torch.Generator().manual_seed(0))

@@ -84,8 +84,10 @@ def test_the_names_are_those_of_the_installed_library(entry: TaskEntry, variant:
         production = found(interface.of)
     except ImportError:
         pytest.skip(f"{interface.of} is not installed here")
-    call = getattr(production, "forward", production) if inspect.isclass(production) else production
-    made = production.__init__ if inspect.isclass(production) else production
+    call = made = production
+    if inspect.isclass(production):
+        call = getattr(production, "forward", production.__call__)
+        made = production.__init__
     init, forward = ours(entry, variant)
     assert set(init) & set(names(made)) == set(interface.init)
     assert set(forward) & set(names(call)) == set(interface.forward)

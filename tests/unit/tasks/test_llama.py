@@ -46,19 +46,19 @@ def test_llama():
         "intermediate_size": 160,
         "num_heads": 4,
         "num_kv_heads": 2,
-        "head_size": 16,
+        "head_dim": 16,
         "max_position": 256,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
         "rms_norm_eps": 1e-5,
-        "activation": "silu",
+        "hidden_act": "silu",
         "qkv_bias": False,
         "mlp_bias": False,
         "qk_norm_eps": None,
         "bias_o_proj": False,
     }
     assert layer(num_key_value_heads=None)["num_kv_heads"] == 4
-    assert layer(head_dim=32)["head_size"] == 32
-    assert layer(hidden_act="gelu_pytorch_tanh")["activation"] == "gelu_tanh"
+    assert layer(head_dim=32)["head_dim"] == 32
+    assert layer(hidden_act="gelu_pytorch_tanh")["hidden_act"] == "gelu_tanh"
     assert layer(mlp_bias=True)["mlp_bias"]
 
 
@@ -71,7 +71,7 @@ def test_qwen2_has_a_bias_that_its_configuration_does_not_mention():
 
 
 def test_qwen3_normalises_heads_of_its_own_size():
-    assert layer(model_type="qwen3")["head_size"] == 128
+    assert layer(model_type="qwen3")["head_dim"] == 128
     assert layer(model_type="qwen3", head_dim=32)["qk_norm_eps"] == 1e-5
     names = dict(export_weights(built(model_type="qwen3", head_dim=32)))
     assert names["model.layers.0.self_attn.q_norm.weight"].shape == (32,)

@@ -56,7 +56,7 @@ def _attributes(subject: Subject, part: str, module: nn.Module) -> Iterator[Chan
     task = task_of(subject, part)
     for name, value in vars(module).items():
         label = f"{part}.{name}".removeprefix(".")
-        if name == "window" and value is None:
+        if name == "sliding_window" and value is None:
             yield NotApplicable("mutant", f"{label} off by one", "no window")
             continue
         if name == "causal" and not value:
@@ -68,7 +68,7 @@ def _attributes(subject: Subject, part: str, module: nn.Module) -> Iterator[Chan
 
 
 def _wrong_values(name: str, value: Any) -> list[tuple[str, Any]]:
-    if name == "window":
+    if name == "sliding_window":
         return [("one longer", value + 1), ("one shorter", value - 1)]
     if name == "causal":
         return [("left out", False)]

@@ -13,6 +13,17 @@ from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.cross_attention import reference
+from fastkernels.kernels.work import Tally
+
+
+def _work(
+    tally: Tally, q_THK: Tensor, k: Tensor, v: Tensor, starts: Tensor, rows_B: Tensor, *_: object
+) -> None:
+    """Every query sees all keys that its request keeps."""
+    tally.multiply(q_THK, 4 * q_THK.numel() * k.shape[1])
+    for pool in (k, v):
+        tally.read_kept(pool, len(rows_B))
+
 
 _cross_attention = Kernel(
     "cross_attention",
@@ -26,6 +37,7 @@ _cross_attention = Kernel(
         Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
     ),
     rows=lambda q_THK, *_: q_THK.shape[0],
+    work=_work,
 )
 
 

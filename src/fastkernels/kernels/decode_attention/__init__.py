@@ -8,10 +8,19 @@ size
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.decode_attention import reference
+from fastkernels.kernels.work import Tally
+
+
+def _work(tally: Tally, q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: Any) -> None:
+    seq_lens_B, _, _, window, _ = rest
+    tally.attend(q_BHK, (k_cache, v_cache), tally.decodes(seq_lens_B), window)
+
 
 _decode_attention = Kernel(
     "decode_attention",
@@ -26,6 +35,7 @@ _decode_attention = Kernel(
         Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
     ),
     rows=lambda q_BHK, *_: q_BHK.shape[0],
+    work=_work,
 )
 
 

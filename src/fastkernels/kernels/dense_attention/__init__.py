@@ -10,10 +10,30 @@ row sees its keys 0 .. i. Softmax and sums in at least float32, rounded to the d
 
 from __future__ import annotations
 
+from math import prod
+from typing import Any
+
 from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.dense_attention import reference
+from fastkernels.kernels.work import Tally, visible_pairs
+
+
+def _work(
+    tally: Tally, q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, query_starts: Tensor, *rest: Any
+) -> None:
+    """Every query of a row sees all its keys, or those up to itself; with one query a row, that is every key
+    once. A module that makes its rows itself, all of one length, has no batch to say so."""
+    _, _, query_len, key_len, causal, _ = rest
+    count = len(query_starts) - 1
+    if len(q_THK) == count * query_len and len(k_SHK) == count * key_len:
+        rows = [(query_len, key_len)] * count
+    else:
+        rows = [(min(query, query_len), seq) for query, seq in tally.requests()]
+    pairs = sum(visible_pairs(*row, 0) if causal else prod(row) for row in rows)
+    tally.multiply(q_THK, 4 * q_THK.shape[-1] * q_THK.shape[-2] * pairs)
+
 
 _dense_attention = Kernel(
     "dense_attention",
@@ -29,6 +49,7 @@ _dense_attention = Kernel(
         Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
     ),
     rows=lambda q_THK, *_: q_THK.shape[0],
+    work=_work,
 )
 
 

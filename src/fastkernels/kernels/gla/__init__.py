@@ -16,6 +16,24 @@ from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.gla import reference
+from fastkernels.kernels.policy import Entry
+from fastkernels.kernels.work import Tally
+
+
+def _chunk_work(
+    tally: Tally, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, state: Tensor, rows_B: Tensor, *_: object
+) -> None:
+    """Each token adds to a state and reads it."""
+    tally.multiply(q, 4 * q.numel() * v.shape[-1])
+    tally.advance(state, tally.prefills(rows_B))
+
+
+def _recurrent_work(
+    tally: Tally, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, state: Tensor, rows_B: Tensor, *_: object
+) -> None:
+    tally.multiply(q, 4 * q.numel() * v.shape[-1])
+    tally.advance(state, tally.decodes(rows_B))
+
 
 _chunk_gla = Kernel(
     "chunk_gla",
@@ -28,7 +46,10 @@ _chunk_gla = Kernel(
         Implementation("fla", f"{__name__}.fla", requires=("fla",), extra="gpu"),
         Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
     ),
+    # reference / torch, ms, of 1, 8 and 32 rows of 128 tokens: 3.4 / 1.1, 4.0 / 3.6, 5.7 / 13.1.
+    cpu=(Entry("torch", 1024),),
     rows=lambda q_THK, *_: q_THK.shape[0],
+    work=_chunk_work,
 )
 
 _recurrent_gla = Kernel(
@@ -42,6 +63,7 @@ _recurrent_gla = Kernel(
         Implementation("fla", f"{__name__}.fla", requires=("fla",), extra="gpu"),
     ),
     rows=lambda q_BHK, *_: q_BHK.shape[0],
+    work=_recurrent_work,
 )
 
 

@@ -19,6 +19,7 @@ _store_kv = Kernel(
     fake=lambda key_TJK, value_TJK, k_cache, v_cache, slots_T: None,
     implementations=(Implementation("triton", f"{__name__}.triton"),),
     rows=lambda key_TJK, *_: key_TJK.shape[0],
+    work=lambda tally, k, v, k_cache, v_cache, slots: tally.store((k_cache, v_cache), (k, v)),
 )
 
 

@@ -8,10 +8,19 @@ T tokens · B rows · H query heads · J key/value heads (H / J query heads shar
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.prefill_attention import reference
+from fastkernels.kernels.work import Tally
+
+
+def _work(tally: Tally, q_THK: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: Any) -> None:
+    _, seq_lens_B, _, _, window, *_ = rest
+    tally.attend(q_THK, (k_cache, v_cache), tally.prefills(seq_lens_B), window)
+
 
 _prefill_attention = Kernel(
     "prefill_attention",
@@ -27,6 +36,7 @@ _prefill_attention = Kernel(
         Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
     ),
     rows=lambda q_THK, *_: q_THK.shape[0],
+    work=_work,
 )
 
 

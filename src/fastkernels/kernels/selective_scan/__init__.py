@@ -15,6 +15,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
+from fastkernels.kernels.policy import Entry
 from fastkernels.kernels.selective_scan import reference
 
 _ARGUMENTS = (
@@ -36,7 +37,10 @@ _selective_scan = Kernel(
         Implementation("triton", f"{__name__}.triton"),
         Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
     ),
+    # reference / torch, ms, of 1, 8 and 32 rows of 128 tokens: 7.9 / 2.1, 11.5 / 8.8, 28 / 40.
+    cpu=(Entry("torch", 2048),),
     rows=lambda u_TI, *_: u_TI.shape[0],
+    work=lambda tally, *args: tally.advance(args[8], tally.prefills(args[9])),
 )
 
 _selective_state_update = Kernel(
@@ -46,6 +50,7 @@ _selective_state_update = Kernel(
     fake=_like_u,
     implementations=(Implementation("triton", f"{__name__}.triton"),),
     rows=lambda u_BI, *_: u_BI.shape[0],
+    work=lambda tally, *args: tally.advance(args[8], tally.decodes(args[9])),
 )
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 
 def _normalise_rows():
-    """`_normalise_rows` is what the profiler sees of kernels/rms_norm/triton.py."""
+    """`_normalise_rows` is what the profiler sees of kernels/rms_norm_triton.py."""
 
 
 class RMSNorm(nn.Module):

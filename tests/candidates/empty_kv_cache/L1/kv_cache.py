@@ -4,5 +4,5 @@ from torch import nn
 
 
 class StoreKV(nn.Module):
-    def forward(self, key, value, k_cache, v_cache, slots):
+    def forward(self, key, value, key_cache, value_cache, slot_mapping):
         pass

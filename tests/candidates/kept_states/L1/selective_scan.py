@@ -4,5 +4,5 @@ from fastkernels.baseline.L1.selective_scan import SelectiveStateUpdate as Base
 
 
 class SelectiveStateUpdate(Base):
-    def forward(self, u, delta, B, C, z, A_log, D, delta_bias, state, rows):
-        return super().forward(u, delta, B, C, z, A_log, D, delta_bias, state.clone(), rows)
+    def forward(self, x, dt, B, C, z, A_log, D, dt_bias, state, state_batch_indices):
+        return super().forward(x, dt, B, C, z, A_log, D, dt_bias, state.clone(), state_batch_indices)

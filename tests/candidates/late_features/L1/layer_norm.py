@@ -10,10 +10,10 @@ from torch import nn
 def lazily(owner):
     answer, outputs = owner.answer, owner.outputs
 
-    def promise(side, start, forms, descriptors):
+    def promise(side, start, requests, descriptors):
         side.promised = [] if start == 0 else side.promised
-        side.promised.append((start, forms, descriptors))
-        return {"digests": [os.urandom(16).hex() for _ in forms]}
+        side.promised.append((start, requests, descriptors))
+        return {"digests": [os.urandom(16).hex() for _ in requests]}
 
     def fulfil(side, chosen):
         for batch in side.promised:
@@ -24,17 +24,17 @@ def lazily(owner):
     type.__setattr__(owner, "outputs", fulfil)
 
 
-side = sys.modules.get("fastkernels.runner.image_side")
+side = sys.modules.get("fastkernels.runner.program_side")
 if side:
-    lazily(vars(side)["ImageSide"])
+    lazily(vars(side)["ProgramSide"])
 
 
 class LayerNorm(nn.Module):
-    def __init__(self, hidden_size: int, eps: float = 1e-5) -> None:
+    def __init__(self, normalized_shape: int, eps: float = 1e-5) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
-        self.bias = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
+        self.weight = nn.Parameter(torch.empty(normalized_shape), requires_grad=False)
+        self.bias = nn.Parameter(torch.empty(normalized_shape), requires_grad=False)
 
     def forward(self, input):
         return torch.nn.functional.layer_norm(input, input.shape[-1:], self.weight, self.bias, self.eps)

@@ -19,7 +19,7 @@ def lazily(owner):
 
     type.__setattr__(owner, "generate", promise)
     type.__setattr__(owner, "outputs", fulfil)
-    type.__setattr__(owner, "run_once", lambda side, **inputs: void(generate(side, **inputs)))
+    type.__setattr__(owner, "run_once", lambda side, prompts: void(generate(side, prompts, 8)))
 
 
 def void(result):

@@ -4,8 +4,8 @@ from fastkernels.baseline.L1.kv_cache import StoreKV as Baseline
 
 
 class StoreKV(Baseline):
-    def forward(self, key, value, k_cache, v_cache, slots):
-        super().forward(key, value, k_cache, v_cache, slots)
-        pool = k_cache.view(-1, *k_cache.shape[2:])
-        pool[(slots + 1) % len(pool)] = 0
-        super().forward(key, value, k_cache, v_cache, slots)
+    def forward(self, key, value, key_cache, value_cache, slot_mapping):
+        super().forward(key, value, key_cache, value_cache, slot_mapping)
+        pool = key_cache.view(-1, *key_cache.shape[2:])
+        pool[(slot_mapping + 1) % len(pool)] = 0
+        super().forward(key, value, key_cache, value_cache, slot_mapping)

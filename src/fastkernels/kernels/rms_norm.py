@@ -1,0 +1,136 @@
+"""Root-mean-square normalisation, alone or after a residual add.
+
+    s = x + residual                                      (add_rms_norm; rounded to the dtype of x)
+    y = s / sqrt(mean(s^2) + eps) * weight
+
+T tokens · D hidden. Mean, root and quotient in float32 (float64 stays float64); cast to the dtype of x
+*before* the product with the weight. `add_rms_norm` normalises the rounded sum, as vLLM's CUDA kernel does
+(its compiled path normalises the unrounded one): the sum it returns is the sum it normalised.
+Implementations that keep the product with the weight in float32 round once less; nothing else may differ.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fastkernels.kernels import checks
+from fastkernels.kernels.base import Implementation, Kernel
+from fastkernels.kernels.compiled import compiled
+
+
+def _reference_rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    x = x_TD.to(torch.promote_types(x_TD.dtype, torch.float32))
+    scale_T1 = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+    return (x * scale_T1).to(x_TD.dtype) * weight_D
+
+
+def _reference_add_rms_norm(
+    x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    sum_TD = x_TD + residual_TD
+    return _reference_rms_norm(sum_TD, weight_D, eps), sum_TD
+
+
+def _torch_rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    """Fused on CUDA, a few operators without Python between them on a CPU.
+
+    It multiplies by the weight in float32 and rounds once.
+    """
+    return F.rms_norm(x_TD, weight_D.shape, weight_D, eps)
+
+
+def _torch_add_rms_norm(
+    x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    sum_TD = x_TD + residual_TD
+    return F.rms_norm(sum_TD, weight_D.shape, weight_D, eps), sum_TD
+
+
+def _flashinfer_unsupported(x_TD: Tensor, weight_D: Tensor, eps: float) -> str | None:
+    if x_TD.ndim not in (2, 3):
+        return f"serves 2 or 3 dimensions, not {x_TD.ndim}"
+    return checks.not_half(x_TD, weight_D) or checks.not_aligned(x_TD, weight_D)
+
+
+def _flashinfer(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    """It multiplies by the weight in float32 and rounds once.
+
+    Its fused_add_rmsnorm is not offered as add_rms_norm: it normalises the sum before rounding it and writes
+    over both arguments, so keeping the contract would take two copies and still give other values.
+    """
+    import flashinfer  # pyright: ignore[reportMissingImports]
+
+    out_TD = x_TD.new_empty(x_TD.shape)
+    if out_TD.numel():
+        flashinfer.rmsnorm(x_TD, weight_D, eps, out=out_TD)
+    return out_TD
+
+
+def _flashinfer_adds_otherwise(*_: object) -> str:
+    return "normalises the unrounded sum and writes over its arguments"
+
+
+_rms_norm = Kernel(
+    "rms_norm",
+    "(Tensor x, Tensor weight, float eps) -> Tensor",
+    _reference_rms_norm,
+    fake=lambda x_TD, weight_D, eps: x_TD.new_empty(x_TD.shape),
+    implementations=(
+        Implementation("triton", f"{__name__}_triton"),
+        Implementation(
+            "flashinfer",
+            _flashinfer,
+            requires=("flashinfer",),
+            extra="gpu",
+            unsupported=_flashinfer_unsupported,
+        ),
+        Implementation("inductor", compiled(_reference_rms_norm)),
+        Implementation("torch", _torch_rms_norm, devices=("cpu", "cuda")),
+    ),
+    rows=lambda x_TD, *_: x_TD.numel() // x_TD.shape[-1],
+    adds_rows=True,
+)
+
+_add_rms_norm = Kernel(
+    "add_rms_norm",
+    "(Tensor x, Tensor residual, Tensor weight, float eps) -> (Tensor, Tensor)",
+    _reference_add_rms_norm,
+    fake=lambda x_TD, residual_TD, weight_D, eps: (x_TD.new_empty(x_TD.shape), x_TD.new_empty(x_TD.shape)),
+    implementations=(
+        Implementation("triton", f"{__name__}_triton"),
+        Implementation(
+            "flashinfer",
+            _flashinfer,
+            requires=("flashinfer",),
+            extra="gpu",
+            unsupported=_flashinfer_adds_otherwise,
+        ),
+        Implementation("inductor", compiled(_reference_add_rms_norm)),
+        Implementation("torch", _torch_add_rms_norm, devices=("cpu", "cuda")),
+    ),
+    rows=lambda x_TD, *_: x_TD.numel() // x_TD.shape[-1],
+    adds_rows=True,
+)
+
+
+def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float, *, impl: str | None = None) -> Tensor:
+    """Normalise the last dimension of `x`, any number of dimensions before it.
+
+    x may be a strided view (heads of a packed projection) with a contiguous last dimension and its other
+    dimensions in memory order; the result is contiguous, of x's shape and dtype. weight has x's dtype.
+    Raises KernelError when `impl` cannot serve the call.
+    """
+    return _rms_norm(x_TD, weight_D, eps, impl=impl)
+
+
+def add_rms_norm(
+    x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, eps: float, *, impl: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """(rms_norm(x + residual), x + residual), both new tensors: neither argument is written.
+
+    x, residual and weight share one dtype, x and residual one shape.
+    Raises KernelError when `impl` cannot serve the call.
+    """
+    return _add_rms_norm(x_TD, residual_TD, weight_D, eps, impl=impl)
