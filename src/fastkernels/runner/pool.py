@@ -41,7 +41,6 @@ START_TIMEOUT_S = 180.0  # Python, torch and a CUDA context on a cold disk
 _STOP_TIMEOUT_S = 10.0  # after SIGSTOP as well; a thread in the middle of a system call finishes that first
 _COMPANY_TIMEOUT_S = 0.5  # for what it started, which has no business in a system call that long
 _STOP_LOOK_S = 20e-6
-_STOP_SPIN_S = 200e-6  # looked for without rest: most stop sooner, and how long a rest lasts is luck
 _COMPANY_SHARE = 0.125  # of pauses look for other members of the group, in secret: among all processes
 
 
@@ -280,14 +279,11 @@ class Worker:
         self._process.send(signal.SIGSTOP)
         begin = time.monotonic()
         while not self._process.changed(os.WSTOPPED) and self.alive:
-            waited_s = time.monotonic() - begin
-            if waited_s > _STOP_TIMEOUT_S:
+            if time.monotonic() - begin > _STOP_TIMEOUT_S:
                 self.restless = f"did not stop within {_STOP_TIMEOUT_S:.0f} s"
                 return time.perf_counter_ns()
-            if waited_s > _STOP_SPIN_S:
-                time.sleep(_STOP_LOOK_S)
-            else:
-                os.sched_yield()  # the process may need this core to stop
+            # Never without rest: the process may need this core to stop, and a yield does not give it away.
+            time.sleep(_STOP_LOOK_S)
         stopped_ns = time.perf_counter_ns()
         if self.has_company:
             return self._still_company(stopped_ns)
@@ -298,7 +294,7 @@ class Worker:
     def _still_company(self, stopped_ns: int) -> int:
         """When all of the group stood still, of which the worker had `stopped_ns`. Those that were seen before
         and have stopped by the first look ran for as long as their CPU time says: to look at all processes
-        takes a millisecond, which is no work of theirs."""
+        takes longer than many calls, and is no work of theirs."""
         since = {pid: members.cpu_ns(pid) or 0 for pid in self._members}
         found = self._members = members.others(self.pid)
         self.has_company = self.has_company or bool(found)
