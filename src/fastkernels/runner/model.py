@@ -258,7 +258,8 @@ class ModelTrial:
         theirs, ours = self._stats["baseline"].settings, self._stats["candidate"].settings
         if changed := flags.differences(ours, theirs):
             message = (
-                f"TAMPERED(global-state): {changed}: the whole engine runs with what a candidate has set"
+                f"TAMPERED(global-state): {changed}: the whole engine runs with what a candidate has set. "
+                "What a library sets is put back where a file imports it at its top, and not within a call"
             )
             raise SideFailure("candidate", Failure(message=message))
 

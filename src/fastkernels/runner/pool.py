@@ -292,9 +292,9 @@ class Worker:
         return stopped_ns
 
     def _still_company(self, stopped_ns: int) -> int:
-        """When all of the group stood still, of which the worker had `stopped_ns`. Those that were seen before
-        and have stopped by the first look ran for as long as their CPU time says: to look at all processes
-        takes longer than many calls, and is no work of theirs."""
+        """When the whole group stood still; the worker itself did at `stopped_ns`. A member that was seen
+        before, and has stopped by the first look, ran on for as long as its CPU time says: to look at all
+        processes takes longer than many calls, and is no work of its."""
         since = {pid: members.cpu_ns(pid) or 0 for pid in self._members}
         found = self._members = members.others(self.pid)
         self.has_company = self.has_company or bool(found)
