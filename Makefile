@@ -13,7 +13,7 @@ comma := ,
 APART := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --upgrade \
 	--target $(VENV)/ultralytics
 
-.PHONY: demo test test-all check lint types cases docs clean
+.PHONY: demo test test-all test-seconds check lint types cases docs clean
 
 # One of the examples is wrong on purpose (exit 1); a busy machine gives unstable ratios and says so (exit 3).
 demo: $(VENV)/.installed
@@ -24,11 +24,18 @@ demo: $(VENV)/.installed
 # Two at a time, but those that say by times which candidate is faster.
 TIMED := tests/e2e/test_redteam.py tests/e2e/test_gate_times.py
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(TIMED)) $(TEST_FLAGS)
-	$(BIN)/python -m pytest $(TIMED) $(TEST_FLAGS)
+	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(TIMED)) $(TEST_FLAGS) $(TAKEN:%=--seconds %/together.json)
+	$(BIN)/python -m pytest $(TIMED) $(TEST_FLAGS) $(TAKEN:%=--seconds %/timed.json)
 
 test-all:
 	$(MAKE) test TEST_FLAGS=--whole
+
+# What the tests take, and would at 48 architectures; on a machine that does nothing else.
+test-seconds: $(VENV)/.installed
+	mkdir -p $(VENV)/taken
+	$(MAKE) test TAKEN=$(VENV)/taken
+	$(BIN)/python benchmarks/test_seconds.py $(VENV)/taken/*.json --out benchmarks/cpu/test_seconds.json
+	$(MAKE) docs
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

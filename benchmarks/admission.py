@@ -7,9 +7,9 @@ mutants of a thousand cases that fail as they must would be tens of megabytes. -
 holds, the cases that these reports do not audit; each row says with which revision and on what it was
 audited.
 
-A task is admitted anew from all its rows, as far as they go: `left` says how many cases of which tasks of
-the audited levels and sizes are not there. For that a row keeps the names of its checks that another case has
-to show (`elsewhere`), and which it shows itself: a number in the list `shown`, as most cases of a task show
+A task is admitted anew from all its rows, as far as they go: `left` says how many cases of which tasks are
+not there, of those that `fk audit` takes of the audited levels and sizes. For that a row keeps the names of
+its checks that another case has to show (`elsewhere`), and which it shows itself: a number in the list `shown`, as most cases of a task show
 the same.
 """
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any, get_args
 
 from fastkernels import registry
 from fastkernels.audit.admission import admit
+from fastkernels.audit.run import selected
 from fastkernels.records import AuditCheck, AuditReport, AuditRow, Environment, Size
 
 
@@ -100,15 +101,16 @@ def written(summary: Mapping[str, Any]) -> str:
 
 
 def _registered(found: Collection[tuple[str, str]]) -> dict[str, set[str]]:
-    """Cases by task, of the levels and sizes that any of these has; of all sizes where none is known."""
-    levels = sorted({int(task[1]) for task, _ in found})
-    entries = [entry for level in levels for entry in registry.find_tasks((), level)]
-    by_size = [
-        {entry.id: {case.id for case in registry.cases(entry, size)} for entry in entries}
-        for size in get_args(Size)
-    ]
-    present = [cases for cases in by_size if any(case in cases[task] for task, case in found)] or by_size
-    return {entry.id: set().union(*(cases[entry.id] for cases in present)) for entry in entries}
+    """Cases by task that `fk audit` takes, of the levels that any of these has, and of its sizes there; of
+    all sizes where none is known."""
+    sizes: dict[int, set[Size]] = defaultdict(set)
+    for task in {task for task, _ in found}:
+        sizes[int(task[1])] |= {case.size for case in registry.cases(task) if (task, case.id) in found}
+    return {
+        entry.id: {case.id for size in known or get_args(Size) for case in selected(entry, size)}
+        for level, known in sizes.items()
+        for entry in registry.find_tasks((), level)
+    }
 
 
 def _told(row: AuditRow, environment: Environment) -> dict[str, Any]:

@@ -50,6 +50,7 @@ def outcomes(tests: list[str]) -> dict[str, str]:
         sys.executable,
         "-m",
         "pytest",
+        "--whole",
         "-q",
         "-n",
         "2",

@@ -55,10 +55,9 @@ def _eval(name: str, seconds: int, *workloads: str, model: str = "llama") -> Par
     return Part(name, seconds, (*FK, "eval", *flags, *chosen, "--json"))
 
 
-def _audit(level: int, seconds: int) -> Job:
-    flags = ("--size", "full", "--device", "cuda", "--level", str(level), "--processes", str(BESIDE))
-    part = Part(f"audit_{level}", seconds, (*FK, "audit", *flags, "--json"))
-    return Job((part,), (str(HERE / "admission.py"),), "--out")
+def _audit(level: int, seconds: int) -> Part:
+    flags = ("--device", "cuda", "--level", str(level), "--processes", str(BESIDE))
+    return Part(f"audit_level_{level}", seconds, (*FK, "audit", *flags, "--json"))
 
 
 def _program(name: str, seconds: int, *flags: str, program: str = "", gpus: int = 1) -> Job:
@@ -155,9 +154,9 @@ GPU_TESTS = {
     "attention_kernels": (500, 8),
     "pointwise_kernels": (500, 8),
 }
-# Cases of an audit beside each other on a GPU, and seconds of all of a level: guesses from docs/record.
+# Cases of an audit beside each other on a GPU; seconds of each level, of one case for each variant: guesses.
 BESIDE = 20
-AUDIT = {1: 2400, 2: 2400, 3: 2000, 4: 1500}
+AUDIT = {1: 240, 2: 210, 3: 60, 4: 60}
 JOBS: dict[str, Job] = {
     "self_test_llama": Job((*LLAMA_L1, *LLAMA.values()), (*FK, "merge")),
     "kernels_llama": Job(
@@ -217,5 +216,5 @@ JOBS: dict[str, Job] = {
     "gate_trials": _program("gate_trials", 760, "--times", "20"),
     "redteam": _program("redteam", 335, "--alternates", str(HERE / "h200" / "kernels_llama.json")),
     **{f"gpu_tests_{name}": _tests(name, *costs) for name, costs in GPU_TESTS.items()},
-    **{f"audit_level_{level}": _audit(level, seconds) for level, seconds in AUDIT.items()},
+    "audit": Job(tuple(_audit(*each) for each in AUDIT.items()), (str(HERE / "admission.py"),), "--out"),
 }

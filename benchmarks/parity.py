@@ -37,7 +37,7 @@ def outcome(architecture: str) -> dict[str, Any] | None:
     if not files:
         return None
     outcomes, begin = Outcomes(), time.perf_counter()
-    pytest.main([*files, "-q", "-p", "no:cacheprovider"], plugins=[outcomes])
+    pytest.main([*files, "--whole", "-q", "-p", "no:cacheprovider"], plugins=[outcomes])
     seconds = time.perf_counter() - begin
     return {
         "architecture": architecture,

@@ -1,9 +1,10 @@
-"""What the tests cost, by group, and what they would at 48 architectures, from files of `pytest --seconds`.
+"""What the tests take, by group, and what they would at 48 architectures, from files of `pytest --seconds`.
 
+    make test-seconds                              on a machine that does nothing else
     python benchmarks/test_seconds.py A.json B.json --out benchmarks/cpu/test_seconds.json
 
-CPU seconds, of two cores' time. A group whose tests are made by architectures, tasks or kernels is taken to
-grow with the architectures; the others are taken to stay.
+The runs came one after the other. A group whose tests are made by architectures, tasks or kernels is taken to
+grow with the architectures; the others, imports and collection are taken to stay.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 from comparison import write
 
@@ -28,7 +30,7 @@ GROWS = (
     "unit/registry",
     "unit/tasks",
 )
-ARCHITECTURES, CORES = 48, 2
+ARCHITECTURES = 48
 
 
 def main() -> None:
@@ -38,29 +40,35 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    found = [row for file in arguments.files for row in json.loads(file.read_text())]
-    groups: dict[str, dict[str, float]] = defaultdict(lambda: {"tests": 0, "cpu_s": 0.0})
-    for row in found:
-        at = groups[group(row["file"])]
-        at["tests"] += row["tests"]
-        at["cpu_s"] += row["cpu_s"]
-    known = len(registry.architectures())
-    rows = []
-    for name, at in sorted(groups.items()):
-        then = at["cpu_s"] * (ARCHITECTURES / known if name in GROWS else 1)
-        rows.append({"group": name, **at, "grows": name in GROWS, "cpu_s_at_48": then})
-    total, then = (sum(row[key] for row in rows) for key in ("cpu_s", "cpu_s_at_48"))
-    report = {
+    found = report([json.loads(file.read_text()) for file in arguments.files], len(registry.architectures()))
+    write({**found, "environment": environment("cpu").model_dump()}, arguments.out)
+
+
+def report(runs: list[dict[str, Any]], architectures: int) -> dict[str, Any]:
+    """`share_s`: of a group in the time of the whole, as several tests of a run are under way at once."""
+    groups: dict[str, dict[str, float]] = defaultdict(lambda: {"tests": 0, "share_s": 0.0, "cpu_s": 0.0})
+    for run in runs:
+        for row in run["rows"]:
+            at = groups[group(row["file"])]
+            at["tests"] += row["tests"]
+            at["share_s"] += row["s"] / run["beside"]
+            at["cpu_s"] += row["cpu_s"]
+    more = ARCHITECTURES / architectures
+    rows = [
+        {"group": name, **at, "share_s_at_48": at["share_s"] * (more if name in GROWS else 1)}
+        for name, at in sorted(groups.items(), key=lambda item: -item[1]["share_s"])
+    ]
+    wall_s = sum(run["wall_s"] for run in runs)
+    return {
         "kind": "test-seconds",
-        "architectures": known,
+        "architectures": architectures,
         "tests": sum(row["tests"] for row in rows),
-        "cpu_s": total,
-        "minutes_on_two_cores": total / CORES / 60,
-        "minutes_at_48": then / CORES / 60,
+        "left": sum(run["left"] for run in runs),
+        "failed": sum(run["failed"] for run in runs),
+        "minutes": wall_s / 60,
+        "minutes_at_48": (wall_s + sum(row["share_s_at_48"] - row["share_s"] for row in rows)) / 60,
         "rows": rows,
-        "environment": environment("cpu").model_dump(),
     }
-    write(report, arguments.out)
 
 
 def group(file: str) -> str:

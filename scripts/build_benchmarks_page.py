@@ -59,7 +59,25 @@ def page(reports: dict[str, Report]) -> str:
         rows = list(chapter)
         label = f"\n**{CPU_WARNING}.**\n" if rows[0][1].environment.device_type == "cpu" else ""
         text += [f"\n## {device}\n{label}", _table(COLUMNS, [_row(name, report) for name, report in rows])]
+    text += [_tests(one) for one in reports.values() if isinstance(one, Show)]
     return "".join(text)
+
+
+def _tests(show: Show) -> str:
+    """What each group of tests takes, where the report is of that."""
+    if show.facts["kind"] != "test-seconds":
+        return ""
+    facts, columns = show.facts, ("group", "tests", "s", "CPU s", "s at 48 architectures")
+    cells = ("group", "tests", "share_s", "cpu_s", "share_s_at_48")
+    rows = [
+        [row["group"], str(row["tests"]), *(f"{row[cell]:.1f}" for cell in cells[2:])]
+        for row in facts["rows"]
+    ]
+    return (
+        f"\n## What `make test` takes\n\n{facts['minutes']:.1f} minutes on {show.environment.device}; "
+        f"{facts['minutes_at_48']:.1f} with 48 architectures, if what is generated grows. A group's "
+        f"seconds are its share of the whole. {_table(columns, rows)}"
+    )
 
 
 def _row(name: str, report: Report) -> tuple[str, ...]:

@@ -2,13 +2,14 @@
 
 pytest --whole                   every test. Without it none that is marked `whole`, and one in four of
                                  the parameters of those in SAMPLED
-pytest --seconds FILE.json       CPU seconds of each file, with those of the processes that it started
+pytest --seconds FILE.json       seconds of each file, and CPU seconds with those of what it started
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
 import zlib
 from collections import defaultdict
 from pathlib import Path
@@ -20,7 +21,8 @@ import pytest
 SAMPLED = (
     "tests/contract/test_cases.py",
     "tests/parity/",
-    "tests/unit/audit/",
+    "tests/unit/audit/test_mutants.py",
+    "tests/unit/audit/test_tasks.py",
     "tests/unit/benchmarks/test_vs_reference.py",
     "tests/unit/engine/test_graphs.py",
     "tests/unit/engine/test_mutations.py",
@@ -29,13 +31,12 @@ SAMPLED = (
     "tests/unit/kernels/",
 )
 ONE_IN = 4
-CPU = "cpu_s"
 LEFT = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole", action="store_true", help="Every test, also those of make test-all.")
-    parser.addoption("--seconds", type=Path, metavar="FILE", help="Write the CPU seconds of each file.")
+    parser.addoption("--seconds", type=Path, metavar="FILE", help="Write the seconds of each file.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,16 +49,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     kept, left, begun = [], [], set()
     for item in items:
-        function = item.nodeid.partition("[")[0]
-        is_sampled = item.nodeid.startswith(SAMPLED)
-        is_first = function not in begun  # something of each test is run
-        begun.add(function)
+        is_sampled, what = item.nodeid.startswith(SAMPLED), _what(item)
+        is_first = what not in begun
+        begun.add(what)
         is_chosen = not is_sampled or is_first or zlib.crc32(item.nodeid.encode()) % ONE_IN == 0
         (kept if is_chosen and item.get_closest_marker("whole") is None else left).append(item)
     config.stash[LEFT] = len(left)
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = kept
+
+
+def _what(item: pytest.Item) -> tuple[str, ...]:
+    """Something of each test is run: of a test of cases, a case of each variant of each task."""
+    function = item.nodeid.partition("[")[0]
+    case = item.callspec.params.get("case") if hasattr(item, "callspec") else None
+    return (function, case.task, case.variant) if hasattr(case, "variant") else (function,)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -77,34 +84,46 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 class Seconds:
-    """CPU seconds by file. Each process of pytest-xdist measures its own tests and sends them with its
-    reports; the one that was started by hand writes the file."""
+    """What each file takes. Each process of pytest-xdist measures its own tests and sends them with its
+    reports; the one that was started by hand writes the file.
+
+    `cpu_s` lacks processes that nobody waited for, `s` has what a test waited for. `wall_s` is of the whole
+    run, with imports and collection, on `beside` processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.found: dict[str, dict[str, float]] = defaultdict(lambda: {"tests": 0, CPU: 0.0})
+        self.begin = time.monotonic()
+        self.found: dict[str, dict[str, float]] = defaultdict(lambda: {"tests": 0, "s": 0.0, "cpu_s": 0.0})
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Any:
         report = yield
         now = _cpu_s()
-        report.user_properties.append((CPU, now - getattr(self, "_last", now)))
+        report.user_properties.append(("cpu_s", now - getattr(self, "_last", now)))
         self._last = now
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         at = self.found[report.nodeid.partition("::")[0]]
         at["tests"] += report.when == "call"
-        at[CPU] += report.user_properties[-1][1]
+        at["s"] += report.duration
+        at["cpu_s"] += report.user_properties[-1][1]
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if "PYTEST_XDIST_WORKER" in os.environ:
             return
         rows = [{"file": name, **figures} for name, figures in sorted(self.found.items())]
-        self.path.write_text(json.dumps(rows, indent=1) + "\n")
+        run = {
+            "wall_s": time.monotonic() - self.begin,
+            "beside": session.config.getoption("numprocesses", None) or 1,
+            "left": session.config.stash.get(LEFT, 0),
+            "failed": session.testsfailed,
+            "rows": rows,
+        }
+        self.path.write_text(json.dumps(run, indent=1) + "\n")
 
 
 def _cpu_s() -> float:
-    """Of this process and of those that it started and that have ended."""
+    """Of this process and of those that it started, waited for and that have ended."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system

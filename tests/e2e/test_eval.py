@@ -157,9 +157,9 @@ def test_a_workload_of_another_kind_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("zeros", None),
+        pytest.param("zeros", None, marks=pytest.mark.whole),
         ("exception", "no such tile"),
-        ("exit_zero", "status 0"),
+        pytest.param("exit_zero", "status 0", marks=pytest.mark.whole),
         ("syntax_error", "SyntaxError"),
     ],
 )
@@ -192,7 +192,7 @@ def test_features_that_are_made_when_they_are_asked_for_are_a_failure(tmp_path):
     assert "TAMPERED(late-answer): answer " in model["failure"]["message"]
 
 
-@pytest.mark.parametrize("name", ["garbled_tokens", "nan"])
+@pytest.mark.parametrize("name", ["garbled_tokens", pytest.param("nan", marks=pytest.mark.whole)])
 def test_answers_that_are_none_are_the_candidates_failure(name, tmp_path):
     """Tokens outside the vocabulary, along which no baseline can be forced; logits that are NaN, of the last
     request of each step: alone it is all of them."""

@@ -70,6 +70,7 @@ def tiny(model: str) -> tuple[str, ...]:
 
 
 @each
+@pytest.mark.whole
 def test_a_right_layer_is_inside_and_right(tmp_path: Path, model: str) -> None:
     MODELS[model].write(tmp_path / "mine", is_right=True)
     done, report = evaluate(tmp_path, *tiny(model), "--candidates", str(tmp_path / "mine"))
@@ -87,6 +88,7 @@ def test_a_right_layer_is_inside_and_right(tmp_path: Path, model: str) -> None:
 
 
 @each
+@pytest.mark.whole
 def test_a_wrong_layer_fails(tmp_path: Path, model: str) -> None:
     MODELS[model].write(tmp_path / "mine", is_right=False)
     done, report = evaluate(tmp_path, *tiny(model), "--candidates", str(tmp_path / "mine"))

@@ -1,4 +1,4 @@
-"""`run_audit`: every case that a request names, task by task.
+"""`run_audit`: the cases that a request names, task by task; where it names none, a few of each task.
 
 report = run_audit(AuditRequest(targets=("rms_norm",)))
 """
@@ -27,7 +27,9 @@ Found = list[tuple[TaskEntry, Case]]
 
 
 class AuditRequest(Record):
-    """What `fk audit` was asked. None: decided from the machine (`resolved`)."""
+    """What `fk audit` was asked. None of `device`: decided from the machine (`resolved`). None of `size`: as
+    `default_size` for operations and fusions, and tiny for blocks and models, whose parts are audited at the
+    other."""
 
     targets: tuple[str, ...] = ()
     level: int | None = None
@@ -48,9 +50,12 @@ class AuditRequest(Record):
 
     def resolved(self) -> AuditRequest:
         """Every default filled in from this machine. MachineError for CUDA without CUDA."""
-        device = require_device(self.device)
-        size = self.size or default_size(device)
-        return self.model_copy(update={"device": device, "size": size})
+        return self.model_copy(update={"device": require_device(self.device)})
+
+    def size_of(self, entry: TaskEntry) -> Size:
+        """Of a task's cases, once this is `resolved`."""
+        assert self.device
+        return self.size or (default_size(self.device) if entry.level < 3 else "tiny")
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ def _cases(request: AuditRequest) -> Found:
     found = [
         (entry, case)
         for entry in entries
-        for case in registry.cases(entry, request.size, request.architecture, request.case_glob)
+        for case in selected(entry, request.size_of(entry), request.architecture, request.case_glob)
     ]
     if found and request.resume is not None:
         audited_before = _rows(request.resume)
@@ -125,11 +130,28 @@ def _cases(request: AuditRequest) -> Found:
         raise registry.no_task(request.targets, request.level, request.architecture)
     if request.case_glob is not None:
         known = [
-            case.id for entry in entries for case in registry.cases(entry, request.size, request.architecture)
+            case.id
+            for entry in entries
+            for case in registry.cases(entry, request.size_of(entry), request.architecture)
         ]
         raise NotFoundError("case", request.case_glob, known, f"fk show {entries[0].id}")
     names = ", ".join(entry.id for entry in entries)
-    raise UsageError(f"{names}: no cases of size {request.size}. See: fk show {entries[0].id}")
+    sizes = " or ".join(sorted({request.size_of(entry) for entry in entries}))
+    raise UsageError(f"{names}: no cases of size {sizes}. See: fk show {entries[0].id}")
+
+
+def selected(
+    entry: TaskEntry, size: Size, architecture: str | None = None, case_glob: str | None = None
+) -> list[Case]:
+    """The cases of a task that are audited: all that a glob names. Without one the first of each variant, as
+    wrong kernels are made from the variant's code; and all of a sampler, as one case's draws tell little."""
+    found = registry.cases(entry, size, architecture, case_glob)
+    if case_glob is not None or entry.rule == "sampler":
+        return found
+    firsts: dict[str, Case] = {}
+    for case in found:
+        firsts.setdefault(case.variant, case)
+    return list(firsts.values())
 
 
 def _rows(report: Path) -> set[tuple[str, str]]:

@@ -21,7 +21,11 @@ from fastkernels.cli import options
 @options.level
 @options.architecture
 @options.case
-@options.size
+@click.option(
+    "--size",
+    type=click.Choice(["tiny", "full"]),
+    help="Default: full on CUDA, tiny on CPU; levels 3 and 4 always tiny.",
+)
 @options.device
 @click.option(
     "--seed",
@@ -57,7 +61,8 @@ def command(json_path: str | None, **arguments: Any) -> None:
     """Audit tasks: would the judge accept a wrong kernel, or refuse a right one?
 
     Trivial candidates and mutants of the baseline must fail, other implementations must pass, and between the
-    two must lie a margin. Exit code 1 if a task or a case is not admitted.
+    two must lie a margin. Without --case, one case of each variant is audited; --case '*' takes all. Exit
+    code 1 if a task or a case is not admitted.
     """
     from fastkernels.audit.run import AuditRequest, run_audit
     from fastkernels.cli.progress import counting

@@ -3,7 +3,8 @@
     parity     tiny random weights agree with its reference library on a CPU, it is judged valid against
                itself, and its real configuration was walked to cases (its L4 task's among them)
     measured   at full size on a GPU it is judged valid against itself, and timed beside its reference
-    audited    its L1 and L2 cases passed the admission audit on a GPU
+    audited    on a GPU the admission audit took a full-size case of every variant of its L1 and L2 tasks, its
+               own or another architecture's, and refused none of its own
 
 Each level asks for those before it. Reports are known by what is in them, not by their names.
 """
@@ -55,6 +56,10 @@ def _lacks_parity(architecture: Architecture, reports: Reports) -> Iterator[str]
         yield "no parity report: python benchmarks/parity.py"
     elif not any(row["passed"] and not row["failed"] for row in rows):
         yield "its parity tests fail"
+    elif "tests/parity/" not in (library := architecture.reference["parity"]) and all(
+        row["failed"] + row["skipped"] for row in rows
+    ):
+        yield f"parity tests were skipped, perhaps for want of {library}: make EXTRAS=dev,reference"
     if not _is_valid(architecture, reports, "tiny", "cpu"):
         yield f"no valid fk eval --self-test --size tiny --model {architecture.id}"
     if not registry.cases(architecture.task, "full", architecture.id):
@@ -71,14 +76,14 @@ def _lacks_measurement(architecture: Architecture, reports: Reports) -> Iterator
 
 def _lacks_audits(architecture: Architecture, reports: Reports) -> Iterator[str]:
     on_gpu = [one for one in reports if _device(one) == "cuda"]
-    admitted = {(row["task"], row["case"]): row["admitted"] for row in _rows(on_gpu, "admission")}
+    found = {(row["task"], row["case"]): row["admitted"] for row in _rows(on_gpu, "admission")}
     for task in sorted(registry.tasks_of(architecture)):
         if task.startswith(("L3/", "L4/")):
             continue
-        cases = registry.cases(task, "full", architecture.id)
-        verdicts = {case.id: admitted[task, case.id] for case in cases if (task, case.id) in admitted}
-        refused = [case for case, is_admitted in verdicts.items() if not is_admitted]
-        never = {case.variant for case in cases} - {case.variant for case in cases if case.id in verdicts}
+        cases, own = registry.cases(task, "full"), registry.cases(task, "full", architecture.id)
+        refused = [case.id for case in own if found.get((task, case.id)) is False]
+        audited = {case.variant for case in cases if (task, case.id) in found}
+        never = {case.variant for case in own} - audited
         if refused:
             yield f"{task}: the audit does not admit {', '.join(refused)}"
         if never:

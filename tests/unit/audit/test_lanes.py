@@ -50,6 +50,7 @@ def test_processes_say_what_one_process_says():
         assert [check.name for check in rows[str(one)].checks] == [check.name for check in one.row.checks]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("served", "code"), [(dying, 3), (never_there, 4)])
 def test_a_process_that_dies_is_told_and_its_place_taken_again(monkeypatch, served, code):
     monkeypatch.setattr(lanes, "_serve", served)
@@ -75,6 +76,7 @@ def test_a_case_that_hangs_is_ended_and_its_place_taken_again(monkeypatch):
     assert ended[1].reason == "not ended after 5 s: its process hung and was killed"
 
 
+@pytest.mark.whole
 def test_a_slow_case_is_ended_by_its_own_process():
     ended = list(lanes.beside(FOUND[:2], "cpu", 0, processes=1, timeout_s=0.005))
     assert [done.reason for done in ended] == ["not ended after 0.005 s"] * 2

@@ -1,4 +1,4 @@
-"""`run_audit` over cases that this machine cannot hold."""
+"""`run_audit`: which cases it takes, and those that this machine cannot hold."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import json
 import pytest
 import torch
 
+from fastkernels import registry
 from fastkernels.audit import room
-from fastkernels.audit.run import AuditRequest, run_audit
+from fastkernels.audit.run import AuditRequest, run_audit, selected
 from fastkernels.errors import MachineError, UsageError
 
-REQUEST = AuditRequest(targets=("rope",), size="tiny", device="cpu")
+REQUEST = AuditRequest(targets=("rope",), case_glob="*", size="tiny", device="cpu")
 
 
 def failing(monkeypatch, error: Exception) -> None:
@@ -19,6 +20,24 @@ def failing(monkeypatch, error: Exception) -> None:
         raise error
 
     monkeypatch.setattr(room, "audit_case", audit_case)
+
+
+@pytest.mark.parametrize("size", ["tiny", "full"])
+def test_one_case_of_each_variant_and_all_of_a_sampler(size) -> None:
+    for entry in registry.tasks():
+        every, some = registry.cases(entry, size), selected(entry, size)
+        variants = [case.variant for case in some]
+        assert set(variants) == {case.variant for case in every}
+        assert some == every if entry.rule == "sampler" else len(set(variants)) == len(variants)
+        assert selected(entry, size, case_glob="*") == every
+
+
+def test_blocks_and_models_are_tiny_unless_they_are_asked_for() -> None:
+    asked, unasked = AuditRequest(device="cuda", size="full"), AuditRequest(device="cuda")
+    entries = [registry.task(name) for name in ("L1/glu", "L2/gated_mlp", "L3/decoder_layer", "L4/llama")]
+    assert [unasked.size_of(entry) for entry in entries] == ["full", "full", "tiny", "tiny"]
+    assert {asked.size_of(entry) for entry in entries} == {"full"}
+    assert {AuditRequest(device="cpu").size_of(entry) for entry in entries} == {"tiny"}
 
 
 @pytest.mark.parametrize(

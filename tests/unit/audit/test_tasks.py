@@ -1,6 +1,5 @@
-"""Every registered case is admitted, but those that the registry excepts. Here on its first and last tiny
-case and a few between, a block on its last and a model on its first: their parts are audited by themselves.
-`fk audit` takes all cases (`benchmarks/*/audit_*.json`)."""
+"""Every registered case is admitted, but those that the registry excepts. Here on the tiny cases that `fk
+audit` takes, and a few more; benchmarks/*/audit_*.json has others."""
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ import pytest
 
 from fastkernels import registry
 from fastkernels.audit.admission import admit, audit_case
+from fastkernels.audit.run import selected
 from fastkernels.records import AuditRow, Case
 from fastkernels.registry.schema import TaskEntry
 
@@ -20,17 +20,15 @@ VARIANTS = [(entry, variant) for entry in registry.tasks() for variant in entry.
 # Draws tell little where a case has few rows: what one of these leaves open another has to show.
 SAMPLING = ("-T8-V256-f32", "-T8-V256-top_k-top_p", "greedy", "same-position", "same-seed")
 
-# Cases in the middle that once found what the ends did not: rows of one length, whose starts nobody reads;
+# Cases that once found what the first and the last did not: rows of one length, whose starts nobody reads;
 # images whose second norm hardly needs its epsilon; rows of one value in a block with a norm.
 ALSO = ("whisper-tiny-prefill-8x4-f32", "siglip2-tiny-encode-mixed-f32", "single-flux-tiny-T3-22x64-f32")
 
 
-def ends(entry: TaskEntry, variant: str) -> list[Case]:
-    found = [case for case in registry.cases(entry, size="tiny") if case.variant == variant]
-    if entry.level == 4:
-        return found[:1]
-    first = found[:1] if entry.level < 3 else []
-    return [*first, *(case for case in found[len(first) : -1] if case.id in ALSO), *found[len(first) :][-1:]]
+def chosen(entry: TaskEntry, variant: str) -> list[Case]:
+    taken = selected(entry, "tiny")
+    also = [case for case in registry.cases(entry, "tiny") if case.id in ALSO and case not in taken]
+    return [case for case in (*taken, *also) if case.variant == variant]
 
 
 def refused(entry: TaskEntry, case: str, device: str) -> bool:
@@ -46,7 +44,7 @@ def told(row: AuditRow) -> str:
 def test_wrong_kernels_fail_and_right_ones_pass(entry: TaskEntry, variant: str) -> None:
     if entry.rule == "sampler":
         pytest.skip("below, over several cases")
-    for case in ends(entry, variant):
+    for case in chosen(entry, variant):
         row = audit_case(entry, case, "cpu", SEED)
         assert row.admitted == (not refused(entry, case.id, "cpu")), told(row)
         assert any(check.kind == "trivial" and check.good for check in row.checks)

@@ -6,6 +6,7 @@ import json
 from types import SimpleNamespace
 
 from fastkernels import registry
+from fastkernels.audit.run import selected
 from fastkernels.measure.environment import environment
 from fastkernels.records import AuditCheck, AuditReport, AuditRow
 
@@ -30,9 +31,9 @@ def check(name: str, good: bool | None, elsewhere: bool = False) -> AuditCheck:
 
 
 def register(monkeypatch, *cases: str) -> None:
-    """These are the full-size cases of every task."""
-    found = [SimpleNamespace(id=case) for case in cases]
-    monkeypatch.setattr(registry, "cases", lambda entry, size: found)
+    """These are the cases of every task, each of a variant of its own."""
+    found = [SimpleNamespace(id=case, variant=case, size="full") for case in cases]
+    monkeypatch.setattr(registry, "cases", lambda *_: found)
 
 
 def test_what_only_another_case_can_show_is_open_until_all_are_there(admission, monkeypatch) -> None:
@@ -104,17 +105,18 @@ def test_what_earlier_rows_show_and_leave_open_counts_as_long_as_they_stay(admis
 
 def test_what_is_left_is_of_the_size_that_was_audited(admission) -> None:
     for size in ("tiny", "full"):
-        cases = registry.cases("L1/rope", size)
-        found = admission.summary([report(row(cases[0].id))])
-        assert found["left"]["L1/rope"] == len(cases) - 1
+        (first, *others) = selected(registry.task("glu"), size)
+        audited = row(first.id).model_copy(update={"task": "L1/glu"})
+        assert admission.summary([report(audited)])["left"]["L1/glu"] == len(others) > 0
 
 
 def test_what_is_left_is_told_by_task(admission) -> None:
-    first, *others = [case.id for case in registry.cases(registry.task("rope"), "full")]
-    found = admission.summary([report(row(first))])
+    first, *others = selected(registry.task("glu"), "full")
+    rows = [row(case.id).model_copy(update={"task": "L1/glu"}) for case in (first, *others)]
+    found = admission.summary([report(rows[0])])
     (task,) = found["tasks"]
-    assert (task["cases"], task["of"], found["left"]["L1/rope"]) == (1, 1 + len(others), len(others))
-    assert found["left"]["L1/linear"] > 100
+    assert (task["cases"], task["of"], found["left"]["L1/glu"]) == (1, 1 + len(others), len(others))
+    assert found["left"]["L1/rope"] == len(selected(registry.task("rope"), "full"))
     assert not found["complete"]
-    found = admission.summary([report(*map(row, others))], found)
-    assert "L1/rope" not in found["left"]
+    found = admission.summary([report(*rows[1:])], found)
+    assert "L1/glu" not in found["left"]

@@ -197,6 +197,7 @@ def ours_here(program, vs_reference, side_here, monkeypatch) -> None:
     monkeypatch.setattr(comparison, "in_a_process", find)
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 @pytest.mark.usefixtures("ours_here")
 @pytest.mark.parametrize(

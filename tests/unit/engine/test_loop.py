@@ -277,6 +277,7 @@ def test_reader_of_generate_starts_nothing_else(llm, call):
     assert pieces == []
 
 
+@pytest.mark.whole
 def test_ten_thousand_requests_queue_up():
     llm = make(max_num_seqs=256, num_kv_cache_blocks=600, max_model_len=64)
     short = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True)

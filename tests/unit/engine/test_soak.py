@@ -80,6 +80,7 @@ def soak(llm: LLM, jobs: list[Job], rng: np.random.Generator) -> tuple[dict[int,
     return outputs, aborted
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("config", "blocks", "preemptions"), [("tiny", 56, 10), ("tiny-mistral", 24, 1)])
 @pytest.mark.usefixtures("nobody_grows")
 def test_soak(config, blocks, preemptions):

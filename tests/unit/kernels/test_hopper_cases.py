@@ -25,6 +25,7 @@ from tests import rope_store_case
 from tests.unit.kernels.hopper import HOPPER, MOST_SHARED
 
 pytestmark = [
+    pytest.mark.whole,
     pytest.mark.skipif(interpreting(), reason="the interpreter compiles nothing"),
     pytest.mark.usefixtures("own_cache"),
 ]

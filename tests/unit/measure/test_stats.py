@@ -21,6 +21,7 @@ def test_speedup_survives_shared_drift():
     assert found.n == 200
 
 
+@pytest.mark.whole
 def test_interval_covers_the_truth_as_often_as_it_says():
     hits = 0
     for seed in range(100):
@@ -136,6 +137,7 @@ def drawn(kind: str, rounds: int, generator: np.random.Generator) -> np.ndarray:
     return np.exp(0.02 * logs)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", ["normal", "heavy tails", "bursts"])
 @pytest.mark.parametrize("rounds", [6, 7, 9, 12, 28])
 def test_intervals_of_few_rounds_hold_at_their_level(rounds: int, kind: str) -> None:
@@ -145,6 +147,7 @@ def test_intervals_of_few_rounds_hold_at_their_level(rounds: int, kind: str) -> 
     assert sum(one.low <= 1 <= one.high for one in intervals) / 1000 >= 0.935
 
 
+@pytest.mark.whole
 def test_rounds_that_go_on_until_the_interval_is_narrow_keep_its_level() -> None:
     """As runner/model.py stops: at six rounds or more, once the ratio is known to 1 %."""
     generator, held = np.random.default_rng(1), 0

@@ -70,6 +70,17 @@ def test_a_corrupt_report_is_named(script, tmp_path):
         script.read(tmp_path)
 
 
+def test_the_page_has_a_table_of_what_the_tests_take(script, kernel_report, tmp_path):
+    row = {"group": "unit/gate", "tests": 4, "share_s": 40.04, "cpu_s": 30.0, "share_s_at_48": 240.0}
+    show = {"kind": "test-seconds", "minutes": 5.01, "minutes_at_48": 9.0, "rows": [row]}
+    environment = kernel_report.environment.model_dump()
+    (tmp_path / "tests.json").write_text(json.dumps({**show, "environment": environment}))
+    _, chapter = script.page(script.read(tmp_path)).split("## What `make test` takes")
+    assert "\n\n5.0 minutes on " in chapter
+    assert "; 9.0 with 48 architectures" in chapter
+    assert "| unit/gate | 4 | 40.0 | 30.0 | 240.0 |" in chapter
+
+
 def test_the_page_shows_what_other_programs_wrote(script, kernel_report, tmp_path):
     environment = kernel_report.environment.model_dump()
     rows = [{"kernel": "glu", "graph_us": 10.71234, "agrees": True}]

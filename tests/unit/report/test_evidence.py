@@ -28,7 +28,7 @@ def self_test(size: str, device: str, valid: bool = True, candidates: str = "sel
 
 
 def parity(**outcome: int) -> dict[str, Any]:
-    row = {"architecture": "llama", "passed": 5, "failed": 0, **outcome}
+    row = {"architecture": "llama", "passed": 5, "failed": 0, "skipped": 0, **outcome}
     return report("parity", "cpu", rows=[row])
 
 
@@ -60,6 +60,7 @@ def test_every_report_together_is_the_highest_level() -> None:
         ("parity", None, "", "no parity report"),
         ("parity", parity(failed=1), "", "fail"),
         ("parity", parity(passed=0), "", "fail"),
+        ("parity", parity(skipped=1), "", "skipped"),
         ("tiny", None, "", "--size tiny --model llama"),
         ("tiny", self_test("tiny", "cpu", valid=False), "", "--size tiny --model llama"),
         ("tiny", self_test("tiny", "cpu", candidates="mine"), "", "--size tiny --model llama"),
@@ -80,6 +81,19 @@ def test_without_one_the_level_is_lower_and_told_why(without, instead, level, sa
     found = evidence(LLAMA, [one for one in reports.values() if one])
     assert found.level == level
     assert any(says in line for line in found.missing), found.missing
+
+
+def test_a_variant_may_be_audited_by_another_architectures_case() -> None:
+    case = next(
+        case for case in registry.cases("L1/rms_norm", "full") if case.provenance.architecture != "llama"
+    )
+    row = {"task": "L1/rms_norm", "case": case.id, "admitted": True}
+    rows = [row, *({"task": t, "case": c, "admitted": True} for t, c in AUDITED if t != "L1/rms_norm")]
+    reports = [*WHOLE.values(), report("admission", "cuda", rows=rows)]
+    del reports[list(WHOLE).index("audit")]
+    assert evidence(LLAMA, reports) == Evidence("audited")
+    rows.remove(row)
+    assert evidence(LLAMA, reports) == Evidence("measured", ("L1/rms_norm: no audit of default",))
 
 
 def test_an_installed_package_has_no_reports() -> None:

@@ -1,6 +1,5 @@
-"""Right, and takes now a tenth of a millisecond and now ten."""
+"""Right, and waits in every other twentieth of a second: its median is now one kind of call and now the other."""
 
-import random
 import time
 
 import torch
@@ -14,5 +13,6 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
     def forward(self, x, residual=None):
-        time.sleep(1e-4 * 100 ** random.random())
+        if int(20 * time.monotonic()) % 2:
+            time.sleep(2e-3)
         return torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps)
