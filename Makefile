@@ -9,9 +9,9 @@ BIN := $(VENV)/bin
 EXTRAS ?= dev
 FK := $(BIN)/fk
 comma := ,
-# A folder that one test's process has on its path: beside a CPU build of PyTorch this torchvision breaks transformers.
+# A folder that only the processes of some parity tests have on their path: tests/parity/apart.txt says why.
 APART := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --upgrade \
-	--target $(VENV)/ultralytics
+	--target $(VENV)/apart -r tests/parity/apart.txt
 
 .PHONY: demo test test-all test-seconds check lint types cases docs clean
 
@@ -56,9 +56,9 @@ docs: $(VENV)/.installed
 clean:
 	rm -rf $(VENV)
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt tests/parity/apart.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "FastKernels needs Python >= 3.10")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
-	$(if $(filter reference,$(subst $(comma), ,$(EXTRAS))),$(APART) ultralytics torchvision opencv-python-headless)
+	$(if $(filter reference,$(subst $(comma), ,$(EXTRAS))),$(APART))
 	touch $@

@@ -9,8 +9,8 @@ audited.
 
 A task is admitted anew from all its rows, as far as they go: `left` says how many cases of which tasks are
 not there, of those that `fk audit` takes of the audited levels and sizes. For that a row keeps the names of
-its checks that another case has to show (`elsewhere`), and which it shows itself: a number in the list `shown`, as most cases of a task show
-the same.
+its checks that another case has to show (`elsewhere`), and which it shows itself: a number in the list
+`shown`, as most cases of a task show the same.
 """
 
 from __future__ import annotations

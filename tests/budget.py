@@ -88,12 +88,24 @@ class Seconds:
     reports; the one that was started by hand writes the file.
 
     `cpu_s` lacks processes that nobody waited for, `s` has what a test waited for. `wall_s` is of the whole
-    run, with imports and collection, on `beside` processes."""
+    run on `beside` processes, `collect_s` of finding the tests, which each of them does."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.begin = time.monotonic()
+        self.collect_s = 0.0
         self.found: dict[str, dict[str, float]] = defaultdict(lambda: {"tests": 0, "s": 0.0, "cpu_s": 0.0})
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self, session: pytest.Session) -> Any:
+        begin = time.monotonic()
+        found = yield
+        self.collect_s = time.monotonic() - begin
+        return found
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.collect_s = max(self.collect_s, getattr(node, "workeroutput", {}).get("collect_s", 0.0))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Any:
@@ -110,11 +122,13 @@ class Seconds:
         at["cpu_s"] += report.user_properties[-1][1]
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if "PYTEST_XDIST_WORKER" in os.environ:
+        if (of_worker := getattr(session.config, "workeroutput", None)) is not None:
+            of_worker["collect_s"] = self.collect_s
             return
         rows = [{"file": name, **figures} for name, figures in sorted(self.found.items())]
         run = {
             "wall_s": time.monotonic() - self.begin,
+            "collect_s": self.collect_s,
             "beside": session.config.getoption("numprocesses", None) or 1,
             "left": session.config.stash.get(LEFT, 0),
             "failed": session.testsfailed,

@@ -227,6 +227,7 @@ def test_answers_that_are_cut_short_cost_more_than_they_win(tmp_path):
     assert not model["valid"]
 
 
+@pytest.mark.whole
 def test_a_token_that_follows_itself_is_no_answer(tmp_path, monkeypatch):
     """Forced along it, the baseline says it, too: but for the first, which is no choice of its own."""
     # Weights with such a token, which is found for most prompts.
@@ -278,6 +279,7 @@ def test_a_module_that_is_called_otherwise_does_not_drop_in(tmp_path):
     assert report["models"][0]["failure"]["message"].startswith("SIGNATURE_MISMATCH: ")
 
 
+@pytest.mark.whole
 def test_what_a_model_does_not_reach_concerns_nobody(tmp_path):
     shutil.copytree(ROOT / "examples/candidates/faster", tmp_path / "two")
     (tmp_path / "two" / "L1" / "conv.py").write_text("import time\n\ntime.perf_counter_ns = None\n")
@@ -339,7 +341,7 @@ def test_a_folder_whose_weights_do_not_fit(tmp_path):
     assert not report
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.whole)])
 def test_ctrl_c_leaves_a_marked_report_and_no_workers(number, tmp_path, interruptible):
     path = tmp_path / "report.json"
     command = [

@@ -42,7 +42,7 @@ def test_a_revision_that_cannot_be_imported(tmp_path: Path, broken: str) -> None
 
 
 @pytest.mark.usefixtures("heeds_signals")
-@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("first", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.whole)])
 def test_signals_while_it_tidies_up_cost_no_report_and_leave_nothing(
     tmp_path: Path, interruptible: Callable[..., subprocess.Popen], first: signal.Signals
 ) -> None:

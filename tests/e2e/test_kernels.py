@@ -172,8 +172,9 @@ import torch
 from torch import nn
 from torch._inductor.compile_worker.subproc_pool import SubprocPool
 
-compilers = SubprocPool(2)  # Inductor's own, where the process has several cores; they stay
+compilers = SubprocPool(2)  # Inductor's own, where the process has several cores
 assert compilers.submit(operator.neg, 3).result(60) == -3
+compilers.shutdown()
 lock = multiprocessing.Lock()
 with tempfile.NamedTemporaryFile() as file:
     assert file.name.startswith(os.environ["TMPDIR"])

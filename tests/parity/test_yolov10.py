@@ -8,12 +8,8 @@ own.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,12 +20,12 @@ from torch import Tensor, nn
 from fastkernels import kernels
 from fastkernels.errors import UsageError, WeightsError
 from fastkernels.nn.weights import export_weights, load_weights
+from tests.parity import apart
 from tests.parity.yolov10_equations import Equations, best
 
 FULL = {"depth_multiple": 0.33, "width_multiple": 0.25, "max_channels": 1024, "num_classes": 80}
 TINY = FULL | {"width_multiple": 0.125, "num_classes": 4}
 PIXELS, SCORES = 1e-3, 1e-5  # tolerances of the architecture's fact sheet
-PUBLISHED = Path(sys.prefix) / "ultralytics"  # where the Makefile installs it
 DFL = 16  # parameters of the published model that are constants here: the bins
 
 
@@ -104,22 +100,13 @@ def test_boxes_and_scores_of_all_cells(size: tuple[int, int, int], implementatio
     assert score < SCORES
 
 
-@pytest.mark.skipif(
-    not PUBLISHED.is_dir() and find_spec("ultralytics") is None,
-    reason="ultralytics is not installed: make EXTRAS=dev,reference in a fresh checkout",
-)
+@apart.needs("ultralytics")
 @pytest.mark.parametrize("size", [(2, 64, 96), (1, 160, 32)], ids=str)
 def test_detections_are_those_of_the_published_implementation(size: tuple[int, int, int], tmp_path: Path):
-    file, images = tmp_path / "asked.pt", pixels(*size)
+    images = pixels(*size)
     weights = {name.removeprefix("model."): tensor for name, tensor in checkpoint().items()}
-    torch.save({"config": TINY, "weights": weights, "images": images}, file)
-    script = Path(__file__).with_name("ultralytics_process.py")
-    paths = os.pathsep.join([str(PUBLISHED), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": paths, "YOLO_CONFIG_DIR": str(tmp_path)}
-    command = [sys.executable, str(script), str(file)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found_BK6 = torch.load(file)
+    asked = {"config": TINY, "weights": weights, "images": images}
+    found_BK6 = apart.answer("ultralytics_process", asked, tmp_path)
     with torch.inference_mode():
         boxes, scores, labels = ours().select(*ours()(images))
     assert boxes.shape == found_BK6[..., :4].shape

@@ -1,9 +1,5 @@
-"""YOLOv10 in ultralytics, in a process of its own. FILE holds {"config", "weights", "images"}, and then
-what was found, in float64.
-
-Its folder is on this process's path alone: a torchvision without operators, which is what lies beside a CPU
-build of PyTorch, breaks the import of transformers.
-"""
+"""YOLOv10 in ultralytics (apart.py). FILE holds {"config", "weights", "images"}, and then what was found, in
+float64."""
 
 from __future__ import annotations
 

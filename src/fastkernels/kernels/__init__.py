@@ -39,6 +39,7 @@ from fastkernels.kernels.linear_glu import linear_glu as linear_glu
 from fastkernels.kernels.log_mel import log_mel as log_mel
 from fastkernels.kernels.log_mel import mel_filters as mel_filters
 from fastkernels.kernels.max_pool2d import max_pool2d as max_pool2d
+from fastkernels.kernels.mean_pool import mean_pool as mean_pool
 from fastkernels.kernels.modulated_layer_norm import modulated_layer_norm as modulated_layer_norm
 from fastkernels.kernels.moe_permute import moe_align as moe_align
 from fastkernels.kernels.moe_permute import moe_sum as moe_sum

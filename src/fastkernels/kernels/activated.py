@@ -4,6 +4,7 @@
     Phi(-a) = exp(-a^2/2) P(t),  t = 1 / (1 + 0.4 a)                          for a >= 0
     gelu_tanh(x) = x sigmoid(2u),  u = sqrt(2/pi) (x + 0.044715 x^3)          as tanh(u) = 2 sigmoid(2u) - 1
     log_sigmoid(x) = min(x, 0) - log1p(e),  e = exp(-|x|)
+    relu(x) = max(x, 0), NaN stays NaN
 
 With v = 1 + e rounded, log1p(e) = log(v) e / (v - 1) is accurate where log(v) alone has lost all digits of e.
 
@@ -54,6 +55,8 @@ def activated(x, NAME: tl.constexpr):
         | (NAME == "gelu_tanh")
         | (NAME == "log_sigmoid")
         | (NAME == "quick_gelu")
+        | (NAME == "relu")
+        | (NAME == "sigmoid")
     )
     if NAME == "silu":
         y = x * tl.sigmoid(x)
@@ -64,6 +67,10 @@ def activated(x, NAME: tl.constexpr):
         y = x * tl.sigmoid((x + x * x * x * CUBIC) * TWO_SQRT_2_OVER_PI)
     elif NAME == "quick_gelu":
         y = x * tl.sigmoid(x * QUICK)
+    elif NAME == "relu":
+        y = tl.where(x < 0.0, 0.0, x)
+    elif NAME == "sigmoid":
+        y = tl.sigmoid(x)
     else:
         e = tl.exp(-tl.abs(x))
         v = 1.0 + e

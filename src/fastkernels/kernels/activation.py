@@ -4,7 +4,7 @@
 
     gelu(x) = x/2 (1 + erf(x / sqrt 2))      gelu_tanh(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
     log_sigmoid(x) = log(1 / (1 + exp(-x)))  silu(x) = x / (1 + exp(-x))
-    quick_gelu(x) = x / (1 + exp(-1.702 x))
+    quick_gelu(x) = x / (1 + exp(-1.702 x))   sigmoid(x) = 1 / (1 + exp(-x))        relu(x) = max(x, 0)
 
 T tokens · F features. In float32 (float64 stays float64), rounded once to the dtype of x. The log-sigmoid is
 never positive, and accurate where it is close to zero; with its divisor it is the log-space gate of linear
@@ -24,7 +24,7 @@ from torch import Tensor
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.compiled import compiled
 
-Name = Literal["gelu", "gelu_tanh", "log_sigmoid", "quick_gelu", "silu"]
+Name = Literal["gelu", "gelu_tanh", "log_sigmoid", "quick_gelu", "relu", "sigmoid", "silu"]
 
 
 def _gelu(x: Tensor) -> Tensor:
@@ -52,6 +52,8 @@ ACTIVATIONS = {
     "gelu_tanh": _gelu_tanh,
     "log_sigmoid": _log_sigmoid,
     "quick_gelu": _quick_gelu,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
     "silu": _silu,
 }
 
@@ -72,6 +74,8 @@ _OPERATORS = {
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "log_sigmoid": F.logsigmoid,
     "quick_gelu": _wide_quick_gelu,
+    "relu": F.relu,
+    "sigmoid": torch.sigmoid,
     "silu": F.silu,
 }
 

@@ -1,6 +1,6 @@
 """A bias for each channel and an activation: what follows a convolution whose norm is folded into it.
 
-    y[t, c] = act(x[t, c] + bias[c])          silu(x) = x / (1 + exp(-x))          none(x) = x
+    y[t, c] = act(x[t, c] + bias[c])     silu(x) = x / (1 + exp(-x))     relu(x) = max(x, 0)     none(x) = x
 
 T tokens or pixels · C channels. In float32 (float64 stays float64), rounded once to the dtype of x.
 """
@@ -16,14 +16,15 @@ from torch import Tensor
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.compiled import compiled
 
-Name = Literal["silu", "none"]
+Name = Literal["silu", "relu", "none"]
 
 
 def _silu(x: Tensor) -> Tensor:
     return x / (1 + torch.exp(-x))
 
 
-ACTIVATIONS = {"silu": _silu, "none": lambda x: x}
+ACTIVATIONS = {"silu": _silu, "relu": torch.relu, "none": lambda x: x}
+_IN_PLACE = {"silu": lambda x: F.silu(x, inplace=True), "relu": torch.relu_, "none": lambda x: x}
 
 
 def _reference(x_TC: Tensor, bias_C: Tensor, name: str) -> Tensor:
@@ -33,8 +34,7 @@ def _reference(x_TC: Tensor, bias_C: Tensor, name: str) -> Tensor:
 
 def _torch(x_TC: Tensor, bias_C: Tensor, name: str) -> Tensor:
     """The sum is rounded to the dtype of x before the activation."""
-    sum_TC = x_TC.contiguous() + bias_C
-    return F.silu(sum_TC, inplace=True) if name == "silu" else sum_TC
+    return _IN_PLACE[name](x_TC.contiguous() + bias_C)
 
 
 _bias_activation = Kernel(

@@ -207,14 +207,14 @@ class ProgramCorrectness(Record):
     """A model whose requests are named inputs and whose answers are named outputs.
 
     inputs: an array that is drawn, of a list of them the first whose entries the configuration has; or a
-    number, or an entry of the shape. d of a sample is the largest over its outputs. finished: what is
-    compared is what the model's `finish` makes of the outputs that are timed. audited: answers of each timed
-    run that the baseline gives again.
+    number, or an entry of the shape. d of a sample is the largest over its outputs and the distances of each.
+    finished: what is compared is what the model's `finish` makes of the outputs that are timed. audited:
+    answers of each timed run that the baseline gives again.
     """
 
     kind: Literal["program"]
     inputs: dict[Name, Input | tuple[Input, ...] | Value]
-    outputs: dict[Name, str | Distance] = Field(min_length=1)
+    outputs: dict[Name, str | Distance | tuple[str | Distance, ...]] = Field(min_length=1)
     finished: bool = False
     audited: PositiveInt = 8
     noise: NoiseGroups = Field(min_length=2)

@@ -51,10 +51,11 @@ class ProgramAnswers:
     ) -> None:
         self._facts, self._samples, self._rng = facts, facts.samples[size], rng
         self._requests = Requests(facts.inputs, config, rng)
-        self._distances = {
-            name: (chosen.distance, chosen.parameters) if isinstance(chosen, Distance) else (chosen, {})
+        self._distances = [
+            (name, one.distance, one.parameters) if isinstance(one, Distance) else (name, one, {})
             for name, chosen in facts.outputs.items()
-        }
+            for one in (chosen if isinstance(chosen, tuple) else (chosen,))
+        ]
         alike = self._samples.count // len(self._samples.shapes)
         self.noise_changes: list[dict[str, Any]] = [
             {"max_batch": max(1, alike // NOISE_PARTS)},
@@ -106,7 +107,7 @@ class ProgramAnswers:
         expected = self._timed_outputs(baseline, requests)
         if self._facts.finished:
             # What has other names or shapes cannot be finished, and is as far off as can be.
-            nothing = dict.fromkeys(self._distances, np.array(np.nan))
+            nothing = dict.fromkeys(self._facts.outputs, np.array(np.nan))
             found = [
                 self._finished(baseline, ours, request) if _forms(ours) == _forms(theirs) else nothing
                 for ours, theirs, request in zip(found, expected, requests, strict=True)
@@ -196,8 +197,8 @@ class ProgramAnswers:
         if len(found) != count:
             raise garbled(side, do, f"{len(found)} answers, not {count}")
         is_compared = do == "finished" or not self._facts.finished
-        if is_compared and any(one.keys() != self._distances.keys() for one in found):
-            raise garbled(side, do, f"answers are not by the names {', '.join(self._distances)}")
+        if is_compared and any(one.keys() != self._facts.outputs.keys() for one in found):
+            raise garbled(side, do, f"answers are not by the names {', '.join(self._facts.outputs)}")
         try:
             return [{name: unpacked(array) for name, array in answer.items()} for answer in found]
         except ValueError as error:

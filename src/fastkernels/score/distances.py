@@ -12,7 +12,8 @@
     mel_cosine         channel_cosine of the log-mel spectrograms of waveforms [N]
     detections         max(1 - F1, 1 - mean IoU, mean |score - score'|), see below
 
-Each is clipped to [0, 1]. An output that is not finite or has another shape is 1.
+Each is divided by its `scale`, where one is given (the d that counts as unrelated), and clipped to [0, 1]. An
+output that is not finite or has another shape is 1.
 """
 
 from __future__ import annotations
@@ -33,30 +34,34 @@ Function = Callable[..., list[float]]
 TABLE: dict[str, Function] = {}
 
 
-def distances(name: str, expected: Outputs, found: Outputs, **parameters: Any) -> list[float]:
+def distances(
+    name: str, expected: Outputs, found: Outputs, *, scale: float = 1.0, **parameters: Any
+) -> list[float]:
     """d of each sample by the distance of this name. NotFoundError, UsageError for its parameters; ValueError
     for another number of samples."""
+    if not 0 < scale <= 1:
+        raise UsageError(f"distance {name}: a scale must be above 0 and at most 1, not {scale}")
     if name not in TABLE:
         raise NotFoundError("distance", name, TABLE, "src/fastkernels/score/distances.py")
     if len(expected) != len(found):
         raise ValueError(f"{len(found)} outputs against {len(expected)}")
     try:
-        return TABLE[name](expected, found, **parameters)
+        return [min(d / scale, 1.0) for d in TABLE[name](expected, found, **parameters)]
     except TypeError as error:
         raise UsageError(f"distance {name}: {error}") from error
 
 
 def largest(
-    chosen: Mapping[str, tuple[str, dict[str, Any]]],
+    chosen: Sequence[tuple[str, str, dict[str, Any]]],
     expected: Sequence[Mapping[str, np.ndarray]],
     found: Sequence[Mapping[str, np.ndarray]],
 ) -> list[float]:
-    """d of each sample over its outputs; chosen: of each output the distance and its parameters."""
-    by_output = [
+    """d of each sample over its outputs; chosen: (output, distance, parameters)."""
+    by_distance = [
         distances(name, [one[output] for one in expected], [one[output] for one in found], **parameters)
-        for output, (name, parameters) in chosen.items()
+        for output, name, parameters in chosen
     ]
-    return [max(of_sample) for of_sample in zip(*by_output, strict=True)]
+    return [max(of_sample) for of_sample in zip(*by_distance, strict=True)]
 
 
 def _each(function: Callable[..., float]) -> Callable[..., float]:

@@ -3,11 +3,14 @@
     gelu           y = x Phi(x);  approximate="tanh": Phi(x) as (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2
     log_sigmoid    y = log(1 / (1 + exp(-x))) / divisor
     quick_gelu     y = x / (1 + exp(-1.702 x))
+    relu           y = max(x, 0)
+    sigmoid        y = 1 / (1 + exp(-x))
     silu           y = x / (1 + exp(-x))
 
 T tokens, F features; any shape. Computed in at least float32; y has the dtype of x. The divisor of a
 log-space gate is the length of its memory: the smaller the quotient, the slower it forgets.
-Mirrors torch.nn.GELU, torch.nn.LogSigmoid, torch.nn.SiLU, vllm.model_executor.layers.activation.QuickGELU.
+Mirrors torch.nn.GELU, torch.nn.LogSigmoid, torch.nn.ReLU, torch.nn.Sigmoid, torch.nn.SiLU,
+vllm.model_executor.layers.activation.QuickGELU.
 """
 
 from __future__ import annotations
@@ -45,6 +48,18 @@ class QuickGELU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[..., F] -> [..., F]"""
         return kernels.activation(x, "quick_gelu")
+
+
+class ReLU(nn.Module):
+    def forward(self, input: Tensor) -> Tensor:
+        """[..., F] -> [..., F]"""
+        return kernels.activation(input, "relu")
+
+
+class Sigmoid(nn.Module):
+    def forward(self, input: Tensor) -> Tensor:
+        """[..., F] -> [..., F]"""
+        return kernels.activation(input, "sigmoid")
 
 
 class SiLU(nn.Module):

@@ -1,10 +1,11 @@
-"""Pooling of a feature map, channels last: the largest value of every window.
+"""Pooling of a feature map, channels last.
 
-    y[b, r, c] = max_uv x[b, s r + u - p, s c + v - p]          u, v = 0 .. kernel_size - 1
+    max     y[b, r, c] = max_uv x[b, s r + u - p, s c + v - p]          u, v = 0 .. kernel_size - 1
+    mean    y[b] = mean_n x[b, n]                                       n over all rows and columns
 
 B images, Y, X rows and columns, C channels; s stride, p padding: places outside the map take no part.
-Exact; y has the dtype of x.
-Mirrors torch.nn.MaxPool2d.
+A maximum is exact, a mean is summed in at least float32; y has the dtype of x.
+Mirrors torch.nn.MaxPool2d, torch.nn.AdaptiveAvgPool2d.
 """
 
 from __future__ import annotations
@@ -22,3 +23,9 @@ class MaxPool2d(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """x [B, Y, X, C] -> [B, Y', X', C], Y' = (Y + 2 padding - kernel_size) // stride + 1"""
         return kernels.max_pool2d(input, self.kernel_size, self.stride, self.padding)
+
+
+class GlobalMeanPool(nn.Module):
+    def forward(self, input: Tensor) -> Tensor:
+        """x [B, Y, X, C], or tokens [B, N, C] -> [B, C]; AdaptiveAvgPool2d with one place of output"""
+        return kernels.mean_pool(input)

@@ -63,5 +63,5 @@ def test_gelu_at_the_ends(impl):
 
 
 def test_unknown_activation():
-    with pytest.raises(ValueError, match="gelu, gelu_tanh, log_sigmoid, quick_gelu, silu"):
-        kernels.activation(torch.ones(1, 4), "relu")  # pyright: ignore
+    with pytest.raises(ValueError, match="gelu, gelu_tanh, log_sigmoid, quick_gelu, relu, sigmoid, silu"):
+        kernels.activation(torch.ones(1, 4), "mish")  # pyright: ignore

@@ -85,19 +85,19 @@ def test_filters_that_do_not_fit_are_refused():
 
 
 @each_dtype
-@pytest.mark.parametrize("name", ["silu", "none"])
+@pytest.mark.parametrize("name", ["silu", "relu", "none"])
 @each
 def test_bias_activation(impl: str, name: str, dtype: torch.dtype):
     x, bias = drawn(2, 5, 7, 24, dtype=dtype), drawn(24, dtype=dtype, seed=1)
     total = x.double() + bias.double()
-    wanted = F.silu(total) if name == "silu" else total
+    wanted = {"silu": F.silu, "relu": F.relu, "none": lambda x: x}[name](total)
     close(kernels.bias_activation(x, bias, name, impl=impl), wanted, sums=4)
     close(kernels.bias_activation(x[..., 3:20], bias[3:20], name, impl=impl), wanted[..., 3:20], sums=4)
 
 
 def test_an_unknown_activation_is_refused():
-    with pytest.raises(ValueError, match="'relu'"):
-        kernels.bias_activation(drawn(2, 3), drawn(3), "relu")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="'mish'"):
+        kernels.bias_activation(drawn(2, 3), drawn(3), "mish")  # type: ignore[arg-type]
 
 
 @each_dtype
@@ -110,6 +110,25 @@ def test_max_pool2d(impl: str, window: tuple[int, int, int], dtype: torch.dtype)
     found = kernels.max_pool2d(x, *window, impl=impl)
     assert torch.equal(found.double(), wanted)
     assert found.is_contiguous()
+
+
+@each_dtype
+@each
+def test_mean_pool(impl: str, dtype: torch.dtype):
+    """Of maps and tokens, of a view of them, and of as many places as one program does not hold at once."""
+    for shape in ((3, 5, 7, 40), (2, 300, 33)):
+        x = drawn(*shape, dtype=dtype) + 3
+        for some in (x, x[:, 2:]):
+            found = kernels.mean_pool(some, impl=impl)
+            close(found, some.double().flatten(1, -2).mean(1), sums=some[0, ..., 0].numel())
+            assert found.is_contiguous()
+
+
+def test_a_mean_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="no place"):
+        kernels.mean_pool(drawn(2, 0, 8))
+    with pytest.raises(ValueError, match="places between"):
+        kernels.mean_pool(drawn(2, 8))
 
 
 def test_windows_without_a_value_are_refused():

@@ -116,6 +116,7 @@ def test_one_run_at_a_time_makes_a_database(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.whole
 def test_two_first_runs_at_once_are_both_stored(state, kernel_report, capfd):
     with ThreadPoolExecutor() as pool:
         done = list(pool.map(lambda _: mlflow.log(kernel_report, []), range(2)))

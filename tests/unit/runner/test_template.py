@@ -128,6 +128,7 @@ def test_temporary_files_home_and_caches_are_its_own(libraries: tuple[str, ...])
             assert found(worker, code) == [str(worker.scratch.root / folder) for folder in folders]
 
 
+@pytest.mark.whole
 def test_a_compiled_function_and_compilers_processes_have_their_files_in_the_workers_folder() -> None:
     """The template has imported what looks for a temporary folder as it is imported."""
     with started(libraries=compiling.LIBRARIES, namespaces=True, on_cpu=True) as worker:

@@ -175,8 +175,20 @@ def test_what_is_not_finite_or_of_another_shape_is_1(name: str, bad: float | Non
     assert second == pytest.approx(0.0, abs=1e-7)
 
 
+def test_a_scale_is_the_distance_of_what_is_unrelated():
+    assert d("relative_l2", [1.0], [1.01], scale=0.02) == pytest.approx(0.5)
+    assert d("relative_l2", [1.0], [1.5], scale=0.02) == 1.0
+    for scale in (0.0, 2.0):
+        with pytest.raises(UsageError, match="at most 1"):
+            d("relative_l2", [1.0], [1.0], scale=scale)
+
+
 def test_a_sample_is_as_far_off_as_its_worst_output():
-    chosen = {"x": ("relative_l2", {}), "y": ("top_k_overlap", {"k": 1})}
+    chosen = [
+        ("x", "relative_l2", {}),
+        ("y", "relative_l2", {"scale": 1.0}),
+        ("y", "top_k_overlap", {"k": 1}),
+    ]
     expected = [{"x": np.array([1.0]), "y": np.array([1.0, 0.0])}] * 2
     found = [
         {"x": np.array([1.25]), "y": np.array([1.0, 0.0])},
