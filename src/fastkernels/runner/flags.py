@@ -43,7 +43,7 @@ def _autocast(device: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     # None was set when the worker started, and to set one, even the CPU, slows every later call down.
-    "default device": (torch.get_default_device, lambda _: torch.set_default_device(None)),
+    "default device": (torch.get_default_device, lambda _, put=torch.set_default_device: put(None)),
     "float32 matmul precision": (_C._get_float32_matmul_precision, _C._set_float32_matmul_precision),
     **{name: _precision(*of) for name, of in _PRECISIONS.items()},
     "deterministic algorithms": (_C._get_deterministic_algorithms, _C._set_deterministic_algorithms),

@@ -115,8 +115,7 @@ class Worker:
         self._secret = random.SystemRandom()
         # Other members of its group were seen, or will be there: every pause looks for them.
         self.has_company = processes > 1
-        self._members: list[int] = []  # of its group, as last seen
-        self._company: dict[int, int | None] = {}  # CPU time of those that were there when it was paused
+        self._company: dict[int, int | None] = {}  # CPU time of those that were there when last looked for
         self.restless: str | None = (
             None  # how it ran while it should have stood still; whoever asks resets it
         )
@@ -292,13 +291,13 @@ class Worker:
         return stopped_ns
 
     def _still_company(self, stopped_ns: int) -> int:
-        """When the whole group stood still; the worker itself did at `stopped_ns`. A member that was seen
-        before, and has stopped by the first look, ran on for as long as its CPU time says: to look at all
-        processes takes longer than many calls, and is no work of its."""
-        since = {pid: members.cpu_ns(pid) or 0 for pid in self._members}
-        found = self._members = members.others(self.pid)
+        """When the whole group stood still; the worker itself did at `stopped_ns`. To look at all processes
+        takes longer than many calls, and is no work of theirs: where the members are those that were seen
+        before, and have all stopped by the first look, they ran on for as long as their CPU time says."""
+        since = {pid: members.cpu_ns(pid) for pid in self._company}
+        found = members.others(self.pid)
         self.has_company = self.has_company or bool(found)
-        stood = since.keys() >= set(found)
+        stood = since.keys() == set(found)
         deadline = time.monotonic() + _COMPANY_TIMEOUT_S
         # A member is told to have stopped a moment before it leaves its core: its time must stand still, too.
         before: dict[int, int | None] | None = None if found else {}
@@ -314,9 +313,10 @@ class Worker:
             stood = stood and not moving
             before = None if moving else self._company
             time.sleep(_STOP_LOOK_S)
-        if not stood:
-            return time.perf_counter_ns()
-        return stopped_ns + sum(max(0, (now or 0) - since[pid]) for pid, now in self._company.items())
+        ran_ns = [now - then for pid, now in self._company.items() if now and (then := since.get(pid))]
+        if stood and len(ran_ns) == len(found):
+            return stopped_ns + sum(ran_ns)
+        return time.perf_counter_ns()
 
     def resume(self) -> None:
         if not self._paused:
@@ -325,7 +325,6 @@ class Worker:
             now = members.cpu_ns(pid)
             if now is not None and now != before:
                 self.restless = f"had process {pid} of its own run"
-        self._company = {}
         if self._process.changed(os.WSTOPPED | os.WCONTINUED):
             self.restless = "was continued"
             self.meddled = "was continued in another's turn"
