@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from fastkernels import kernels
-from fastkernels.errors import KernelError
 from tests.pointwise_cases import add_rms_norm_cases, check, randn, rms_norm_cases
 from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
 
@@ -47,11 +46,3 @@ def test_normalises_the_rounded_sum(impl):
     y, total = kernels.add_rms_norm(x, residual, weight, 1e-5, impl=impl)
     assert torch.equal(total, residual)
     assert torch.equal(y, kernels.rms_norm(residual, weight, 1e-5, impl=impl))
-
-
-def test_flashinfer_says_why_it_does_not_add():
-    x = torch.ones(2, 8)
-    reason = kernels.registered["add_rms_norm"].why_not("flashinfer", (x, x, x[0], 1e-5))
-    assert reason
-    with pytest.raises(KernelError, match="flashinfer"):
-        kernels.add_rms_norm(x, x, x[0], 1e-5, impl="flashinfer")
