@@ -25,7 +25,7 @@ import torch
 from references.base import Machine
 from references.language import Ours, prompts, workload
 
-from fastkernels.engine.sampler import Variant
+from fastkernels.engine.core.sampler import Variant
 from fastkernels.kernels import skinny
 from fastkernels.measure.environment import environment
 

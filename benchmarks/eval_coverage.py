@@ -16,7 +16,7 @@ from typing import Any
 from fastkernels import registry
 from fastkernels.measure.environment import environment
 from fastkernels.records import EvalReport
-from fastkernels.runner.eval import EvalRequest, run_eval
+from fastkernels.runner.models.eval import EvalRequest, run_eval
 
 
 def main() -> None:

@@ -92,7 +92,7 @@ def _report() -> dict[str, Any]:
 
     chained = _graph_rows()
     # Of single short calls no ratio is known to 5 %; their medians are all that is asked for.
-    single = patch("fastkernels.runner.trial.chain_plan", lambda **_: ChainPlan())
+    single = patch("fastkernels.runner.kernel_trial.trial.chain_plan", lambda **_: ChainPlan())
     with single, patch("fastkernels.measure.stats.UNSTABLE_HALF_WIDTH", 1.0):
         alone = _graph_rows()
     profiled = _ncu_us([min(LINKS, row.links) for row in chained])
@@ -123,8 +123,8 @@ def agree(graph_us: float, ncu_us: float) -> bool:
 
 def _graph_rows() -> list[KernelRow]:
     """In the order of `_cases`."""
-    from fastkernels.runner.kernels import run_kernels
-    from fastkernels.runner.plan import SELF_TEST, Job, KernelsRequest, Work
+    from fastkernels.runner.kernel_trial.request import SELF_TEST, Job, KernelsRequest, Work
+    from fastkernels.runner.kernel_trial.run import run_kernels
 
     request = KernelsRequest(self_test=True, device="cuda", size="full")
     job = Job(SELF_TEST, works=[Work(entry, case) for entry, case in _cases()])

@@ -11,14 +11,14 @@ import time
 
 import numpy as np
 
-from fastkernels.engine.arrivals import Arrivals
-from fastkernels.engine.cache import BlockCache, BlockGroup
-from fastkernels.engine.packing import pack_decode
-from fastkernels.engine.params import SamplingParams
-from fastkernels.engine.plan import Sampled
-from fastkernels.engine.prefix import Prefixes, SharedGroup
-from fastkernels.engine.requests import Request
-from fastkernels.engine.scheduler import Scheduler
+from fastkernels.engine.core.arrivals import Arrivals
+from fastkernels.engine.core.cache import BlockCache, BlockGroup
+from fastkernels.engine.core.packing import pack_decode
+from fastkernels.engine.core.plan import Sampled
+from fastkernels.engine.core.prefix_cache import Prefixes, SharedGroup
+from fastkernels.engine.core.request import Request
+from fastkernels.engine.core.sampling_params import SamplingParams
+from fastkernels.engine.core.scheduler import Scheduler
 
 MAX_LEN, BLOCK_SIZE, PROMPT = 2048, 16, 512
 

@@ -30,7 +30,7 @@ GROWS = (
     "unit/kernels",
     "unit/loader",
     "unit/registry",
-    "unit/runner/test_looks.py",
+    "unit/runner/kernel_trial/test_compile_check.py",
     "unit/tasks",
     "unit/test_architecture.py",
 )

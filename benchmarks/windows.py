@@ -3,9 +3,10 @@
     python benchmarks/windows.py REPORT... --out benchmarks/h100/windows.json
 
 The reports are --self-test or --providers. By contract: `most_hidden_us` of windows beyond claims and beyond
-both baselines', which runner/trial.py bounds; `most_apart_us` of two baselines' windows; `most_alone_us` of
-what a link alone loses beyond a quarter of its time in the chain and beyond the baseline's loss; `least_walk`
-of walks over arguments of links that did not run, over the baseline's. runner/account.py bounds the last two.
+both baselines', which runner/kernel_trial/trial.py bounds; `most_apart_us` of two baselines' windows;
+`most_alone_us` of what a link alone loses beyond a quarter of its time in the chain and beyond the baseline's
+loss; `least_walk` of walks over arguments of links that did not run, over the baseline's.
+runner/kernel_trial/claim_checks.py bounds the last two.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from fastkernels.records import KernelReport, KernelRow
 from fastkernels.report.json import load_kernels
-from fastkernels.runner.account import lost_alone
+from fastkernels.runner.kernel_trial.claim_checks import lost_alone
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from fastkernels.runner.built import NAME, PACKAGE
+from fastkernels.runner.sandbox.flashinfer_builds import NAME, PACKAGE
 
 # (dtype, head dimension, sliding window) of the paged attention in registry/architectures.
 ATTENTION = (

@@ -24,9 +24,9 @@ SAMPLED = (
     "tests/unit/audit/test_mutants.py",
     "tests/unit/audit/test_tasks.py",
     "tests/unit/benchmarks/test_vs_reference.py",
-    "tests/unit/engine/test_graphs.py",
-    "tests/unit/engine/test_mutations.py",
-    "tests/unit/engine/test_pieces.py",
+    "tests/unit/engine/core/test_decode_graphs.py",
+    "tests/unit/engine/core/test_mutations.py",
+    "tests/unit/engine/core/test_piecewise_graphs.py",
     "tests/unit/examples/",
     "tests/unit/kernels/",
 )

@@ -30,7 +30,7 @@ def heeds_signals():
 def nobody_grows(monkeypatch):
     """Engines whose caches have few blocks give rows up, as they do in earnest where requests grow longer
     than those before them."""
-    from fastkernels.engine.forecast import Lengths
+    from fastkernels.engine.core.ledger import Lengths
     from tests.forecasts import NobodyGrows
 
     monkeypatch.setattr(Lengths, "expected", NobodyGrows.expected)

@@ -138,7 +138,7 @@ def resized(table_MND: Tensor, sizes: list[tuple[int, int]]) -> Tensor:
     return torch.cat([one(*size) for size in sizes])
 
 
-LINEAR_ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "silu")
+LINEAR_ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")
 
 
 def linear_activation_case(
@@ -156,6 +156,7 @@ def linear_activation_case(
         "gelu": lambda: F.gelu(z),
         "gelu_tanh": lambda: F.gelu(z, approximate="tanh"),
         "quick_gelu": lambda: z * torch.sigmoid(1.702 * z),
+        "relu": lambda: F.relu(z),
         "silu": lambda: F.silu(z),
     }[name]()
     epsilon = torch.finfo(dtype).eps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fastkernels.engine.forecast import Lengths
+from fastkernels.engine.core.ledger import Lengths
 
 
 class NobodyGrows(Lengths):

@@ -1,6 +1,7 @@
-"""Calls of causal_conv1d and selective_scan with their answers in float64, one token at a time.
+"""Calls of causal_conv1d, selective_scan and ssd_scan with their answers in float64, one token at a time.
 
-T tokens · B rows of the step · R rows of the pool · C or I channels · K taps · N values of a channel's state
+T tokens · B rows of the step · R rows of the pool · C or I channels · K taps · N values of a channel's state ·
+H heads of P channels · G groups
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class StateCase:
         return StateCase(self.kernels, tokens, self.others, self.state, self.rows_B, starts)
 
     def answer(self) -> tuple[Tensor, Tensor]:
-        one = _convolved if self.kernels[0] == "causal_conv1d" else _scanned
+        one = {"causal_conv1d": _convolved, "selective_scan": _scanned, "ssd_scan": _advanced}[
+            self.kernels[0]
+        ]
         tokens, others = (
             [None if x is None else x.double().cpu() for x in group] for group in (self.tokens, self.others)
         )
@@ -94,6 +97,17 @@ def _scanned(h_IN: Tensor, tokens: list[Tensor], others: list[Tensor]) -> tuple[
     step_I = torch.log1p(torch.exp(delta + bias))
     h_IN = torch.exp(-step_I[:, None] * a_log.exp()) * h_IN + torch.outer(step_I * u, b)
     return (h_IN @ c + d * u) * z / (1 + torch.exp(-z)), h_IN
+
+
+def _advanced(s_HPN: Tensor, tokens: list[Tensor], others: list[Tensor]) -> tuple[Tensor, Tensor]:
+    (x_HP, dt_H, b_GN, c_GN), (a_log_H, d_H, bias_H) = tokens, others
+    states, out, shared = [], [], len(x_HP) // len(b_GN)
+    for h, s_PN in enumerate(s_HPN):
+        step = torch.log1p(torch.exp(dt_H[h] + bias_H[h]))
+        s_PN = torch.exp(-step * a_log_H[h].exp()) * s_PN + step * torch.outer(x_HP[h], b_GN[h // shared])
+        out.append(s_PN @ c_GN[h // shared] + d_H[h] * x_HP[h])
+        states.append(s_PN)
+    return torch.stack(out), torch.stack(states)
 
 
 def _rows(
@@ -152,6 +166,32 @@ def scan(
     return StateCase(names, (u, delta, b, c, packed[:, channels:]), (a_log, d, bias), *rows)
 
 
+def ssd(
+    query_lens: Sequence[int],
+    heads: int = 4,
+    channels: int = 16,
+    values: int = 16,
+    groups: int = 2,
+    dtype: torch.dtype = torch.float32,
+    steepness: float = 0.0,
+    seed: int = 0,
+) -> StateCase:
+    """All tokens are parts of one packed product. steepness: as of `scan`."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    tokens, sizes = sum(query_lens), [heads * channels, groups * values, groups * values, heads]
+    x, b, c, dt = randn(tokens, sum(sizes)).to(dtype).split(sizes, 1)
+    x_THP = x.unflatten(1, (heads, channels))
+    b_TGN, c_TGN = (t.unflatten(1, (groups, values)) for t in (b, c))
+    a_log = torch.rand(heads, generator=generator) * 3 - 1
+    d, bias = randn(heads).to(dtype), (randn(heads) - 2 + steepness).to(dtype)
+    rows = _rows(query_lens, generator, heads, channels, values)
+    return StateCase(("ssd_scan", "ssd_state_update"), (x_THP, dt, b_TGN, c_TGN), (a_log, d, bias), *rows)
+
+
 def check(case: StateCase, impl: str, is_update: bool = False) -> None:
     """Outputs and states of the step's rows are right, and no other row has changed."""
     (y, state), (expected_y, expected_state) = case.run(impl, is_update), case.answer()
@@ -161,8 +201,11 @@ def check(case: StateCase, impl: str, is_update: bool = False) -> None:
     others = [row for row in range(len(state)) if row not in rows.tolist()]
     assert state.cpu()[others].isnan().all(), "a state of nobody was written"
     assert worst(y, expected_y) <= TOLERANCE[case.dtype]
-    # States are float32 whatever the tokens are, and a convolution's are copies.
-    limit = 0 if case.kernels[0] == "causal_conv1d" else TOLERANCE[torch.float32]
+    # States are float32 whatever the tokens are, and a convolution's are copies; products of chunks have
+    # operands of 16 bits.
+    has_products = case.kernels[0] == "ssd_scan" and not is_update
+    limit = TOLERANCE[case.dtype if has_products else torch.float32]
+    limit = 0 if case.kernels[0] == "causal_conv1d" else limit
     assert worst(state.cpu()[rows], expected_state[rows]) <= limit
 
 

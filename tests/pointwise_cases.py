@@ -118,14 +118,14 @@ def randn(*shape: int, dtype: torch.dtype, seed: int = 0, scale: float = 1.0) ->
 # rms_norm ---------------------------------------------------------------------------------------------------
 
 
-def _normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     x, weight = x.double(), weight.double()
     return x * weight / torch.sqrt(torch.linalg.vector_norm(x, dim=-1, keepdim=True) ** 2 / x.shape[-1] + eps)
 
 
 def rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
     def answer(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, ...]:
-        return (_normalised(x, weight, eps),)
+        return (normalised(x, weight, eps),)
 
     def make(t: int, d: int, scale: float = 1.0) -> Callable[[torch.dtype], Arguments]:
         return lambda dt: (randn(t, d, dtype=dt, scale=scale), randn(d, dtype=dt, seed=1) + 1, 1e-5)
@@ -157,7 +157,7 @@ def rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
 def add_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
     def answer(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, ...]:
         total = (x.double() + residual.double()).to(x.dtype)
-        return _normalised(total, weight, eps), total.double()
+        return normalised(total, weight, eps), total.double()
 
     def make(t: int, d: int) -> Callable[[torch.dtype], Arguments]:
         def arguments(dt: torch.dtype) -> Arguments:
@@ -329,9 +329,12 @@ def glu_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
 
 
 def gated_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
-    def answer(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, ...]:
+    def answer(x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_first: bool) -> tuple[Tensor, ...]:
         z = gate.double()
-        return (_normalised(x, weight, eps) * z / (1 + torch.exp(-z)),)
+        opened = z / (1 + torch.exp(-z))
+        if gate_first:
+            return (normalised(x.double() * opened, weight, eps),)
+        return (normalised(x, weight, eps) * opened,)
 
     def make(t: int, d: int, scale: float = 1.0) -> Callable[[torch.dtype], Arguments]:
         return lambda dt: (
@@ -339,16 +342,28 @@ def gated_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
             randn(t, d, dtype=dt, seed=2, scale=2.0),
             randn(d, dtype=dt, seed=1) + 1,
             1e-6,
+            False,
         )
 
     def heads(dt: torch.dtype) -> Arguments:
         """The gate of a packed product: three dimensions, two strides, an offset."""
         gate = randn(5, 3 * 64, dtype=dt, seed=2)[:, 64:128].view(5, 4, 16)
-        return randn(5, 4, 16, dtype=dt), gate, randn(16, dtype=dt, seed=1), 1e-6
+        return randn(5, 4, 16, dtype=dt), gate, randn(16, dtype=dt, seed=1), 1e-6, False
+
+    def groups(gate_first: bool) -> Callable[[torch.dtype], Arguments]:
+        """Each of four groups has weights of its own."""
+
+        def arguments(dt: torch.dtype) -> Arguments:
+            x, gate, *_ = heads(dt)
+            return x, gate, randn(4, 16, dtype=dt, seed=1) + 1, 1e-3, gate_first
+
+        return arguments
 
     return [
         *(KernelCase("gated_rms_norm", f"T{t}-D{d}", make(t, d), answer) for t, d in shapes),
         KernelCase("gated_rms_norm", "packed-heads", heads, answer),
+        KernelCase("gated_rms_norm", "groups", groups(False), answer),
+        KernelCase("gated_rms_norm", "gate-first", groups(True), answer),
         KernelCase("gated_rms_norm", "tiny-values", make(3, 64, scale=1e-3), answer),
     ]
 

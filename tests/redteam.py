@@ -49,7 +49,7 @@ for any_width, arguments in json.loads(sys.argv[1]):
 """
 # Its workers run as on a kernel that gives no namespaces, which is how GPU machines often are.
 _REFUSED = """
-from fastkernels.runner import template
+from fastkernels.runner.worker import template
 template.OURS += ("tests.unit.runner.refuses_namespaces",)
 """
 

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastkernels.engine.cache import TableDiff
-from fastkernels.engine.outbox import SLOTS
-from fastkernels.engine.packet import Uploader
-from fastkernels.engine.packing import pack_decode, split
-from fastkernels.engine.plan import Plan
-from fastkernels.engine.rows import DeviceRows
+from fastkernels.engine.core.cache import TableDiff
+from fastkernels.engine.core.outbox import SLOTS
+from fastkernels.engine.core.packet import Uploader
+from fastkernels.engine.core.packing import pack_decode, split
+from fastkernels.engine.core.plan import Plan
+from fastkernels.engine.core.rows import DeviceRows
 
 MAX_LEN = 4100  # blocks of 2: more table entries than a program gathers
 # Block sizes of the groups: none (a model of states), one, several, among them no power of two.

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from references import flux, gla, siglip2, transformers_lm, vllm_lm, whisper, yolov10
+from importlib import import_module
+from pkgutil import iter_modules
+
 from references.base import Comparison
 
-# The first one of an architecture is its reference where none is named.
-FILES = (transformers_lm, gla, whisper, siglip2, flux, yolov10, vllm_lm)
+
+def _all() -> list[Comparison]:
+    """In the order of their files. The first one of an architecture is its reference where none is named."""
+    files = [import_module(f"references.{found.name}") for found in iter_modules(__path__)]
+    return [each for file in files for each in getattr(file, "COMPARISONS", ())]
 
 
 def comparisons(architecture: str) -> dict[str, Comparison]:
     """By the name of the reference; empty for an architecture that none of them serves."""
-    found = [each for file in FILES for each in file.COMPARISONS if each.architecture == architecture]
-    return {each.reference: each for each in found}
+    return {each.reference: each for each in _all() if each.architecture == architecture}
 
 
 def architectures() -> list[str]:
-    return sorted({each.architecture for file in FILES for each in file.COMPARISONS})
+    return sorted({each.architecture for each in _all()})

@@ -16,8 +16,8 @@ SEED = 20
 
 def requests(workload: ProgramWorkload, machine: Machine) -> list[dict[str, Any]]:
     """A batch, arrays as tensors."""
-    from fastkernels.engine.values import value_of
-    from fastkernels.runner.draws import Requests
+    from fastkernels.engine.media.arrays import value_of
+    from fastkernels.runner.models.draws import Requests
 
     correctness = registry.architecture(machine.architecture).correctness
     assert correctness.kind == "program"

@@ -19,14 +19,15 @@ from references.language import Ours, prompts, workloads
 
 class Transformers:
     settings: ClassVar[tuple[str, ...]] = ("default", "static", "static-grouped")
+    attention: ClassVar[str] = "sdpa"
 
     def __init__(self, machine: Machine) -> None:
         import transformers
 
-        self._model = causal_lm(machine)
+        self._model = causal_lm(machine, self.attention)
         config = self._model.config
         self._device, self._vocabulary = machine.device, config.vocab_size
-        self.version = transformers.__version__ + _kernels(config.model_type)
+        self.version = transformers.__version__ + extras(config.model_type)
         self._switch = self._model._optimize_model_for_decode
 
     def prepare(self, workload: TokenWorkload, setting: str) -> Callable[[], int]:
@@ -39,21 +40,21 @@ class Transformers:
         return generation(self._model, workload, self._vocabulary, self._device, options)
 
 
-def causal_lm(machine: Machine) -> Any:
+def causal_lm(machine: Machine, attention: str = "sdpa") -> Any:
     """The machine's language model in transformers, with our random weights."""
     import transformers
 
     fields = machine.config
     config = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
-    return filled(transformers.AutoModelForCausalLM.from_config, machine, config)
+    return filled(transformers.AutoModelForCausalLM.from_config, machine, config, attention)
 
 
-def filled(make: Callable[..., Any], machine: Machine, config: Any) -> Any:
+def filled(make: Callable[..., Any], machine: Machine, config: Any, attention: str = "sdpa") -> Any:
     """A model of transformers with our random weights."""
     import torch
 
     dtype = getattr(torch, machine.dtype)
-    return machine.filled(lambda: make(config, dtype=dtype, attn_implementation="sdpa"))
+    return machine.filled(lambda: make(config, dtype=dtype, attn_implementation=attention))
 
 
 def generation(
@@ -77,9 +78,9 @@ def generation(
     return run
 
 
-def _kernels(model_type: str) -> str:
+def extras(model_type: str) -> str:
     """What else is installed that such a model is faster with."""
-    if model_type != "jamba":
+    if model_type not in ("jamba", "mamba", "mamba2"):
         return ""
     names = ("mamba_ssm", "causal_conv1d")
     return ", " + ", ".join(f"{'with' if find_spec(name) else 'without'} {name}" for name in names)

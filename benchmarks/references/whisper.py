@@ -75,7 +75,7 @@ class Ours(language.Ours):
         """The encoder in graphs of calls, as the engine has it behind its front end."""
         import torch
 
-        from fastkernels.engine.call_graphs import CallGraphs
+        from fastkernels.engine.programs.call_graphs import CallGraphs
         from fastkernels.nn.context import use_step
 
         encoder = self.llm.model.encoder

@@ -8,9 +8,9 @@ Importing the package loads no torch: the public names are resolved on first use
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fastkernels.engine.core.sampling_params import SamplingParams
     from fastkernels.engine.llm import LLM
     from fastkernels.engine.model import Model
-    from fastkernels.engine.params import SamplingParams
 
 __version__ = "0.1.0"
 __all__ = ["LLM", "Model", "SamplingParams", "__version__"]
@@ -18,7 +18,7 @@ __all__ = ["LLM", "Model", "SamplingParams", "__version__"]
 _PUBLIC = {
     "LLM": "fastkernels.engine.llm",
     "Model": "fastkernels.engine.model",
-    "SamplingParams": "fastkernels.engine.params",
+    "SamplingParams": "fastkernels.engine.core.sampling_params",
 }
 
 

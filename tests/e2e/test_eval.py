@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fastkernels import registry
-from fastkernels.runner import eval as eval_module
+from fastkernels.runner.models import eval as eval_module
 from tests.contract.test_checkpoints import checkpoint, write
 from tests.e2e.program import assert_good, called, evaluate, settings, started
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fastkernels.records import KernelReport
-from fastkernels.runner.kernels import run_kernels
-from fastkernels.runner.plan import KernelsRequest
+from fastkernels.runner.kernel_trial.request import KernelsRequest
+from fastkernels.runner.kernel_trial.run import run_kernels
 
 if not torch.cuda.is_available():
     pytest.skip("needs CUDA", allow_module_level=True)

@@ -11,8 +11,8 @@ from fastkernels.capture.comparison import compare
 from fastkernels.capture.run import CaptureRequest, run_capture
 from fastkernels.loader import golden
 from fastkernels.loader.golden import PHASES
-from fastkernels.runner.kernels import run_kernels
-from fastkernels.runner.plan import KernelsRequest
+from fastkernels.runner.kernel_trial.request import KernelsRequest
+from fastkernels.runner.kernel_trial.run import run_kernels
 
 if not torch.cuda.is_available():
     pytest.skip("needs CUDA", allow_module_level=True)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fastkernels.measure.cuda import Driver
-from fastkernels.runner.hold import Held, Hold
+from fastkernels.runner.transfer.gpu_hold import Held, Hold
 
 if not torch.cuda.is_available():
     pytest.skip("needs CUDA", allow_module_level=True)

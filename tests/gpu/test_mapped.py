@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fastkernels.records import TensorSpec
-from fastkernels.runner.device import Cuda
-from fastkernels.runner.mapped import LENT, Mapped, NoMemory, Shown, Spot, shown
-from fastkernels.runner.results import place
-from fastkernels.runner.shared import Attached, Ticket, Want
+from fastkernels.runner.inside.device import Cuda
+from fastkernels.runner.inside.results import place
+from fastkernels.runner.transfer.gpu_arguments import LENT, GpuArguments, NoMemory, Shown, Spot, shown
+from fastkernels.runner.transfer.shared_memory import Attached, Ticket, Want
 
 if not torch.cuda.is_available():
     pytest.skip("needs CUDA", allow_module_level=True)
@@ -88,7 +88,7 @@ def ask(worker, what: Ticket | str):
 
 def test_arguments_come_and_results_are_taken_without_code_of_the_worker(worker) -> None:
     torch.zeros(1, device="cuda")
-    mapped = Mapped(WANTED, ARGUMENTS)
+    mapped = GpuArguments(WANTED, ARGUMENTS)
     addresses = set()
     for seed in range(3):
         (ticket,) = mapped.lend(LINKS, drawn(9))
@@ -128,7 +128,7 @@ def test_arguments_come_and_results_are_taken_without_code_of_the_worker(worker)
 
 def test_places_that_are_none_are_refused() -> None:
     torch.zeros(1, device="cuda")
-    mapped = Mapped(WANTED, ARGUMENTS)
+    mapped = GpuArguments(WANTED, ARGUMENTS)
     (ticket,) = mapped.lend(LINKS)
     for spot, why in (
         (Spot(block=0, offset=0, bytes=10), "in a block of 0 bytes"),
@@ -144,7 +144,7 @@ def test_places_that_are_none_are_refused() -> None:
 
 def test_a_worker_that_has_ended_leaves_what_it_has_shown(worker) -> None:
     torch.zeros(1, device="cuda")
-    mapped = Mapped(WANTED, ARGUMENTS)
+    mapped = GpuArguments(WANTED, ARGUMENTS)
     (ticket,) = mapped.lend(LINKS, drawn(0))
     mapped.find([Shown.model_validate(ask(worker, ticket))])
     worker.send("leave")

@@ -14,7 +14,7 @@ from fastkernels.measure import unused
 from fastkernels.measure.cold import L2Flush
 from fastkernels.measure.contracts import CudaDevice, Eager, Graph
 from fastkernels.measure.cuda import Driver
-from fastkernels.runner.shared import Arena, Want
+from fastkernels.runner.transfer.shared_memory import Arena, Want
 
 if not torch.cuda.is_available():
     pytest.skip("needs CUDA", allow_module_level=True)
@@ -186,8 +186,8 @@ def test_the_baseline_equals_itself(contract: str, tokens: int) -> None:
     host does is on some machines too uneven for a number: then there must be none."""
     from fastkernels.measure import roofline
     from fastkernels.measure.ceilings import ceilings
-    from fastkernels.runner.kernels import run_kernels
-    from fastkernels.runner.plan import KernelsRequest
+    from fastkernels.runner.kernel_trial.request import KernelsRequest
+    from fastkernels.runner.kernel_trial.run import run_kernels
 
     # A copy of 1 GiB that is measured here is no ceiling for one of which the cache holds a part.
     most_pct = 100 * roofline.MARGIN if ceilings("cuda").measured_here else 110
@@ -215,11 +215,11 @@ def test_the_baseline_equals_itself(contract: str, tokens: int) -> None:
 
 def test_a_template_never_touches_the_device() -> None:
     """A process that is forked from one that did cannot use it."""
-    from fastkernels.runner import template
-    from fastkernels.runner.pool import Worker
+    from fastkernels.runner.worker import template
+    from fastkernels.runner.worker.pool import Worker
 
     with Worker("w", threads=4) as worker:
-        hello = worker.start("fastkernels.runner.kernel_side:KernelSide", device="cuda", threads=4)
+        hello = worker.start("fastkernels.runner.inside.kernel_side:KernelSide", device="cuda", threads=4)
         assert hello["overhead_ns"] > 0
         pid = list(template._templates.values())[-1].process.pid
         assert touches_the_device(worker.pid)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fastkernels.measure.sole import SoleUse
-from fastkernels.runner.standstill import SHARED, Standstill
+from fastkernels.runner.worker.gpu_idle_check import SHARED, GpuIdleCheck
 
 if not torch.cuda.is_available():
     pytest.skip("needs CUDA", allow_module_level=True)
@@ -78,6 +78,6 @@ def test_whose_work_it_is_shows_when_the_process_has_ended(use: SoleUse, what: s
             process.wait()
 
         worker: Any = SimpleNamespace(close=close)
-        how = Standstill(use).broken(worker)
+        how = GpuIdleCheck(use).broken(worker)
     assert how is not None
     assert "kept a GPU busy" in how

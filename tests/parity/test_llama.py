@@ -112,18 +112,24 @@ def prompt(length: int, seed: int = 0) -> Tensor:
 
 
 @torch.inference_mode()
-def run(model: nn.Module, prompts: list[Tensor], schedule: Schedule, seed: int | None = 0) -> list[Tensor]:
+def run(
+    model: nn.Module,
+    prompts: list[Tensor],
+    schedule: Schedule,
+    seed: int | None = 0,
+    dtype: torch.dtype = torch.float32,
+) -> list[Tensor]:
     """Hidden states of each prompt after all steps; tokens of a step's rows are packed, decode rows first.
 
     Block tables are shuffled with `seed`; None leaves them in order. Pools start as NaN, so that reading
     what was not stored shows; so do states of nobody, those of the prompts lie in the order of `places_of`.
     """
     generator = None if seed is None else torch.Generator().manual_seed(seed)
-    pools = allocate(model, NUM_BLOCKS, BLOCK_SIZE, torch.float32, "cpu")
+    pools = allocate(model, NUM_BLOCKS, BLOCK_SIZE, dtype, "cpu")
     for pool in pools.values():
         pool.fill_(torch.nan)
     places = places_of(prompts)
-    for state in allocate_states(model, len(prompts) + 3, torch.float32, "cpu"):
+    for state in allocate_states(model, len(prompts) + 3, dtype, "cpu"):
         state[:, [row for row in range(state.shape[1]) if row not in places]] = torch.nan
     lengths = [len(ids) for ids in prompts]
     tables_BN = make_tables(lengths, BLOCK_SIZE, NUM_BLOCKS, generator)[0]

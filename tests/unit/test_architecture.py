@@ -1,6 +1,7 @@
 """The arrows point one way: each package imports only packages below it; no model is named in src."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,20 @@ RANKS = {
 }
 
 
+FACES = ("detector", "encoder", "image_pipeline", "llm", "loop", "model", "progress")
+# Rooms of a package, the lowest first. A room may import lower ones; those of one line do not see each other.
+ROOMS = {
+    "engine": (("core",), ("programs",), ("media",), FACES),
+    "runner": (
+        ("sandbox", "source_rules", "transfer"),
+        ("inside",),
+        ("ranks",),
+        ("worker",),
+        ("kernel_trial", "models"),
+    ),
+}
+
+
 def owner(parts: tuple[str, ...]) -> str:
     dotted = ".".join(parts[:2])
     return dotted if dotted in RANKS else parts[0]
@@ -73,6 +88,36 @@ def test_arrows_point_one_way(file: Path) -> None:
             assert RANKS[there] < RANKS[here] or same_package, (
                 f"{file.name}:{line} {here} -> {there} runs back"
             )
+
+
+def test_rooms_of_a_package_see_lower_ones_only() -> None:
+    for package, levels in ROOMS.items():
+        rank = {room: level for level, rooms in enumerate(levels) for room in rooms}
+        assert {p.stem for p in (SOURCE / package).iterdir()} - {"__init__", "__pycache__"} == set(rank)
+        for file in sorted((SOURCE / package).rglob("*.py")):
+            here = file.relative_to(SOURCE / package).with_suffix("").parts[0]
+            for (at, *parts), line in imported(ast.parse(file.read_text())):
+                if at != package or here == "__init__" or (here in FACES and parts[0] in FACES):
+                    continue
+                there = parts[0]
+                assert there == here or rank[there] < rank[here], f"{file}:{line} {here} -> {there} runs back"
+
+
+def test_no_module_imports_in_a_circle() -> None:
+    """Imports for the type checker alone included."""
+    modules = {file.relative_to(SOURCE).with_suffix("").parts: file for file in FILES}
+    modules = {parts[:-1] if parts[-1] == "__init__" else parts: file for parts, file in modules.items()}
+
+    def module(parts: tuple[str, ...]) -> tuple[str, ...]:
+        while parts and parts not in modules:
+            parts = parts[:-1]
+        return parts
+
+    waits = {
+        name: {module(parts) for parts, _ in imported(ast.parse(file.read_text()))} - {name, ()}
+        for name, file in modules.items()
+    }
+    TopologicalSorter(waits).prepare()  # raises CycleError with the circle
 
 
 def test_ranks_name_every_package() -> None:

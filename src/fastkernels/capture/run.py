@@ -16,8 +16,8 @@ from typing import Any
 from fastkernels import registry
 from fastkernels.capture.calls import Calls
 from fastkernels.capture.routers import RouterWatch
+from fastkernels.engine.core.sampling_params import SamplingParams
 from fastkernels.engine.llm import LLM
-from fastkernels.engine.params import SamplingParams
 from fastkernels.errors import RequestError, UsageError
 from fastkernels.layout import shown
 from fastkernels.loader import golden

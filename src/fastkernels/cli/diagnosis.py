@@ -25,11 +25,11 @@ _INTERPRET = (
 )
 _SEPARATE = """
 import torch
-from fastkernels.runner.isolation import ALWAYS
-from fastkernels.runner.pool import Worker
-from fastkernels.runner.walls import with_device
-walls = with_device("cuda" if torch.cuda.is_available() else "cpu")
-with Worker("probe", threads=1, **walls._asdict()) as worker:
+from fastkernels.runner.sandbox.isolation import ALWAYS
+from fastkernels.runner.worker.pool import Worker
+from fastkernels.runner.worker.isolation_levels import with_device
+level = with_device("cuda" if torch.cuda.is_available() else "cpu")
+with Worker("probe", threads=1, **level._asdict()) as worker:
     worker.start("builtins:object")
     print(*ALWAYS, *worker.isolation)
     print(worker.stays_root)

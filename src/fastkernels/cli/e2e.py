@@ -73,7 +73,7 @@ def _lengths(input_len: int, output_len: int) -> Callable[..., Any]:
 @engine_options
 def throughput(num_prompts: int, input_len: int, output_len: int, **flags: Any) -> None:
     """Tokens a second of many requests that come at once."""
-    from fastkernels.runner import e2e
+    from fastkernels.runner.models import e2e
 
     run = e2e.TokenRun(num_prompts, input_len, output_len, not flags.pop("disable_detokenize"))
     result = _measure(
@@ -101,7 +101,7 @@ def latency(
 
     Interrupted, the iterations that were finished are reported; the exit code is 130.
     """
-    from fastkernels.runner import e2e
+    from fastkernels.runner.models import e2e
 
     run = e2e.TokenRun(batch_size, input_len, output_len, not flags.pop("disable_detokenize"))
     result = _measure(
@@ -127,7 +127,7 @@ def _measure(kind: str, run: Any, flags: dict[str, Any], measure: Callable[..., 
     """Load, measure, and write the record where it was asked for."""
     from fastkernels.cli.output import emit_json
     from fastkernels.cli.progress import telling
-    from fastkernels.runner import e2e
+    from fastkernels.runner.models import e2e
     from fastkernels.settings import resolve
 
     settings = resolve(device=flags.pop("device"), size=flags.pop("size"))

@@ -57,7 +57,7 @@ def command(json_path: str | None, verbose: bool, **arguments: Any) -> None:
     """Judge candidates inside whole models: correctness, speed, coverage, MacroEval."""
     from fastkernels.cli.progress import saying, telling
     from fastkernels.report import publish
-    from fastkernels.runner.eval import EvalRequest, run_eval
+    from fastkernels.runner.models.eval import EvalRequest, run_eval
 
     request = EvalRequest.parse(**arguments)
     with telling() as tell:

@@ -62,8 +62,8 @@ def command(json_path: str | None, verbose: bool, **arguments: Any) -> None:
     """Judge candidate kernels against the baseline: right in every call, and how fast."""
     from fastkernels.cli.progress import counting, saying
     from fastkernels.report import publish
-    from fastkernels.runner.kernels import run_kernels
-    from fastkernels.runner.plan import KernelsRequest
+    from fastkernels.runner.kernel_trial.request import KernelsRequest
+    from fastkernels.runner.kernel_trial.run import run_kernels
 
     request = KernelsRequest.parse(**arguments)
     with counting() as count:

@@ -208,12 +208,11 @@ def _architecture(entry: Architecture) -> dict[str, Any]:
 
 
 def _compared(correctness: dict[str, Any]) -> str:
-    """`program, features: centred_cosine`"""
+    """`program, logits: centred_cosine and total_variation`"""
     outputs = {
-        name: chosen if isinstance(chosen, str) else chosen["distance"]
-        for name, chosen in correctness.get("outputs", {}).items()
+        name: [one["distance"] for one in chosen] for name, chosen in correctness.get("outputs", {}).items()
     }
-    return ", ".join([correctness["kind"], *(f"{name}: {distance}" for name, distance in outputs.items())])
+    return ", ".join([correctness["kind"], *(f"{name}: {' and '.join(of)}" for name, of in outputs.items())])
 
 
 def _print_architecture(facts: dict[str, Any]) -> None:

@@ -40,9 +40,9 @@ def command(report_path: str | None, out: Path | None, json_path: str | None, **
     from fastkernels.kernels.policy import slug
     from fastkernels.layout import data_dir, shown
     from fastkernels.report import files, json, publish
-    from fastkernels.runner import tune
-    from fastkernels.runner.kernels import run_kernels
-    from fastkernels.runner.plan import KernelsRequest
+    from fastkernels.runner.kernel_trial import tune
+    from fastkernels.runner.kernel_trial.request import KernelsRequest
+    from fastkernels.runner.kernel_trial.run import run_kernels
 
     devices = data_dir("registry") / "devices"
     files.require_writable(out or devices / "DEVICE.yaml", "--out")

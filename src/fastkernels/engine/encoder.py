@@ -13,7 +13,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from fastkernels.engine.checks import Errors
+from fastkernels.engine.core.checks import Errors
 from fastkernels.engine.model import Model
 from fastkernels.errors import RequestError
 from fastkernels.nn.program import Program

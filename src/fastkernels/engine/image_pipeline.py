@@ -12,10 +12,9 @@ from typing import Literal, overload
 
 from torch import Tensor
 
-from fastkernels.engine.checks import Errors
-from fastkernels.engine.image_request import ImageRequest, checked, checked_sides
+from fastkernels.engine.core.checks import Errors
+from fastkernels.engine.media.image_request import ImageRequest, Prompts, checked, checked_sides
 from fastkernels.engine.model import Model
-from fastkernels.engine.prompts import Prompts
 from fastkernels.errors import RequestError
 from fastkernels.nn import latents
 from fastkernels.nn.batching import require_values

@@ -22,22 +22,28 @@ from typing import Any, Literal, overload
 import numpy as np
 import torch
 
-from fastkernels.engine import memory
-from fastkernels.engine.build import Options, build
-from fastkernels.engine.checks import MOST_SEED, Errors, require_errors, require_integer, require_share
-from fastkernels.engine.default_params import default_params
-from fastkernels.engine.graph_pool import without_graphs
-from fastkernels.engine.intake import Intake, Prompt, as_list, text_of
-from fastkernels.engine.listener import Listener
+from fastkernels.engine.core import memory
+from fastkernels.engine.core.build import Options, build
+from fastkernels.engine.core.checks import (
+    MOST_SEED,
+    Errors,
+    device_of,
+    dtype_of,
+    require_errors,
+    require_integer,
+    require_share,
+)
+from fastkernels.engine.core.graph_pool import without_graphs
+from fastkernels.engine.core.request import Request, RequestOutput
+from fastkernels.engine.core.sampling_params import SamplingParams, default_params
 from fastkernels.engine.loop import Loop, language_model, refused
-from fastkernels.engine.machine import device_of, dtype_of
-from fastkernels.engine.outputs import Reader
-from fastkernels.engine.params import SamplingParams
-from fastkernels.engine.program import Engine, Stage, Tokens
+from fastkernels.engine.media.intake import Intake, Prompt, as_list, text_of
+from fastkernels.engine.media.listener import Listener
+from fastkernels.engine.media.outputs import Reader
+from fastkernels.engine.media.text import Message, Text, conversations
+from fastkernels.engine.programs.program import Engine, Stage, Tokens
+from fastkernels.engine.programs.token_stage import TokenStage
 from fastkernels.engine.progress import UseTqdm, bar
-from fastkernels.engine.requests import Request, RequestOutput
-from fastkernels.engine.stages import TokenStage
-from fastkernels.engine.text import Message, Text, conversations
 from fastkernels.errors import RequestError, UsageError
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import TOKENS, find, load_model, weights_bytes

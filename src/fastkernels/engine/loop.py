@@ -13,11 +13,11 @@ from typing import Any
 
 from torch import Tensor
 
-from fastkernels.engine.intake import Intake, Prompt, text_of
-from fastkernels.engine.outputs import Reader
-from fastkernels.engine.params import SamplingParams
-from fastkernels.engine.program import Engine, Tokens
-from fastkernels.engine.requests import Request, RequestOutput
+from fastkernels.engine.core.request import Request, RequestOutput
+from fastkernels.engine.core.sampling_params import SamplingParams
+from fastkernels.engine.media.intake import Intake, Prompt, text_of
+from fastkernels.engine.media.outputs import Reader
+from fastkernels.engine.programs.program import Engine, Tokens
 from fastkernels.errors import RequestError, UsageError
 from fastkernels.nn.program import Call, Program
 

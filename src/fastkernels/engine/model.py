@@ -19,14 +19,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fastkernels.engine import memory
-from fastkernels.engine.batch_stage import BatchStage
-from fastkernels.engine.call_graphs import CallGraphs
-from fastkernels.engine.checks import MOST_SEED, Errors, require_errors, require_integer
-from fastkernels.engine.graph_pool import without_graphs
-from fastkernels.engine.machine import device_of, dtype_of
-from fastkernels.engine.program import Engine
-from fastkernels.engine.values import value_of
+from fastkernels.engine.core import memory
+from fastkernels.engine.core.checks import (
+    MOST_SEED,
+    Errors,
+    device_of,
+    dtype_of,
+    require_errors,
+    require_integer,
+)
+from fastkernels.engine.core.graph_pool import without_graphs
+from fastkernels.engine.media.arrays import value_of
+from fastkernels.engine.programs.batch_stage import BatchStage
+from fastkernels.engine.programs.call_graphs import CallGraphs
+from fastkernels.engine.programs.program import Engine
 from fastkernels.errors import RequestError
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import find, load_model, weights_bytes

@@ -10,7 +10,7 @@ from fastkernels.gate import folders, oracle, revisions, words
 from fastkernels.gate.inventory import Filters
 from fastkernels.gate.pairs import Comparison, Key, Pair, Version
 from fastkernels.records import Case
-from fastkernels.runner.plan import Work
+from fastkernels.runner.kernel_trial.request import Work
 
 
 def compare(head: str, base: str | None, filters: Filters, scratch: Path) -> Comparison:

@@ -13,7 +13,7 @@ from fastkernels.gate.inventory import Filters
 from fastkernels.gate.pairs import Comparison, Key, Pair, Version
 from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet, discover, is_tree
-from fastkernels.runner.plan import KernelsRequest, Work, out_of_reach, plan
+from fastkernels.runner.kernel_trial.request import KernelsRequest, Work, out_of_reach, plan
 
 
 def compare(head: str, base: str | None, filters: Filters, scratch: Path) -> Comparison:

@@ -26,8 +26,8 @@ from fastkernels.records import (
     GateSummary,
     GateVerdict,
 )
-from fastkernels.runner.kernels import Progress
-from fastkernels.runner.plan import KernelsRequest
+from fastkernels.runner.kernel_trial.request import KernelsRequest
+from fastkernels.runner.kernel_trial.run import Progress
 from fastkernels.settings import resolve
 
 MAX_REGRESSION_PCT = 3.0  # less than a regression of 5 %, more than a quiet machine's noise

@@ -20,9 +20,9 @@ from fastkernels.gate import verdicts
 from fastkernels.gate.pairs import Comparison, Key, Pair, Side, Version
 from fastkernels.judge.verdict import MACHINE_FAULTS
 from fastkernels.records import GateLimits, KernelRow, Look
-from fastkernels.runner.isolation import common
-from fastkernels.runner.kernels import Progress, run_kernels
-from fastkernels.runner.plan import Job, KernelsRequest
+from fastkernels.runner.kernel_trial.request import Job, KernelsRequest
+from fastkernels.runner.kernel_trial.run import Progress, run_kernels
+from fastkernels.runner.sandbox.isolation import common
 
 Place = tuple[str, Key]  # a pair's name and a case of it
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from fastkernels.records import KernelReport
-from fastkernels.runner.plan import Work
+from fastkernels.runner.kernel_trial.request import Work
 
 Key = tuple[str, str]  # task and case
 Side = Literal["base", "head"]

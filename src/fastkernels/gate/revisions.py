@@ -23,7 +23,7 @@ import fastkernels
 from fastkernels.errors import MachineError, NotFoundError, UsageError
 from fastkernels.gate.inventory import Filters
 from fastkernels.records import Case
-from fastkernels.runner.process import importing_from
+from fastkernels.runner.worker.process import importing_from
 
 _PRODUCT = ("kernels", "nn")  # packages under src/fastkernels
 _PRODUCT_DATA = ("tasks/baseline", "registry")

@@ -7,7 +7,7 @@ from fastkernels.gate.measurement import Measurement
 from fastkernels.gate.pairs import Key, Pair
 from fastkernels.judge.verdict import MACHINE_FAULTS
 from fastkernels.records import Contract, GateRow, GateVerdict
-from fastkernels.runner.plan import Work
+from fastkernels.runner.kernel_trial.request import Work
 
 
 def rows(measured: Measurement, contract: Contract) -> list[GateRow]:

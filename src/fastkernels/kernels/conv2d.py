@@ -95,19 +95,28 @@ def _gemm_unsupported(
     padding: int,
     groups: int,
 ) -> str | None:
-    if weight_OUVI.shape[1:3] != (1, 1) or (stride, padding, groups) != (1, 0, 1):
-        return "serves 1 x 1 filters over all channels, stride 1, no padding"
+    if weight_OUVI.shape[1:3] != (stride, stride) or (padding, groups) != (0, 1):
+        return "serves square filters over all channels that read each pixel once: stride as wide, no padding"
+    if not weight_OUVI.is_contiguous():
+        return "needs contiguous filters"
     return checks.not_alike(x_BYXC, weight_OUVI)
 
 
 def _gemm(
     x_BYXC: Tensor, weight_OUVI: Tensor, bias_O: Tensor | None, stride: int, padding: int, groups: int
 ) -> Tensor:
-    """1 x 1 filters, channels last, are a linear layer of every pixel (cuBLAS, oneDNN)."""
-    return F.linear(x_BYXC, weight_OUVI[:, 0, 0], bias_O)
+    """Filters that read each pixel once, channels last, are a linear layer of every patch of as many places
+    (cuBLAS, oneDNN): of every pixel, where they are 1 x 1."""
+    patches_BYXK = x_BYXC
+    if stride > 1:
+        rows, columns = (side - side % stride for side in x_BYXC.shape[1:3])
+        parts_BYUXVI = x_BYXC[:, :rows, :columns].unflatten(2, (-1, stride)).unflatten(1, (-1, stride))
+        patches_BYXK = parts_BYUXVI.transpose(2, 3).flatten(3)
+    return F.linear(patches_BYXK, weight_OUVI.flatten(1), bias_O)
 
 
-def _work(tally: Tally, x_BYXC: Tensor, weight_OUVI: Tensor, bias_O: Tensor | None, *how: int) -> None:
+def multiplied(tally: Tally, x_BYXC: Tensor, weight_OUVI: Tensor, *how: int) -> None:
+    """The products of a convolution (work.py)."""
     tally.multiply(x_BYXC, 2 * prod(output_shape(x_BYXC, weight_OUVI, *how)[:3]) * weight_OUVI.numel())
 
 
@@ -124,7 +133,7 @@ _conv2d = Kernel(
         Implementation("torch", _torch, devices=("cpu",)),
     ),
     rows=lambda x_BYXC, *_: x_BYXC.numel() // x_BYXC.shape[-1],
-    work=_work,
+    work=lambda tally, x, weight, bias, *how: multiplied(tally, x, weight, *how),
 )
 
 
@@ -143,10 +152,15 @@ def conv2d(
     All tensors have one dtype. Raises KernelError when `impl` cannot serve the call, ValueError where the
     filters do not fit the channels.
     """
+    require_fit(x_BYXC, weight_OUVI, groups)
+    return _conv2d(x_BYXC, weight_OUVI, bias_O, stride, padding, groups, impl=impl)
+
+
+def require_fit(x_BYXC: Tensor, weight_OUVI: Tensor, groups: int) -> None:
+    """ValueError where the filters do not fit the channels."""
     channels, outputs = weight_OUVI.shape[-1] * groups, weight_OUVI.shape[0]
     if x_BYXC.shape[-1] != channels or outputs % groups:
         raise ValueError(
             f"{outputs} filters of {weight_OUVI.shape[-1]} channels in {groups} groups do not fit "
             f"{x_BYXC.shape[-1]} channels"
         )
-    return _conv2d(x_BYXC, weight_OUVI, bias_O, stride, padding, groups, impl=impl)

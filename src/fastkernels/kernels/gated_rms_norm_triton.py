@@ -1,6 +1,6 @@
 """gated_rms_norm in Triton: a program normalises and gates one wide row, or several narrow ones, read once.
 
-T rows · D row width · R rows of a tile.
+T rows · D row width · R rows of a tile · G rows with weights of their own.
 """
 
 # Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
@@ -20,7 +20,7 @@ from fastkernels.kernels.overlap import follow, overlap
 WIDEST = 16384
 
 
-def unsupported(kernel: str, x_TD: Tensor, gate_TD: Tensor, weight_D: Tensor, eps: float) -> str | None:
+def unsupported(kernel: str, x_TD: Tensor, gate_TD: Tensor, weight_D: Tensor, *_: object) -> str | None:
     if x_TD.shape[-1] > WIDEST:
         return f"serves rows of up to {WIDEST} elements, not {x_TD.shape[-1]}"
     return checks.not_float32_compute(x_TD, gate_TD, weight_D)
@@ -29,7 +29,8 @@ def unsupported(kernel: str, x_TD: Tensor, gate_TD: Tensor, weight_D: Tensor, ep
 @triton.jit(do_not_specialize=["count"])
 def _gate_rows(x, gate, weight, y, count, eps,
                x_inner, x_outer_stride, x_inner_stride, g_inner, g_outer_stride, g_inner_stride,
-               D: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
+               D: tl.constexpr, G: tl.constexpr, GATE_FIRST: tl.constexpr, ROWS: tl.constexpr,
+               WIDTH: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
     follow(OVERLAPS)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
@@ -38,15 +39,21 @@ def _gate_rows(x, gate, weight, y, count, eps,
     g_start = (row // g_inner) * g_outer_stride + (row % g_inner) * g_inner_stride
     value = tl.load(x + x_start[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
     g = tl.load(gate + g_start[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
-    w = tl.load(tl.broadcast_to((weight + column)[None, :], [ROWS, WIDTH]), mask=mask, other=0.0)
+    w_at = weight + (row % G * D)[:, None] + column[None, :]
+    w = tl.load(w_at, mask=mask, other=0.0).to(tl.float32)
+    g *= tl.sigmoid(g)
+    if GATE_FIRST:
+        value *= g
     # Correctly rounded: a row has one root, whose error is the error of every element of the row.
     root = tl.sqrt_rn(tl.sum(value * value, axis=1) * (1.0 / D) + eps)
     scale = tl.div_rn(tl.full([ROWS], 1.0, tl.float32), root)
-    result = value * scale[:, None] * w.to(tl.float32) * g * tl.sigmoid(g)
+    result = value * scale[:, None] * w
+    if not GATE_FIRST:
+        result *= g
     tl.store(y + row[:, None] * D + column[None, :], result.to(y.dtype.element_ty), mask=mask)
 
 
-def gated_rms_norm(x_TD: Tensor, gate_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+def gated_rms_norm(x_TD: Tensor, gate_TD: Tensor, weight_D: Tensor, eps: float, gate_first: bool) -> Tensor:
     y_TD = x_TD.new_empty(x_TD.shape)
     if y_TD.numel() == 0:
         return y_TD
@@ -56,6 +63,6 @@ def gated_rms_norm(x_TD: Tensor, gate_TD: Tensor, weight_D: Tensor, eps: float) 
     _gate_rows[(ceil_div(x.count, rows),)](
         x.tensor, gate.tensor, weight_D.contiguous(), y_TD, x.count, eps,
         x.inner, x.outer_stride, x.inner_stride, gate.inner, gate.outer_stride, gate.inner_stride,
-        D=dim, ROWS=rows, WIDTH=width, **warps(rows * width), **overlap(x_TD.device),
+        D=dim, G=weight_D.numel() // dim, GATE_FIRST=gate_first, ROWS=rows, WIDTH=width, **warps(rows * width), **overlap(x_TD.device),
     )  # fmt: skip
     return y_TD

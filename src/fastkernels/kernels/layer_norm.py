@@ -1,10 +1,10 @@
 """Layer normalisation, alone or after a residual add.
 
-    s = x + residual                                              (add_layer_norm; rounded to the dtype of x)
+    s = scale * x + residual                                      (add_layer_norm; rounded to the dtype of x)
     y = (s - mean(s)) / sqrt(var(s) + eps) * weight + bias        var(s) = mean((s - mean(s))^2)
 
 T tokens · D hidden. All of it in float32 (float64 stays float64), rounded once to the dtype of x.
-`add_layer_norm` returns the sum that it normalises.
+`add_layer_norm` returns the sum that it normalises; scale [D] is 1 where none is given.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.compiled import compiled
+from fastkernels.kernels.scaled_add import scaled_sum
 
 
 def _reference_layer_norm(x_TD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float) -> Tensor:
@@ -26,9 +27,14 @@ def _reference_layer_norm(x_TD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: f
 
 
 def _reference_add_layer_norm(
-    x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
+    x_TD: Tensor,
+    residual_TD: Tensor,
+    weight_D: Tensor,
+    bias_D: Tensor,
+    eps: float,
+    scale_D: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    sum_TD = x_TD + residual_TD
+    sum_TD = x_TD + residual_TD if scale_D is None else scaled_sum(x_TD, scale_D, residual_TD)
     return _reference_layer_norm(sum_TD, weight_D, bias_D, eps), sum_TD
 
 
@@ -37,9 +43,14 @@ def _torch_layer_norm(x_TD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
 
 
 def _torch_add_layer_norm(
-    x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
+    x_TD: Tensor,
+    residual_TD: Tensor,
+    weight_D: Tensor,
+    bias_D: Tensor,
+    eps: float,
+    scale_D: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    sum_TD = x_TD + residual_TD
+    sum_TD = x_TD + residual_TD if scale_D is None else torch.addcmul(residual_TD, x_TD, scale_D)
     return F.layer_norm(sum_TD, weight_D.shape, weight_D, bias_D, eps), sum_TD
 
 
@@ -59,7 +70,8 @@ _layer_norm = Kernel(
 
 _add_layer_norm = Kernel(
     "add_layer_norm",
-    "(Tensor x, Tensor residual, Tensor weight, Tensor bias, float eps) -> (Tensor, Tensor)",
+    "(Tensor x, Tensor residual, Tensor weight, Tensor bias, float eps, Tensor? scale=None) -> "
+    "(Tensor, Tensor)",
     _reference_add_layer_norm,
     fake=lambda x_TD, *_: (x_TD.new_empty(x_TD.shape), x_TD.new_empty(x_TD.shape)),
     implementations=(
@@ -88,11 +100,13 @@ def add_layer_norm(
     weight_D: Tensor,
     bias_D: Tensor,
     eps: float,
+    scale_D: Tensor | None = None,
     *,
     impl: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(layer_norm(x + residual), x + residual), both new and contiguous. x and residual share shape, dtype.
+    """(layer_norm(s), s), s = scale * x + residual, both new and contiguous; x and residual of one shape and
+    dtype.
 
     Raises KernelError when `impl` cannot serve the call.
     """
-    return _add_layer_norm(x_TD, residual_TD, weight_D, bias_D, eps, impl=impl)
+    return _add_layer_norm(x_TD, residual_TD, weight_D, bias_D, eps, scale_D, impl=impl)

@@ -20,10 +20,10 @@ __all__ = ["add_layer_norm", "layer_norm", "unsupported"]
 
 
 @triton.jit(do_not_specialize=["count"])
-def _normalise_rows(x, residual, weight, bias, y, total, count, eps,
+def _normalise_rows(x, residual, weight, bias, scale, y, total, count, eps,
                     x_inner, x_outer_stride, x_inner_stride, r_inner, r_outer_stride, r_inner_stride,
-                    D: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-                    OVERLAPS: tl.constexpr):  # fmt: skip
+                    D: tl.constexpr, ADD: tl.constexpr, SCALED: tl.constexpr, ROWS: tl.constexpr,
+                    WIDTH: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
     follow(OVERLAPS)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
@@ -36,6 +36,9 @@ def _normalise_rows(x, residual, weight, bias, y, total, count, eps,
     w = tl.load(tl.broadcast_to((weight + column)[None, :], [ROWS, WIDTH]), mask=mask, other=0.0)
     b = tl.load(tl.broadcast_to((bias + column)[None, :], [ROWS, WIDTH]), mask=mask, other=0.0)
     value = tl.load(x + x_start[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
+    if SCALED:
+        factor = tl.load(tl.broadcast_to((scale + column)[None, :], [ROWS, WIDTH]), mask=mask, other=0.0)
+        value *= factor.to(tl.float32)
     if ADD:
         r_start = (row // r_inner) * r_outer_stride + (row % r_inner) * r_inner_stride
         value = add_residual(value, residual + r_start[:, None] + column[None, :], total + out, mask)
@@ -43,16 +46,23 @@ def _normalise_rows(x, residual, weight, bias, y, total, count, eps,
     centred = tl.where(here, value - mean[:, None], 0.0)
     # Correctly rounded: a row has one root, whose error is the error of every element of the row.
     root = tl.sqrt_rn(tl.sum(centred * centred, axis=1) * (1.0 / D) + eps)
-    scale = tl.div_rn(tl.full([ROWS], 1.0, tl.float32), root)
-    result = centred * scale[:, None] * w.to(tl.float32) + b.to(tl.float32)
+    inverse = tl.div_rn(tl.full([ROWS], 1.0, tl.float32), root)
+    result = centred * inverse[:, None] * w.to(tl.float32) + b.to(tl.float32)
     tl.store(y + out, result.to(y.dtype.element_ty), mask=mask)
 
 
 def layer_norm(x_TD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float) -> Tensor:
-    return launch(_normalise_rows, x_TD, None, [weight_D, bias_D], eps)
+    return launch(_normalise_rows, x_TD, None, [weight_D, bias_D, weight_D], eps, SCALED=False)
 
 
 def add_layer_norm(
-    x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
+    x_TD: Tensor,
+    residual_TD: Tensor,
+    weight_D: Tensor,
+    bias_D: Tensor,
+    eps: float,
+    scale_D: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    return launch(_normalise_rows, x_TD, residual_TD, [weight_D, bias_D], eps)
+    is_scaled = scale_D is not None
+    parameters = [weight_D, bias_D, scale_D if is_scaled else weight_D]
+    return launch(_normalise_rows, x_TD, residual_TD, parameters, eps, SCALED=is_scaled)

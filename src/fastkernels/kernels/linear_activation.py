@@ -30,21 +30,24 @@ def _parts(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, name: Name) -
 
 
 def _cublaslt_unsupported(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, name: str) -> str | None:
-    if name != "gelu_tanh":
-        return f"has an epilogue of gelu_tanh, not of {name}"
+    if name not in ("gelu_tanh", "relu"):
+        return f"has epilogues of gelu_tanh and relu, not of {name}"
     if bias_N is None:
         return "adds a bias"
+    if name == "relu":
+        return checks.not_float32_compute(x_TK, weight_NK, bias_N)
     return checks.not_half(x_TK, weight_NK, bias_N)
 
 
 def _cublaslt(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor, name: str) -> Tensor:
     """Bias and activation in the epilogue of the product, which is never written.
 
-    Its GELU is the one by tanh. PyTorch reaches it by an operator of its transformer layers; where the
-    conditions for the epilogue do not hold, the same operator computes product and activation one after the
-    other.
+    Its GELU is the one by tanh, its other activation relu. PyTorch reaches it by an operator of its
+    transformer layers; where the conditions for the epilogue do not hold, the same operator computes product
+    and activation one after the other.
     """
-    y_TN = torch.ops.aten._addmm_activation(bias_N, x_TK.flatten(0, -2), weight_NK.t(), use_gelu=True)
+    is_gelu = name == "gelu_tanh"
+    y_TN = torch.ops.aten._addmm_activation(bias_N, x_TK.flatten(0, -2), weight_NK.t(), use_gelu=is_gelu)
     return y_TN.view(*x_TK.shape[:-1], weight_NK.shape[0])
 
 

@@ -38,11 +38,16 @@ def add_residual(value, residual_at, total_at, mask):
 
 
 def launch(
-    kernel: Any, x_TD: Tensor, residual_TD: Tensor | None, parameters: list[Tensor], eps: float
+    kernel: Any,
+    x_TD: Tensor,
+    residual_TD: Tensor | None,
+    parameters: list[Tensor],
+    eps: float,
+    **constants: bool,
 ) -> Any:
-    """y, or (y, x + residual): kernel(x, residual, *parameters, y, total, count, eps, strides ...)."""
+    """y, or (y, sum): kernel(x, residual, *parameters, y, total, count, eps, strides ..., **constants)."""
     y_TD = x_TD.new_empty(x_TD.shape)
-    sum_TD = None if residual_TD is None else x_TD.new_empty(x_TD.shape)
+    sum_TD = None if residual_TD is None else residual_TD.new_empty(x_TD.shape)
     if x_TD.numel():
         x, r = rows_of(x_TD), rows_of(x_TD if residual_TD is None else residual_TD)
         dim = x_TD.shape[-1]
@@ -53,6 +58,6 @@ def launch(
             y_TD if sum_TD is None else sum_TD, x.count, eps,
             x.inner, x.outer_stride, x.inner_stride, r.inner, r.outer_stride, r.inner_stride,
             D=dim, ADD=residual_TD is not None, ROWS=rows, WIDTH=width, **warps(rows * width),
-            **overlap(x_TD.device),
+            **overlap(x_TD.device), **constants,
         )  # fmt: skip
     return y_TD if sum_TD is None else (y_TD, sum_TD)

@@ -1,11 +1,12 @@
 """Root-mean-square normalisation, alone or after a residual add.
 
-    s = x + residual                                      (add_rms_norm; rounded to the dtype of x)
+    s = x + residual                                      (add_rms_norm; rounded to the dtype of the residual)
     y = s / sqrt(mean(s^2) + eps) * weight
 
 T tokens · D hidden. Mean, root and quotient in float32 (float64 stays float64); cast to the dtype of x
 *before* the product with the weight. `add_rms_norm` normalises the rounded sum, as vLLM's CUDA kernel does
-(its compiled path normalises the unrounded one): the sum it returns is the sum it normalised.
+(its compiled path normalises the unrounded one): the sum it returns is the sum it normalised. A residual may
+be float32 beside 16-bit tensors.
 Implementations that keep the product with the weight in float32 round once less; nothing else may differ.
 """
 
@@ -23,7 +24,7 @@ from fastkernels.kernels.compiled import compiled
 def _reference_rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     x = x_TD.to(torch.promote_types(x_TD.dtype, torch.float32))
     scale_T1 = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-    return (x * scale_T1).to(x_TD.dtype) * weight_D
+    return (x * scale_T1).to(weight_D.dtype) * weight_D
 
 
 def _reference_add_rms_norm(
@@ -45,7 +46,8 @@ def _torch_add_rms_norm(
     x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
     sum_TD = x_TD + residual_TD
-    return F.rms_norm(sum_TD, weight_D.shape, weight_D, eps), sum_TD
+    y_TD = F.rms_norm(sum_TD, weight_D.shape, weight_D.to(sum_TD.dtype), eps)
+    return y_TD.to(x_TD.dtype), sum_TD
 
 
 def _flashinfer_unsupported(x_TD: Tensor, weight_D: Tensor, eps: float) -> str | None:
@@ -93,7 +95,7 @@ _add_rms_norm = Kernel(
     "add_rms_norm",
     "(Tensor x, Tensor residual, Tensor weight, float eps) -> (Tensor, Tensor)",
     _reference_add_rms_norm,
-    fake=lambda x_TD, residual_TD, weight_D, eps: (x_TD.new_empty(x_TD.shape), x_TD.new_empty(x_TD.shape)),
+    fake=lambda x_TD, residual_TD, *_: (x_TD.new_empty(x_TD.shape), residual_TD.new_empty(x_TD.shape)),
     implementations=(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("inductor", compiled(_reference_add_rms_norm)),
@@ -119,7 +121,8 @@ def add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """(rms_norm(x + residual), x + residual), both new tensors: neither argument is written.
 
-    x, residual and weight share one dtype, x and residual one shape.
+    x and weight share one dtype, x and residual one shape. residual, and so the sum, has their dtype or is
+    float32.
     Raises KernelError when `impl` cannot serve the call.
     """
     return _add_rms_norm(x_TD, residual_TD, weight_D, eps, impl=impl)

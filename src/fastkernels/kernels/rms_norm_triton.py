@@ -9,14 +9,22 @@ byte crosses the memory bus once; widths and strides that are multiples of 16 gi
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from fastkernels.kernels.norms import add_residual, launch, unsupported
+from fastkernels.kernels import norms
+from fastkernels.kernels.norms import add_residual, launch
 from fastkernels.kernels.overlap import follow
 
-__all__ = ["add_rms_norm", "rms_norm", "unsupported"]
+
+def unsupported(kernel: str, x_TD: Tensor, *rest: Tensor | float) -> str | None:
+    if kernel == "add_rms_norm":
+        residual_TD, *rest = rest
+        if residual_TD.dtype not in (x_TD.dtype, torch.float32):
+            return f"adds residuals of the same dtype or float32, not {residual_TD.dtype}"
+    return norms.unsupported(kernel, x_TD, *rest)
 
 
 @triton.jit(do_not_specialize=["count"])

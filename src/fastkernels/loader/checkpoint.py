@@ -106,7 +106,7 @@ def _opened(path: Path) -> Iterator[Any]:
     """What gives names by keys() and tensors by get_tensor(name)."""
     from safetensors import SafetensorError, safe_open
 
-    if path.suffix == ".bin":
+    if path.suffix in (".bin", ".pt"):
         yield _Unpickled(path)
         return
     try:

@@ -36,7 +36,8 @@ def download(repository: str, files: list[str] | None = None) -> Path:
             return Path(snapshot_download(repository, allow_patterns=files))
         # A pipeline's repository has more than its parts: the same weights again in one file.
         folder = Path(snapshot_download(repository, allow_patterns=[PIPELINE]))
-        wanted, weights = _HUB_FILES, [""]
+        further = [name for entry in registry.architectures() for name in entry.further_weights]
+        wanted, weights = [*_HUB_FILES, *further], [""]
         if (folder / PIPELINE).is_file():
             parts = registry.architecture_for(registry.read_config(folder / PIPELINE)).components
             weights = [f"{part}/" for part in parts]

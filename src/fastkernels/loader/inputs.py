@@ -32,6 +32,7 @@ from fastkernels.nn.cache import cache_groups, has_source, paged_owners, state_o
 from fastkernels.nn.filters import is_filters
 from fastkernels.nn.random_weights import (
     UNSCALED_FAN_IN,
+    branch_fan_in,
     is_decay_rate,
     is_table,
     is_time_step,
@@ -159,6 +160,8 @@ def draw_links(
         value = torch.empty((links, *spec.shape), dtype=getattr(torch, spec.dtype), device=device)
         if spec.draw == "ids":
             _fill_ids(value, spec, generator)
+        elif spec.draw.startswith("starts."):
+            _fill_starts(value, case.inputs[spec.draw.removeprefix("starts.")], generator)
         elif spec.draw == "integers":
             value.random_(int(spec.low), int(spec.high), generator=generator)
         elif spec.draw == "uniform":
@@ -259,7 +262,7 @@ def _parameter_spec(name: str, value: Tensor) -> TensorSpec:
         if is_one(name):
             return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=high)
     if value.dim() > 1:
-        fan_in = value[0].numel() if is_filters(value) or _is_over_time(value) else None
+        fan_in = value[0].numel() * branch_fan_in(name) if is_filters(value) or _is_over_time(value) else None
         if is_unscaled(name):
             fan_in = UNSCALED_FAN_IN * shape[-1]
         if is_table(name) or _is_token(value):
@@ -284,6 +287,15 @@ def _fill_ids(value: Tensor, spec: TensorSpec, generator: Generator) -> None:
     ids_LN = value.flatten(1)
     if ids_LN.shape[1] > 1:
         ids_LN[:, 0], ids_LN[:, -1] = int(spec.high) - 1, int(spec.low)
+
+
+def _fill_starts(value: Tensor, of: object, generator: Generator) -> None:
+    """In each link 0, the number of ids, and sorted numbers between them."""
+    assert isinstance(of, TensorSpec), "starts are of an argument that is a tensor"
+    (count,) = of.shape
+    value.random_(0, count + 1, generator=generator)
+    value[..., 0], value[..., -1] = 0, count
+    value.copy_(value.sort(-1).values)
 
 
 def _shorter(positions_T: Tensor, seed: int) -> Tensor:

@@ -66,9 +66,9 @@ class ModelSource:
         return tuple(correctness.outputs) if correctness.kind == "program" else (TOKENS,)
 
     def require(self, answers: tuple[str, ...], asked_for: str) -> None:
-        """UsageError unless the model answers with these outputs; without any, unless its answers are no
+        """UsageError unless these are among the model's outputs; without any, unless its answers are no
         tokens."""
-        if self.outputs != answers if answers else self.outputs == (TOKENS,):
+        if not set(answers) <= set(self.outputs) if answers else self.outputs == (TOKENS,):
             raise UsageError(
                 f"{self.name} answers with {' and '.join(self.outputs)}: {asked_for} serves models that "
                 f"answer with {' and '.join(answers) or 'named outputs, and LLM those with tokens'}"
@@ -84,6 +84,15 @@ class ModelSource:
         return {
             f"{part}.": self.folder / part for part in self.architecture.components if part in self.config
         }
+
+    @property
+    def files(self) -> dict[str, dict[Path, list[str] | None]]:
+        """The files of weights, likewise; further ones that are not there leave their tensors missing."""
+        found = {prefix: tensor_files(folder) for prefix, folder in self.parts.items()}
+        for name, prefix in self.architecture.further_weights.items():
+            if self.folder is not None and (self.folder / name).is_file():
+                found[prefix] = {self.folder / name: None}
+        return found
 
     @property
     def generation(self) -> tuple[Path, dict[str, Any]]:
@@ -209,7 +218,7 @@ def load_model(
     source: ModelSource, overlay: Overlay, device: torch.device, dtype: torch.dtype, seed: int
 ) -> nn.Module:
     """Build and fill the model. WeightsError, FileFormatError and UsageError say what does not fit."""
-    files = {prefix: tensor_files(folder) for prefix, folder in source.parts.items()}
+    files = source.files
     model = build(source, overlay, device, dtype)
     if source.folder is None:
         if len(overlay.layers) > 1:

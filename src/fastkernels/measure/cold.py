@@ -2,7 +2,7 @@
 
 CUDA    a read of twice the L2 cache evicts every line that the copies left there (a read, because written
         lines would be flushed to memory during the timed call). The judge does it, in its own process
-        (runner/hold.py). Pinned lines are given back first.
+        (runner/transfer/gpu_hold.py). Pinned lines are given back first.
 CPU     nothing: the inputs are copied in just before the call by the same core, so both sides find them in
         the same caches, as a layer finds its activations in production. The `host` contract is a warm one.
 

@@ -18,11 +18,11 @@ The order of one iteration (what the judge's loop asks for; see `Contract.run`):
 of that is prepared, not before: a candidate's process could compute with them as soon as it can see them, so
 from then on the judge's own clock runs.
 
-A device waits for the judge's word (`Hold`; runner/hold.py), so that launches are hidden, those of all ranks
-begin together, and the judge's window is the device's time. The judge brings the inputs to where the call
-works on them, makes the L2 cache cold and takes the results itself: nothing is staged, and `keep` says where
-results lie. An eager call that waits for the device in itself cannot be hidden: the host's work is in its
-time, which is no device time then, and no win or loss is claimed by it.
+A device waits for the judge's word (`Hold`; runner/transfer/gpu_hold.py), so that launches are hidden, those
+of all ranks begin together, and the judge's window is the device's time. The judge brings the inputs to where
+the call works on them, makes the L2 cache cold and takes the results itself: nothing is staged, and `keep`
+says where results lie. An eager call that waits for the device in itself cannot be hidden: the host's work is
+in its time, which is no device time then, and no win or loss is claimed by it.
 
 Two events with nothing between them do not read zero (1.3 us on an H200). That is measured in every worker
 before a candidate is imported (`overhead_ns`), printed with the report, and the judge takes it off every

@@ -1,7 +1,8 @@
 """How long a device takes to read lines of memory one after another: which of them were in the L2 cache.
 
 On an H100 a line from the cache comes in 0.30 us and one from memory in 0.48, so a walk over some of them
-tells whether somebody has just read, or prefetched, what nobody should have needed (runner/account.py).
+tells whether somebody has just read, or prefetched, what nobody should have needed
+(runner/kernel_trial/claim_checks.py).
 """
 
 from __future__ import annotations

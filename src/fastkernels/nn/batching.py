@@ -3,6 +3,7 @@
 Stacked     equal shapes, along a new first dimension
 Packed      images of any resolution, their patches one behind the other
 Pixels      images of one size, as they are
+Videos      the same of videos, beside other arguments
 """
 
 from __future__ import annotations
@@ -77,8 +78,9 @@ class Packed:
 
 
 class Pixels:
-    """Images uint8 [H, W, C] of one size, whose sides `multiple` divides: pixel_values [B, H, W, C] within
-    0 .. 1, less the mean of each channel and over its standard deviation where `normalised` gives them."""
+    """Images uint8 [H, W, C] of one size, whose sides `multiple` divides and are at least `smallest`:
+    pixel_values [B, H, W, C] within 0 .. 1, less the mean of each channel and over its standard deviation
+    where `normalised` gives them."""
 
     def __init__(
         self,
@@ -86,8 +88,9 @@ class Pixels:
         num_channels: int,
         place: Place,
         normalised: tuple[Sequence[float], Sequence[float]] | None = None,
+        smallest: int = 1,
     ) -> None:
-        self.multiple, self.num_channels = multiple, num_channels
+        self.multiple, self.num_channels, self.smallest = multiple, num_channels, smallest
         self.device, self.dtype = place
         if normalised is not None:
             mean_C, std_C = (torch.tensor(of_channels, device=self.device) for of_channels in normalised)
@@ -101,6 +104,11 @@ class Pixels:
                 f"an image of {height} x {width} pixels: sides must be multiples of {self.multiple}. "
                 "Resize or pad it"
             )
+        if min(height, width) < self.smallest:
+            raise RequestError(
+                f"an image of {height} x {width} pixels: sides must be at least {self.smallest}. "
+                "Resize or pad it"
+            )
         return key_of(image)
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -108,6 +116,56 @@ class Pixels:
         if self.normalised:  # in float32, rounded once
             return [torch.addcmul(self.shift_C, images_BHWC, self.scale_C).to(self.dtype)]
         return [images_BHWC.to(self.dtype).div_(255)]
+
+
+class Videos:
+    """Videos [F, H, W, C] of one size, uint8 or floats that are normalised already, beside arguments that are
+    stacked. A launch gets pixel_values_videos [B, F, H, W, C], uint8 normalised as `Pixels` does, and those.
+
+    F is a multiple of `tubelet` up to `most_frames`, or less than one; sides are those of the model.
+    """
+
+    def __init__(
+        self,
+        most_frames: int,
+        tubelet: int,
+        sides: tuple[int, int],
+        num_channels: int,
+        place: Place,
+        normalised: tuple[Sequence[float], Sequence[float]],
+    ) -> None:
+        self.most_frames, self.tubelet = most_frames, tubelet
+        self.form = (*sides, num_channels)
+        self.device, self.dtype = place
+        self._pixels = Pixels(1, num_channels, place, normalised)
+
+    def key(self, args: tuple[Any, ...]) -> Hashable:
+        video = args[0]
+        if isinstance(video, Tensor):
+            require_values("a video", video)
+        is_kind = isinstance(video, Tensor) and (video.dtype == torch.uint8 or video.is_floating_point())
+        if not is_kind or video.dim() != 4:
+            raise RequestError(
+                "a video must be a tensor or array [frames, height, width, channels], uint8 or floats that "
+                f"are normalised, not {described(video)}"
+            )
+        frames, *form = video.shape
+        if tuple(form) != self.form:
+            wanted = "height {}, width {}, {} channels".format(*self.form)
+            raise RequestError(f"a video of frames {form}: the model takes {wanted}. Resize and crop it")
+        if not 1 <= frames <= self.most_frames or (frames > self.tubelet and frames % self.tubelet):
+            raise RequestError(
+                f"a video of {frames} frames: the model takes 1 to {self.most_frames}, in multiples of "
+                f"{self.tubelet}, or fewer than that. Sample others"
+            )
+        return key_of(args)
+
+    def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        videos, *rest = zip(*calls)
+        others = [stack(column, self.device) for column in rest]
+        if videos[0].dtype == torch.uint8:
+            return [*self._pixels.join([(video,) for video in videos]), *others]
+        return [sent_together(videos, self.device).to(self.dtype), *others]
 
 
 def _image(args: tuple[Any, ...], num_channels: int) -> tuple[Tensor, int, int]:
@@ -153,6 +211,16 @@ def require_values(what: str, tensor: Tensor) -> None:
         layout = str(tensor.layout).removeprefix("torch.")
         kind = next((kind for kind, is_it in kinds.items() if is_it), layout)
         raise RequestError(f"{what} is a {kind} tensor: the model takes dense ones")
+
+
+def require_places(name: str, ids: Any, tokens: int) -> None:
+    """RequestError unless they are places of a request's tokens."""
+    if not isinstance(ids, Tensor) or ids.dtype != torch.int64 or ids.dim() != 1 or not len(ids):
+        raise RequestError(f"{name} must be int64 [n], at least one place, not {described(ids)}")
+    low, high = (int(end) for end in ids.aminmax())
+    if low < 0 or high >= tokens:
+        wrong = low if low < 0 else high
+        raise RequestError(f"{name} has place {wrong}: the tokens are 0 .. {tokens - 1}")
 
 
 def described(value: Any) -> str:

@@ -31,6 +31,16 @@ class ConfigReader:
             raise self.error(key, f"must be an integer of at least {minimum}, not {value!r}")
         return value
 
+    def integers(self, key: str) -> list[int]:
+        """A list of integers, each at least 1, and at least one of them."""
+        value = self._value(key, REQUIRED)
+        are = (
+            isinstance(value, (list, tuple)) and value and all(type(one) is int and one > 0 for one in value)
+        )
+        if not are:
+            raise self.error(key, f"must be a list of positive integers, not {value!r}")
+        return list(value)
+
     def number(self, key: str, default: Any = REQUIRED) -> Any:
         """A positive float."""
         value = self._value(key, default)

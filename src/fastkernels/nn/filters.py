@@ -1,7 +1,7 @@
-"""Filters of convolutions: the parameters of four dimensions.
+"""Filters of convolutions: the parameters of four dimensions, or of five over frames.
 
 A model keeps them channels last, [output, row, column, input], as its feature maps are; checkpoints store
-[output, input, row, column].
+[output, input, row, column]. A frame comes before its rows.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from torch import Tensor
 
 
 def is_filters(parameter: Tensor) -> bool:
-    return parameter.dim() == 4
+    return parameter.dim() in (4, 5)
 
 
 def as_stored(parameter: Tensor) -> Tensor:
     """The same memory with the dimensions of a checkpoint's tensor; what is no filter stays as it is."""
-    return parameter.permute(0, 3, 1, 2) if is_filters(parameter) else parameter
+    return parameter.movedim(-1, 1) if is_filters(parameter) else parameter

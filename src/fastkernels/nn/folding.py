@@ -20,20 +20,20 @@ from torch import Tensor
 
 from fastkernels.nn.misfits import Misfits
 
-_GAIN, _SHIFT, _MEAN, _VARIANCE = (f"bn.{n}" for n in ("weight", "bias", "running_mean", "running_var"))
-_NORM = (_GAIN, _SHIFT, _MEAN, _VARIANCE)
-_COUNTER = "bn.num_batches_tracked"  # of training
-_WEIGHT, _BIAS = "conv.weight", "conv.bias"
-_PARTS = (_WEIGHT, *_NORM)
+_FILTERS = "filters"
+_NORM = ("weight", "bias", "running_mean", "running_var")
+_COUNTER = "num_batches_tracked"  # of training
 
 
 @dataclass(frozen=True)
 class Folding:
     """eps: of the norms, which no checkpoint holds. sums: a convolution -> the two that it is the sum of,
-    larger filters first, as ends of names (`cv1.2.conv` -> `cv1.2.conv.conv`, `cv1.2.conv1.conv`)."""
+    larger filters first, as ends of names (`cv1.2.conv` -> `cv1.2.conv.conv`, `cv1.2.conv1.conv`). norms: a
+    convolution -> its norm, by their whole names, where these are not `conv` and `bn` of one module."""
 
     eps: float
     sums: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    norms: Mapping[str, str] = field(default_factory=dict)
 
     def fold(self, weights: Iterable[tuple[str, Tensor]], misfits: Misfits) -> Iterator[tuple[str, Tensor]]:
         """The tensors of a checkpoint without its norms. What cannot be folded is added to `misfits`; in its
@@ -43,26 +43,62 @@ class Folding:
     def _folded(
         self, weights: Iterable[tuple[str, Tensor]], misfits: Misfits
     ) -> Iterator[tuple[str, Tensor]]:
+        convolutions = {norm: convolution for convolution, norm in self.norms.items()}
         waiting: dict[str, dict[str, Tensor]] = {}
         for name, tensor in weights:
-            prefix, kind = _split(name)
-            if kind == _COUNTER:
+            module, _, kind = name.rpartition(".")
+            norm_of = convolutions.get(module) or _beside(module, "bn", "conv")
+            if norm_of and kind == _COUNTER:
                 continue
-            if kind not in _PARTS:
+            if norm_of and kind in _NORM:
+                convolution, part = norm_of, kind
+            elif kind == "weight" and self._norm(module):
+                convolution, part = module, _FILTERS
+            else:
                 yield name, tensor
                 continue
-            parts = waiting.setdefault(prefix, {})
-            if kind in parts:
+            parts = waiting.setdefault(convolution, {})
+            if part in parts:
                 misfits.unexpected.append(f"unexpected  {name} given twice")
                 continue
-            parts[kind] = tensor
-            if len(parts) == len(_PARTS):
-                yield from _fold(prefix, waiting.pop(prefix), self.eps, misfits)
-        for prefix, parts in waiting.items():
-            if parts.keys() == {_WEIGHT}:  # a convolution alone was folded before
-                yield prefix + _WEIGHT, parts[_WEIGHT]
+            parts[part] = tensor
+            if len(parts) == 1 + len(_NORM):
+                yield from self._fold(convolution, waiting.pop(convolution), misfits)
+        for convolution, parts in waiting.items():
+            if parts.keys() == {_FILTERS}:  # a convolution alone was folded before
+                yield f"{convolution}.weight", parts[_FILTERS]
             else:
-                yield from _fold(prefix, parts, self.eps, misfits)
+                yield from self._fold(convolution, parts, misfits)
+
+    def _norm(self, convolution: str) -> str | None:
+        return self.norms.get(convolution) or _beside(convolution, "conv", "bn")
+
+    def _fold(
+        self, convolution: str, parts: Mapping[str, Tensor], misfits: Misfits
+    ) -> Iterator[tuple[str, Tensor]]:
+        """The folded filters and bias; where a part is missing or has another length than most, the filters
+        as they are and a bias of zeros."""
+        weight, bias = f"{convolution}.weight", f"{convolution}.bias"
+        lengths = Counter(len(part) for part in parts.values() if part.dim())
+        (rows, _), *_ = lengths.most_common(1) or [(0, 0)]
+        absent = [kind for kind in _NORM if kind not in parts]
+        wrong = [kind for kind in _NORM if kind in parts and list(parts[kind].shape) != [rows]]
+        norm = self._norm(convolution)
+        for kind in absent:
+            misfits.lacks(f"{norm}.{kind}", [rows])
+        for kind in wrong:
+            misfits.has_wrong_shape(f"{norm}.{kind}", parts[kind].shape, [rows])
+        filters = parts.get(_FILTERS)
+        if absent or wrong or filters is None or filters.dim() != 4 or len(filters) != rows:
+            if filters is not None:
+                yield weight, filters
+            yield bias, torch.zeros(rows)
+            return
+        dtype = torch.promote_types(filters.dtype, torch.float32)
+        gain, shift, mean, variance = (parts[kind].to(dtype) for kind in _NORM)
+        factor = gain / torch.sqrt(variance + self.eps)
+        yield weight, filters.to(dtype) * factor.view(-1, 1, 1, 1)
+        yield bias, shift - mean * factor
 
     def _summed(
         self, weights: Iterable[tuple[str, Tensor]], misfits: Misfits
@@ -90,36 +126,10 @@ class Folding:
             yield target, tensor
 
 
-def _split(name: str) -> tuple[str, str]:
-    """`model.0.bn.bias` -> `model.0.`, `bn.bias`"""
-    parts = name.split(".")
-    return "".join(f"{part}." for part in parts[:-2]), ".".join(parts[-2:])
-
-
-def _fold(
-    prefix: str, parts: Mapping[str, Tensor], eps: float, misfits: Misfits
-) -> Iterator[tuple[str, Tensor]]:
-    """The folded filters and bias; where a part is missing or has another length than most, the filters as
-    they are and a bias of zeros."""
-    lengths = Counter(len(part) for part in parts.values() if part.dim())
-    (rows, _), *_ = lengths.most_common(1) or [(0, 0)]
-    absent = [kind for kind in _NORM if kind not in parts]
-    wrong = [kind for kind in _NORM if kind in parts and list(parts[kind].shape) != [rows]]
-    for kind in absent:
-        misfits.lacks(prefix + kind, [rows])
-    for kind in wrong:
-        misfits.has_wrong_shape(prefix + kind, parts[kind].shape, [rows])
-    filters = parts.get(_WEIGHT)
-    if absent or wrong or filters is None or filters.dim() != 4 or len(filters) != rows:
-        if filters is not None:
-            yield prefix + _WEIGHT, filters
-        yield prefix + _BIAS, torch.zeros(rows)
-        return
-    dtype = torch.promote_types(filters.dtype, torch.float32)
-    weight, gain, shift, mean, variance = (parts[k].to(dtype) for k in _PARTS)
-    factor = gain / torch.sqrt(variance + eps)
-    yield prefix + _WEIGHT, weight * factor.view(-1, 1, 1, 1)
-    yield prefix + _BIAS, shift - mean * factor
+def _beside(module: str, last: str, other: str) -> str | None:
+    """`model.0.bn` -> `model.0.conv`, where the module's own name is `last`."""
+    parent, dot, own = module.rpartition(".")
+    return f"{parent}{dot}{other}" if own == last else None
 
 
 def _sum(large_name: str, larger: Tensor, small_name: str, smaller: Tensor, misfits: Misfits) -> Tensor:

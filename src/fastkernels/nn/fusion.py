@@ -89,12 +89,15 @@ def apart(model: nn.Module) -> Iterator[None]:
             attributes["fuses"] = fusion
 
 
-def add_and_norm(x_TD: Tensor, residual_TD: Tensor, norm: Any, fuses: Fusion | bool) -> tuple[Tensor, Tensor]:
-    """(norm(x + residual), x + residual); norm: an L1 LayerNorm, or what has its place where `fuses` is not
-    true."""
+def add_and_norm(
+    x_TD: Tensor, residual_TD: Tensor, norm: Any, fuses: Fusion | bool, scale: Any = None
+) -> tuple[Tensor, Tensor]:
+    """(norm(s), s), s = x + residual, or scale(x, residual); norm: an L1 LayerNorm, scale: an L1 LayerScale,
+    or what has their places where `fuses` is not true."""
     if fuses and not x_TD.is_meta:
-        return kernels.add_layer_norm(x_TD, residual_TD, norm.weight, norm.bias, norm.eps)
-    sum_TD = x_TD + residual_TD
+        scale_D = () if scale is None else (scale.lambda1,)
+        return kernels.add_layer_norm(x_TD, residual_TD, norm.weight, norm.bias, norm.eps, *scale_D)
+    sum_TD = x_TD + residual_TD if scale is None else scale(x_TD, residual_TD)
     return norm(sum_TD), sum_TD
 
 

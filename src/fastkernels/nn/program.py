@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
+
+from fastkernels.errors import RequestError as RequestError  # what a program raises for what it cannot serve
 
 Program = Generator[Any, Any, Any]
 
@@ -47,6 +49,15 @@ class Batching(Protocol):
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         """The arguments of one launch for the calls' arguments, all of one key."""
+        ...
+
+
+@runtime_checkable
+class Dividing(Batching, Protocol):
+    """A batching of calls whose results differ in size."""
+
+    def divide(self, result: Any, calls: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
+        """Each call's share of what the launch returned; of other batchings its entry of every tensor."""
         ...
 
 

@@ -9,6 +9,7 @@ from fastkernels.nn.weights import WeightMap
 
 CLIP_ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu"}
 T5_ACTIVATIONS = {"gated-gelu": "gelu_tanh", "gated-silu": "silu"}
+BERT_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 # What CLIP's configurations said while nobody read it; the end of a prompt has the largest id there.
 UNREAD_END = 2
 CLIP_PREFIX = "text_model."  # of the hub's files; newer libraries write none
@@ -47,6 +48,28 @@ def t5_arguments(config: ConfigReader) -> dict[str, Any]:
         "num_buckets": config.integer("relative_attention_num_buckets"),
         "max_distance": config.integer("relative_attention_max_distance"),
     }
+
+
+def bert_arguments(config: ConfigReader) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """What a SummedEmbedding and each PostNormEncoderLayer are made with, and the number of layers; a
+    UsageError names the key that is wrong."""
+    hidden_size, num_heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+    if hidden_size % num_heads:
+        raise config.error("hidden_size", f"{hidden_size} is no multiple of num_attention_heads, {num_heads}")
+    config.refuse(("is_decoder", "add_cross_attention"))
+    config.choice("position_embedding_type", {"absolute": None}, default="absolute")
+    shared = {"hidden_size": hidden_size, "layer_norm_eps": config.number("layer_norm_eps")}
+    embedding = {
+        "vocab_size": config.integer("vocab_size"),
+        "max_position_embeddings": config.integer("max_position_embeddings"),
+        "type_vocab_size": config.integer("type_vocab_size"),
+    }
+    layer = {
+        "intermediate_size": config.integer("intermediate_size"),
+        "num_heads": num_heads,
+        "hidden_act": config.choice("hidden_act", BERT_ACTIVATIONS),
+    }
+    return embedding | shared, layer | shared, config.integer("num_hidden_layers")
 
 
 def clip_weights(arguments: dict[str, Any]) -> WeightMap:
@@ -90,3 +113,22 @@ def t5_weights(arguments: dict[str, Any]) -> WeightMap:
         f"{ours}.mlp.gate_up_proj.linear.weight": {f"{mlp}.wi_{part}.weight": inner for part in (0, 1)},
     }
     return WeightMap(names, packed, repeated={"encoder.embed_tokens.weight": "shared.weight"})
+
+
+def bert_weights(hidden_size: int) -> WeightMap:
+    """Names without a prefix; query, key and value fill one matrix. The pooler, which pre-training needed, is
+    left out."""
+    layer, ours = "encoder.layer.*", "layers.*"
+    tables = ("word_embeddings", "position_embeddings", "token_type_embeddings")
+    names = {
+        **{f"embeddings.{table}.weight": f"embeddings.{table}.weight" for table in tables},
+        "embeddings.LayerNorm.*": "embeddings.layer_norm.*",
+        f"{layer}.attention.output.dense.*": f"{ours}.self_attn.out_proj.linear.*",
+        f"{layer}.attention.output.LayerNorm.*": f"{ours}.self_attn_layer_norm.*",
+        f"{layer}.intermediate.dense.*": f"{ours}.mlp.fc1.linear.*",
+        f"{layer}.output.dense.*": f"{ours}.mlp.fc2.linear.*",
+        f"{layer}.output.LayerNorm.*": f"{ours}.final_layer_norm.*",
+    }
+    parts = {f"{layer}.attention.self.{part}.*": hidden_size for part in ("query", "key", "value")}
+    packed = {f"{ours}.self_attn.qkv_proj.linear.*": parts}
+    return WeightMap(names, packed, ignored=("embeddings.position_ids", "pooler.dense.*"))

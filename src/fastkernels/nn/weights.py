@@ -14,7 +14,8 @@ as E N rows; rows that no checkpoint has because they are zero are called ZEROS.
 lists likewise the parameters that its rows go to. `spellings` are other names for whole parameters, packed
 or not: checkpoints that packed them already, or that call them otherwise. `repeated` says of a tensor which
 other one it equals where the model has one parameter for both: a checkpoint may hold either or both.
-`prefixes` are beginnings of names and what some checkpoints write in their place. Norms that the model has no
+`prefixes` are beginnings of names and what some checkpoints write in their place. `vectors` are parameters
+of one dimension that checkpoints store with more, all of length one but the last. Norms that the model has no
 parameters for are folded first (folding.py), and filters of convolutions lie channels last (filters.py). A
 model carries its map as the attribute `weight_map`.
 """
@@ -43,7 +44,8 @@ _PLAIN_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 class WeightMap:
     """names, spellings: checkpoint tensor -> parameter; packed: parameter -> {checkpoint tensor: rows};
     split: checkpoint tensor -> {parameter: rows}; prefixes: how names begin -> how else they may; repeated:
-    checkpoint tensor -> the one that it must equal where it has no parameter of its own."""
+    checkpoint tensor -> the one that it must equal where it has no parameter of its own; vectors: parameter
+    -> dimensions of its checkpoint tensor."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     packed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -53,6 +55,7 @@ class WeightMap:
     folding: Folding | None = None
     prefixes: Mapping[str, str] = field(default_factory=dict)
     repeated: Mapping[str, str] = field(default_factory=dict)
+    vectors: Mapping[str, int] = field(default_factory=dict)
 
     def under(self, theirs: str, ours: str = "") -> WeightMap:
         """The map of a part: `theirs` before all names of the checkpoint, `ours` before all parameters."""
@@ -71,6 +74,7 @@ class WeightMap:
             self.folding,
             {theirs + prefix: theirs + other for prefix, other in self.prefixes.items()},
             {theirs + name: theirs + first for name, first in self.repeated.items()},
+            {ours + name: dims for name, dims in self.vectors.items()},
         )
 
     def __or__(self, other: WeightMap) -> WeightMap:
@@ -84,6 +88,7 @@ class WeightMap:
             self.folding or other.folding,
             {**self.prefixes, **other.prefixes},
             {**self.repeated, **other.repeated},
+            {**self.vectors, **other.vectors},
         )
 
     def spelled(self, name: str) -> Iterator[str]:
@@ -102,6 +107,13 @@ class WeightMap:
             if (values := _match(other, name)) is not None:
                 return _fill(parameter, values)
         return None
+
+    def stored(self, parameter: str, tensor: Tensor) -> Tensor:
+        """The memory of a parameter with the dimensions of the checkpoint tensor that is all of it."""
+        for pattern, dims in self.vectors.items():
+            if _match(pattern, parameter) is not None:
+                return tensor.view(*[1] * (dims - 1), -1)
+        return as_stored(tensor)
 
     def sources(self, parameter: str, rows: int) -> list[Source]:
         """Each checkpoint tensor in a parameter, first rows first; empty if the map lacks it."""
@@ -182,7 +194,7 @@ def destinations(model: nn.Module) -> tuple[dict[str, Destination], list[str]]:
             unnamed.append(parameter)
             continue
         # A tensor that is a whole parameter has its shape, also where that is a stack.
-        whole = as_stored(tensor.detach())
+        whole = weight_map.stored(parameter, tensor.detach())
         views = rows_RK.split([source.rows for source in sources]) if len(sources) > 1 else [whole]
         for source, view in zip(sources, views):
             if source.name == ZEROS:
@@ -210,7 +222,7 @@ def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Non
             first = next(filter(None, map(weight_map.repeated.get, weight_map.spelled(name))), None)
             if first in places:
                 repeats.append((name, tensor, places[first]))
-            elif not weight_map.ignores(name):
+            elif not any(map(weight_map.ignores, weight_map.spelled(name))):
                 misfits.unexpected.append(f"unexpected  {name} {list(tensor.shape)}")
             continue
         if None in [missing.pop(source, None) for source in place.sources]:

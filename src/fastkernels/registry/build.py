@@ -380,13 +380,14 @@ def _draw(value: Any) -> str:
 
 
 def _number(number: float | str, init: dict[str, Any]) -> float:
-    """It, or the init argument that it names: `num_embeddings`, `config.vocab_size`."""
+    """It, or the init argument that it names: `num_embeddings`, `config.vocab_size`. Of a list, as of tables
+    that lie one behind the other, the sum."""
     if not isinstance(number, str):
         return number
     value: Any = init
     for part in number.split("."):
         value = value[part]
-    return value
+    return sum(value) if isinstance(value, list) else value
 
 
 def _cut(init: dict[str, Any], config: ModelConfig) -> dict[str, Any]:

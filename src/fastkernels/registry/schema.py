@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, PositiveInt, StringConstraints, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, StringConstraints, model_validator
 
 from fastkernels.records import Batch, DType, Record, Size, Skew, TensorSpec
 
@@ -177,8 +177,8 @@ class Chosen(Record):
 
 
 class Input(Chosen):
-    """An array that the judge draws (runner/draws.py). What the function takes and is not given here is the
-    shape's entry of that name."""
+    """An array that the judge draws (runner/models/draws.py). What the function takes and is not given here
+    is the shape's entry of that name."""
 
     draw: str
 
@@ -187,6 +187,12 @@ class Distance(Chosen):
     """How far two outputs are apart (score/distances.py)."""
 
     distance: str
+
+
+def _distances(chosen: Any) -> Any:
+    """One distance or several; a name alone stands for one without parameters."""
+    several = chosen if isinstance(chosen, (list, tuple)) else [chosen]
+    return [{"distance": one} if isinstance(one, str) else one for one in several]
 
 
 class ProgramSamples(Record):
@@ -214,7 +220,7 @@ class ProgramCorrectness(Record):
 
     kind: Literal["program"]
     inputs: dict[Name, Input | tuple[Input, ...] | Value]
-    outputs: dict[Name, str | Distance | tuple[str | Distance, ...]] = Field(min_length=1)
+    outputs: dict[Name, Annotated[tuple[Distance, ...], BeforeValidator(_distances)]] = Field(min_length=1)
     finished: bool = False
     audited: PositiveInt = 8
     noise: NoiseGroups = Field(min_length=2)
@@ -266,6 +272,8 @@ class Architecture(Record):
     components: tuple[
         Name, ...
     ] = ()  # folders of such a pipeline with its parts, as its configuration has them
+    # Files of weights beside the model's in its folder, and what stands before the names of their tensors.
+    further_weights: dict[str, str] = {}
     reference: dict[Literal["parity", "speed"], str]
     license: str = ""
     order: PositiveInt | None = None  # of addition: the first to make a call owns its case; None: the last

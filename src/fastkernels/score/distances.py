@@ -4,6 +4,7 @@
     channel_cosine     1 - cos(a - m, b - m), m the mean of a over all but the last dimension
     worst_row_cosine   1 - cos of the rows (last dimension) that are furthest apart; rows of zeros are alike
     relative_l2        |a - b| / |a|
+    centred_l2         |a - b| / |a - m| by root mean squares, m the mean of a over all samples, |a - m| too
     psnr               (60 - P) / 40,  P = 10 log10(max|a|^2 / mean (a - b)^2): 60 dB and above are the same
     total_variation    sum |softmax(a) - softmax(b)| / 2 over the last dimension, its mean over rows
     kendall_tau        1 - tau_b of the orders in which a and b put the last dimension, its mean over rows
@@ -132,6 +133,22 @@ def _cosine(a: np.ndarray, b: np.ndarray) -> float:
 def relative_l2(a: np.ndarray, b: np.ndarray) -> float:
     error = np.linalg.norm(a - b)
     return float(error / np.linalg.norm(a)) if error else 0.0
+
+
+def centred_l2(expected: Outputs, found: Outputs) -> list[float]:
+    """Logits that are almost constant differ in what is left without their mean; one value alone has no such
+    part, so all samples have one."""
+    values = np.concatenate([np.ravel(a).astype(np.float64) for a in expected])
+    spread = np.sqrt(np.square(values - values.mean()).mean())
+
+    def of_spread(a: np.ndarray, b: np.ndarray) -> float:
+        error = np.sqrt(np.square(a - b).mean())
+        return float(error / spread) if error else 0.0
+
+    return [_clipped(of_spread, a, b, {}) if a.shape == b.shape else 1.0 for a, b in zip(expected, found)]
+
+
+TABLE["centred_l2"] = centred_l2
 
 
 @_each

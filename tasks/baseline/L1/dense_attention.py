@@ -4,7 +4,8 @@
 
 B rows, T tokens in all, H heads, K head size, S places of a row. Rows lie one behind the other;
 cu_seqlens says where each begins. The bias, if there is one, goes by the places of query and key in their
-row. The pooled variant has one query for each row. Softmax and sums in at least float32; o has the dtype of
+row. Keys may be fewer than queries: those that are given of each row, with starts of their own. The pooled
+variant has one query for each row. Softmax and sums in at least float32; o has the dtype of
 the query.
 Mirrors vllm.model_executor.layers.attention.mm_encoder_attention.MMEncoderAttention (and
 flash_attn.flash_attn_varlen_func with causal=False).
@@ -31,10 +32,13 @@ class DenseAttention(nn.Module):
         cu_seqlens: Tensor,
         max_seqlen: int,
         bias: Tensor | None = None,
+        key_cu_seqlens: Tensor | None = None,
     ) -> Tensor:
         """query, key and value [T, H, K], cu_seqlens int32 [B+1] from 0 to T, bias [H, S, S], S at least
-        that of the longest row -> [T, H, K]"""
-        starts, extent = (cu_seqlens, cu_seqlens), (max_seqlen, max_seqlen)
+        that of the longest row -> [T, H, K]. key_cu_seqlens int32 [B+1] from 0 to N: key and value are
+        [N, H, K], and each row has at least one, and no more than queries."""
+        starts = (cu_seqlens, cu_seqlens if key_cu_seqlens is None else key_cu_seqlens)
+        extent = (max_seqlen, max_seqlen)
         return kernels.dense_attention(query, key, value, *starts, self.scale, *extent, self.causal, bias)
 
 

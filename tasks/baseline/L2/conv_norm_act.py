@@ -2,22 +2,23 @@
 
     y = act(conv(x, w) + b)          w = w0 g / sqrt(var + eps),  b = beta - mean g / sqrt(var + eps)
 
-B images, Y, X rows and columns, C channels, O filters; a map keeps its extent at stride 1. Folding is the
-loader's (fastkernels.nn.folding): w and b are what this module has. The convolution is rounded to the dtype
-of x, the sum and its activation once more.
-Mirrors ultralytics.nn.modules.conv.Conv after fusing.
+B images, Y, X rows and columns, C channels, O filters; a map keeps its extent at stride 1. activation: silu,
+relu, none. Folding is the loader's (fastkernels.nn.folding): w and b are what this module has. Rounded to the
+dtype of x after the activation and, where conv and what follows are not one kernel, after the convolution.
+Mirrors ultralytics.nn.modules.conv.Conv and timm.layers.conv_bn_act.ConvNormAct after fusing.
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from fastkernels import kernels
+from fastkernels.nn.fusion import Fusion
 
 from ..L1.conv import Conv2d
+
+ACTIVATIONS = ("silu", "relu", "none")
 
 
 class ConvNormAct(nn.Module):
@@ -32,13 +33,18 @@ class ConvNormAct(nn.Module):
     ) -> None:
         """c1 and c2 channels, filters of k x k places, stride s, g groups."""
         super().__init__()
-        if activation not in ("silu", "none"):
-            raise ValueError(f"activation must be 'silu' or 'none', not {activation!r}")
-        self.activation: Literal["silu", "none"] = "silu" if activation == "silu" else "none"
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}")
+        self.activation = activation
         padding = k // 2
         self.conv = Conv2d(c1, c2, k, s, padding, g, bias=False)
         self.bias = nn.Parameter(torch.empty(c2), requires_grad=False)
+        self.fuses = Fusion(self, "conv")
 
     def forward(self, x: Tensor) -> Tensor:
         """x [B, Y, X, C] -> [B, Y', X', O], Y' = ceil(Y / stride)"""
+        if self.fuses and not x.is_meta:
+            conv = self.conv
+            how = (conv.stride, conv.padding, conv.groups, self.activation)
+            return kernels.conv2d_activation(x, conv.weight, self.bias, *how)
         return kernels.bias_activation(self.conv(x), self.bias, self.activation)

@@ -4,8 +4,9 @@
     y = attention(q, k, v; bias) Wo^T + bo
 
 T tokens, D hidden, H heads, K head size (D / H unless it is given), B rows of up to S tokens. Scores are
-scaled by 1/sqrt(K), or not at all. A token sees all tokens of its row, or, causal, those up to itself; a bias
-of the scores goes by the places of two tokens in their row. Rounded to the dtype of x after each line.
+scaled by 1/sqrt(K), or not at all. A token sees all tokens of its row, or those among them that are
+`attended`, or, causal, those up to itself; a bias of the scores goes by the places of two tokens in their
+row. Rounded to the dtype of x after each line.
 Mirrors vllm.model_executor.models.siglip2.Siglip2Attention (also transformers' Siglip2Attention,
 CLIPAttention and, as encoder, T5Attention; timm's layers.Attention).
 """
@@ -43,11 +44,19 @@ class EncoderAttention(nn.Module):
         cu_seqlens: Tensor,
         max_seqlen: int,
         position_bias: Tensor | None = None,
+        attended: Tensor | None = None,
+        key_cu_seqlens: Tensor | None = None,
     ) -> Tensor:
         """hidden_states [T, D], cu_seqlens int32 [B+1], position_bias [H, S, S], S at least that of the
-        longest row -> [T, D]"""
+        longest row -> [T, D]. attended int64 [N]: the tokens that are seen, in order, at least one of each
+        row, with the starts key_cu_seqlens int32 [B+1]."""
         qkv_TP = self.get_submodule(self.projection)(hidden_states)
         qkv_T3HK = qkv_TP.unflatten(-1, (3, self.num_heads, self.head_size))
         q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
-        o_THK = self.attn(q_THK, k_THK, v_THK, cu_seqlens, max_seqlen, position_bias)
+        rows = (cu_seqlens, max_seqlen, position_bias)
+        if attended is None:
+            o_THK = self.attn(q_THK, k_THK, v_THK, *rows)
+        else:
+            k_NHK, v_NHK = qkv_T3HK[:, 1:].index_select(0, attended).unbind(1)
+            o_THK = self.attn(q_THK, k_NHK, v_NHK, *rows, key_cu_seqlens)
         return self.out_proj(o_THK.flatten(1))

@@ -1,11 +1,16 @@
-"""Tokens of packed images: a projection of each patch plus a position from a resampled table.
+"""Tokens of images: a projection of each patch.
 
-    y[t] = x[t] W^T + b + resize(table)[t]
+    default     y[t] = x[t] W^T + b + resize(table)[t]
+    prefixed    y = [class | registers | x W^T + b] of each image
+    tubelet     y[t] = x[t] W^T + b                    of a patch over several frames of a video
 
-T patches of B images, P values of a patch (row, column, channel), D hidden; W [D, P], table [N, D] of a
-square grid, row by row. Positions are resampled to each image's grid (L1/image_ops) in at least float32.
-Rounded to the dtype of x after the product, after resampling and after the sum.
-Mirrors transformers.models.siglip2.modeling_siglip2.Siglip2VisionEmbeddings on patches without padding.
+T patches of B packed images, or of images or videos of one size; F frames, Y, X rows and columns, C channels;
+P values of a patch (frame, row, column, channel), D hidden, N tokens of an image; W [D, P], table [M, D] of a
+square grid, row by row, resampled to each image's grid (L1/image_ops) in at least float32. Patches lie frame
+by frame and row by row. Rounded to the dtype of x after the product, after resampling and after the sum.
+Mirrors transformers.models.siglip2.modeling_siglip2.Siglip2VisionEmbeddings on patches without padding,
+transformers.models.dinov3_vit.modeling_dinov3_vit.DINOv3ViTEmbeddings and
+transformers.models.vjepa2.modeling_vjepa2.VJEPA2Embeddings, both with their channels last.
 """
 
 from __future__ import annotations
@@ -14,6 +19,8 @@ import math
 
 import torch
 from torch import Tensor, nn
+
+from fastkernels import kernels
 
 from ..L1.image_ops import ResizeGrid
 from ..L1.linear import Linear
@@ -31,3 +38,50 @@ class PatchEmbed(nn.Module):
         """pixel_values [T, P], spatial_shapes int64 [B, 2] (rows, columns of patches) -> [T, D]"""
         table_MND = self.position_embedding.view(self.side, self.side, -1)
         return self.projection(pixel_values) + self.resize(table_MND, spatial_shapes, pixel_values.shape[0])
+
+
+class PrefixedPatchEmbed(nn.Module):
+    def __init__(
+        self, num_channels: int, patch_size: int, hidden_size: int, num_register_tokens: int
+    ) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+        # A convolution's filters [D, row, column, channel], of no patch twice.
+        self.weight = nn.Parameter(
+            torch.empty(hidden_size, patch_size, patch_size, num_channels), requires_grad=False
+        )
+        self.bias = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
+        self.cls_token = nn.Parameter(torch.empty(1, 1, hidden_size), requires_grad=False)
+        self.register_tokens = nn.Parameter(
+            torch.empty(1, num_register_tokens, hidden_size), requires_grad=False
+        )
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        """[B, Y, X, C], Y and X multiples of the patch size -> [B, N, D]"""
+        images, size = pixel_values.shape[0], self.patch_size
+        parts_BYPXQC = pixel_values.unflatten(2, (-1, size)).unflatten(1, (-1, size))
+        patches_BLP = parts_BYPXQC.transpose(2, 3).flatten(3).flatten(1, 2)
+        tokens_BLD = kernels.linear(patches_BLP, self.weight.flatten(1), self.bias)
+        prefix = (self.cls_token.expand(images, -1, -1), self.register_tokens.expand(images, -1, -1))
+        return torch.cat((*prefix, tokens_BLD), dim=1)
+
+
+class TubeletEmbed(nn.Module):
+    def __init__(self, num_channels: int, patch_size: int, tubelet_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.patch_size, self.tubelet_size = patch_size, tubelet_size
+        # A convolution's filters [D, frame, row, column, channel], of no patch twice.
+        shape = (hidden_size, tubelet_size, patch_size, patch_size, num_channels)
+        self.weight = nn.Parameter(torch.empty(shape), requires_grad=False)
+        self.bias = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
+
+    def forward(self, pixel_values_videos: Tensor) -> Tensor:
+        """[B, F, Y, X, C], Y and X multiples of the patch size; F a multiple of the tubelet size, or less
+        than that: then the frames are repeated as often -> [B, N, D]"""
+        size = self.patch_size
+        if pixel_values_videos.shape[1] < self.tubelet_size:
+            pixel_values_videos = pixel_values_videos.repeat(1, self.tubelet_size, 1, 1, 1)
+        parts = pixel_values_videos.unflatten(3, (-1, size)).unflatten(2, (-1, size))
+        parts_BFUYPXQC = parts.unflatten(1, (-1, self.tubelet_size))
+        tubelets_BNP = parts_BFUYPXQC.permute(0, 1, 3, 5, 2, 4, 6, 7).flatten(4).flatten(1, 3)
+        return kernels.linear(tubelets_BNP, self.weight.flatten(1), self.bias)

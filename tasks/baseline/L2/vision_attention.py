@@ -1,12 +1,18 @@
-"""Attention pooling: a learned query attends over all tokens of each image.
+"""Attention of vision transformers: over all tokens of each image, with rotary positions, or pooled.
 
-    q = p Wq^T + bq,  [k | v] = x Wkv^T + bkv
-    a = attention(q, k, v) Wo^T + bo
-    y = a + mlp(layer_norm(a))
+    rotary    [q | k | v] = x Wqkv^T + b,  (q, k) = rope(q, k)
+              y = attention(q, k, v) Wo^T + bo
+    pool      q = p Wq^T + bq,  [k | v] = x Wkv^T + bkv
+              a = attention(q, k, v) Wo^T + bo
+              y = a + mlp(layer_norm(a))
 
-T tokens of B images, D hidden, H heads, K = D / H head size, p the learned query (probe); scale 1/sqrt(K).
-Rounded to the dtype of x after each product, after the attention, the norm and the sum.
-Mirrors transformers.models.siglip2.modeling_siglip2.Siglip2MultiheadAttentionPoolingHead (timm:
+T tokens of B images, D hidden, H heads, K = D / H head size, p a learned query (probe); scale 1/sqrt(K).
+Rotary positions are those of patches on two axes (`rope` axial: L1/axial_rope, b = 0) or of a video's on
+three (video: L1/video_rope). Rounded to the dtype of x after each product, rotation and norm, after the
+attention and the sum.
+Mirrors transformers.models.dinov3_vit.modeling_dinov3_vit.DINOv3ViTAttention (timm: layers.AttentionRope),
+transformers.models.vjepa2.modeling_vjepa2.VJEPA2RopeAttention, and
+transformers.models.siglip2.modeling_siglip2.Siglip2MultiheadAttentionPoolingHead (timm:
 layers.AttentionPoolLatent).
 """
 
@@ -15,10 +21,43 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..L1.dense_attention import PooledAttention
+from ..L1.axial_rope import ApplyAxialRope
+from ..L1.dense_attention import DenseAttention, PooledAttention
 from ..L1.layer_norm import LayerNorm
 from ..L1.linear import Linear
+from ..L1.video_rope import ApplyVideoRope
 from .mlp import MLP
+from .parallel_linear import QKVParallelLinear, RowParallelLinear
+
+ROPES = {"axial": ApplyAxialRope, "video": ApplyVideoRope}
+
+
+class RotaryAttention(nn.Module):
+    def __init__(self, hidden_size: int, num_heads: int, qkv_bias: bool = False, rope: str = "axial") -> None:
+        super().__init__()
+        if rope not in ROPES:
+            raise ValueError(f"rope must be one of {', '.join(ROPES)}, not {rope!r}")
+        self.num_heads, self.head_size = num_heads, hidden_size // num_heads
+        self.qkv_proj = QKVParallelLinear(hidden_size, self.head_size, num_heads, num_heads, qkv_bias)
+        self.rope = ROPES[rope]()
+        self.attn = DenseAttention(self.head_size**-0.5)
+        self.o_proj = RowParallelLinear(hidden_size, hidden_size, bias=True)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        position_embeddings: Tensor,
+        positions: Tensor,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+    ) -> Tensor:
+        """hidden_states [T, D], position_embeddings [P, K], positions int64 [T], cu_seqlens int32 [B+1] ->
+        [T, D]"""
+        qkv_T3HK = self.qkv_proj(hidden_states).unflatten(-1, (3, self.num_heads, self.head_size))
+        q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
+        q_THK, k_THK = self.rope(q_THK, k_THK, position_embeddings, positions)
+        o_THK = self.attn(q_THK, k_THK, v_THK, cu_seqlens, max_seqlen)
+        return self.o_proj(o_THK.flatten(1))
 
 
 class AttentionPool(nn.Module):

@@ -1,14 +1,14 @@
-"""One pre-norm layer of an encoder over packed rows, of audio clips or of prompts.
+"""One layer of an encoder over packed rows, of audio clips, prompts or documents.
 
-    a = x + attention(norm(x; w1, b1))
-    y = a + mlp(norm(a; w2, b2))
+    a = x + attention(norm(x; w1, b1))        a = norm(x + attention(x); w1, b1)        post_norm
+    y = a + mlp(norm(a; w2, b2))              y = norm(a + mlp(a); w2, b2)
 
 T tokens of B rows of up to S tokens, D hidden, H heads, K head size. The default has layer norms and an MLP,
 and is causal where that is asked for; t5 has RMS norms, a gated MLP and no biases, but a bias of its scores,
 which are not scaled. Rounded to the dtype of x after each sum. In float16 y (of t5 a too) is cut to
-+-(65504 - 1000), before it overflows.
++-(65504 - 1000), before it overflows; what post_norm returns is normed.
 Mirrors vllm.model_executor.models.whisper.WhisperEncoderLayer (also transformers' CLIPEncoderLayer, less the
-cut) and, as encoder, transformers.models.t5.modeling_t5.T5Block.
+cut), as encoder transformers.models.t5.modeling_t5.T5Block and, post_norm, modeling_bert.BertLayer.
 """
 
 from __future__ import annotations
@@ -50,6 +50,39 @@ class EncoderLayer(nn.Module):
         attended_TD = self.self_attn(self.self_attn_layer_norm(hidden_states), cu_seqlens, max_seqlen)
         normed_TD, a_TD = add_and_norm(attended_TD, hidden_states, self.final_layer_norm, self.fuses)
         return _cut(a_TD + self.mlp(normed_TD))
+
+
+class PostNormEncoderLayer(nn.Module):
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        num_heads: int,
+        hidden_act: str = "gelu",
+        layer_norm_eps: float = 1e-12,
+    ) -> None:
+        super().__init__()
+        self.self_attn = EncoderAttention(hidden_size, num_heads)
+        self.self_attn_layer_norm = LayerNorm(hidden_size, layer_norm_eps)
+        self.mlp = MLP(hidden_size, intermediate_size, hidden_act)
+        self.final_layer_norm = LayerNorm(hidden_size, layer_norm_eps)
+        self.fuses = Fusion(self, "self_attn_layer_norm", "final_layer_norm")
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+        attended: Tensor | None = None,
+        key_cu_seqlens: Tensor | None = None,
+    ) -> Tensor:
+        """hidden_states [T, D], cu_seqlens int32 [B+1] -> [T, D]. attended int64 [N], key_cu_seqlens int32
+        [B+1]: the tokens that are seen (L2/encoder_attention); None: all."""
+        seen = () if attended is None else (None, attended, key_cu_seqlens)
+        attended_TD = self.self_attn(hidden_states, cu_seqlens, max_seqlen, *seen)
+        a_TD, _ = add_and_norm(attended_TD, hidden_states, self.self_attn_layer_norm, self.fuses)
+        y_TD, _ = add_and_norm(self.mlp(a_TD), a_TD, self.final_layer_norm, self.fuses)
+        return y_TD
 
 
 class T5Block(nn.Module):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fastkernels import registry
-from fastkernels.runner.plan import KernelsRequest, plan
+from fastkernels.runner.kernel_trial.request import KernelsRequest, plan
 
 ROOT = Path(__file__).parents[3]
 

@@ -135,7 +135,7 @@ def test_a_file_of_text_is_routed(checkpoint: Path, tmp_path: Path, monkeypatch)
         def decode(self, ids: list[int], **_: object) -> str:
             return "".join(map(chr, ids))
 
-    from fastkernels.engine.text import Text
+    from fastkernels.engine.media.text import Text
 
     monkeypatch.setattr(Text, "tokenizer", Letters())
     file = tmp_path / "prompts.txt"

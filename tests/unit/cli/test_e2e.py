@@ -11,7 +11,7 @@ from fastkernels.cli import main
 from fastkernels.cli.e2e import command
 from fastkernels.engine.llm import LLM
 from fastkernels.errors import FastKernelsError, NotFoundError, UsageError
-from fastkernels.runner import e2e
+from fastkernels.runner.models import e2e
 
 TINY = ["--size", "tiny", "--device", "cpu"]
 LLAMA = ["--model", "llama", *TINY]

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fastkernels.engine.admission import Admissions
-from fastkernels.engine.arrivals import Arrivals
-from fastkernels.engine.cache import BlockCache, BlockGroup
-from fastkernels.engine.ledger import Ledger
-from fastkernels.engine.params import SamplingParams
-from fastkernels.engine.plan import Plan, Sampled
-from fastkernels.engine.prefix import Prefixes, SharedGroup
-from fastkernels.engine.requests import Request
-from fastkernels.engine.scheduler import Scheduler
-from fastkernels.engine.transcript import Transcript
+from fastkernels.engine.core.admission import Admissions
+from fastkernels.engine.core.arrivals import Arrivals
+from fastkernels.engine.core.cache import BlockCache, BlockGroup
+from fastkernels.engine.core.ledger import Ledger
+from fastkernels.engine.core.plan import Plan, Sampled
+from fastkernels.engine.core.prefix_cache import Prefixes, SharedGroup
+from fastkernels.engine.core.request import Request
+from fastkernels.engine.core.sampling_params import SamplingParams
+from fastkernels.engine.core.scheduler import Scheduler
+from fastkernels.engine.core.transcript import Transcript
 from tests.forecasts import NobodyGrows
 
 VOCABULARY = 97

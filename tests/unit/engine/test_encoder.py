@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fastkernels.engine.batch_stage import BatchStage
-from fastkernels.engine.call_graphs import CallGraphs, Captured, _cloned
 from fastkernels.engine.encoder import Encoder
 from fastkernels.engine.llm import LLM
-from fastkernels.engine.program import Engine
+from fastkernels.engine.programs.batch_stage import BatchStage
+from fastkernels.engine.programs.call_graphs import CallGraphs, Captured, _cloned
+from fastkernels.engine.programs.program import Engine
 from fastkernels.errors import RequestError, UsageError
 from fastkernels.nn.program import Call
 

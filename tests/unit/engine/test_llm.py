@@ -18,9 +18,9 @@ from transformers import PreTrainedTokenizerFast
 
 import fastkernels
 from fastkernels import LLM, SamplingParams, registry
-from fastkernels.engine.machine import device_of
-from fastkernels.engine.memory import require_weights_fit
-from fastkernels.engine.requests import RequestOutput
+from fastkernels.engine.core.checks import device_of
+from fastkernels.engine.core.memory import require_weights_fit
+from fastkernels.engine.core.request import RequestOutput
 from fastkernels.errors import FastKernelsError, MachineError, RequestError, UsageError
 from fastkernels.nn.weights import export_weights
 

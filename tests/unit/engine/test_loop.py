@@ -8,8 +8,7 @@ import pytest
 
 from fastkernels import LLM, SamplingParams
 from fastkernels.errors import RequestError, UsageError
-
-from .test_llm import ids, make, tokenizer
+from tests.unit.engine.test_llm import ids, make, tokenizer
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 LONG = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)

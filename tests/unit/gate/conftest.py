@@ -13,10 +13,10 @@ from fastkernels.gate import measurement
 from fastkernels.measure import stats
 from fastkernels.measure.environment import environment
 from fastkernels.records import Environment, KernelReport, KernelRow, KernelSummary, Look
-from fastkernels.runner.blocks import Blocks, durations_ns
-from fastkernels.runner.plan import Job, KernelsRequest, Work
+from fastkernels.runner.kernel_trial.blocks import Blocks, durations_ns
+from fastkernels.runner.kernel_trial.request import Job, KernelsRequest, Work
 from tests.unit.gate.repositories import CASES, KERNEL, make_repository
-from tests.unit.runner.test_blocks import reading
+from tests.unit.runner.kernel_trial.test_blocks import reading
 
 SCATTER = 0.02  # of one call
 TAIL_SHARE, TAIL = 0.05, 1.5  # of calls are disturbed, and take that much longer

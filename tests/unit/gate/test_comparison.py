@@ -15,7 +15,7 @@ from fastkernels.gate.comparison import opened
 from fastkernels.gate.inventory import Filters
 from fastkernels.gate.pairs import Comparison
 from fastkernels.layout import shown
-from fastkernels.runner.plan import KernelsRequest, judged_files
+from fastkernels.runner.kernel_trial.request import KernelsRequest, judged_files
 from tests.unit.gate.repositories import CASES, KERNEL, ROOT, commit, git, make_repository
 
 EXAMPLES = ROOT / "examples" / "candidates"

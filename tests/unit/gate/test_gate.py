@@ -16,7 +16,7 @@ from fastkernels.gate.verdicts import REPETITIONS
 from fastkernels.records import GateLimits, GateReport
 from fastkernels.report import exit_code
 from fastkernels.report import json as reports
-from fastkernels.runner.plan import Job, KernelsRequest, Work, judged_files
+from fastkernels.runner.kernel_trial.request import Job, KernelsRequest, Work, judged_files
 from tests.unit.gate.conftest import Machine, Runs
 
 ROOT = Path(__file__).parents[3]

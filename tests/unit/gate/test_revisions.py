@@ -87,8 +87,8 @@ def test_a_source_has_the_revision_s_product_and_our_harness(source: Path) -> No
     package = source / "fastkernels"
     ours = ROOT / "src" / "fastkernels"
     assert "MARK = 'second'" in (package / "kernels" / "rms_norm_triton.py").read_text()
-    assert (package / "runner" / "kernel_side.py").read_text() == (
-        ours / "runner" / "kernel_side.py"
+    assert (package / "runner" / "inside" / "kernel_side.py").read_text() == (
+        ours / "runner" / "inside" / "kernel_side.py"
     ).read_text()
     program = (
         "import fastkernels, fastkernels.layout as l; print(fastkernels.__file__);"
@@ -158,7 +158,7 @@ def test_a_worker_runs_kernels_of_a_revision_that_knows_no_groups_of_ranks() -> 
 import sys, types
 sys.modules["fastkernels.kernels.group"] = None
 sys.modules["fastkernels.kernels.all_reduce"] = types.SimpleNamespace(all_reduce=None)
-import fastkernels.runner.kernel_side
+import fastkernels.runner.inside.kernel_side
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

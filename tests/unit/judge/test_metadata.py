@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fastkernels.judge.metadata import Description, check, describe
-from fastkernels.runner.results import Results
+from fastkernels.runner.inside.results import Results
 
 X = torch.randn(4, 8)
 

@@ -33,6 +33,8 @@ CONVOLUTIONS = {
     "3x3": (16, 24, 3, 1, 1, 1),
     "1x1": (24, 40, 1, 1, 0, 1),
     "1x1-stride-2": (24, 40, 1, 2, 0, 1),
+    "patches": (6, 20, 2, 2, 0, 1),
+    "1x1-padded": (24, 40, 1, 1, 1, 1),
     "depthwise": (24, 24, 3, 1, 1, 24),
     "depthwise-stride-2": (160, 160, 3, 2, 1, 160),
     "depthwise-5x5": (40, 40, 5, 1, 2, 40),
@@ -58,7 +60,10 @@ def convolution(name: str, dtype: torch.dtype) -> tuple[tuple, Tensor]:
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("impl", [REFERENCE, TORCH, "gemm", TRITON])
 def test_conv2d(impl: str, name: str, dtype: torch.dtype):
-    serves = {"gemm": ("1x1",), "triton": ("depthwise", "depthwise-stride-2", "depthwise-5x5", "no-padding")}
+    serves = {
+        "gemm": ("1x1", "patches"),
+        "triton": ("depthwise", "depthwise-stride-2", "depthwise-5x5", "no-padding"),
+    }
     args, wanted = convolution(name, dtype)
     reason = registered["conv2d"].why_not(impl, args)
     assert (reason is None) == (name in serves.get(impl, CONVOLUTIONS)), reason
@@ -84,13 +89,100 @@ def test_filters_that_do_not_fit_are_refused():
         kernels.conv2d(drawn(1, 4, 4, 12), drawn(18, 3, 3, 4), None, 1, 1, 2)
 
 
+ACTIVATIONS = {"silu": F.silu, "relu": F.relu, "none": lambda x: x}
+DEPTHWISE = pytest.param("depthwise", id="triton-depthwise", marks=TRITON.marks)
+DEPTHWISE_ONES = ("depthwise", "depthwise-stride-2", "depthwise-5x5", "no-padding")
+
+
+@each_dtype
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("impl", [REFERENCE, "parts", TRITON, DEPTHWISE])
+def test_conv2d_activation(impl: str, name: str, dtype: torch.dtype):
+    """With and without a gate of each image's channels and a residual, each activation once."""
+    (x, weight, bias, *how), _ = convolution(name, dtype)
+    channels = x.shape[-1]
+    gate = drawn(2, channels, dtype=dtype, seed=3).sigmoid()
+    for activation, gated, added in (("silu", False, False), ("relu", True, False), ("none", True, True)):
+        gated_BYXC = x.double() * gate.double()[:, None, None] if gated else x.double()
+        o_BYXO = F.conv2d(
+            gated_BYXC.permute(0, 3, 1, 2),
+            weight.double().permute(0, 3, 1, 2),
+            bias.double(),
+            *how[:2],
+            1,
+            how[2],
+        ).permute(0, 2, 3, 1)
+        residual = drawn(*o_BYXO.shape, dtype=dtype, seed=4)
+        wanted = ACTIVATIONS[activation](o_BYXO) + (residual.double() if added else 0)
+        optional = (gate if gated else None, residual if added else None)
+        reason = registered["conv2d_activation"].why_not(impl, [x, weight, bias, *optional, *how, activation])
+        served = {
+            "depthwise": name in DEPTHWISE_ONES and not (gated or added),
+            "triton": name not in (*DEPTHWISE_ONES, "groups", "multiplier"),
+        }
+        assert (reason is None) == served.get(impl, True), reason
+        if reason is None:
+            found = kernels.conv2d_activation(
+                x, weight, bias, *how, activation, gate_BC=optional[0], residual_BYXO=optional[1], impl=impl
+            )
+            close(found, wanted, sums=4 * weight[0].numel())
+
+
+@each_dtype
+@pytest.mark.parametrize("name", ["depthwise-stride-2", "depthwise-5x5"])
+@pytest.mark.parametrize("impl", [REFERENCE, "parts", DEPTHWISE])
+def test_the_mean_of_a_convolution(impl: str, name: str, dtype: torch.dtype):
+    (x, weight, bias, *how), sums = convolution(name, dtype)
+    found, mean = kernels.conv2d_activation_mean(x, weight, bias, *how, "silu", impl=impl)
+    close(found, F.silu(sums), sums=weight[0].numel())
+    close(mean, F.silu(sums).mean((1, 2)), sums=weight[0].numel())
+
+
+def test_windows_of_many_channels_are_left_to_cudnn_in_16_bits():
+    x, weight, bias = drawn(1, 4, 4, 40), drawn(8, 3, 3, 40), drawn(8)
+    for dtype, is_served in ((torch.float32, True), (torch.bfloat16, False)):
+        args = [each.to(dtype) for each in (x, weight, bias)]
+        reason = (
+            registered["conv2d_activation"]
+            .implementation("triton")
+            .limits("conv2d_activation")(*args, None, None, 1, 1, 1, "relu")
+        )
+        assert (reason is None) == is_served, reason
+
+
+def test_what_does_not_fit_a_convolution_is_refused():
+    x, weight, bias = drawn(2, 4, 4, 8), drawn(6, 1, 1, 8), drawn(6)
+    with pytest.raises(ValueError, match=r"gate is \[1, 8\], it must be \[2, 8\]"):
+        kernels.conv2d_activation(x, weight, bias, 1, 0, 1, "relu", gate_BC=drawn(1, 8))
+    with pytest.raises(ValueError, match=r"residual is .* must be \[2, 4, 4, 6\]"):
+        kernels.conv2d_activation(x, weight, bias, 1, 0, 1, "relu", residual_BYXO=x)
+    with pytest.raises(ValueError, match="'gelu'"):
+        kernels.conv2d_activation(x, weight, bias, 1, 0, 1, "gelu")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no place"):
+        kernels.conv2d_activation_mean(x[:, :0], drawn(8, 1, 1, 1), drawn(8), 1, 0, 8, "relu")
+
+
+@each_dtype
+@pytest.mark.parametrize("impl", [REFERENCE, "parts", TRITON])
+def test_squeeze_excite(impl: str, dtype: torch.dtype):
+    mean = drawn(3, 40, dtype=dtype)
+    layers = [drawn(*s, dtype=dtype, seed=i) for i, s in enumerate([(10, 40), (10,), (40, 10), (40,)], 1)]
+    reduce, bias, expand, expand_bias = (each.double() / each[0].numel() ** 0.5 for each in layers)
+    layers = [each.to(dtype) for each in (reduce, bias, expand, expand_bias)]
+    reduce, bias, expand, expand_bias = (each.double() for each in layers)
+    wanted = torch.sigmoid(F.linear(F.silu(F.linear(mean.double(), reduce, bias)), expand, expand_bias))
+    close(kernels.squeeze_excite(mean, *layers, impl=impl), wanted, sums=50)
+    with pytest.raises(ValueError, match="40 channels"):
+        kernels.squeeze_excite(mean, layers[2], *layers[1:])
+
+
 @each_dtype
 @pytest.mark.parametrize("name", ["silu", "relu", "none"])
 @each
 def test_bias_activation(impl: str, name: str, dtype: torch.dtype):
     x, bias = drawn(2, 5, 7, 24, dtype=dtype), drawn(24, dtype=dtype, seed=1)
     total = x.double() + bias.double()
-    wanted = {"silu": F.silu, "relu": F.relu, "none": lambda x: x}[name](total)
+    wanted = ACTIVATIONS[name](total)
     close(kernels.bias_activation(x, bias, name, impl=impl), wanted, sums=4)
     close(kernels.bias_activation(x[..., 3:20], bias[3:20], name, impl=impl), wanted[..., 3:20], sums=4)
 

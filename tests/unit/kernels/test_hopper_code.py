@@ -250,7 +250,7 @@ def test_dense_attention_uses_the_tensor_cores(head_dim, causal, biased):
 
 def test_gated_rms_norm():
     types = {**BF16_ROWS, "gate": "*bf16", "eps": "fp32", "factor": "fp32"}
-    constants = {"x_inner": 5, "g_inner": 5, "D": 512, "ROWS": 4, "WIDTH": 512}
+    constants = {"x_inner": 5, "g_inner": 5, "D": 512, "G": 1, "GATE_FIRST": False, "ROWS": 4, "WIDTH": 512}
     check(ptx(gated_rms_norm._gate_rows, types, constants, 2048))
 
 

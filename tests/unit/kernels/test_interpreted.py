@@ -21,6 +21,7 @@ PARTS = {
         "test_gla.py",
         "test_linear_float32.py",
         "test_linear_activation.py",
+        "test_retrieval.py",
     ],
     "others": [
         "test_mamba.py",
@@ -35,8 +36,12 @@ PARTS = {
         "test_rope.py",
         "test_resize_grid.py",
         "test_convolution.py",
+        "test_recommendation.py",
+        "test_convnext.py",
+        "test_window_attention.py",
         "test_sample.py",
         "test_diffusion.py",
+        "test_vision.py",
         "../examples/test_triton_example.py",
     ],
 }

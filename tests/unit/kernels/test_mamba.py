@@ -1,4 +1,4 @@
-"""causal_conv1d and selective_scan: every implementation on this machine against one token at a time in
+"""causal_conv1d, selective_scan and ssd_scan: every implementation on this machine against one token at a time in
 float64.
 """
 
@@ -9,7 +9,7 @@ import torch
 
 from fastkernels.errors import KernelError
 from fastkernels.kernels import registered
-from tests.mamba_cases import StateCase, check, conv, scan, worst
+from tests.mamba_cases import StateCase, check, conv, scan, ssd, worst
 from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
 
 EVERY = [REFERENCE, TRITON]
@@ -33,8 +33,15 @@ def test_scans_of_chunks(impl, lens, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("lens", [(1,), (64,), (65, 1, 15), (3, 20, 16, 2), ()], ids=str)
+@pytest.mark.parametrize("impl", SCANS)
+def test_ssd_scans_of_chunks(impl, lens, dtype):
+    check(ssd(lens, dtype=dtype), impl)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("rows", [1, 5])
-@pytest.mark.parametrize("make", [conv, scan])
+@pytest.mark.parametrize("make", [conv, scan, ssd])
 @pytest.mark.parametrize("impl", EVERY)
 def test_steps(impl, make, rows, dtype):
     check(make((1,) * rows, dtype=dtype), impl, is_update=True)
@@ -57,14 +64,34 @@ def test_other_states(impl, channels, values):
         check(scan((1, 1), channels, values), impl, is_update=True)
 
 
-@pytest.mark.parametrize("steepness", [5.0, 60.0, -9.0])
+# Heads that share B and C or have their own; channels and values of no power of two.
+@pytest.mark.parametrize(
+    ("heads", "channels", "values", "groups"), [(3, 5, 3, 3), (6, 40, 20, 2), (2, 16, 1, 1)]
+)
 @pytest.mark.parametrize("impl", SCANS)
-def test_steps_of_all_lengths(impl, steepness):
+def test_other_heads(impl, heads, channels, values, groups):
+    check(ssd((1, 17), heads, channels, values, groups), impl)
+    if impl != "torch":
+        check(ssd((1, 1), heads, channels, values, groups), impl, is_update=True)
+
+
+@pytest.mark.parametrize("steepness", [5.0, 60.0, -9.0])
+@pytest.mark.parametrize("make", [scan, ssd])
+@pytest.mark.parametrize("impl", SCANS)
+def test_steps_of_all_lengths(impl, make, steepness):
     """Decays that vanish within one token, and steps whose softplus has few digits left beside one."""
-    check(scan((18, 3), steepness=steepness), impl)
+    check(make((18, 3), steepness=steepness), impl)
 
 
-@pytest.mark.parametrize("make", [conv, scan])
+@pytest.mark.parametrize("impl", SCANS)
+def test_a_short_step_among_long_ones_keeps_its_digits(impl):
+    """Sums of a chunk's exponents reach thousands, the difference of two of them may be far below one."""
+    case = ssd((40,), heads=2)
+    case.tokens[1].mul_(torch.tensor([200.0, 0.01] * 20)[:, None])
+    check(case, impl)
+
+
+@pytest.mark.parametrize("make", [conv, scan, ssd])
 @pytest.mark.parametrize("impl", SCANS)
 def test_one_call_equals_many(impl, make):
     """A prompt in one call, in chunks cut anywhere, some shorter than a past, and token by token."""
@@ -83,7 +110,7 @@ def test_one_call_equals_many(impl, make):
         assert worst(moving[whole.rows_B], state[whole.rows_B].double()) < 2e-6
 
 
-@pytest.mark.parametrize("make", [conv, scan])
+@pytest.mark.parametrize("make", [conv, scan, ssd])
 @pytest.mark.parametrize("impl", SCANS)
 def test_rows_behind_decode_rows_are_passed_as_slices(impl, make):
     """Starts that do not begin at 0: tokens are counted from the first of them."""
@@ -97,7 +124,7 @@ def test_rows_behind_decode_rows_are_passed_as_slices(impl, make):
         assert torch.equal(actual.nan_to_num(), expected.nan_to_num())
 
 
-@pytest.mark.parametrize("make", [conv, scan])
+@pytest.mark.parametrize("make", [conv, scan, ssd])
 def test_the_reference_is_exact_in_float64(make):
     case = make((3, 18)).to(torch.float64)
     for actual, expected in zip(case.run("reference"), case.answer(), strict=True):
@@ -108,6 +135,8 @@ def test_the_reference_is_exact_in_float64(make):
 def test_what_the_kernels_cannot_serve_is_refused(impl):
     for bad, reason in (
         (scan((3,), values=257), "256 values a channel"),
+        (ssd((3,), values=257), "256 values a channel"),
+        (ssd((3,)).to(torch.float64), "float64"),
         (scan((3,)).to(torch.float64), "float64"),
         (conv((3,)).to(torch.float64), "float64"),
     ):

@@ -4,8 +4,15 @@ import pytest
 import torch
 
 from fastkernels import kernels
-from tests.pointwise_cases import add_rms_norm_cases, check, randn, rms_norm_cases
-from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
+from tests.pointwise_cases import (
+    add_rms_norm_cases,
+    check,
+    normalised,
+    randn,
+    rms_norm_cases,
+    worst_row_error,
+)
+from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON, TRITON_DTYPE
 
 SHAPES = [(1, 64), (3, 7), (17, 33), (40, 128), (2, 2500), (0, 64), (5, 1)]
 CASES = [*rms_norm_cases(SHAPES), *add_rms_norm_cases(SHAPES)]
@@ -46,3 +53,16 @@ def test_normalises_the_rounded_sum(impl):
     y, total = kernels.add_rms_norm(x, residual, weight, 1e-5, impl=impl)
     assert torch.equal(total, residual)
     assert torch.equal(y, kernels.rms_norm(residual, weight, 1e-5, impl=impl))
+
+
+@pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
+def test_a_float32_residual_of_16_bit_tensors_keeps_what_they_add(impl):
+    """The sum is float32 and normalised as such; only y is rounded."""
+    dtype = TRITON_DTYPE
+    x, weight = randn(5, 96, dtype=dtype)[:, 8:72], randn(64, dtype=dtype, seed=1) + 1
+    residual = randn(5, 64, dtype=torch.float32, seed=2, scale=30)
+    y, total = kernels.add_rms_norm(x, residual, weight, 1e-5, impl=impl)
+    exact = x.double() + residual.double()
+    assert (y.dtype, total.dtype) == (dtype, torch.float32)
+    torch.testing.assert_close(total, exact.float(), rtol=0, atol=0)
+    assert worst_row_error(y, normalised(exact, weight, 1e-5)) < torch.finfo(dtype).eps

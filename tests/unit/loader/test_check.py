@@ -167,7 +167,7 @@ def test_what_has_the_name_of_a_file_only(tree):
         ("import inspect\ninspect.currentframe()", "introspection"),
         ("import gc\ngc.get_objects()", "introspection"),
         ("from fastkernels.judge import oracle", "harness"),
-        ("import fastkernels.runner.worker", "harness"),
+        ("import fastkernels.runner.inside.main", "harness"),
         ("from fastkernels import registry", "harness"),
     ],
 )

@@ -149,7 +149,7 @@ def test_intervals_of_few_rounds_hold_at_their_level(rounds: int, kind: str) -> 
 
 @pytest.mark.whole
 def test_rounds_that_go_on_until_the_interval_is_narrow_keep_its_level() -> None:
-    """As runner/model.py stops: at six rounds or more, once the ratio is known to 1 %."""
+    """As runner/models/model_trial.py stops: at six rounds or more, once the ratio is known to 1 %."""
     generator, held = np.random.default_rng(1), 0
     for _ in range(300):
         ratios = list(np.exp(0.01 * generator.standard_t(3, size=6)))

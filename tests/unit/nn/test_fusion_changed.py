@@ -27,6 +27,7 @@ PARTS = {
     "L2/gated_mlp": ["gate_up_proj", "gate_up_proj.linear", "act_fn"],
     "L2/parallel_embedding": ["linear"],
     "L2/causal_attention": ["rotary_emb", "attn", "attn.store"],
+    "L2/convnext_block": ["dwconv", "layernorm", "act", "grn"],
     "L3/vision_block": ["layer_norm2"],
     "L3/encoder_layer": ["final_layer_norm"],
     "L3/cross_decoder_layer": ["encoder_attn_layer_norm", "final_layer_norm"],

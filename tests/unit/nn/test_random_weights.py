@@ -83,8 +83,12 @@ def test_filters_keep_a_variance_and_shut_out_the_mean():
     model = nn.Module()
     model.wide = nn.Parameter(torch.empty(64, 3, 3, 16))
     model.depthwise = nn.Parameter(torch.empty(512, 3, 3, 1))
+    model.pw_proj, model.conv_pwl = nn.Module(), nn.Module()
+    for end in (model.pw_proj, model.conv_pwl):
+        end.weight = nn.Parameter(torch.empty(64, 1, 1, 96))
     random_weights(model, 0)
-    for filters, fan_in in ((model.wide, 144), (model.depthwise, 9)):
+    ends = ((model.pw_proj.weight, 960), (model.conv_pwl.weight, 576))  # of branches: smaller
+    for filters, fan_in in ((model.wide, 144), (model.depthwise, 9), *ends):
         assert filters.std().item() == pytest.approx((module.FILTER_GAIN / fan_in) ** 0.5, rel=0.05)
     assert torch.equal(model.wide[..., 0::2], -model.wide[..., 1::2])
     assert model.depthwise.sum((1, 2, 3)).std() > 1

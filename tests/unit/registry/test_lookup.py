@@ -40,7 +40,9 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
             ["*_norm", "llama_mlp", "rms_norm"],
             [
                 "L1/gated_rms_norm",
+                "L1/global_response_norm",
                 "L1/group_norm",
+                "L1/l2_norm",
                 "L1/layer_norm",
                 "L1/rms_norm",
                 "L2/adaptive_norm",
@@ -62,6 +64,7 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
                 "L2/gated_linear_attention",
                 "L2/paged_attention",
                 "L2/vision_attention",
+                "L2/window_attention",
             ],
         ),
         (
@@ -71,6 +74,7 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
                 "L3/decoder_layer",
                 "L3/linear_decoder_layer",
                 "L3/mamba_decoder_layer",
+                "L3/mixer_decoder_layer",
                 "L3/moe_decoder_layer",
                 "L3/moe_mamba_decoder_layer",
             ],

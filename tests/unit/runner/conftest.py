@@ -12,8 +12,8 @@ from fastkernels.loader.materialize import build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.records import Case, TensorSpec
-from fastkernels.runner.kernel_side import KernelSide
-from fastkernels.runner.shared import Arena
+from fastkernels.runner.inside.kernel_side import KernelSide
+from fastkernels.runner.transfer.shared_memory import Arena
 
 ONE = ChainPlan()
 

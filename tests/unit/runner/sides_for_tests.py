@@ -194,7 +194,7 @@ class Abandoned:
     """A group whose second rank does not come, while the first one waits for it."""
 
     def __init__(self, before_it_is_made: bool) -> None:
-        from fastkernels.runner import peer
+        from fastkernels.runner.ranks import peer
 
         def fail(*_: object) -> None:
             raise ConnectionError("no such network")

@@ -175,6 +175,16 @@ def test_what_is_not_finite_or_of_another_shape_is_1(name: str, bad: float | Non
     assert second == pytest.approx(0.0, abs=1e-7)
 
 
+def test_logits_are_compared_by_what_is_left_without_the_mean_of_all_samples():
+    """A value alone has a distance too, and requests may have different numbers of rows."""
+    expected = [np.array([101.0]), np.array([99.0, 101.0, 99.0])]  # their mean is 100, their spread 1
+    found = [np.array([101.25]), np.array([99.0, 101.0, 99.0 + 0.5 * 3**0.5])]
+    assert distances("centred_l2", expected, found) == pytest.approx([0.25, 0.5])
+    assert distances("centred_l2", expected, [np.array([101.0]), np.zeros(2)]) == [0.0, 1.0]
+    same = [np.array([7.0]), np.array([7.0])]
+    assert distances("centred_l2", same, [same[0], np.array([7.001])]) == [0.0, 1.0]
+
+
 def test_a_scale_is_the_distance_of_what_is_unrelated():
     assert d("relative_l2", [1.0], [1.01], scale=0.02) == pytest.approx(0.5)
     assert d("relative_l2", [1.0], [1.5], scale=0.02) == 1.0

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fastkernels.kernels import checks
 from fastkernels.kernels.kv_cache.limits import reads_lengths_on_the_host
+from fastkernels.kernels.padded_rows import padded
 
 # Longer chunks need fewer operators but C times K exponentials for each token.
 CHUNK = 16
@@ -31,22 +32,17 @@ def chunk_gla(
     scale: float,
     max_query_len: int,
 ) -> Tensor:
-    starts = (query_starts_B1 - query_starts_B1[0]).tolist()
-    lens = query_starts_B1.diff().tolist()
     o_THV = torch.empty_like(v_THV, dtype=q_THK.dtype, memory_format=torch.contiguous_format)
-    if not lens:
+    if not len(rows_B):
         return o_THV
-    device, longest = q_THK.device, max(lens)
-    # Place of each padded token among those of the step; padding has no key and no decay.
-    place_BC = torch.arange(longest, device=device)[None] + torch.tensor(starts[:-1], device=device)[:, None]
-    is_real_BC = torch.arange(longest, device=device)[None] < torch.tensor(lens, device=device)[:, None]
-    place_BC = torch.where(is_real_BC, place_BC, 0)
+    # Padding has no key and no decay.
+    place_BC, is_real_BC = padded(query_starts_B1)
     wide, blank = state_RHKV.dtype, ~is_real_BC[..., None, None]
     q, k, v, gate = (x[place_BC].to(wide).transpose(1, 2) for x in (q_THK, k_THK, v_THV, gate_THK))
     k, gate = (x.masked_fill_(blank.transpose(1, 2), 0) for x in (k, gate))
     state_BHKV = state_RHKV[rows_B]
     parts = []
-    for first in range(0, longest, CHUNK):
+    for first in range(0, place_BC.shape[1], CHUNK):
         chunk = slice(first, first + CHUNK)
         parts.append(
             _chunk(q[:, :, chunk] * scale, k[:, :, chunk], v[:, :, chunk], gate[:, :, chunk], state_BHKV)

@@ -12,6 +12,7 @@ from torch.nn.functional import silu, softplus
 
 from fastkernels.kernels import checks
 from fastkernels.kernels.kv_cache.limits import reads_lengths_on_the_host
+from fastkernels.kernels.padded_rows import padded
 from fastkernels.kernels.selective_scan.reference import widened
 
 # Tokens of a chunk, of all rows together: two tensors of as many I N values, which should stay in a cache.
@@ -40,14 +41,12 @@ def selective_scan(
 ) -> Tensor:
     u, delta, b, c, z, d, bias = widened(state_RIN.dtype, u_TI, delta_TI, B_TN, C_TN, z_TI, D_I, delta_bias_I)
     steps, a_IN = softplus(delta + bias), -A_log_IN.exp()
-    starts = (query_starts_B1 - query_starts_B1[0]).tolist()
-    lens = query_starts_B1.diff().tolist()
     y_TI = torch.empty_like(u)
-    if lens:
-        place_BL, is_real_BL = _places(starts, lens, u.device)
+    if len(rows_B):
+        place_BL, is_real_BL = padded(query_starts_B1)
         state_BIN = state_RIN[rows_B]
-        width = max(1, CHUNK // len(lens))
-        for first in range(0, max(lens), width):
+        width = max(1, CHUNK // len(rows_B))
+        for first in range(0, place_BL.shape[1], width):
             chunk = slice(first, first + width)
             place, is_real = place_BL[:, chunk], is_real_BL[:, chunk]
             # A step of length zero neither decays a state nor adds to it.
@@ -56,14 +55,6 @@ def selective_scan(
             y_TI[place[is_real]] = read[is_real]
         state_RIN[rows_B] = state_BIN
     return ((y_TI + d * u) * silu(z)).to(u_TI.dtype)
-
-
-def _places(starts: list[int], lens: list[int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Where the tokens of the padded rows [B, L] lie among those of the step (0 for padding); which are
-    real."""
-    along_L = torch.arange(max(lens), device=device)
-    is_real_BL = along_L < torch.tensor(lens, device=device)[:, None]
-    return torch.where(is_real_BL, along_L + torch.tensor(starts[:-1], device=device)[:, None], 0), is_real_BL
 
 
 def _chunk(step: Tensor, u: Tensor, b: Tensor, c: Tensor, a_IN: Tensor, state_BIN: Tensor) -> Tensor:

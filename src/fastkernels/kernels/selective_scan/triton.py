@@ -45,7 +45,7 @@ def unsupported(
 
 
 @triton.jit
-def _softplus(x):
+def softplus(x):
     # log(1 + e) would lose the digits of a small e. It is 2 atanh(s), s at most 1/3: eight terms are exact.
     e = tl.exp(-tl.abs(x))
     s = e / (2 + e)
@@ -91,7 +91,7 @@ def _walk(u, delta, b_in, c_out, z, a_log, d, bias, state, rows, starts, y,
         gate = tl.load(z + token * z_stride + i[None, :], mask=held, other=0.0).to(tl.float32)
         b = tl.load(b_in + token * b_stride + n[None, :], mask=values, other=0.0).to(tl.float32)
         c = tl.load(c_out + token * c_stride + n[None, :], mask=values, other=0.0).to(tl.float32)
-        step = tl.where(held, _softplus(raw + bias_i), 0.0)
+        step = tl.where(held, softplus(raw + bias_i), 0.0)
         decay = tl.exp(step[:, :, None] * a[None, :, :])
         added = (step * x)[:, :, None] * b[:, None, :]
         p, q = tl.associative_scan((decay, added), 0, _then)
@@ -120,7 +120,7 @@ def _step(u, delta, b_in, c_out, z, a_log, d, bias, state, rows, y,
     b = tl.load(b_in + r * b_stride + n, mask=in_n, other=0.0).to(tl.float32)
     c = tl.load(c_out + r * c_stride + n, mask=in_n, other=0.0).to(tl.float32)
     skip = tl.load(d + i, mask=in_i, other=0.0).to(tl.float32)
-    step = _softplus(raw + tl.load(bias + i, mask=in_i, other=0.0).to(tl.float32))
+    step = softplus(raw + tl.load(bias + i, mask=in_i, other=0.0).to(tl.float32))
     h = tl.exp(step[:, None] * a) * h + (step * x)[:, None] * b[None, :]
     tl.store(state + at, h, mask=in_state)
     out = (tl.sum(h * c[None, :], axis=1) + skip * x) * _silu(gate)

@@ -47,6 +47,6 @@ def alone(method, then):
     return wrapped
 
 
-Side = vars(sys.modules["fastkernels.runner.kernel_side"])["KernelSide"]
+Side = vars(sys.modules["fastkernels.runner.inside.kernel_side"])["KernelSide"]
 for name, then in (("prepare", stop), ("inspect", start), ("close", stop)):
     type.__setattr__(Side, name, alone(getattr(Side, name), then))

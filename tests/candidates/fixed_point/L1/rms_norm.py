@@ -39,7 +39,7 @@ def repeating(owner):
     type.__setattr__(owner, "generate", generate)
 
 
-side = sys.modules.get("fastkernels.runner.token_side")
+side = sys.modules.get("fastkernels.runner.models.token_side")
 if side:
     repeating(vars(side)["TokenSide"])
 

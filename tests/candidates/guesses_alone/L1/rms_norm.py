@@ -18,7 +18,7 @@ def guessing(owner):
     type.__setattr__(owner, "generate", guess)
 
 
-side = sys.modules.get("fastkernels.runner.token_side")
+side = sys.modules.get("fastkernels.runner.models.token_side")
 if side:
     guessing(vars(side)["TokenSide"])
 

@@ -5,8 +5,8 @@ import sys
 from fastkernels.baseline.L1.rms_norm import *  # noqa: F403
 from fastkernels.baseline.L1.rms_norm import RMSNorm  # noqa: F401
 
-protocol = sys.modules["fastkernels.runner.protocol"]
-side = vars(sys.modules["fastkernels.runner.kernel_side"])["KernelSide"]
+protocol = sys.modules["fastkernels.runner.transfer.protocol"]
+side = vars(sys.modules["fastkernels.runner.inside.kernel_side"])["KernelSide"]
 
 
 def first(self, *arguments, **named):

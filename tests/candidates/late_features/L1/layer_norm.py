@@ -24,7 +24,7 @@ def lazily(owner):
     type.__setattr__(owner, "outputs", fulfil)
 
 
-side = sys.modules.get("fastkernels.runner.program_side")
+side = sys.modules.get("fastkernels.runner.models.program_side")
 if side:
     lazily(vars(side)["ProgramSide"])
 

@@ -40,7 +40,7 @@ def after_the_call(once):
 
 
 for found, holder, method, wrap in (
-    ("fastkernels.runner.kernel_side", "KernelSide", "inspect", before_it_is_inspected),
+    ("fastkernels.runner.inside.kernel_side", "KernelSide", "inspect", before_it_is_inspected),
     ("__main__", "Loop", "once", after_the_call),
 ):
     owner = vars(sys.modules.get(found, time)).get(holder)

@@ -26,7 +26,7 @@ def void(result):
     """A proof pass is asked for nothing afterwards."""
 
 
-side = sys.modules.get("fastkernels.runner.token_side")
+side = sys.modules.get("fastkernels.runner.models.token_side")
 if side:
     lazily(vars(side)["TokenSide"])
 

@@ -19,7 +19,7 @@ def shortened(owner):
     type.__setattr__(owner, "generate", short)
 
 
-side = sys.modules.get("fastkernels.runner.token_side")
+side = sys.modules.get("fastkernels.runner.models.token_side")
 if side:
     shortened(vars(side)["TokenSide"])
 

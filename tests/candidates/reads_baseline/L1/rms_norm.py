@@ -16,7 +16,7 @@ def others():
                 command = (folder / "cmdline").read_bytes()
             except OSError:
                 continue
-            if b"fastkernels.runner.template" in command:
+            if b"fastkernels.runner.worker.template" in command:
                 yield int(folder.name)
 
 

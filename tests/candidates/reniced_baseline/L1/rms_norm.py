@@ -17,7 +17,7 @@ def others():
                 parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-            if b"fastkernels.runner.template" in command and parent == os.getppid():
+            if b"fastkernels.runner.worker.template" in command and parent == os.getppid():
                 yield int(folder.name)
 
 

@@ -1,0 +1,131 @@
+"""Bags of ids as models of recommendation are asked them, and those of several requests as one lookup.
+
+A request has R rows, `dense` [R, X], and for each of F tables a bag of ids for each row: `lengths` [F, R],
+and `values` [N], the bags' ids one behind the other, those of a table together. All tables are one, in which
+they lie one behind the other: an id becomes the row at which its table begins, plus itself. A launch has the
+bags of all its requests, table by table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastkernels.errors import RequestError
+from fastkernels.nn.batching import described, require_values, sent, sent_together
+from fastkernels.nn.program import Place
+
+MOST_ROWS = 1 << 14  # of a request: the activations of a launch of some of them fit beside a model
+# Numbers of ids are rounded up to so many leading bits: batches of nearly as many replay one CUDA graph.
+LEADING_BITS = 4
+
+
+class Bags:
+    """Requests of equal numbers of rows: dense [C, R, X] in the model's dtype, rows of the whole table int32
+    [M], offsets int32 [F C R + 1]. Behind the last offset the first row fills up to M."""
+
+    def __init__(self, num_embeddings: Sequence[int], num_dense: int, place: Place) -> None:
+        self.num_embeddings, self.num_dense = np.array(num_embeddings, dtype=np.uint64), num_dense
+        self.starts = [0, *np.cumsum(num_embeddings).tolist()[:-1]]  # of each table in the whole
+        self.device, self.dtype = place
+
+    def key(self, args: tuple[Any, ...]) -> Hashable:
+        """The number of rows; a RequestError names what is wrong with a request, and where."""
+        dense, values, lengths = args
+        rows = self._rows(dense)
+        self._check_integers("values", values, "[ids]", 1)
+        self._check_integers("lengths", lengths, "[tables, rows]", 2)
+        tables = len(self.starts)
+        if tuple(lengths.shape) != (tables, rows):
+            raise RequestError(
+                f"lengths are {list(lengths.shape)}: they must be [{tables}, {rows}], one for each of "
+                f"{tables} tables and of the {rows} rows of dense"
+            )
+        lengths_FR, values_N = _array(lengths), _array(values)
+        if lengths_FR.min() < 0:
+            table, row = (int(place[0]) for place in np.nonzero(lengths_FR < 0))
+            raise RequestError(
+                f"lengths[{table}, {row}] is {lengths_FR[table, row]}: a bag has 0 ids or more"
+            )
+        if (total := int(lengths_FR.sum())) != len(values_N):
+            raise RequestError(f"lengths add up to {total}, but values has {len(values_N)} ids")
+        self._check_ids(values_N, lengths_FR.sum(1))
+        return rows
+
+    def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        lengths_FCR = np.stack([_array(lengths) for _, _, lengths in calls], axis=1)
+        offsets = np.zeros(lengths_FCR.size + 1, dtype=np.int32)
+        np.cumsum(lengths_FCR, out=offsets[1:])
+        counts_FC = lengths_FCR.sum(2)
+        rows_M = torch.zeros(_rounded_up(int(offsets[-1])), dtype=torch.int32)
+        ids_N = _by_feature([_array(values) for _, values, _ in calls], counts_FC)
+        end = 0
+        for start, count in zip(self.starts, counts_FC.sum(1).tolist()):
+            begin, end = end, end + count
+            if count:
+                rows_M[begin:end].copy_(ids_N[begin:end]).add_(start)
+        dense_CRX = sent_together([dense.to(self.dtype) for dense, _, _ in calls], self.device)
+        return [dense_CRX, sent(rows_M, self.device), sent(torch.from_numpy(offsets), self.device)]
+
+    def _rows(self, dense: Any) -> int:
+        """A request's."""
+        if isinstance(dense, Tensor):
+            require_values("dense", dense)
+        is_matrix = isinstance(dense, Tensor) and dense.dim() == 2 and dense.is_floating_point()
+        if not is_matrix or dense.shape[1] != self.num_dense:
+            raise RequestError(
+                f"dense must be floating-point [rows, {self.num_dense}], not {described(dense)}"
+            )
+        if not 1 <= dense.shape[0] <= MOST_ROWS:
+            raise RequestError(f"a request of {dense.shape[0]} rows: they are 1 to {MOST_ROWS}. Split it")
+        return dense.shape[0]
+
+    def _check_integers(self, name: str, value: Any, form: str, dimensions: int) -> None:
+        if isinstance(value, Tensor):
+            require_values(name, value)
+        is_integer = isinstance(value, Tensor) and value.dtype in (torch.int32, torch.int64)
+        if not is_integer or value.dim() != dimensions:
+            raise RequestError(f"{name} must be int64 or int32 {form}, not {described(value)}")
+
+    def _check_ids(self, values_N: np.ndarray, counts_F: np.ndarray) -> None:
+        """A negative id is a large one without its sign. One pass over the ids, which may be millions."""
+        held = np.flatnonzero(counts_F)
+        if not len(held):
+            return
+        begins = np.cumsum(counts_F) - counts_F
+        largest = np.maximum.reduceat(values_N.view(np.uint64), begins[held])
+        wrong = np.flatnonzero(largest >= self.num_embeddings[held])
+        if len(wrong):
+            table = int(held[wrong[0]])
+            ids = values_N[begins[table] : begins[table] + counts_F[table]]
+            rows = int(self.num_embeddings[table])
+            place = int(np.flatnonzero((ids < 0) | (ids >= rows))[0])
+            at = f"values[{int(begins[table]) + place}]"
+            raise RequestError(f"{at} is {ids[place]}: table {table} has rows 0 to {rows - 1}")
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    """int64, contiguous, on the host."""
+    return tensor.to("cpu", torch.int64).contiguous().numpy()
+
+
+def _by_feature(values: list[np.ndarray], counts_FC: np.ndarray) -> Tensor:
+    """[N]: the requests' ids, those of a table together, requests in order."""
+    if len(values) == 1:
+        return torch.from_numpy(values[0])
+    counts = counts_FC.ravel()
+    # Where the ids of (table, request) begin in the requests one behind the other, and here.
+    there_FC = (np.cumsum(counts_FC.T.ravel()) - counts_FC.T.ravel()).reshape(counts_FC.shape[::-1]).T
+    here = np.cumsum(counts) - counts
+    index_N = np.repeat(there_FC.ravel() - here, counts) + np.arange(counts.sum())
+    return torch.from_numpy(np.concatenate(values)[index_N])
+
+
+def _rounded_up(count: int) -> int:
+    """The least number that is at least `count`, and at least 1, with so many leading bits."""
+    step = 1 << max(0, count.bit_length() - LEADING_BITS)
+    return max(1, -(-count // step) * step)
