@@ -134,7 +134,10 @@ found = [child, asks, alone_s]
 """
 
 
-def test_a_pause_waits_for_a_child_in_the_middle_of_a_system_call(worker: Worker) -> None:
+def test_a_pause_waits_for_a_child_in_the_middle_of_a_system_call(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "_COMPANY_TIMEOUT_S", 20)  # a busy machine's share of a core is small
     child = look(worker, BUSY)
     worker.pause(looks=True)
     assert process.others(worker.pid) == [child]
