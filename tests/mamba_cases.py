@@ -1,6 +1,6 @@
 """Calls of causal_conv1d, selective_scan and ssd_scan with their answers in float64, one token at a time.
 
-T tokens · B rows of the step · R rows of the pool · C or I channels · K taps · N values of a channel's state ·
+T tokens · B rows of the step · R rows of the pool · C or I channels · K taps · N values of a channel's state
 H heads of P channels · G groups
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,3 +71,57 @@ def interaction_cases() -> list[KernelCase]:
         )
 
     return [made(*shape) for shape in ((5, 4, 16), (3, 8, 64), (2, 1, 20), (2, 26, 36))]
+
+
+# Entries of each row: empty ones at both ends and between, one that is longer than two chunks of the Triton
+# kernel (256), rows that end where a chunk does.
+ENTRIES = {
+    "ragged": [0, 3, 1, 0, 0, 700, 0, 57, 7, 0, 0],
+    "at-chunks": [256, 0, 255, 1, 0, 512, 0],
+    "short": [2] * 150,
+    "one-row": [1],
+    "empty": [0, 0, 0],
+    "no-row": [],
+}
+
+
+def sparse_cases(kernel: str) -> list[KernelCase]:
+    return [
+        _sparse(kernel, name, lengths, dim, index)
+        for name, lengths in ENTRIES.items()
+        for dim, index in ((16, torch.int32), (20, torch.int64))
+        if dim == 16 or name == "ragged"
+    ]
+
+
+def _sparse(kernel: str, name: str, lengths: list[int], dim: int, index: torch.dtype) -> KernelCase:
+    starts = torch.tensor([0, *accumulate(lengths)], dtype=index)
+    generator = torch.Generator().manual_seed(2)
+    columns = torch.randint(ROWS, (sum(lengths),), generator=generator).to(index)
+
+    def make(dtype: torch.dtype) -> tuple:
+        x, values = randn(ROWS, dim, dtype=dtype), randn(sum(lengths), dtype=dtype, seed=1)
+        more = (randn(len(lengths), dim, dtype=dtype, seed=3), 0.25) if kernel == "sparse_mm_add" else ()
+        return (starts, columns, values, x, *more)
+
+    def answer(starts: Tensor, columns: Tensor, values: Tensor, x: Tensor, *more: Any) -> tuple[Tensor, ...]:
+        y = torch.zeros(len(lengths), dim, dtype=torch.float64)
+        for row in range(len(lengths)):
+            for entry in range(int(starts[row]), int(starts[row + 1])):
+                y[row] += values[entry].double() * x[columns[entry]].double()
+        return (y, more[0].double() + more[1] * y) if more else (y,)
+
+    return KernelCase(kernel, f"{name}-D{dim}", make, answer)
+
+
+def pair_cases() -> list[KernelCase]:
+    def answer(x: Tensor, pairs: Tensor) -> tuple[Tensor]:
+        return (torch.stack([x[i].double() @ x[j].double() for i, j in pairs.T.tolist()]),)
+
+    def made(pairs: int, dim: int, index: torch.dtype) -> KernelCase:
+        rows = torch.randint(ROWS, (2, pairs), generator=torch.Generator().manual_seed(4)).to(index)
+        return KernelCase(
+            "pair_dot", f"P{pairs}-D{dim}", lambda dt: (randn(ROWS, dim, dtype=dt), rows), answer
+        )
+
+    return [made(1, 64, torch.int64), made(37, 64, torch.int32), made(130, 20, torch.int32)]

@@ -50,8 +50,8 @@ def config_of(name: str) -> dict[str, Any]:
 
 def request(asked: Asked) -> dict[str, Any]:
     """Tensors on the host."""
-    from fastkernels.engine.values import value_of
-    from fastkernels.runner.draws import Requests
+    from fastkernels.engine.media.arrays import value_of
+    from fastkernels.runner.models.draws import Requests
 
     correctness = registry.architecture("dlrmv2").correctness
     assert correctness.kind == "program"

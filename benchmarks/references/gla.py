@@ -1,5 +1,5 @@
-"""Recurrent models in flash-linear-attention, with transformers' `generate`: it has no compiled setting of its
-own. Here is GLA; mamba.py has others."""
+"""Recurrent models in flash-linear-attention, with transformers' `generate`: it has no compiled setting of
+its own. Here is GLA; mamba.py has others."""
 
 from __future__ import annotations
 

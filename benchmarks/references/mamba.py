@@ -1,4 +1,4 @@
-"""Mamba in flash-linear-attention and in transformers, both with transformers' `generate`.
+"""Mamba and Mamba 2 in flash-linear-attention and in transformers, both with transformers' `generate`.
 
 Both take the kernels of mamba_ssm and causal_conv1d where those are installed; the version says whether.
 """
@@ -19,7 +19,13 @@ class WithoutAttention(Transformers):
 
 
 BARS = {"single-request": 10.0, "batch": 2.0, "prefill": 1.0}
+MODELS = ("mamba", "mamba2")
 COMPARISONS = [
-    Comparison("mamba", "flash-linear-attention", Ours, FlashLinearAttention, recurrent_workloads, bars=BARS),
-    Comparison("mamba", "transformers", Ours, WithoutAttention, recurrent_workloads),
+    *(
+        Comparison(
+            model, "flash-linear-attention", Ours, FlashLinearAttention, recurrent_workloads, bars=BARS
+        )
+        for model in MODELS
+    ),
+    *(Comparison(model, "transformers", Ours, WithoutAttention, recurrent_workloads) for model in MODELS),
 ]

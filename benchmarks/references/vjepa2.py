@@ -31,13 +31,15 @@ class Transformers:
     def prepare(self, workload: ProgramWorkload, setting: str) -> Callable[[], int]:
         import torch
 
+        from fastkernels.nn.batching import IMAGENET
+
         torch.compiler.reset()
         model: Any = self._model
         if setting == "compiled":
             model = torch.compile(model, mode="reduce-overhead")
         batch, device = requests(workload, self._machine), self._machine.device
         dtype = getattr(torch, self._machine.dtype)
-        mean_C, std_C = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], device=device)
+        mean_C, std_C = torch.tensor(IMAGENET, device=device)
         skip = bool(batch[0]["skip_predictor"])
         target_BL = torch.stack([request["target_mask"] for request in batch]).to(device)
         places = torch.arange(workload.shapes[0]["tokens"], device=device)

@@ -26,7 +26,7 @@ class Ultralytics:
 
         os.environ.setdefault("YOLO_CONFIG_DIR", tempfile.mkdtemp())  # it writes settings when imported
         if machine.device == "cpu":
-            _declare_operators()
+            declare_operators()
         import ultralytics
         from ultralytics.nn.tasks import DetectionModel, yaml_model_load
 
@@ -62,7 +62,7 @@ class Ultralytics:
         return run
 
 
-def _declare_operators() -> None:
+def declare_operators() -> None:
     """torchvision's wheel of the package index has no operators beside a CPU build of PyTorch; declared ones
     suffice to import it, and nothing here calls them."""
     import torch

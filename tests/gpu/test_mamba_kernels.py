@@ -1,10 +1,10 @@
-"""Every implementation of causal_conv1d and selective_scan on CUDA, at the sizes of the real model."""
+"""Every implementation of causal_conv1d, selective_scan and ssd_scan on CUDA, at the sizes of real models."""
 
 import pytest
 import torch
 
 from fastkernels.kernels import registered
-from tests.mamba_cases import StateCase, check, conv, scan, worst
+from tests.mamba_cases import StateCase, check, conv, scan, ssd, worst
 
 if not torch.cuda.is_available():
     pytest.skip("needs CUDA", allow_module_level=True)
@@ -12,13 +12,18 @@ if not torch.cuda.is_available():
 pytestmark = pytest.mark.gpu
 
 CHANNELS, TAPS, VALUES = 8192, 4, 16
+HEADS, HEAD_DIM, STATE, GROUPS = 128, 64, 128, 8
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
-KINDS = {"conv": (conv, TAPS), "scan": (scan, VALUES)}
+KINDS = {
+    "conv": (conv, (CHANNELS, TAPS)),
+    "scan": (scan, (CHANNELS, VALUES)),
+    "ssd": (ssd, (HEADS, HEAD_DIM, STATE, GROUPS)),
+}
 
 
 def made(kind: str, lens: tuple[int, ...], dtype: torch.dtype, **more) -> StateCase:
-    make, size = KINDS[kind]
-    return make(lens, CHANNELS, size, dtype=dtype, **more).to("cuda")
+    make, sizes = KINDS[kind]
+    return make(lens, *sizes, dtype=dtype, **more).to("cuda")
 
 
 def skip_unless_served(case: StateCase, impl: str, is_update: bool = False) -> None:
@@ -30,7 +35,7 @@ def skip_unless_served(case: StateCase, impl: str, is_update: bool = False) -> N
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("lens", [(1,), (2,), (16,), (37, 1, 64), (130,)], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("impl", ["reference", "torch", "triton"])
+@pytest.mark.parametrize("impl", ["reference", "torch", "triton", "fla"])
 def test_chunks(impl, kind, lens, dtype):
     case = made(kind, lens, dtype)
     skip_unless_served(case, impl)
@@ -40,7 +45,7 @@ def test_chunks(impl, kind, lens, dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("rows", [1, 5, 33])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("impl", ["reference", "triton"])
+@pytest.mark.parametrize("impl", ["reference", "triton", "fla"])
 def test_steps(impl, kind, rows, dtype):
     case = made(kind, (1,) * rows, dtype)
     skip_unless_served(case, impl, is_update=True)
@@ -48,8 +53,9 @@ def test_steps(impl, kind, rows, dtype):
 
 
 @pytest.mark.parametrize("steepness", [60.0, -9.0])
-def test_steps_of_all_lengths(steepness):
-    check(made("scan", (70, 16), torch.bfloat16, steepness=steepness), "triton")
+@pytest.mark.parametrize("kind", ["scan", "ssd"])
+def test_steps_of_all_lengths(kind, steepness):
+    check(made(kind, (70, 16), torch.bfloat16, steepness=steepness), "triton")
 
 
 def test_a_convolution_of_many_tiles_reads_the_state_before_it_writes_it():

@@ -65,9 +65,10 @@ def test_logits_of_the_real_configuration_at_64_pixels(tmp_path: Path):
     batches = images((2, 64, 64))
     arguments = (CONFIGS["conv_medium"], "ReLU", weights, batches, tmp_path)
     (expected,) = answers("mobilenetv3.MobileNetV3", *arguments)
-    assert expected.std() > 0.1
     with torch.inference_mode():
-        torch.testing.assert_close(model(batches[0]).double(), expected, rtol=0, atol=TOLERANCE)
+        found = model(batches[0]).double()
+    assert expected.std() > 1
+    torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE * expected.std().item())
 
 
 def block(model: MobileNetV3, stage: int, index: int) -> nn.Module:

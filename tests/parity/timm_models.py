@@ -25,7 +25,7 @@ def unfolded(model: nn.Module, norms: dict[str, str], seed: int = 0) -> dict[str
 
     found: dict[str, Tensor] = {}
     for name, tensor in export_weights(model):
-        convolution, _, kind = name.rpartition(".")
+        convolution = name.rpartition(".")[0]
         if tensor.dim() > 1:
             found[name] = normal(*tensor.shape) * tensor[0].numel() ** -0.5
         elif convolution not in norms:

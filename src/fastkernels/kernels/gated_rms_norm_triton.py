@@ -63,6 +63,7 @@ def gated_rms_norm(x_TD: Tensor, gate_TD: Tensor, weight_D: Tensor, eps: float, 
     _gate_rows[(ceil_div(x.count, rows),)](
         x.tensor, gate.tensor, weight_D.contiguous(), y_TD, x.count, eps,
         x.inner, x.outer_stride, x.inner_stride, gate.inner, gate.outer_stride, gate.inner_stride,
-        D=dim, G=weight_D.numel() // dim, GATE_FIRST=gate_first, ROWS=rows, WIDTH=width, **warps(rows * width), **overlap(x_TD.device),
+        D=dim, G=weight_D.numel() // dim, GATE_FIRST=gate_first, ROWS=rows, WIDTH=width,
+        **warps(rows * width), **overlap(x_TD.device),
     )  # fmt: skip
     return y_TD

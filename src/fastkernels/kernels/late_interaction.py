@@ -34,11 +34,12 @@ def _scores(similarity_SL: Tensor, starts_B1: Tensor | None, length: int) -> Ten
     """[B]: of each document the best row for each token of the query."""
     if starts_B1 is None:
         return similarity_SL.unflatten(0, (-1, length)).amax(1).sum(-1)
-    # Found on the device: a document without rows owns none of them.
+    # Found on the device. A document without rows owns none of them; rows behind the last one's are nobody's.
     place_S = torch.arange(len(similarity_SL), device=starts_B1.device, dtype=starts_B1.dtype)
     doc_S = torch.searchsorted(starts_B1[1:].contiguous(), place_S, right=True)
-    best_BL = similarity_SL.new_full((len(starts_B1) - 1, similarity_SL.shape[1]), FLOOR)
-    return best_BL.scatter_reduce(0, doc_S[:, None].expand_as(similarity_SL), similarity_SL, "amax").sum(-1)
+    best_B1L = similarity_SL.new_full((len(starts_B1), similarity_SL.shape[1]), FLOOR)
+    best_B1L.scatter_reduce_(0, doc_S[:, None].expand_as(similarity_SL), similarity_SL, "amax")
+    return best_B1L[:-1].sum(-1)
 
 
 def _reference(

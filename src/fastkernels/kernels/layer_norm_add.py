@@ -17,8 +17,8 @@ from fastkernels.kernels.layer_norm import layer_norm
 
 def _reference(x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float) -> Tensor:
     dtype = torch.promote_types(x_TD.dtype, torch.float32)
-    wide = (tensor.to(dtype) for tensor in (x_TD, weight_D, bias_D))
-    return (residual_TD.to(dtype) + layer_norm(*wide, eps, impl="reference")).to(x_TD.dtype)
+    normed_TD = layer_norm(x_TD.to(dtype), weight_D.to(dtype), bias_D.to(dtype), eps, impl="reference")
+    return (residual_TD.to(dtype) + normed_TD).to(x_TD.dtype)
 
 
 def _parts(x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float) -> Tensor:

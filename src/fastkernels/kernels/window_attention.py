@@ -111,8 +111,8 @@ def _torch(
     if shift:
         added_MHNN = added_MHNN + _mask(rows, columns, window, shift, table_HE)
     added = added_MHNN.to(dtype).expand(images, q.shape[1], -1, -1, -1).flatten(0, 1)
-    parts = (x.flatten(0, 1) for x in (q, k, v))
-    o_BMHNK = F.scaled_dot_product_attention(*parts, added, scale=1.0).unflatten(0, (images, -1))
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+    o_BMHNK = F.scaled_dot_product_attention(q, k, v, added, scale=1.0).unflatten(0, (images, -1))
     return _joined(o_BMHNK.transpose(2, 3).flatten(3), rows, columns, window, shift).contiguous()
 
 

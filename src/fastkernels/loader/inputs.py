@@ -161,7 +161,7 @@ def draw_links(
         if spec.draw == "ids":
             _fill_ids(value, spec, generator)
         elif spec.draw.startswith("starts."):
-            _fill_starts(value, case.inputs[spec.draw.removeprefix("starts.")], generator)
+            _fill_starts(value, spec.high, case.inputs[spec.draw.removeprefix("starts.")], generator)
         elif spec.draw == "integers":
             value.random_(int(spec.low), int(spec.high), generator=generator)
         elif spec.draw == "uniform":
@@ -289,13 +289,15 @@ def _fill_ids(value: Tensor, spec: TensorSpec, generator: Generator) -> None:
         ids_LN[:, 0], ids_LN[:, -1] = int(spec.high) - 1, int(spec.low)
 
 
-def _fill_starts(value: Tensor, of: object, generator: Generator) -> None:
-    """In each link 0, the number of ids, and sorted numbers between them."""
+def _fill_starts(value: Tensor, spread: float, of: object, generator: Generator) -> None:
+    """In each link 0, and where each length ends: log-normal ones, cut to whole numbers, that add up."""
     assert isinstance(of, TensorSpec), "starts are of an argument that is a tensor"
     (count,) = of.shape
-    value.random_(0, count + 1, generator=generator)
-    value[..., 0], value[..., -1] = 0, count
-    value.copy_(value.sort(-1).values)
+    lengths_LS = torch.empty_like(value[:, 1:], dtype=torch.float64).normal_(generator=generator)
+    ends_LS = lengths_LS.mul_(spread).exp_().cumsum(-1)
+    value[:, 0] = 0
+    value[:, 1:] = ends_LS.mul_(count).div_(ends_LS[:, -1:].clone()).floor_()
+    value[:, -1] = count
 
 
 def _shorter(positions_T: Tensor, seed: int) -> Tensor:

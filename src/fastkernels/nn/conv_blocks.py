@@ -22,11 +22,11 @@ from fastkernels.nn.weights import WeightMap
 
 Block = dict[str, Any]  # its kind and arguments (tasks/baseline/L3/conv_stage.py)
 
-# Letters of a definition -> an argument; all have in_chs, out_chs and stride too.
+# Letters of a definition -> an argument; all have in_chs, out_chs and stride too. `se` is a share of in_chs.
 ARGUMENTS = {
     "er": {"k": "exp_kernel_size", "e": "exp_ratio"},
     "uir": {"a": "dw_kernel_size_start", "k": "dw_kernel_size_mid", "e": "exp_ratio"},
-    "ir": {"k": "dw_kernel_size", "e": "exp_ratio", "se": "se_ratio"},
+    "ir": {"k": "dw_kernel_size", "e": "exp_ratio", "se": "rd_channels"},
     "cn": {"k": "kernel_size"},
 }
 KINDS = {"er": "edge", "uir": "universal", "ir": "squeezed", "cn": "conv"}
@@ -88,11 +88,11 @@ def _decoded(reader: ConfigReader, text: Any, in_chs: int, activation: str) -> t
         raise reader.error("block_args", f"{text!r}: {fractions[0]} must be an integer")
     out_chs, blocks = int(values["c"]), []
     for repetition in range(int(values["r"])):
-        block = {letters[k]: v if k in ("e", "se") else int(v) for k, v in values.items() if k in letters}
+        block: Block = {letters[k]: v if k == "e" else int(v) for k, v in values.items() if k in letters}
+        if "se" in letters:
+            block["rd_channels"] = max(1, round(values["se"] * in_chs))
         block |= {"kind": KINDS[name], "in_chs": in_chs, "out_chs": out_chs, "activation": activation}
         block["stride"] = 1 if repetition else int(values["s"])
-        if "se_ratio" in block:
-            block["rd_channels"] = max(1, round(block.pop("se_ratio") * in_chs))
         blocks.append(block)
         in_chs = out_chs
     return blocks, out_chs

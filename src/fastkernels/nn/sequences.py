@@ -20,12 +20,13 @@ from fastkernels.nn.batching import described, require_values, sent
 SMALL = 4096
 STEPS = 8  # padded sizes between two powers of two: at most an eighth is padding
 LEAST = 16
+ALIGNED = 4  # int32 of 16 bytes, at which kernels read whole vectors
 
 
 class Sequences:
     """Ids [n], int64 or int32, each below `vocab_size`, up to `max_length` of them.
 
-    A launch gets ids and positions int64 [T], starts int32 [B+1] of the requests' rows, and the longest
+    A launch gets ids and positions int32 [T], starts int32 [B+1] of the requests' rows, and the longest
     row's tokens. Positions of a request count from `first`. of_tokens: of each tensor that the launch
     returns, whether it has a row for each token [T, ...] or one for each request [B, ...].
     """
@@ -40,7 +41,7 @@ class Sequences:
     ) -> None:
         self.vocab_size, self.max_length, self.device = vocab_size, max_length, device
         self.of_tokens, self.pads = of_tokens, device.type == "cuda"
-        self._places = torch.arange(first, first + max_length)
+        self._places = torch.arange(first, first + max_length, dtype=torch.int32)
 
     def key(self, args: tuple[Any, ...]) -> Hashable:
         ids = args[0]
@@ -50,38 +51,41 @@ class Sequences:
             raise RequestError(
                 f"token ids must be an int64 or int32 tensor or array [tokens], not {described(ids)}"
             )
-        if not len(ids):
+        if not (length := ids.numel()):
             raise RequestError("a request without token ids: give at least one")
-        if len(ids) > self.max_length:
+        if length > self.max_length:
             raise RequestError(
-                f"{len(ids)} token ids: the model takes up to {self.max_length}. Cut the text into parts"
+                f"{length} token ids: the model takes up to {self.max_length}. Cut the text into parts"
             )
-        low, high = ids.aminmax()  # of ids on a GPU the host waits here
+        low, high = map(int, ids.aminmax())  # of ids on a GPU the host waits here
         if low < 0 or high >= self.vocab_size:
-            wrong = int(low if low < 0 else high)
             raise RequestError(
-                f"token id {wrong}: the model's vocabulary is 0 .. {self.vocab_size - 1}. "
+                f"token id {low if low < 0 else high}: the model's vocabulary is 0 .. {self.vocab_size - 1}. "
                 "Use the tokenizer of its checkpoint"
             )
         return ids.device
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        *tensors, longest = self._packed(calls)
-        return [*(sent(each, self.device) for each in tensors), longest]
+        parts, longest = self._packed(calls)
+        return [*sent_as_one(parts, self.device), longest]
 
-    def _packed(self, calls: Sequence[tuple[Any, ...]]) -> tuple[Tensor, Tensor, Tensor, int]:
-        """What a launch gets, where the callers' ids lie."""
-        lengths = [len(ids) for ids, *_ in calls]
+    def _packed(self, calls: Sequence[tuple[Any, ...]]) -> tuple[list[list[Tensor]], int]:
+        """The parts of what a launch gets, one behind the other, and its longest row."""
+        lengths = [ids.numel() for ids, *_ in calls]
         added = padding(lengths) if self.pads else []
-        filler_T = torch.zeros(sum(added), dtype=torch.int64)
-        ids_T = torch.cat([*(ids.long() for ids, *_ in calls), filler_T.to(calls[0][0].device)])
-        positions_T = torch.cat([*(self._places[:length] for length in lengths), filler_T + self._places[0]])
+        filler_T = torch.zeros(sum(added), dtype=torch.int32)
+        positions = [self._places[:length] for length in lengths]
         starts_B1 = torch.tensor([0, *accumulate([*lengths, *added])], dtype=torch.int32)
         longest = max(*lengths, *added, 0)
-        return ids_T, positions_T, starts_B1, stepped(longest) if added else longest
+        parts = [
+            [*(ids for ids, *_ in calls), filler_T.to(calls[0][0].device)],
+            [*positions, filler_T + self._places[0]],
+            [starts_B1],
+        ]
+        return parts, stepped(longest) if added else longest
 
     def divide(self, result: Any, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        lengths = [len(ids) for ids, *_ in calls]
+        lengths = [ids.numel() for ids, *_ in calls]
         is_one = isinstance(result, Tensor)
         columns = [
             part[: sum(lengths)].split(lengths) if of_tokens else part[: len(calls)].unbind()
@@ -93,30 +97,44 @@ class Sequences:
 class MaskedSequences(Sequences):
     """Ids, a mask of those that are seen by others, and a mask of rows that are kept; each mask may be None.
 
-    A launch gets two more tensors behind what Sequences gives it, and a third: bool [T] of rows that are
-    kept, int64 [N] of the tokens that are seen, in order, and their starts int32 [B+1]; None without masks.
+    A launch gets three tensors behind what Sequences gives it: bool [T] of rows that are kept, int32 [N] of
+    the tokens that are seen, in order, and their starts int32 [B+1]; None without masks.
     """
 
     def key(self, args: tuple[Any, ...]) -> Hashable:
-        ids, *masks = args
+        ids, attention_mask, keep = args
         device = super().key(args)
-        for name, mask in zip(("attention_mask", "keep"), masks, strict=True):
-            _require_mask(name, mask, ids)
-        if masks[0] is not None and not masks[0].any():
+        _require_mask("attention_mask", attention_mask, ids)
+        _require_mask("keep", keep, ids)
+        if attention_mask is not None and not attention_mask.any():
             raise RequestError("attention_mask is 0 everywhere: a token needs one to look at")
-        return device, *(mask is None for mask in masks)
+        return device, attention_mask is None, keep is None
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        ids_T, positions_T, starts_B1, longest = self._packed(calls)
-        seen_T, keep_T = (_filled([masks[place] for _, *masks in calls], ids_T) for place in (0, 1))
-        attended_N = key_starts_B1 = None
+        parts, longest = self._packed(calls)
+        tokens = sum(part.numel() for part in parts[0])
+        seen_T, keep_T = (_filled([masks[place] for _, *masks in calls], tokens) for place in (0, 1))
         if seen_T is not None:
-            attended_N = seen_T.nonzero().squeeze(1)
             before_T1 = nn.functional.pad(seen_T.cumsum(0, dtype=torch.int32), (1, 0))
-            key_starts_B1 = before_T1[starts_B1.long().to(before_T1.device)]
-        first = [sent(each, self.device) for each in (ids_T, positions_T, starts_B1)]
-        masks = (keep_T, attended_N, key_starts_B1)
-        return [*first, longest, *(None if each is None else sent(each, self.device) for each in masks)]
+            starts_B1 = parts[2][0].long().to(before_T1.device)
+            parts += [[seen_T.nonzero().squeeze(1)], [before_T1[starts_B1]]]
+        ids_T, positions_T, starts_B1, *keys = sent_as_one(parts, self.device)
+        keep_T = None if keep_T is None else sent(keep_T, self.device)
+        return [ids_T, positions_T, starts_B1, longest, keep_T, *(keys or (None, None))]
+
+
+def sent_as_one(parts: Sequence[Sequence[Tensor]], device: torch.device) -> list[Tensor]:
+    """int32 tensors on the device, each of parts that lie one behind the other. What lies on the host crosses
+    in one copy."""
+    if device.type != "cuda" or any(part.is_cuda for some in parts for part in some):
+        return [sent(torch.cat([part.int() for part in some]), device) for some in parts]
+    sizes = [sum(part.numel() for part in some) for some in parts]
+    begins = [0, *accumulate(-(-size // ALIGNED) * ALIGNED for size in sizes)]
+    pinned = torch.empty(begins[-1], dtype=torch.int32, pin_memory=True)
+    for some, begin, size in zip(parts, begins, sizes):
+        torch.cat(list(some), out=pinned[begin : begin + size])
+    there = pinned.to(device, non_blocking=True)
+    return [there[begin : begin + size] for begin, size in zip(begins, sizes)]
 
 
 def _require_mask(name: str, mask: Any, ids: Tensor) -> None:
@@ -132,13 +150,13 @@ def _require_mask(name: str, mask: Any, ids: Tensor) -> None:
         )
 
 
-def _filled(masks: list[Tensor | None], ids_T: Tensor) -> Tensor | None:
+def _filled(masks: list[Tensor | None], tokens: int) -> Tensor | None:
     """bool [T] of a launch, true for its padding."""
     given = [mask.bool() for mask in masks if mask is not None]
     if not given:
         return None
-    missing = len(ids_T) - sum(map(len, given))
-    return torch.cat([*given, torch.ones(missing, dtype=torch.bool, device=ids_T.device)])
+    missing = tokens - sum(map(len, given))
+    return torch.cat([*given, torch.ones(missing, dtype=torch.bool, device=given[0].device)])
 
 
 def padding(lengths: Sequence[int]) -> list[int]:

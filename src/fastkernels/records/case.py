@@ -27,8 +27,8 @@ class TensorSpec(Record):
 
     normal        floats of the iteration's distribution (what activations, parameters and caches hold)
     ids           indices, uniform in [0, high); the first and the last always occur
-    starts.NAME   where bags of the ids in argument NAME begin, and the last one ends: rising, from 0 to their
-                  number; bags are of any length, some empty
+    starts.NAME   where the parts of argument NAME begin, bags or rows, and the last one ends; their lengths
+                  are log-normal with a spread of `high`, so some are empty
     integers      uniform in [low, high), as they fall: seeds, which no two calls may have in common
     uniform       floats, uniform in [low, high)
     routing.FIELD ids, order or starts: which experts the tokens choose (loader/routing.py); logits: what

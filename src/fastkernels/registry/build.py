@@ -38,6 +38,7 @@ _OF_ROWS = {"step.seq_lens", "step.rows"}
 _OF_PACKING = {"step.query_starts", "step.grids", "step.begun"}
 # Arguments that are pools of an engine: the judge sizes them by the case's batch.
 _POOLS = ("cache", "state", "kept")
+_ROWS = "rows."  # begins a number that is that of the rows of an argument
 _DTYPES: dict[str, DType] = {name: name for name in get_args(DType)}
 _SHORT: dict[DType, str] = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
 
@@ -179,8 +180,8 @@ class _Builder:
             shape = (pool_blocks(batch), *shape[1:])
         if draw.draw in ("state", "kept"):
             shape = (pool_rows(batch), *shape[1:])
-        low, high = (_number(number, call.init) for number in (draw.low, draw.high))
-        row = None if draw.row is None else int(_number(draw.row, call.init))
+        low, high = (_number(number, call) for number in (draw.low, draw.high))
+        row = None if draw.row is None else int(_number(draw.row, call))
         return TensorSpec(shape=shape, dtype=dtype, draw=draw.draw, low=low, high=high, row=row, view=view)
 
 
@@ -379,12 +380,14 @@ def _draw(value: Any) -> str:
     return value.draw if isinstance(value, TensorSpec) else ""
 
 
-def _number(number: float | str, init: dict[str, Any]) -> float:
+def _number(number: float | str, call: TaskCall) -> float:
     """It, or the init argument that it names: `num_embeddings`, `config.vocab_size`. Of a list, as of tables
-    that lie one behind the other, the sum."""
+    that lie one behind the other, the sum. `rows.x`: the rows of argument x."""
     if not isinstance(number, str):
         return number
-    value: Any = init
+    if number.startswith(_ROWS):
+        return call.arguments[number.removeprefix(_ROWS)].shape[0]
+    value: Any = call.init
     for part in number.split("."):
         value = value[part]
     return sum(value) if isinstance(value, list) else value

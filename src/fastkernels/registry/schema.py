@@ -29,7 +29,8 @@ Config = dict[str, Any]  # a Hugging Face configuration
 class Draw(Record):
     """How the values of a tensor argument are drawn (records.TensorSpec); numbers may name an init argument.
 
-    `high: num_embeddings` is an init argument, `high: config.vocab_size` an entry of one that is a dict.
+    `high: num_embeddings` is an init argument, `high: config.vocab_size` an entry of one that is a dict, and
+    `high: rows.x` the number of rows of argument x.
     """
 
     draw: str = "normal"

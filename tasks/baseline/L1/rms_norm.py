@@ -4,8 +4,8 @@
     y = s / sqrt(mean(s^2) + eps) * weight
 
 T tokens, D hidden; any leading shape. The sum s has the dtype of the residual, that of x or float32, is
-returned, and normalised as rounded. Mean, rsqrt and product accumulate in at least float32 and are cast to the dtype of x before the
-multiply by weight.
+returned, and normalised as rounded. Mean, rsqrt and product accumulate in at least float32 and are cast to
+the dtype of x before the multiply by weight.
 Mirrors vllm.model_executor.layers.layernorm.RMSNorm.
 """
 

@@ -48,7 +48,7 @@ class EncoderAttention(nn.Module):
         key_cu_seqlens: Tensor | None = None,
     ) -> Tensor:
         """hidden_states [T, D], cu_seqlens int32 [B+1], position_bias [H, S, S], S at least that of the
-        longest row -> [T, D]. attended int64 [N]: the tokens that are seen, in order, at least one of each
+        longest row -> [T, D]. attended int32 [N]: the tokens that are seen, in order, at least one of each
         row, with the starts key_cu_seqlens int32 [B+1]."""
         qkv_TP = self.get_submodule(self.projection)(hidden_states)
         qkv_T3HK = qkv_TP.unflatten(-1, (3, self.num_heads, self.head_size))

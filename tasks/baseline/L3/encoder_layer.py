@@ -76,7 +76,7 @@ class PostNormEncoderLayer(nn.Module):
         attended: Tensor | None = None,
         key_cu_seqlens: Tensor | None = None,
     ) -> Tensor:
-        """hidden_states [T, D], cu_seqlens int32 [B+1] -> [T, D]. attended int64 [N], key_cu_seqlens int32
+        """hidden_states [T, D], cu_seqlens int32 [B+1] -> [T, D]. attended int32 [N], key_cu_seqlens int32
         [B+1]: the tokens that are seen (L2/encoder_attention); None: all."""
         seen = () if attended is None else (None, attended, key_cu_seqlens)
         attended_TD = self.self_attn(hidden_states, cu_seqlens, max_seqlen, *seen)

@@ -66,7 +66,7 @@ class BgeM3EmbeddingModel(nn.Module):
     def forward(
         self, input_ids: Tensor, position_ids: Tensor, cu_seqlens: Tensor, max_seqlen: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """input_ids and position_ids int64 [T], cu_seqlens int32 [B+1] from 0 to T, no text empty ->
+        """input_ids and position_ids int32 [T], cu_seqlens int32 [B+1] from 0 to T, no text empty ->
         colbert [T, D], the first tokens' rows among them, dense [B, D], sparse [T]"""
         hidden_TD = self.embeddings(input_ids, position_ids)
         for layer in self.layers:
@@ -78,7 +78,7 @@ class BgeM3EmbeddingModel(nn.Module):
 
     def examples(self, run: str, batch: Batch) -> Examples:
         """What a pass over packed texts calls."""
-        ids_T, positions_T = (torch.empty(batch.num_tokens, dtype=torch.int64) for _ in range(2))
+        ids_T, positions_T = (torch.empty(batch.num_tokens, dtype=torch.int32) for _ in range(2))
         starts_B1 = torch.empty(len(batch.seq_lens) + 1, dtype=torch.int32)
         yield run, (ids_T, positions_T, starts_B1, max(batch.seq_lens))
 

@@ -66,8 +66,8 @@ class ColBERT(nn.Module):
         attended: Tensor | None = None,
         key_cu_seqlens: Tensor | None = None,
     ) -> Tensor:
-        """input_ids and position_ids int64 [T], cu_seqlens int32 [B+1] from 0 to T -> [T, K]. keep bool [T]:
-        rows that are not zeroed. attended int64 [N], key_cu_seqlens int32 [B+1]: the tokens that are seen.
+        """input_ids and position_ids int32 [T], cu_seqlens int32 [B+1] from 0 to T -> [T, K]. keep bool [T]:
+        rows that are not zeroed. attended int32 [N], key_cu_seqlens int32 [B+1]: the tokens that are seen.
         None: all."""
         hidden_TD = self.embeddings(input_ids, position_ids)
         for layer in self.layers:
@@ -80,7 +80,7 @@ class ColBERT(nn.Module):
             query_LK, docs_SK = (torch.empty(n, self.dim) for n in (QUERY_TOKENS, batch.num_tokens))
             yield run, (query_LK, docs_SK, torch.empty(len(batch.seq_lens), dtype=torch.int32))
             return
-        ids_T, positions_T = (torch.empty(batch.num_tokens, dtype=torch.int64) for _ in range(2))
+        ids_T, positions_T = (torch.empty(batch.num_tokens, dtype=torch.int32) for _ in range(2))
         starts_B1 = torch.empty(len(batch.seq_lens) + 1, dtype=torch.int32)
         yield run, (ids_T, positions_T, starts_B1, max(batch.seq_lens))
 

@@ -27,7 +27,8 @@ from ..L1.softmax import Softmax
 from ..L2.parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from ..L3.mixer_decoder_layer import Mamba2Block
 
-NO_LIMIT = (0.0, math.inf)
+# Of time steps; transformers has its own spelling of infinity for a config.json.
+NO_LIMITS = ([0.0, math.inf], [0.0, {"__float__": "Infinity"}])
 
 
 class Mamba2ForCausalLM(nn.Module):
@@ -83,8 +84,8 @@ def mixer_arguments(config: ConfigReader) -> dict[str, Any]:
     groups = config.integer("n_groups")
     if num_heads % groups:
         raise config.error("n_groups", f"{groups} does not divide num_heads, {num_heads}")
-    if tuple(limit := config.config.get("time_step_limit", NO_LIMIT)) != NO_LIMIT:
-        raise config.error("time_step_limit", f"{limit!r} is not supported; supported: {NO_LIMIT}")
+    if (limit := list(config.config.get("time_step_limit", NO_LIMITS[0]))) not in NO_LIMITS:
+        raise config.error("time_step_limit", f"{limit} is not supported; supported: {NO_LIMITS[0]}")
     return {
         "ssm_state_size": config.integer("state_size"),
         "conv_kernel_size": config.integer("conv_kernel", minimum=2),

@@ -155,23 +155,30 @@ class VJEPA2Model(nn.Module):
         classify, logits [classes]"""
         if classify:
             if self.pooler is None:
-                raise RequestError(
-                    f"classify: the model has no classifier, its configuration is none of {CLASSIFIER}"
-                )
+                raise RequestError(f"classify: the model is no {CLASSIFIER}, it has no classifier")
+            if context_mask is not None or target_mask is not None or skip_predictor:
+                raise RequestError("classify: it takes the whole video, without masks and skip_predictor")
             return {"logits": (yield Call("classify", video))}
-        tokens = self.num_tokens(len(video)) if isinstance(video, Tensor) and video.dim() else 0
+        if isinstance(video, Tensor) and video.dim():  # anything else the stage refuses
+            context_mask, target_mask = self.places(len(video), context_mask, target_mask)
+        _, target, predicted = yield Call("forward", video, context_mask, target_mask, bool(skip_predictor))
+        return {"target_hidden_state": target, "predictor_hidden_state": predicted}
+
+    def places(
+        self, frames: int, context_mask: Tensor | None, target_mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Context and target as `program` takes them, checked, or what stands for them."""
+        tokens = self.num_tokens(frames)
         every_N = torch.arange(tokens)
         if target_mask is None:
             if context_mask is not None:
                 raise RequestError("context_mask without target_mask: say what to predict")
-            context_mask = target_mask = every_N
-        else:
-            require_places("target_mask", target_mask, tokens)
-            if context_mask is None:
-                context_mask = every_N[~torch.isin(every_N, target_mask.cpu())]
-            require_places("context_mask", context_mask, tokens)
-        _, target, predicted = yield Call("forward", video, context_mask, target_mask, bool(skip_predictor))
-        return {"target_hidden_state": target, "predictor_hidden_state": predicted}
+            return every_N, every_N
+        require_places("target_mask", target_mask, tokens)
+        if context_mask is None:
+            context_mask = every_N[~torch.isin(every_N, target_mask.cpu())]
+        require_places("context_mask", context_mask, tokens)
+        return context_mask, target_mask
 
 
 def block_arguments(config: ConfigReader, prefix: str = "") -> dict[str, Any]:

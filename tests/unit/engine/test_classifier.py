@@ -13,7 +13,12 @@ from fastkernels.errors import RequestError
 from tests.unit.engine.test_encoder import images
 
 # The smallest sides, sizes whose maps leave a rest at every step, and another aspect ratio.
-SIZES = {"convnextv2": [(16, 16), (33, 47), (64, 40), (33, 47)]}
+SIZES = {
+    "convnextv2": [(16, 16), (33, 47), (64, 40), (33, 47)],
+    "swinv2": [(4, 4), (52, 20), (32, 64), (52, 20)],
+    "mobilenetv4": [(32, 32), (64, 96), (32, 128), (64, 96)],
+    "efficientnetv2": [(32, 32), (64, 96), (32, 128), (64, 96)],
+}
 CLASSES = 10
 each_model = pytest.mark.parametrize("name", SIZES)
 
@@ -52,6 +57,8 @@ def test_no_request_is_no_launch(name: str):
         ("convnextv2", torch.zeros(48, 15, 3).byte(), "48 x 15 pixels: sides must be at least 16"),
         ("convnextv2", torch.zeros(48, 48, 1).byte(), "1 channels, the model takes 3"),
         ("convnextv2", torch.zeros(0, 48, 3).byte(), "0 x 48 pixels is empty"),
+        ("swinv2", torch.zeros(32, 30, 3).byte(), "32 x 30 pixels: sides must be multiples of 4"),
+        ("mobilenetv4", torch.zeros(64, 90, 3).byte(), "64 x 90 pixels: sides must be multiples of 16"),
     ],
 )
 def test_a_refused_image_does_no_harm(name: str, image: Tensor, says: str):

@@ -146,6 +146,7 @@ VIDEO = torch.zeros(8, 32, 32, 3, dtype=torch.uint8)
         ({"video": VIDEO[0]}, r"uint8 \[32, 32, 3\]"),
         ({"video": VIDEO.permute(0, 3, 1, 2)}, "the model takes height 32, width 32, 3 channels"),
         ({"video": VIDEO[:, :24]}, r"frames \[24, 32, 3\]"),
+        ({"video": [VIDEO], "target_mask": TARGETS}, "not list"),
         ({"video": VIDEO[:0]}, "a video of 0 frames"),
         ({"video": VIDEO[:3]}, "3 frames: the model takes 1 to 8, in multiples of 2"),
         ({"video": VIDEO.repeat(2, 1, 1, 1)}, "a video of 16 frames"),
@@ -155,6 +156,7 @@ VIDEO = torch.zeros(8, 32, 32, 3, dtype=torch.uint8)
         ({"video": VIDEO, "target_mask": torch.tensor([0.5])}, "target_mask must be int64"),
         ({"video": VIDEO, "target_mask": torch.arange(64)}, r"context_mask must be .* int64 \[0\]"),
         ({"video": VIDEO, "context_mask": TARGETS}, "context_mask without target_mask"),
+        ({"video": VIDEO, "classify": True, "target_mask": TARGETS}, "classify: it takes the whole video"),
         ({"video": VIDEO, "masks": TARGETS}, "vjepa2:tiny takes video, context_mask"),
     ],
 )
@@ -175,7 +177,7 @@ def test_only_a_model_with_a_classifier_classifies() -> None:
     assert answer["logits"].shape == (7,)
     plain = vjepa2()
     plain.model.pooler = None
-    with pytest.raises(RequestError, match="classify: the model has no classifier"):
+    with pytest.raises(RequestError, match="classify: the model is no VJEPA2ForVideoClassification"):
         plain.run([clip | {"classify": True}])
 
 

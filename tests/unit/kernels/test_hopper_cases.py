@@ -105,6 +105,17 @@ def test_every_triton_kernel_compiles_at_the_shapes_of_real_models(compiled, mon
         launch("add_layer_norm", (x_TD, x_TD, w_D, w_D, 1e-5))
     for shape in ((32, 32, 8, 128, 128), (32, 32, 8, 128, 64)):
         launch("rope_store_kv", rope_store_case.make(shape, torch.bfloat16, "meta", block_size=16))
+    for dtype in (torch.bfloat16, torch.float32):
+        map_of = partial(torch.empty, dtype=dtype, device="meta")
+        x, narrow, gate = map_of(32, 20, 20, 1152), map_of(32, 20, 20, 192), map_of(32, 1152)
+        projection = (map_of(192, 1, 1, 1152), map_of(192))
+        launch("conv2d_activation", (x, *projection, gate, narrow, 1, 0, 1, "none"))
+        window = (map_of(128, 3, 3, 32), map_of(128))
+        launch("conv2d_activation", (map_of(32, 80, 80, 32), *window, None, None, 2, 1, 1, "relu"))
+        depthwise = (map_of(1152, 3, 3, 1), map_of(1152))
+        launch("conv2d_activation", (x, *depthwise, None, None, 1, 1, 1152, "silu"))
+        launch("conv2d_activation_mean", (x, *depthwise, 1, 1, 1152, "silu"))
+        launch("squeeze_excite", (gate, map_of(48, 1152), map_of(48), map_of(1152, 48), map_of(1152)))
     for rows in (1, 32):
         launch("linear_float32", (empty(rows, 4096), torch.nn.Parameter(empty(128256, 4096)), None))
         launch("linear_glu", (empty(rows, 4096), torch.nn.Parameter(empty(28672, 4096)), None, "silu"))

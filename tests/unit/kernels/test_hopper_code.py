@@ -28,6 +28,7 @@ from fastkernels.kernels.policy import interpreting
 from fastkernels.kernels.rope import triton as rope
 from fastkernels.kernels.sample import narrowing
 from fastkernels.kernels.selective_scan import triton as selective_scan
+from fastkernels.kernels.ssd_scan import triton as ssd_scan
 from tests.unit.kernels.hopper import MOST_SHARED, compiled
 
 pytestmark = [
@@ -347,3 +348,31 @@ def test_selective_scan(name):
     code = ptx(kernel, MAMBA, constants, 0, {"num_warps": selective_scan.warps(elements)})
     assert ".local" not in code
     assert re.search(r"ld\.global[\w.:]*v[24]\.b32", code)
+
+
+SSD = {**MAMBA, **dict.fromkeys(("x_in", "dt"), "*bf16")}
+SSD_SIZES = {"H": 128, "SHARED": 16, "P": 64, "N": 128, "VALUES": 128}
+
+
+def test_ssd_scan():
+    """At the real model's size: chunks come ahead, all products go to wgmma, one program has room."""
+    constants = {**SSD_SIZES, "L": ssd_scan.CHUNK[2], "COLUMNS": ssd_scan.COLUMNS[2], "PRECISION": "tf32"}
+    made = compiled(ssd_scan._walk, SSD, constants, {"num_warps": ssd_scan.WARPS[2]})
+    code = made.asm["ptx"]
+    assert ".local" not in code
+    assert "wgmma.mma_async" in code
+    assert "mma.sync" not in code
+    assert "cp.async.cg.shared.global" in code
+    assert made.metadata.shared + OF_THE_DRIVER <= MOST_SHARED
+
+
+def test_ssd_step():
+    """Waits for the kernel ahead before it reads; the state moves by 16 bytes."""
+    constants = {**SSD_SIZES, "COLUMNS": ssd_scan.STEP_COLUMNS, "OVERLAPS": True}
+    warps_of_it = 128 * ssd_scan.STEP_COLUMNS // ssd_scan.STEP_ELEMENTS_OF_A_WARP
+    options = {"num_warps": warps_of_it, "launch_pdl": True}
+    code = compiled(ssd_scan._step, SSD, constants, options).asm["ptx"]
+    before, wait, after = code.partition("griddepcontrol.wait")
+    assert wait
+    assert not accesses(before)
+    assert {"ld.global.v4.b32", "st.global.v4.b32"} <= accesses(after)

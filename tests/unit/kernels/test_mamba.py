@@ -1,5 +1,5 @@
-"""causal_conv1d, selective_scan and ssd_scan: every implementation on this machine against one token at a time in
-float64.
+"""causal_conv1d, selective_scan and ssd_scan: every implementation on this machine against one token at a
+time in float64.
 """
 
 import itertools

@@ -1,4 +1,5 @@
-"""embedding_bag and dot_interaction: every implementation on this machine against loops in float64."""
+"""embedding_bag, dot_interaction, sparse_mm and pair_dot: every implementation on this machine against loops
+in float64."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import torch
 from fastkernels import kernels
 from fastkernels.kernels import registered
 from tests.pointwise_cases import check, randn
-from tests.recommendation_cases import bag_cases, interaction_cases
+from tests.recommendation_cases import bag_cases, interaction_cases, pair_cases, sparse_cases
 from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
 
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -27,6 +28,31 @@ def test_bags(case, dtype, impl):
 @pytest.mark.parametrize("case", interaction_cases(), ids=str)
 def test_interaction(case, dtype, impl):
     check(case, dtype, impl)
+
+
+@each
+@each_dtype
+@pytest.mark.parametrize("case", [*sparse_cases("sparse_mm"), *sparse_cases("sparse_mm_add")], ids=str)
+def test_sparse_mm(case, dtype, impl):
+    if impl == "torch" and dtype.itemsize == 2:
+        reason = registered[case.kernel].why_not(impl, case.make(dtype))
+        assert "float32 and float64 on a CPU" in str(reason)
+        return
+    check(case, dtype, impl)
+
+
+@pytest.mark.parametrize("impl", [REFERENCE, TRITON])
+@each_dtype
+@pytest.mark.parametrize("case", pair_cases(), ids=str)
+def test_pairs(case, dtype, impl):
+    """A score is a row of its own here, and may be close to zero: errors are of the longest product."""
+    x, pairs = case.make(dtype)
+    exact = case.answer(x, pairs)[0]
+    found = kernels.pair_dot(x, pairs, impl=impl)
+    assert (found.dtype, found.shape) == (dtype, exact.shape)
+    torch.testing.assert_close(
+        found.double(), exact, rtol=0, atol=float(2 * torch.finfo(dtype).eps * exact.abs().max())
+    )
 
 
 @each
@@ -63,6 +89,7 @@ def test_fbgemm_says_what_it_declines():
 
 
 def test_operators_agree_with_their_schema_and_fake():
-    for case in (bag_cases()[0], interaction_cases()[0]):
+    sparse = [sparse_cases(name)[0] for name in ("sparse_mm", "sparse_mm_add")]
+    for case in (bag_cases()[0], interaction_cases()[0], pair_cases()[0], *sparse):
         op = getattr(torch.ops.fastkernels, case.kernel).default
         torch.library.opcheck(op, case.make(torch.float32), test_utils=("test_schema", "test_faketensor"))

@@ -105,7 +105,7 @@ def test_what_fills_a_window_up_is_a_key_without_direction(impl: str):
 
 @pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
 def test_what_lies_apart_is_lowered_by_100_and_not_left_out(impl: str):
-    """With a scale of 100 keys in and against the direction of a query are 200 apart: one of another region may
+    """With a scale of 100 keys in and against the direction of a query are 200 apart: another region's may
     still win."""
     qkv, filler, scale, table, window, shift = arguments("shifted", torch.float32)
     qkv = qkv.clone()

@@ -139,6 +139,27 @@ def test_a_sum_and_its_norm(name: str, tmp_path: Path, monkeypatch) -> None:
     assert len(called) == 1
 
 
+def test_a_branch_s_scale_its_sum_and_its_norm(monkeypatch) -> None:
+    block = filled(Overlay.over_baseline().load("L3.vision_block").LayerScaleBlock(16, 24, 2, "silu", 1e-5))
+    scales, ran = [], []
+    fused = kernels.add_layer_norm
+    monkeypatch.setattr(kernels, "add_layer_norm", lambda *args: scales.append(args[5]) or fused(*args))
+    table = torch.randn(3, 8)
+    args = (
+        torch.randn(5, 16),
+        table,
+        torch.tensor([0, 1, 0, 1, 2]),
+        torch.tensor([0, 2, 5], dtype=torch.int32),
+        3,
+    )
+    y = block(*args)
+    assert [scale is block.layer_scale1.lambda1 for scale in scales] == [True]
+    with block.layer_scale1.register_forward_hook(lambda *_: ran.append(1)):
+        torch.testing.assert_close(block(*args), y)
+    assert ran == [1]
+    assert len(scales) == 1
+
+
 def head(overlay: Overlay) -> torch.nn.Module:
     return filled(overlay.load("L2.parallel_embedding").ParallelLMHead(24, 8)).to(torch.bfloat16)
 

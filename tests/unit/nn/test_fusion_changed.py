@@ -25,9 +25,13 @@ BASELINE = Overlay.over_baseline()
 PARTS = {
     "L2/mlp": ["fc1", "fc1.linear", "activation_fn"],
     "L2/gated_mlp": ["gate_up_proj", "gate_up_proj.linear", "act_fn"],
+    "L2/conv_norm_act": ["conv"],
+    "L2/squeeze_excite": ["conv_reduce", "act1", "conv_expand", "gate"],
+    "L2/inverted_residual": ["conv_pwl", "conv_pwl.conv"],
     "L2/parallel_embedding": ["linear"],
     "L2/causal_attention": ["rotary_emb", "attn", "attn.store"],
     "L2/convnext_block": ["dwconv", "layernorm", "act", "grn"],
+    "L3/swin_block": ["norm1", "norm2"],
     "L3/vision_block": ["layer_norm2"],
     "L3/encoder_layer": ["final_layer_norm"],
     "L3/cross_decoder_layer": ["encoder_attn_layer_norm", "final_layer_norm"],

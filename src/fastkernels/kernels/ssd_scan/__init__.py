@@ -5,8 +5,8 @@
     y[t] = S[t] C[t] + D x[t]
 
 T tokens · B rows of the step · R rows of the pool · H heads of P channels · G groups · N values of a
-channel's state. B and C are shared by the H / G consecutive heads of a group; A is negative, so no exponent is
-positive. States are float32 at least, and so are all sums; y is rounded once to the dtype of x. `ssd_scan`
+channel's state. B and C are shared by the H / G consecutive heads of a group; A is negative, so no exponent
+is positive. States are float32 at least, and so are all sums; y is rounded once to the dtype of x. `ssd_scan`
 takes several tokens of each row, `ssd_state_update` one; both leave the same states. What `ssd_scan`
 multiplies for 16-bit inputs may be rounded to their dtype first, as tensor cores need it: operands, never the
 state that is kept.
