@@ -62,6 +62,6 @@ COMPARISONS = [
         Ours,
         Transformers,
         _workloads,
-        bars={"single-image": 1.5, "default-res": 1.1},
+        bars={"classify-single-384": 1.5, "classify-384": 1.1},
     )
 ]
