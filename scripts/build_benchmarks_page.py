@@ -21,9 +21,9 @@ from fastkernels.errors import FileFormatError
 from fastkernels.judge.verdict import too_noisy
 from fastkernels.measure.stats import geomean
 from fastkernels.records import Environment, EvalReport, KernelReport, KernelRow
-from fastkernels.report.contracts import CPU_WARNING
 from fastkernels.report.evidence import evidence
 from fastkernels.report.json import load
+from fastkernels.report.layout import CPU_WARNING
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS, PAGE, README = ROOT / "benchmarks", ROOT / "docs" / "benchmarks.md", ROOT / "README.md"

@@ -103,5 +103,24 @@ def late_interaction_cases() -> list[KernelCase]:
     ]
 
 
+def sum_layer_norm_cases() -> list[KernelCase]:
+    """A residual that is larger than what is added: the sum need not be rounded."""
+
+    def answer(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, ...]:
+        total = x.double() + residual.double()
+        variance, mean = torch.var_mean(total, dim=-1, correction=0, keepdim=True)
+        return ((total - mean) / torch.sqrt(variance + eps) * weight.double() + bias.double(),)
+
+    def case(t: int, d: int, eps: float = 1e-12) -> KernelCase:
+        def make(dt: torch.dtype) -> Arguments:
+            # The residual is a part of wider rows.
+            x, residual = randn(t, d, dtype=dt), randn(t, d + 8, dtype=dt, seed=3, scale=4.0)[:, 8:]
+            return x, residual, randn(d, dtype=dt, seed=1) + 1, randn(d, dtype=dt, seed=2), eps
+
+        return KernelCase("sum_layer_norm", f"T{t}-D{d}-{eps:g}", make, answer)
+
+    return [case(1, 64), case(40, 160), case(3, 7, eps=1.0), case(2, 1500)]
+
+
 def all_cases() -> list[KernelCase]:
-    return [*l2_norm_cases(), *summed_embedding_cases(), *late_interaction_cases()]
+    return [*l2_norm_cases(), *sum_layer_norm_cases(), *summed_embedding_cases(), *late_interaction_cases()]

@@ -255,6 +255,34 @@ def test_a_candidate_that_sets_the_whole_process_is_invalid(tmp_path):
     assert "TAMPERED(global-state): torch's number of threads is 4, not 1" in model["failure"]["message"]
 
 
+IMPORTS = """
+from fastkernels.baseline.L1.rms_norm import RMSNorm as Baseline
+
+
+class RMSNorm(Baseline):
+    def forward(self, x, residual=None):
+        import sgl_like
+
+        return super().forward(x, residual)
+"""
+
+
+def test_what_an_import_in_the_first_call_sets_is_put_back(tmp_path, monkeypatch):
+    """As importing vLLM turns cuDNN's attention off."""
+    library = tmp_path / "installed" / "sgl_like.py"
+    library.parent.mkdir()
+    library.write_text("import torch; torch.set_float32_matmul_precision('high')")
+    monkeypatch.setenv("PYTHONPATH", str(library.parent))
+    file = tmp_path / "imports" / "L1" / "rms_norm.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(IMPORTS)
+    done, report = evaluate(tmp_path, *ALONE, "--candidates", str(file.parents[1]))
+    assert_good(done, report)
+    (model,) = report["models"]
+    assert model["valid"]
+    assert any("float32 matmul precision" in note for note in model["notes"])
+
+
 def test_what_no_source_may_do_it_may_not_do_in_a_model(tmp_path):
     """`fk kernels` has the same verdict."""
     done, report = evaluate(tmp_path, *QUICK, "--candidates", str(CANDIDATES / "patched_harness"))

@@ -172,9 +172,8 @@ import torch
 from torch import nn
 from torch._inductor.compile_worker.subproc_pool import SubprocPool
 
-compilers = SubprocPool(2)  # Inductor's own, where the process has several cores
+compilers = SubprocPool(2)  # Inductor's own, where the process has several cores; they stay
 assert compilers.submit(operator.neg, 3).result(60) == -3
-compilers.shutdown()
 lock = multiprocessing.Lock()
 with tempfile.NamedTemporaryFile() as file:
     assert file.name.startswith(os.environ["TMPDIR"])

@@ -40,6 +40,24 @@ def test_implementations_agree_with_the_reference_in_float64(shape, dtype):
             assert (found.double() - wanted).abs().max() < tolerance, impl
 
 
+@each_dtype
+@pytest.mark.parametrize("shape", MAPS, ids=str)
+def test_response_mlp(shape, dtype):
+    """Float32 stays float32 where it is multiplied as three products of tf32."""
+    channels, hidden = shape[-1], 4 * shape[-1]
+    x, residual = (drawn(*shape, dtype=dtype, seed=seed).cuda() for seed in (0, 1))
+    w1 = drawn(hidden, channels, dtype=dtype, seed=2).cuda() / channels**0.5
+    w2 = drawn(channels, hidden, dtype=dtype, seed=3).cuda() / hidden**0.5
+    b1, weight, bias = (drawn(hidden, dtype=dtype, seed=seed).cuda() for seed in (4, 5, 6))
+    args = [x, w1, b1, weight, bias, w2, drawn(channels, dtype=dtype, seed=7).cuda(), residual, 1e-6]
+    exact = [arg.double() if isinstance(arg, torch.Tensor) else arg for arg in args]
+    wanted = kernels.response_mlp(*exact, impl="reference")
+    for impl in registered["response_mlp"].names[1:]:
+        found = kernels.response_mlp(*args, impl=impl)
+        tolerance = (8 * torch.finfo(dtype).eps + 1e-5) * wanted.abs().max()
+        assert (found.double() - wanted).abs().max() < tolerance, impl
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_replayed_passes_equal_eager_ones(dtype):
     """The same size four times: eager, captured, replayed; then an odd size and the first again."""

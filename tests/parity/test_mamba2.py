@@ -23,6 +23,7 @@ from fastkernels import LLM, kernels, registry
 from fastkernels.errors import UsageError
 from fastkernels.nn.cache import cache_owners
 from fastkernels.nn.weights import destinations, load_weights
+from tests.mamba_cases import ssd
 from tests.parity.test_llama import places_of, prompt, run
 from tests.parity.test_mamba import (
     GREEDY,
@@ -120,6 +121,23 @@ def test_the_grouped_norm_is_that_of_flash_linear_attention():
         )
         torch.testing.assert_close(found[groups], theirs, rtol=1e-5, atol=1e-5)
     assert (found[1] - found[2]).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("implementation", ["reference", "torch"])
+def test_the_scan_is_that_of_flash_linear_attention(implementation: str):
+    """Its reference in PyTorch: C, B, step x and step A are queries, keys, values and gates; no D there."""
+    naive = pytest.importorskip("fla.ops.simple_gla.naive")
+    case = ssd((37,), heads=4, groups=2)
+    (x, dt, b, c), (a_log, d, bias) = case.tokens, case.others
+    step, (b, c) = F.softplus(dt + bias), (t.repeat_interleave(2, 1) for t in (b, c))
+    start = case.state[case.rows_B].transpose(-1, -2)
+    given = (t[None] for t in (c, b, step[..., None] * x, -step * a_log.exp()))
+    theirs, left = naive.naive_recurrent_simple_gla(
+        *given, scale=1.0, initial_state=start, output_final_state=True
+    )
+    y, state = case.run(implementation)
+    torch.testing.assert_close(y, theirs[0] + d[:, None] * x, rtol=1e-4, atol=1e-4)
+    same(state[case.rows_B], left.transpose(-1, -2))
 
 
 @torch.inference_mode()

@@ -164,6 +164,7 @@ def test_everything_that_does_not_fit_is_named_at_once():
         ("block_args", [["er_r1_k3_s1_e1_c8_noskip"]], "'noskip' is not supported"),
         ("block_args", [["uir_r1_k3_s1_e1_c8"]], "does not say a"),
         ("block_args", [["cn_r1_k1.5_s1_c8"]], "k must be an integer"),
+        ("block_args", [["cn_r1_k1_s0_c8"]], "s must not be 0"),
     ],
 )
 def test_configurations_that_are_refused(key: str, value: object, says: str):

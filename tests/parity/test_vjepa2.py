@@ -22,7 +22,7 @@ from fastkernels.nn.weights import destinations, load_weights
 
 TOLERANCE = 2e-5  # from the architecture's fact sheet
 CONFIGS = registry.architecture("vjepa2").configs
-TINY = CONFIGS["tiny"].config
+TINY = CONFIGS["tiny"].config | {"layer_norm_eps": CONFIGS["vitl"].config["layer_norm_eps"]}
 HEAD = 16  # of 4 features for each axis, and 4 that stay as they are
 # Places in any order, others for each video, targets behind the contexts and before them.
 CONTEXT = torch.tensor([[3, 60, 17, 0, 33], [63, 5, 6, 41, 20]])

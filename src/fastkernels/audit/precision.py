@@ -2,7 +2,7 @@
 
     with narrower(torch.float32): ...     results of float32 operations have tf32's 10 bits of mantissa
     with narrow_sums(torch.bfloat16): ... sums and matrix products add up in bfloat16
-    with half_squares(): ...              squares are float16: of 256 and more they are infinite
+    with HalfSquares(): ...               squares are float16: of 256 and more they are infinite
     with other_order(): ...               the same sums, in parts and from the other end; nothing is lost
 
 Works on what PyTorch's operators see, so on `reference` implementations. Copies (gather, cat, store) lose
@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 # Bits of mantissa after the leading one, in the next format below: float32 -> tf32, bfloat16 -> fp8 (e4m3),
 # float16 -> bfloat16, float64 -> float32.
-_NARROWER = {torch.float64: 23, torch.float32: 10, torch.float16: 7, torch.bfloat16: 3}
+NARROWER = {torch.float64: 23, torch.float32: 10, torch.float16: 7, torch.bfloat16: 3}
 _INTEGERS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 PART = 16  # products that are added before a sum in few bits is rounded: one step of a tensor core (m16n8k16)
 PARTS = 3  # of a sum in another order; libraries cut at powers of two, whose halves may come out the same
@@ -31,10 +31,6 @@ _MOVES = (
     "ones", "repeat", "stack", "where", "zeros", "zero_",
 )  # fmt: skip
 _aten = torch.ops.aten
-
-
-def narrower_bits(dtype: torch.dtype) -> int:
-    return _NARROWER[dtype]
 
 
 def rounded(x: Tensor, bits: int) -> Tensor:
@@ -52,15 +48,11 @@ def rounded(x: Tensor, bits: int) -> Tensor:
 
 
 def narrower(dtype: torch.dtype) -> TorchDispatchMode:
-    return _Rounding(narrower_bits(dtype))
+    return _Rounding(NARROWER[dtype])
 
 
 def narrow_sums(dtype: torch.dtype) -> TorchDispatchMode:
     return _Sums(PART, dtype)
-
-
-def half_squares() -> TorchDispatchMode:
-    return _HalfSquares()
 
 
 def other_order() -> TorchDispatchMode:
@@ -88,7 +80,7 @@ class _Rounding(TorchDispatchMode):
         return rounded(x, self._bits) if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
-class _HalfSquares(TorchDispatchMode):
+class HalfSquares(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         power = func is _aten.pow.Tensor_Scalar and args[1] == 2

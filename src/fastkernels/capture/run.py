@@ -60,7 +60,7 @@ def run_capture(request: CaptureRequest, tell: Tell = lambda text: None) -> Capt
     """Run, record, write. UsageError and its kin for what cannot be captured, before anything is loaded."""
     device = require_device(request.device)
     size = request.size or default_size(device)
-    out = _free(Path(request.out))
+    files.require_new_folder(request.out, "--out")
     source = find(request.model, None, size)
     _require_choices(source.architecture)
     workload = _workload(source.architecture, request.workload, size)
@@ -109,15 +109,8 @@ def run_capture(request: CaptureRequest, tell: Tell = lambda text: None) -> Capt
         digest="",
         environment=environment(device),
     )
-    tell(f"writing {out}")
-    return golden.write(out, capture, watch.tensors(), calls.lines())
-
-
-def _free(out: Path) -> Path:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"--out {out}: is there already, and a capture replaces nothing. Name a new folder")
-    files.require_room(out.absolute(), f"--out {out}")
-    return out
+    tell(f"writing {request.out}")
+    return golden.write(Path(request.out), capture, watch.tensors(), calls.lines())
 
 
 def chooses(architecture: Architecture) -> bool:

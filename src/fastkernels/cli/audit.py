@@ -11,13 +11,7 @@ from fastkernels.cli import options
 
 
 @click.command(epilog="Example: fk audit --target rms_norm")
-@click.option(
-    "--target",
-    "targets",
-    multiple=True,
-    metavar="PATTERN",
-    help="Task, alias or glob, with `:variant` if wanted. Default: every task.",
-)
+@options.targets("every task.")
 @options.level
 @options.architecture
 @options.case

@@ -17,9 +17,7 @@ _OF_A_RUN = ("out", "workload", "prompts", "requests", "size", "dtype", "seed", 
     epilog="Examples: fk capture --model mixtral --out golden · fk kernels --golden golden --target moe "
     "--self-test --json report.json · fk capture --golden golden --times report.json --plot routing.png"
 )
-@click.option(
-    "--model", help="Architecture id (random weights), Hugging Face id, or folder with config.json."
-)
+@options.model()
 @click.option("--out", metavar="DIR", help="Where the golden folder is written; must be new or empty.")
 @click.option("--golden", metavar="DIR", help="Show a golden folder that is there, in place of a run.")
 @click.option("--workload", metavar="W", help="Lengths and requests. Default: the architecture's first.")
@@ -29,7 +27,7 @@ _OF_A_RUN = ("out", "workload", "prompts", "requests", "size", "dtype", "seed", 
 )
 @options.size
 @options.device
-@click.option("--dtype", help="Default: the model's on CUDA, float32 on a CPU.")
+@options.dtype
 @options.seed
 @click.option(
     "--tokens",

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastkernels.layout import install_line
 
@@ -55,7 +55,7 @@ _BUILT_FLASHINFER = "pip install flashinfer-jit-cache --index-url https://flashi
 
 @dataclass(frozen=True)
 class Check:
-    """`works`: whether it does here; `fix`: how to get what is missing."""
+    """`works`: whether it does here; `fix`: how to get it where it does not."""
 
     name: str
     works: bool
@@ -64,6 +64,12 @@ class Check:
 
 
 def checks() -> Iterator[Check]:
+    """What works needs no fix."""
+    for check in _checks():
+        yield replace(check, fix="") if check.works else check
+
+
+def _checks() -> Iterator[Check]:
     yield from _cuda()
     yield _interpreter()
     yield _compiler()
@@ -87,37 +93,24 @@ def _cuda() -> Iterator[Check]:
         )
         fix = f"an NVIDIA GPU and a CUDA build of torch: pip install torch --index-url {_CUDA_WHEELS}"
         yield Check("cuda", False, f"{reason}: tiny models on the CPU only", fix)
-    has_triton = importlib.util.find_spec("triton") is not None
-    detail = (
-        "compiles kernels for the GPU" if torch.cuda.is_available() else "needs a GPU; see triton interpreter"
-    )
-    yield Check(
-        "triton", has_triton and torch.cuda.is_available(), detail, "" if has_triton else "pip install triton"
-    )
+    has_triton, has_gpu = importlib.util.find_spec("triton") is not None, torch.cuda.is_available()
+    detail = "compiles kernels for the GPU" if has_gpu else "needs a GPU; see triton interpreter"
+    yield Check("triton", has_triton and has_gpu, detail, "" if has_triton else "pip install triton")
 
 
 def _interpreter() -> Check:
     found = _probe(_INTERPRET, TRITON_INTERPRET="1")
-    detail = (
-        "TRITON_INTERPRET=1 runs Triton kernels on the CPU, slowly"
-        if found.returncode == 0
-        else _last_line(found)
-    )
-    return Check(
-        "triton interpreter",
-        found.returncode == 0,
-        detail,
-        "" if found.returncode == 0 else "pip install triton",
-    )
+    works = found.returncode == 0
+    detail = "TRITON_INTERPRET=1 runs Triton kernels on the CPU, slowly" if works else _last_line(found)
+    return Check("triton interpreter", works, detail, "pip install triton")
 
 
 def _compiler() -> Check:
     wanted = (os.environ.get("CXX"), "c++", "g++", "clang++")
     found = next((path for name in wanted if name and (path := shutil.which(name))), None)
-    detail = (
-        f"{found}, for torch.compile and Triton's launcher" if found else "none on PATH: no torch.compile"
-    )
-    return Check("compiler", found is not None, detail, "" if found else "apt-get install g++, or set CXX")
+    what = f"{found}, for torch.compile and Triton's launcher"
+    detail = what if found else "none on PATH: no torch.compile"
+    return Check("compiler", found is not None, detail, "apt-get install g++, or set CXX")
 
 
 def _threads() -> Check:
@@ -128,9 +121,9 @@ def _threads() -> Check:
     threads, alone, together = map(float, found.stdout.split())
     ratio = together / alone
     detail = f"{threads:.0f} of torch take {ratio:.1f} times as long as one for a small operator"
-    if ratio <= _MOST_SLOWER:
-        return Check("cpu threads", True, detail)
-    return Check("cpu threads", False, f"{detail}, as where other work keeps a core busy", _FREE_CORES)
+    works = ratio <= _MOST_SLOWER
+    why = "" if works else ", as where other work keeps a core busy"
+    return Check("cpu threads", works, f"{detail}{why}", _FREE_CORES)
 
 
 def _packages() -> Iterator[Check]:
@@ -144,27 +137,18 @@ def _packages() -> Iterator[Check]:
                 needed.setdefault(package, (implementation.extra or package, []))[1].append(kernel)
     for package, (extra, kernels) in sorted(needed.items()):
         works = importlib.util.find_spec(package) is not None
-        fix = "" if works else install_line(extra)
-        yield Check(package, works, f"implements {', '.join(dict.fromkeys(kernels))}", fix)
+        yield Check(package, works, f"implements {', '.join(dict.fromkeys(kernels))}", install_line(extra))
     if importlib.util.find_spec("flashinfer") is not None:
-        yield _built_flashinfer()
-
-
-def _built_flashinfer() -> Check:
-    if importlib.util.find_spec("flashinfer_jit_cache") is not None:
-        return Check("flashinfer kernels", True, "built ahead")
-    detail = "compiled on first use: 60 to 180 s for each variant of attention"
-    return Check("flashinfer kernels", False, detail, _BUILT_FLASHINFER)
+        works = importlib.util.find_spec("flashinfer_jit_cache") is not None
+        detail = (
+            "built ahead" if works else "compiled on first use: 60 to 180 s for each variant of attention"
+        )
+        yield Check("flashinfer kernels", works, detail, _BUILT_FLASHINFER)
 
 
 def _profiler() -> Check:
     found = shutil.which("ncu")
-    return Check(
-        "nsight compute",
-        found is not None,
-        found or "ncu is not on PATH",
-        "" if found else "install Nsight Compute",
-    )
+    return Check("nsight compute", found is not None, found or "ncu is not on PATH", "install Nsight Compute")
 
 
 def _history() -> Check:
@@ -178,7 +162,7 @@ def _history() -> Check:
     detail = (
         f"runs are logged under {folder}" if works else f"{existing} cannot be written: runs are not logged"
     )
-    return Check("mlflow", works, detail, "" if works else "set FK_STATE_DIR to a folder of yours")
+    return Check("mlflow", works, detail, "set FK_STATE_DIR to a folder of yours")
 
 
 def _isolation() -> Check:
@@ -189,8 +173,7 @@ def _isolation() -> Check:
     detail = f"workers are separated by {', '.join(levels)}" if levels else _last_line(found)
     if stays_root := stays_root.strip():
         detail += f"; candidates run as root: {stays_root}"
-    works = "network" in levels
-    return Check("isolation", works, detail, "" if works else _NAMESPACES)
+    return Check("isolation", "network" in levels, detail, _NAMESPACES)
 
 
 def _probe(code: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -24,17 +24,13 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
     """The flags that say what is served; those of LLM that were given arrive together in `options`."""
     for option in reversed(
         (
-            click.option(
-                "--model",
-                required=True,
-                help="Architecture id (random weights), Hugging Face id, or folder with config.json.",
-            ),
+            options.model(required=True),
             click.option(
                 "--candidates", metavar="DIR", help="Candidates in place of the baseline's modules."
             ),
             options.size,
             options.device,
-            click.option("--dtype", help="Default: the model's on CUDA, float32 on a CPU."),
+            options.dtype,
             click.option("--max-model-len", type=click.IntRange(min=2), metavar="N"),
             click.option("--max-num-seqs", type=_POSITIVE, metavar="N"),
             click.option("--max-num-batched-tokens", type=_POSITIVE, metavar="N"),

@@ -34,9 +34,7 @@ from fastkernels.cli import options
     metavar="DIR",
     help="One set of candidates; `top:below` stacks several. Default: tasks/candidate.",
 )
-@click.option(
-    "--self-test", is_flag=True, help="Judge the baseline against itself: 1.00 within the printed noise."
-)
+@options.self_test
 @options.device
 @click.option(
     "--rounds",

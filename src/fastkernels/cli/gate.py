@@ -36,25 +36,13 @@ from fastkernels.cli import options
     metavar="US",
     help="And a case that is less than this slower is never SLOW. Default: 0.3.",
 )
-@click.option(
-    "--target",
-    "targets",
-    multiple=True,
-    metavar="PATTERN",
-    help="Task, alias or glob. Default: every task that a candidate replaces; all for revisions.",
-)
+@options.targets("every task that a candidate replaces; all for revisions.")
 @options.level
 @options.architecture
 @options.case
 @options.size
 @options.device
-@click.option(
-    "--budget",
-    "budget_s",
-    type=options.Number(min=0.01),
-    metavar="SECONDS",
-    help="Time for sampling one timed case in each look; more where few calls fit into it. Default: 1.",
-)
+@options.budget
 @options.timeout
 @click.option(
     "--compile-check/--no-compile-check",

@@ -10,13 +10,7 @@ from fastkernels.cli import options
 
 
 @click.command(epilog="Example: fk kernels --target rms_norm --candidates examples/candidates")
-@click.option(
-    "--target",
-    "targets",
-    multiple=True,
-    metavar="PATTERN",
-    help="Task, alias or glob, with `:variant` if wanted. Default: every task that a candidate replaces.",
-)
+@options.targets("every task that a candidate replaces.")
 @options.level
 @options.architecture
 @options.case
@@ -37,19 +31,11 @@ from fastkernels.cli import options
 @click.option(
     "--contract", type=click.Choice(["graph", "eager", "host"]), help="Default: graph on CUDA, host on CPU."
 )
-@click.option(
-    "--self-test", is_flag=True, help="Judge the baseline against itself: 1.00 within the printed noise."
-)
+@options.self_test
 @click.option(
     "--providers", is_flag=True, help="Compare the kernels' implementations with the baseline's choice."
 )
-@click.option(
-    "--budget",
-    "budget_s",
-    type=options.Number(min=0.01),
-    metavar="SECONDS",
-    help="Time for sampling one timed case; more where few calls fit into it, or say little. Default: 1.",
-)
+@options.budget
 @options.timeout
 @click.option(
     "--compile-check/--no-compile-check",

@@ -77,6 +77,17 @@ def narrowing(*names: str, **flags: Any) -> Any:
     return click.option(*names, multiple=True, callback=_only, **flags)
 
 
+def targets(default: str) -> Any:
+    """`default`: which tasks are meant without it."""
+    text = f"Task, alias or glob, with `:variant` if wanted. Default: {default}"
+    return click.option("--target", "targets", multiple=True, metavar="PATTERN", help=text)
+
+
+def model(required: bool = False) -> Any:
+    text = "Architecture id (random weights), Hugging Face id, or folder with config.json."
+    return click.option("--model", required=required, help=text)
+
+
 level = narrowing("--level", type=click.IntRange(1, 4), help="Only tasks of this level.")
 architecture = narrowing("--architecture", metavar="A", help="Only tasks and cases of this architecture.")
 tasks_of = narrowing("--architecture", metavar="A", help="Only tasks that this architecture uses.")
@@ -96,6 +107,17 @@ seed = click.option(
 size = click.option("--size", type=click.Choice(["tiny", "full"]), help="Default: full on CUDA, tiny on CPU.")
 device = click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), help="Default: cuda where there is one."
+)
+dtype = click.option("--dtype", help="Default: the model's on CUDA, float32 on a CPU.")
+self_test = click.option(
+    "--self-test", is_flag=True, help="Judge the baseline against itself: 1.00 within the printed noise."
+)
+budget = click.option(
+    "--budget",
+    "budget_s",
+    type=Number(min=0.01),
+    metavar="SECONDS",
+    help="Time for sampling one timed case; more where few calls fit into it, or say little. Default: 1.",
 )
 timeout = click.option(
     "--timeout",

@@ -1,7 +1,4 @@
-"""How verbs print: rich tables on a terminal, plain aligned text in pipes, JSON on request.
-
-Plain text is never cut to a width: what is piped is meant to be searched.
-"""
+"""How verbs print: tables as reports have them (report/layout.py), or JSON on request."""
 
 from __future__ import annotations
 
@@ -30,37 +27,13 @@ def heading(text: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Rows under column names; numbers to the right."""
+    """Rows under column names, without the columns that are empty; numbers to the right."""
+    from fastkernels.report import layout  # not for `--help`
+
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
-    right = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(columns))]
-    if sys.stdout.isatty():
-        _rich_table(columns, cells, right)
-    else:
-        _plain_table(columns, cells, right)
-
-
-def _rich_table(columns: Sequence[str], cells: list[list[str]], right: list[bool]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
-    for name, is_right in zip(columns, right):
-        grid.add_column(name, justify="right" if is_right else "left", overflow="fold")
-    for row in cells:
-        grid.add_row(*map(Text, row))
-    Console().print(grid)
-
-
-def _plain_table(columns: Sequence[str], cells: list[list[str]], right: list[bool]) -> None:
-    lines = [list(columns), *cells]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-    for line in lines:
-        padded = (
-            cell.rjust(width) if is_right else cell.ljust(width)
-            for cell, width, is_right in zip(line, widths, right)
-        )
-        click.echo("  ".join(padded).rstrip())
+    right = [all(map(_is_number, column)) for column in zip(*cells)]
+    heads = [layout.Column(name, "", is_right) for name, is_right in zip(columns, right)]
+    layout.show([layout.table(heads, cells)], sys.stdout)
 
 
 def _is_number(cell: str) -> bool:

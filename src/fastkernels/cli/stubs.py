@@ -10,13 +10,7 @@ from fastkernels.cli import options
 
 
 @click.command(epilog="Example: fk stubs --target rms_norm --output my_candidates/first")
-@click.option(
-    "--target",
-    "targets",
-    multiple=True,
-    metavar="PATTERN",
-    help="Task: id, name, alias or glob. Default: all.",
-)
+@options.targets("every task.")
 @options.level
 @options.tasks_of
 @click.option(

@@ -11,17 +11,11 @@ from fastkernels.cli import options
 
 
 @click.command(epilog="Example: fk tune --architecture llama")
-@click.option("--target", "targets", multiple=True, metavar="PATTERN", help="Only these tasks.")
+@options.targets("every task.")
 @options.architecture
 @options.size
 @options.device
-@click.option(
-    "--budget",
-    "budget_s",
-    type=options.Number(min=0.01),
-    metavar="SECONDS",
-    help="Time for sampling one timed case; more where few calls fit into it, or say little. Default: 1.",
-)
+@options.budget
 @click.option(
     "--from",
     "report_path",

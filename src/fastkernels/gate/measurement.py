@@ -154,37 +154,27 @@ def _look_job(pair: Pair, places: set[Place]) -> Job:
 
 def _look(row: KernelRow) -> Look:
     facts: dict[str, Any] = {
-        "samples": row.samples,
         "contract": row.contract,
         "head_capture": row.capture,
         "base_capture": row.baseline_capture,
         "compile": row.compile,
         "lost": _lost(row),
     }
-    if (wide := row.unclaimed) is not None:
-        return Look(
-            **{**facts, "samples": wide.samples},
-            speedup=wide.speedup,
-            speedup_ci=wide.speedup_ci,
-            base_us=wide.baseline_us,
-            head_us=wide.candidate_us,
-            noise_pct=wide.noise_pct,
-            links=row.links,
-            unstable=True,
-            waits=wide.waits,
-        )
-    if row.speedup is None:
+    known = row if row.unclaimed is None else row.unclaimed
+    if known.speedup is None:
         problem = row.failure.message if row.failure else "no numbers"
-        return Look(**facts, problem=f"{row.verdict}: {problem}")
+        return Look(**facts, samples=row.samples, problem=f"{row.verdict}: {problem}")
     return Look(
         **facts,
-        speedup=row.speedup,
-        speedup_ci=row.speedup_ci,
-        base_us=row.baseline_us,
-        head_us=row.candidate_us,
-        noise_pct=row.noise_pct,
+        samples=known.samples,
+        speedup=known.speedup,
+        speedup_ci=known.speedup_ci,
+        base_us=known.baseline_us,
+        head_us=known.candidate_us,
+        noise_pct=known.noise_pct,
         links=row.links,
-        waits=row.significant is None,
+        unstable=row.unclaimed is not None,
+        waits=row.significant is None if row.unclaimed is None else row.unclaimed.waits,
     )
 
 

@@ -39,6 +39,7 @@ from fastkernels.kernels.l2_norm import l2_norm as l2_norm
 from fastkernels.kernels.late_interaction import late_interaction as late_interaction
 from fastkernels.kernels.layer_norm import add_layer_norm as add_layer_norm
 from fastkernels.kernels.layer_norm import layer_norm as layer_norm
+from fastkernels.kernels.layer_norm import sum_layer_norm as sum_layer_norm
 from fastkernels.kernels.layer_norm_add import layer_norm_add as layer_norm_add
 from fastkernels.kernels.linear import linear as linear
 from fastkernels.kernels.linear_activation import linear_activation as linear_activation
@@ -54,6 +55,7 @@ from fastkernels.kernels.moe_permute import moe_sum as moe_sum
 from fastkernels.kernels.pair_dot import pair_dot as pair_dot
 from fastkernels.kernels.prefill_attention import prefill_attention as prefill_attention
 from fastkernels.kernels.resize_grid import resize_grid as resize_grid
+from fastkernels.kernels.response_mlp import response_mlp as response_mlp
 from fastkernels.kernels.response_norm import response_norm as response_norm
 from fastkernels.kernels.rms_norm import add_rms_norm as add_rms_norm
 from fastkernels.kernels.rms_norm import rms_norm as rms_norm

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fastkernels.kernels import checks
 from fastkernels.kernels.launch import power_of_two
+from fastkernels.kernels.overlap import follow, overlap
 from fastkernels.kernels.ragged import row_of_tile
 
 TOKENS, CHANNELS, STEP_CHANNELS = 16, 128, 256
@@ -79,8 +80,10 @@ def _tile(x, weight, bias, state, rows, starts, y, num_rows, x_stride,
 
 @triton.jit
 def _step(x, weight, bias, state, rows, y, x_stride,
-          C: tl.constexpr, K: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+          C: tl.constexpr, K: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+          OVERLAPS: tl.constexpr):  # fmt: skip
     """One token of one row, for some channels."""
+    follow(OVERLAPS)
     b = tl.program_id(1).to(tl.int64)
     c = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = c < C
@@ -131,5 +134,6 @@ def causal_conv1d_update(
     _step[(triton.cdiv(channels, block), num_rows)](
         x_BC, weight_CK, bias_C, state_RPC, rows_B, y_BC, x_BC.stride(0),
         C=channels, K=weight_CK.shape[1], HAS_BIAS=bias_C is not None, BLOCK=block,
+        **overlap(x_BC.device),
     )  # fmt: skip
     return y_BC

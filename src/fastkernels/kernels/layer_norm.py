@@ -4,7 +4,8 @@
     y = (s - mean(s)) / sqrt(var(s) + eps) * weight + bias        var(s) = mean((s - mean(s))^2)
 
 T tokens · D hidden. All of it in float32 (float64 stays float64), rounded once to the dtype of x.
-`add_layer_norm` returns the sum that it normalises; scale [D] is 1 where none is given.
+`add_layer_norm` returns the sum that it normalises; scale [D] is 1 where none is given. `sum_layer_norm`
+returns the norm alone, has no scale, and need not round the sum.
 """
 
 from __future__ import annotations
@@ -54,6 +55,20 @@ def _torch_add_layer_norm(
     return F.layer_norm(sum_TD, weight_D.shape, weight_D, bias_D, eps), sum_TD
 
 
+def _reference_sum_layer_norm(
+    x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
+) -> Tensor:
+    dtype = torch.promote_types(x_TD.dtype, torch.float32)
+    sum_TD = x_TD.to(dtype) + residual_TD.to(dtype)
+    return _reference_layer_norm(sum_TD, weight_D, bias_D, eps).to(x_TD.dtype)
+
+
+def _torch_sum_layer_norm(
+    x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
+) -> Tensor:
+    return F.layer_norm(x_TD + residual_TD, weight_D.shape, weight_D, bias_D, eps)
+
+
 _layer_norm = Kernel(
     "layer_norm",
     "(Tensor x, Tensor weight, Tensor bias, float eps) -> Tensor",
@@ -78,6 +93,21 @@ _add_layer_norm = Kernel(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("torch", _torch_add_layer_norm, devices=("cpu", "cuda")),
         Implementation("inductor", compiled(_reference_add_layer_norm)),
+    ),
+    rows=lambda x_TD, *_: x_TD.numel() // x_TD.shape[-1],
+    adds_rows=True,
+)
+
+
+_sum_layer_norm = Kernel(
+    "sum_layer_norm",
+    "(Tensor x, Tensor residual, Tensor weight, Tensor bias, float eps) -> Tensor",
+    _reference_sum_layer_norm,
+    fake=lambda x_TD, *_: x_TD.new_empty(x_TD.shape),
+    implementations=(
+        Implementation("triton", f"{__name__}_triton"),
+        Implementation("torch", _torch_sum_layer_norm, devices=("cpu", "cuda")),
+        Implementation("inductor", compiled(_reference_sum_layer_norm)),
     ),
     rows=lambda x_TD, *_: x_TD.numel() // x_TD.shape[-1],
     adds_rows=True,
@@ -110,3 +140,19 @@ def add_layer_norm(
     Raises KernelError when `impl` cannot serve the call.
     """
     return _add_layer_norm(x_TD, residual_TD, weight_D, bias_D, eps, scale_D, impl=impl)
+
+
+def sum_layer_norm(
+    x_TD: Tensor,
+    residual_TD: Tensor,
+    weight_D: Tensor,
+    bias_D: Tensor,
+    eps: float,
+    *,
+    impl: str | None = None,
+) -> Tensor:
+    """layer_norm(x + residual), contiguous; x and residual of one shape and dtype.
+
+    Raises KernelError when `impl` cannot serve the call.
+    """
+    return _sum_layer_norm(x_TD, residual_TD, weight_D, bias_D, eps, impl=impl)

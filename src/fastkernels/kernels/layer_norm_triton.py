@@ -1,4 +1,4 @@
-"""layer_norm and add_layer_norm in Triton: a program normalises a wide row or several narrow ones, read once.
+"""layer_norm, alone or of a sum, in Triton: a program normalises a wide row or some narrow ones, read once.
 
 T rows · D row width. Mean and variance are two reductions over registers: the one-pass formula
 mean(x^2) - mean(x)^2 would lose the variance of rows with a large mean.
@@ -16,14 +16,14 @@ from torch import Tensor
 from fastkernels.kernels.norms import add_residual, launch, unsupported
 from fastkernels.kernels.overlap import follow
 
-__all__ = ["add_layer_norm", "layer_norm", "unsupported"]
+__all__ = ["add_layer_norm", "layer_norm", "sum_layer_norm", "unsupported"]
 
 
 @triton.jit(do_not_specialize=["count"])
 def _normalise_rows(x, residual, weight, bias, scale, y, total, count, eps,
                     x_inner, x_outer_stride, x_inner_stride, r_inner, r_outer_stride, r_inner_stride,
-                    D: tl.constexpr, ADD: tl.constexpr, SCALED: tl.constexpr, ROWS: tl.constexpr,
-                    WIDTH: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
+                    D: tl.constexpr, ADD: tl.constexpr, SCALED: tl.constexpr, KEEPS: tl.constexpr,
+                    ROWS: tl.constexpr, WIDTH: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
     follow(OVERLAPS)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
@@ -41,7 +41,11 @@ def _normalise_rows(x, residual, weight, bias, scale, y, total, count, eps,
         value *= factor.to(tl.float32)
     if ADD:
         r_start = (row // r_inner) * r_outer_stride + (row % r_inner) * r_inner_stride
-        value = add_residual(value, residual + r_start[:, None] + column[None, :], total + out, mask)
+        at = residual + r_start[:, None] + column[None, :]
+        if KEEPS:
+            value = add_residual(value, at, total + out, mask)
+        else:
+            value += tl.load(at, mask=mask, other=0.0).to(tl.float32)
     mean = tl.sum(value, axis=1) * (1.0 / D)
     centred = tl.where(here, value - mean[:, None], 0.0)
     # Correctly rounded: a row has one root, whose error is the error of every element of the row.
@@ -52,7 +56,8 @@ def _normalise_rows(x, residual, weight, bias, scale, y, total, count, eps,
 
 
 def layer_norm(x_TD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float) -> Tensor:
-    return launch(_normalise_rows, x_TD, None, [weight_D, bias_D, weight_D], eps, SCALED=False)
+    parameters = [weight_D, bias_D, weight_D]
+    return launch(_normalise_rows, x_TD, None, parameters, eps, SCALED=False, KEEPS=False)
 
 
 def add_layer_norm(
@@ -65,4 +70,10 @@ def add_layer_norm(
 ) -> tuple[Tensor, Tensor]:
     is_scaled = scale_D is not None
     parameters = [weight_D, bias_D, scale_D if is_scaled else weight_D]
-    return launch(_normalise_rows, x_TD, residual_TD, parameters, eps, SCALED=is_scaled)
+    return launch(_normalise_rows, x_TD, residual_TD, parameters, eps, SCALED=is_scaled, KEEPS=True)
+
+
+def sum_layer_norm(x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float) -> Tensor:
+    parameters = [weight_D, bias_D, weight_D]
+    constants = {"SCALED": False, "KEEPS": False}
+    return launch(_normalise_rows, x_TD, residual_TD, parameters, eps, keeps=False, **constants)

@@ -43,11 +43,13 @@ def launch(
     residual_TD: Tensor | None,
     parameters: list[Tensor],
     eps: float,
+    keeps: bool = True,
     **constants: bool,
 ) -> Any:
-    """y, or (y, sum): kernel(x, residual, *parameters, y, total, count, eps, strides ..., **constants)."""
+    """y, or (y, sum) where there is one that is kept: kernel(x, residual, *parameters, y, total, count, eps,
+    strides ..., **constants)."""
     y_TD = x_TD.new_empty(x_TD.shape)
-    sum_TD = None if residual_TD is None else residual_TD.new_empty(x_TD.shape)
+    sum_TD = residual_TD.new_empty(x_TD.shape) if residual_TD is not None and keeps else None
     if x_TD.numel():
         x, r = rows_of(x_TD), rows_of(x_TD if residual_TD is None else residual_TD)
         dim = x_TD.shape[-1]

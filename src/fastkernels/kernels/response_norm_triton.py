@@ -103,21 +103,27 @@ def response_norm(x_BYXC: Tensor, weight_C: Tensor, bias_C: Tensor, eps: float, 
         return y_BYXC
     images, channels = len(x_BYXC), x_BYXC.shape[-1]
     pixels = x_BYXC[0].numel() // channels
-    squares_BPC = _squares_of_parts(x_BYXC.view(images, pixels, channels), activation)
-    parts, whole = squares_BPC.shape[1], power_of_two(channels)
-    factors_BC = squares_BPC.new_empty(images, channels)
-    loaded = power_of_two(parts) * whole
-    _factors[(images,)](
-        squares_BPC, weight_C, factors_BC, parts, eps, C=channels, PARTS=power_of_two(parts), WIDTH=whole,
-        num_warps=max(1, min(32, loaded // ELEMENTS_OF_A_WARP)),
-    )  # fmt: skip
-    width = min(WIDEST_TILE, whole)
+    factors_BC = factors(x_BYXC, weight_C, eps, activation)
+    width = min(WIDEST_TILE, power_of_two(channels))
     rows = rows_in_a_tile(images * pixels, width, x_BYXC)
     _scale[(ceil_div(pixels, rows), ceil_div(channels, width), images)](
         x_BYXC, factors_BC, bias_C, y_BYXC, pixels, C=channels, NAME=activation, PIXELS=rows, CHANNELS=width,
         **warps(rows * width),
     )  # fmt: skip
     return y_BYXC
+
+
+def factors(x_BYXC: Tensor, weight_C: Tensor, eps: float, activation: str) -> Tensor:
+    """float32 [B, C]: what the norm multiplies each channel of an image by."""
+    images, channels = len(x_BYXC), x_BYXC.shape[-1]
+    squares_BPC = _squares_of_parts(x_BYXC.view(images, -1, channels), activation)
+    parts, whole = squares_BPC.shape[1], power_of_two(channels)
+    factors_BC = squares_BPC.new_empty(images, channels)
+    _factors[(images,)](
+        squares_BPC, weight_C, factors_BC, parts, eps, C=channels, PARTS=power_of_two(parts), WIDTH=whole,
+        num_warps=max(1, min(32, power_of_two(parts) * whole // ELEMENTS_OF_A_WARP)),
+    )  # fmt: skip
+    return factors_BC
 
 
 def _squares_of_parts(x_BNC: Tensor, activation: str) -> Tensor:

@@ -70,10 +70,6 @@ def _flashinfer(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     return out_TD
 
 
-def _flashinfer_adds_otherwise(*_: object) -> str:
-    return "normalises the unrounded sum and writes over its arguments"
-
-
 _rms_norm = Kernel(
     "rms_norm",
     "(Tensor x, Tensor weight, float eps) -> Tensor",
@@ -102,13 +98,6 @@ _add_rms_norm = Kernel(
     fake=lambda x_TD, residual_TD, *_: (x_TD.new_empty(x_TD.shape), residual_TD.new_empty(x_TD.shape)),
     implementations=(
         Implementation("triton", f"{__name__}_triton"),
-        Implementation(
-            "flashinfer",
-            _flashinfer,
-            requires=("flashinfer",),
-            extra="gpu",
-            unsupported=_flashinfer_adds_otherwise,
-        ),
         Implementation("inductor", compiled(_reference_add_rms_norm)),
         Implementation("torch", _torch_add_rms_norm, devices=("cpu", "cuda")),
     ),

@@ -20,11 +20,12 @@ from fastkernels.kernels.overlap import follow
 
 
 def unsupported(kernel: str, x_TD: Tensor, *rest: Tensor | float) -> str | None:
+    tensors = [t for t in rest if isinstance(t, Tensor)]
     if kernel == "add_rms_norm":
-        residual_TD, *rest = rest
-        if residual_TD.dtype not in (x_TD.dtype, torch.float32):
-            return f"adds residuals of the same dtype or float32, not {residual_TD.dtype}"
-    return norms.unsupported(kernel, x_TD, *rest)
+        kept = tensors.pop(0).dtype
+        if kept not in (x_TD.dtype, torch.float32):
+            return f"adds a residual of the dtype of x or float32, not {kept}"
+    return norms.unsupported(kernel, x_TD, *tensors)
 
 
 @triton.jit(do_not_specialize=["count"])

@@ -10,6 +10,8 @@ the dtype of the input.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
@@ -19,46 +21,30 @@ from fastkernels.kernels.rope import rope
 from fastkernels.kernels.rope.reference import rope as rope_reference
 
 
-def _reference(
-    positions_T: Tensor,
-    q_THK: Tensor,
-    k_TJK: Tensor,
-    v_TJK: Tensor,
-    cos_sin_MR: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    slots_T: Tensor,
-) -> Tensor:
-    q_THK, k_TJK = rope_reference(positions_T, q_THK, k_TJK, cos_sin_MR)
-    store_kv_reference(k_TJK, v_TJK, k_cache, v_cache, slots_T)
-    return q_THK
+def _in_turn(
+    rotate: Callable[..., tuple[Tensor, Tensor]], store: Callable[..., None]
+) -> Callable[..., Tensor]:
+    """Two kernels; the rotated keys are written twice."""
 
+    def run(
+        positions_T: Tensor, q_THK: Tensor, k_TJK: Tensor, v_TJK: Tensor, cos_sin_MR: Tensor, *cache: Tensor
+    ) -> Tensor:
+        q_THK, k_TJK = rotate(positions_T, q_THK, k_TJK, cos_sin_MR)
+        store(k_TJK, v_TJK, *cache)
+        return q_THK
 
-def _parts(
-    positions_T: Tensor,
-    q_THK: Tensor,
-    k_TJK: Tensor,
-    v_TJK: Tensor,
-    cos_sin_MR: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    slots_T: Tensor,
-) -> Tensor:
-    """Two kernels, each the choice for this device; the rotated keys are written twice."""
-    q_THK, k_TJK = rope(positions_T, q_THK, k_TJK, cos_sin_MR)
-    store_kv(k_TJK, v_TJK, k_cache, v_cache, slots_T)
-    return q_THK
+    return run
 
 
 _rope_store_kv = Kernel(
     "rope_store_kv",
     "(Tensor positions, Tensor query, Tensor key, Tensor value, Tensor cos_sin, "
     "Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slots) -> Tensor",
-    _reference,
+    _in_turn(rope_reference, store_kv_reference),
     fake=lambda positions_T, q_THK, *_: q_THK.new_empty(q_THK.shape),
     implementations=(
         Implementation("triton", f"{__name__}_triton"),
-        Implementation("parts", _parts, devices=("cpu", "cuda")),
+        Implementation("parts", _in_turn(rope, store_kv), devices=("cpu", "cuda")),
     ),
     rows=lambda positions_T, *_: positions_T.shape[0],
 )

@@ -57,7 +57,7 @@ def _of_python(file: Path) -> set[str]:
 
 
 def _jitted(tree: ast.Module) -> Iterator[str]:
-    imported = _imported(tree)
+    imported = source.imported_names(tree)
     classes = {
         id(method): owner.name
         for owner in ast.walk(tree)
@@ -80,20 +80,8 @@ def _jitted(tree: ast.Module) -> Iterator[str]:
 
 def _makes(maker: ast.expr, imported: dict[str, str], last: str, libraries: set[str]) -> bool:
     """Whether an expression names `last` of these libraries: `triton.jit`, or `jit` imported from it."""
-    first, *rest = ast.unparse(maker).split(".")
-    parts = [*imported.get(first, first).split("."), *rest]
-    return parts[-1] == last and not libraries.isdisjoint(parts[:-1])
-
-
-def _imported(tree: ast.Module) -> dict[str, str]:
-    """Names in the file -> what they are outside: {"tr": "triton", "jit": "triton.jit"}"""
-    found = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.asname: alias.name for alias in node.names if alias.asname}
-        elif isinstance(node, ast.ImportFrom):
-            found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+    *parts, name = (source.resolved(maker, imported) or "").split(".")
+    return name == last and not libraries.isdisjoint(parts)
 
 
 def _strings(tree: ast.Module) -> Iterator[str]:

@@ -86,8 +86,12 @@ def work(case: Case, overlay: Overlay) -> Work:
 def floor_s(work: Work, ceilings: Ceilings) -> float:
     """The floor in seconds. Arithmetic in a dtype without a ceiling takes no time: the floor stays a
     floor."""
+    return _floor_s(work, ceilings, work.written_bytes)
+
+
+def _floor_s(work: Work, ceilings: Ceilings, written_bytes: int) -> float:
     memory_s = work.read_bytes / ceilings.read_bytes_s(work.min_bytes)
-    memory_s += work.written_bytes / ceilings.write_bytes_s(work.min_bytes)
+    memory_s += written_bytes / ceilings.write_bytes_s(work.min_bytes)
     return max(memory_s, _compute_s(work, ceilings), _link_s(work, ceilings))
 
 
@@ -101,11 +105,8 @@ def implausible(work: Work, ceilings: Ceilings, measured_s: float) -> str | None
 
     Results may still lie in the last-level cache when the clock stops, so writes count only beyond its size.
     """
-    memory_s = work.read_bytes / ceilings.read_bytes_s(work.min_bytes)
-    memory_s += max(0, work.written_bytes - ceilings.cache_bytes) / ceilings.write_bytes_s(work.min_bytes)
-    least_s = max(memory_s, _compute_s(work, ceilings), _link_s(work, ceilings)) / (
-        MARGIN_MEASURED_HERE if ceilings.measured_here else MARGIN
-    )
+    margin = MARGIN_MEASURED_HERE if ceilings.measured_here else MARGIN
+    least_s = _floor_s(work, ceilings, max(0, work.written_bytes - ceilings.cache_bytes)) / margin
     if measured_s >= least_s:
         return None
     flops = sum(work.flops.values())

@@ -98,7 +98,10 @@ def median_interval(
     generator = np.random.default_rng(seed)
     chosen = generator.integers(0, len(clusters), size=(resamples, len(clusters)))
     median = np.nanmedian if np.isnan(clusters).any() else np.median
-    medians = median(clusters[chosen].reshape(resamples, -1), axis=1)
+    return _around(data, median(clusters[chosen].reshape(resamples, -1), axis=1), confidence)
+
+
+def _around(data: Floats, medians: Floats, confidence: float) -> Interval:
     tail = (1 - confidence) / 2
     low, high = np.quantile(medians, (tail, 1 - tail))
     middle = float(np.median(data))
@@ -135,11 +138,7 @@ def median_draws(values: ArrayLike, count: int, generator: np.random.Generator) 
 def few_interval(values: ArrayLike) -> Interval:
     """The median of few independent values, and its interval by `median_draws`."""
     data = _floats(values)
-    tail = (1 - CONFIDENCE) / 2
-    draws = median_draws(data, DRAWS, np.random.default_rng(SEED))
-    low, high = np.quantile(draws, (tail, 1 - tail))
-    middle = float(np.median(data))
-    return Interval(middle, min(float(low), middle), max(float(high), middle), len(data))
+    return _around(data, median_draws(data, DRAWS, np.random.default_rng(SEED)), CONFIDENCE)
 
 
 def noise_pct(pairs: Iterable[Interval]) -> float:

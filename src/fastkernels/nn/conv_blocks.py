@@ -86,10 +86,12 @@ def _decoded(reader: ConfigReader, text: Any, in_chs: int, activation: str) -> t
         raise reader.error("block_args", f"{text!r} does not say {', '.join(sorted(absent))}")
     if fractions := [key for key in values if key not in ("e", "se") and values[key] != int(values[key])]:
         raise reader.error("block_args", f"{text!r}: {fractions[0]} must be an integer")
+    if zeros := [key for key in ("r", "s", "c", "e") if values.get(key, 1) == 0]:
+        raise reader.error("block_args", f"{text!r}: {zeros[0]} must not be 0")
     out_chs, blocks = int(values["c"]), []
     for repetition in range(int(values["r"])):
         block: Block = {letters[k]: v if k == "e" else int(v) for k, v in values.items() if k in letters}
-        if "se" in letters:
+        if "se" in letters:  # a share of the block's own input
             block["rd_channels"] = max(1, round(values["se"] * in_chs))
         block |= {"kind": KINDS[name], "in_chs": in_chs, "out_chs": out_chs, "activation": activation}
         block["stride"] = 1 if repetition else int(values["s"])

@@ -101,6 +101,13 @@ def add_and_norm(
     return norm(sum_TD), sum_TD
 
 
+def normed_sum(x_TD: Tensor, residual_TD: Tensor, norm: Any, fuses: Fusion | bool) -> Tensor:
+    """norm(x + residual) where nobody asks for the sum; norm: as of add_and_norm."""
+    if fuses and not x_TD.is_meta:
+        return kernels.sum_layer_norm(x_TD, residual_TD, norm.weight, norm.bias, norm.eps)
+    return norm(x_TD + residual_TD)
+
+
 def _parts(owner: nn.Module, name: str) -> Iterator[tuple[dict[str, Any], str, Any]]:
     """(what it hangs in, its key there, the part) of every module on the way to part `name`, of that, and of
     everything in it."""

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from fastkernels.records import AuditReport, AuditRow, AuditTask
-from fastkernels.report.layout import Column, heading, indented, legend, table
+from fastkernels.report.layout import INTERRUPTED, Column, heading, indented, legend, table, task_name
 
 _COLUMNS = (
     Column("case", "", right=False),
@@ -29,8 +29,8 @@ def parts(report: AuditReport) -> list[RenderableType]:
     """The whole report, top-down."""
     found: list[RenderableType] = [Text(f"fk audit on {report.environment.device}", style="bold")]
     if not report.complete:
-        found.append(Text("INTERRUPTED: what was finished until then", style="bold red"))
-    for task, rows in groupby(report.rows, key=_task_name):
+        found.append(Text(INTERRUPTED, style="bold red"))
+    for task, rows in groupby(report.rows, key=task_name):
         found += [heading(task), table(_COLUMNS, [_cells(row) for row in rows])]
     cells = [_cells(row) for row in report.rows]
     found += [Text(), *legend(_COLUMNS, cells), *_not_applicable(report)]
@@ -77,10 +77,6 @@ def _not_applicable(report: AuditReport) -> list[RenderableType]:
         ]
         found += [Text(task, style="dim"), indented(*lines)] if lines else []
     return found if len(found) > 1 else []
-
-
-def _task_name(row: AuditRow) -> str:
-    return f"{row.task}:{row.variant}".removesuffix(":default")
 
 
 def _summary(tasks: tuple[AuditTask, ...], report: AuditReport) -> Iterable[RenderableType]:

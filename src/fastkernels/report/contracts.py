@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from fastkernels.records import Contract, GateRow, KernelRow
 
-CPU_WARNING = "CPU: not a GPU result"
-
 
 def contracts(rows: Iterable[KernelRow | GateRow]) -> list[Contract]:
     """In the order in which they come."""

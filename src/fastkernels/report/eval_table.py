@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from fastkernels.records import UNSTABLE_HALF_WIDTH, EvalReport, MacroEval, ModelResult, WorkloadResult
-from fastkernels.report.contracts import CPU_WARNING
 from fastkernels.report.kernels_table import failures
-from fastkernels.report.layout import Column, heading, legend, separation, table
+from fastkernels.report.layout import Column, foot, heading, interval, legend, number, opening, table
 
 _MODELS = (
     Column("model", "", right=False),
@@ -55,7 +55,9 @@ _FAMILIES = (
 
 def parts(report: EvalReport, verbose: bool = False) -> list[RenderableType]:
     """The whole report, top-down."""
-    found: list[RenderableType] = [*_title(report)]
+    who = ", ".join(report.candidates) or "self-test (the baseline against itself)"
+    how = "contract host: wall clock of whole workloads, rounds of both sides alternate"
+    found = opening(f"fk eval on {report.environment.device}: {who}", report, [how])
     models = [_model(model, is_self_test=not report.candidates) for model in report.models]
     workloads = [_workload(model.model, workload) for model in report.models for workload in model.workloads]
     for name, columns, rows in (("Models", _MODELS, models), ("Workloads", _WORKLOADS, workloads)):
@@ -90,18 +92,7 @@ def parts(report: EvalReport, verbose: bool = False) -> list[RenderableType]:
         found.append(Text("No MacroEval without them: name the others with --model to score those alone"))
     if report.macroeval is not None:
         found += _macroeval(report.macroeval, report.models)
-    return [*found, *_foot(report)]
-
-
-def _title(report: EvalReport) -> Iterable[RenderableType]:
-    environment = report.environment
-    who = ", ".join(report.candidates) if report.candidates else "self-test (the baseline against itself)"
-    yield Text(f"fk eval on {environment.device}: {who}", style="bold")
-    yield Text("contract host: wall clock of whole workloads, rounds of both sides alternate")
-    if environment.device_type == "cpu":
-        yield Text(CPU_WARNING, style="bold yellow")
-    if not report.complete:
-        yield Text("INTERRUPTED: what was finished until then", style="bold red")
+    return [*found, Text(), *foot(report.environment)]
 
 
 def _model(model: ModelResult, is_self_test: bool) -> list[str | Text]:
@@ -110,37 +101,35 @@ def _model(model: ModelResult, is_self_test: bool) -> list[str | Text]:
         model.model,
         f"{model.config} ({model.size})",
         Text("yes", style="green") if model.valid else Text("no", style="bold red"),
-        _number(model.speedup, ".3f"),
-        _number(model.throughput_speedup, ".3f"),
-        _number(model.latency_speedup, ".3f"),
+        number(model.speedup, ".3f"),
+        number(model.throughput_speedup, ".3f"),
+        number(model.latency_speedup, ".3f"),
         f"{model.correctness:.4f}",
-        _number(mean_d, ".4f"),
+        number(mean_d, ".4f"),
         f"{model.noise_floor:.4f}",
         f"{model.ruin_point:.3f}",
         "" if is_self_test else str(model.swap.sites),
         "" if is_self_test else str(model.swap.calls),
-        _number(model.swap.transfer, ".2f"),
+        number(model.swap.transfer, ".2f"),
     ]
 
 
 def _workload(model: str, workload: WorkloadResult) -> list[str | Text]:
-    interval = f"{workload.ratio_ci[0]:.3f} .. {workload.ratio_ci[1]:.3f}" if workload.ratio_ci else ""
     return [
         model,
         workload.name,
-        _number(_median(workload.baseline), ".5g"),
-        _number(_median(workload.candidate), ".5g"),
+        *(f"{median(side):.5g}" if side else "" for side in (workload.baseline, workload.candidate)),
         workload.unit,
         f"{workload.ratio:.3f}",
-        interval,
+        interval(workload.ratio_ci),
         "clipped" if workload.clipped else "",
     ]
 
 
 def _macroeval(found: MacroEval, models: Sequence[ModelResult]) -> list[RenderableType]:
-    interval = f"  (95 %: {found.score_ci[0]:.4f} .. {found.score_ci[1]:.4f})" if found.score_ci else ""
+    ends = f"  (95 %: {found.score_ci[0]:.4f} .. {found.score_ci[1]:.4f})" if found.score_ci else ""
     lines: list[RenderableType] = [
-        heading(f"MacroEval {found.score:.4f}{interval}"),
+        heading(f"MacroEval {found.score:.4f}{ends}"),
         Text(
             f"= speed-up {found.speedup:.4f} x correctness {found.correctness:.4f} "
             f"x coverage {found.coverage:.4f}"
@@ -158,7 +147,7 @@ def _macroeval(found: MacroEval, models: Sequence[ModelResult]) -> list[Renderab
             [
                 name,
                 f"{f['models']:.0f}",
-                _number(f.get("speedup"), ".4f"),
+                number(f.get("speedup"), ".4f"),
                 f"{f['correctness']:.4f}",
                 f"{f['coverage']:.2f}",
             ]
@@ -176,22 +165,3 @@ def _notes(model: ModelResult) -> Iterable[str]:
     yield from model.swap.shadowed
     if model.swap.unused:
         yield f"never imported by this model: {', '.join(model.swap.unused)}"
-
-
-def _foot(report: EvalReport) -> Iterable[RenderableType]:
-    environment = report.environment
-    versions = f"torch {environment.torch}, Python {environment.python}"
-    yield Text(
-        f"\n{versions}" + (f", driver {environment.driver}" if environment.driver else ""), style="dim"
-    )
-    yield from separation(environment.isolation)
-
-
-def _median(values: tuple[float, ...]) -> float | None:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return (ordered[middle] + ordered[~middle]) / 2 if ordered else None
-
-
-def _number(value: float | None, how: str) -> str:
-    return "" if value is None else format(value, how)

@@ -10,9 +10,18 @@ from rich.text import Text
 from fastkernels.gate.verdicts import middle
 from fastkernels.records import GateReport, GateRow, GateVerdict
 from fastkernels.report import gate_words as words
-from fastkernels.report.contracts import CPU_WARNING, contracts, under
+from fastkernels.report.contracts import contracts, under
 from fastkernels.report.kernels_table import failures
-from fastkernels.report.layout import Column, heading, legend, separation, table
+from fastkernels.report.layout import (
+    CPU_WARNING,
+    Column,
+    heading,
+    interval,
+    legend,
+    separation,
+    table,
+    task_name,
+)
 
 _COLUMNS = (
     Column("case", "", right=False),
@@ -47,7 +56,7 @@ def parts(report: GateReport, verbose: bool = False) -> list[RenderableType]:
     several = len({row.candidate for row in report.rows}) > 1
     listed = [row for row in report.rows if not words.counted(row)]
     every = contracts(report.rows)
-    for task, group in groupby(listed, key=words.place):
+    for task, group in groupby(listed, key=task_name):
         rows = list(group)
         for contract in contracts(rows):
             own = [_cells(row, report, several) for row in rows if row.contract == contract]
@@ -55,7 +64,7 @@ def parts(report: GateReport, verbose: bool = False) -> list[RenderableType]:
     found += [Text(), *legend(_COLUMNS, [_cells(row, report, several) for row in listed])]
     found += failures(
         (
-            (f"{words.place(row)}  {row.candidate}", row.case, row.head or "", row.failure)
+            (f"{task_name(row)}  {row.candidate}", row.case, row.head or "", row.failure)
             for row in report.rows
         ),
         verbose,
@@ -73,9 +82,8 @@ def _cells(row: GateRow, report: GateReport, several: bool) -> list[str | Text]:
     look = middle(row.looks) if row.looks else None
     numbers = ["", "", "", "", ""]
     if look is not None and look.speedup_ci is not None:
-        low, high = look.speedup_ci
         numbers = [
-            f"{look.speedup:.3f}", f"{low:.3f} .. {high:.3f}", f"{look.base_us:.4g}", f"{look.head_us:.4g}",
+            f"{look.speedup:.3f}", interval(look.speedup_ci), f"{look.base_us:.4g}", f"{look.head_us:.4g}",
             f"{look.noise_pct:.1f}",
         ]  # fmt: skip
     return [

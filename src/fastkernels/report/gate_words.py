@@ -67,11 +67,6 @@ def verdict(row: GateRow, limits: GateLimits) -> str:
     return row.verdict if hidden is None else f"{row.verdict} ±{hidden:.1f} %"
 
 
-def place(row: GateRow) -> str:
-    """`L1/glu:gelu`"""
-    return f"{row.task}:{row.variant}".removesuffix(":default")
-
-
 def change(row: GateRow) -> str:
     """By how much the head's time differs from the base's: `+4.9 %`; empty without numbers."""
     speedup = middle(row.looks).speedup if row.looks else None

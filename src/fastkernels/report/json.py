@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -13,12 +13,11 @@ from fastkernels.errors import FileFormatError
 from fastkernels.records import AuditReport, EvalReport, GateReport, KernelReport, Report
 from fastkernels.report import files
 
-_KINDS: dict[str, type[Report]] = {
-    "kernels": KernelReport,
-    "eval": EvalReport,
-    "gate": GateReport,
-    "audit": AuditReport,
+KINDS: dict[str, type[Report]] = {
+    record.model_fields["kind"].default: record
+    for record in (KernelReport, EvalReport, GateReport, AuditReport)
 }
+Asked = TypeVar("Asked", EvalReport, KernelReport)
 SCHEMA = 1  # of all kinds
 _MAX_PROBLEMS = 3  # of one file, in one message
 _decode = json.JSONDecoder().raw_decode
@@ -48,15 +47,15 @@ def load(path: str | Path) -> Report:
     except (ValueError, RecursionError) as error:  # NaN, an integer of 5,000 digits, brackets 1,000 deep
         raise FileFormatError(path, "", f"not JSON that a report can hold: {error}") from None
     kind = data.get("kind") if isinstance(data, dict) else None
-    if not isinstance(kind, str) or kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise FileFormatError(
-            path, "line 1", f"not a report of fk: 'kind' must be one of {', '.join(_KINDS)}, not {kind!r}"
+            path, "line 1", f"not a report of fk: 'kind' must be one of {', '.join(KINDS)}, not {kind!r}"
         )
     if data.get("schema", SCHEMA) != SCHEMA:
         problem = f"a report of schema {data['schema']}; this version of fk reads schema {SCHEMA}"
         raise FileFormatError(path, f"line {line_of(text, ['schema'])}", problem)
     try:
-        return _KINDS[kind].model_validate_json(text)
+        return KINDS[kind].model_validate_json(text)
     except ValidationError as error:
         problems = error.errors(include_url=False)
         line = line_of(text, problems[0]["loc"])
@@ -71,19 +70,19 @@ def _refuse(constant: str) -> None:
 
 def load_eval(path: str | Path) -> EvalReport:
     """Read a report of `fk eval`; FileFormatError for any other kind."""
-    report = load(path)
-    if not isinstance(report, EvalReport):
-        raise FileFormatError(
-            path, "line 1", f"a report of `fk {report.kind}`; MacroEval needs one of `fk eval`"
-        )
-    return report
+    return _of_kind(path, EvalReport)
 
 
 def load_kernels(path: str | Path) -> KernelReport:
     """Read a report of `fk kernels`; FileFormatError for another kind."""
+    return _of_kind(path, KernelReport)
+
+
+def _of_kind(path: str | Path, wanted: type[Asked]) -> Asked:
     report = load(path)
-    if not isinstance(report, KernelReport):
-        problem = f"a report of `fk {report.kind}`, not of `fk kernels`. Make one: fk kernels --json PATH"
+    if not isinstance(report, wanted):
+        verb = f"fk {wanted.model_fields['kind'].default}"
+        problem = f"a report of `fk {report.kind}`, not of `{verb}`. Make one: {verb} --json PATH"
         raise FileFormatError(path, "line 1", problem)
     return report
 

@@ -17,6 +17,7 @@ from xml.etree import ElementTree as xml
 from fastkernels.gate.verdicts import FAILING
 from fastkernels.records import GateLimits, GateReport, GateRow, Look
 from fastkernels.report import gate_words as words
+from fastkernels.report.layout import task_name
 
 # A candidate may print anything; XML 1.0 allows no other control characters, and no lone surrogates.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -25,7 +26,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 def text(report: GateReport) -> str:
     """The whole document."""
     root = xml.Element("testsuites", name="fk gate")
-    for task, rows in groupby(report.rows, key=words.place):
+    for task, rows in groupby(report.rows, key=task_name):
         _suite(root, task, [_case(task, row, report.limits) for row in rows])
     whole = [_mean(report)] if report.limits.min_speedup is not None else []
     whole += [] if report.complete else [_interrupted(report)]

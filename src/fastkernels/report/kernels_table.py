@@ -10,9 +10,20 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from fastkernels.measure.stats import geomean
-from fastkernels.records import Contract, Failure, KernelReport, KernelRow
-from fastkernels.report.contracts import CPU_WARNING, contracts, under
-from fastkernels.report.layout import Column, heading, indented, legend, separation, table
+from fastkernels.records import Failure, KernelReport, KernelRow
+from fastkernels.report.contracts import contracts, under
+from fastkernels.report.layout import (
+    Column,
+    foot,
+    heading,
+    indented,
+    interval,
+    legend,
+    number,
+    opening,
+    table,
+    task_name,
+)
 
 _COLUMNS = (
     Column("case", "", right=False),
@@ -50,8 +61,9 @@ _CONTRACTS = {
 def parts(report: KernelReport, verbose: bool = False) -> list[RenderableType]:
     """The whole report, top-down."""
     every = contracts(report.rows)
-    found: list[RenderableType] = [*_title(report, every)]
-    for task, group in groupby(report.rows, key=_task_name):
+    title = f"fk kernels on {report.environment.device}"
+    found = opening(title, report, [_CONTRACTS[contract] for contract in every])
+    for task, group in groupby(report.rows, key=task_name):
         rows = list(group)
         for contract in every:
             own = [row for row in rows if row.contract == contract]
@@ -60,7 +72,7 @@ def parts(report: KernelReport, verbose: bool = False) -> list[RenderableType]:
     if listed:
         found += [Text(), *legend(_COLUMNS, [_cells(row, True) for row in listed]), *_marks(listed)]
     found += failures(
-        ((f"{_task_name(row)}  {row.candidate}", row.case, row.verdict, row.failure) for row in report.rows),
+        ((f"{task_name(row)}  {row.candidate}", row.case, row.verdict, row.failure) for row in report.rows),
         verbose,
     )
     if report.shadowed:
@@ -69,16 +81,6 @@ def parts(report: KernelReport, verbose: bool = False) -> list[RenderableType]:
     if notes:
         found += [heading("Notes"), *map(Text, notes)]
     return [*found, *_summary(report)]
-
-
-def _title(report: KernelReport, contracts: Sequence[Contract]) -> Iterable[RenderableType]:
-    environment = report.environment
-    yield Text(f"fk kernels on {environment.device}", style="bold")
-    yield from (Text(_CONTRACTS[contract]) for contract in contracts)
-    if environment.device_type == "cpu":
-        yield Text(CPU_WARNING, style="bold yellow")
-    if not report.complete:
-        yield Text("INTERRUPTED: what was finished until then", style="bold red")
 
 
 def _task(task: str, rows: list[KernelRow]) -> list[RenderableType]:
@@ -102,20 +104,19 @@ def _listed(row: KernelRow) -> bool:
 
 
 def _cells(row: KernelRow, several: bool) -> list[str | Text]:
-    interval = f"{row.speedup_ci[0]:.3f} .. {row.speedup_ci[1]:.3f}" if row.speedup_ci else ""
-    baseline = _number(row.baseline_us, ".4g") + (f" ({row.baseline_impl})" if row.baseline_impl else "")
+    baseline = number(row.baseline_us, ".4g") + (f" ({row.baseline_impl})" if row.baseline_impl else "")
     return [
         row.case,
         row.candidate if several else "",
         Text(row.verdict, style="green" if row.verdict == "PASSED" else "bold red"),
-        _number(row.speedup, ".3f"),
-        interval,
+        number(row.speedup, ".3f"),
+        interval(row.speedup_ci),
         _mark(row),
         baseline,
-        _number(row.candidate_us, ".4g"),
-        _number(row.noise_pct, ".1f"),
-        _number(row.roofline_pct, ".0f"),
-        _number(row.error_ratio, ".2g"),
+        number(row.candidate_us, ".4g"),
+        number(row.noise_pct, ".1f"),
+        number(row.roofline_pct, ".0f"),
+        number(row.error_ratio, ".2g"),
         "" if row.capture == "n/a" else row.capture,
         "" if row.compile == "n/a" else row.compile,
         "" if row.origins is None else format(100 * row.authored, ".0f"),
@@ -142,18 +143,10 @@ def _marks(rows: Sequence[KernelRow]) -> Iterable[RenderableType]:
 def _compile_notes(rows: Sequence[KernelRow]) -> Iterable[str]:
     """Why the column `compile` says what it says: all cases of a candidate say the same."""
     return dict.fromkeys(
-        f"torch.compile of {row.candidate}, {_task_name(row)}: {row.compile}: {row.compile_detail}"
+        f"torch.compile of {row.candidate}, {task_name(row)}: {row.compile}: {row.compile_detail}"
         for row in rows
         if row.compile_detail
     )
-
-
-def _number(value: float | None, how: str) -> str:
-    return "" if value is None else format(value, how)
-
-
-def _task_name(row: KernelRow) -> str:
-    return f"{row.task}:{row.variant}".removesuffix(":default")
 
 
 def failures(
@@ -212,15 +205,11 @@ def _summary(report: KernelReport) -> Iterable[RenderableType]:
                 f"{candidate}{under(contract, every)}: geometric mean of {len(timed)} timed speed-ups "
                 f"{mean:.3f}, weighted by calls"
             )
-    shares = [
+    shares = (
         (summary.measuring_share, "measuring"),
         (summary.compiling_share, "compiling (imports and first calls)"),
-    ]
-    shares += [(summary.looking_share, "looking at compilation and kernels")]
+        (summary.looking_share, "looking at compilation and kernels"),
+    )
     told = [f"{100 * share:.0f} % {what}" for share, what in shares if share]
     yield Text(", ".join([f"{summary.wall_s:.0f} s", *told]))
-    environment = report.environment
-    versions = [f"torch {environment.torch}", f"triton {environment.triton}" if environment.triton else ""]
-    versions += [f"driver {environment.driver}" if environment.driver else "", f"Python {environment.python}"]
-    yield Text(", ".join(filter(None, versions)), style="dim")
-    yield from separation(environment.isolation)
+    yield from foot(report.environment)

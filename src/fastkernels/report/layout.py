@@ -13,6 +13,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from fastkernels.records import AuditRow, Environment, EvalReport, GateRow, KernelReport, KernelRow
+
+CPU_WARNING = "CPU: not a GPU result"
+INTERRUPTED = "INTERRUPTED: what was finished until then"
 _PIPE_WIDTH = 10_000  # wider than any table: what is piped is meant to be searched
 
 
@@ -48,6 +52,39 @@ def legend(columns: Sequence[Column], rows: Rows) -> list[RenderableType]:
 
 def _used(columns: Sequence[Column], rows: Rows) -> list[int]:
     return [i for i in range(len(columns)) if any(len(row[i]) for row in rows)]
+
+
+def number(value: float | None, how: str) -> str:
+    return "" if value is None else format(value, how)
+
+
+def interval(ends: tuple[float, float] | None) -> str:
+    return f"{ends[0]:.3f} .. {ends[1]:.3f}" if ends else ""
+
+
+def task_name(row: KernelRow | GateRow | AuditRow) -> str:
+    """`L1/glu:gelu`"""
+    return f"{row.task}:{row.variant}".removesuffix(":default")
+
+
+def opening(title: str, report: KernelReport | EvalReport, lines: Sequence[str]) -> list[RenderableType]:
+    """What was run and how, and what keeps it from being a result."""
+    found = [Text(title, style="bold"), *map(Text, lines)]
+    if report.environment.device_type == "cpu":
+        found.append(Text(CPU_WARNING, style="bold yellow"))
+    if not report.complete:
+        found.append(Text(INTERRUPTED, style="bold red"))
+    return [*found]
+
+
+def foot(environment: Environment) -> list[RenderableType]:
+    """Versions, and what separated the workers."""
+    known = ("torch", environment.torch), ("triton", environment.triton), ("driver", environment.driver)
+    versions = [f"{name} {version}" for name, version in known if version]
+    return [
+        Text(", ".join([*versions, f"Python {environment.python}"]), style="dim"),
+        *separation(environment.isolation),
+    ]
 
 
 def separation(levels: Sequence[str]) -> list[Text]:

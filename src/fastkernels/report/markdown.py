@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from fastkernels.gate.verdicts import middle
 from fastkernels.records import Contract, Failure, GateLimits, GateReport, GateRow
 from fastkernels.report import gate_words as words
-from fastkernels.report.contracts import CPU_WARNING, contracts, under
-from fastkernels.report.layout import separation
+from fastkernels.report.contracts import contracts, under
+from fastkernels.report.layout import CPU_WARNING, interval, separation, task_name
 
 MAX_CHARACTERS = 60_000  # GitHub takes 65,536 in a comment
 _MOST_FAILURES, _MOST_LINES = 5, 20
@@ -78,14 +78,14 @@ def _table(rows: Sequence[GateRow], limits: GateLimits, every: Sequence[Contract
 
 def _line(row: GateRow, limits: GateLimits, clock: str) -> str:
     look = middle(row.looks) if row.looks else None
-    interval = base = head = ""
+    known = base = head = ""
     if look is not None and look.speedup_ci is not None:
-        interval = f"{look.speedup_ci[0]:.3f} .. {look.speedup_ci[1]:.3f}"
+        known = interval(look.speedup_ci)
         base, head = f"{look.base_us:.4g}", f"{look.head_us:.4g}"
     verdict = words.verdict(row, limits)
     verdict = f"**{verdict}**" if words.unclear_or_failing(row) else verdict
-    task, case = _plain(words.place(row) + clock), _plain(f"{row.case} ({row.candidate})")
-    cells = (task, case, verdict, words.change(row), interval, base, head, _plain(row.reason))
+    task, case = _plain(task_name(row) + clock), _plain(f"{row.case} ({row.candidate})")
+    cells = (task, case, verdict, words.change(row), known, base, head, _plain(row.reason))
     return f"| {' | '.join(cells)} |\n"
 
 
@@ -93,7 +93,7 @@ def _failure(row: GateRow, failure: Failure) -> str:
     place = f"\nat {failure.file}:{failure.line or ''}".rstrip(":") if failure.file else ""
     output = "\n".join(failure.output.splitlines()[-_MOST_LINES:])
     told = f"{failure.told[:1000]}{place}\n{output[:3000]}".strip()
-    what = _plain(f"{row.head or ''} {words.place(row)} {row.case} ({row.candidate})")
+    what = _plain(f"{row.head or ''} {task_name(row)} {row.case} ({row.candidate})")
     return f"<details><summary>{what}</summary><pre>{_code(told)}</pre></details>\n\n"
 
 

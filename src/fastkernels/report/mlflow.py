@@ -152,17 +152,15 @@ def _model_metrics(model: ModelResult) -> dict[str, float | None]:
 
 
 def _environment() -> dict[str, str]:
-    quiet = {
+    quick_and_quiet = {
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "true",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    }
-    limits = {
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
         "GIT_PYTHON_REFRESH": "quiet",
     }
-    return {**quiet, **limits, **os.environ}
+    return {**quick_and_quiet, **os.environ}
 
 
 def _warn(reason: str) -> bool:

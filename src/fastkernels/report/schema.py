@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from fastkernels.records import AuditReport, EvalReport, GateReport, KernelReport
+from fastkernels.report.json import KINDS
 
 Kind = Literal["kernels", "eval", "gate", "audit"]
-_RECORDS = {"kernels": KernelReport, "eval": EvalReport, "gate": GateReport, "audit": AuditReport}
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema(kind: Kind) -> dict[str, Any]:
     """JSON Schema of a report; every field that is written is required."""
-    record = _RECORDS[kind]
-    found = record.model_json_schema(by_alias=True, mode="serialization")
+    found = KINDS[kind].model_json_schema(by_alias=True, mode="serialization")
     return {"$schema": _DIALECT, **found, "title": f"fk {kind} report"}
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -144,8 +145,9 @@ def speedups(ratios: Sequence[tuple[str, float]]) -> tuple[float | None, float |
     return throughput, latency
 
 
-def combine(throughput: float | None, latency: float | None, lambda_: float = LAMBDA) -> float | None:
-    """s. A kind that was not run does not count: the other one stands alone, whatever lambda says."""
+def combine(throughput: Any, latency: Any, lambda_: float = LAMBDA) -> Any:
+    """s, of numbers or of arrays of draws. A kind that was not run does not count: the other one stands
+    alone, whatever lambda says."""
     if throughput is None or latency is None:
         return latency if throughput is None else throughput
     return throughput**lambda_ * latency ** (1 - lambda_)

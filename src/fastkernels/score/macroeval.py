@@ -26,6 +26,7 @@ from fastkernels.score import calibrate
 EmptyFamily = Literal["half", "drop"]
 EMPTY_FAMILY_SPEEDUP = 0.5
 RESAMPLES = 1000
+_OBSERVED = ("model", "category", "size", "config", "workloads", "d", "noise_d", "ruin_d", "kl", "swap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +137,7 @@ def _again(model: ModelResult, self_test: bool, f: float | None, lambda_: float)
         return model
     with calibrate.recorded(model):
         return calibrate.model_result(
-            model=model.model,
-            category=model.category,
-            size=model.size,
-            config=model.config,
-            workloads=model.workloads,
-            d=model.d,
-            noise_d=model.noise_d,
-            ruin_d=model.ruin_d,
-            kl=model.kl,
-            swap=model.swap,
+            **{name: getattr(model, name) for name in _OBSERVED},
             self_test=self_test,
             notes=calibrate.observed_notes(model, self_test),
             f=f,
@@ -196,10 +188,7 @@ class _Draws:
             medians = median_draws(rounds, resamples, generator)
             logs[workload.kind].append(np.log(np.clip(medians, *calibrate.RATIO_BOUNDS)))
         throughput, latency = (np.exp(np.mean(logs[kind], axis=0)) if logs[kind] else None for kind in logs)
-        if throughput is None or latency is None:
-            self._speedup = latency if throughput is None else throughput
-        else:
-            self._speedup = throughput**lambda_ * latency ** (1 - lambda_)
+        self._speedup = calibrate.combine(throughput, latency, lambda_)
 
     def scored(self, i: int) -> Scored:
         correctness = float(self._correctness[i])

@@ -5,8 +5,8 @@
 
 B images, Y, X rows and columns, C channels, channels last. dwconv has a filter of 7 x 7 places for each
 channel, padding 3; grn goes over all pixels of an image (L1/global_response_norm); pwconv1 [4C, C], pwconv2
-[C, 4C]. Rounded to the dtype of x after each product, the norm, the response norm and the sum and, where they
-are no one kernel, after the convolution and the activation.
+[C, 4C]. Rounded to the dtype of x after the norm and the sum and, where they are no one kernel, after each
+step.
 Mirrors transformers.models.convnextv2.modeling_convnextv2.ConvNextV2Layer.
 """
 
@@ -35,17 +35,17 @@ class ConvNextV2Layer(nn.Module):
         self.act = GELU()
         self.grn = ConvNextV2GRN(EXPANSION * dim)
         self.pwconv2 = Linear(EXPANSION * dim, dim, bias=True)
-        self.fuses = Fusion(self, "dwconv", "layernorm", "act", "grn")
+        self.fuses = Fusion(self, "dwconv", "layernorm", "pwconv1", "act", "grn", "pwconv2")
 
     def forward(self, features: Tensor) -> Tensor:
         """[B, Y, X, C] -> [B, Y, X, C]"""
-        if self.fuses and not features.is_meta:
-            conv, norm, grn = self.dwconv, self.layernorm, self.grn
-            normed = kernels.depthwise_norm(
-                features, conv.weight, conv.bias, norm.weight, norm.bias, conv.padding, norm.eps
-            )
-            hidden = self.pwconv1(normed)
-            hidden = kernels.response_norm(hidden, grn.weight, grn.bias, grn.eps, "gelu")
-        else:
-            hidden = self.grn(self.act(self.pwconv1(self.layernorm(self.dwconv(features)))))
-        return features + self.pwconv2(hidden)
+        if not self.fuses or features.is_meta:
+            hidden = self.act(self.pwconv1(self.layernorm(self.dwconv(features))))
+            return features + self.pwconv2(self.grn(hidden))
+        conv, norm = self.dwconv, self.layernorm
+        normed = kernels.depthwise_norm(
+            features, conv.weight, conv.bias, norm.weight, norm.bias, conv.padding, norm.eps
+        )
+        first, grn, second = self.pwconv1, self.grn, self.pwconv2
+        layers = (first.weight, first.bias, grn.weight, grn.bias, second.weight, second.bias)
+        return kernels.response_mlp(normed, *layers, features, grn.eps)

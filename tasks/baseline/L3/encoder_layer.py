@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fastkernels.nn.fusion import Fusion, add_and_norm
+from fastkernels.nn.fusion import Fusion, add_and_norm, normed_sum
 
 from ..L1.layer_norm import LayerNorm
 from ..L1.rms_norm import RMSNorm
@@ -80,9 +80,8 @@ class PostNormEncoderLayer(nn.Module):
         [B+1]: the tokens that are seen (L2/encoder_attention); None: all."""
         seen = () if attended is None else (None, attended, key_cu_seqlens)
         attended_TD = self.self_attn(hidden_states, cu_seqlens, max_seqlen, *seen)
-        a_TD, _ = add_and_norm(attended_TD, hidden_states, self.self_attn_layer_norm, self.fuses)
-        y_TD, _ = add_and_norm(self.mlp(a_TD), a_TD, self.final_layer_norm, self.fuses)
-        return y_TD
+        a_TD = normed_sum(attended_TD, hidden_states, self.self_attn_layer_norm, self.fuses)
+        return normed_sum(self.mlp(a_TD), a_TD, self.final_layer_norm, self.fuses)
 
 
 class T5Block(nn.Module):

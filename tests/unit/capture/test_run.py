@@ -168,7 +168,7 @@ def test_nothing_is_loaded_for_a_model_without_choices(tmp_path: Path, monkeypat
         refused(tmp_path, workload="nosuch")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("precious")
-    with pytest.raises(UsageError, match="replaces nothing"):
+    with pytest.raises(UsageError, match="is not empty"):
         refused(tmp_path)
     assert (tmp_path / "out" / "mine.txt").read_text() == "precious"
     with pytest.raises(UsageError, match="nothing can be written into"):

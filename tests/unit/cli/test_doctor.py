@@ -68,7 +68,13 @@ def test_threads_that_wait_for_a_busy_core_are_told(monkeypatch, together: float
     check = diagnosis._threads()
     assert check.works is works
     assert f"2 of torch take {together / 0.03:.1f} times as long as one" in check.detail
-    assert ("OMP_NUM_THREADS" in check.fix) is not works
+    assert "OMP_NUM_THREADS" in check.fix
+
+
+def test_what_works_needs_no_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [diagnosis.Check("one", works, "", "get it") for works in (True, False)]
+    monkeypatch.setattr(diagnosis, "_checks", lambda: both)
+    assert [check.fix for check in diagnosis.checks()] == ["", "get it"]
 
 
 def test_a_state_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

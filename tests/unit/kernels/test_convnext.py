@@ -82,6 +82,25 @@ def test_depthwise_norm(impl: str, dtype: torch.dtype):
         close(kernels.depthwise_norm(*args, impl=impl), wanted, sums=sums)
 
 
+@each_dtype
+@pytest.mark.parametrize("impl", [REFERENCE, PARTS, TRITON])
+def test_response_mlp(impl: str, dtype: torch.dtype):
+    for images, rows, columns, channels in MAPS:
+        hidden = 3 * channels
+        x, residual = (drawn(images, rows, columns, channels, dtype=dtype, seed=seed) for seed in (0, 1))
+        w1, w2 = drawn(hidden, channels, dtype=dtype, seed=2), drawn(channels, hidden, dtype=dtype, seed=3)
+        w1, w2 = w1 / channels**0.5, w2 / hidden**0.5
+        b1, weight, bias = (drawn(hidden, dtype=dtype, seed=seed) for seed in (4, 5, 6))
+        b2 = drawn(channels, dtype=dtype, seed=7)
+        found = kernels.response_mlp(x, w1, b1, weight, bias, w2, b2, residual, EPS, impl=impl)
+        h = responded(F.linear(x.double(), w1.double(), b1.double()), weight, bias, "gelu")
+        wanted = residual.double() + F.linear(h, w2.double(), b2.double())
+        sums = hidden + channels + rows * columns
+        if impl != "reference" and dtype != torch.float32:  # each step is rounded
+            sums = 2 * int((torch.finfo(dtype).eps / torch.finfo(torch.float32).eps) ** 2)
+        close(found, wanted, sums=sums)
+
+
 def test_filters_over_several_channels_are_refused():
     x, vector = drawn(1, 4, 4, 8), drawn(8)
     with pytest.raises(ValueError, match="not one for each of 8 channels"):

@@ -103,6 +103,7 @@ def test_every_triton_kernel_compiles_at_the_shapes_of_real_models(compiled, mon
     for width in (1152, 1280):
         x_TD, w_D = empty(1500, width), empty(width)
         launch("add_layer_norm", (x_TD, x_TD, w_D, w_D, 1e-5))
+        launch("sum_layer_norm", (x_TD, x_TD, w_D, w_D, 1e-5))
     for shape in ((32, 32, 8, 128, 128), (32, 32, 8, 128, 64)):
         launch("rope_store_kv", rope_store_case.make(shape, torch.bfloat16, "meta", block_size=16))
     for dtype in (torch.bfloat16, torch.float32):

@@ -213,12 +213,15 @@ def test_rope_store_kv():
     check(ptx(rope_store_kv._rope_store, types, constants, 1024), scalar="b64")
 
 
+@pytest.mark.parametrize("kind", [{}, {"ADD": True}, {"ADD": True, "KEEPS": True}], ids=str)
 @pytest.mark.parametrize(("dim", "rows"), [(1152, 1), (4096, 1), (128, 8)])
-def test_layer_norm(dim, rows):
+def test_layer_norm(dim, rows, kind):
     width = triton.next_power_of_2(dim)
-    inner = {} if rows > 1 else {"inner": 1}
-    constants = {"D": dim, "ROWS": rows, "WIDTH": width, **inner}
-    check(ptx(layer_norm._normalise_rows, {**BF16_ROWS, "eps": "fp32"}, constants, rows * width))
+    inner = {} if rows > 1 else {"x_inner": 1, "r_inner": 1}
+    flags = dict.fromkeys(("ADD", "SCALED", "KEEPS"), False) | kind
+    constants = {"D": dim, "ROWS": rows, "WIDTH": width, **inner, **flags}
+    types = {**BF16_ROWS, "scale": "*bf16", "eps": "fp32"}
+    check(ptx(layer_norm._normalise_rows, types, constants, rows * width))
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "log_sigmoid", "quick_gelu"])
@@ -325,7 +328,7 @@ def test_causal_conv1d(name):
     """At the real model's size. Weights lie K apart, so their loads are small; tokens move in vectors."""
     kernel = getattr(causal_conv1d, name)
     block = causal_conv1d.CHANNELS if name == "_tile" else causal_conv1d.STEP_CHANNELS
-    sizes = {"C": 8192, "K": 4, "HAS_BIAS": True, "M": causal_conv1d.TOKENS, "BLOCK": block}
+    sizes = {"C": 8192, "K": 4, "HAS_BIAS": True, "M": causal_conv1d.TOKENS, "BLOCK": block, "OVERLAPS": True}
     constants = {n: value for n, value in sizes.items() if n in kernel.arg_names}
     code = ptx(kernel, MAMBA, constants, 0, {"num_warps": 4})
     assert ".local" not in code
@@ -343,7 +346,14 @@ def test_selective_scan(name):
     kernel = getattr(selective_scan, name)
     block = selective_scan.BLOCK if name == "_walk" else selective_scan.STEP_BLOCK
     elements = 16 * block * (selective_scan.CHUNK if name == "_walk" else 1)
-    sizes = {"CHANNELS": 8192, "N": 16, "L": selective_scan.CHUNK, "BLOCK": block, "VALUES": 16}
+    sizes = {
+        "CHANNELS": 8192,
+        "N": 16,
+        "L": selective_scan.CHUNK,
+        "BLOCK": block,
+        "VALUES": 16,
+        "OVERLAPS": True,
+    }
     constants = {n: value for n, value in sizes.items() if n in kernel.arg_names}
     code = ptx(kernel, MAMBA, constants, 0, {"num_warps": selective_scan.warps(elements)})
     assert ".local" not in code

@@ -1,4 +1,4 @@
-"""l2_norm, summed_embedding and late_interaction: all implementations on this machine against the formula."""
+"""Kernels of text encoders and retrieval: all implementations on this machine against the formula."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ class FakeSides:
         }
         self.changes: list[dict[str, Any]] = []
         self._last = ""
+        self.put_back: list[str] = []
         for side in self.sides.values():
             side.warmed = set()
 
@@ -34,6 +35,9 @@ class FakeSides:
     def fresh(self, **change: Any) -> Iterator[Any]:
         self.changes.append(change)
         yield self._make(self, "noise", 0.4)
+
+    def note_put_back(self, names: list[str]) -> None:
+        self.put_back += [name for name in names if name not in self.put_back]
 
     def close(self) -> None:
         self.log.append(("all", "close"))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fastkernels.audit.precision import half_squares, narrow_sums, narrower
+from fastkernels.audit.precision import HalfSquares, narrow_sums, narrower
 from fastkernels.audit.subject import Change, NotApplicable, Subject
 
 
@@ -34,7 +34,7 @@ def _half_squares(subject: Subject) -> Change | NotApplicable:
         )
     if subject.entry.has_parts:
         return NotApplicable("mutant", name, "values between its parts are small")
-    return _rounding(name, half_squares)
+    return _rounding(name, HalfSquares)
 
 
 def _rounding(name: str, mode: Callable[[], TorchDispatchMode]) -> Change:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from fastkernels.audit.precision import narrower_bits, rounded
+from fastkernels.audit.precision import NARROWER, rounded
 from fastkernels.audit.subject import Change, Draw, NotApplicable, Outputs, Subject
 
 # Below every constant that is ever mistaken: heads of 72 features scaled as if padded to 80 are off by 1.054.
@@ -54,7 +54,7 @@ def _valued(subject: Subject, name: str, example: Tensor) -> list[Change | NotAp
     scaled, narrowed = "wrong scale", "written with fewer bits"
     if not example.is_floating_point():
         return [NotApplicable("mutant", f"{what}, {name}", "integers") for what in (scaled, narrowed)]
-    bits = narrower_bits(subject.dtype)
+    bits = NARROWER[subject.dtype]
     # Of a module of several parts the last one writes: where roundings of the others hide it, it is judged.
     part_of = subject.part("its last part")
     return [

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fastkernels.kernels import checks
 from fastkernels.kernels.launch import power_of_two
+from fastkernels.kernels.overlap import follow, overlap
 
 CHUNK, BLOCK = 16, 32  # tokens and channels of a program: 32 channels are two sectors of a row in bf16
 STEP_BLOCK = 64
@@ -105,8 +106,10 @@ def _walk(u, delta, b_in, c_out, z, a_log, d, bias, state, rows, starts, y,
 @triton.jit
 def _step(u, delta, b_in, c_out, z, a_log, d, bias, state, rows, y,
           u_stride, delta_stride, b_stride, c_stride, z_stride,
-          CHANNELS: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, VALUES: tl.constexpr):  # fmt: skip
+          CHANNELS: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, VALUES: tl.constexpr,
+          OVERLAPS: tl.constexpr):  # fmt: skip
     """One token of one row, for some channels."""
+    follow(OVERLAPS)
     r = tl.program_id(1).to(tl.int64)
     i, n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, VALUES)
     in_i, in_n = i < CHANNELS, n < N
@@ -176,6 +179,7 @@ def selective_state_update(
         state_RIN, rows_B, y_BI,
         *(x.stride(0) for x in (u_BI, delta_BI, B_BN, C_BN, z_BI)),
         CHANNELS=channels, N=values, BLOCK=block, VALUES=width, num_warps=warps(block * width),
+        **overlap(u_BI.device),
     )  # fmt: skip
     return y_BI
 

@@ -12,11 +12,15 @@ import torch
 from fastkernels.measure.cuda import Driver
 
 _DENORMAL = 5e-324  # a processor that flushes these takes it for 0, in Python as in torch
-# What torch names by a backend and an operation; `all` holds where an operation has none of its own.
+# What torch names by a backend and an operation; `all` holds where an operation has none of its own, and that
+# of `generic` where a backend has none.
 _PRECISIONS = {
-    f"float32 precision of {backend} {operation}": (backend, operation)
-    for backend in ("cuda", "mkldnn")
-    for operation in ("all", "matmul", "conv", "rnn")
+    "float32 precision": ("generic", "all"),
+    **{
+        f"float32 precision of {backend} {operation}": (backend, operation)
+        for backend in ("cuda", "mkldnn")
+        for operation in ("all", "matmul", "conv", "rnn")
+    },
 }
 _C, _MATMUL = torch._C, torch.backends.cuda.matmul
 
@@ -38,7 +42,8 @@ def _autocast(device: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
 # name -> what reads it and what sets it, taken when the worker starts, before a candidate could replace them.
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "default device": (torch.get_default_device, torch.set_default_device),
+    # None was set when the worker started, and to set one, even the CPU, slows every later call down.
+    "default device": (torch.get_default_device, lambda _, put=torch.set_default_device: put(None)),
     "float32 matmul precision": (_C._get_float32_matmul_precision, _C._set_float32_matmul_precision),
     **{name: _precision(*of) for name, of in _PRECISIONS.items()},
     "deterministic algorithms": (_C._get_deterministic_algorithms, _C._set_deterministic_algorithms),

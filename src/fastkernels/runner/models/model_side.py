@@ -73,6 +73,7 @@ class ModelSide(ABC):
         """An eager run with a clock round every site: calls, seconds at the sites, seconds in all.
 
         Without fused kernels on either side: the baseline would call nothing at sites that it fuses.
+        `put_back`: settings of the process that it changed, before any graph is captured with them.
         """
         modules = dict(self.model.named_modules())
         # A candidate may have inner modules that the baseline lacks; the clock counts the outermost site
@@ -85,7 +86,8 @@ class ModelSide(ABC):
             self.run_once(**inputs)
             self.synchronise()
             total = time.perf_counter() - begin
-        return {"calls": clock.calls, "site_s": clock.seconds, "total_s": total}
+        found = {"calls": clock.calls, "site_s": clock.seconds, "total_s": total}
+        return {**found, "put_back": self._kept.put_back()}
 
     def stats(self) -> dict[str, Any]:
         """What the engine did, which kernels were passed over for which reason, and what the process is set

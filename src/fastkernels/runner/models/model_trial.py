@@ -73,6 +73,9 @@ class ModelTrial:
     restarts: bool = False  # each round has two processes of its own: the interval holds their differences
     _notes: list[str] = field(default_factory=list)
     _stats: dict[Side, Stats] = field(default_factory=dict)  # as of the last timed run
+    _prove: Callable[[SideHandle], Proof] | None = (
+        None  # where there are sites; first of all in every process
+    )
     _seconds: dict[str, dict[str, list[float]]] = field(
         default_factory=dict
     )  # of a workload and side, so far
@@ -132,8 +135,12 @@ class ModelTrial:
 
         def prove(handle: SideHandle) -> Proof:
             with self.answers.given(inputs) as given:
-                return read(handle, Proof, "proof", sites=sites, **given)
+                proof = read(handle, Proof, "proof", sites=sites, **given)
+            if handle.side == "candidate":
+                self.sides.note_put_back(proof.put_back)
+            return proof
 
+        self._prove = prove
         runs: dict[str, list[Proof]] = {"baseline": [], "candidate": []}
         for turn in range(2 * PROOF_REPEATS):
             side = ("baseline", "candidate", "candidate", "baseline")[turn % 4]
@@ -251,6 +258,8 @@ class ModelTrial:
                 return
 
     def _ready(self, side: Side, workload: Workload) -> SideHandle:
+        if self._prove is not None:
+            self._warm(side, "swap proof", self._prove)
         return self._warm(side, workload.name, lambda handle: self.answers.warm_up(handle, workload))
 
     def _compare_settings(self) -> None:
@@ -258,7 +267,8 @@ class ModelTrial:
         theirs, ours = self._stats["baseline"].settings, self._stats["candidate"].settings
         if changed := flags.differences(ours, theirs):
             message = (
-                f"TAMPERED(global-state): {changed}: the whole engine runs with what a candidate has set"
+                f"TAMPERED(global-state): {changed}: the whole engine runs with what a candidate has set. "
+                "What imports and the first, eager, pass set is put back, and not what later calls set"
             )
             raise SideFailure("candidate", Failure(message=message))
 

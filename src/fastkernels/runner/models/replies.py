@@ -34,6 +34,7 @@ class Proof(_Reply):
     calls: dict[str, Count]
     site_s: Seconds
     total_s: Annotated[Seconds, Field(gt=0)]
+    put_back: list[Printable] = []
 
 
 class Stats(_Reply):

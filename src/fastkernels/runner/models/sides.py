@@ -104,7 +104,7 @@ class Sides:
         self._alive: dict[Side, SideHandle] = {}
         self.isolation: tuple[str, ...] | None = None  # of every candidate process so far
         self.stays_root = ""
-        self.put_back: tuple[str, ...] = ()  # settings that imports of the candidate had changed
+        self.put_back: tuple[str, ...] = ()  # settings that its imports or first call had changed
 
     def use(self, side: Side) -> SideHandle:
         """The side, alive and the only one that runs."""
@@ -126,6 +126,9 @@ class Sides:
             yield handle
         finally:
             handle.worker.close()
+
+    def note_put_back(self, names: Sequence[str]) -> None:
+        self.put_back = tuple(dict.fromkeys((*self.put_back, *names)))
 
     def close(self) -> None:
         while self._alive:
@@ -156,7 +159,7 @@ class Sides:
         if side == "candidate":  # noise runs of the baseline come later, and are not separated as far
             self.isolation = common(self.isolation, worker.isolation)
             self.stays_root = self.stays_root or worker.stays_root
-            self.put_back = self.put_back or worker.put_back
+            self.note_put_back(worker.put_back)
         return SideHandle(side, worker, self._timeouts.call)
 
 

@@ -42,7 +42,6 @@ START_TIMEOUT_S = 180.0  # Python, torch and a CUDA context on a cold disk
 _STOP_TIMEOUT_S = 10.0  # after SIGSTOP as well; a thread in the middle of a system call finishes that first
 _COMPANY_TIMEOUT_S = 0.5  # for what it started, which has no business in a system call that long
 _STOP_LOOK_S = 20e-6
-_STOP_SPIN_S = 200e-6  # looked for without rest: most stop sooner, and how long a rest lasts is luck
 _COMPANY_SHARE = 0.125  # of pauses look for other members of the group, in secret: among all processes
 
 
@@ -117,7 +116,7 @@ class Worker:
         self._secret = random.SystemRandom()
         # Other members of its group were seen, or will be there: every pause looks for them.
         self.has_company = processes > 1
-        self._company: dict[int, int | None] = {}  # CPU time of those that were there when it was paused
+        self._company: dict[int, int | None] = {}  # CPU time of those that were there when last looked for
         self.restless: str | None = (
             None  # how it ran while it should have stood still; whoever asks resets it
         )
@@ -268,8 +267,8 @@ class Worker:
         of it runs while another worker has its turn. What else is in the group is waited for once any of it
         was seen; `looks`: look for it in any case, before a turn that is worth a millisecond.
 
-        Returns when it stood still, by time.perf_counter_ns(); looking for what was never seen is not in
-        it."""
+        Returns when it stood still, by time.perf_counter_ns(), with what else was seen in the group; not what
+        looking took."""
         if self._paused or not self.alive:
             return time.perf_counter_ns()
         # The kernel tells a parent of every stop and every continuation; ours were taken note of.
@@ -280,39 +279,45 @@ class Worker:
         self._process.send(signal.SIGSTOP)
         begin = time.monotonic()
         while not self._process.changed(os.WSTOPPED) and self.alive:
-            waited_s = time.monotonic() - begin
-            if waited_s > _STOP_TIMEOUT_S:
+            if time.monotonic() - begin > _STOP_TIMEOUT_S:
                 self.restless = f"did not stop within {_STOP_TIMEOUT_S:.0f} s"
                 return time.perf_counter_ns()
-            if waited_s > _STOP_SPIN_S:
-                time.sleep(_STOP_LOOK_S)
-            else:
-                os.sched_yield()  # the process may need this core to stop
-        looked = self.has_company
-        if looked:
-            self._still_company()
-        still_ns = time.perf_counter_ns()
-        if not looked and (looks or self._secret.random() < _COMPANY_SHARE):
-            self._still_company()
-        return still_ns
+            # Never without rest: the process may need this core to stop, and a yield does not give it away.
+            time.sleep(_STOP_LOOK_S)
+        stopped_ns = time.perf_counter_ns()
+        if self.has_company:
+            return self._still_company(stopped_ns)
+        if looks or self._secret.random() < _COMPANY_SHARE:
+            self._still_company(stopped_ns)
+        return stopped_ns
 
-    def _still_company(self) -> None:
-        deadline = time.monotonic() + _COMPANY_TIMEOUT_S
+    def _still_company(self, stopped_ns: int) -> int:
+        """When the whole group stood still; the worker itself did at `stopped_ns`. To look at all processes
+        takes longer than many calls, and is no work of theirs: where the members are those that were seen
+        before, and have all stopped by the first look, they ran on for as long as their CPU time says."""
+        since = {pid: process.cpu_ns(pid) for pid in self._company}
         found = process.others(self.pid)
         self.has_company = self.has_company or bool(found)
+        stood = since.keys() == set(found)
+        deadline = time.monotonic() + _COMPANY_TIMEOUT_S
         # A member is told to have stopped a moment before it leaves its core: its time must stand still, too.
         before: dict[int, int | None] | None = None if found else {}
         while True:
             moving = [pid for pid in found if not process.stands_still(pid)]
             self._company = {pid: process.cpu_ns(pid) for pid in found}
             if not moving and self._company == before:
-                return
+                break
             if time.monotonic() > deadline:
                 if moving:
                     self.restless = f"had process {moving[0]} of its own run for {_COMPANY_TIMEOUT_S:g} s"
-                return
+                break
+            stood = stood and not moving
             before = None if moving else self._company
             time.sleep(_STOP_LOOK_S)
+        ran_ns = [now - then for pid, now in self._company.items() if now and (then := since.get(pid))]
+        if stood and len(ran_ns) == len(found):
+            return stopped_ns + sum(ran_ns)
+        return time.perf_counter_ns()
 
     def resume(self) -> None:
         if not self._paused:
@@ -321,7 +326,6 @@ class Worker:
             now = process.cpu_ns(pid)
             if now is not None and now != before:
                 self.restless = f"had process {pid} of its own run"
-        self._company = {}
         if self._process.changed(os.WSTOPPED | os.WCONTINUED):
             self.restless = "was continued"
             self.meddled = "was continued in another's turn"

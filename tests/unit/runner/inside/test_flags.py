@@ -18,6 +18,7 @@ def as_before():
 # Each setting, set otherwise than it was.
 CHANGES = {
     "default dtype": lambda: torch.set_default_dtype(torch.float64),
+    "float32 precision": lambda: setattr(torch.backends, "fp32_precision", "tf32"),
     "float32 matmul precision": lambda: torch.set_float32_matmul_precision("medium"),
     "deterministic algorithms": lambda: torch.use_deterministic_algorithms(True),
     "cudnn enabled": lambda: setattr(torch.backends.cudnn, "enabled", False),
@@ -64,3 +65,4 @@ def test_the_default_device_is_put_back() -> None:
     torch.set_default_device("meta")
     assert "default device" in kept.put_back()
     assert torch.empty(1).device.type == "cpu"
+    assert torch.overrides._get_current_function_mode_stack() == [], "what a device that is set adds"

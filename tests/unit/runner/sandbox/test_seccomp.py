@@ -120,8 +120,24 @@ threading.Thread(target=copy, daemon=True).start()
 time.sleep(0.005)
 """
 
+ASKED = f"""{COPIES}
+copy = lambda: libc.process_vm_readv(os.getpid(), here, times, there, times, 0)
+begin = time.perf_counter()
+copy()
+alone_s = time.perf_counter() - begin
+ours, asks = os.pipe()
+child = os.fork()
+while child == 0:
+    os.read(ours, 1)
+    copy()
+found = [child, asks, alone_s]
+"""
 
-def test_a_pause_waits_for_a_child_in_the_middle_of_a_system_call(worker: Worker) -> None:
+
+def test_a_pause_waits_for_a_child_in_the_middle_of_a_system_call(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "_COMPANY_TIMEOUT_S", 20)  # a busy machine's share of a core is small
     child = look(worker, BUSY)
     worker.pause(looks=True)
     assert process.others(worker.pid) == [child]
@@ -140,6 +156,20 @@ def test_a_pause_tells_when_the_last_thread_stood_still(worker: Worker) -> None:
     alone_s = look(worker, LATE)
     begin = time.perf_counter_ns()
     assert (worker.pause() - begin) / 1e9 > 0.3 * alone_s
+
+
+def test_looking_for_a_child_is_no_work_of_it(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    child, asks, alone_s = look(worker, ASKED)
+    worker.pause(looks=True)
+    worker.resume()
+    found = process.others(worker.pid)
+    monkeypatch.setattr(process, "others", lambda _: time.sleep(0.05) or found)
+    begin = time.perf_counter_ns()
+    assert (worker.pause() - begin) / 1e9 < 0.04, "it sleeps"
+    look(worker, f"import time; found = os.write({asks}, b'x'); time.sleep(0.005)")
+    begin = time.perf_counter_ns()
+    assert (worker.pause() - begin) / 1e9 > 0.3 * alone_s, "it copies"
+    look(worker, f"os.kill({child}, 9); os.waitpid({child}, 0); found = 1")
 
 
 def test_a_child_that_runs_on_is_told(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
