@@ -96,8 +96,8 @@ def _attend(qkv, filler, scale, table, out, Y, X, down, across, H: tl.constexpr,
     high, wide = down * W, across * W
 
     i, d = tile * QUERIES + tl.arange(0, QUERIES), tl.arange(0, DIMS)
-    row, column, i_inside = _pixel(i, top, left, Y, X, SHIFT, W)
-    i_pixel = (image * Y + row) * X + column
+    i_row, i_column, i_inside = _pixel(i, top, left, Y, X, SHIFT, W)
+    i_pixel = (image * Y + i_row) * X + i_column
     q = _taken(qkv, filler, i_pixel, i_inside, head * K, d, i < N, C, K)
     to_log2 = _over_length(q) * (tl.load(scale + head) * LOG2_E)
     i_code = i // W * (2 * W - 1) + i % W + (2 * W * (W - 1))
@@ -109,8 +109,8 @@ def _attend(qkv, filler, scale, table, out, Y, X, down, across, H: tl.constexpr,
     acc = tl.zeros([QUERIES, DIMS], tl.float32)
     for start in range(0, N, KEYS):
         j = start + tl.arange(0, KEYS)
-        row, column, j_inside = _pixel(j, top, left, Y, X, SHIFT, W)
-        j_pixel = (image * Y + row) * X + column
+        j_row, j_column, j_inside = _pixel(j, top, left, Y, X, SHIFT, W)
+        j_pixel = (image * Y + j_row) * X + j_column
         k = _taken(qkv, filler, j_pixel, j_inside, C + head * K, d, j < N, C, K)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * to_log2[:, None] * _over_length(k)[None, :]
         j_code = j // W * (2 * W - 1) + j % W

