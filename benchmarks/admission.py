@@ -4,7 +4,7 @@
 
 The reports are parts of one question, each of other cases. Kept are margins and what is not good: the
 mutants of a thousand cases that fail as they must would be tens of megabytes. --resume keeps, of what `--out`
-holds, the cases that these reports do not audit; each row says with which revision and on what it was
+holds, the cases of today that these reports do not audit; each row says with which revision and on what it was
 audited.
 
 A task is admitted anew from all its rows, as far as they go: `left` says how many cases of which tasks are
@@ -33,17 +33,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("reports", type=Path, nargs="+")
+    parser.add_argument("reports", type=Path, nargs="*")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--resume", action="store_true", help="add to the cases of --out")
     arguments = parser.parse_args()
     resumed = arguments.resume and arguments.out.is_file()
-    before = json.loads(arguments.out.read_text()) if resumed else None
+    before = of_today(json.loads(arguments.out.read_text())) if resumed else None
     found = summary([AuditReport.model_validate_json(path.read_text()) for path in arguments.reports], before)
     arguments.out.write_text(written(found))
     print(
         {key: value for key, value in found.items() if key == "left" or not isinstance(value, (list, dict))}
     )
+
+
+def of_today(before: dict[str, Any]) -> dict[str, Any]:
+    """Without the rows of cases that the registry no longer has."""
+    known = {(case.task, case.id) for task in registry.tasks() for case in registry.cases(task)}
+    return {**before, "rows": [row for row in before["rows"] if (row["task"], row["case"]) in known]}
 
 
 def summary(reports: Sequence[AuditReport], before: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -44,6 +44,9 @@ def _library_unsupported(
 ) -> str | None:
     if x.device.type == "cpu" and x.dtype not in (torch.float32, torch.float64):
         return f"PyTorch multiplies float32 and float64 on a CPU, not {x.dtype}"
+    places = (starts_R1.numel() - 1) * x.shape[0]
+    if x.is_cuda and columns_E.numel() > places:
+        return f"cuSPARSE takes at most one entry for each of {places} places, not {columns_E.numel()}"
     return None
 
 

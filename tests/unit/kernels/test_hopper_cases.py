@@ -104,6 +104,11 @@ def test_every_triton_kernel_compiles_at_the_shapes_of_real_models(compiled, mon
         x_TD, w_D = empty(1500, width), empty(width)
         launch("add_layer_norm", (x_TD, x_TD, w_D, w_D, 1e-5))
         launch("sum_layer_norm", (x_TD, x_TD, w_D, w_D, 1e-5))
+        launch("layer_norm_add", (x_TD, x_TD, w_D, w_D, 1e-5))
+        ids_T = torch.empty(1500, dtype=torch.int64, device="meta")
+        launch(
+            "summed_embedding", (ids_T, ids_T, empty(30522, width), empty(514, width), w_D, w_D, w_D, 1e-5)
+        )
     for shape in ((32, 32, 8, 128, 128), (32, 32, 8, 128, 64)):
         launch("rope_store_kv", rope_store_case.make(shape, torch.bfloat16, "meta", block_size=16))
     for dtype in (torch.bfloat16, torch.float32):
@@ -118,7 +123,16 @@ def test_every_triton_kernel_compiles_at_the_shapes_of_real_models(compiled, mon
         depthwise = (map_of(1152, 3, 3, 1), map_of(1152))
         launch("conv2d_activation", (x, *depthwise, None, None, 1, 1, 1152, "silu"))
         launch("conv2d_activation_mean", (x, *depthwise, 1, 1, 1152, "silu"))
+        w_C, w_F = map_of(512), map_of(2048)
+        block = map_of(32, 24, 24, 512)
+        launch("depthwise_norm", (block, map_of(512, 7, 7, 1), w_C, w_C, w_C, 3, 1e-6))
+        mlp = (map_of(2048, 512), w_F, w_F, w_F, map_of(512, 2048), w_C)
+        launch("response_mlp", (block, *mlp, block, 1e-6))
         launch("squeeze_excite", (gate, map_of(48, 1152), map_of(48), map_of(1152, 48), map_of(1152)))
+    starts_R1, columns_E = (torch.empty(n, dtype=torch.int32, device="meta") for n in (9993, 1148562))
+    x_ND = torch.empty(9992, 64, device="meta")
+    entries_E = torch.empty(1148562, device="meta")
+    launch("sparse_mm_add", (starts_R1, columns_E, entries_E, x_ND, x_ND, 0.25))
     for rows in (1, 32):
         launch("linear_float32", (empty(rows, 4096), torch.nn.Parameter(empty(128256, 4096)), None))
         launch("linear_glu", (empty(rows, 4096), torch.nn.Parameter(empty(28672, 4096)), None, "silu"))

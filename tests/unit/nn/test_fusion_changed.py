@@ -31,6 +31,7 @@ PARTS = {
     "L2/parallel_embedding": ["linear"],
     "L2/summed_embedding": ["word_embeddings", "position_embeddings", "layer_norm"],
     "L2/causal_attention": ["rotary_emb", "attn", "attn.store"],
+    "L2/graph_propagation": ["propagate"],
     "L2/convnext_block": ["dwconv", "layernorm", "pwconv1", "act", "grn", "pwconv2"],
     "L3/swin_block": ["norm1", "norm2"],
     "L3/vision_block": ["layer_norm2"],
