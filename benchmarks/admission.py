@@ -3,9 +3,9 @@
     python benchmarks/admission.py REPORT... --out benchmarks/h200/audit_full.json --resume
 
 The reports are parts of one question, each of other cases. Kept are margins and what is not good: the
-mutants of a thousand cases that fail as they must would be tens of megabytes. --resume keeps, of what `--out`
-holds, the cases of today that these reports do not audit; each row says with which revision and on what it was
-audited.
+mutants of a thousand cases that fail as they must would be tens of megabytes. --resume keeps the cases that
+`--out` holds, the registry has, and these reports do not audit; each row says with which revision and on what
+it was audited.
 
 A task is admitted anew from all its rows, as far as they go: `left` says how many cases of which tasks are
 not there, of those that `fk audit` takes of the audited levels and sizes. For that a row keeps the names of

@@ -80,6 +80,21 @@ LLAMA_L1 = (
     _kernels("self-test", "self_test_llama_attention", 277, *_l1(*ATTENTION, "softmax", "sampling")),
 )
 LLAMA = {level: _level("llama", level, seconds) for level, seconds in ((2, 262), (3, 138), (4, 94))}
+# What these take as jobs is guessed: none has run.
+NEWER = (
+    "bge_m3",
+    "colbertv2",
+    "convnextv2",
+    "dinov3",
+    "dlrmv2",
+    "efficientnetv2",
+    "lightgcn",
+    "mamba",
+    "mamba2",
+    "mobilenetv4",
+    "swinv2",
+    "vjepa2",
+)
 # Flux, yolov10, and the first of gla and siglip2 as seen on two H200s on 2026-11-25; the others are guesses.
 OTHERS = {
     "flux": (465, 260),
@@ -89,10 +104,12 @@ OTHERS = {
     "siglip2": (180, 110),
     "whisper": (280, 180),
     "yolov10": (284, 417),
+    **dict.fromkeys(NEWER, (200, 200)),
 }
 RANKS = Part(
     "self_test_ranks", 40, (*FK, "kernels", "--self-test", "--target", "L1/all_reduce", "--json"), gpus=2
 )
+MAXSIM = ("--target", "L2/late_interaction", "--case", "maxsim*")  # of no model's batch
 VS_REFERENCE = {
     "gla": 262,
     "siglip2": 311,
@@ -101,6 +118,7 @@ VS_REFERENCE = {
     "mixtral": 364,
     "jamba": 450,
     "flux": 545,
+    **dict.fromkeys(NEWER, 200),
 }
 EVAL_LLAMA = (
     _eval("eval_llama_prefill_heavy", 470, "prefill-heavy"),
@@ -124,6 +142,7 @@ EVAL_OTHERS = (
     _other("siglip2", 190),
     _other("whisper", 324),
     _other("yolov10", 375),
+    *(_other(name, 150) for name in NEWER),
 )
 # Of tests/gpu: seconds, processes beside each other, and GPUs where more than one. Engine, split_kernels,
 # listener and sample as seen; of the others guesses.
@@ -153,6 +172,9 @@ GPU_TESTS = {
     "ranks": (120, 1, 2),
     "attention_kernels": (500, 8),
     "pointwise_kernels": (500, 8),
+    "retrieval_kernels": (60, 4),
+    "classifier": (60, 1),
+    **{name: (60, 1) for name in NEWER if not name.startswith(("mobile", "efficient", "mamba2"))},
 }
 # Cases of an audit beside each other on a GPU; seconds of each level, of one case for each variant: guesses.
 BESIDE = 20
@@ -189,6 +211,7 @@ JOBS: dict[str, Job] = {
             *LLAMA_L1,
             LLAMA[2],
             RANKS,
+            _kernels("self-test", "self_test_maxsim", 60, *MAXSIM),
             *(_level(name, level, s) for name, both in OTHERS.items() for level, s in zip((1, 2), both)),
         ),
         (str(HERE / "self_test.py"),),

@@ -19,9 +19,10 @@ def given(part, flag: str) -> tuple[str, ...]:
 
 
 def planned(part, mode: str) -> list[tuple[str, str, str | None]]:
-    architectures, levels = given(part, "--architecture"), given(part, "--level")
+    architectures, levels, cases = (given(part, f"--{flag}") for flag in ("architecture", "level", "case"))
     request = KernelsRequest(
         targets=given(part, "--target"),
+        case_glob=cases[0] if cases else None,
         level=int(levels[0]) if levels else None,
         architecture=architectures[0] if architectures else None,
         size="full",

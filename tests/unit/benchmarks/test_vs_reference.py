@@ -13,7 +13,8 @@ import pytest
 
 from fastkernels import registry
 
-IN_A_PROCESS = {"gla"}  # its library runs in Triton's interpreter, which the whole process is then given to
+# Their library runs in Triton's interpreter, which the whole process is then given to.
+IN_A_PROCESS = {"gla", "mamba", "mamba2"}
 
 
 def row(workload: str, setting: str, seconds: float, items: int = 8, **more: Any) -> dict[str, Any]:
