@@ -2,7 +2,7 @@
 
     python benchmarks/parity.py --out benchmarks/cpu/parity.json
 
-An architecture's tests are those of `tests/parity/test_<architecture>*.py`. Exit code: 1 where one fails.
+An architecture's tests are those of `tests/parity/test_<architecture>.py` and `test_<architecture>_*.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def main() -> None:
 
 
 def outcome(architecture: str) -> dict[str, Any] | None:
-    files = sorted(map(str, (ROOT / "tests" / "parity").glob(f"test_{architecture}*.py")))
+    folder = ROOT / "tests" / "parity"
+    found = (folder.glob(f"test_{architecture}{rest}.py") for rest in ("", "_*"))
+    files = sorted(str(file) for files in found for file in files)
     if not files:
         return None
     outcomes, begin = Outcomes(), time.perf_counter()
