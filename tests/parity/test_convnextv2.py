@@ -226,7 +226,7 @@ def test_a_folder_of_transformers_is_served(tmp_path: Path):
         ({"hidden_act": "relu"}, "hidden_act"),
         ({"depths": [1, 2]}, "depths: has 2 stages, hidden_sizes 3"),
         ({"hidden_sizes": [16, 0, 48]}, "hidden_sizes: must be a list of positive integers"),
-        ({"num_labels": None}, "num_labels: is missing"),
+        ({"num_labels": 0}, "num_labels: must be an integer of at least 1"),
     ],
 )
 def test_configurations_that_are_refused(changed: dict[str, object], says: str):

@@ -325,7 +325,7 @@ def test_parameters_of_the_tiny_model() -> None:
         ),
         ({"hidden_act": "relu"}, "hidden_act: 'relu' is not supported"),
         ({"crop_size": 36}, "crop_size: 36 is no multiple of patch_size, 8"),
-        ({"num_labels": None}, "num_labels: is missing"),
+        ({"num_labels": 0}, "num_labels: must be an integer of at least 1"),
     ],
 )
 def test_configurations_that_are_refused(change: dict[str, object], says: str) -> None:

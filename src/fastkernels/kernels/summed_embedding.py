@@ -44,7 +44,8 @@ def _torch(
     bias_D: Tensor,
     eps: float,
 ) -> Tensor:
-    x_TD = embedding(words_VD, ids_T) + embedding(places_PD, positions_T) + shared_D
+    """Added in the order of the parts, so that a model with one of them replaced rounds as this does."""
+    x_TD = embedding(words_VD, ids_T) + shared_D + embedding(places_PD, positions_T)
     return F.layer_norm(x_TD, weight_D.shape, weight_D, bias_D, eps)
 
 

@@ -31,6 +31,12 @@ class ConfigReader:
             raise self.error(key, f"must be an integer of at least {minimum}, not {value!r}")
         return value
 
+    def num_labels(self) -> int:
+        """Of classes: a checkpoint's file names them (`id2label`), ours counts them. Where neither is said
+        there are two, as in transformers."""
+        names = self.config.get("id2label") or ()
+        return self.integer("num_labels", default=len(names) or 2)
+
     def integers(self, key: str) -> list[int]:
         """A list of integers, each at least 1, and at least one of them."""
         value = self._value(key, REQUIRED)

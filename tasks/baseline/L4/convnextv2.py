@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.nn.batching import IMAGENET, Pixels
-from fastkernels.nn.config import REQUIRED, ConfigReader
+from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples
 from fastkernels.nn.program import Call, Place, Program, Stage
 from fastkernels.nn.weights import WeightMap
@@ -64,7 +64,7 @@ class ConvNextV2ForImageClassification(nn.Module):
         )
         self.pool = GlobalMeanPool()
         self.layernorm = LayerNorm(widths[-1], reader.number("layer_norm_eps"))
-        self.classifier = Linear(widths[-1], num_labels(reader), bias=True)
+        self.classifier = Linear(widths[-1], reader.num_labels(), bias=True)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         """pixel_values [B, Y, X, 3], Y and X at least 32 where there are four stages -> logits [B, L]"""
@@ -84,9 +84,3 @@ class ConvNextV2ForImageClassification(nn.Module):
     def program(self, image: Tensor) -> Program:
         """uint8 [H, W, 3] -> logits [L]"""
         return {"logits": (yield Call("forward", image))}
-
-
-def num_labels(config: ConfigReader) -> int:
-    """A checkpoint's file names its classes, and does not count them."""
-    names = config.config.get("id2label") or ()
-    return config.integer("num_labels", default=len(names) or REQUIRED)

@@ -73,7 +73,7 @@ class VJEPA2Model(nn.Module):
         if CLASSIFIER in config.get("architectures", ()):
             arguments = {name: value for name, value in block.items() if name != "qkv_bias"}
             self.pooler = AttentivePooler(num_layers=reader.integer("num_pooler_layers"), **arguments)
-            self.classifier = Linear(hidden_size, num_labels(reader), bias=True)
+            self.classifier = Linear(hidden_size, reader.num_labels(), bias=True)
             self.weight_map = self.weight_map.under("vjepa2.") | classifier_weights(hidden_size)
 
     def forward(
@@ -197,13 +197,6 @@ def block_arguments(config: ConfigReader, prefix: str = "") -> dict[str, Any]:
         "layer_norm_eps": config.number("layer_norm_eps"),
         "qkv_bias": config.flag("qkv_bias"),
     }
-
-
-def num_labels(config: ConfigReader) -> int:
-    """Of a configuration that has them by name, or their number alone."""
-    if config.has("id2label"):
-        return len(config.section("id2label").config)
-    return config.integer("num_labels")
 
 
 def weight_map(hidden_size: int, pred_hidden_size: int, qkv_bias: bool) -> WeightMap:

@@ -48,6 +48,6 @@ def test_few_rows(impl, name, bias, shape):
 def test_bad_calls():
     args, *_ = linear_activation_case((3,), 8, 16, "gelu", torch.float32, True)
     with pytest.raises(ValueError, match="gelu_tanh"):
-        kernels.linear_activation(*args, "relu")  # pyright: ignore
+        kernels.linear_activation(*args, "mish")  # pyright: ignore
     with pytest.raises(KernelError, match="cuda"):
         kernels.linear_activation(*args, "gelu_tanh", impl="cublaslt")

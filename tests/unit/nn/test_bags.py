@@ -103,6 +103,7 @@ def test_a_request_that_is_refused_leaves_others_unharmed():
     (alone,) = model.run([good])
     found = model.run([bad[0], good, *bad[1:], good], errors="return")
     assert [type(one) is RequestError for one in found] == [True, False, True, True, False]
-    assert [torch.equal(found[place]["logits"], alone["logits"]) for place in (1, 4)] == [True, True]
+    for place in (1, 4):  # of another batch: its products may be summed in another order
+        torch.testing.assert_close(found[place]["logits"], alone["logits"], rtol=0, atol=1e-6)
     with pytest.raises(RequestError, match=r"request 1: values\[2\] is 17: table 1 has rows 0 to 16"):
         model.run([good, bad[0]])
