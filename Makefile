@@ -24,8 +24,8 @@ demo: $(VENV)/.installed
 # Two at a time, but those that say by times which candidate is faster.
 TIMED := tests/e2e/test_redteam.py tests/e2e/test_gate_times.py
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(TIMED)) $(TEST_FLAGS) $(TAKEN:%=--seconds %/together.json)
-	$(BIN)/python -m pytest $(TIMED) $(TEST_FLAGS) $(TAKEN:%=--seconds %/timed.json)
+	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(TIMED)) $(TEST_FLAGS) $(TAKEN:%=--seconds=%/together.json)
+	$(BIN)/python -m pytest $(TIMED) $(TEST_FLAGS) $(TAKEN:%=--seconds=%/timed.json)
 
 test-all:
 	$(MAKE) test TEST_FLAGS=--whole
