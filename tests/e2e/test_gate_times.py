@@ -71,11 +71,11 @@ def test_a_revision_runs_its_own_kernels(tmp_path: Path) -> None:
     """The second commit's rms_norm is 1 % too large: only the head is wrong: each side ran its own."""
     repository = tmp_path / "repository"
     file = "src/fastkernels/kernels/rms_norm.py"
-    right = "weight_D.to(sum_TD.dtype), eps)"
+    right, off = "weight_D, eps), sum_TD", "weight_D, eps) * 1.01, sum_TD"
 
     def wrong(code: str) -> str:
         assert right in code, "the kernel was written anew: change what is replaced"
-        return code.replace(right, f"{right} * 1.01")
+        return code.replace(right, off)
 
     make_repository(repository, {file: wrong})
     words = ["second", "--base", "first", "--target", "rms_norm", "--case", "llama-tiny-T16-D64-residual-f32"]

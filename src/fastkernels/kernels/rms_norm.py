@@ -46,8 +46,9 @@ def _torch_add_rms_norm(
     x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
     sum_TD = x_TD + residual_TD
-    y_TD = F.rms_norm(sum_TD, weight_D.shape, weight_D.to(sum_TD.dtype), eps)
-    return y_TD.to(x_TD.dtype), sum_TD
+    if sum_TD.dtype == x_TD.dtype:  # a conversion of nothing takes a microsecond of a small call
+        return F.rms_norm(sum_TD, weight_D.shape, weight_D, eps), sum_TD
+    return F.rms_norm(sum_TD, weight_D.shape, weight_D.to(sum_TD.dtype), eps).to(x_TD.dtype), sum_TD
 
 
 def _flashinfer_unsupported(x_TD: Tensor, weight_D: Tensor, eps: float) -> str | None:
