@@ -9,10 +9,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from fastkernels.nn.batching import IMAGENET
 from fastkernels.registry.workloads import ProgramWorkload
 from references.base import Comparison, Machine, one_batch
-from references.programs import Ours, images, on_device
+from references.programs import Ours, images, normalised
 
 
 class Transformers:
@@ -40,15 +39,11 @@ class Transformers:
         model.to(memory_format=torch.channels_last if is_last else torch.contiguous_format)
         if setting.startswith("compiled"):
             model = torch.compile(model, mode="reduce-overhead")
-        batch = images(workload, self._machine)
-        mean_C, std_C = (
-            torch.tensor(of_channels, device=self._device, dtype=self._dtype) for of_channels in IMAGENET
-        )
+        pixels_of_batch = normalised(images(workload, self._machine), self._device, self._dtype)
 
         @torch.inference_mode()
         def run() -> int:
-            pixels_BHWC = on_device(batch, self._device, self._dtype).div_(255).sub_(mean_C).div_(std_C)
-            pixels_BCHW = pixels_BHWC.permute(0, 3, 1, 2)
+            pixels_BCHW = pixels_of_batch().permute(0, 3, 1, 2)
             return len(model(pixels_BCHW if is_last else pixels_BCHW.contiguous()).logits)
 
         return run

@@ -6,19 +6,20 @@ build of PyTorch; the comparison there is with transformers.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
 from fastkernels.registry.workloads import ProgramWorkload
 from references.base import Comparison, Machine, one_batch
-from references.programs import Ours, images, on_device
+from references.programs import Ours, images, normalised
 from references.transformers_lm import filled
 
 PREFIX = 5  # a class token and registers
 
 
-class _Reference:
+class _Reference(ABC):
     """`_answer(model, pixels [B, 3, H, W])` gives features [B, D]."""
 
     settings: ClassVar[tuple[str, ...]] = ("default", "compiled")
@@ -30,25 +31,22 @@ class _Reference:
     def prepare(self, workload: ProgramWorkload, setting: str) -> Callable[[], int]:
         import torch
 
-        from fastkernels.nn.batching import IMAGENET
-
         torch.compiler.reset()
         answer: Callable[[Any], Any] = partial(self._answer, self._model)
         if setting == "compiled":
             answer = torch.compile(answer, mode="reduce-overhead")
-        batch, machine = images(workload, self._machine), self._machine
+        machine = self._machine
         dtype = getattr(torch, machine.dtype)
-        mean_C, std_C = torch.tensor(IMAGENET, device=machine.device)
+        pixels_of_batch = normalised(images(workload, machine), machine.device, dtype)
 
         @torch.inference_mode()
         def run() -> int:
-            pixels_BHWC = on_device(batch, machine.device, torch.float32).div_(255).sub_(mean_C).div_(std_C)
-            return len(answer(pixels_BHWC.to(dtype).permute(0, 3, 1, 2)))
+            return len(answer(pixels_of_batch().permute(0, 3, 1, 2)))
 
         return run
 
-    def _answer(self, model: Any, pixels_BCHW: Any) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _answer(self, model: Any, pixels_BCHW: Any) -> Any: ...
 
 
 class Timm(_Reference):

@@ -12,6 +12,7 @@ scored configuration, `mlperf-` ones the cross net on MLPerf's shapes.
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -75,7 +76,7 @@ class Ours:
         return lambda: len(model.run([one])[0]["logits"])
 
 
-class Theirs:
+class Theirs(ABC):
     """What both references share: inputs cross to the device as our engine sends them."""
 
     def __init__(self, machine: Machine) -> None:
@@ -84,16 +85,16 @@ class Theirs:
         self._machine, self._device = machine, torch.device(machine.device)
         self._filled = lru_cache(self._with_weights)
 
+    @abstractmethod
     def made(self, config: dict[str, Any], is_fused: bool) -> Any:
         """The model without weights."""
-        raise NotImplementedError
 
     def _with_weights(self, config: str, is_fused: bool) -> Any:
         return self._machine.filled(lambda: self.made(config_of(config), is_fused))
 
+    @abstractmethod
     def bags(self, values: Any, lengths: Any, counts: list[int]) -> Any:
         """What its forward takes beside the dense features; counts: of each table's ids."""
-        raise NotImplementedError
 
     def prepare(self, asked: Asked, setting: str) -> Callable[[], int]:
         import torch

@@ -54,3 +54,15 @@ def on_device(batch: list[Any], device: str, dtype: Any) -> Any:
     from fastkernels.nn.batching import sent_together
 
     return sent_together(batch, torch.device(device)).to(dtype)
+
+
+def normalised(batch: list[Any], device: str, dtype: Any) -> Callable[[], Any]:
+    """A call sends images or videos and normalises them by channel as our engine does: [B, ..., H, W, C]."""
+    import torch
+
+    from fastkernels.nn.batching import IMAGENET, Pixels
+    from fastkernels.nn.program import Place
+
+    pixels = Pixels(1, batch[0].shape[-1], Place(torch.device(device), dtype), IMAGENET)
+    calls = [(image,) for image in batch]
+    return lambda: pixels.join(calls)[0]

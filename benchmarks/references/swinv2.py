@@ -10,10 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from fastkernels.nn.batching import IMAGENET
 from fastkernels.registry.workloads import ProgramWorkload
 from references.base import Comparison, Machine, one_batch
-from references.programs import Ours, images, on_device
+from references.programs import Ours, images, normalised
 from references.yolov10 import declare_operators
 
 
@@ -39,13 +38,11 @@ class Timm:
         model, device, dtype = self._model, self._machine.device, getattr(torch, self._machine.dtype)
         if setting == "compiled":
             model = torch.compile(model, mode="reduce-overhead")
-        batch = images(workload, self._machine)
-        mean_C, std_C = (torch.tensor(values, device=device, dtype=dtype) for values in IMAGENET)
+        pixels_of_batch = normalised(images(workload, self._machine), device, dtype)
 
         @torch.inference_mode()
         def run() -> int:
-            pixels_BHWC = on_device(batch, device, dtype).div_(255).sub_(mean_C).div_(std_C)
-            return len(model(pixels_BHWC.permute(0, 3, 1, 2).contiguous()))
+            return len(model(pixels_of_batch().permute(0, 3, 1, 2).contiguous()))
 
         return run
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from fastkernels.registry.workloads import ProgramWorkload
 from references.base import Comparison, Machine, one_batch
-from references.programs import Ours, images, on_device
+from references.programs import Ours, images, normalised
 from references.yolov10 import declare_operators
 
 # Module, class, activation, and what our configurations do not say because it is the class's own form.
@@ -73,17 +73,12 @@ class Timm:
         if setting != "default":
             mode = "max-autotune" if setting == "max-autotune" else "reduce-overhead"
             model = torch.compile(model, mode=mode, fullgraph=True)
-        from fastkernels.nn.batching import IMAGENET
-
-        mean_C, std_C = (torch.tensor(values, device=self._device) for values in IMAGENET)
-        scale_C, shift_C = 1 / (255 * std_C), -mean_C / std_C
-        batch = images(workload, self._machine)
+        pixels_of_batch = normalised(images(workload, self._machine), self._device, self._dtype)
 
         @torch.no_grad()  # a frozen graph is none of inference mode
         def run() -> int:
-            pixels_BHWC = on_device(batch, self._device, torch.float32)
-            x = torch.addcmul(shift_C, pixels_BHWC, scale_C).to(self._dtype).permute(0, 3, 1, 2)
-            return len(model(x.contiguous(memory_format=layout)))
+            pixels_BCHW = pixels_of_batch().permute(0, 3, 1, 2)
+            return len(model(pixels_BCHW.contiguous(memory_format=layout)))
 
         return run
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from fastkernels.registry.workloads import ProgramWorkload
 from references.base import Comparison, Machine, one_batch
-from references.programs import Ours, on_device, requests
+from references.programs import Ours, normalised, requests
 from references.transformers_lm import filled
 
 
@@ -31,15 +31,13 @@ class Transformers:
     def prepare(self, workload: ProgramWorkload, setting: str) -> Callable[[], int]:
         import torch
 
-        from fastkernels.nn.batching import IMAGENET
-
         torch.compiler.reset()
         model: Any = self._model
         if setting == "compiled":
             model = torch.compile(model, mode="reduce-overhead")
         batch, device = requests(workload, self._machine), self._machine.device
         dtype = getattr(torch, self._machine.dtype)
-        mean_C, std_C = torch.tensor(IMAGENET, device=device)
+        videos = normalised([request["video"] for request in batch], device, dtype)
         skip = bool(batch[0]["skip_predictor"])
         target_BL = torch.stack([request["target_mask"] for request in batch]).to(device)
         places = torch.arange(workload.shapes[0]["tokens"], device=device)
@@ -47,10 +45,8 @@ class Transformers:
 
         @torch.inference_mode()
         def run() -> int:
-            videos_BFHWC = on_device([request["video"] for request in batch], device, torch.float32)
-            normed = videos_BFHWC.div_(255).sub_(mean_C).div_(std_C).to(dtype)
             out = model(
-                pixel_values_videos=normed.permute(0, 1, 4, 2, 3),
+                pixel_values_videos=videos().permute(0, 1, 4, 2, 3),
                 context_mask=[context_BL],
                 target_mask=[target_BL],
                 skip_predictor=skip,
