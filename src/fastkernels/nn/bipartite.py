@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.errors import RequestError
-from fastkernels.nn.batching import described, require_values, sent
+from fastkernels.nn.batching import described, ids_of, largest_unsigned, require_values, to_send
 from fastkernels.nn.program import Place
 
 # Of the logarithms of popularities. As of ratings of films: a mean user has rated a hundred of four thousand
@@ -98,20 +98,21 @@ class Pairs:
         return lengths[0]
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        nodes_2CP = torch.empty(2, len(calls), len(calls[0][0]), dtype=torch.int32)
+        nodes = to_send([2, len(calls), calls[0][0].numel()], torch.int32, self.device)
+        nodes_2CP = nodes.numpy()
         for place, (users, items) in enumerate(calls):
-            nodes_2CP[0, place], nodes_2CP[1, place] = users, items
+            nodes_2CP[0, place], nodes_2CP[1, place] = ids_of(users), ids_of(items)
         nodes_2CP[1] += self.num_users
-        return [sent(nodes_2CP, self.device)]
+        return [nodes]
 
     def _length(self, name: str, ids: Any, count: int) -> int:
         if isinstance(ids, Tensor):
             require_values(name, ids)
         if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64) or ids.dim() != 1:
             raise RequestError(f"{name} must be int64 or int32 [pairs], not {described(ids)}")
-        if not 1 <= len(ids) <= MOST_PAIRS:
-            raise RequestError(f"a request of {len(ids)} pairs: they are 1 to {MOST_PAIRS}. Split it")
-        if ids.min() < 0 or ids.max() >= count:
-            place = int(((ids < 0) | (ids >= count)).nonzero()[0])
-            raise RequestError(f"{name}[{place}] is {int(ids[place])}: there are {name} 0 to {count - 1}")
-        return len(ids)
+        if not 1 <= ids.numel() <= MOST_PAIRS:
+            raise RequestError(f"a request of {ids.numel()} pairs: they are 1 to {MOST_PAIRS}. Split it")
+        if largest_unsigned(ids_P := ids_of(ids)) >= count:
+            place = int(np.flatnonzero((ids_P < 0) | (ids_P >= count))[0])
+            raise RequestError(f"{name}[{place}] is {ids_P[place]}: there are {name} 0 to {count - 1}")
+        return len(ids_P)

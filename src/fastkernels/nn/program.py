@@ -48,7 +48,8 @@ class Batching(Protocol):
         ...
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The arguments of one launch for the calls' arguments, all of one key."""
+        """The arguments of one launch for the calls' arguments, all of one key. Tensors may lie on the host:
+        the launch sends them."""
         ...
 
 
@@ -58,6 +59,15 @@ class Dividing(Batching, Protocol):
 
     def divide(self, result: Any, calls: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
         """Each call's share of what the launch returned; of other batchings its entry of every tensor."""
+        ...
+
+
+@runtime_checkable
+class Preparing(Batching, Protocol):
+    """A batching that has work for the device before the stage: it is captured with the stage."""
+
+    def prepare(self, *args: Any) -> Sequence[Any]:
+        """The stage's arguments, for what `join` returned."""
         ...
 
 

@@ -7,20 +7,19 @@ with rows that nobody asked for, to few different numbers of tokens, rows and lo
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fastkernels.errors import RequestError
-from fastkernels.nn.batching import described, require_values, sent
+from fastkernels.nn.batching import described, ids_of, largest_unsigned, require_values
 
 # A launch of so many tokens keeps a GPU busy for longer than its kernels take to be launched (estimated).
 SMALL = 4096
 STEPS = 8  # padded sizes between two powers of two: at most an eighth is padding
 LEAST = 16
-ALIGNED = 4  # int32 of 16 bytes, at which kernels read whole vectors
 
 
 class Sequences:
@@ -39,9 +38,8 @@ class Sequences:
         first: int = 0,
         of_tokens: Sequence[bool] = (True,),
     ) -> None:
-        self.vocab_size, self.max_length, self.device = vocab_size, max_length, device
-        self.of_tokens, self.pads = of_tokens, device.type == "cuda"
-        self._places = torch.arange(first, first + max_length, dtype=torch.int32)
+        self.vocab_size, self.max_length = vocab_size, max_length
+        self.first, self.of_tokens, self.pads = first, of_tokens, device.type == "cuda"
 
     def key(self, args: tuple[Any, ...]) -> Hashable:
         ids = args[0]
@@ -57,8 +55,8 @@ class Sequences:
             raise RequestError(
                 f"{length} token ids: the model takes up to {self.max_length}. Cut the text into parts"
             )
-        low, high = map(int, ids.aminmax())  # of ids on a GPU the host waits here
-        if low < 0 or high >= self.vocab_size:
+        if largest_unsigned(ids_N := ids_of(ids)) >= self.vocab_size:  # for ids on a GPU the host waits here
+            low, high = ids_N.min(), ids_N.max()
             raise RequestError(
                 f"token id {low if low < 0 else high}: the model's vocabulary is 0 .. {self.vocab_size - 1}. "
                 "Use the tokenizer of its checkpoint"
@@ -66,26 +64,24 @@ class Sequences:
         return ids.device
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        parts, longest = self._packed(calls)
-        return [*sent_as_one(parts, self.device), longest]
-
-    def _packed(self, calls: Sequence[tuple[Any, ...]]) -> tuple[list[list[Tensor]], int]:
-        """The parts of what a launch gets, one behind the other, and its longest row."""
-        lengths = [ids.numel() for ids, *_ in calls]
+        """Ids that lie on the device stay there."""
+        lengths = [call[0].numel() for call in calls]
         added = padding(lengths) if self.pads else []
-        filler_T = torch.zeros(sum(added), dtype=torch.int32)
-        positions = [self._places[:length] for length in lengths]
-        starts_B1 = torch.tensor([0, *accumulate([*lengths, *added])], dtype=torch.int32)
-        longest = max(*lengths, *added, 0)
-        parts = [
-            [*(ids for ids, *_ in calls), filler_T.to(calls[0][0].device)],
-            [*positions, filler_T + self._places[0]],
-            [starts_B1],
+        rows = [*lengths, *added]
+        starts_B1 = np.cumsum([0, *rows], dtype=np.int32)
+        tokens = int(starts_B1[-1])
+        positions_T = np.arange(self.first, self.first + tokens, dtype=np.int32)
+        positions_T -= np.repeat(starts_B1[:-1], rows)
+        filler = torch.zeros(sum(added), dtype=torch.int32, device=calls[0][0].device)
+        ids_T = torch.cat([*(call[0] for call in calls), filler]).int()
+        longest = max(rows)
+        return [
+            *(ids_T, torch.from_numpy(positions_T), torch.from_numpy(starts_B1)),
+            stepped(longest) if added else longest,
         ]
-        return parts, stepped(longest) if added else longest
 
     def divide(self, result: Any, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        lengths = [ids.numel() for ids, *_ in calls]
+        lengths = [call[0].numel() for call in calls]
         is_one = isinstance(result, Tensor)
         columns = [
             part[: sum(lengths)].split(lengths) if of_tokens else part[: len(calls)].unbind()
@@ -111,30 +107,13 @@ class MaskedSequences(Sequences):
         return device, attention_mask is None, keep is None
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        parts, longest = self._packed(calls)
-        tokens = sum(part.numel() for part in parts[0])
-        seen_T, keep_T = (_filled([masks[place] for _, *masks in calls], tokens) for place in (0, 1))
+        ids_T, positions_T, starts_B1, longest = super().join(calls)
+        seen_T, keep_T = (_filled([masks[place] for _, *masks in calls], len(ids_T)) for place in (0, 1))
+        keys: list[Tensor | None] = [None, None]
         if seen_T is not None:
             before_T1 = nn.functional.pad(seen_T.cumsum(0, dtype=torch.int32), (1, 0))
-            starts_B1 = parts[2][0].long().to(before_T1.device)
-            parts += [[seen_T.nonzero().squeeze(1)], [before_T1[starts_B1]]]
-        ids_T, positions_T, starts_B1, *keys = sent_as_one(parts, self.device)
-        keep_T = None if keep_T is None else sent(keep_T, self.device)
-        return [ids_T, positions_T, starts_B1, longest, keep_T, *(keys or (None, None))]
-
-
-def sent_as_one(parts: Sequence[Sequence[Tensor]], device: torch.device) -> list[Tensor]:
-    """int32 tensors on the device, each of parts that lie one behind the other. What lies on the host crosses
-    in one copy."""
-    if device.type != "cuda" or any(part.is_cuda for some in parts for part in some):
-        return [sent(torch.cat([part.int() for part in some]), device) for some in parts]
-    sizes = [sum(part.numel() for part in some) for some in parts]
-    begins = [0, *accumulate(-(-size // ALIGNED) * ALIGNED for size in sizes)]
-    pinned = torch.empty(begins[-1], dtype=torch.int32, pin_memory=True)
-    for some, begin, size in zip(parts, begins, sizes):
-        torch.cat(list(some), out=pinned[begin : begin + size])
-    there = pinned.to(device, non_blocking=True)
-    return [there[begin : begin + size] for begin, size in zip(begins, sizes)]
+            keys = [seen_T.nonzero().squeeze(1).int(), before_T1[starts_B1.to(before_T1.device)]]
+        return [ids_T, positions_T, starts_B1, longest, keep_T, *keys]
 
 
 def _require_mask(name: str, mask: Any, ids: Tensor) -> None:

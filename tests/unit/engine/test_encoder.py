@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from fastkernels.engine.encoder import Encoder
 from fastkernels.engine.llm import LLM
 from fastkernels.engine.programs.batch_stage import BatchStage
-from fastkernels.engine.programs.call_graphs import CallGraphs, Captured, _cloned
+from fastkernels.engine.programs.call_graphs import CallGraphs
 from fastkernels.engine.programs.program import Engine
 from fastkernels.errors import RequestError, UsageError
 from fastkernels.nn.program import Call
@@ -27,11 +27,10 @@ class EagerReplay:
     """Stands for a CUDA graph: computes from its static arguments into its static result."""
 
     function: Any
-    args: list[Any]
-    result: Any = None
+    result: Any
 
     def replay(self) -> None:
-        for old, new in zip(tree_leaves(self.result), tree_leaves(self.function(*self.args))):
+        for old, new in zip(tree_leaves(self.result), tree_leaves(self.function())):
             old.copy_(new)
 
 
@@ -41,11 +40,11 @@ class EagerGraphs(CallGraphs):
     def __init__(self, function: Any) -> None:
         super().__init__(function, CPU)
         self.pool.disabled = None
+        self.pool.capture = self._recorded  # type: ignore[assignment]
 
-    def _capture(self, args: list[Any]) -> Captured:
-        graph = EagerReplay(self.function, _cloned(args))
-        graph.result = self.function(*graph.args)
-        return Captured(graph, graph.args, graph.result)  # type: ignore[arg-type]
+    def _recorded(self, function: Any) -> tuple[EagerReplay, Any]:
+        result = function()
+        return EagerReplay(function, result), result
 
 
 def replaying(face: Any) -> Any:
@@ -195,7 +194,7 @@ def test_graphs_serve_other_grids_of_the_same_extent():
 
 def test_failed_capture_is_counted_with_its_reason_and_harms_nothing():
     class Failing(EagerGraphs):
-        def _capture(self, args: list[Any]) -> Captured:
+        def _recorded(self, function: Any) -> tuple[EagerReplay, Any]:
             raise RuntimeError("operation not permitted\nwhen stream is capturing")
 
     graphs = Failing(lambda x_N: 2 * x_N)

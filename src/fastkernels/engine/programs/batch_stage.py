@@ -30,6 +30,8 @@ class BatchStage:
     ) -> None:
         self.function, self.batching, self.max_batch = function, batching or Stacked(), max_batch
         self._has_room = has_room
+        # Asked once: whether an object has a protocol's methods is a search of 25 us.
+        self._divide = self.batching.divide if isinstance(self.batching, Dividing) else None
         self.batch_sizes: list[int] = []  # of every launch, for statistics
         self._pending: dict[Hashable, list[tuple[int, Call]]] = {}
 
@@ -53,8 +55,8 @@ class BatchStage:
             result = self.function(*args)
             for _ in range(batch[0][1].loop - 1):
                 result = self.function(result, *args[1:])
-            if isinstance(self.batching, Dividing):
-                shares = self.batching.divide(result, calls)
+            if self._divide is not None:
+                shares = self._divide(result, calls)
             else:
                 shares = [take(result, i) for i in range(len(batch))]
         return [(ticket, share) for (ticket, _), share in zip(batch, shares, strict=True)]
