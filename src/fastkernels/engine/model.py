@@ -173,27 +173,7 @@ class Model:
 
     def _run(self, programs: Iterable[Program], errors: Errors) -> list[Any]:
         require_errors(errors)
-        if errors == "return":
-            return self.engine.run(programs)
-        try:
-            return self.engine.run(_to_the_end(place, program) for place, program in enumerate(programs))
-        except _Refused as refused:
-            raise RequestError(f"request {refused.place}: {refused.error}") from refused.error
-
-
-class _Refused(Exception):
-    """Ends all programs of a run, as a RequestError does not: none is launched before all have begun."""
-
-    def __init__(self, place: int, error: RequestError) -> None:
-        self.place, self.error = place, error
-        super().__init__(str(error))
-
-
-def _to_the_end(place: int, program: Program) -> Program:
-    try:
-        return (yield from program)
-    except RequestError as error:
-        raise _Refused(place, error) from error
+        return self.engine.run(programs, raises=errors == "raise")
 
 
 def _values(inputs: Mapping[str, Any]) -> dict[str, Any]:
