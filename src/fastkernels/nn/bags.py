@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.errors import RequestError
-from fastkernels.nn.batching import described, ids_of, require_values, to_send, together
+from fastkernels.nn.batching import Crossing, described, ids_of, require_values, words_of
 from fastkernels.nn.program import Place
 
 MOST_ROWS = 1 << 14  # of a request: the activations of a launch of some of them fit beside a model
@@ -61,25 +61,34 @@ class Bags:
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         lengths, values = ([ids_of(call[place]) for call in calls] for place in (2, 1))
-        lengths_FCR = np.stack(lengths, axis=1)
-        offsets = to_send([lengths_FCR.size + 1], torch.int32, self.device)
-        ends = offsets.numpy()
-        ends[0] = 0
+        if len(calls) == 1:
+            lengths_N, ids_N = lengths[0].ravel(), values[0]
+        else:
+            lengths_FCR = np.stack(lengths, axis=1)
+            lengths_N, ids_N = lengths_FCR.ravel(), _by_feature(values, lengths_FCR.sum(2))
+        dense_form = (len(calls), *calls[0][0].shape)
+        rows_form = (_rounded_up(len(ids_N)),)
+        crossing = Crossing(
+            self.device,
+            *((dense_form, self.dtype), (rows_form, torch.int32), ((len(lengths_N) + 1,), torch.int32)),
+        )
+        dense_CRX, rows_M, offsets = crossing.arrays()
+        for one_RX, (dense, _, _) in zip(dense_CRX, calls):
+            one_RX[...] = words_of(dense, self.dtype)
+        offsets[0] = 0
         # Of int64 torch's sum is five times as fast as NumPy's.
-        ends[1:] = torch.from_numpy(lengths_FCR.ravel()).cumsum(0).numpy()
-        ids_N = values[0] if len(calls) == 1 else _by_feature(values, lengths_FCR.sum(2))
-        ids = to_send([_rounded_up(len(ids_N))], torch.int32, self.device)
-        self._write_rows(ids_N, ends[:: lengths_FCR[0].size], ids.numpy())
-        dense_CRX = together([dense.to(self.dtype) for dense, _, _ in calls], self.device)
-        return [dense_CRX, ids, offsets]
+        offsets[1:] = torch.from_numpy(lengths_N).cumsum(0).numpy()
+        self._write_rows(ids_N, offsets[:: len(lengths_N) // len(self.starts)], rows_M)
+        return [crossing]
 
     def _write_rows(self, ids_N: np.ndarray, ends_F1: np.ndarray, rows_M: np.ndarray) -> None:
         """Those of the whole table; ends_F1: where each table's ids begin, and the last ones end."""
-        rows_M[len(ids_N) :] = 0
-        if len(ids_N) <= FEW:
-            rows_M[: len(ids_N)] = ids_N + np.repeat(self.starts, np.diff(ends_F1))
+        count = len(ids_N)
+        rows_M[count:] = 0
+        if count <= FEW:
+            np.add(ids_N, self.starts.repeat(ends_F1[1:] - ends_F1[:-1]), rows_M[:count], casting="unsafe")
             return
-        rows_M[: len(ids_N)] = ids_N
+        rows_M[:count] = ids_N
         ends = ends_F1.tolist()
         for start, begin, end in zip(self.starts.tolist(), ends, ends[1:]):
             rows_M[begin:end] += start
@@ -106,14 +115,14 @@ class Bags:
 
     def _check_ids(self, values_N: np.ndarray, counts_F: np.ndarray) -> None:
         """A negative id is a large one without its sign. One pass over the ids, which may be millions."""
-        held = np.flatnonzero(counts_F)
+        held = counts_F.nonzero()[0]
         if not len(held):
             return
         begins = counts_F.cumsum() - counts_F
         largest = np.maximum.reduceat(values_N.view(np.uint64), begins[held])
-        wrong = np.flatnonzero(largest >= self.num_embeddings[held])
-        if len(wrong):
-            table = int(held[wrong[0]])
+        is_wrong = largest >= self.num_embeddings[held]
+        if is_wrong.any():
+            table = int(held[is_wrong.argmax()])
             ids = values_N[begins[table] : begins[table] + counts_F[table]]
             rows = int(self.num_embeddings[table])
             place = int(np.flatnonzero((ids < 0) | (ids >= rows))[0])

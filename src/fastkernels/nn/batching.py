@@ -21,7 +21,7 @@ from fastkernels.errors import RequestError
 from fastkernels.nn.program import Place
 
 RUN_BYTES = 2**21  # sent at once. Estimated: on their way 50 us, where a launch costs the host 10
-SMALL_BYTES = 2**16  # of a host tensor that is copied once more, so that several cross to a device together
+ALIGNED = 256  # bytes, at which any kernel may read as if the tensor were allocated alone
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and standard deviation of its channels
 MOST_PIXELS = 1 << 24  # of one image: far beyond it a pass takes all memory, and others' requests with it
 
@@ -240,10 +240,48 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-def to_send(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Memory of the host for what a launch on the device will get; pinned where it crosses by itself."""
-    tensor_bytes = math.prod(shape) * dtype.itemsize
-    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda" and tensor_bytes > SMALL_BYTES)
+class Crossing:
+    """Tensors of the host that cross to the device in one copy, because they lie in one buffer. forms: their
+    shapes and dtypes. Among the arguments of a launch it stands for all of them, in order."""
+
+    def __init__(self, device: torch.device, *forms: tuple[tuple[int, ...], torch.dtype]) -> None:
+        self.forms, self.spans, size = forms, list[tuple[int, int]](), 0
+        for shape, dtype in forms:
+            end = size + math.prod(shape) * dtype.itemsize
+            self.spans.append((size, end))
+            size = -(-end // ALIGNED) * ALIGNED
+        self.buffer = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+    def arrays(self) -> list[np.ndarray]:
+        """To be filled; bfloat16 as words."""
+        memory = self.buffer.numpy()
+        return [
+            np.ndarray(shape, _WORDS[dtype], memory, begin)
+            for (shape, dtype), (begin, _) in zip(self.forms, self.spans)
+        ]
+
+    def tensors(self, buffer: Tensor | None = None) -> list[Tensor]:
+        """Views of the buffer, or of a copy of it."""
+        memory = self.buffer if buffer is None else buffer
+        return [
+            memory[begin:end].view(dtype).view(shape)
+            for (shape, dtype), (begin, end) in zip(self.forms, self.spans)
+        ]
+
+
+_WORDS = {
+    torch.int32: np.int32,
+    torch.float64: np.float64,
+    torch.float32: np.float32,
+    torch.float16: np.float16,
+    torch.bfloat16: np.int16,
+}
+
+
+def words_of(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
+    """Floats on the host in this dtype, as a Crossing has them."""
+    tensor = tensor.detach().to("cpu", dtype).resolve_neg()
+    return (tensor.view(torch.int16) if dtype == torch.bfloat16 else tensor).numpy()
 
 
 def ids_of(tensor: Tensor) -> np.ndarray:
@@ -265,7 +303,7 @@ def together(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
     if device.type != "cuda" or first.is_cuda:
         return torch.stack(list(tensors)).to(device)
     shape = (len(tensors), *first.shape)
-    pinned = to_send(shape, first.dtype, device)
+    pinned = torch.empty(shape, dtype=first.dtype, pin_memory=True)
     if pinned.nbytes <= RUN_BYTES:
         return torch.stack(list(tensors), out=pinned)
     stacked = torch.empty(shape, dtype=first.dtype, device=device)
@@ -282,6 +320,8 @@ def key_of(value: Any) -> Hashable:
     """The shapes, dtypes and devices of tensors, and everything else as it is: the signature of arguments."""
     if isinstance(value, Tensor):
         return (value.shape, value.dtype, value.device)
+    if isinstance(value, Crossing):
+        return value.forms
     if isinstance(value, (list, tuple)):
         return (type(value).__name__, *(key_of(part) for part in value))
     return value

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.errors import RequestError
-from fastkernels.nn.batching import described, ids_of, largest_unsigned, require_values, to_send
+from fastkernels.nn.batching import Crossing, described, ids_of, largest_unsigned, require_values
 from fastkernels.nn.program import Place
 
 # Of the logarithms of popularities. As of ratings of films: a mean user has rated a hundred of four thousand
@@ -98,12 +98,12 @@ class Pairs:
         return lengths[0]
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        nodes = to_send([2, len(calls), calls[0][0].numel()], torch.int32, self.device)
-        nodes_2CP = nodes.numpy()
+        crossing = Crossing(self.device, ((2, len(calls), calls[0][0].numel()), torch.int32))
+        (nodes_2CP,) = crossing.arrays()
         for place, (users, items) in enumerate(calls):
-            nodes_2CP[0, place], nodes_2CP[1, place] = ids_of(users), ids_of(items)
-        nodes_2CP[1] += self.num_users
-        return [nodes]
+            nodes_2CP[0, place] = ids_of(users)
+            np.add(ids_of(items), self.num_users, nodes_2CP[1, place], casting="unsafe")
+        return [crossing]
 
     def _length(self, name: str, ids: Any, count: int) -> int:
         if isinstance(ids, Tensor):

@@ -48,8 +48,8 @@ class Batching(Protocol):
         ...
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The arguments of one launch for the calls' arguments, all of one key. Tensors may lie on the host:
-        the launch sends them."""
+        """The arguments of one launch for the calls' arguments, all of one key. Tensors may lie on the host,
+        alone or in a batching.Crossing: the launch sends them."""
         ...
 
 

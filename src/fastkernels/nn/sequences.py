@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.errors import RequestError
-from fastkernels.nn.batching import described, ids_of, largest_unsigned, require_values
+from fastkernels.nn.batching import Crossing, described, ids_of, largest_unsigned, require_values
 
 # A launch of so many tokens keeps a GPU busy for longer than its kernels take to be launched (estimated).
 SMALL = 4096
@@ -38,7 +38,7 @@ class Sequences:
         first: int = 0,
         of_tokens: Sequence[bool] = (True,),
     ) -> None:
-        self.vocab_size, self.max_length = vocab_size, max_length
+        self.vocab_size, self.max_length, self.device = vocab_size, max_length, device
         self.first, self.of_tokens, self.pads = first, of_tokens, device.type == "cuda"
 
     def key(self, args: tuple[Any, ...]) -> Hashable:
@@ -64,21 +64,24 @@ class Sequences:
         return ids.device
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Ids that lie on the device stay there."""
         lengths = [call[0].numel() for call in calls]
         added = padding(lengths) if self.pads else []
         rows = [*lengths, *added]
-        starts_B1 = np.cumsum([0, *rows], dtype=np.int32)
-        tokens = int(starts_B1[-1])
-        positions_T = np.arange(self.first, self.first + tokens, dtype=np.int32)
-        positions_T -= np.repeat(starts_B1[:-1], rows)
-        filler = torch.zeros(sum(added), dtype=torch.int32, device=calls[0][0].device)
-        ids_T = torch.cat([*(call[0] for call in calls), filler]).int()
+        starts_B1 = np.cumsum([0, *rows])
+        tokens, given = int(starts_B1[-1]), sum(lengths)
+        crossing = Crossing(self.device, *(((n,), torch.int32) for n in (tokens, tokens, len(rows) + 1)))
+        ids_T, positions_T, starts = crossing.arrays()
+        np.concatenate([ids_of(call[0]) for call in calls], out=ids_T[:given], casting="unsafe")
+        ids_T[given:] = 0
+        np.subtract(
+            np.arange(self.first, self.first + tokens),
+            starts_B1[:-1].repeat(rows),
+            out=positions_T,
+            casting="unsafe",
+        )
+        starts[:] = starts_B1
         longest = max(rows)
-        return [
-            *(ids_T, torch.from_numpy(positions_T), torch.from_numpy(starts_B1)),
-            stepped(longest) if added else longest,
-        ]
+        return [crossing, stepped(longest) if added else longest]
 
     def divide(self, result: Any, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         lengths = [call[0].numel() for call in calls]
@@ -107,13 +110,15 @@ class MaskedSequences(Sequences):
         return device, attention_mask is None, keep is None
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        ids_T, positions_T, starts_B1, longest = super().join(calls)
-        seen_T, keep_T = (_filled([masks[place] for _, *masks in calls], len(ids_T)) for place in (0, 1))
+        crossing, longest = super().join(calls)
+        (tokens,), _ = crossing.forms[0]
+        seen_T, keep_T = (_filled([masks[place] for _, *masks in calls], tokens) for place in (0, 1))
         keys: list[Tensor | None] = [None, None]
         if seen_T is not None:
             before_T1 = nn.functional.pad(seen_T.cumsum(0, dtype=torch.int32), (1, 0))
-            keys = [seen_T.nonzero().squeeze(1).int(), before_T1[starts_B1.to(before_T1.device)]]
-        return [ids_T, positions_T, starts_B1, longest, keep_T, *keys]
+            starts_B1 = crossing.tensors()[2].to(before_T1.device)
+            keys = [seen_T.nonzero().squeeze(1).int(), before_T1[starts_B1]]
+        return [crossing, longest, keep_T, *keys]
 
 
 def _require_mask(name: str, mask: Any, ids: Tensor) -> None:

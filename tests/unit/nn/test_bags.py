@@ -44,7 +44,7 @@ RAGGED = [[[1, 0], [2, 3], [0, 1]], [[0, 0], [0, 0], [0, 0]], [[4, 1], [0, 2], [
 def test_bags_of_a_launch_lie_feature_by_feature(count: int):
     requests = [request(lengths, seed) for seed, lengths in enumerate(RAGGED[:count])]
     assert len({BAGS.key(one) for one in requests}) == 1
-    dense, ids, offsets = BAGS.join(requests)
+    dense, ids, offsets = BAGS.join(requests)[0].tensors()
     assert torch.equal(dense, torch.stack([one[0] for one in requests]).float())
     assert (ids.dtype, offsets.dtype) == (torch.int32, torch.int32)
     found = [ids[begin:end].tolist() for begin, end in zip(offsets.tolist(), offsets.tolist()[1:])]
@@ -56,7 +56,7 @@ def test_bags_of_a_launch_lie_feature_by_feature(count: int):
 @pytest.mark.parametrize(("ids", "room"), [(0, 1), (5, 5), (17, 18), (31, 32), (1000, 1024), (1025, 1152)])
 def test_batches_of_nearly_as_many_ids_have_one_size(ids: int, room: int):
     lengths = [[ids], [0], [0]]
-    assert len(BAGS.join([request(lengths)])[1]) == room
+    assert len(BAGS.join([request(lengths)])[0].tensors()[1]) == room
 
 
 DENSE, VALUES, LENGTHS = request([[1, 2], [0, 3], [2, 0]])

@@ -9,7 +9,7 @@ eagerly the reason is counted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,49 +17,16 @@ import torch
 from torch import Tensor
 
 from fastkernels.engine.core.graph_pool import Captures, GraphPool
-from fastkernels.nn.batching import SMALL_BYTES, key_of, sent
+from fastkernels.nn.batching import Crossing, key_of, sent
 
 # Each holds its inputs and results; their intermediates share one pool.
 MAX_GRAPHS = 64
-ALIGNED = 256  # bytes, at which any kernel may read as if the tensor were allocated alone
-
-
-class Inputs:
-    """What a graph reads: a copy on the device of each of these tensors. Small ones of the host lie in one
-    buffer there, and cross to it in one copy."""
-
-    def __init__(self, tensors: Sequence[Tensor], device: torch.device) -> None:
-        self.pins = device.type == "cuda"
-        self.begins: list[int | None] = []  # in the buffer
-        self.size = 0
-        for tensor in tensors:
-            is_packed = tensor.device.type == "cpu" and tensor.nbytes <= SMALL_BYTES
-            self.begins.append(self.size if is_packed else None)
-            self.size += -(-tensor.nbytes // ALIGNED) * ALIGNED if is_packed else 0
-        self.buffer = torch.empty(self.size, dtype=torch.uint8, device=device)
-        self.tensors = [
-            torch.empty_like(tensor, device=device) if begin is None else _part(self.buffer, begin, tensor)
-            for tensor, begin in zip(tensors, self.begins)
-        ]
-        self.fill(tensors)
-
-    def fill(self, tensors: Sequence[Tensor]) -> None:
-        """Send others of the same signature. The host goes on: torch hands pinned memory out again only when
-        it was fetched."""
-        host = torch.empty(self.size, dtype=torch.uint8, pin_memory=self.pins) if self.size else None
-        for static, begin, new in zip(self.tensors, self.begins, tensors, strict=True):
-            if host is None or begin is None:
-                static.copy_(new, non_blocking=True)
-            else:
-                _part(host, begin, new).copy_(new)
-        if host is not None:
-            self.buffer.copy_(host, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
     graph: torch.cuda.CUDAGraph
-    inputs: Inputs
+    inputs: list[Tensor]  # read by the graph
     result: Any  # written by the graph
 
 
@@ -82,8 +49,9 @@ class CallGraphs:
         if captured is None:
             assert reason is not None
             self.eager_calls[reason] += 1
-            return self.function(*_mapped(lambda tensor: sent(tensor, self.device), args))
-        captured.inputs.fill([*_tensors(args)])
+            return self.function(*_placed(args, lambda tensor: sent(tensor, self.device)))
+        for static, new in zip(captured.inputs, _sources(args), strict=True):
+            static.copy_(new, non_blocking=True)  # pinned memory is handed out again only when it was fetched
         captured.graph.replay()
         self.num_replays += 1
         return _mapped(torch.clone, captured.result)
@@ -112,25 +80,37 @@ class CallGraphs:
         return self.captures.get(key, lambda: self._capture(args))
 
     def _capture(self, args: tuple[Any, ...]) -> Captured:
-        inputs = Inputs([*_tensors(args)], self.device)
-        statics = iter(inputs.tensors)
-        read = _mapped(lambda _: next(statics), args)
+        inputs: list[Tensor] = []
+
+        def kept(tensor: Tensor) -> Tensor:
+            inputs.append(torch.empty_like(tensor, device=self.device).copy_(tensor))
+            return inputs[-1]
+
+        read = _placed(args, kept)
         graph, result = self.pool.capture(lambda: self.function(*read))
         return Captured(graph, inputs, result)
 
 
-def _part(buffer: Tensor, begin: int, like: Tensor) -> Tensor:
-    """Bytes of a buffer as a tensor of the same form."""
-    return buffer[begin : begin + like.nbytes].view(like.dtype).view(like.shape)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """Those in a structure of lists and tuples, in order."""
+def _sources(value: Any) -> Iterator[Tensor]:
+    """Where arguments lie, in order."""
     if isinstance(value, Tensor):
         yield value
+    elif isinstance(value, Crossing):
+        yield value.buffer
     elif isinstance(value, (list, tuple)):
         for part in value:
-            yield from _tensors(part)
+            yield from _sources(part)
+
+
+def _placed(args: tuple[Any, ...], place: Callable[[Tensor], Tensor]) -> list[Any]:
+    """What the function gets, if `place` has put each source elsewhere."""
+    placed: list[Any] = []
+    for value in args:
+        if isinstance(value, Crossing):
+            placed += value.tensors(place(value.buffer))
+        else:
+            placed.append(_mapped(place, value))
+    return placed
 
 
 def _mapped(function: Callable[[Tensor], Tensor], value: Any) -> Any:
