@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.errors import RequestError
-from fastkernels.nn.batching import Crossing, described, ids_of, require_values, words_of
+from fastkernels.nn.batching import Crossing, described, ids_of, largest_unsigned, require_values, words_of
 from fastkernels.nn.program import Place
 
 MOST_ROWS = 1 << 14  # of a request: the activations of a launch of some of them fit beside a model
@@ -35,62 +35,64 @@ class Bags:
         self.starts = np.cumsum([0, *num_embeddings[:-1]])  # of each table in the whole
         self.device, self.dtype = place
 
-    def key(self, args: tuple[Any, ...]) -> Hashable:
-        """The number of rows; a RequestError names what is wrong with a request, and where."""
+    def read(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Dense, ids [N], where each bag ends [F R], and where those of each table begin, with their end
+        [F + 1]; a RequestError names what is wrong with a request, and where."""
         dense, values, lengths = args
         rows = self._rows(dense)
         self._check_integers("values", values, "[ids]", 1)
         self._check_integers("lengths", lengths, "[tables, rows]", 2)
         tables = len(self.starts)
-        if tuple(lengths.shape) != (tables, rows):
+        if lengths.shape != (tables, rows):
             raise RequestError(
                 f"lengths are {list(lengths.shape)}: they must be [{tables}, {rows}], one for each of "
                 f"{tables} tables and of the {rows} rows of dense"
             )
-        lengths_FR, values_N = ids_of(lengths), ids_of(values)
-        if lengths_FR.min() < 0:
-            table, row = (int(place[0]) for place in np.nonzero(lengths_FR < 0))
-            raise RequestError(
-                f"lengths[{table}, {row}] is {lengths_FR[table, row]}: a bag has 0 ids or more"
-            )
-        counts_F = lengths_FR.sum(1)
-        if (total := int(counts_F.sum())) != len(values_N):
-            raise RequestError(f"lengths add up to {total}, but values has {len(values_N)} ids")
-        self._check_ids(values_N, counts_F)
-        return rows
+        values_N, lengths_FR = ids_of(values), ids_of(lengths)
+        # No length above the number of ids: then the sum is far from what an integer holds.
+        count = len(values_N)
+        if largest_unsigned(lengths_FR) > count or (ends := _sums(lengths_FR))[-1] != count:
+            raise _misfit(lengths_FR, count)
+        bounds_F1 = np.zeros(tables + 1, dtype=np.int64)
+        bounds_F1[1:] = ends[rows - 1 :: rows]
+        self._check_ids(values_N, bounds_F1)
+        return dense, values_N, ends, bounds_F1
+
+    def key(self, args: tuple[Any, ...]) -> Hashable:
+        """The number of rows."""
+        return args[0].shape[0]
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        lengths, values = ([ids_of(call[place]) for call in calls] for place in (2, 1))
-        if len(calls) == 1:
-            lengths_N, ids_N = lengths[0].ravel(), values[0]
-        else:
+        _, ids_N, ends, bounds_F1 = calls[0]
+        if len(calls) > 1:
+            lengths = [np.diff(call[2], prepend=0).reshape(len(self.starts), -1) for call in calls]
             lengths_FCR = np.stack(lengths, axis=1)
-            lengths_N, ids_N = lengths_FCR.ravel(), _by_feature(values, lengths_FCR.sum(2))
-        dense_form = (len(calls), *calls[0][0].shape)
-        rows_form = (_rounded_up(len(ids_N)),)
+            ids_N = _by_feature([call[1] for call in calls], lengths_FCR.sum(2))
+            ends, bounds_F1 = _sums(lengths_FCR), sum(call[3] for call in calls)
         crossing = Crossing(
             self.device,
-            *((dense_form, self.dtype), (rows_form, torch.int32), ((len(lengths_N) + 1,), torch.int32)),
+            ((len(calls), *calls[0][0].shape), self.dtype),
+            ((_rounded_up(len(ids_N)),), torch.int32),
+            ((len(ends) + 1,), torch.int32),
         )
         dense_CRX, rows_M, offsets = crossing.arrays()
-        for one_RX, (dense, _, _) in zip(dense_CRX, calls):
-            one_RX[...] = words_of(dense, self.dtype)
-        offsets[0] = 0
-        # Of int64 torch's sum is five times as fast as NumPy's.
-        offsets[1:] = torch.from_numpy(lengths_N).cumsum(0).numpy()
-        self._write_rows(ids_N, offsets[:: len(lengths_N) // len(self.starts)], rows_M)
+        for one_RX, call in zip(dense_CRX, calls):
+            one_RX[...] = words_of(call[0], self.dtype)
+        self._write_rows(ids_N, bounds_F1, rows_M)
+        offsets[0], offsets[1:] = 0, ends
         return [crossing]
 
-    def _write_rows(self, ids_N: np.ndarray, ends_F1: np.ndarray, rows_M: np.ndarray) -> None:
-        """Those of the whole table; ends_F1: where each table's ids begin, and the last ones end."""
+    def _write_rows(self, ids_N: np.ndarray, bounds_F1: np.ndarray, rows_M: np.ndarray) -> None:
+        """Those of the whole table."""
         count = len(ids_N)
         rows_M[count:] = 0
         if count <= FEW:
-            np.add(ids_N, self.starts.repeat(ends_F1[1:] - ends_F1[:-1]), rows_M[:count], casting="unsafe")
+            starts_N = self.starts.repeat(bounds_F1[1:] - bounds_F1[:-1])
+            np.add(ids_N, starts_N, rows_M[:count], casting="unsafe")
             return
         rows_M[:count] = ids_N
-        ends = ends_F1.tolist()
-        for start, begin, end in zip(self.starts.tolist(), ends, ends[1:]):
+        bounds = bounds_F1.tolist()
+        for start, begin, end in zip(self.starts.tolist(), bounds, bounds[1:]):
             rows_M[begin:end] += start
 
     def _rows(self, dense: Any) -> int:
@@ -113,21 +115,35 @@ class Bags:
         if not is_integer or value.dim() != dimensions:
             raise RequestError(f"{name} must be int64 or int32 {form}, not {described(value)}")
 
-    def _check_ids(self, values_N: np.ndarray, counts_F: np.ndarray) -> None:
+    def _check_ids(self, values_N: np.ndarray, bounds_F1: np.ndarray) -> None:
         """A negative id is a large one without its sign. One pass over the ids, which may be millions."""
-        held = counts_F.nonzero()[0]
+        held = (bounds_F1[1:] > bounds_F1[:-1]).nonzero()[0]
         if not len(held):
             return
-        begins = counts_F.cumsum() - counts_F
-        largest = np.maximum.reduceat(values_N.view(np.uint64), begins[held])
+        largest = np.maximum.reduceat(values_N.view(np.uint64), bounds_F1[held])
         is_wrong = largest >= self.num_embeddings[held]
         if is_wrong.any():
             table = int(held[is_wrong.argmax()])
-            ids = values_N[begins[table] : begins[table] + counts_F[table]]
-            rows = int(self.num_embeddings[table])
+            begin, end = bounds_F1[table : table + 2].tolist()
+            ids, rows = values_N[begin:end], int(self.num_embeddings[table])
             place = int(np.flatnonzero((ids < 0) | (ids >= rows))[0])
-            at = f"values[{int(begins[table]) + place}]"
-            raise RequestError(f"{at} is {ids[place]}: table {table} has rows 0 to {rows - 1}")
+            raise RequestError(
+                f"values[{begin + place}] is {ids[place]}: table {table} has rows 0 to {rows - 1}"
+            )
+
+
+def _sums(lengths: np.ndarray) -> np.ndarray:
+    """Of each length and those before it: of int64 torch has them five times as fast as NumPy."""
+    return torch.from_numpy(lengths.ravel()).cumsum(0).numpy()
+
+
+def _misfit(lengths_FR: np.ndarray, ids: int) -> RequestError:
+    """What is wrong with lengths that do not fit so many ids."""
+    if lengths_FR.min() < 0:
+        table, row = (int(place[0]) for place in np.nonzero(lengths_FR < 0))
+        return RequestError(f"lengths[{table}, {row}] is {lengths_FR[table, row]}: a bag has 0 ids or more")
+    total = sum(lengths_FR.ravel().tolist())
+    return RequestError(f"lengths add up to {total}, but values has {ids} ids")
 
 
 def _by_feature(values: list[np.ndarray], counts_FC: np.ndarray) -> np.ndarray:

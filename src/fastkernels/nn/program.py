@@ -63,6 +63,15 @@ class Dividing(Batching, Protocol):
 
 
 @runtime_checkable
+class Reading(Batching, Protocol):
+    """A batching that reads a call's arguments once."""
+
+    def read(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What the other methods get in their place; a RequestError refuses the call."""
+        ...
+
+
+@runtime_checkable
 class Preparing(Batching, Protocol):
     """A batching that has work for the device before the stage: it is captured with the stage."""
 

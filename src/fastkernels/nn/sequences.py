@@ -41,7 +41,8 @@ class Sequences:
         self.vocab_size, self.max_length, self.device = vocab_size, max_length, device
         self.first, self.of_tokens, self.pads = first, of_tokens, device.type == "cuda"
 
-    def key(self, args: tuple[Any, ...]) -> Hashable:
+    def read(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The ids as an array; a RequestError names what is wrong with them."""
         ids = args[0]
         if isinstance(ids, Tensor):
             require_values("token ids", ids)
@@ -61,17 +62,20 @@ class Sequences:
                 f"token id {low if low < 0 else high}: the model's vocabulary is 0 .. {self.vocab_size - 1}. "
                 "Use the tokenizer of its checkpoint"
             )
-        return ids.device
+        return ids_N, *args[1:]
+
+    def key(self, args: tuple[Any, ...]) -> Hashable:
+        return None
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        lengths = [call[0].numel() for call in calls]
+        lengths = [len(call[0]) for call in calls]
         added = padding(lengths) if self.pads else []
         rows = [*lengths, *added]
         starts_B1 = np.cumsum([0, *rows])
         tokens, given = int(starts_B1[-1]), sum(lengths)
         crossing = Crossing(self.device, *(((n,), torch.int32) for n in (tokens, tokens, len(rows) + 1)))
         ids_T, positions_T, starts = crossing.arrays()
-        np.concatenate([ids_of(call[0]) for call in calls], out=ids_T[:given], casting="unsafe")
+        np.concatenate([call[0] for call in calls], out=ids_T[:given], casting="unsafe")
         ids_T[given:] = 0
         np.subtract(
             np.arange(self.first, self.first + tokens),
@@ -84,7 +88,7 @@ class Sequences:
         return [crossing, stepped(longest) if added else longest]
 
     def divide(self, result: Any, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        lengths = [call[0].numel() for call in calls]
+        lengths = [len(call[0]) for call in calls]
         is_one = isinstance(result, Tensor)
         columns = [
             part[: sum(lengths)].split(lengths) if of_tokens else part[: len(calls)].unbind()
@@ -100,14 +104,18 @@ class MaskedSequences(Sequences):
     the tokens that are seen, in order, and their starts int32 [B+1]; None without masks.
     """
 
-    def key(self, args: tuple[Any, ...]) -> Hashable:
+    def read(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        found = super().read(args)
         ids, attention_mask, keep = args
-        device = super().key(args)
         _require_mask("attention_mask", attention_mask, ids)
         _require_mask("keep", keep, ids)
         if attention_mask is not None and not attention_mask.any():
             raise RequestError("attention_mask is 0 everywhere: a token needs one to look at")
-        return device, attention_mask is None, keep is None
+        return found
+
+    def key(self, args: tuple[Any, ...]) -> Hashable:
+        """Masks lie together on one device."""
+        return tuple(None if mask is None else mask.device for mask in args[1:])
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         crossing, longest = super().join(calls)
