@@ -17,6 +17,7 @@ from fastkernels.engine.programs.batch_stage import BatchStage
 from fastkernels.engine.programs.call_graphs import CallGraphs
 from fastkernels.engine.programs.program import Engine
 from fastkernels.errors import RequestError, UsageError
+from fastkernels.nn.batching import Crossing, words_of
 from fastkernels.nn.program import Call
 
 CPU = torch.device("cpu")
@@ -180,6 +181,20 @@ def test_results_of_a_replay_outlive_the_next():
     graphs = EagerGraphs(lambda x_N: x_N + 1)
     kept = [graphs(torch.full((2,), float(i))) for i in range(4)]
     assert [x[0].item() for x in kept] == [1.0, 2.0, 3.0, 4.0]
+    assert graphs.num_replays == 3
+
+
+def test_a_replay_reads_what_crosses_now():
+    """Arrays of one buffer, bfloat16 among them, beside an argument that is none of them."""
+    graphs = EagerGraphs(lambda x_N, ids_M, times: (times * x_N.float(), ids_M + 1))
+    for i in range(4):
+        crossing = Crossing(CPU, ((3,), torch.bfloat16), ((2, 1), torch.int32))
+        x_N, ids_M = crossing.arrays()
+        x_N[...] = words_of(torch.tensor([0.5, -1.0, i], dtype=torch.float64), torch.bfloat16)
+        ids_M[...] = i
+        scaled_N, raised_M = graphs(crossing, 2)
+        assert scaled_N.tolist() == [1.0, -2.0, 2.0 * i]
+        assert raised_M.tolist() == [[i + 1]] * 2
     assert graphs.num_replays == 3
 
 
