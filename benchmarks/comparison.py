@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-# Nothing is fetched and nothing is told to anybody while a side runs. Host operations have few threads: with one
-# for each core, a copy waits for whichever core is busy (8 ms for each of 32 images were seen).
+# Nothing is fetched and nothing is told to anybody while a side runs. Host operations have few threads: with
+# one for each core, a copy waits for whichever core is busy (8 ms for each of 32 images were seen).
 QUIET = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",

@@ -1,5 +1,5 @@
-"""linear and linear_activation of float32 on tensor cores: three products of parts of each number (tf32x3), which
-is nearly as exact as float32. A linear layer is a convolution over single pixels: kernels/conv2d_activation.
+"""linear and linear_activation of float32 on tensor cores: three products of parts of each number (tf32x3),
+which is nearly as exact as float32. A linear layer is a convolution over single pixels.
 
 T rows · K inputs · N outputs.
 """
