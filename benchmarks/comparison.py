@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from committed import written
+
 # Nothing is fetched and nothing is told to anybody while a side runs. Host operations have few threads: with
 # one for each core, a copy waits for whichever core is busy (8 ms for each of 32 images were seen).
 QUIET = {
@@ -113,7 +115,7 @@ def _repeated(run: Callable[[], Any], most: int, budget_s: float) -> tuple[Any, 
 
 def write(report: dict[str, Any], out: Path | None, sides: Iterable[str] = ()) -> None:
     """sides: those of `each_side`, whose files are no longer needed."""
-    text = json.dumps(report, indent=1) + "\n"
+    text = written(report)
     if not out:
         print(text)
         return
