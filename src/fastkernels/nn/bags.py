@@ -68,7 +68,7 @@ class Bags:
             lengths = [np.diff(call[2], prepend=0).reshape(len(self.starts), -1) for call in calls]
             lengths_FCR = np.stack(lengths, axis=1)
             ids_N = _by_feature([call[1] for call in calls], lengths_FCR.sum(2))
-            ends, bounds_F1 = _sums(lengths_FCR), sum(call[3] for call in calls)
+            ends, bounds_F1 = _sums(lengths_FCR), np.sum([call[3] for call in calls], axis=0)
         crossing = Crossing(
             self.device,
             ((len(calls), *calls[0][0].shape), self.dtype),
