@@ -55,8 +55,8 @@ def request(lengths: Tensor = LENGTHS) -> Request:
 def run(model: DLRM, asked: Request) -> dict[str, Tensor]:
     """Each part, from a launch that Bags has made."""
     bags = Bags(model.num_embeddings, model.num_dense, CPU)
-    bags.key(asked)
-    dense_CRX, ids_M, offsets = bags.join([asked])
+    (crossing,) = bags.join([bags.read(asked)])
+    dense_CRX, ids_M, offsets = crossing.tensors()
     dense, sparse = model.bottom(dense_CRX[0]), model.embedding_bags(ids_M, offsets)
     if model.is_dot:
         interaction = model.interaction(dense, sparse)
