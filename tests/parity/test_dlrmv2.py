@@ -195,7 +195,7 @@ def test_tables_without_their_own_rows_would_be_noticed(monkeypatch):
 
     def all_from_zero(self: Bags, *given: Any) -> None:
         made(self, *given)
-        self.starts = [0] * len(self.starts)
+        self.starts = 0 * self.starts
 
     monkeypatch.setattr(Bags, "__init__", all_from_zero)
     assert error(run(model, request())["sparse"], wanted) > 10 * TOLERANCE
