@@ -45,7 +45,7 @@ class GlaCase:
         return kernels.chunk_gla(*args, self.query_starts_B1, self.scale, longest, impl=impl), state
 
     def answer(self) -> tuple[Tensor, Tensor]:
-        """By the definition: S <- diag(exp g) S + k v^T, o = scale S^T q; without a gate S <- (1 - 2^(-5-h)) S."""
+        """By the definition: S <- diag(exp g) S + k v^T, o = scale S^T q."""
         q, k, v = (x.double().cpu() for x in (self.q_THK, self.k_THK, self.v_THV))
         if self.gate_THK is None:
             g = torch.tensor([math.log1p(-(2.0 ** (-5 - h))) for h in range(q.shape[1])], dtype=q.dtype)

@@ -1,4 +1,4 @@
-"""RetNet in flash-linear-attention, with transformers' `generate`: whole-model prefill is its kernel's bar too."""
+"""RetNet in flash-linear-attention, with transformers' `generate`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """GLA and RetNet by their equations, in float64 from the tensors of a checkpoint: what our models and their
-production references are both held against. GLA goes from token to token, retention takes all pairs of tokens.
+production references are both held against. GLA goes from token to token, RetNet takes all pairs of tokens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decoders with linear attention, as configurations and checkpoints of flash-linear-attention describe them."""
+"""Decoders with linear attention, as configurations and checkpoints of flash-linear-attention have them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _NORM_EPS, _INTERMEDIATE_MULTIPLE = 1e-6, 256
 def linear_attention_arguments(
     config: ConfigReader, expand_k: float, expand_v: float, hidden_ratio: float
 ) -> dict[str, Any]:
-    """The arguments that layers of every kind have; a UsageError names the key that is wrong or not supported.
-    The numbers are the defaults of the production configuration class."""
+    """The arguments that layers of every kind have; a UsageError names the key that is wrong or not
+    supported. The numbers are the defaults of the production configuration class."""
     config.refuse(["use_short_conv", "feature_map", "attn", "attnres_block_size", "quantization_config"])
     for key in ("use_output_gate", "elementwise_affine"):
         if not config.flag(key, default=True):

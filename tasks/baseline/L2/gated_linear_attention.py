@@ -5,7 +5,7 @@
     o[t] = scale S[t]^T q[t],   S[t] = diag(exp(gate[t])) S[t-1] + k[t] v[t]^T
     y = (rms_norm(o) * silu(g)) Wo^T                            over each head, one weight for all
 
-    retention   [q | k | v | g] = x Win^T;   q, k = rope(positions, q, k);   gate = log(1 - 2^(-5-h)) in head h
+    retention   [q | k | v | g] = x Win^T;  q, k = rope(positions, q, k);  gate = log(1 - 2^(-5-h)) in head h
 
 T tokens, D hidden, H heads, K key dim, V value dim; scale 1/sqrt(K). Positions count from each request's
 first token. The ambient step says which rows the

@@ -16,9 +16,9 @@ and with m the first token of its second half
 
 so that for each h = 1, 2, 4 .. C / 2 one product of matrices gives P[i, j] of all such pairs, and the sums of
 gates are a product with a matrix of zeros and ones. Without a gate exp(G[i] - G[j]) is one number for a pair,
-of the exponent i - j times a logarithm, and one product of matrices gives P. For 16-bit inputs P's products have the operands that
-PRECISION names; read, kept, P and the operand S, not the state that is kept, are rounded to 16 bits. Every
-sum is in float32.
+of the exponent i - j times a logarithm, and one product of matrices gives P. For 16-bit inputs P's products
+have the operands that PRECISION names; read, kept, P and the operand S, not the state that is kept, are
+rounded to 16 bits. Every sum is in float32.
 """
 
 # Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
