@@ -51,7 +51,7 @@ def _widened(q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, dtype: torch.
 
 
 def lost(q_THK: Tensor) -> Tensor:
-    """What each head forgets of its state at every token of retention, [H]: exact in any dtype, the query's."""
+    """What each head forgets of its state at every token of retention, [H], exactly."""
     heads_H = torch.arange(q_THK.shape[-2], dtype=q_THK.dtype, device=q_THK.device)
     return torch.exp2(-5 - heads_H)
 
