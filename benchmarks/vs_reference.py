@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from comparison import each_side, finish, timed, write
+from fastkernels.measure.environment import environment
 from references import architectures, comparisons
 from references.base import Comparison, Machine, Side
 
@@ -89,6 +90,7 @@ def one_side(
 ) -> Iterator[dict[str, Any]]:
     """Every workload in every setting: rows of figures, and of failures of the reference's settings. What is
     found so far, behind every row."""
+    where = environment("cuda" if machine.device == "cuda" else "cpu").model_dump()
     begin = time.perf_counter()
     side = make(machine)
     machine.wait()
@@ -108,7 +110,7 @@ def one_side(
                 row["failed"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             print({key: value for key, value in row.items() if key != "all_seconds"}, file=sys.stderr)
             rows.append(row)
-            yield {"version": side.version, "start_s": start_s, "rows": rows}
+            yield {"version": side.version, "start_s": start_s, "rows": rows, "environment": where}
 
 
 def _measured(side: Side, machine: Machine, workload: Any, setting: str) -> dict[str, Any]:
@@ -127,8 +129,6 @@ def _measured(side: Side, machine: Machine, workload: Any, setting: str) -> dict
 
 
 def made(comparison: Comparison, machine: Machine, sides: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    from fastkernels.measure.environment import environment
-
     ours = {row["workload"]: row for row in sides[OURS]["rows"]}
     theirs = [row for row in sides[comparison.reference]["rows"] if "failed" not in row]
     for row in theirs:
@@ -156,7 +156,7 @@ def made(comparison: Comparison, machine: Machine, sides: dict[str, dict[str, An
         "start_s": {name: side["start_s"] for name, side in sides.items()},
         "by_setting": [{"setting": setting, **found} for setting, found in by_setting.items()],
         "workloads": [_row(name, row) for name, side in sides.items() for row in side["rows"]],
-        "environment": environment("cuda" if machine.device == "cuda" else "cpu").model_dump(),
+        "environment": sides[OURS]["environment"],  # where they ran: what was cut off is put together anywhere
     }
 
 

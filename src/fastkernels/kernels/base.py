@@ -131,6 +131,8 @@ class Kernel:
                 size = self.rows(*args) if size is None else size
                 if size > choice.max_rows:
                     continue
+            if choice.dtype is not None and choice.dtype != _first(args).dtype:
+                continue
             function = choice.function_for(args)
             if function is not None:
                 if choice is choices[0]:
@@ -174,9 +176,13 @@ class Kernel:
 
 
 def _device(args: Sequence[Any]) -> str:
+    return _first(args).device.type
+
+
+def _first(args: Sequence[Any]) -> Tensor:
     for arg in args:
         if isinstance(arg, Tensor):
-            return arg.device.type
+            return arg
     raise TypeError("A kernel needs at least one tensor argument")
 
 
