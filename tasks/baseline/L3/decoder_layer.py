@@ -7,7 +7,8 @@
 T tokens, D hidden. Without a residual (first layer) h = hidden_states; the caller adds the last pair. Each
 sum is rounded to the dtype of the input and normalised as rounded.
 Mirrors vllm.model_executor.models.llama.LlamaDecoderLayer (also Qwen2DecoderLayer, Qwen3DecoderLayer,
-MistralDecoderLayer; without rope_parameters vllm.model_executor.models.jamba.JambaAttentionDecoderLayer).
+MistralDecoderLayer; without rope_parameters vllm.model_executor.models.jamba.JambaAttentionDecoderLayer) and,
+with sub_norm_eps, transformers.models.bitnet.modeling_bitnet.BitNetDecoderLayer.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class DecoderLayer(nn.Module):
         qk_norm_eps: float | None = None,
         sliding_window: int | None = None,
         bias_o_proj: bool = False,
+        sub_norm_eps: float | None = None,
+        quant_method: str | None = None,
     ) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(hidden_size, rms_norm_eps)
@@ -52,9 +55,13 @@ class DecoderLayer(nn.Module):
             qk_norm_eps,
             sliding_window,
             bias_o_proj,
+            sub_norm_eps,
+            quant_method,
         )
         self.post_attention_layernorm = RMSNorm(hidden_size, rms_norm_eps)
-        self.mlp = GatedMLP(hidden_size, intermediate_size, hidden_act, mlp_bias)
+        self.mlp = GatedMLP(
+            hidden_size, intermediate_size, hidden_act, mlp_bias, sub_norm_eps, quant_method
+        )
 
     def forward(
         self, positions: Tensor, hidden_states: Tensor, residual: Tensor | None
