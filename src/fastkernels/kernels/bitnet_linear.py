@@ -52,9 +52,7 @@ def _torch(x_TK: Tensor, weight_RK: Tensor, omega_P: Tensor, sizes: Sequence[int
     return _scaled(sums_TN, scale_T1, omega_P, sizes, x_TK)
 
 
-def _int_mm_unsupported(
-    x_TK: Tensor, weight_RK: Tensor, omega_P: Tensor, sizes: Sequence[int]
-) -> str | None:
+def _int_mm_unsupported(x_TK: Tensor, weight_RK: Tensor, omega_P: Tensor, sizes: Sequence[int]) -> str | None:
     rows, inputs = x_TK.numel() // max(1, x_TK.shape[-1]), x_TK.shape[-1]
     if rows < INT_MM_ROWS:
         return f"serves {INT_MM_ROWS} rows or more, not {rows}"
@@ -68,7 +66,8 @@ def _int_mm(x_TK: Tensor, weight_RK: Tensor, omega_P: Tensor, sizes: Sequence[in
     a value."""
     codes_TK, scale_T1 = ternary.quantised(x_TK)
     codes_TK = codes_TK.to(torch.int8)
-    sums_TN = torch._int_mm(codes_TK.flatten(0, -2), parts(weight_RK, sizes, torch.int8).T)
+    weight_KN = parts(weight_RK, sizes, torch.int8).T
+    sums_TN = torch._int_mm(codes_TK.flatten(0, -2), weight_KN)  # pyright: ignore[reportPrivateImportUsage]
     return _scaled(sums_TN.view(*x_TK.shape[:-1], -1), scale_T1, omega_P, sizes, x_TK)
 
 
@@ -104,8 +103,8 @@ def bitnet_linear(
     inputs = x_TK.shape[-1]
     if weight_RK.dtype != torch.uint8 or list(weight_RK.shape) != [sum(sizes) // PER_BYTE, inputs]:
         raise ValueError(
-            f"weight {list(weight_RK.shape)} of {weight_RK.dtype}: {sum(sizes)} outputs of {inputs} inputs are "
-            f"packed in uint8 {[sum(sizes) // PER_BYTE, inputs]}"
+            f"weight {list(weight_RK.shape)} of {weight_RK.dtype}: {sum(sizes)} outputs of {inputs} inputs "
+            f"are packed in uint8 {[sum(sizes) // PER_BYTE, inputs]}"
         )
     if any(size % PER_BYTE for size in sizes) or len(omega_P) != len(sizes):
         raise ValueError(

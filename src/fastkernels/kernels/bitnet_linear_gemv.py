@@ -2,9 +2,9 @@
 
     sum[n] = sum_k (T[n, k] + 1) code[k] - sum_k code[k]
 
-A program owns a few packed rows and all inputs. Its first tiles of the weight are on their way before x is read.
-It finds the largest |x| and, tile by tile, makes four codes a 32-bit word; a word of the weight holds four
-inputs of four outputs, and four products of bytes (dp4a) for each output multiply them.
+A program owns a few packed rows and all inputs. Its first tiles of the weight are on their way before x is
+read. It finds the largest |x| and, tile by tile, makes words of four codes. A word of the weight holds four
+inputs of four outputs: four instructions multiply it with a word of codes, four pairs of bytes each (dp4a).
 
 K inputs · R packed rows · W words of a tile.
 """
@@ -98,8 +98,8 @@ def _codes(x, word, scale, words, KIND: tl.constexpr):
 
 
 @triton.jit
-def _multiply(x, x_fours, weight, omega, y, row_stride, R, steps, STARTS: tl.constexpr,
-              P: tl.constexpr, KIND: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr,
+def _multiply(x, x_fours, weight, omega, y, row_stride, R, steps, STARTS: tl.constexpr, P: tl.constexpr,
+              KIND: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr,
               ASSEMBLY: tl.constexpr, OVERLAPS: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
     r, w, k = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WORDS), tl.arange(0, WIDTH)
     # Past the end the last row is read again, and nothing is written.

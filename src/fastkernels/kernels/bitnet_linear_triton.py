@@ -208,7 +208,8 @@ def bitnet_linear(x_TK: Tensor, weight_RK: Tensor, omega_P: Tensor, sizes: Seque
     if y_TN.numel() == 0:
         return y_TN
     codes_TK = x_TK.new_empty((x.count, inputs), dtype=torch.int8)
-    scales_T, sums_T = codes_TK.new_empty(x.count, dtype=torch.float32), codes_TK.new_empty(x.count, dtype=torch.int32)
+    scales_T = codes_TK.new_empty(x.count, dtype=torch.float32)
+    sums_T = codes_TK.new_empty(x.count, dtype=torch.int32)
     width = power_of_two(inputs)
     _quantise_rows[(x.count,)](
         x.tensor, codes_TK, scales_T, sums_T, x.inner, x.outer_stride, x.inner_stride, K=inputs, WIDTH=width,
@@ -216,14 +217,15 @@ def bitnet_linear(x_TK: Tensor, weight_RK: Tensor, omega_P: Tensor, sizes: Seque
     )  # fmt: skip
     tile = tile_for(x.count, inputs)
     tiles, token_tiles = ceil_div(packed_rows, tile.rows), ceil_div(x.count, tile.tokens)
-    splits = splits_of(tiles * token_tiles, ceil_div(inputs, tile.inputs), multiprocessors(device)) if token_tiles == 1 else 1
+    steps = ceil_div(inputs, tile.inputs)
+    splits = splits_of(tiles, steps, multiprocessors(device)) if token_tiles == 1 else 1
     partial = counters = None
     if splits > 1:
         partial = codes_TK.new_empty(splits * tiles * PER_BYTE * tile.rows * tile.tokens, dtype=torch.int32)
         counters = zeroed(tiles, device)
     _multiply[(tiles, splits, token_tiles)](
         codes_TK, scales_T, sums_T, weight_RK, omega_P, y_TN, partial, counters, x.count, inputs, packed_rows,
-        ceil_div(inputs, tile.inputs * splits), inputs, weight_RK.stride(0), STARTS=starts_of(sizes), P=len(sizes),
+        ceil_div(steps, splits), inputs, weight_RK.stride(0), STARTS=starts_of(sizes), P=len(sizes),
         ROWS=tile.rows, TOKENS=tile.tokens, INPUTS=tile.inputs, SPLITS=splits, STAGES=tile.stages,
         EVEN=inputs % (tile.inputs * splits) == 0, ASSEMBLY=device.type != "cpu", num_warps=tile.warps,
         **overlap(device),
@@ -236,9 +238,9 @@ def tile_for(tokens: int, inputs: int) -> Tile:
     return tile._replace(inputs=max(SMALLEST_INPUTS, min(tile.inputs, power_of_two(inputs))))
 
 
-def splits_of(programs: int, steps: int, processors: int) -> int:
-    """Programs that share the inputs of an output: the fewest that give nearly every processor one."""
-    wanted = ceil_div(2 * processors, programs)
+def splits_of(tiles: int, steps: int, processors: int) -> int:
+    """Programs that share the inputs of an output: the fewest that give every processor two."""
+    wanted = ceil_div(2 * processors, tiles)
     return max(1, min(wanted, MOST_SPLITS, steps // STEPS_OF_A_SPLIT))
 
 

@@ -46,7 +46,9 @@ class Ternary:
                 yield f"{module}.{SCALE}", scale
             else:
                 if tensor.dtype == torch.uint8 and not ternary.is_packed(tensor):
-                    misfits.misshapen.append(f"misshapen   {name} holds the code 3, which stands for no weight")
+                    misfits.misshapen.append(
+                        f"misshapen   {name} holds the code 3, which stands for no weight"
+                    )
                 yield name, tensor
 
 
@@ -61,7 +63,7 @@ def is_ternary(name: str, parameter: Tensor) -> bool:
 
 
 def usual_scale(name: str, parameters: Mapping[str, Tensor]) -> float | None:
-    """The scale that makes random ternary weights a matrix of 1/sqrt(fan_in); None of what is no such scale."""
+    """The scale that makes random ternary weights a matrix of 1/sqrt(fan_in); None: no scale of such."""
     module, dot, kind = name.rpartition(".")
     weight = parameters.get(f"{module}{dot}{WEIGHT}")
     if kind != SCALE or weight is None or not is_ternary(WEIGHT, weight):
@@ -71,5 +73,4 @@ def usual_scale(name: str, parameters: Mapping[str, Tensor]) -> float | None:
 
 def packed_digits(numbers: Tensor) -> Tensor:
     """uint8: for each of the numbers below BYTES its own byte of four values."""
-    digits = [numbers // 3**place % 3 << 2 * place for place in range(ternary.PER_BYTE)]
-    return sum(digits[1:], digits[0]).to(torch.uint8)
+    return ternary.pack(torch.stack([numbers // 3**place % 3 - 1 for place in range(ternary.PER_BYTE)]))[0]

@@ -169,7 +169,7 @@ class Destination:
         return list(self._views[0].shape) if len(rows) == 1 else [sum(map(len, rows)), *rows[0].shape[1:]]
 
     def refuses(self, dtype: torch.dtype) -> str | None:
-        """Why a tensor of this dtype cannot fill it. Floats are cast, integers hold what is packed in them."""
+        """Why a tensor of this dtype cannot fill it. Floats are cast; what is packed in integers is not."""
         own = self._views[0].dtype
         if own.is_floating_point:
             return None if dtype in _PLAIN_DTYPES else "quantised weights cannot be loaded"

@@ -7,7 +7,8 @@
     y = a Wo^T (+ bo)
 
 T tokens, D hidden, H query heads, J kv heads, K head size; scale 1/sqrt(K). quant_method: of the products
-(parallel_linear.py). Rounded to the dtype of x after each line. Rotating and storing are one kernel where both are the baseline's own; it rounds as they do.
+(parallel_linear.py). Rounded to the dtype of x after each line. Rotating and storing are one kernel where
+both are the baseline's own; it rounds as they do.
 Mirrors vllm.model_executor.models.llama.LlamaAttention, qwen2.Qwen2Attention (qkv_bias),
 qwen3.Qwen3Attention (qk_norm_eps), the attention of jamba.JambaAttentionDecoderLayer (no rope) and
 transformers.models.bitnet.modeling_bitnet.BitNetAttention (sub_norm_eps).

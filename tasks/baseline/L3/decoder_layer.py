@@ -59,9 +59,7 @@ class DecoderLayer(nn.Module):
             quant_method,
         )
         self.post_attention_layernorm = RMSNorm(hidden_size, rms_norm_eps)
-        self.mlp = GatedMLP(
-            hidden_size, intermediate_size, hidden_act, mlp_bias, sub_norm_eps, quant_method
-        )
+        self.mlp = GatedMLP(hidden_size, intermediate_size, hidden_act, mlp_bias, sub_norm_eps, quant_method)
 
     def forward(
         self, positions: Tensor, hidden_states: Tensor, residual: Tensor | None

@@ -2,11 +2,11 @@
 
     h = E[ids];  h = layer_i(h) for each i;  h = rms_norm(h; w_final);  logits = float32(h E^T)
 
-T tokens, D hidden, V vocabulary. Every projection of a layer is ternary, and follows a norm: attention has one
-before its output projection, the feed-forward block (of squared ReLU) before its last. Embedding, head and
-norms are not quantised; parameters, activations and caches have the dtype of the module, scales and logits
-are float32. `config` is the model's Hugging Face configuration, complete; without a quantization_config
-the projections are ordinary ones.
+T tokens, D hidden, V vocabulary. Every projection of a layer is ternary, and follows a norm: attention has
+one before its output projection, the feed-forward block (of squared ReLU) before its last. Embedding, head
+and norms are not quantised; parameters, activations and caches have the dtype of the module, scales and
+logits are float32. `config` is the model's Hugging Face configuration, complete; without a
+quantization_config the projections are ordinary ones.
 Mirrors transformers.models.bitnet.BitNetForCausalLM; `forward` returns hidden states, `compute_logits` the
 logits.
 """
