@@ -154,13 +154,15 @@ def test_every_cpu_implementation(implementation: str):
 
 @torch.inference_mode()
 def test_a_batch_of_mixed_lengths_equals_single_runs():
-    """The codes of a token are its own."""
+    """The codes of a token are its own. A code on a half moves its token and those behind it, not most."""
     lengths = (64, 1, 17, 33, 9)
     schedule = [{0: 30, 1: 1, 2: 16}, {0: 33, 2: 1, 3: 20}, {0: 1, 3: 1, 4: 9}, {3: 12}]
     prompts = [prompt(length, seed=length) for length in lengths]
     for length, hidden_TD in zip(lengths, run(ours(), prompts, schedule), strict=True):
         found_TV = ours().compute_logits(hidden_TD)
-        assert distance(found_TV, expected("offline", length, length)) <= QUANTISED_TOLERANCE
+        truth_TV = expected("packed", length, length)
+        by_token_T = (found_TV - truth_TV).norm(dim=-1) / truth_TV.norm(dim=-1)
+        assert by_token_T.median() <= 1e-5
 
 
 # ---------------------------------------------------------------- where implementations go wrong
@@ -173,8 +175,9 @@ def inverted_scales(model: BitNetForCausalLM) -> None:
 
 
 def one_scale_for_three(model: BitNetForCausalLM) -> None:
-    scales = model.layers[1].self_attn.qkv_proj.linear.weight_scale
-    scales.fill_(float(scales[0]))
+    for layer in model.layers:
+        scales = layer.self_attn.qkv_proj.linear.weight_scale
+        scales.fill_(float(scales[0]))
 
 
 def interleaved_positions(model: BitNetForCausalLM) -> None:
