@@ -112,10 +112,10 @@ def _quantise_rows(x, codes, scales, sums, inner, outer_stride, inner_stride, K:
     value = tl.load(x + start + k, mask=k < K, other=0.0).to(tl.float32)
     largest = tl.max(magnitude(value), axis=0).to(tl.float32, bitcast=True)
     scale = scale_of(largest)
-    code = nearest(value * scale)
-    tl.store(codes + row * K + k, code.to(tl.int8), mask=k < K)
+    code = nearest(value * scale).to(tl.int8)
+    tl.store(codes + row * K + k, code, mask=k < K)
     tl.store(scales + row, scale)
-    tl.store(sums + row, tl.sum(code, axis=0))
+    tl.store(sums + row, tl.sum(code.to(tl.int32), axis=0))
 
 
 @triton.jit
