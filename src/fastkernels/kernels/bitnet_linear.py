@@ -89,6 +89,7 @@ _bitnet_linear = Kernel(
     ),
     rows=lambda x_TK, *_: x_TK.numel() // x_TK.shape[-1],
     work=_work,
+    other_way=ternary.other_way,
 )
 
 

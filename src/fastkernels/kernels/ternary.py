@@ -10,6 +10,9 @@ the dtype of x: a code that another precision rounds otherwise would be another 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -18,6 +21,7 @@ LEAST = 1e-5  # of a mean or a largest value that is divided by
 MOST_CODE = 127
 _SHIFTS = (0, 2, 4, 6)
 _BOTH_BITS = 0b01010101
+_undecided = 0.0  # how far from a half a code goes the other way
 
 
 def pack(ternary_NK: Tensor) -> Tensor:
@@ -56,4 +60,22 @@ def quantised(x_TK: Tensor) -> tuple[Tensor, Tensor]:
     largest_T1 = wide_TK.abs().amax(-1, keepdim=True).clamp(min=LEAST)
     # A division of two tensors: of a number by a tensor PyTorch makes a product with the reciprocal.
     scale_T1 = torch.full_like(largest_T1, MOST_CODE) / largest_T1
-    return (wide_TK * scale_T1).round_().clamp_(-MOST_CODE - 1, MOST_CODE), scale_T1
+    exact_TK = wide_TK * scale_T1
+    codes_TK = exact_TK.round()
+    if _undecided:
+        below_TK = exact_TK.floor()
+        is_near_TK = (exact_TK - below_TK - 0.5).abs() <= _undecided
+        codes_TK = torch.where(is_near_TK, 2 * below_TK + 1 - codes_TK, codes_TK)
+    return codes_TK.clamp_(-MOST_CODE - 1, MOST_CODE), scale_T1
+
+
+@contextmanager
+def other_way(roundings: float) -> Iterator[None]:
+    """In the body `quantised` gives every code that roundings, of this size in all, could move over a half
+    the other whole number beside it."""
+    global _undecided
+    _undecided, before = roundings * MOST_CODE, _undecided
+    try:
+        yield
+    finally:
+        _undecided = before
