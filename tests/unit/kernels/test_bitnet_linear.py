@@ -91,6 +91,18 @@ def test_halves_round_to_even(impl):
     assert torch.equal(y_N, torch.cat([codes, -codes]))
 
 
+def test_what_roundings_could_decide_goes_the_other_way():
+    """Codes within 127 roundings of a half, and no others; not a code of 127, which is a row's largest."""
+    x_TK = torch.tensor([[127, 2.5, -2.5, 3.4999, 3.4, 7.0]])
+    codes, scale = ternary.quantised(x_TK)
+    assert codes.tolist() == [[127, 2, -2, 3, 3, 7]]
+    with ternary.other_way(1e-6):
+        others, same = ternary.quantised(x_TK)
+    assert others.tolist() == [[127, 3, -3, 4, 3, 7]]
+    assert torch.equal(scale, same)
+    assert torch.equal(ternary.quantised(x_TK)[0], codes)
+
+
 @pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON, GEMV])
 def test_rows_of_nothing_and_of_no_number(impl):
     weight = ternary.pack(torch.ones(4, 32))
