@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..L1.rms_norm import RMSNorm
 from ..L2.causal_attention import CausalAttention
 from ..L2.gated_mlp import GatedMLP
+from ..L2.normed_gated_mlp import NormedGatedMLP
 
 
 class DecoderLayer(nn.Module):
@@ -59,7 +60,12 @@ class DecoderLayer(nn.Module):
             quant_method,
         )
         self.post_attention_layernorm = RMSNorm(hidden_size, rms_norm_eps)
-        self.mlp = GatedMLP(hidden_size, intermediate_size, hidden_act, mlp_bias, sub_norm_eps, quant_method)
+        if sub_norm_eps is None:
+            self.mlp = GatedMLP(hidden_size, intermediate_size, hidden_act, mlp_bias)
+        elif hidden_act == "relu2":
+            self.mlp = NormedGatedMLP(hidden_size, intermediate_size, sub_norm_eps, mlp_bias, quant_method)
+        else:
+            raise ValueError(f"hidden_act must be 'relu2' with sub_norm_eps, not {hidden_act!r}")
 
     def forward(
         self, positions: Tensor, hidden_states: Tensor, residual: Tensor | None
