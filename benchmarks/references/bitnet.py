@@ -1,8 +1,8 @@
-"""BitNet in transformers: its linear layers that take packed weights, or ternary ones that lie unpacked, with
-`generate`; as a user gets it, and with a static cache, where it compiles the decode step and replays it.
+"""BitNet in transformers with `generate`: as a user gets it, and with a static cache, where it compiles the
+decode step and replays it.
 
-Its layer for packed weights unpacks them in every call. AutoBitLinear, which the checkpoint's configuration
-names, unpacks them once, to four or eight times the bytes: the faster one, and so the one that is compared.
+Of its two linear layers AutoBitLinear is compared, which the checkpoint's configuration names: it keeps the
+ternary weights unpacked, where the other one unpacks them in every call.
 """
 
 from __future__ import annotations
@@ -18,16 +18,13 @@ class Unpacked(Transformers):
     settings: ClassVar[tuple[str, ...]] = ("default", "static")
 
     def __init__(self, machine: Machine) -> None:
-        super().__init__(_float(machine))
+        super().__init__(_Float(machine.architecture, machine.size, machine.device))
         _make_ternary(self._model)
 
 
-def _float(machine: Machine) -> Machine:
-    """The same configuration without quantisation, of which transformers' constructors take no notice."""
-    return _Float(machine.architecture, machine.size, machine.device)
-
-
 class _Float(Machine):
+    """With the configuration of ordinary weights: transformers' constructors take no notice of another."""
+
     @property
     def config(self) -> dict[str, Any]:
         return {key: value for key, value in super().config.items() if key != "quantization_config"}
