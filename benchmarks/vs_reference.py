@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from comparison import each_side, finish, timed, write
-from fastkernels.measure.environment import environment
 from references import architectures, comparisons
 from references.base import Comparison, Machine, Side
+
+from fastkernels.measure.environment import environment
 
 WARM_UPS, RUNS = 3, 20  # a second call is captured by some engines, a third one replayed
 BUDGET_S = {"full": 6.0, "tiny": 0.5}  # of a workload's warm-ups, and of its runs
@@ -156,7 +157,7 @@ def made(comparison: Comparison, machine: Machine, sides: dict[str, dict[str, An
         "start_s": {name: side["start_s"] for name, side in sides.items()},
         "by_setting": [{"setting": setting, **found} for setting, found in by_setting.items()],
         "workloads": [_row(name, row) for name, side in sides.items() for row in side["rows"]],
-        "environment": sides[OURS]["environment"],  # where they ran: what was cut off is put together anywhere
+        "environment": sides[OURS]["environment"],  # where they ran, which may be elsewhere
     }
 
 
