@@ -52,6 +52,9 @@ from fastkernels.kernels.mean_pool import mean_pool as mean_pool
 from fastkernels.kernels.modulated_layer_norm import modulated_layer_norm as modulated_layer_norm
 from fastkernels.kernels.moe_permute import moe_align as moe_align
 from fastkernels.kernels.moe_permute import moe_sum as moe_sum
+from fastkernels.kernels.norm_branches import join_branches as join_branches
+from fastkernels.kernels.norm_branches import split_branches as split_branches
+from fastkernels.kernels.norm_rope_store_kv import norm_rope_store_kv as norm_rope_store_kv
 from fastkernels.kernels.pair_dot import pair_dot as pair_dot
 from fastkernels.kernels.prefill_attention import prefill_attention as prefill_attention
 from fastkernels.kernels.resize_grid import resize_grid as resize_grid
@@ -69,6 +72,7 @@ from fastkernels.kernels.scaled_add import scaled_add as scaled_add
 from fastkernels.kernels.selective_scan import selective_scan as selective_scan
 from fastkernels.kernels.selective_scan import selective_state_update as selective_state_update
 from fastkernels.kernels.sinusoidal import sinusoidal as sinusoidal
+from fastkernels.kernels.softcap import softcap as softcap
 from fastkernels.kernels.softmax import softmax as softmax
 from fastkernels.kernels.sparse_mm import sparse_mm as sparse_mm
 from fastkernels.kernels.sparse_mm import sparse_mm_add as sparse_mm_add

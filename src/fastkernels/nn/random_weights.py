@@ -1,6 +1,7 @@
 """Seeded random weights, bit for bit the same on every device: a hash of (seed, name, index) into a table.
 
-    norm weights   uniform 0.5 .. 1.5            vectors that are no bias
+    norm weights   uniform 0.5 .. 1.5            vectors that are no bias; of an `unscaled_.._norm` of K
+                                                 features K^(1/4) times as small
     biases         normal, std 0.1
     embeddings     normal, std 1                 matrices below an `embed...` module, not tied to a head; an
                                                  `..._embedder` is a projection
@@ -64,6 +65,8 @@ def random_weights(model: nn.Module, seed: int) -> None:
     for name, parameter in model.named_parameters():
         kind = _kind(parameter, names[id(parameter)])
         table = tables.get(kind)
+        if table is not None and is_unscaled(name):
+            table = table * unscaled_gain(parameter)
         if table is None:
             fan_in = _fan_in(parameter, names[id(parameter)])
             std = {"bias": BIAS_STD, "embedding": 1.0, "matrix": fan_in**-0.5}
@@ -118,8 +121,13 @@ def is_table(name: str) -> bool:
 
 
 def is_unscaled(name: str) -> bool:
-    """Whether a parameter makes the queries and keys of scores that are not scaled."""
-    return "unscaled_qkv_proj." in name
+    """Whether a parameter makes, or normalises, the queries and keys of scores that are not scaled."""
+    return "unscaled_qkv_proj." in name or "unscaled_q_norm." in name or "unscaled_k_norm." in name
+
+
+def unscaled_gain(norm: Tensor) -> float:
+    """Of a norm's weight: that of the queries and that of the keys together divide a score by sqrt(K)."""
+    return norm.numel() ** -0.25
 
 
 def branch_fan_in(name: str) -> int:

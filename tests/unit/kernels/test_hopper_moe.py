@@ -53,8 +53,10 @@ def test_grouped_linear(tile, sharing, outputs, inputs, weighted, kind):
 @pytest.mark.parametrize(("experts", "top_k"), [(8, 2), (128, 8)])
 def test_topk_softmax(experts, top_k):
     constants = {"E": experts, "K": top_k, "RENORMALIZE": True, "ROWS": 4, "WIDTH": experts, "SLOTS": top_k}
-    types = {"logits": "*bf16", "weights": "*fp32", "ids": "*i32"}
-    compiled(routing._choose, types, constants, warps(4 * experts))
+    types = {"logits": "*bf16", "weights": "*fp32", "ids": "*i32", "logit_scale": "fp32"}
+    for scale in ({"expert_scale": "*bf16"}, {}):
+        absent = {} if scale else {"expert_scale": None}
+        compiled(routing._choose, types | scale, constants | absent, warps(4 * experts))
 
 
 def test_moe_align():
