@@ -1,4 +1,5 @@
-"""Our Gemma 4 against transformers, float32 on the CPU: the tiny configuration with randomised weights.
+"""Our Gemma 4 against transformers, float32 on the CPU: the tiny configuration, with five local layers before
+the global one as in the real model, and randomised weights.
 
 The weights are those of test_llama.py, layer scalars 0.5 to 1. Scores are not scaled, so roundings weigh more
 than in other models: our float64 equations are 2.9e-5 off (the architecture's fact sheet).
@@ -29,6 +30,7 @@ from fastkernels.nn.weights import destinations, export_weights, load_weights
 from tests.parity.test_llama import run
 
 TOLERANCE = 1e-4  # max abs error of a logit in float32, from the architecture's fact sheet
+LAYERS = ["sliding_attention"] * 5 + ["full_attention"]
 LENGTH = 40  # the window has 8
 WHOLE = [{0: LENGTH}]
 PIECES = [{0: 17}, {0: 1}, {0: 1}, {0: 12}, *[{0: 1}] * 9]
@@ -37,7 +39,8 @@ close = partial(torch.testing.assert_close, rtol=0, atol=TOLERANCE)
 
 def config(size: str = "tiny", **changes: Any) -> dict[str, Any]:
     entry = registry.architecture("gemma4")
-    return dict(entry.configs[entry.default_config[size]].config) | changes
+    layers = {"num_hidden_layers": 6, "layer_types": LAYERS} if size == "tiny" else {}
+    return dict(entry.configs[entry.default_config[size]].config) | layers | changes
 
 
 @lru_cache

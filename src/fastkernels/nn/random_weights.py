@@ -1,7 +1,8 @@
 """Seeded random weights, bit for bit the same on every device: a hash of (seed, name, index) into a table.
 
     norm weights   uniform 0.5 .. 1.5            vectors that are no bias; of an `unscaled_.._norm` of K
-                                                 features K^(1/4) times as small
+                                                 features K^(1/4) times as small, of a `signed_norm` with
+                                                 random signs
     biases         normal, std 0.1
     embeddings     normal, std 1                 matrices below an `embed...` module, not tied to a head; an
                                                  `..._embedder` is a projection
@@ -59,6 +60,7 @@ def random_weights(model: nn.Module, seed: int) -> None:
     normal = torch.special.ndtri(uniform)
     tables = {
         "norm": uniform + 0.5,
+        "signed": (2 * uniform - 1).sign() * (0.5 + (2 * uniform - 1).abs()),
         "steps": _softplus_inverse(_log_uniform(uniform, TIME_STEPS).exp()),
         "decay": _log_uniform(uniform, DECAY_RATES),
     }
@@ -90,6 +92,8 @@ def _kind(parameter: Tensor, names: list[str]) -> str:
         return "steps"
     if is_decay_rate(names[0]):
         return "decay"
+    if is_signed(names[0]):
+        return "signed"
     if parameter.dim() <= 1:
         return "bias" if names[0].endswith("bias") else "norm"
     if is_filters(parameter):
@@ -123,6 +127,13 @@ def is_table(name: str) -> bool:
 def is_unscaled(name: str) -> bool:
     """Whether a parameter makes, or normalises, the queries and keys of scores that are not scaled."""
     return "unscaled_qkv_proj." in name or "unscaled_q_norm." in name or "unscaled_k_norm." in name
+
+
+def is_signed(name: str) -> bool:
+    """Whether a parameter is the weight of a norm before a head that is the embedding, whose rows enter the
+    residual stream as large as what layers add. With gains alone every token would be likest to itself, and
+    texts would repeat one token."""
+    return "signed_norm." in name
 
 
 def unscaled_gain(norm: Tensor) -> float:

@@ -48,7 +48,8 @@ class Gemma4ForCausalLM(nn.Module):
 
         self.embed_tokens = ScaledEmbedding(vocab_size, hidden_size, hidden_size**0.5)
         self.layers = nn.ModuleList(DualBranchDecoderLayer(**layer) for layer in layers)
-        self.norm = RMSNorm(hidden_size, reader.number("rms_norm_eps"))
+        # By its name random weights let texts vary though the head is the embedding (nn/random_weights.py).
+        self.signed_norm = RMSNorm(hidden_size, reader.number("rms_norm_eps"))
         self.lm_head = ParallelLMHead(vocab_size, hidden_size)
         if reader.flag("tie_word_embeddings"):
             self.lm_head.linear.weight = self.embed_tokens.weight
@@ -63,7 +64,7 @@ class Gemma4ForCausalLM(nn.Module):
         hidden_states = self.embed_tokens(input_ids)
         for layer in self.layers:
             hidden_states = layer(positions, hidden_states)
-        return self.norm(hidden_states)
+        return self.signed_norm(hidden_states)
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
         """[T, D] -> [T, V] float32"""
@@ -172,7 +173,7 @@ def weight_map(layers: list[dict[str, Any]]) -> WeightMap:
         f"{theirs}.experts.gate_up_proj": f"{ours}.experts.w13.weight",
         f"{theirs}.experts.down_proj": f"{ours}.experts.w2.weight",
         f"{theirs}.layer_scalar": f"{ours}.layer_scalar",
-        "model.norm.weight": "norm.weight",
+        "model.norm.weight": "signed_norm.weight",
         "lm_head.weight": "lm_head.linear.weight",
     }
     packed = {
