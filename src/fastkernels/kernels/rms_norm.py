@@ -115,8 +115,8 @@ def rms_norm(x_TD: Tensor, weight_D: Tensor | None, eps: float, *, impl: str | N
     """Normalise the last dimension of `x`, any number of dimensions before it.
 
     x may be a strided view (heads of a packed projection) with a contiguous last dimension and its other
-    dimensions in memory order; the result is contiguous, of x's shape and dtype. weight has x's dtype; without
-    one nothing is multiplied. Raises KernelError when `impl` cannot serve the call.
+    dimensions in memory order; the result is contiguous, of x's shape and dtype. weight has x's dtype, or is
+    None. Raises KernelError when `impl` cannot serve the call.
     """
     return _rms_norm(x_TD, weight_D, eps, impl=impl)
 

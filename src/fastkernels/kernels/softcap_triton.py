@@ -1,7 +1,7 @@
 """softcap in Triton: one pass over the elements.
 
-    tanh(u) = 1 - 2 / (exp(2u) + 1)                                  for u >= 0.35, odd
-    tanh(u) = u - u^3/3 + 2u^5/15 - 17u^7/315 + 62u^9/2835 - ...     below, where that cancels
+tanh(u) = 1 - 2 / (exp(2u) + 1)                                  for u >= 0.35, odd
+tanh(u) = u - u^3/3 + 2u^5/15 - 17u^7/315 + 62u^9/2835 - ...     below, where that cancels
 """
 
 # Triton types a launch as a call of the device function, without launch options and with constexpr arguments.

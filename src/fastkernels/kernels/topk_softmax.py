@@ -2,12 +2,12 @@
 
     p = softmax(logit_scale logits[t])
     ids[t] = the k largest of logits[t], falling; equal logits: the lower id first
-    weights[t] = p[ids[t]],  divided by their sum with `renormalize`,  times expert_scale[ids[t]] if given
+    weights[t] = p[ids[t]],  divided by their sum with `renormalize`,  times expert_scale[ids[t]] if any
 
-T tokens · E experts · k experts of a token; logit_scale > 0. Probabilities in float32 (float64 stays float64), over all E
-experts. The choice is by logit, which probabilities follow: float32 cannot tell exp(-100) from exp(-110), so
-a choice by probability would take the wrong one of two improbable experts. NaN counts as -inf in the choice,
-so ids are valid whatever the logits are.
+T tokens · E experts · k experts of a token; logit_scale > 0. Probabilities in float32 (float64 stays
+float64), over all E experts. The choice is by logit, which probabilities follow: float32 cannot tell
+exp(-100) from exp(-110), so a choice by probability would take the wrong one of two improbable experts. NaN
+counts as -inf in the choice, so ids are valid whatever the logits are.
 """
 
 from __future__ import annotations

@@ -81,7 +81,8 @@ def topk_softmax(
     x, width = rows_of(logits_TE), power_of_two(experts)
     rows = rows_in_a_tile(tokens, width, logits_TE)
     _choose[(ceil_div(tokens, rows),)](
-        x.tensor, expert_scale_E, weights_TK, ids_TK, tokens, x.outer_stride, logit_scale, E=experts, K=top_k, RENORMALIZE=renormalize,
+        x.tensor, expert_scale_E, weights_TK, ids_TK, tokens, x.outer_stride, logit_scale, E=experts,
+        K=top_k, RENORMALIZE=renormalize,
         ROWS=rows, WIDTH=width, SLOTS=power_of_two(top_k), **warps(rows * width),
     )  # fmt: skip
     return weights_TK, ids_TK

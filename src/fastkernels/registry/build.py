@@ -186,8 +186,8 @@ class _Builder:
 
 
 def _told_apart(case: Case, known: Sequence[Case]) -> Case:
-    """The case of one of several kinds of layers of a model, after the first init argument in which it differs
-    from a case of its name: `...-head-size-512-bf16`."""
+    """The case of one of several kinds of layers of a model, named after the first init argument in which it
+    differs from a case of its name: `...-head-size-512-bf16`."""
     for other in known:
         if other.id != case.id:
             continue

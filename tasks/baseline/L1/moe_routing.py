@@ -39,6 +39,4 @@ class ScaledTopKSoftmax(nn.Module):
 
     def forward(self, router_logits: Tensor) -> tuple[Tensor, Tensor]:
         """[T, E] -> (weights [T, k] float32, ids [T, k] int32)"""
-        return kernels.topk_softmax(
-            router_logits, self.top_k, True, self.logit_scale, self.per_expert_scale
-        )
+        return kernels.topk_softmax(router_logits, self.top_k, True, self.logit_scale, self.per_expert_scale)

@@ -4,9 +4,10 @@
     y[t] = sum_j topk_weights[t, j] u W2[e]^T
 
 T tokens, D hidden, E experts, F intermediate, k experts of a token. W13 [E, 2F, D] packs gate and up
-projection of an expert, gate first; W2 is [E, D, F]. act: silu, or in GeluExperts gelu_tanh. The weight multiplies the output, never the input: the
-activation is not linear. Rounded to the dtype of hidden_states after the first product, the activation and
-the weighted second product; the sum is taken in float32 and rounded once.
+projection of an expert, gate first; W2 is [E, D, F]. act: silu, in GeluExperts gelu_tanh. The weight
+multiplies the output, never the input: the activation is not linear. Rounded to the dtype of hidden_states
+after the first product, the activation and the weighted second product; the sum is taken in float32 and
+rounded once.
 Mirrors vllm.model_executor.layers.fused_moe.fused_moe.fused_experts, GeluExperts with activation="gelu_tanh".
 """
 

@@ -57,9 +57,7 @@ class NormedAttention(nn.Module):
         self.attn = PagedAttention(num_heads, head_dim, 1.0, num_kv_heads, sliding_window)
         self.o_proj = RowParallelLinear(q_size, hidden_size)
         # What attends in self.attn is called either way.
-        self.fuses = Fusion(
-            self, "unscaled_q_norm", "unscaled_k_norm", "v_norm", "rotary_emb", "attn.store"
-        )
+        self.fuses = Fusion(self, "unscaled_q_norm", "unscaled_k_norm", "v_norm", "rotary_emb", "attn.store")
 
     def forward(self, positions: Tensor, hidden_states: Tensor) -> Tensor:
         """positions [T], hidden_states [T, D] -> [T, D]"""

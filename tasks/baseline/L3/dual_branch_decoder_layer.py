@@ -1,8 +1,9 @@
 """One layer of a decoder whose dense feed-forward block and mixture of experts run side by side.
 
     h = hidden_states + rms_norm(attention(rms_norm(hidden_states; w_in)); w_post)
-    m = rms_norm(mlp(rms_norm(h; w_pre)); w_post1) + rms_norm(experts(rms_norm(h; w_pre2), router(h)); w_post2)
-    y = s (h + rms_norm(m; w_postff))
+    dense = mlp(rms_norm(h; w_pre1))
+    chosen = experts(rms_norm(h; w_pre2), router(h))
+    y = s (h + rms_norm(rms_norm(dense; w_post1) + rms_norm(chosen; w_post2); w_post3))
 
 T tokens, D hidden; s is one number, which scales the whole residual stream. The router reads h through a norm
 of its own. Rounded to the dtype of the input after each norm and each sum. The norms around the branches are
@@ -85,11 +86,14 @@ class DualBranchDecoderLayer(nn.Module):
         return (h_TD + self.post_feedforward_layernorm(both_TD)) * self.layer_scalar
 
     def _between_fused_norms(self, attended_TD: Tensor, hidden_TD: Tensor) -> Tensor:
-        eps, norms = self.input_layernorm.eps, (
-            self.post_attention_layernorm.weight,
-            self.pre_feedforward_layernorm.weight,
-            self.router.norm.weight,
-            self.pre_feedforward_layernorm_2.weight,
+        eps, norms = (
+            self.input_layernorm.eps,
+            (
+                self.post_attention_layernorm.weight,
+                self.pre_feedforward_layernorm.weight,
+                self.router.norm.weight,
+                self.pre_feedforward_layernorm_2.weight,
+            ),
         )
         h_TD, dense_TD, routed_TD, chosen_TD = kernels.split_branches(attended_TD, hidden_TD, *norms, eps)
         dense_TD = self.mlp(dense_TD)

@@ -1,4 +1,4 @@
-"""Decoder-only language model of local and global attention, with a dense block and experts in every layer: Gemma 4.
+"""Decoder-only language model of local and global attention, dense blocks and experts side by side: Gemma 4.
 
     h = sqrt(D) E[ids];  h = layer_i(h) for each i;  h = rms_norm(h; w_final)
     logits = c tanh(float32(h E^T) / c)
@@ -162,9 +162,7 @@ def weight_map(layers: list[dict[str, Any]]) -> WeightMap:
     names = {
         "model.embed_tokens.weight": "embed_tokens.weight",
         **{f"{theirs}.{norm}.weight": f"{ours}.{norm}.weight" for norm in norms},
-        **{
-            f"{theirs}.self_attn.{x}_norm.weight": f"{ours}.self_attn.unscaled_{x}_norm.weight" for x in "qk"
-        },
+        **{f"{theirs}.self_attn.{x}_norm.weight": f"{ours}.self_attn.unscaled_{x}_norm.weight" for x in "qk"},
         f"{theirs}.self_attn.o_proj.weight": f"{ours}.self_attn.o_proj.linear.weight",
         f"{theirs}.mlp.down_proj.weight": f"{ours}.mlp.down_proj.linear.weight",
         f"{theirs}.router.proj.weight": f"{ours}.router.gate.weight",

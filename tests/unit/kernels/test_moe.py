@@ -43,6 +43,21 @@ def test_routing(tokens, experts, top_k, renormalize, dtype, impl):
 
 
 @ALL
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_routing_with_scales(renormalize, dtype, impl):
+    """That of the logits is part of the softmax, that of an expert multiplies what is renormalised."""
+    logits_TE, scale_E = randn(19, 60, dtype=dtype, scale=4.0), randn(60, dtype=dtype, seed=1)
+    weights_TK, ids_TK = kernels.topk_softmax(logits_TE, 8, renormalize, 0.125, scale_E, impl=impl)
+    plain_TK, expected_ids = chosen(logits_TE.double() * 0.125, 8, renormalize)
+    assert torch.equal(ids_TK.long(), expected_ids)
+    torch.testing.assert_close(
+        weights_TK.double(), plain_TK * scale_E.double()[expected_ids], rtol=2e-6, atol=0
+    )
+    assert weights_TK.dtype == torch.float32
+
+
+@ALL
 def test_ties_fall_to_the_lowest_id(impl):
     logits_TE = torch.tensor([[0.0, 1, 1, 1], [2, 2, 2, 2], [-0.0, 0.0, 0.0, -1]])
     _, ids_TK = kernels.topk_softmax(logits_TE, 2, True, impl=impl)

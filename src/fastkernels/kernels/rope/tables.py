@@ -5,8 +5,8 @@
             s = (original / L - low) / (high - low):  (1 - s) f / factor + s f
     yarn:   r f / factor + (1 - r) f, ramp r over the dimensions between beta_fast and beta_slow rotations of
             the original length; cosines and sines times an attention factor, 0.1 ln(factor) + 1 unless given
-    proportional: R = head_dim, of whose frequencies the first partial_rotary_factor R/2 are those above and the
-            others 0: pairs lie R/2 apart, and the last ones stand still
+    proportional: R = head_dim; the first partial_rotary_factor R/2 frequencies are those above, the others 0:
+            pairs lie R/2 apart, and the last ones stand still
 
 Frequencies and angles in float32, in the order of operations in which checkpoints were trained: at position
 100,000 a last-bit difference of a frequency is already 0.01 in the angle. Cosines and sines in at least
@@ -37,12 +37,12 @@ def rotary_table(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """cos_sin_PR: P = max_position rows [cos | sin], R = head_dim * partial_rotary_factor (default 1), of the
-    type `proportional` head_dim.
+    """cos_sin_PR: P = max_position rows [cos | sin], R = head_dim * partial_rotary_factor (default 1); of the
+    type `proportional`, head_dim.
 
     `rope_parameters` has Hugging Face's keys: rope_type (default | llama3 | yarn | proportional), rope_theta
-    and what the type needs. On torch's default device unless one is given. Equal calls return one tensor: read it only.
-    Raises UsageError for an unknown type or a missing key.
+    and what the type needs. On torch's default device unless one is given. Equal calls return one tensor:
+    read it only. Raises UsageError for an unknown type or a missing key.
     """
     # "cuda" leaves the index open; the tensor's device has it, and it is part of the key.
     device = torch.empty(0, device=device).device
