@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from fastkernels import registry
 from fastkernels.errors import UsageError
 from fastkernels.loader.batches import pool_blocks, pool_rows
-from fastkernels.nn.cache import cache_owners
+from fastkernels.nn.cache import cache_groups, cache_owners
 from fastkernels.nn.routing import routers
 from fastkernels.records import REGISTRY, Batch, Case, DType, Provenance, Routing, Skew, TensorSpec, View
 from fastkernels.registry.schema import Architecture, BatchEntry, ModelConfig, TaskEntry
@@ -79,6 +79,7 @@ class _Source:
     batch: Batch
     held_out: bool
     routing: Routing | None  # of the model's routers
+    mixes_windows: bool  # whether some layers attend over a window and others over all, or another one
 
 
 @dataclass
@@ -99,7 +100,7 @@ class _Builder:
                 continue
             if key not in self._places:
                 self._places[key] = len(self.cases.get(entry.id, ()))
-                self.add(entry, _told_apart(case, self.cases.get(entry.id, ())))
+                self.add(entry, case)
             else:
                 known, place = self.cases[entry.id], self._places[key]
                 known[place] = _with_views(known[place], case)
@@ -108,9 +109,11 @@ class _Builder:
         model_task = registry.task(architecture.task)
         model = Walk(self.load, registry.tasks(), model_task, config.config, config.dtype)
         steps = registry.batches(architecture, config)
+        mixes_windows = len({paged.window for paged in cache_groups(model.model)}) > 1
         for batch_name, step in sorted(steps, key=lambda named: named[1].held_out):
             routing = _routing(model.model, step.routing)
-            source = _Source(architecture.id, name, config, batch_name, step.batch, step.held_out, routing)
+            facts = (architecture.id, name, config, batch_name, step.batch, step.held_out, routing)
+            source = _Source(*facts, mixes_windows)
             calls = [call for call in model.step(step.run, source.batch) if _is_taken(call, step)]
             self._fold(calls, source, found)
 
@@ -183,21 +186,6 @@ class _Builder:
         low, high = (_number(number, call) for number in (draw.low, draw.high))
         row = None if draw.row is None else int(_number(draw.row, call))
         return TensorSpec(shape=shape, dtype=dtype, draw=draw.draw, low=low, high=high, row=row, view=view)
-
-
-def _told_apart(case: Case, known: Sequence[Case]) -> Case:
-    """The case of one of several kinds of layers of a model, named after the first init argument in which it
-    differs from a case of its name: `...-head-size-512-bf16`."""
-    for other in known:
-        if other.id != case.id:
-            continue
-        for name, value in case.init.items():
-            if value != other.init.get(name) and not isinstance(value, (dict, float)):
-                what, values = name.replace("_", "-"), value if isinstance(value, list) else [value]
-                kind = f"no-{what}" if value is None else f"{what}-{'x'.join(map(str, values))}"
-                head, _, dtype = case.id.rpartition("-")
-                return case.model_copy(update={"id": f"{head}-{kind}-{dtype}"})
-    return case
 
 
 def _views(call: TaskCall) -> dict[str, View]:
@@ -377,11 +365,18 @@ def _id(
         f"{source.architecture}-{config}",
         source.batch_name if _attends(call) else counted,
         label.format(dims=dims, **call.init),
+        _window(call.init) if source.mixes_windows else "",
         *_optional(call),
         routing.skew if routing and routing.skew != "uniform" and not _attends(call) else "",
         _SHORT[dtype],
     ]
     return "-".join(part for part in parts if part)
+
+
+def _window(init: dict[str, Any]) -> str:
+    """`W128`, of a module that attends over a window."""
+    found = (value for name, value in init.items() if name.endswith("sliding_window") and value)
+    return next((f"W{value}" for value in found), "")
 
 
 def _optional(call: TaskCall) -> list[str]:

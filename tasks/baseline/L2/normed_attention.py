@@ -23,7 +23,7 @@ from fastkernels.nn.fusion import Fusion
 from ..L1.rms_norm import RMSNorm, WeightlessRMSNorm
 from ..L1.rope import RotaryEmbedding
 from .paged_attention import PagedAttention
-from .parallel_linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
+from .parallel_linear import ColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 
 
 class NormedAttention(nn.Module):
@@ -45,7 +45,7 @@ class NormedAttention(nn.Module):
         self.k_eq_v = k_eq_v
         self.qkv_sizes = [q_size, kv_size] if k_eq_v else [q_size, kv_size, kv_size]
         self.qkv_proj = (
-            MergedColumnParallelLinear(hidden_size, self.qkv_sizes)
+            ColumnParallelLinear(hidden_size, q_size + kv_size)
             if k_eq_v
             else QKVParallelLinear(hidden_size, head_dim, num_heads, num_kv_heads)
         )
