@@ -1,4 +1,4 @@
-"""Gemma 4 in transformers, for a machine without vLLM: `generate` with every setting that transformers_lm has.
+"""Gemma 4 in transformers, for a machine without vLLM: `generate`, in every setting of transformers_lm.
 
 No bars: the project's are those against vLLM (vllm_lm.py).
 """

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from transformers.models.gemma4.configuration_gemma4 import Gemma4TextConfig
 from transformers.models.gemma4.modeling_gemma4 import Gemma4ForCausalLM as HfGemma4
 
-from fastkernels import kernels, registry
+from fastkernels import LLM, SamplingParams, kernels, registry
 from fastkernels.creation import creating
-from fastkernels.errors import UsageError, WeightsError
+from fastkernels.errors import RequestError, UsageError, WeightsError
 from fastkernels.loader.class_defaults import completed
 from fastkernels.loader.weights import find
 from fastkernels.nn.cache import cache_groups
@@ -122,6 +122,20 @@ def test_a_batch_of_mixed_lengths_equals_single_runs():
     for ids_T, batched_TD in zip(prompts, run(ours(), prompts, schedule), strict=True):
         (alone_TD,) = run(ours(), [ids_T], [{0: len(ids_T)}])
         close(batched_TD, alone_TD)
+
+
+def test_a_request_that_cannot_be_served_leaves_others_unharmed():
+    """Also beside one longer than the window, whose blocks behind it are freed."""
+    llm = LLM("gemma4", device="cpu", max_num_seqs=2, block_size=4, num_kv_cache_blocks=40)
+    greedy = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
+    good = [prompt(40, seed=1).tolist(), prompt(3, seed=2).tolist()]
+    alone = [llm.generate([ids], greedy)[0].outputs[0].token_ids for ids in good]
+    found = llm.generate([good[0], [5, 256], good[1], [1] * 600], greedy, errors="return")
+    assert [out.outputs[0].token_ids for out in (found[0], found[2])] == alone
+    assert isinstance(found[1], RequestError)
+    assert isinstance(found[3], RequestError)
+    assert "256" in str(found[1])
+    assert "512" in str(found[3])
 
 
 # ---------------------------------------------------------------- what implementations get wrong
