@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fastkernels.kernels import checks
 from fastkernels.kernels.launch import ceil_div, power_of_two
+from fastkernels.kernels.overlap import follow, overlap
 
 MOST_EXPERTS = 4096  # `starts` lies in the registers of a program
 SMALLEST_DOT = 16
@@ -60,7 +61,8 @@ def unsupported(
 def _multiply(x, weight, order, starts, slot_weights, y, row_tiles, x_stride, w_stride_e, w_stride_n,
               R: tl.constexpr, E: tl.constexpr, N: tl.constexpr, K: tl.constexpr, WEIGHTED: tl.constexpr,
               EXPERTS: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
-              TOGETHER: tl.constexpr):  # fmt: skip
+              TOGETHER: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
+    follow(OVERLAPS)
     # Programs that run together take TOGETHER row tiles and then the next columns.
     program = tl.program_id(0)
     column_tiles: tl.constexpr = (N + TILE_N - 1) // TILE_N
@@ -115,6 +117,7 @@ def grouped_linear(
         *weight_ENK.stride()[:2], R=slots // x_RK.shape[0], E=experts, N=outputs, K=inputs,
         WEIGHTED=slot_weights_S is not None, EXPERTS=power_of_two(experts), TILE_M=tile.m, TILE_N=tile_n,
         TILE_K=tile_k, TOGETHER=tile.together, num_warps=tile.num_warps, num_stages=tile.num_stages,
+        **overlap(x_RK.device),
     )  # fmt: skip
     return y_SN
 

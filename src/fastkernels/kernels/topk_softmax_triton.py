@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fastkernels.kernels import checks
 from fastkernels.kernels.launch import ceil_div, power_of_two, rows_in_a_tile, rows_of, warps
+from fastkernels.kernels.overlap import follow, overlap
 
 # A row lies in the registers of one program; the largest published models have 512 experts.
 MOST_EXPERTS = 4096
@@ -30,7 +31,8 @@ def unsupported(kernel: str, logits_TE: Tensor, *_: object) -> str | None:
 @triton.jit(do_not_specialize=["count"])
 def _choose(logits, expert_scale, weights, ids, count, stride, logit_scale, E: tl.constexpr, K: tl.constexpr,
             RENORMALIZE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-            SLOTS: tl.constexpr):  # fmt: skip
+            SLOTS: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
+    follow(OVERLAPS)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     expert, slot = tl.arange(0, WIDTH), tl.arange(0, SLOTS)
     real = (expert < E)[None, :]
@@ -84,5 +86,6 @@ def topk_softmax(
         x.tensor, expert_scale_E, weights_TK, ids_TK, tokens, x.outer_stride, logit_scale, E=experts,
         K=top_k, RENORMALIZE=renormalize,
         ROWS=rows, WIDTH=width, SLOTS=power_of_two(top_k), **warps(rows * width),
+        **overlap(logits_TE.device),
     )  # fmt: skip
     return weights_TK, ids_TK
