@@ -34,6 +34,7 @@ from fastkernels.kernels.gla import recurrent_gla as recurrent_gla
 from fastkernels.kernels.glu import glu as glu
 from fastkernels.kernels.group_norm import group_norm as group_norm
 from fastkernels.kernels.grouped_linear import grouped_linear as grouped_linear
+from fastkernels.kernels.grouped_linear_glu import grouped_linear_glu as grouped_linear_glu
 from fastkernels.kernels.kv_cache import store_kv as store_kv
 from fastkernels.kernels.l2_norm import l2_norm as l2_norm
 from fastkernels.kernels.late_interaction import late_interaction as late_interaction

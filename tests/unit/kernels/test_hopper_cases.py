@@ -111,6 +111,9 @@ def test_every_triton_kernel_compiles_at_the_shapes_of_real_models(compiled, mon
         )
     for shape in ((32, 32, 8, 128, 128), (32, 32, 8, 128, 64)):
         launch("rope_store_kv", rope_store_case.make(shape, torch.bfloat16, "meta", block_size=16))
+    order_S, starts_E1 = (torch.empty(n, dtype=torch.int32, device="meta") for n in (256, 129))
+    experts = (empty(32, 2816), empty(128, 1408, 2816), order_S, starts_E1)
+    launch("grouped_linear_glu", (*experts, "gelu_tanh"))
     w_D, scale_1 = empty(2816), empty(1)
     for rows in (1, 32):
         x_TD = empty(rows, 2816)

@@ -99,6 +99,23 @@ def test_alignment(shape, impl):
     assert torch.equal(starts_E1, expected_starts)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("impl", [REFERENCE, pytest.param("parts", id="parts"), TRITON])
+def test_a_product_and_its_activation(shape, activation, dtype, impl):
+    """What the product and then the activation give, to a rounding of either."""
+    x, weight, order, starts, _ = grouped_arguments(shape, dtype, True, False)
+    weight = torch.cat((weight, weight.flip(1)), 1)
+    with poisoned():
+        y_SF = kernels.grouped_linear_glu(x, weight, order, starts, activation, impl=impl)
+    product_S2F = kernels.grouped_linear(x.double(), weight.double(), order, starts, impl="reference")
+    exact_SF = kernels.glu(product_S2F, activation, impl="reference")
+    assert y_SF.dtype == dtype
+    assert y_SF.is_contiguous()
+    assert worst_row_error(y_SF, exact_SF) <= (16 if dtype == torch.float32 else 3) * torch.finfo(dtype).eps
+
+
 @ALL
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("is_shared", "is_weighted"), [(True, False), (False, True)])
