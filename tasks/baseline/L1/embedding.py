@@ -41,9 +41,9 @@ class ScaledEmbedding(nn.Module):
         self.embed_scale = embed_scale
         self.weight = nn.Parameter(torch.empty(num_embeddings, embedding_dim), requires_grad=False)
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor) -> Tensor:
         """[T] -> [T, D]"""
-        rows_TD = kernels.embedding(input, self.weight)
+        rows_TD = kernels.embedding(input_ids, self.weight)
         return rows_TD * _rounded(self.embed_scale, self.weight.dtype)
 
 

@@ -35,7 +35,13 @@ from ..L2.parallel_embedding import ParallelLMHead
 from ..L3.dual_branch_decoder_layer import DualBranchDecoderLayer
 
 SLIDING, FULL = "sliding_attention", "full_attention"
-PERIOD = 6  # without layer_types: every sixth layer attends to all keys, and the last
+# What transformers' class sets where a configuration has none: every sixth layer, and the last, attends to all
+# keys, with heads of this size.
+PERIOD, GLOBAL_HEAD_DIM = 6, 512
+ROPE = {
+    SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+    FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+}
 TOWER_DEPTH = range(1, 9)  # parts of a tensor's name behind that of a tower
 
 
@@ -126,6 +132,7 @@ def layer_kinds(config: ConfigReader) -> list[str]:
 def attention_arguments(config: ConfigReader, kind: str, index: int) -> dict[str, Any]:
     """What layers of a kind, the first of which is `index`, have of their own."""
     is_full, num_heads = kind == FULL, config.integer("num_attention_heads")
+    rope = config if config.has("rope_parameters") else ConfigReader({"rope_parameters": ROPE})
     k_eq_v = is_full and config.flag("attention_k_eq_v")
     # Files that transformers 5.17 has saved list what such layers have otherwise one by one.
     own = config.section("per_layer_config").section(str(index)) if is_full else config
@@ -137,13 +144,13 @@ def attention_arguments(config: ConfigReader, kind: str, index: int) -> dict[str
     num_kv_heads = own.integer(heads_key, default=config.integer("num_key_value_heads"))
     if num_heads % num_kv_heads:
         raise own.error(heads_key, f"{num_kv_heads} does not divide num_attention_heads, {num_heads}")
-    head_dim = own.integer(size_key)
+    head_dim = own.integer(size_key, **({"default": GLOBAL_HEAD_DIM} if is_full else {}))
     if head_dim % 2:
         raise own.error(size_key, f"{head_dim} is odd: rotary positions need pairs")
     return {
         "num_kv_heads": num_kv_heads,
         "head_dim": head_dim,
-        "rope_parameters": rope_parameters_of(kind, config, config.integer("max_position_embeddings")),
+        "rope_parameters": rope_parameters_of(kind, rope, config.integer("max_position_embeddings")),
         "sliding_window": None if is_full else config.integer("sliding_window"),
         "k_eq_v": k_eq_v,
     }
