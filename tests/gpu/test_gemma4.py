@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from fastkernels import LLM, SamplingParams, kernels
-from tests.pointwise_cases import randn, run, to_device
+from tests.moe_cases import Shape, aligned, ids_of
+from tests.pointwise_cases import randn, run, to_device, worst_row_error
 from tests.rope_store_case import make as rope_store_case
 from tests.unit.kernels.test_norm_branches import join_case, split_case
 
@@ -83,6 +84,19 @@ def test_norms_rotation_and_store(shape: tuple[int, int, int, int], dtype: torch
         torch.testing.assert_close(a, b, rtol=near, atol=near, equal_nan=True)
         if dtype != torch.float32:
             assert (a != b)[b == b].float().mean() < 0.02
+
+
+@pytest.mark.parametrize("tokens", [1, 32, 1031])
+def test_the_first_product_of_experts_and_its_activation(tokens: int):
+    order, starts = to_device(aligned(ids_of(Shape(tokens, 128, 8)), 128), "cuda")
+    torch.manual_seed(0)
+    x = torch.randn(tokens, 2816, device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(128, 1408, 2816, device="cuda", dtype=torch.bfloat16) / 2816**0.5
+    found = kernels.grouped_linear_glu(x, weight, order, starts, "gelu_tanh", impl="triton")
+    wanted = kernels.grouped_linear_glu(
+        x.float(), weight.float(), order, starts, "gelu_tanh", impl="reference"
+    )
+    assert worst_row_error(found, wanted.double().cpu()) < 2 * torch.finfo(torch.bfloat16).eps
 
 
 def test_the_cap_of_all_logits():

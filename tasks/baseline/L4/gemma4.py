@@ -35,8 +35,8 @@ from ..L2.parallel_embedding import ParallelLMHead
 from ..L3.dual_branch_decoder_layer import DualBranchDecoderLayer
 
 SLIDING, FULL = "sliding_attention", "full_attention"
-# What transformers' class sets where a configuration has none: every sixth layer, and the last, attends to all
-# keys, with heads of this size.
+# What transformers' class sets where a configuration has none: every sixth layer, and the last, attends to
+# all keys, with heads of this size.
 PERIOD, GLOBAL_HEAD_DIM = 6, 512
 ROPE = {
     SLIDING: {"rope_type": "default", "rope_theta": 1e4},
@@ -144,7 +144,7 @@ def attention_arguments(config: ConfigReader, kind: str, index: int) -> dict[str
     num_kv_heads = own.integer(heads_key, default=config.integer("num_key_value_heads"))
     if num_heads % num_kv_heads:
         raise own.error(heads_key, f"{num_kv_heads} does not divide num_attention_heads, {num_heads}")
-    head_dim = own.integer(size_key, **({"default": GLOBAL_HEAD_DIM} if is_full else {}))
+    head_dim = own.integer(size_key, default=GLOBAL_HEAD_DIM) if is_full else own.integer(size_key)
     if head_dim % 2:
         raise own.error(size_key, f"{head_dim} is odd: rotary positions need pairs")
     return {
