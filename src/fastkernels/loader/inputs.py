@@ -37,6 +37,7 @@ from fastkernels.nn.random_weights import (
     is_table,
     is_time_step,
     is_unscaled,
+    unscaled_gain,
 )
 from fastkernels.nn.ternary_weights import BYTES, is_ternary, packed_digits, usual_scale
 from fastkernels.records import Case, DType, TensorSpec
@@ -277,6 +278,9 @@ def _parameter_spec(name: str, value: Tensor, have: Mapping[str, Tensor]) -> Ten
         if is_table(name) or _is_token(value):
             fan_in = 1
         return TensorSpec(shape=shape, dtype=dtype, draw="normal", row=fan_in)
+    if is_unscaled(name):
+        gain = unscaled_gain(value)
+        return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=0.5 * gain, high=1.5 * gain)
     low = -0.5 if name.endswith("bias") else 0.5
     return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=low + 1)
 

@@ -1,6 +1,8 @@
 """Seeded random weights, bit for bit the same on every device: a hash of (seed, name, index) into a table.
 
-    norm weights   uniform 0.5 .. 1.5            vectors that are no bias
+    norm weights   uniform 0.5 .. 1.5            vectors that are no bias; of an `unscaled_.._norm` of K
+                                                 features K^(1/4) times as small, of a `signed_norm` with
+                                                 random signs
     biases         normal, std 0.1
     embeddings     normal, std 1                 matrices below an `embed...` module, not tied to a head; an
                                                  `..._embedder` is a projection
@@ -61,6 +63,7 @@ def random_weights(model: nn.Module, seed: int) -> None:
     normal = torch.special.ndtri(uniform)
     tables = {
         "norm": uniform + 0.5,
+        "signed": (2 * uniform - 1).sign() * (0.5 + (2 * uniform - 1).abs()),
         "steps": _softplus_inverse(_log_uniform(uniform, TIME_STEPS).exp()),
         "decay": _log_uniform(uniform, DECAY_RATES),
         "ternary": packed_digits(torch.arange(_LEVELS, device="cpu") % BYTES),
@@ -69,6 +72,8 @@ def random_weights(model: nn.Module, seed: int) -> None:
     for name, parameter in parameters.items():
         kind = _kind(parameter, names[id(parameter)])
         table = tables.get(kind)
+        if table is not None and is_unscaled(name):
+            table = table * unscaled_gain(parameter)
         if table is None:
             fan_in = _fan_in(parameter, names[id(parameter)])
             std = {"bias": BIAS_STD, "embedding": 1.0, "matrix": fan_in**-0.5}
@@ -96,6 +101,8 @@ def _kind(parameter: Tensor, names: list[str]) -> str:
         return "steps"
     if is_decay_rate(names[0]):
         return "decay"
+    if is_signed(names[0]):
+        return "signed"
     if parameter.dim() <= 1:
         return "bias" if names[0].endswith("bias") else "norm"
     if is_filters(parameter):
@@ -127,8 +134,20 @@ def is_table(name: str) -> bool:
 
 
 def is_unscaled(name: str) -> bool:
-    """Whether a parameter makes the queries and keys of scores that are not scaled."""
-    return "unscaled_qkv_proj." in name
+    """Whether a parameter makes, or normalises, the queries and keys of scores that are not scaled."""
+    return "unscaled_qkv_proj." in name or "unscaled_q_norm." in name or "unscaled_k_norm." in name
+
+
+def is_signed(name: str) -> bool:
+    """Whether a parameter is the weight of a norm before a head that is the embedding, whose rows enter the
+    residual stream as large as what layers add. With gains alone every token would be likest to itself, and
+    texts would repeat one token."""
+    return "signed_norm." in name
+
+
+def unscaled_gain(norm: Tensor) -> float:
+    """Of a norm's weight: that of the queries and that of the keys together divide a score by sqrt(K)."""
+    return norm.numel() ** -0.25
 
 
 def branch_fan_in(name: str) -> int:

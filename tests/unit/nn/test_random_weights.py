@@ -65,6 +65,24 @@ def test_queries_and_keys_of_scores_that_are_not_scaled_are_small():
     assert model.attn.unscaled_qkv_proj.weight.std().item() == pytest.approx(3200**-0.5, rel=0.02)
 
 
+def test_norms_of_scores_that_are_not_scaled_divide_by_the_root_of_the_head_size():
+    model = nn.Module()
+    model.unscaled_q_norm, model.unscaled_k_norm = nn.RMSNorm(256), nn.RMSNorm(256)
+    random_weights(model, 0)
+    for norm in (model.unscaled_q_norm, model.unscaled_k_norm):
+        assert 0.5 / 4 < norm.weight.min() < norm.weight.max() < 1.5 / 4
+        assert norm.weight.mean().item() == pytest.approx(1 / 4, rel=0.05)
+
+
+def test_a_norm_before_a_head_that_is_the_embedding_has_random_signs():
+    model = nn.Module()
+    model.signed_norm = nn.RMSNorm(5000)
+    random_weights(model, 0)
+    weight = model.signed_norm.weight
+    assert 0.49 < weight.abs().min() < weight.abs().max() < 1.51
+    assert weight.mean().item() == pytest.approx(0, abs=0.05)
+
+
 def test_scans_over_states_have_short_steps_and_decay_by_different_rates():
     model = nn.Module()
     model.mamba, model.A_log = nn.Module(), nn.Parameter(torch.empty(2000, 16))

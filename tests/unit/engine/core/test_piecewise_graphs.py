@@ -88,6 +88,7 @@ def test_sizes_reach_the_most_tokens_with_little_padding():
         ("llama", "tiny-qwen3"),
         ("llama", "tiny-mistral"),
         ("mixtral", "tiny"),
+        ("gemma4", "tiny"),
         ("gla", "tiny"),
         ("jamba", "tiny"),
         ("mamba", "tiny"),
