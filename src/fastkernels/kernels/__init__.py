@@ -64,6 +64,8 @@ from fastkernels.kernels.rope import rotary_table as rotary_table
 from fastkernels.kernels.rope_by_feature import rope_by_feature as rope_by_feature
 from fastkernels.kernels.rope_pairs import rope_pairs as rope_pairs
 from fastkernels.kernels.rope_store_kv import rope_store_kv as rope_store_kv
+from fastkernels.kernels.rwkv7 import chunk_rwkv7 as chunk_rwkv7
+from fastkernels.kernels.rwkv7 import recurrent_rwkv7 as recurrent_rwkv7
 from fastkernels.kernels.sample import sample as sample
 from fastkernels.kernels.scaled_add import scaled_add as scaled_add
 from fastkernels.kernels.selective_scan import selective_scan as selective_scan
