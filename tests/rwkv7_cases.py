@@ -42,7 +42,7 @@ class ShiftCase(StateCase):
     def one(self, state: Tensor, tokens: list[Tensor], others: list[Tensor | None]) -> tuple[Tensor, Tensor]:
         (x_D,), (mixes_MD,) = tokens, others
         assert mixes_MD is not None
-        return x_D + (state[0] - x_D) * mixes_MD, x_D[None]
+        return x_D + (state - x_D) * mixes_MD, x_D
 
 
 def heads(
@@ -64,7 +64,9 @@ def heads(
     packed = randn(tokens, 3, *shape).to(dtype)
     log_decay = LEAST * torch.sigmoid(randn(tokens, *shape) * 2 - 2) if w is None else w
     rate = torch.sigmoid(randn(tokens, *shape)) if a is None else a
-    log_decay, rate = (torch.as_tensor(x).expand(tokens, *shape).to(dtype) for x in (log_decay, rate))
+    log_decay, rate = (
+        torch.as_tensor(x).expand(tokens, *shape).to(dtype).contiguous() for x in (log_decay, rate)
+    )
     kk = F.normalize(randn(tokens, *shape), dim=-1).to(dtype)
     given = (packed[:, 0], log_decay, randn(tokens, *shape).to(dtype), packed[:, 2], kk, rate)
     rows = make_rows(query_lens, generator, *shape, size)
@@ -82,6 +84,26 @@ def shift(
     generator = torch.Generator().manual_seed(seed)
     packed = torch.randn(sum(query_lens), 2 * channels, generator=generator).to(dtype)
     mixes_MD = torch.rand(mixes, channels, generator=generator).to(dtype)
-    state, *rest = make_rows(query_lens, generator, 1, channels)
+    state, *rest = make_rows(query_lens, generator, channels)
     names = ("token_shift", "token_shift_update")
     return ShiftCase(names, (packed[:, channels:],), (mixes_MD,), state.to(dtype).float(), *rest)
+
+
+def layer(
+    rows: int, heads: int = 2, size: int = 16, dtype: torch.dtype = torch.float32, first: bool = False
+) -> tuple[list, Tensor]:
+    """The arguments of rwkv7_step in its order, and its pool of states, of which some are NaN; `first`: of
+    the first layer. The low-rank parts have widths of their own."""
+    generator = torch.Generator().manual_seed(rows)
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(dtype)
+
+    d, widths = heads * size, {"w": 7, "v": 0 if first else 5, "a": 6, "g": 70}
+    ups = [randn(d, widths[name]) * widths[name] ** -0.5 for name in ("w", "a", "g", "v") if widths[name]]
+    projected = randn(rows, 3 * d + sum(widths.values()))
+    v_first = None if first else randn(rows, 2 * d)[:, d:]
+    biases = [randn(d) for _ in range(2 if first else 3)]
+    state, rows_B, _ = make_rows((1,) * rows, generator, heads, size, size)
+    given = [projected, v_first, ups, biases, randn(d), randn(d), randn(heads, size), randn(d), randn(d)]
+    return [*given, state, rows_B, 6.4e-4], state

@@ -3,9 +3,9 @@
     S[t] = diag(exp(w[t])) S[t-1] - (kk[t] * a[t]) (kk[t]^T S[t-1]) + k[t] v[t]^T     S: K x V, of a head
     o[t] = S[t]^T r[t]
 
-T tokens · B rows of the step · R rows of the pool · H heads · K key dim · V value dim. What is removed is read
-from S[t-1] before it decays. w is a logarithm, one for each channel of the key, within -0.61 .. 0; kk has
-length 1 (or 0) in each head, and a lies within 0 .. 1: outside of that, states grow without bound and
+T tokens · B rows of the step · R rows of the pool · H heads · K key dim · V value dim. What is removed is
+read from S[t-1] before it decays. w is a logarithm, one for each channel of the key, within -0.61 .. 0; kk
+has length 1 (or 0) in each head, and a lies within 0 .. 1: outside of that, states grow without bound and
 exponents of a chunk of 64 tokens overflow float32. States are float32 at least, and so are all sums; o is
 rounded once to the dtype of r. `chunk_rwkv7` takes several tokens for each row, `recurrent_rwkv7` one; both
 leave the same states. What `chunk_rwkv7` multiplies for 16-bit inputs may be rounded first, as tensor cores

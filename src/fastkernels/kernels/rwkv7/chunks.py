@@ -10,8 +10,9 @@ A chunk of C tokens, with G[i] the sum of w up to and including token i, and S t
 
 u is linear in S, so a chunk is one affine step of the state, and all that does not wait for S comes first:
 
-    o = out + read S         read = r~ + Q T alpha                  out = P v + Q T A v
-    S <- last S + move S + add    last = exp G[C-1],  move = last beta^T T alpha,  add = last (k~^T v + beta^T T A v)
+    o = out + read S                   read = r~ + Q T alpha,  out = P v + Q T A v
+    S <- last S + move S + add         move = last beta^T T alpha
+    last = exp G[C-1]                  add  = last (k~^T v + beta^T T A v)
 
 w is at least -0.61, so exp(-G) of 64 tokens is at most 1e17. T comes by halving: of two neighbouring halves
 with their inverses T1 and T2, and B21 between them, T is T1 and T2 with T2 B21 T1 below. Powers of B, which
