@@ -12,6 +12,7 @@
     time steps     log-uniform 0.001 .. 0.1      of a scan over states: `dt_bias`, `dt_proj.bias` are their
                                                  softplus^-1
     decay rates    log-uniform 1 .. 16           of such a scan: `A_log` are their logarithms
+    shares         uniform 0 .. 1                of the token before in a shifted one: `x_x`, `x_k`
 
 Values depend on the parameter's first name, not on its position in the model or on other parameters. A
 normal value is one of 65,536 equally likely quantiles of the normal distribution, so |value| < 4.4 std.
@@ -58,6 +59,7 @@ def random_weights(model: nn.Module, seed: int) -> None:
     normal = torch.special.ndtri(uniform)
     tables = {
         "norm": uniform + 0.5,
+        "shares": uniform,
         "steps": _softplus_inverse(_log_uniform(uniform, TIME_STEPS).exp()),
         "decay": _log_uniform(uniform, DECAY_RATES),
     }
@@ -87,6 +89,8 @@ def _kind(parameter: Tensor, names: list[str]) -> str:
         return "steps"
     if is_decay_rate(names[0]):
         return "decay"
+    if is_share(names[0]):
+        return "shares"
     if parameter.dim() <= 1:
         return "bias" if names[0].endswith("bias") else "norm"
     if is_filters(parameter):
@@ -110,6 +114,11 @@ def is_time_step(name: str) -> bool:
 def is_decay_rate(name: str) -> bool:
     """Whether a parameter holds logarithms of a scan's decay rates."""
     return name.endswith("A_log")
+
+
+def is_share(name: str) -> bool:
+    """Whether a parameter holds shares of the token before in a shifted one."""
+    return name.rpartition(".")[2] in ("x_x", "x_k")
 
 
 def is_table(name: str) -> bool:

@@ -3,6 +3,7 @@ time in float64."""
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -139,9 +140,9 @@ def test_parts_that_do_not_add_up_are_refused():
 @pytest.mark.parametrize("impl", CHUNKED)
 def test_one_call_equals_many(impl):
     """A prompt in one call, in chunks cut anywhere, and token by token."""
-    whole = heads((70,))
+    whole = heads((37,))
     o, state = whole.run(impl)
-    for cuts in ([0, 5, 69, 70], [0, 16, 64, 70], list(range(71))):
+    for cuts in ([0, 5, 36, 37], [0, 16, 37], list(range(38))):
         moving, parts = whole.state.clone(), []
         for start, end in itertools.pairwise(cuts):
             part = whole.part(start, end)
@@ -189,15 +190,9 @@ def test_a_key_that_is_removed_whole_is_overwritten(impl):
     of a chunk would have terms of 1e18 that cancel."""
     case = heads((64,), w=0.0, a=1.0)
     kk = case.tokens[4][:1].expand(64, -1, -1)
-    case = type(case)(
-        case.kernels, (*case.tokens[:2], kk, case.tokens[3], kk, case.tokens[5]), *vars_of(case)
-    )
+    case = replace(case, tokens=(*case.tokens[:2], kk, case.tokens[3], kk, case.tokens[5]))
     state = case.run(impl)[1][case.rows_B[0]]
     assert worst(torch.einsum("hk,hkv->hv", kk[0], state), case.tokens[3][-1].double()) < 1e-5
-
-
-def vars_of(case):
-    return case.others, case.state, case.rows_B, case.query_starts_B1
 
 
 @pytest.mark.parametrize("kernel", ["chunk_rwkv7", "recurrent_rwkv7"])

@@ -90,9 +90,8 @@ def _step(projected, first, w_up, a_up, g_up, v_up, w_bias, a_bias, v_bias, k_k,
     if V > 0:
         share = tl.load(v_bias + c, mask=inside, other=0.0).to(tl.float32)[None, :]
         share = tl.sigmoid(share + _product(low, v_up, c, inside, V, COLUMNS, "none"))
-        v += (
-            tl.load(first + b * first_stride + c, mask=inside, other=0.0).to(tl.float32)[None, :] - v
-        ) * share
+        at = first + b * first_stride + c
+        v += (tl.load(at, mask=inside, other=0.0).to(tl.float32)[None, :] - v) * share
     w = tl.load(w_bias + c, mask=inside, other=0.0).to(tl.float32)[None, :]
     w += _product(own + D, w_up, c, inside, W, COLUMNS, "tanh")
     a = tl.load(a_bias + c, mask=inside, other=0.0).to(tl.float32)[None, :]
