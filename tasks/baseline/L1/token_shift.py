@@ -26,8 +26,8 @@ class TokenShift(nn.Module):
     def forward(
         self, x: Tensor, mixes: Tensor, cache: Tensor, rows: Tensor, cu_seqlens: Tensor, max_query_len: int
     ) -> Tensor:
-        """x [T, D] (rows may be strided), mixes [M, D] or [M D], cache [R, D] (written), rows int64 [B], cu_seqlens
-        int32 [B+1] from 0 to T -> [T, M, D]"""
+        """x [T, D] (rows may be strided), mixes [M, D] or [M D], cache [R, D] (written), rows int64 [B],
+        cu_seqlens int32 [B+1] from 0 to T -> [T, M, D]"""
         mixes = mixes.view(self.num_mixes, -1)
         return kernels.token_shift(x, mixes, cache, rows, cu_seqlens, max_query_len)
 

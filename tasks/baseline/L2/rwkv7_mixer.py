@@ -1,4 +1,4 @@
-"""The two halves of an RWKV-7 layer: time mix and channel mix. Both shift tokens; time mix keeps a matrix too.
+"""The two halves of an RWKV-7 layer, time mix and channel mix. Both shift tokens, time mix keeps matrices too.
 
     s_i[t] = x[t] + (x[t-1] - x[t]) mu_i                                    i = r, w, k, v, a, g
 
@@ -13,12 +13,12 @@ time mix:
 channel mix:
     y = relu(s_k W_key^T)^2 W_value^T
 
-T tokens, D hidden, H heads of K = D / H. kk takes k as it was projected; the norm has H groups and K times the
-epsilon of the model. v_first is the first layer's v of every token, made anew in each forward. x[t-1] of a
-request's first token is zero. The ambient step says which rows the tokens belong to and where their states
+T tokens, D hidden, H heads of K = D / H. kk takes k as it was projected; the norm has H groups and K times
+the epsilon of the model. v_first is the first layer's v of every token, made anew in each forward. x[t-1] of
+a request's first token is zero. The ambient step says which rows the tokens belong to and where their states
 lie: its first `num_decodes` rows have one token each and take the update kernels, the others those of chunks.
-States are float32 at least; the rest is rounded to the dtype of x after each line, where lines are no one
-kernel.
+States are float32 at least; the rest is rounded to the dtype of x after each line, where several lines are
+not one kernel.
 Mirrors fla.layers.rwkv7.RWKV7Attention and fla.models.rwkv7.modeling_rwkv7.RWKV7FeedForward.
 """
 
