@@ -1,4 +1,4 @@
-"""The two halves of an RWKV-7 layer, time mix and channel mix. Both shift tokens, time mix keeps matrices too.
+"""The two halves of an RWKV-7 layer, time mix and channel mix. Both shift tokens, time mix keeps matrices.
 
     s_i[t] = x[t] + (x[t-1] - x[t]) mu_i                                    i = r, w, k, v, a, g
 
@@ -56,22 +56,31 @@ class RWKV7Heads(CacheOwner):
     state: Tensor
     shift_state: Tensor
 
-    def __init__(self, hidden_size: int, head_dim: int, ranks: dict[str, int], norm_eps: float) -> None:
-        """ranks: of w, v (not in a first layer), a and g."""
+    def __init__(
+        self,
+        hidden_size: int,
+        head_dim: int,
+        decay_low_rank_dim: int,
+        gate_low_rank_dim: int,
+        a_low_rank_dim: int,
+        v_low_rank_dim: int,
+        norm_eps: float = 1e-5,
+        is_first: bool = False,
+    ) -> None:
         super().__init__()
         self.num_heads, self.head_dim = hidden_size // head_dim, head_dim
-        d, v_rank = hidden_size, [ranks["v"]] if "v" in ranks else []
-        self.part_sizes = [d, ranks["w"], d, d + sum(v_rank), ranks["a"], ranks["g"]]
-        self.sizes = [d, ranks["w"], d, d, *v_rank, ranks["a"], ranks["g"]]
+        d, v_rank = hidden_size, 0 if is_first else v_low_rank_dim
+        self.part_sizes = [d, decay_low_rank_dim, d, d + v_rank, a_low_rank_dim, gate_low_rank_dim]
+        self.sizes = [*self.part_sizes[:3], d, v_rank, *self.part_sizes[4:]]
         shapes = (("shift_state", (d,)), ("state", (self.num_heads, head_dim, head_dim)))
         self.cache = State(shapes)
         self.x_x = _parameter(MIXES, d)
         self.token_shift, self.token_shift_update = TokenShift(MIXES), TokenShiftUpdate(MIXES)
         self.tanh, self.sigmoid = Tanh(), Sigmoid()
-        self.w_lora = Linear(ranks["w"], d, bias=True)
-        self.a_lora = Linear(ranks["a"], d, bias=True)
-        self.v_lora = Linear(ranks["v"], d, bias=True) if v_rank else None
-        self.g_lora = Linear(ranks["g"], d)
+        self.w_lora = Linear(decay_low_rank_dim, d, bias=True)
+        self.a_lora = Linear(a_low_rank_dim, d, bias=True)
+        self.v_lora = None if is_first else Linear(v_low_rank_dim, d, bias=True)
+        self.g_lora = Linear(gate_low_rank_dim, d)
         self.k_k, self.k_a, self.r_k = _parameter(d), _parameter(d), _parameter(self.num_heads, head_dim)
         self.l2_norm = L2Norm()
         self.chunk, self.recurrent = ChunkRWKV7(), RecurrentRWKV7()
@@ -90,10 +99,10 @@ class RWKV7Heads(CacheOwner):
         fuses = self.fuses and not projected.is_meta
         if fuses and step().max_query_len == 0 and len(projected) <= MOST_ROWS:
             return self._stepped(projected, v_first)
-        r, w, k, v, *low_v, a, g = projected.split(self.sizes, -1)
+        r, w, k, v, low_v, a, g = projected.split(self.sizes, -1)
         w, a = self.w_lora(self.tanh(w)), self.a_lora(a)
         g = self.g_lora(self.sigmoid(g))
-        gate = None if self.v_lora is None else self.v_lora(low_v[0])
+        gate = None if self.v_lora is None else self.v_lora(low_v)
         if fuses:
             w, k, v, kk, a = kernels.rwkv7_inputs(
                 k, v, w, a, gate, v_first, self.k_k, self.k_a, self.num_heads
@@ -114,7 +123,7 @@ class RWKV7Heads(CacheOwner):
 
     def _stepped(self, projected: Tensor, v_first: Tensor | None) -> Tensor:
         """All of it in one kernel, for one token of each row."""
-        ups, biases = [self.w_lora.weight, self.a_lora.weight, self.g_lora.weight], []
+        ups = [self.w_lora.weight, self.a_lora.weight, self.g_lora.weight]
         biases = [self.w_lora.bias, self.a_lora.bias]
         if self.v_lora is not None:
             ups.append(self.v_lora.weight)
@@ -141,10 +150,8 @@ class RWKV7Attention(nn.Module):
     ) -> None:
         """is_first: of the first layer, whose v is v_first."""
         super().__init__()
-        ranks = {"w": decay_low_rank_dim, "a": a_low_rank_dim, "g": gate_low_rank_dim}
-        ranks |= {} if is_first else {"v": v_low_rank_dim}
-        self.is_first = is_first
-        self.heads = RWKV7Heads(hidden_size, head_dim, ranks, norm_eps)
+        ranks = (decay_low_rank_dim, gate_low_rank_dim, a_low_rank_dim, v_low_rank_dim)
+        self.heads = RWKV7Heads(hidden_size, head_dim, *ranks, norm_eps, is_first)
         self.in_proj = LinearOfParts(hidden_size, self.heads.part_sizes)
         self.o_proj = RowParallelLinear(hidden_size, hidden_size)
 

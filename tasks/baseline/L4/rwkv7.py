@@ -87,16 +87,13 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
     layers, widths = config.integer("num_hidden_layers"), config.config.get("value_dim")
     if widths not in (None, hidden_size, [hidden_size] * layers):
         raise config.error("value_dim", f"{widths} is not supported; supported: {hidden_size}")
+    ranks = {f"{name}_low_rank_dim": rank for name, rank in LOW_RANKS.items()}
     return {
         "hidden_size": hidden_size,
         "intermediate_size": config.integer("intermediate_size", default=None)
         or intermediate_size(hidden_size, config.number("hidden_ratio", default=HIDDEN_RATIO)),
         "norm_eps": config.number("norm_eps", default=NORM_EPS),
-        "attn": {"head_dim": head_dim}
-        | {
-            f"{name}_low_rank_dim": config.integer(f"{name}_low_rank_dim", rank)
-            for name, rank in LOW_RANKS.items()
-        },
+        "attn": {"head_dim": head_dim} | {key: config.integer(key, rank) for key, rank in ranks.items()},
     }
 
 
@@ -106,8 +103,8 @@ def intermediate_size(hidden_size: int, ratio: float) -> int:
 
 
 def weight_map(layer: dict[str, Any], num_layers: int) -> WeightMap:
-    """Names of a checkpoint; what reads the shifted inputs fills one matrix, shares of time mix another. Older
-    files have all six of these in one tensor."""
+    """Names of a checkpoint; what reads the shifted inputs fills one matrix, shares of time mix another.
+    Older files have all six of these in one tensor."""
     theirs, ours = "model.layers.*", "layers.*"
     d, ranks = layer["hidden_size"], layer["attn"]
     names = {

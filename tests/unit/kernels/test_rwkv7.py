@@ -18,7 +18,7 @@ from tests.unit.kernels.implementations import DTYPES, GEMV, REFERENCE, TORCH, T
 TOLERANCE = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 EVERY = [REFERENCE, TRITON]
 CHUNKED = [REFERENCE, TORCH, TRITON]
-# Around chunks of 16 and 64 tokens: one token, exactly one chunk, one more, several rows, one without a token.
+# Around chunks of 16 and 64 tokens: one token, exactly one chunk, one more, several rows, one with none.
 LENGTHS = [(1,), (64,), (65, 1, 15), (0, 40, 0, 17), ()]
 
 
