@@ -107,3 +107,10 @@ def layer(
     state, rows_B, _ = make_rows((1,) * rows, generator, heads, size, size)
     given = [projected, v_first, ups, biases, randn(d), randn(d), randn(heads, size), randn(d), randn(d)]
     return [*given, state, rows_B, 6.4e-4], state
+
+
+def wide(value):
+    """The arguments of a call with floats in float64."""
+    if isinstance(value, list):
+        return [wide(one) for one in value]
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value

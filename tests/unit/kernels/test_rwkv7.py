@@ -12,7 +12,7 @@ from fastkernels import kernels
 from fastkernels.errors import KernelError
 from fastkernels.kernels import registered
 from tests.mamba_cases import check, worst
-from tests.rwkv7_cases import LEAST, heads, layer, shift
+from tests.rwkv7_cases import LEAST, heads, layer, shift, wide
 from tests.unit.kernels.implementations import DTYPES, GEMV, REFERENCE, TORCH, TRITON
 
 TOLERANCE = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -77,12 +77,6 @@ def by_parts(args: list) -> tuple[torch.Tensor, torch.Tensor]:
     o = o * weight.view(heads, size) + bias.view(heads, size) + (r * k * r_k).sum(-1, True) * v
     state[rows] = s
     return o.flatten(1) * g, state
-
-
-def wide(value):
-    if isinstance(value, list):
-        return [wide(one) for one in value]
-    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
