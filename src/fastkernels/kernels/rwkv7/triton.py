@@ -34,7 +34,7 @@ class Tile(NamedTuple):
 
 
 # By bytes of an element. 32-bit: no tensor cores, which would round the operands.
-TILES = {2: Tile(64, 8, 16, 4, 2), 4: Tile(16, 4, 16, 4, 1)}
+TILES = {2: Tile(64, 4, 16, 4, 2), 4: Tile(16, 4, 16, 4, 1)}
 # bfloat16 keeps 8 bits, tf32 11, and three products of tf32 more than float16.
 PRECISION = {torch.bfloat16: "tf32", torch.float16: "tf32x3", torch.float32: "ieee"}
 
