@@ -54,12 +54,16 @@ def _widened(
     return r.to(dtype), w.to(dtype).exp(), k.to(dtype), v.to(dtype), kk, kk * a.to(dtype)
 
 
-def _advance(state_BHKV: Tensor, *tokens_SBHX: Tensor) -> Tensor:
-    """Some tokens: the state in place, and what r reads of it after each, [S, B, H, V]."""
-    found = []
-    for r, decay, k, v, kk, beta in zip(*tokens_SBHX, strict=True):
-        removed_BH1V = torch.matmul(kk[..., None, :], state_BHKV)
-        state_BHKV.mul_(decay[..., None]).sub_(beta[..., None] * removed_BH1V)
-        state_BHKV.add_(k[..., None] * v[..., None, :])
-        found.append(torch.matmul(r[..., None, :], state_BHKV).squeeze(-2))
-    return torch.stack(found)
+def _advance(
+    state_BHKV: Tensor, r: Tensor, decay: Tensor, k: Tensor, v: Tensor, kk: Tensor, beta: Tensor
+) -> Tensor:
+    """Some tokens [S, B, H, ...]: the state in place, and what r reads of it after each, [S, B, H, V]."""
+    states_SBHKV = k[..., None] * v[..., None, :]  # what is added, to which the rest comes
+    last_BHKV = state_BHKV
+    steps = (x.unbind(0) for x in (states_SBHKV, decay[..., None], kk[..., None, :], beta[..., None]))
+    for step_BHKV, decay_BHK1, kk_BH1K, beta_BHK1 in zip(*steps):
+        removed_BH1V = torch.matmul(kk_BH1K, last_BHKV)
+        step_BHKV.addcmul_(decay_BHK1, last_BHKV).addcmul_(beta_BHK1, removed_BH1V, value=-1)
+        last_BHKV = step_BHKV
+    state_BHKV.copy_(last_BHKV)
+    return torch.matmul(r[..., None, :], states_SBHKV).squeeze(-2)
