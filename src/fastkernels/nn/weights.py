@@ -16,9 +16,8 @@ or not: checkpoints that packed them already, or that call them otherwise. `repe
 other one it equals where the model has one parameter for both: a checkpoint may hold either or both.
 `prefixes` are beginnings of names and what some checkpoints write in their place. `vectors` are parameters
 of one dimension, or of packed rows, that checkpoints store with more dimensions, all of length one but the
-last. Norms that the model has no
-parameters for are folded first (folding.py), and filters of convolutions lie channels last (filters.py). A
-model carries its map as the attribute `weight_map`.
+last. Norms that the model has no parameters for are folded first (folding.py), and filters of convolutions
+lie channels last (filters.py). A model carries its map as the attribute `weight_map`.
 """
 
 from __future__ import annotations
