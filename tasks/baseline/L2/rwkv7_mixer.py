@@ -124,11 +124,9 @@ class RWKV7Heads(CacheOwner):
 
     def _stepped(self, projected: Tensor, v_first: Tensor | None) -> Tensor:
         """All of it in one kernel, for one token of each row."""
-        ups = [self.w_lora.weight, self.a_lora.weight, self.g_lora.weight]
-        biases = [self.w_lora.bias, self.a_lora.bias]
-        if self.v_lora is not None:
-            ups.append(self.v_lora.weight)
-            biases.append(self.v_lora.bias)
+        of_biases = [lora for lora in (self.w_lora, self.a_lora, self.v_lora) if lora is not None]
+        ups = [lora.weight for lora in (self.w_lora, self.a_lora, self.g_lora, *of_biases[2:])]
+        biases = [lora.bias for lora in of_biases if lora.bias is not None]
         parameters = (self.k_k, self.k_a, self.r_k, self.g_norm.weight, self.g_norm.bias)
         where = (self.state, step().rows_B, self.g_norm.eps)
         return kernels.rwkv7_step(projected, v_first, ups, biases, *parameters, *where)
@@ -161,9 +159,8 @@ class RWKV7Attention(nn.Module):
         Advances the states of the step's rows."""
         projected = self.in_proj(self.heads.shift(hidden_states))
         gated = self.heads(projected, v_first)
-        if v_first is None:
-            v_first = projected.split(self.heads.sizes, -1)[3]
-        return self.o_proj(gated), v_first
+        first = projected.split(self.heads.sizes, -1)[3] if v_first is None else v_first
+        return self.o_proj(gated), first
 
 
 class RWKV7FeedForward(CacheOwner):

@@ -46,10 +46,10 @@ class RWKV7Block(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """hidden_states, residual and v_first [T, D] -> (hidden_states, residual, v_first)"""
         if residual is None:
-            residual = hidden_states if self.pre_norm is None else self.pre_norm(hidden_states)
-            normed_TD = self.attn_norm(residual)
+            sum_TD = hidden_states if self.pre_norm is None else self.pre_norm(hidden_states)
+            normed_TD = self.attn_norm(sum_TD)
         else:
-            normed_TD, residual = add_and_norm(hidden_states, residual, self.attn_norm, self.fuses)
-        mixed_TD, v_first = self.attn(normed_TD, v_first)
-        normed_TD, residual = add_and_norm(mixed_TD, residual, self.ffn_norm, self.fuses)
-        return self.ffn(normed_TD), residual, v_first
+            normed_TD, sum_TD = add_and_norm(hidden_states, residual, self.attn_norm, self.fuses)
+        mixed_TD, first_TD = self.attn(normed_TD, v_first)
+        normed_TD, sum_TD = add_and_norm(mixed_TD, sum_TD, self.ffn_norm, self.fuses)
+        return self.ffn(normed_TD), sum_TD, first_TD

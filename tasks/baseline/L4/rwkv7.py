@@ -56,6 +56,7 @@ class RWKV7ForCausalLM(nn.Module):
         hidden_states, residual, v_first = self.embed_tokens(input_ids), None, None
         for layer in self.layers:
             hidden_states, residual, v_first = layer(hidden_states, residual, v_first)
+        assert residual is not None, "there is at least one layer"
         return add_and_norm(hidden_states, residual, self.norm, self.fuses)[0]
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor:

@@ -47,14 +47,15 @@ def chunk_rwkv7(
     parts = []
     for first in range(0, place_BC.shape[1], CHUNK):
         chunk = slice(first, first + CHUNK)
-        parts.append(_chunk(*(x[:, :, chunk] for x in (r, w, k, v, kk, kk * a)), state_BHKV))
+        tokens = tuple(x[:, :, chunk] for x in (r, w, k, v, kk, kk * a))
+        parts.append(_chunk(state_BHKV, *tokens))
     state_RHKV[rows_B] = state_BHKV
     o_THV[place_BC[is_real_BC]] = torch.cat(parts, 2).transpose(1, 2)[is_real_BC].to(o_THV.dtype)
     return o_THV
 
 
 def _chunk(
-    r: Tensor, w: Tensor, k: Tensor, v: Tensor, kk: Tensor, beta: Tensor, state_BHKV: Tensor
+    state_BHKV: Tensor, r: Tensor, w: Tensor, k: Tensor, v: Tensor, kk: Tensor, beta: Tensor
 ) -> Tensor:
     """Output [B, H, C, V] of one chunk [B, H, C, K]; advances the state in place."""
     sums = w.cumsum(2)

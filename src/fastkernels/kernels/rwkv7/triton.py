@@ -33,7 +33,7 @@ class Tile(NamedTuple):
     stages: int  # chunks on their way at a time
 
 
-# By bytes of an element. 16-bit, compiled for sm_90: within chunks 255 registers, 480 bytes spilled, and 88 KiB
+# By bytes of an element. 16-bit, compiled for sm_90: within chunks 255 registers, 480 bytes spilled, 88 KiB
 # of shared memory (two programs on a multiprocessor); across them 60 registers. No sweep has chosen them.
 # 32-bit: no tensor cores, which would round the operands.
 TILES = {2: Tile(64, 4, 16, 4, 2), 4: Tile(16, 4, 16, 4, 1)}

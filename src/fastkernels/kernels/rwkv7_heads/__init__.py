@@ -114,8 +114,9 @@ def _reference_step(
     g = F.linear(torch.sigmoid(g), g_up)
     mixed = (F.linear(gate[0], v_up[0], biases[2]), v_first_BD) if gate else (None, None)
     inputs = Inputs(*_reference_inputs(k, v, w, a, *mixed, k_k_D, k_a_D, len(r_k_HK)))
-    by_head = (x.unflatten(-1, r_k_HK.shape) for x in (r, *inputs))
-    o = reference.recurrent_rwkv7(*by_head, state_RHKK, rows_B).flatten(1)
+    r_BHK, w_BHK, k_BHK, v_BHK, kk_BHK, a_BHK = (x.unflatten(-1, r_k_HK.shape) for x in (r, *inputs))
+    args = (r_BHK, w_BHK, k_BHK, v_BHK, kk_BHK, a_BHK, state_RHKK, rows_B)
+    o = reference.recurrent_rwkv7(*args).flatten(1)
     y_BD = _reference_output(o, r, inputs.k, inputs.v, g, r_k_HK, weight_D, bias_D, eps)
     return y_BD.to(projected_BN.dtype)
 
