@@ -38,7 +38,8 @@ from fastkernels.nn.fusion import Fusion
 from ..L1.activation import ReLUSquaredActivation, Sigmoid, Tanh
 from ..L1.group_norm import GroupNorm
 from ..L1.l2_norm import L2Norm
-from ..L1.linear import Linear, LinearOfParts
+from ..L1.linear import Linear
+from ..L1.linear_of_parts import LinearOfParts
 from ..L1.rwkv7 import ChunkRWKV7, RecurrentRWKV7
 from ..L1.token_shift import TokenShift, TokenShiftUpdate
 from .parallel_linear import ColumnParallelLinear, RowParallelLinear
