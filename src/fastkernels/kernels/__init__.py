@@ -47,6 +47,7 @@ from fastkernels.kernels.linear import linear as linear
 from fastkernels.kernels.linear_activation import linear_activation as linear_activation
 from fastkernels.kernels.linear_float32 import linear_float32 as linear_float32
 from fastkernels.kernels.linear_glu import linear_glu as linear_glu
+from fastkernels.kernels.linear_of_parts import linear_of_parts as linear_of_parts
 from fastkernels.kernels.log_mel import log_mel as log_mel
 from fastkernels.kernels.log_mel import mel_filters as mel_filters
 from fastkernels.kernels.max_pool2d import max_pool2d as max_pool2d
@@ -69,6 +70,11 @@ from fastkernels.kernels.rope import rotary_table as rotary_table
 from fastkernels.kernels.rope_by_feature import rope_by_feature as rope_by_feature
 from fastkernels.kernels.rope_pairs import rope_pairs as rope_pairs
 from fastkernels.kernels.rope_store_kv import rope_store_kv as rope_store_kv
+from fastkernels.kernels.rwkv7 import chunk_rwkv7 as chunk_rwkv7
+from fastkernels.kernels.rwkv7 import recurrent_rwkv7 as recurrent_rwkv7
+from fastkernels.kernels.rwkv7_heads import rwkv7_inputs as rwkv7_inputs
+from fastkernels.kernels.rwkv7_heads import rwkv7_output as rwkv7_output
+from fastkernels.kernels.rwkv7_heads import rwkv7_step as rwkv7_step
 from fastkernels.kernels.sample import sample as sample
 from fastkernels.kernels.scaled_add import scaled_add as scaled_add
 from fastkernels.kernels.selective_scan import selective_scan as selective_scan
@@ -82,6 +88,8 @@ from fastkernels.kernels.squeeze_excite import squeeze_excite as squeeze_excite
 from fastkernels.kernels.ssd_scan import ssd_scan as ssd_scan
 from fastkernels.kernels.ssd_scan import ssd_state_update as ssd_state_update
 from fastkernels.kernels.summed_embedding import summed_embedding as summed_embedding
+from fastkernels.kernels.token_shift import token_shift as token_shift
+from fastkernels.kernels.token_shift import token_shift_update as token_shift_update
 from fastkernels.kernels.top_detections import top_detections as top_detections
 from fastkernels.kernels.topk_softmax import topk_softmax as topk_softmax
 from fastkernels.kernels.upsample import upsample as upsample

@@ -34,6 +34,7 @@ from fastkernels.nn.random_weights import (
     UNSCALED_FAN_IN,
     branch_fan_in,
     is_decay_rate,
+    is_share,
     is_table,
     is_time_step,
     is_unscaled,
@@ -57,6 +58,7 @@ _LIMITS = {
     "kept": distributions.ATTENTION,
     "by_place": distributions.ATTENTION,
     "signed": distributions.ATTENTION,
+    "unit": distributions.ATTENTION,
     "log_decay": distributions.ORDINARY,
 }
 # What a kernel must not read (unused blocks, the end of a last block, states of nobody) is larger than what
@@ -70,6 +72,7 @@ _FILTER_GAIN = 2**0.5
 # As trained, and as the arguments of a scan are drawn (registry/tasks): before softplus; logarithms.
 # States forget within a few tokens beside those that keep hundreds.
 _TIME_STEPS, _DECAY_RATES = (-5.0, 0.0), (-3.0, 2.0)
+_SHARES = (0.0, 1.0)  # of the token before in a shifted one
 # Of filters over time, [output, input, taps]; matrices of experts have three dimensions too and are wider.
 _MOST_TAPS = 7
 
@@ -193,6 +196,8 @@ def draw_links(
         elif spec.draw == "signed":
             rows = value.view(-1, spec.row or spec.shape[-1])
             rows.mul_(torch.randint(2, (len(rows), 1), generator=generator, device=device).mul_(2).sub_(1))
+        elif spec.draw == "unit":
+            value.copy_(nn.functional.normalize(value.float(), dim=-1))
         elif spec.draw == "log_decay":
             value.copy_(nn.functional.logsigmoid(value).div_(_DECAY_DIVISOR))
         drawn[name] = value
@@ -268,7 +273,8 @@ def _parameter_spec(name: str, value: Tensor, have: Mapping[str, Tensor]) -> Ten
         return TensorSpec(shape=shape, dtype=dtype, draw="ternary")
     if (scale := usual_scale(name, have)) is not None:
         return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=0.5 * scale, high=1.5 * scale)
-    for is_one, (low, high) in ((is_time_step, _TIME_STEPS), (is_decay_rate, _DECAY_RATES)):
+    uniform = ((is_time_step, _TIME_STEPS), (is_decay_rate, _DECAY_RATES), (is_share, _SHARES))
+    for is_one, (low, high) in uniform:
         if is_one(name):
             return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=high)
     if value.dim() > 1:

@@ -16,6 +16,7 @@
     decay rates    log-uniform 1 .. 16           of such a scan: `A_log` are their logarithms
     ternary        -1, 0, 1, equally likely      packed in uint8; their scales are as norm weights, times what
                                                  makes a matrix of std 1/sqrt(fan_in)
+    shares         uniform 0 .. 1                of the token before in a shifted one: `x_x`, `x_k`
 
 Values depend on the parameter's first name, not on its position in the model or on other parameters. A
 normal value is one of 65,536 equally likely quantiles of the normal distribution, so |value| < 4.4 std.
@@ -64,6 +65,7 @@ def random_weights(model: nn.Module, seed: int) -> None:
     tables = {
         "norm": uniform + 0.5,
         "signed": (2 * uniform - 1).sign() * (0.5 + (2 * uniform - 1).abs()),
+        "shares": uniform,
         "steps": _softplus_inverse(_log_uniform(uniform, TIME_STEPS).exp()),
         "decay": _log_uniform(uniform, DECAY_RATES),
         "ternary": packed_digits(torch.arange(_LEVELS, device="cpu") % BYTES),
@@ -103,6 +105,8 @@ def _kind(parameter: Tensor, names: list[str]) -> str:
         return "decay"
     if is_signed(names[0]):
         return "signed"
+    if is_share(names[0]):
+        return "shares"
     if parameter.dim() <= 1:
         return "bias" if names[0].endswith("bias") else "norm"
     if is_filters(parameter):
@@ -126,6 +130,11 @@ def is_time_step(name: str) -> bool:
 def is_decay_rate(name: str) -> bool:
     """Whether a parameter holds logarithms of a scan's decay rates."""
     return name.endswith("A_log")
+
+
+def is_share(name: str) -> bool:
+    """Whether a parameter holds shares of the token before in a shifted one."""
+    return name.rpartition(".")[2] in ("x_x", "x_k")
 
 
 def is_table(name: str) -> bool:

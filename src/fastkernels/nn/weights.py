@@ -15,10 +15,10 @@ lists likewise the parameters that its rows go to. `spellings` are other names f
 or not: checkpoints that packed them already, or that call them otherwise. `repeated` says of a tensor which
 other one it equals where the model has one parameter for both: a checkpoint may hold either or both.
 `prefixes` are beginnings of names and what some checkpoints write in their place. `vectors` are parameters
-of one dimension that checkpoints store with more, all of length one but the last. `folding` makes the
-tensors of the model's parameters out of a checkpoint's first: norms are folded (folding.py), weights made
-ternary (ternary_weights.py). Filters of convolutions lie channels last (filters.py). A model carries its map
-as the attribute `weight_map`.
+of one dimension, or of packed rows, that checkpoints store with more dimensions, all of length one but the
+last. `folding` makes the tensors of the model's parameters out of a checkpoint's first: norms are folded
+(folding.py), weights made ternary (ternary_weights.py). Filters of convolutions lie channels last
+(filters.py). A model carries its map as the attribute `weight_map`.
 """
 
 from __future__ import annotations
@@ -208,9 +208,8 @@ def destinations(model: nn.Module) -> tuple[dict[str, Destination], list[str]]:
             unnamed.append(parameter)
             continue
         # A tensor that is a whole parameter has its shape, also where that is a stack.
-        whole = weight_map.stored(parameter, tensor.detach())
-        views = rows_RK.split([source.rows for source in sources]) if len(sources) > 1 else [whole]
-        for source, view in zip(sources, views):
+        parts = rows_RK.split([source.rows for source in sources]) if len(sources) > 1 else [tensor.detach()]
+        for source, view in zip(sources, (weight_map.stored(parameter, part) for part in parts)):
             if source.name == ZEROS:
                 continue
             found.setdefault(source.name, Destination()).add(source, view)

@@ -20,6 +20,7 @@ PARTS = {
         "test_cross_attention.py",
         "test_moe.py",
         "test_gla.py",
+        "test_rwkv7.py",
         "test_linear_float32.py",
         "test_linear_activation.py",
         "test_bitnet_linear.py",

@@ -98,6 +98,15 @@ def test_scans_over_states_have_short_steps_and_decay_by_different_rates():
     assert not torch.equal(model.A_log[0], model.A_log[1])
 
 
+def test_shares_of_the_token_before_lie_between_none_and_all():
+    model = nn.Module()
+    model.x_x, model.x_k = nn.Parameter(torch.empty(6, 500)), nn.Parameter(torch.empty(3000))
+    random_weights(model, 0)
+    for shares in (model.x_x, model.x_k):
+        assert 0 < shares.min() < 0.01
+        assert 0.99 < shares.max() < 1
+
+
 def test_filters_keep_a_variance_and_shut_out_the_mean():
     """Of convolutions, channels last; a depthwise filter has one channel and is as it falls."""
     model = nn.Module()
