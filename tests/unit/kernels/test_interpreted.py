@@ -18,6 +18,7 @@ PARTS = {
         "test_dense_attention.py",
         "test_cross_attention.py",
         "test_moe.py",
+        "test_mxfp4.py",
         "test_gla.py",
         "test_linear_float32.py",
         "test_linear_activation.py",

@@ -66,7 +66,14 @@ def decode_attention(
     if batch > at_once:
         parts = [
             decode_attention(
-                q_BHK[rows], k_cache, v_cache, seq_lens_B[rows], block_tables_BN[rows], scale, window, width,
+                q_BHK[rows],
+                k_cache,
+                v_cache,
+                seq_lens_B[rows],
+                block_tables_BN[rows],
+                scale,
+                window,
+                width,
                 sinks_H,
             )
             for rows in (slice(i, i + at_once) for i in range(0, batch, at_once))

@@ -62,9 +62,9 @@ def _split_bounds(seq_len, split, splits, MIN_SPLIT: tl.constexpr, WINDOW: tl.co
 
 
 @triton.jit(do_not_specialize=["table_stride_b"])
-def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, split_lse, counters, sinks, scale,
-            q_stride_b, q_stride_h, k_stride_n, k_stride_p, k_stride_j, v_stride_n, v_stride_p, v_stride_j,
-            table_stride_b,
+def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, split_lse, counters, sinks,
+            scale, q_stride_b, q_stride_h, k_stride_n, k_stride_p, k_stride_j, v_stride_n, v_stride_p,
+            v_stride_j, table_stride_b,
             G: tl.constexpr, K: tl.constexpr, P: tl.constexpr, WINDOW: tl.constexpr,
             MIN_SPLIT: tl.constexpr, TILE: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr,
             DIMS: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr,

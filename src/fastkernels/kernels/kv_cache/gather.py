@@ -46,7 +46,7 @@ def softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
 
 
 def with_empty_key(x_BJSK: Tensor) -> Tensor:
-    """Keys or values with a row of zeros behind them: with a sink as its bias, what a sink is to a softmax."""
+    """Keys or values with a row of zeros behind them, which is a sink where its bias is one."""
     return torch.nn.functional.pad(x_BJSK, (0, 0, 0, 1))
 
 
