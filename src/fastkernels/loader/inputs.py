@@ -31,12 +31,16 @@ from fastkernels.loader.materialize import parameters
 from fastkernels.nn.cache import cache_groups, has_source, paged_owners, state_owners
 from fastkernels.nn.filters import is_filters
 from fastkernels.nn.random_weights import (
+    SINKS,
     UNSCALED_FAN_IN,
     branch_fan_in,
     is_decay_rate,
+    is_packed,
+    is_sink,
     is_table,
     is_time_step,
     is_unscaled,
+    scale_exponents,
 )
 from fastkernels.records import Case, DType, TensorSpec
 
@@ -258,10 +262,14 @@ def _parameter_spec(name: str, value: Tensor) -> TensorSpec:
     0.5 .. 1.5, biases -0.5 .. 0.5, what is added to activations or stands for one of them 1: each changes
     some output."""
     shape, dtype = tuple(value.shape), _DTYPE_NAMES[value.dtype]
-    for is_one, (low, high) in ((is_time_step, _TIME_STEPS), (is_decay_rate, _DECAY_RATES)):
+    if is_packed(value):
+        low, high = scale_exponents(value) if name.endswith("_scale") else (0, 256)
+        return TensorSpec(shape=shape, dtype=dtype, draw="integers", low=low, high=high)
+    intervals = ((is_time_step, _TIME_STEPS), (is_decay_rate, _DECAY_RATES), (is_sink, SINKS))
+    for is_one, (low, high) in intervals:
         if is_one(name):
             return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=high)
-    if value.dim() > 1:
+    if value.dim() > 1 and not name.endswith("bias"):
         fan_in = value[0].numel() * branch_fan_in(name) if is_filters(value) or _is_over_time(value) else None
         if is_unscaled(name):
             fan_in = UNSCALED_FAN_IN * shape[-1]

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.errors import WeightsError
+from fastkernels.kernels.low_bit_dequant import GROUP
 from fastkernels.nn.filters import as_stored
 from fastkernels.nn.folding import Folding
 from fastkernels.nn.misfits import MAX_REPORTED, Misfits
@@ -161,6 +162,11 @@ class Destination:
         rows = [_rows(view) for view in self._views]
         return list(self._views[0].shape) if len(rows) == 1 else [sum(map(len, rows)), *rows[0].shape[1:]]
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether it holds codes or scales of quantised weights."""
+        return self._views[0].dtype == torch.uint8
+
     def fill(self, tensor: Tensor) -> None:
         if len(self._views) == 1:
             self._views[0].copy_(tensor)
@@ -247,7 +253,13 @@ def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Non
 def _fits(name: str, tensor: Tensor, place: Destination, misfits: Misfits) -> bool:
     """Whether the tensor can fill the place; if not, `misfits` says why."""
     if list(tensor.shape) != place.shape:
-        misfits.has_wrong_shape(name, tensor.shape, place.shape)
+        misfits.has_wrong_shape(name, tensor.shape, place.shape, _other_groups(tensor, place))
+    elif place.is_packed:
+        if tensor.dtype == torch.uint8:
+            return True
+        misfits.misshapen.append(
+            f"misshapen   {name} holds {tensor.dtype}: expected codes of MXFP4, torch.uint8"
+        )
     elif tensor.dtype not in _PLAIN_DTYPES:
         misfits.misshapen.append(
             f"misshapen   {name} holds {tensor.dtype}: quantised weights cannot be loaded"
@@ -255,6 +267,18 @@ def _fits(name: str, tensor: Tensor, place: Destination, misfits: Misfits) -> bo
     else:
         return True
     return False
+
+
+def _other_groups(tensor: Tensor, place: Destination) -> str:
+    """What to say of scales, or codes, in groups of another size."""
+    rows = place.shape[:-1] if tensor.dim() < 4 else place.shape[:-2]
+    if not place.is_packed or list(tensor.shape[: len(rows)]) != rows or tensor.dim() != len(place.shape):
+        return ""
+    groups, expected = tensor.shape[len(rows)], place.shape[len(rows)]
+    each = GROUP * expected / groups
+    return (
+        f"; it has a scale for every {each:g} weights, MXFP4 one for every {GROUP}" if each != GROUP else ""
+    )
 
 
 def export_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -8,7 +8,8 @@
 T tokens, D hidden, H query heads, J kv heads, K head size; scale 1/sqrt(K). Rounded to the dtype of x after
 each line. Rotating and storing are one kernel where both are the baseline's own; it rounds as they do.
 Mirrors vllm.model_executor.models.llama.LlamaAttention, qwen2.Qwen2Attention (qkv_bias),
-qwen3.Qwen3Attention (qk_norm_eps) and the attention of jamba.JambaAttentionDecoderLayer (no rope).
+qwen3.Qwen3Attention (qk_norm_eps), gpt_oss.OAIAttention (has_sinks) and the attention of
+jamba.JambaAttentionDecoderLayer (no rope).
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class CausalAttention(nn.Module):
         qk_norm_eps: float | None = None,
         sliding_window: int | None = None,
         bias_o_proj: bool = False,
+        has_sinks: bool = False,
     ) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
@@ -50,7 +52,9 @@ class CausalAttention(nn.Module):
         self.rotary_emb = (
             RotaryEmbedding(head_dim, max_position, rope_parameters) if rope_parameters is not None else None
         )
-        self.attn = PagedAttention(num_heads, head_dim, head_dim**-0.5, num_kv_heads, sliding_window)
+        self.attn = PagedAttention(
+            num_heads, head_dim, head_dim**-0.5, num_kv_heads, sliding_window, has_sinks
+        )
         self.o_proj = RowParallelLinear(num_heads * head_dim, hidden_size, bias_o_proj)
         # What attends in self.attn is called either way.
         self.fuses = self.rotary_emb is not None and Fusion(self, "rotary_emb", "attn.store")

@@ -7,7 +7,8 @@
 T tokens, D hidden, E experts, F intermediate. Wg is [E, D]. r is rounded to the dtype of x; the softmax is
 float32. The experts are those of L2/fused_experts. Two experts whose logits differ by less than a rounding
 may be exchanged; inputs that are judged choose clearly.
-Mirrors vllm.model_executor.models.mixtral.MixtralMoE.
+MXFP4MoE has a bias in its router, r = x Wg^T + bg, and the experts of L2/quantized_experts.
+Mirrors vllm.model_executor.models.mixtral.MixtralMoE and gpt_oss.MLPBlock.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fastkernels.nn.routing import Router
 from ..L1.linear import Linear
 from ..L1.moe_routing import TopKSoftmax
 from .fused_experts import FusedExperts
+from .quantized_experts import MXFP4Experts
 
 
 class SparseMoE(Router):
@@ -34,6 +36,21 @@ class SparseMoE(Router):
         self.gate = Linear(hidden_size, num_experts)
         self.topk = TopKSoftmax(top_k, renormalize)
         self.experts = FusedExperts(num_experts, hidden_size, intermediate_size)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """[T, D] -> [T, D]"""
+        topk_weights, topk_ids = self.topk(self.gate(hidden_states))
+        return self.experts(hidden_states, topk_weights, topk_ids)
+
+
+class MXFP4MoE(Router):
+    def __init__(
+        self, num_experts: int, top_k: int, hidden_size: int, intermediate_size: int, limit: float
+    ) -> None:
+        super().__init__()
+        self.gate = Linear(hidden_size, num_experts, bias=True)
+        self.topk = TopKSoftmax(top_k, renormalize=True)
+        self.experts = MXFP4Experts(num_experts, hidden_size, intermediate_size, limit)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """[T, D] -> [T, D]"""
