@@ -1,6 +1,6 @@
 """experts_mxfp4 in Triton: the first product with its activation, the second with its weights, and the sum.
 
-A single token's experts differ, so each of its slots is a tile and nothing is aligned: three launches. More
+A single token's experts differ, so each of its slots is a tile and nothing is aligned: two launches. More
 tokens share what an expert's weights cost, by alignment: four.
 """
 
@@ -44,10 +44,12 @@ def experts_mxfp4(
     alpha: float,
     limit: float,
 ) -> Tensor:
+    weights_S, activation = topk_weights_TK.flatten(), (alpha, limit)
     if x_TD.shape[0] == 1:
-        order_S, starts_E1 = topk_ids_TK.flatten(), None
-    else:
-        order_S, starts_E1 = moe_align(topk_ids_TK, blocks13.shape[0])
-    active_SF = launch(x_TD, blocks13, scales13, bias13, order_S, starts_E1, activation=(alpha, limit))
-    y_SD = launch(active_SF, blocks2, scales2, bias2, order_S, starts_E1, topk_weights_TK.flatten())
+        experts_S = topk_ids_TK.flatten()
+        active_SF = launch(x_TD, blocks13, scales13, bias13, experts_S, None, activation=activation)
+        return launch(active_SF, blocks2, scales2, bias2, experts_S, None, weights_S, sums=True)
+    aligned = moe_align(topk_ids_TK, blocks13.shape[0])
+    active_SF = launch(x_TD, blocks13, scales13, bias13, *aligned, activation=activation)
+    y_SD = launch(active_SF, blocks2, scales2, bias2, *aligned, weights_S)
     return moe_sum(y_SD.view(*topk_ids_TK.shape, -1))

@@ -7,7 +7,8 @@ columns of the right factor, not rows of 64. Gate and what it multiplies are nei
 GATED the program that has both writes the activation.
 
 With ALONE every slot has an expert of its own, the one that `order` names for it: a single token, whose
-experts differ, needs no alignment.
+experts differ, needs no alignment. With a `sum` the last of the programs with the same outputs adds up the
+slots, in their order whoever it is.
 """
 
 # Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
@@ -23,7 +24,9 @@ import triton.language as tl
 from torch import Tensor
 
 from fastkernels.kernels import checks
+from fastkernels.kernels.arrival import is_last
 from fastkernels.kernels.clamped_glu_triton import gated
+from fastkernels.kernels.counters import zeroed
 from fastkernels.kernels.grouped_linear_triton import MOST_EXPERTS, most_row_tiles
 from fastkernels.kernels.launch import ceil_div, power_of_two
 from fastkernels.kernels.low_bit_dequant_triton import DTYPES, UNIT, expanded, words
@@ -79,8 +82,8 @@ def not_served(x_RK: Tensor, blocks_ENGB: Tensor, scales_ENG: Tensor, bias_EN: T
 
 
 @triton.jit(do_not_specialize=["row_tiles"])
-def _multiply(x, word, scales, bias, order, starts, slot_weights, y, row_tiles, x_stride, scaled_back, alpha,
-              limit, R: tl.constexpr, E: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+def _multiply(x, word, scales, bias, order, starts, slot_weights, y, sum, counters, row_tiles, x_stride,
+              scaled_back, alpha, limit, R: tl.constexpr, E: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
               WEIGHTED: tl.constexpr, GATED: tl.constexpr, ALONE: tl.constexpr, DTYPE: tl.constexpr,
               UNIT: tl.constexpr, EXPERTS: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
               TILE_K: tl.constexpr, TOGETHER: tl.constexpr, STAGES: tl.constexpr,
@@ -153,6 +156,13 @@ def _multiply(x, word, scales, bias, order, starts, slot_weights, y, row_tiles, 
         )
     else:
         tl.store(y + slot[None, :] * N + n[:, None], result, mask=real[None, :] & (n < N)[:, None])
+    # Two conditions: Triton drops what an `if` of a missing argument holds, and counts nothing.
+    if sum is not None:  # noqa: SIM102
+        if is_last(counters + column_tile, row_tiles):
+            sum_N = tl.zeros([TILE_N], tl.float32)
+            for s in range(row_tiles):
+                sum_N += tl.load(y + s * N + n, mask=n < N, other=0.0, cache_modifier=".cg").to(tl.float32)
+            tl.store(sum + n, sum_N.to(y.dtype.element_ty), mask=n < N)
 
 
 def grouped_linear_mxfp4(
@@ -176,9 +186,10 @@ def launch(
     starts_E1: Tensor | None,
     slot_weights_S: Tensor | None = None,
     activation: tuple[float, float] | None = None,
+    sums: bool = False,
 ) -> Tensor:
     """[S, N], or [S, N / 2] with an activation (alpha, limit). Without starts the order is one of experts, a
-    different one for each slot."""
+    different one for each slot; then with `sums` [1, N]."""
     slots, (experts, outputs) = order_S.shape[0], blocks_ENGB.shape[:2]
     inputs = 32 * scales_ENG.shape[-1]
     y_SN = x_RK.new_empty((slots, outputs // 2 if activation else outputs))
@@ -189,16 +200,20 @@ def launch(
     tile_k = min(tile.k * 2 // x_RK.element_size(), max(32, power_of_two(inputs)))
     row_tiles = most_row_tiles(slots, experts, tile.m) if starts_E1 is not None else slots
     alpha, limit = activation or (0.0, 0.0)
-    unit = UNIT[x_RK.dtype]
-    _multiply[(row_tiles * ceil_div(outputs, tile_n),)](
-        x_RK, words(blocks_ENGB), scales_ENG, bias_EN, order_S, starts_E1, slot_weights_S, y_SN, row_tiles,
-        x_RK.stride(0), 2.0**unit, alpha, limit, R=slots // x_RK.shape[0], E=experts, N=outputs, K=inputs,
+    unit, column_tiles = UNIT[x_RK.dtype], ceil_div(outputs, tile_n)
+    sum_1N = counters = None
+    if sums:
+        sum_1N, counters = x_RK.new_empty((1, outputs)), zeroed(column_tiles, x_RK.device)
+    _multiply[(row_tiles * column_tiles,)](
+        x_RK, words(blocks_ENGB), scales_ENG, bias_EN, order_S, starts_E1, slot_weights_S, y_SN, sum_1N,
+        counters, row_tiles, x_RK.stride(0), 2.0**unit, alpha, limit,
+        R=slots // x_RK.shape[0], E=experts, N=outputs, K=inputs,
         WEIGHTED=slot_weights_S is not None, GATED=activation is not None, ALONE=starts_E1 is None,
         DTYPE=TL_DTYPES[x_RK.dtype], UNIT=unit, EXPERTS=power_of_two(experts), TILE_M=tile.m, TILE_N=tile_n,
         TILE_K=tile_k, TOGETHER=tile.together, STAGES=tile.num_stages, num_warps=tile.num_warps,
         **overlap(x_RK.device),
     )  # fmt: skip
-    return y_SN
+    return y_SN if sum_1N is None else sum_1N
 
 
 def tile_for(slots: int, experts: int) -> Tile:

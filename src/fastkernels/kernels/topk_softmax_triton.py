@@ -27,16 +27,12 @@ def unsupported(kernel: str, logits_TE: Tensor, top_k: int, renormalize: bool) -
     return checks.not_float32_compute(logits_TE)
 
 
-@triton.jit(do_not_specialize=["count"])
-def _choose(logits, weights, ids, count, stride, E: tl.constexpr, K: tl.constexpr,
-            RENORMALIZE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-            SLOTS: tl.constexpr):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+@triton.jit
+def choice(logit, E: tl.constexpr, K: tl.constexpr, RENORMALIZE: tl.constexpr, ROWS: tl.constexpr,
+           WIDTH: tl.constexpr, SLOTS: tl.constexpr):  # fmt: skip
+    """Weights and ids [ROWS, SLOTS] of logits [ROWS, WIDTH] in float32."""
     expert, slot = tl.arange(0, WIDTH), tl.arange(0, SLOTS)
     real = (expert < E)[None, :]
-    # Rows past the end compute on zeros: nothing but -inf would make NaN.
-    at = logits + row[:, None] * stride + expert[None, :]
-    logit = tl.load(at, mask=(row < count)[:, None] & real, other=0.0).to(tl.float32)
     score = tl.where(logit != logit, float("-inf"), logit)
     highest = tl.max(tl.where(real, score, float("-inf")), axis=1)
     exponential = tl.where(real, tl.exp(logit - highest[:, None]), 0.0)
@@ -57,9 +53,22 @@ def _choose(logits, weights, ids, count, stride, E: tl.constexpr, K: tl.constexp
         free = free & (expert[None, :] != first[:, None])
     if RENORMALIZE:
         total = tl.sum(weight, axis=1)
+    return weight / total[:, None], chosen
+
+
+@triton.jit(do_not_specialize=["count"])
+def _choose(logits, weights, ids, count, stride, E: tl.constexpr, K: tl.constexpr,
+            RENORMALIZE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+            SLOTS: tl.constexpr):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    expert, slot = tl.arange(0, WIDTH), tl.arange(0, SLOTS)
+    # Rows past the end compute on zeros: nothing but -inf would make NaN.
+    at = logits + row[:, None] * stride + expert[None, :]
+    logit = tl.load(at, mask=(row < count)[:, None] & (expert < E)[None, :], other=0.0).to(tl.float32)
+    weight, chosen = choice(logit, E, K, RENORMALIZE, ROWS, WIDTH, SLOTS)
     out = row[:, None] * K + slot[None, :]
     mask = (row < count)[:, None] & (slot < K)[None, :]
-    tl.store(weights + out, weight / total[:, None], mask=mask)
+    tl.store(weights + out, weight, mask=mask)
     tl.store(ids + out, chosen, mask=mask)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fastkernels import kernels
+from fastkernels.kernels import counters
 from fastkernels.kernels.policy import interpreting
 from tests.moe_cases import Shape, aligned, ids_of
 from tests.pointwise_cases import poisoned, randn, worst_row_error
@@ -214,19 +215,62 @@ def test_a_block_of_experts(impl, shape, dtype):
 
 
 @pytest.mark.skipif(not interpreting(), reason="runs in test_interpreted.py")
-def test_triton_in_parts_and_fused_agree_bitwise():
-    """A part that a candidate replaces must not change how the others round."""
-    args = block_arguments(Shape(9, 6, 2, 32, 64), torch.float16)
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_triton_in_parts_and_fused_agree_bitwise(tokens, monkeypatch):
+    """A part that a candidate replaces must not change how the others round. Counters are left at zero."""
+    monkeypatch.setattr(counters, "_of_stream", {})
+    args = block_arguments(Shape(tokens, 6, 3, 96, 160), torch.float16)
     fused = kernels.experts_mxfp4(*args, impl="triton")
     with kernels.use("triton"):
         parts = kernels.experts_mxfp4(*args, impl="parts")
     assert torch.equal(fused, parts)
+    assert all(not zeros.any() for zeros in counters._of_stream.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, TRITON_DTYPE], ids=str)
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize(
+    ("tokens", "experts", "width"), [(1, 8, 64), (32, 32, 1100), (3, 60, 520), (0, 4, 32)]
+)
+@pytest.mark.parametrize("impl", [REFERENCE, TRITON, pytest.param("parts", id="parts")])
+def test_routing_of_few_tokens(impl, tokens, experts, width, has_bias, dtype):
+    """In one part and several; the logits are rounded before the choice."""
+    x, weight = (
+        randn(tokens, width, dtype=dtype),
+        randn(experts, width, dtype=dtype, seed=1, scale=width**-0.5),
+    )
+    bias = randn(experts, dtype=dtype, seed=2) if has_bias else None
+    weights_TK, ids_TK = kernels.linear_topk(x, weight, bias, 4, True, impl=impl)
+    logits = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+    expected = logits.softmax(-1)
+    assert (weights_TK.dtype, ids_TK.dtype) == (torch.float32, torch.int32)
+    found = expected.gather(-1, ids_TK.long())
+    # Another choice only among logits within a rounding of each other.
+    close = 4 * torch.finfo(dtype).eps * logits.abs().max().item() if tokens else 0.0
+    assert (expected.topk(4, -1).values - found).abs().max().item() <= close if tokens else True
+    torch.testing.assert_close(
+        weights_TK.double(), found / found.sum(-1, keepdim=True), rtol=8 * torch.finfo(dtype).eps, atol=1e-6
+    )
+
+
+def test_routing_without_its_bias_is_seen():
+    x, weight = randn(9, 64, dtype=torch.float32), randn(8, 64, dtype=torch.float32, seed=1)
+    bias = randn(8, dtype=torch.float32, seed=2)
+    with_it, without = (kernels.linear_topk(x, weight, b, 4, True, impl="parts")[0] for b in (bias, None))
+    assert (with_it - without).abs().max() > 1e-2
 
 
 CALLS = {
     "low_bit_dequant": lambda: (*packed(4, groups=2), torch.float32),
     "grouped_linear_mxfp4": lambda: arguments(Shape(5, 4, 2, 32, 64), torch.float32, False, True),
     "clamped_glu": lambda: (randn(5, 8, dtype=torch.float32), ALPHA, MOST),
+    "linear_topk": lambda: (
+        randn(5, 8, dtype=torch.float32),
+        randn(6, 8, dtype=torch.float32),
+        None,
+        2,
+        True,
+    ),
     "experts_mxfp4": lambda: block_arguments(Shape(5, 4, 2, 32, 64), torch.float32),
 }
 
@@ -250,7 +294,8 @@ def test_code_for_hopper(size):
         **dict.fromkeys(("scaled_back", "alpha", "limit"), "fp32"),
     }  # fmt: skip
     constants = {
-        "slot_weights": None, "R": 4, "E": 32, "N": 5760, "K": 2880, "WEIGHTED": False, "GATED": True,
+        **dict.fromkeys(("slot_weights", "sum", "counters")), "WEIGHTED": False, "GATED": True, "R": 4,
+        "E": 32, "N": 5760, "K": 2880,
         "ALONE": False, "DTYPE": module.TL_DTYPES[torch.bfloat16], "UNIT": module.UNIT[torch.bfloat16],
         "EXPERTS": 32, "TILE_M": tile.m, "TILE_N": tile.n, "TILE_K": tile.k, "TOGETHER": tile.together,
         "STAGES": tile.num_stages, "OVERLAPS": True,
