@@ -5,7 +5,7 @@ index that has the maximum is taken.
 """
 
 # Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
-# pyright: reportCallIssue=false, reportArgumentType=false
+# pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
 

@@ -138,6 +138,14 @@ def test_every_triton_kernel_compiles_at_the_shapes_of_real_models(compiled, mon
         launch("linear_glu", (empty(rows, 4096), torch.nn.Parameter(empty(28672, 4096)), None, "silu"))
         weight, bias = torch.nn.Parameter(empty(5120, 1280)), empty(5120)
         launch("linear_activation", (empty(rows, 1280), weight, bias, "gelu"))
+    ints = partial(torch.empty, dtype=torch.int32, device="meta")
+    codes = partial(torch.empty, dtype=torch.uint8, device="meta")
+    for rows in (1, 32):
+        x_TD, weights_TK = empty(rows, 2880), torch.empty(rows, 4, device="meta")
+        launch("linear_topk", (x_TD, empty(32, 2880), empty(32), 4, True))
+        first = (codes(32, 5760, 90, 16), codes(32, 5760, 90), empty(32, 5760))
+        second = (codes(32, 2880, 90, 16), codes(32, 2880, 90), empty(32, 2880))
+        launch("experts_mxfp4", (x_TD, weights_TK, ints(rows, 4), *first, *second, 1.702, 7.0))
     assert set(ours) == launched
     assert len(compiled) > 30
     assert max(compiled.values()) <= MOST_SHARED
