@@ -146,6 +146,8 @@ def test_every_triton_kernel_compiles_at_the_shapes_of_real_models(compiled, mon
         first = (codes(32, 5760, 90, 16), codes(32, 5760, 90), empty(32, 5760))
         second = (codes(32, 2880, 90, 16), codes(32, 2880, 90), empty(32, 2880))
         launch("experts_mxfp4", (x_TD, weights_TK, ints(rows, 4), *first, *second, 1.702, 7.0))
+    exact = partial(torch.empty, dtype=torch.float32, device="meta")
+    launch("linear_activation", (exact(16384, 1024), exact(512, 1024), exact(512), "relu"))
     assert set(ours) == launched
     assert len(compiled) > 30
     assert max(compiled.values()) <= MOST_SHARED
