@@ -100,9 +100,12 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
 
 
 def layer_windows(config: ConfigReader) -> list[int | None]:
-    """For each layer the keys that a query sees, itself included; None: all."""
+    """For each layer the keys that a query sees, itself included; None: all. Without `layer_types` they
+    alternate, and the first layer has a window."""
     window, num_layers = config.integer("sliding_window"), config.integer("num_hidden_layers")
     kinds = config.config.get("layer_types")
+    if kinds is None:
+        kinds = [(SLIDING, FULL)[i % 2] for i in range(num_layers)]
     if not isinstance(kinds, (list, tuple)) or len(kinds) != num_layers:
         raise config.error("layer_types", f"must be a list of {num_layers} names, not {kinds!r}")
     if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING)]:
