@@ -212,6 +212,20 @@ def test_yarn_frequencies_are_those_of_the_library():
     assert amplitude == pytest.approx(0.1 * math.log(32) + 1)
 
 
+def test_positions_of_older_files_and_of_none():
+    """`rope_scaling` beside `rope_theta`, as the published file has them; the class's own where there is none."""
+    rope = dict(CONFIG["rope_parameters"])
+    without = {key: value for key, value in CONFIG.items() if key != "rope_parameters"}
+    older = without | {"rope_theta": rope.pop("rope_theta"), "rope_scaling": rope}
+    with torch.device("meta"):
+        found, wanted = (
+            GptOssForCausalLM(config).layers[0].self_attn.rotary_emb.cos_sin_PR for config in (older, CONFIG)
+        )
+        real = GptOssForCausalLM(without).layers[0].self_attn.rotary_emb.cos_sin_PR
+    assert found.shape == wanted.shape == (2048, 16)
+    assert real.shape == (32 * 4096, 16)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("impl", ["reference", "torch"])
 def test_weights_are_expanded_as_transformers_does(impl: str, dtype: torch.dtype):

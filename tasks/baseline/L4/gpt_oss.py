@@ -31,6 +31,16 @@ from ..L3.moe_decoder_layer import MXFP4MoEDecoderLayer
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 LIMIT = 7.0  # of the activation where an older configuration does not say it
+# Where a configuration says nothing of its positions: transformers' class derives these.
+ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 150000.0,
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
 
 
 class GptOssForCausalLM(nn.Module):
@@ -89,6 +99,8 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
             raise config.error(
                 key, f"{size} is no multiple of the {GROUP} elements that share a scale in MXFP4"
             )
+    if not config.has("rope_parameters") and not config.has("rope_scaling"):
+        config = ConfigReader({**config.config, "rope_parameters": ROPE})
     return {
         **attention_arguments(config),
         "intermediate_size": sizes["intermediate_size"],
