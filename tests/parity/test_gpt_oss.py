@@ -213,7 +213,7 @@ def test_yarn_frequencies_are_those_of_the_library():
 
 
 def test_positions_of_older_files_and_of_none():
-    """`rope_scaling` beside `rope_theta`, as the published file has them; the class's own where there is none."""
+    """`rope_scaling` beside `rope_theta`, as published; those of transformers' class where there are none."""
     rope = dict(CONFIG["rope_parameters"])
     without = {key: value for key, value in CONFIG.items() if key != "rope_parameters"}
     older = without | {"rope_theta": rope.pop("rope_theta"), "rope_scaling": rope}
