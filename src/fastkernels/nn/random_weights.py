@@ -103,7 +103,7 @@ def _kind(parameter: Tensor, names: list[str]) -> str:
         return "scales" if names[0].endswith("_scale") else "codes"
     if is_sink(names[0]):
         return "sinks"
-    if names[0].endswith(".bias") or parameter.dim() <= 1:
+    if names[0].rpartition(".")[2] == "bias" or parameter.dim() <= 1:
         return "bias" if names[0].endswith("bias") else "norm"
     if is_filters(parameter):
         return "filters"

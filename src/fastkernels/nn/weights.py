@@ -275,7 +275,7 @@ def _other_groups(tensor: Tensor, place: Destination) -> str:
     if not place.is_packed or list(tensor.shape[: len(rows)]) != rows or tensor.dim() != len(place.shape):
         return ""
     groups, expected = tensor.shape[len(rows)], place.shape[len(rows)]
-    each = GROUP * expected / groups
+    each = GROUP * expected / max(1, groups)
     return (
         f"; it has a scale for every {each:g} weights, MXFP4 one for every {GROUP}" if each != GROUP else ""
     )
