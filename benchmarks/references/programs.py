@@ -57,7 +57,8 @@ def on_device(batch: list[Any], device: str, dtype: Any) -> Any:
 
 
 def normalised(batch: list[Any], device: str, dtype: Any) -> Callable[[], Any]:
-    """A call sends images or videos and normalises them by channel as our engine does: [B, ..., H, W, C]."""
+    """A call sends images or videos and normalises them by channel with our engine's operations, before the
+    model as a user's transform does: [B, ..., H, W, C]."""
     import torch
 
     from fastkernels.nn.batching import IMAGENET, Pixels, sent, together

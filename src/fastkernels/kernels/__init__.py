@@ -14,6 +14,7 @@ from fastkernels.kernels.base import reload_policy as reload_policy
 from fastkernels.kernels.base import skipped as skipped
 from fastkernels.kernels.base import use as use
 from fastkernels.kernels.bias_activation import bias_activation as bias_activation
+from fastkernels.kernels.bitnet_linear import bitnet_linear as bitnet_linear
 from fastkernels.kernels.box_decode import box_decode as box_decode
 from fastkernels.kernels.causal_conv1d import causal_conv1d as causal_conv1d
 from fastkernels.kernels.causal_conv1d import causal_conv1d_update as causal_conv1d_update

@@ -15,6 +15,8 @@
     sinks          uniform 0 .. 8                logits that join a softmax of up to thousands of others
     codes          uniform bytes                 of weights of four bits, uint8; their scales, uint8
                                                  `..._scale`, are three exponents that make them matrices
+    ternary        -1, 0, 1, equally likely      packed in uint8; their scales are as norm weights, times what
+                                                 makes a matrix of std 1/sqrt(fan_in)
 
 Values depend on the parameter's first name, not on its position in the model or on other parameters. A
 normal value is one of 65,536 equally likely quantiles of the normal distribution, so |value| < 4.4 std.
@@ -29,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.nn.filters import is_filters
+from fastkernels.nn.ternary_weights import BYTES, is_ternary, packed_digits, usual_scale
 
 BIAS_STD = 0.1
 # SiLU keeps between 0.25 and 0.34 of a variance around its mean, so a deep net of convolutions whose norms
@@ -69,8 +72,10 @@ def random_weights(model: nn.Module, seed: int) -> None:
         "decay": _log_uniform(uniform, DECAY_RATES),
         "sinks": SINKS[0] + uniform * (SINKS[1] - SINKS[0]),
         "codes": torch.arange(_LEVELS, device="cpu") % 256,
+        "ternary": packed_digits(torch.arange(_LEVELS, device="cpu") % BYTES),
     }
-    for name, parameter in model.named_parameters():
+    parameters = dict(model.named_parameters())
+    for name, parameter in parameters.items():
         kind = _kind(parameter, names[id(parameter)])
         table = tables.get(kind)
         if kind == "scales":
@@ -80,6 +85,8 @@ def random_weights(model: nn.Module, seed: int) -> None:
             fan_in = _fan_in(parameter, names[id(parameter)])
             std = {"bias": BIAS_STD, "embedding": 1.0, "matrix": fan_in**-0.5}
             table = normal * (std | {"filters": (FILTER_GAIN / fan_in) ** 0.5})[kind]
+        if (scale := usual_scale(name, parameters)) is not None:
+            table = table * scale
         is_paired = is_filters(parameter) and parameter.shape[-1] > 1
         _fill(parameter, table.to(torch.float32), seed, name, is_paired)
 
@@ -95,6 +102,8 @@ def _softplus_inverse(x: Tensor) -> Tensor:
 
 
 def _kind(parameter: Tensor, names: list[str]) -> str:
+    if is_ternary(names[0], parameter):
+        return "ternary"
     if is_time_step(names[0]):
         return "steps"
     if is_decay_rate(names[0]):

@@ -28,6 +28,7 @@ from fastkernels.errors import UsageError
 from fastkernels.loader.batches import pool_blocks, pool_rows
 from fastkernels.nn.cache import cache_groups, cache_owners
 from fastkernels.nn.routing import routers
+from fastkernels.nn.ternary_weights import usual_scale
 from fastkernels.records import REGISTRY, Batch, Case, DType, Provenance, Routing, Skew, TensorSpec, View
 from fastkernels.registry.schema import Architecture, BatchEntry, ModelConfig, TaskEntry
 from fastkernels.registry.walk import Load, TaskCall, Walk, signature_of
@@ -233,8 +234,11 @@ def _with_views(case: Case, other: Case) -> Case:
 
 
 def _dtype(module: nn.Module, inputs: Sequence[TensorSpec]) -> DType | None:
-    """Of the module's parameters, and where it has none, of its first floating-point input."""
-    found = [str(value.dtype).removeprefix("torch.") for value in module.parameters()]
+    """Of the module's parameters, and where it has none, of its first floating-point input. Scales of packed
+    weights are wider than what they multiply."""
+    have = dict(module.named_parameters())
+    own = [value for name, value in have.items() if usual_scale(name, have) is None]
+    found = [str(value.dtype).removeprefix("torch.") for value in own]
     return next((_DTYPES[n] for n in (*found, *(spec.dtype for spec in inputs)) if n in _SHORT), None)
 
 

@@ -313,6 +313,7 @@ class Ceilings(Record):
 class Choice(Record):
     use: str
     max_rows: int | None = None  # applies while the kernel's size is at most this
+    dtype: DType | None = None  # applies to calls whose first tensor has this one
 
 
 class Device(Record):

@@ -22,6 +22,7 @@ PARTS = {
         "test_gla.py",
         "test_linear_float32.py",
         "test_linear_activation.py",
+        "test_bitnet_linear.py",
         "test_retrieval.py",
     ],
     "others": [

@@ -6,9 +6,11 @@ import math
 
 import pytest
 import torch
+from fastkernels.baseline.L1.bitnet_linear import BitLinear
 from torch import nn
 
 from fastkernels import kernels
+from fastkernels.kernels import ternary
 from fastkernels.nn import random_weights as module
 from fastkernels.nn.random_weights import random_weights
 
@@ -164,3 +166,16 @@ def test_the_hash_is_murmur3s_finaliser():
     expected = torch.tensor([fmix32(x & 0xFFFFFFFF) for x in inputs], dtype=torch.int64)
     mixed = module._mix(torch.tensor(inputs, dtype=torch.int32))
     assert torch.equal(mixed.to(torch.int64) & 0xFFFFFFFF, expected)
+
+
+def test_ternary_weights_are_as_large_as_ordinary_ones():
+    """-1, 0 and 1 are equally likely, and the scales make results of scale 1."""
+    layer = BitLinear(512, 256, [128, 64, 64])
+    random_weights(layer, seed=0)
+    values_NK = ternary.unpack(layer.weight, torch.float32)
+    for value in (-1, 0, 1):
+        assert (values_NK == value).float().mean() == pytest.approx(1 / 3, abs=0.01)
+    assert ternary.is_packed(layer.weight)
+    usual = (512 * 2 / 3) ** -0.5
+    assert len(set(layer.weight_scale.tolist())) == 3
+    assert 0.5 * usual <= layer.weight_scale.min() <= layer.weight_scale.max() <= 1.5 * usual

@@ -19,7 +19,7 @@ from fastkernels.registry.workloads import TokenWorkload
         ("L1/rms_norm", "L1/rms_norm", {"default"}),
         ("rms_norm", "L1/rms_norm", {"default"}),
         ("llama_mlp", "L2/gated_mlp", {"default"}),
-        ("L1/glu", "L1/glu", {"default", "gelu", "clamped"}),
+        ("L1/glu", "L1/glu", {"default", "gelu", "relu2", "clamped"}),
         ("swigluoai_and_mul", "L1/glu", {"clamped"}),
         ("L1/glu:gelu", "L1/glu", {"gelu"}),
         ("gelu_and_mul", "L1/glu", {"gelu"}),

@@ -92,6 +92,7 @@ def test_sizes_reach_the_most_tokens_with_little_padding():
         ("jamba", "tiny"),
         ("mamba", "tiny"),
         ("mamba2", "tiny"),
+        ("retnet", "tiny"),
     ],
 )
 @pytest.mark.parametrize("engine", [{}, {"max_num_batched_tokens": 22}], ids=["whole", "chunked"])
