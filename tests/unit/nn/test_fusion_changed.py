@@ -29,6 +29,8 @@ PARTS = {
     "L2/squeeze_excite": ["conv_reduce", "act1", "conv_expand", "gate"],
     "L2/inverted_residual": ["conv_pwl", "conv_pwl.conv"],
     "L2/parallel_embedding": ["linear"],
+    "L2/moe": ["gate", "topk"],
+    "L2/quantized_experts": ["align", "w13", "act_fn", "w2", "sum"],
     "L2/summed_embedding": ["word_embeddings", "position_embeddings", "layer_norm"],
     "L2/causal_attention": ["rotary_emb", "attn", "attn.store"],
     "L2/fused_experts": ["w13", "act_fn"],
