@@ -46,7 +46,10 @@ def test_a_stub_passes(stubs, entry):
             for side in (BASELINE, overlay)
         ]
         assert results[0].keys() == results[1].keys()
-        assert all(torch.equal(results[0][key], results[1][key]) for key in results[0])
+        for key, wanted in results[0].items():
+            # What the baseline fuses runs part by part in stubs, and may round otherwise.
+            within = 1e-6 if wanted.is_floating_point() else 0.0
+            torch.testing.assert_close(results[1][key], wanted, rtol=within, atol=within)
 
 
 def test_contract_and_signature_are_in_the_stub():
