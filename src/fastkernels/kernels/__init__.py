@@ -45,6 +45,7 @@ from fastkernels.kernels.linear import linear as linear
 from fastkernels.kernels.linear_activation import linear_activation as linear_activation
 from fastkernels.kernels.linear_float32 import linear_float32 as linear_float32
 from fastkernels.kernels.linear_glu import linear_glu as linear_glu
+from fastkernels.kernels.log_confidence import log_confidence as log_confidence
 from fastkernels.kernels.log_mel import log_mel as log_mel
 from fastkernels.kernels.log_mel import mel_filters as mel_filters
 from fastkernels.kernels.max_pool2d import max_pool2d as max_pool2d

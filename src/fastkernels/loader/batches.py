@@ -89,6 +89,17 @@ class Layout:
         return torch.tensor(self.batch.seq_lens, dtype=torch.int32)
 
     @cached_property
+    def key_starts(self) -> Tensor:
+        """int32 [B+1]: where each row begins when all its tokens are packed, those behind the queries too"""
+        return torch.cat((torch.zeros(1, dtype=torch.int32), self.seq_lens.cumsum(0).int()))
+
+    @cached_property
+    def places(self) -> Tensor:
+        """int64 [T]: place of each query token among all packed tokens"""
+        starts_B = self.key_starts[:-1].long()
+        return starts_B.repeat_interleave(torch.tensor(self.batch.query_lens)) + self.positions
+
+    @cached_property
     def rows(self) -> Tensor:
         """int64 [B]: where each request's state lies, in a random order."""
         generator = torch.Generator().manual_seed(self.seed)
