@@ -2,8 +2,8 @@
 
     y[t] = x[t, i] - m - log1p(sum_{v != argmax} exp(x[t, v] - m))          i = ids[t], m = max_v x[t]
 
-T rows · V vocabulary. Float32 inside (float64 stays float64). The largest logit is not in the sum, so that what
-float32 rounds to a probability of 1 still has an order.
+T rows · V vocabulary. Float32 inside (float64 stays float64). The largest logit is not in the sum, so that
+what float32 rounds to a probability of 1 still has an order.
 """
 
 from __future__ import annotations
@@ -40,6 +40,6 @@ _log_confidence = Kernel(
 
 
 def log_confidence(logits_TV: Tensor, ids_T: Tensor, *, impl: str | None = None) -> Tensor:
-    """[T] float32. ids: int64, each within 0 .. V - 1; a row has at least one finite logit. Raises KernelError
-    when `impl` cannot serve the call."""
+    """[T] float32. ids: int64, each within 0 .. V - 1; a row has at least one finite logit. Raises
+    KernelError when `impl` cannot serve the call."""
     return _log_confidence(logits_TV, ids_T, impl=impl)

@@ -58,6 +58,12 @@ def log_confidence(logits_TV: Tensor, ids_T: Tensor) -> Tensor:
     if rows:
         block = min(MOST_LANES, power_of_two(vocabulary))
         _stream[(rows,)](
-            logits_TV, ids_T.contiguous(), out_T, logits_TV.stride(0), V=vocabulary, BLOCK=block, **warps(block)
+            logits_TV,
+            ids_T.contiguous(),
+            out_T,
+            logits_TV.stride(0),
+            V=vocabulary,
+            BLOCK=block,
+            **warps(block),
         )
     return out_T

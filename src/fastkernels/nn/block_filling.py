@@ -1,7 +1,7 @@
 """Generation that fills blocks of masked positions by confidence, as diffusion language models do.
 
     tokens = prompt + G masks;  for each block of L positions, from left to right:
-        until the block has no mask:  tokens of the block = its most confident predictions, the others stay masks
+        until the block has no mask:  fill its most confident predictions in, the others stay masks
 
 How many a step fills: with S steps for a block m_i = floor(L / S) + [i < L mod S]; with a threshold all whose
 confidence reaches it, and always the most confident one. Equal confidences: the first position.
@@ -75,8 +75,8 @@ class Blocks(Sequences):
     """Calls (ids [n] with masks, begin, Filling, seed, temperature, forced int64 [L], steps done): ids as
     Sequences takes them, begin the place of the block's first token.
 
-    A launch gets ids and positions int64 [T], starts int32 [B+1], and of each request begin int64, seed int64,
-    temperature float32 and steps done int64 [B] and forced [B, L]; the longest row's tokens; the Filling.
+    A launch gets ids and positions int64 [T], starts int32 [B+1], and of each request begin and seed int64,
+    temperature float32, steps done int64 [B] and forced [B, L]; the longest row's tokens; the Filling.
     """
 
     def key(self, args: tuple[Any, ...]) -> Hashable:

@@ -2,8 +2,8 @@
 
     y[t] = log softmax(logits[t])[token_ids[t]]
 
-T rows, V vocabulary. Computed in at least float32, which y has; what rounds to a probability of 1 still has an
-order.
+T rows, V vocabulary. Computed in at least float32, which y has; what rounds to a probability of 1 still has
+an order.
 Mirrors vllm.v1.sample.sampler.Sampler.gather_logprobs (and -torch.nn.functional.cross_entropy of each row).
 """
 

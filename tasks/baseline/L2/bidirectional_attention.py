@@ -5,10 +5,10 @@
     key_cache[slots], value_cache[slots] = k, v
     y = attention(q, key_cache, value_cache) Wo^T
 
-N query tokens of B rows, D hidden, H query heads, J = H key heads, K head size; T tokens of all rows, packed,
-in the caches. A query sees every token of its row, those behind it too. The queries may be all tokens of their
-rows, or some: the others' keys and values are those of an earlier call. Scale 1/sqrt(K). Rounded to the dtype
-of x after each line.
+N query tokens of B rows, D hidden, H query heads, J = H key heads, K head size; T tokens of all rows lie
+packed in the caches. A query sees every token of its row, those behind it too. The queries may be all tokens
+of their rows, or some: the others' keys and values are those of an earlier call. Scale 1/sqrt(K). Rounded to
+the dtype of x after each line.
 Mirrors the attention of transformers.models.llama.modeling_llama.LlamaAttention without its mask, and the
 replaced positions of Fast-dLLM's LLaDABlock, whose cache holds keys before their rotation.
 """
@@ -53,7 +53,7 @@ class BidirectionalAttention(nn.Module):
         max_seqlen_k: int,
     ) -> Tensor:
         """positions int64 [N], hidden_states [N, D], caches [T, J, K] (written), slots int64 [N], all
-        different, cu_seqlens_q int32 [B+1] from 0 to N, cu_seqlens_k int32 [B+1] from 0 to T or below ->
+        different, cu_seqlens_q int32 [B+1] from 0 to N, cu_seqlens_k int32 [B+1] from 0 to T ->
         [N, D]"""
         q, k, v = self.qkv_proj(hidden_states).chunk(3, dim=-1)
         q, k = self.rotary_emb(positions, q, k)

@@ -60,7 +60,10 @@ class BidirectionalLayer(nn.Module):
             normed_ND, sum_ND = self.input_layernorm(hidden_states), hidden_states
         else:
             normed_ND, sum_ND = self.input_layernorm(hidden_states, residual)
-        caches, rows = (key_cache, value_cache, slots), (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+        caches, rows = (
+            (key_cache, value_cache, slots),
+            (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
+        )
         attended_ND = self.self_attn(positions, normed_ND, *caches, *rows)
         normed_ND, sum_ND = self.post_attention_layernorm(attended_ND, sum_ND)
         return self.mlp(normed_ND), sum_ND

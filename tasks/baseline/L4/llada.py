@@ -4,9 +4,9 @@
     id = argmax logits[t]                                 of each masked t, or a draw with a temperature
     confidence = softmax(logits[t])[id]
 
-T tokens of B texts, packed one behind the other, D hidden, V vocabulary, L positions of a block. Layers attend
-in both directions, and position t predicts token t; the mask's id is never predicted. Which positions are
-filled: nn/block_filling.py. Texts are not padded: one that begins with ids of padding is given with them.
+T tokens of B texts, packed one behind the other, D hidden, V vocabulary, L positions of a block. Layers
+attend in both directions, and position t predicts token t; the mask's id is never predicted. Which positions
+are filled: nn/block_filling.py. Texts are not padded: one that begins with ids of padding is given with them.
 `config` is the Hugging Face configuration of the checkpoint.
 Mirrors GSAI-ML/LLaDA-8B-Instruct's LLaDAModelLM (transformers.LlamaForCausalLM without its mask is the same
 function) and Fast-dLLM's generate and generate_with_dual_cache.
@@ -71,9 +71,7 @@ class LLaDAModelLM(nn.Module):
         weight = self.norm.weight
 
         def empty() -> Tensor:
-            return torch.empty(
-                len(input_ids), *self.cache_shape, dtype=weight.dtype, device=input_ids.device
-            )
+            return torch.empty(len(input_ids), *self.cache_shape, dtype=weight.dtype, device=input_ids.device)
 
         return [(empty(), empty()) for _ in self.layers]
 
@@ -88,14 +86,12 @@ class LLaDAModelLM(nn.Module):
         max_seqlen_q: int,
         max_seqlen_k: int,
     ) -> Tensor:
-        """Hidden states after the final norm [N, D] of the N tokens at `slots` of the T; their keys and values
-        are in the caches then."""
+        """Hidden states after the final norm [N, D] of the N tokens at `slots` of the T; their keys and
+        values are in the caches then."""
         hidden_states, residual = self.embed_tokens(input_ids), None
         rows = (slots, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
         for layer, (key_cache, value_cache) in zip(self.layers, caches, strict=True):
-            hidden_states, residual = layer(
-                positions, hidden_states, residual, key_cache, value_cache, *rows
-            )
+            hidden_states, residual = layer(positions, hidden_states, residual, key_cache, value_cache, *rows)
         hidden_states, _ = self.norm(hidden_states, residual)
         return hidden_states
 
@@ -189,10 +185,10 @@ class LLaDAModelLM(nn.Module):
         seed: int = 0,
         forced: Tensor | None = None,
     ) -> Program:
-        """int64 [P] -> tokens int64 [gen_length], what was predicted for each position when it was filled.
+        """int64 [P] -> token_ids int64 [gen_length]: what was predicted for each position when it was filled
 
-        gen_length is a multiple of block_length, steps a multiple of the number of blocks, up to gen_length. A
-        threshold (0 .. 1) fills more in a step; after a block's steps the program looks whether masks are
+        gen_length is a multiple of block_length, steps a multiple of the number of blocks, up to gen_length.
+        A threshold (0 .. 1) fills more in a step; after a block's steps the program looks whether masks are
         left, and takes as many again. dual_cache: a block's later steps recompute its own keys and values
         alone. forced: ids [gen_length] that are filled in, whatever is predicted.
         """
@@ -211,8 +207,10 @@ class LLaDAModelLM(nn.Module):
             raise RequestError(f"input_ids has the mask, {self.mask_id}: only generated positions are masks")
         masks_G = torch.full((gen_length,), self.mask_id)
         tokens = torch.cat((input_ids.cpu().long(), masks_G))
-        fed_G = masks_G.fill_(-1) if forced is None else require_forced(
-            forced, gen_length, self.vocab_size, self.mask_id
+        fed_G = (
+            masks_G.fill_(-1)
+            if forced is None
+            else require_forced(forced, gen_length, self.vocab_size, self.mask_id)
         )
         predicted = []
         for first in range(0, gen_length, block_length):
@@ -227,7 +225,7 @@ class LLaDAModelLM(nn.Module):
                 block.copy_(filled)
                 done += len(how.counts)
             predicted.append(answer)
-        return {"tokens": torch.cat(predicted)}
+        return {"token_ids": torch.cat(predicted)}
 
 
 def layer_arguments(config: ConfigReader) -> dict[str, Any]:
