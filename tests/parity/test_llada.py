@@ -210,7 +210,7 @@ def test_filled_texts_are_those_of_a_naive_loop(model: Model, block_length: int,
     wanted = [naive(ids, **options, cached=cached) for ids in texts()]
     assert [one["token_ids"].tolist() for one in found] == wanted
     assert len({tuple(row) for row in wanted}) == 3
-    assert MASK not in sum(wanted, [])
+    assert not any(MASK in row for row in wanted)
 
 
 @torch.inference_mode()
@@ -245,7 +245,8 @@ def test_a_draw_follows_the_softmax(model: Model):
 def test_the_schedule_and_the_forced_token():
     for length, steps in ((32, 32), (32, 5), (7, 3), (8, 1)):
         counts = filling(length, length, steps, None, False).counts
-        assert sum(counts) == length and len(counts) == steps and max(counts) - min(counts) <= 1
+        assert (sum(counts), len(counts)) == (length, steps)
+        assert max(counts) - min(counts) <= 1
     tokens = torch.tensor([[MASK, 3, MASK, MASK], [5, 5, 5, 5]])
     sure = torch.tensor([[0.2, 0.99, 0.5, 0.5], [0.9, 0.9, 0.9, 0.9]]).log()
 
@@ -285,7 +286,7 @@ BAD = [
     ({"temperature": -1.0}, "temperature must be a number of at least 0"),
     ({"threshold": 1.5}, "threshold must be a number from 0 to 1"),
     ({"seed": -1}, "seed must be an integer"),
-    ({"gen_length": 128}, "7 tokens of a prompt and gen_length 128: the model takes up to 128"),
+    ({"gen_length": 128, "steps": 16}, "7 tokens of a prompt and gen_length 128: the model takes up to 128"),
     ({"input_ids": torch.tensor([3, 160])}, "token id 160: the model's vocabulary is 0 .. 159"),
     ({"input_ids": torch.tensor([3, -1])}, "token id -1"),
     ({"input_ids": torch.tensor([3, MASK])}, "input_ids has the mask, 150"),
@@ -313,7 +314,7 @@ def test_names_and_counts_of_the_real_checkpoint():
         model = LLaDAModelLM(REAL)
     places, unnamed = destinations(model)
     assert not unnamed
-    parts = "attn_norm ff_norm q_proj k_proj v_proj attn_out ff_proj up_proj ff_out".split()
+    parts = LLAMA.values()
     top = "model.transformer."
     names = {f"{top}blocks.{i}.{part}.weight" for i in range(32) for part in parts}
     assert places.keys() == names | {f"{top}{part}.weight" for part in ("wte", "ln_f", "ff_out")}

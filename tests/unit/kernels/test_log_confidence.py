@@ -22,7 +22,7 @@ def test_against_the_formula(impl, rows, width, dtype):
 
 @pytest.mark.parametrize("impl", [REFERENCE, TRITON])
 def test_probabilities_that_round_to_one_keep_their_order(impl):
-    """A softmax in float32 is 1 for all of them. Equal largest logits, and rows with -inf, count as they do."""
+    """A softmax in float32 is 1 for two of them. Equal largest logits are all counted."""
     others = torch.tensor([-20.0, -25.0, -30.0])
     logits = torch.stack([others, torch.zeros(3), torch.full((3,), -torch.inf)], dim=1)
     assert torch.equal(logits.softmax(-1)[1:, 1], torch.ones(2))
