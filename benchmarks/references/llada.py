@@ -1,9 +1,9 @@
 """LLaDA as it is published: a loop around the network, which is transformers' Llama without its mask.
 
-Prompts are padded on the left, as the published loop does, and each step fills the most confident masks of the
-block, as many as in ours. `default` runs the network on all tokens in every step; `compiled` also compiles and
-captures it; the `dual` ones run the later steps of a block on its own tokens beside cached keys and values, as
-Fast-dLLM does. All compute the head on the block alone, which the published loops do not.
+Prompts are padded on the left, as the published loop does, and each step fills the most confident masks of
+the block, as many as in ours. `default` runs the network on all tokens in every step; `compiled` also
+compiles and captures it; the `dual` ones run the later steps of a block on its own tokens beside cached keys
+and values, as Fast-dLLM does. All compute the head on the block alone, which the published loops do not.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Transformers:
         pad, end = torch.nn.functional.pad, (0, gen_length)
         rows = [pad(ids, (longest - len(ids), 0), value=self._pad_id) for ids in prompts]
         padded = pad(torch.stack(rows), end, value=self._mask_id)
-        network = _Network(self._model, setting.endswith("dual"), padded.shape)
+        network = _network(self._model, setting.endswith("dual"), padded.shape)
         call = network
         if setting.startswith("compiled"):
             call = torch.compile(network, mode="reduce-overhead", dynamic=False)
@@ -81,7 +81,7 @@ class Transformers:
         return run
 
 
-def _Network(model: Any, is_cached: bool, shape: Any) -> Any:
+def _network(model: Any, is_cached: bool, shape: Any) -> Any:
     """A module: ids [B, T], places of a block [L], whether all tokens are read -> logits [B, L, V]."""
     import torch
 
@@ -97,6 +97,8 @@ def _Network(model: Any, is_cached: bool, shape: Any) -> Any:
             self.pairs = [
                 (weight.new_zeros(form), weight.new_zeros(form)) for _ in range(config.num_hidden_layers)
             ]
+            for pool in (pool for pair in self.pairs for pool in pair):
+                torch._dynamo.mark_static_address(pool)  # written in place, and captured all the same
             self.at: Any = None
 
         def update(self, key: Any, value: Any, layer: int, *_: Any, **__: Any) -> Any:

@@ -19,11 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fastkernels.errors import RequestError
 from fastkernels.nn.block_filling import Blocks, Filling, chosen, filling, require_forced, require_number
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples
-from fastkernels.nn.program import Call, Place, Program, Stage
+from fastkernels.nn.program import Call, Place, Program, RequestError, Stage
 from fastkernels.nn.weights import WeightMap
 
 from ..L1.confidence import TokenConfidence

@@ -56,6 +56,7 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
                 "L1/decode_attention",
                 "L1/dense_attention",
                 "L1/prefill_attention",
+                "L2/bidirectional_attention",
                 "L2/causal_attention",
                 "L2/conv_attention",
                 "L2/decoder_attention",
