@@ -180,8 +180,8 @@ def _stale_padding(subject: Subject, draw: Draw, name: str) -> Change | NotAppli
 
 
 def _moved_start(subject: Subject, draw: Draw, name: str) -> Change | NotApplicable:
-    """The last query or key of a row goes to the row behind it, which may then be longer than any was, but not than
-    a bias of the scores."""
+    """The last query or key of a row goes to the row behind it, which may then be longer than any was, but
+    not than a bias of the scores."""
     what = f"{name} off by one"
     lens_B = draw.inputs[name].diff()
     places = [spec.shape[-1] for spec in subject.specs.values() if spec.draw == "by_place"]
