@@ -52,6 +52,7 @@ from fastkernels.kernels.linear_float32 import linear_float32 as linear_float32
 from fastkernels.kernels.linear_glu import linear_glu as linear_glu
 from fastkernels.kernels.linear_of_parts import linear_of_parts as linear_of_parts
 from fastkernels.kernels.linear_topk import linear_topk as linear_topk
+from fastkernels.kernels.log_confidence import log_confidence as log_confidence
 from fastkernels.kernels.log_mel import log_mel as log_mel
 from fastkernels.kernels.log_mel import mel_filters as mel_filters
 from fastkernels.kernels.low_bit_dequant import low_bit_dequant as low_bit_dequant

@@ -9,6 +9,7 @@ B rows, T query tokens, M blocks of the longest row, N blocks of the pool, P tok
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -58,6 +59,38 @@ def varied(batch: Batch, seed: int) -> Batch:
     decodes, prefills = rows[: batch.num_decodes], rows[batch.num_decodes :]
     rng.shuffle(prefills)
     return batch.model_copy(update={"rows": (*decodes, *prefills)})
+
+
+@dataclass(frozen=True)
+class PackedKeys:
+    """The keys of the rows of a step, one row behind the other, as many as in the step that was varied.
+
+    Lengths are those of the varied rows; what these have less goes to the first ones, which get no longer
+    than the longest row was.
+    """
+
+    batch: Batch
+    before: Batch
+
+    @cached_property
+    def key_starts(self) -> Tensor:
+        """int32 [B+1]"""
+        missing, longest = sum(self.before.seq_lens) - sum(self.batch.seq_lens), max(self.before.seq_lens)
+        lengths = list[int]()
+        for length in self.batch.seq_lens:
+            lengths.append(length + min(missing, longest - length))
+            missing -= lengths[-1] - length
+        return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+
+    @cached_property
+    def places(self) -> Tensor:
+        """int64 [T]: where each query token's own key lies; a row's queries are in its middle."""
+        starts = self.key_starts.tolist()
+        parts = [
+            torch.arange(query) + begin + (end - begin - query) // 2
+            for query, begin, end in zip(self.batch.query_lens, starts, starts[1:])
+        ]
+        return torch.cat(parts)
 
 
 def _blocks(tokens: int, block_size: int) -> int:

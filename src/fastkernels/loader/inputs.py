@@ -26,7 +26,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from fastkernels.loader import distributions, ranks, routing
-from fastkernels.loader.batches import Layout, case_pool_blocks, layout, pool_rows, varied
+from fastkernels.loader.batches import Layout, PackedKeys, case_pool_blocks, layout, pool_rows, varied
 from fastkernels.loader.materialize import parameters
 from fastkernels.nn.cache import cache_groups, has_source, paged_owners, state_owners
 from fastkernels.nn.filters import is_filters
@@ -48,6 +48,7 @@ from fastkernels.nn.ternary_weights import BYTES, is_ternary, packed_digits, usu
 from fastkernels.records import Case, DType, TensorSpec
 
 DISTRIBUTIONS = distributions.DISTRIBUTIONS
+_OF_KEYS = ("key_starts", "places")  # of rows whose keys are packed
 _POSITIONS_ALONE = "step.positions_alone"  # nothing else says to which requests the tokens belong
 _DTYPE_NAMES = {getattr(torch, name): name for name in get_args(DType)}
 _LIMITS = {
@@ -337,7 +338,12 @@ def _shorter(positions_T: Tensor, seed: int) -> Tensor:
 def _from_layout(name: str, spec: TensorSpec, case: Case, laid: Callable[[int], Layout]) -> Tensor:
     field = "positions" if spec.draw == _POSITIONS_ALONE else spec.draw.removeprefix("step.")
     group = int(name.rpartition(".")[2]) if name.startswith(("step.block_tables.", "step.slots.")) else 0
-    value: Tensor = getattr(laid(group), field)
+    found = laid(group)
+    if field in _OF_KEYS:
+        assert case.batch is not None
+        value: Tensor = getattr(PackedKeys(found.batch, case.batch), field)
+    else:
+        value = getattr(found, field)
     if field == "block_tables" and spec.shape[1] > value.shape[1]:
         value = nn.functional.pad(value, (0, spec.shape[1] - value.shape[1]))
     if tuple(value.shape) != spec.shape:

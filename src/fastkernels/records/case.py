@@ -36,7 +36,7 @@ class TensorSpec(Record):
     routed        as normal, with a direction in each row that a router recognises
     router        the gate that recognises it
     step.FIELD    the batch's positions, query_starts, seq_lens, rows, begun, block_tables, slots or grids
-                  (loader/inputs.py)
+                  (loader/inputs.py); key_starts and places, where its keys are packed
     cache         a paged pool [blocks, block_size, ...] of the batch's size, values as normal
     state         a pool [rows, ...] of states of the batch's size, values as normal
     kept          the same after the layer has stored what a request begins with

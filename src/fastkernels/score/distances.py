@@ -8,6 +8,7 @@
     psnr               (60 - P) / 40,  P = 10 log10(max|a|^2 / mean (a - b)^2): 60 dB and above are the same
     total_variation    sum |softmax(a) - softmax(b)| / 2 over the last dimension, its mean over rows
     kendall_tau        1 - tau_b of the orders in which a and b put the last dimension, its mean over rows
+    disagreement       the share of places whose ids differ
     top_k_overlap      1 - |A & B| / max(|A|, |B|), the `k` largest above 0 of a row; its mean over rows
     rmsd               sqrt(mean |a - R b|^2 / mean |a|^2) of centred points [N, 3], R the best rotation
     mel_cosine         channel_cosine of the log-mel spectrograms of waveforms [N]
@@ -182,6 +183,11 @@ def total_variation(a: np.ndarray, b: np.ndarray) -> float:
 def kendall_tau(a: np.ndarray, b: np.ndarray) -> float:
     """Ties count as in tau_b. A row in which one side has no order and the other has one is 1."""
     return 1 - float(np.mean([_tau(*rows) for rows in _rows(a, b)]))
+
+
+@_each
+def disagreement(a: np.ndarray, b: np.ndarray) -> float:
+    return float((a != b).mean()) if a.size else 0.0
 
 
 @_each

@@ -67,6 +67,8 @@ def test_centred_cosine_of_half_a_direction_and_of_none():
         ("total_variation", np.log([0.5, 0.5]), np.log([0.8, 0.2]) + 3, 0.3),
         ("total_variation", np.log([[0.5, 0.5]] * 2), np.log([[0.5, 0.5], [0.8, 0.2]]), 0.15),
         ("total_variation", [100.0, 0.0], [0.0, 100.0], 1.0),
+        ("disagreement", [7, 8, 9, 9], [7, 9, 8, 9], 0.5),
+        ("disagreement", [7, 8], [8, 7], 1.0),
         ("kendall_tau", [1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 40.0, 30.0], 1 / 3),  # 5 pairs of 6
         ("kendall_tau", [1.0, 2.0, 3.0], [3.0, 2.0, 1.0], 1.0),
         ("kendall_tau", [1.0, 1.0, 2.0], [1.0, 2.0, 3.0], 1 - 2 / 6**0.5),

@@ -140,7 +140,10 @@ def _layout(subject: Subject, draw: Draw, name: str, spec: TensorSpec) -> list[C
         return [_off_by_one(name, lambda x: (x + 1) % slots)]
     if field == "seq_lens":
         return [_off_by_one(name, lambda x: x - 1), _stale_padding(subject, draw, name)]
-    if field == "query_starts":
+    if field == "places":
+        count = next(spec.shape[0] for key, spec in subject.specs.items() if key in subject.mutable)
+        return [_off_by_one(name, lambda x: (x + 1) % count)]
+    if field in ("query_starts", "key_starts"):
         return [_moved_start(subject, draw, name)]
     if field in ("block_tables", "grids"):
         return [_other_rows(name, spec)]
@@ -177,15 +180,15 @@ def _stale_padding(subject: Subject, draw: Draw, name: str) -> Change | NotAppli
 
 
 def _moved_start(subject: Subject, draw: Draw, name: str) -> Change | NotApplicable:
-    """The last query of a row goes to the row behind it, which may then be longer than any was, but not than
-    a bias of the scores."""
+    """The last query or key of a row goes to the row behind it, which may then be longer than any was, but
+    not than a bias of the scores."""
     what = f"{name} off by one"
     lens_B = draw.inputs[name].diff()
     places = [spec.shape[-1] for spec in subject.specs.values() if spec.draw == "by_place"]
     has_room_B = lens_B[1:] < min(places, default=math.inf)
     movable = ((lens_B[:-1] > 1) & has_room_B).nonzero()
     if not len(movable):
-        return NotApplicable("mutant", what, "no row with two queries has a row behind it that can grow")
+        return NotApplicable("mutant", what, "no row with two of them has a row behind it that can grow")
     at = int(movable[0]) + 1
 
     def moved(draw: Draw) -> Tensors:
