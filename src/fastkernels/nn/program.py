@@ -61,6 +61,19 @@ class Dividing(Batching, Protocol):
         ...
 
 
+@runtime_checkable
+class Bounded(Batching, Protocol):
+    """A batching of calls of which a launch takes few where they are large."""
+
+    def fitting(self, calls: Sequence[tuple[Any, ...]]) -> int:
+        """How many of the first calls one launch takes, at least one."""
+        ...
+
+    def largest(self) -> list[Any]:
+        """The arguments of the largest launch."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """batching: None stacks the arguments on the device; most: calls of one launch."""

@@ -13,7 +13,7 @@ import numpy as np
 from fastkernels.engine.core.admission import Admissions
 from fastkernels.engine.core.cache import BlockCache, Ints, TableDiff
 from fastkernels.engine.core.ledger import Ledger
-from fastkernels.engine.core.plan import Admission, Plan, Scored
+from fastkernels.engine.core.plan import Admission, Plan, Scored, Spliced
 from fastkernels.engine.core.prefix_cache import Prefixes
 from fastkernels.engine.core.request import Request
 
@@ -113,9 +113,17 @@ class Scheduler:
         total = ledger.total_R[rows]
         samples = (ends == total) & (total < ledger.limit_R[rows])
         ledger.total_R[rows] = total + samples
-        scored = self._scored(rows, starts, counts) if ledger.scored_R.any() else None
         return Plan(
-            rows, starts, counts, samples, ledger.serial_R[rows], num_decodes, tables, admitted, scored
+            rows,
+            starts,
+            counts,
+            samples,
+            ledger.serial_R[rows],
+            num_decodes,
+            tables,
+            admitted,
+            self._scored(rows, starts, counts) if ledger.scored_R.any() else None,
+            self._spliced(rows, starts, counts) if ledger.spliced_R.any() else None,
         )
 
     def _scored(self, rows: Ints, starts: Ints, counts: Ints) -> Scored | None:
@@ -129,6 +137,27 @@ class Scheduler:
                 places.append(np.arange(len(judged)) + counts[:i].sum())
                 ids.append(np.array(judged, np.int64))
         return Scored(spans, np.concatenate(places), np.concatenate(ids)) if spans else None
+
+    def _spliced(self, rows: Ints, starts: Ints, counts: Ints) -> Spliced | None:
+        """What media put into the tokens of these rows; None if all lie behind them."""
+        ledger = self.ledger
+        if not (starts < ledger.spliced_R[rows]).any():
+            return None
+        positions, index_T = [], np.full(int(counts.sum()), -1)
+        runs, token, num_rows = [], 0, 0
+        for row, start, count in zip(rows.tolist(), starts.tolist(), counts.tolist()):
+            splice, end = ledger.occupant(row).splice, start + count
+            if splice is None:
+                positions.append(np.tile(np.arange(start, end), (3, 1)))
+            else:
+                positions.append(splice.positions(start, end))
+                for place, rows_ND in splice.rows(start, end):
+                    first, count_N = token + place - start, len(rows_ND)
+                    index_T[first : first + count_N] = np.arange(num_rows, num_rows + count_N)
+                    num_rows += count_N
+                    runs.append(rows_ND)
+            token += count
+        return Spliced(np.concatenate(positions, axis=1), index_T, runs)
 
     def _name_prefills(self, rows: Ints, starts: Ints, ends: Ints) -> None:
         assert self.prefixes is not None

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fastkernels.nn.batching import Stacked, take
-from fastkernels.nn.program import Batching, Call, Dividing
+from fastkernels.nn.program import Batching, Bounded, Call, Dividing
 
 
 class BatchStage:
@@ -43,7 +43,8 @@ class BatchStage:
             return []
         key = next(iter(self._pending))
         waiting = self._pending.pop(key)
-        batch, rest = waiting[: self.max_batch], waiting[self.max_batch :]
+        batch = self._fitting(waiting[: self.max_batch])
+        rest = waiting[len(batch) :]
         if rest:
             self._pending[key] = rest
         self.batch_sizes.append(len(batch))
@@ -58,6 +59,12 @@ class BatchStage:
             else:
                 shares = [take(result, i) for i in range(len(batch))]
         return [(ticket, share) for (ticket, _), share in zip(batch, shares, strict=True)]
+
+    def _fitting(self, waiting: list[tuple[int, Call]]) -> list[tuple[int, Call]]:
+        """Those of them that one launch takes."""
+        if not isinstance(self.batching, Bounded):
+            return waiting
+        return waiting[: self.batching.fitting([call.args for _, call in waiting])]
 
     def cancel(self, ticket: int) -> None:
         for key, waiting in self._pending.items():
