@@ -52,6 +52,7 @@ from fastkernels.kernels.mean_pool import mean_pool as mean_pool
 from fastkernels.kernels.modulated_layer_norm import modulated_layer_norm as modulated_layer_norm
 from fastkernels.kernels.moe_permute import moe_align as moe_align
 from fastkernels.kernels.moe_permute import moe_sum as moe_sum
+from fastkernels.kernels.mrope_table import mrope_table as mrope_table
 from fastkernels.kernels.pair_dot import pair_dot as pair_dot
 from fastkernels.kernels.prefill_attention import prefill_attention as prefill_attention
 from fastkernels.kernels.resize_grid import resize_grid as resize_grid
