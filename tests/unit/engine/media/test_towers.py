@@ -12,6 +12,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from fastkernels import registry
 from fastkernels.engine.llm import LLM, SamplingParams
 from fastkernels.engine.media import towers
 from fastkernels.errors import RequestError
@@ -222,3 +223,18 @@ def test_rows_do_not_pile_up(monkeypatch: pytest.MonkeyPatch):
 def test_models_without_towers_take_no_images():
     with pytest.raises(RequestError, match="this model takes no image"):
         LLM("llama", size="tiny", device="cpu").generate([seen(picture(0))])
+
+
+def test_media_of_workloads_and_samples_are_as_many_tokens_as_declared():
+    architecture = registry.architecture("qwen2_vl")
+    facts = architecture.correctness
+    assert facts.kind == "tokens"
+    medium = shared().model.media({})["image"]
+    for size in architecture.default_config:
+        asked = [*registry.workloads(architecture.workloads, size), facts.samples[size]]
+        shapes = [shape for one in asked for shape in one.shapes if shape]
+        counts = [
+            medium.item(torch.zeros(shape["height"], shape["width"], 3, dtype=torch.uint8)).num_tokens
+            for shape in shapes
+        ]
+        assert max(counts) <= facts.media_tokens[size]
