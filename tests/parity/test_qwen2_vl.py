@@ -22,6 +22,7 @@ from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLForConditional
 from fastkernels import LLM, SamplingParams, registry
 from fastkernels.errors import UsageError
 from fastkernels.loader.class_defaults import completed
+from fastkernels.nn.merged_patches import Patching
 from fastkernels.nn.weights import export_weights, load_weights
 
 TOLERANCE = 2e-5  # of rows, and of logits, whose std is about 1: from the architecture's fact sheet
@@ -226,9 +227,18 @@ def test_what_is_wrong_would_be_noticed(wrong: str, monkeypatch: pytest.MonkeyPa
         config["rope_parameters"] = {**TINY["rope_parameters"], "mrope_section": [3, 3, 2]}
     llm = LLM(config, device="cpu", max_num_seqs=2)
     load_weights(llm.model, export_weights(engine().model))
-    table, rope = llm.model.visual.rotary_pos_emb, llm.model.visual.forward
+    tower = llm.model.visual.forward
     if wrong == "raster order":
-        monkeypatch.setattr(table, "spatial_merge_size", 1)
+        raster = Patching(14, 1, 2)
+        coords = llm.model.visual.patch_coords
+
+        def by_rows(*given: Any) -> Tensor:
+            llm.model.visual.patching, merged = raster, llm.model.visual.patching
+            found = coords(*given)
+            llm.model.visual.patching = merged
+            return found
+
+        monkeypatch.setattr(llm.model.visual, "patch_coords", by_rows)
     if wrong == "frames together":
 
         def together(pixels: Tensor, shapes: Tensor, starts: Tensor, longest: int) -> Tensor:
@@ -239,7 +249,7 @@ def test_what_is_wrong_would_be_noticed(wrong: str, monkeypatch: pytest.MonkeyPa
                 monkeypatch.setattr(
                     block.attention, "forward", lambda x, t, p, s, n, f=attend, e=ends: f(x, t, p, e, len(x))
                 )
-            return rope(pixels, shapes, starts, longest)
+            return tower(pixels, shapes, starts, longest)
 
         monkeypatch.setattr(llm.model, "encode", together)
         llm.beside.graphs["encode"].function = together

@@ -109,7 +109,7 @@ class Pictures:
         if count > MOST_FRAMES:
             raise RequestError(f"a video of {count} frames: the model takes up to {MOST_FRAMES}. Sample some")
         sides = fitted(height, width, self.patching.multiple, self.least, self.most)
-        content = hashlib.blake2b(pixels.numpy(), digest_size=_DIGEST_BYTES)
+        content = hashlib.blake2b(pixels.numpy().data, digest_size=_DIGEST_BYTES)
         content.update(repr((tuple(pixels.shape), sides)).encode())
         return Frames(pixels, *sides, -(-count // self.patching.frames), content.digest())
 

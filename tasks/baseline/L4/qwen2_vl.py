@@ -14,6 +14,7 @@ Mirrors vllm.model_executor.models.qwen2_vl.Qwen2VLForConditionalGeneration and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ from fastkernels.nn.merged_patches import MergedPatches, Patching, Pictures, bou
 from fastkernels.nn.program import Place, Stage
 from fastkernels.nn.weights import WeightMap
 
-from ..L1.axial_rope import MergedRopeTable
+from ..L1.axial_rope import AxialRopeTable
 from ..L1.rms_norm import RMSNorm
 from ..L1.sampling import Sampler
 from ..L1.softmax import Softmax
@@ -60,7 +61,7 @@ class Qwen2VisionTransformer(nn.Module):
         )
         size, merge, frames = self.patching.patch_size, self.patching.merge_size, self.patching.frames
         self.patch_embed = PackedPatchEmbed(size, frames, reader.integer("in_channels"), hidden_size)
-        self.rotary_pos_emb = MergedRopeTable(hidden_size // layer["num_heads"], VISION_THETA, merge)
+        self.rotary_pos_emb = AxialRopeTable(hidden_size // layer["num_heads"], VISION_THETA, 0)
         self.blocks = nn.ModuleList(AxialBlock(**layer) for _ in range(reader.integer("depth")))
         self.merger = PackedPatchMerger(reader.integer("hidden_size"), hidden_size, merge, LAYER_NORM_EPS)
 
@@ -71,12 +72,25 @@ class Qwen2VisionTransformer(nn.Module):
         patches of each frame), cu_seqlens int32 [B+1] from 0 to P, max_seqlen patches of the largest frame ->
         [P / n, D]"""
         num_patches = pixel_values.shape[0]
-        table_PK = self.rotary_pos_emb(spatial_shapes, cu_seqlens, num_patches)
+        table_PK = self.rotary_pos_emb(self.patch_coords(spatial_shapes, cu_seqlens, num_patches))
         places_P = torch.arange(num_patches, device=pixel_values.device)
         hidden_states = self.patch_embed(pixel_values)
         for block in self.blocks:
             hidden_states = block(hidden_states, table_PK, places_P, cu_seqlens, max_seqlen)
         return self.merger(hidden_states)
+
+    def patch_coords(self, spatial_shapes: Tensor, cu_seqlens: Tensor, num_patches: int) -> Tensor:
+        """[P, 2]: row and column of each patch in its frame's grid, as parts of a whole turn of the fastest
+        angle; in float32 at least. A block's patches lie together, row by row."""
+        merge, spread = self.patching.merge_size, {"dim": 0, "output_size": num_patches}
+        lengths_B = cu_seqlens.diff()
+        columns_P = torch.repeat_interleave(spatial_shapes[:, 1], lengths_B, **spread) // merge
+        begins_P = torch.repeat_interleave(cu_seqlens[:-1], lengths_B, **spread)
+        place_P = torch.arange(num_patches, device=spatial_shapes.device) - begins_P
+        block_P, inside_P = place_P // merge**2, place_P % merge**2
+        row_P = block_P // columns_P * merge + inside_P // merge
+        column_P = block_P % columns_P * merge + inside_P % merge
+        return torch.stack((row_P, column_P), dim=1).to(self.rotary_pos_emb.dtype) / (2 * math.pi)
 
 
 class Qwen2VLForConditionalGeneration(nn.Module):

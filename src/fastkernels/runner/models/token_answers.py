@@ -62,7 +62,7 @@ class TokenAnswers:
         self._prompt = list(facts.prompt.get(size, ()))
         self._media = Requests(facts.media, config, rng)
         self._vocabulary = ConfigReader(text_config(config)).integer("vocab_size")
-        self._text_below = facts.text_below.get(size, self._vocabulary)
+        self._text_below = facts.text_below.get(size) or self._vocabulary
         self._largest_noise_gap = 0.0
         # Another split of the batch, other chunks of the prompts, PyTorch's own arithmetic in some kernels.
         self.noise_changes: list[dict[str, Any]] = [
