@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fastkernels.errors import RequestError
-from fastkernels.nn.batching import described, require_values, sent, sent_together
+from fastkernels.nn.batching import described, require_values, sent, together
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.media import Item, grid_offsets
 from fastkernels.nn.program import Call, Place
@@ -194,7 +194,7 @@ class MergedPatches:
     def _patches(self, videos: Sequence[Tensor]) -> Tensor:
         """Of videos of one size: [patches, V]"""
         size, merge, count = self.patching.patch_size, self.patching.merge_size, self.patching.frames
-        pixels_NFYXC = sent_together(videos, self.device)
+        pixels_NFYXC = sent(together(videos, self.device), self.device)
         pixels_NFYXC = torch.addcmul(self.shift_C, pixels_NFYXC, self.scale_C).to(self.dtype)
         missing = -pixels_NFYXC.shape[1] % count
         last = pixels_NFYXC[:, -1:].expand(-1, missing, -1, -1, -1)

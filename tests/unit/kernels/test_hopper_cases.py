@@ -138,6 +138,8 @@ def test_every_triton_kernel_compiles_at_the_shapes_of_real_models(compiled, mon
         launch("linear_glu", (empty(rows, 4096), torch.nn.Parameter(empty(28672, 4096)), None, "silu"))
         weight, bias = torch.nn.Parameter(empty(5120, 1280)), empty(5120)
         launch("linear_activation", (empty(rows, 1280), weight, bias, "gelu"))
+    exact = partial(torch.empty, dtype=torch.float32, device="meta")
+    launch("linear_activation", (exact(16384, 1024), exact(512, 1024), exact(512), "relu"))
     assert set(ours) == launched
     assert len(compiled) > 30
     assert max(compiled.values()) <= MOST_SHARED
