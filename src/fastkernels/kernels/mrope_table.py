@@ -45,6 +45,7 @@ _mrope_table = Kernel(
         Implementation("torch", _reference, devices=("cpu", "cuda")),
     ),
     rows=lambda positions_3T, *_: positions_3T.shape[1],
+    work=lambda tally, positions_3T, cos_sin_PR, *_: tally.look_up(cos_sin_PR, positions_3T.shape[1]),
 )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any
@@ -33,7 +33,7 @@ MOST_RATIO = 200  # of sides: the processors refuse more
 MOST_FRAMES = 768
 MOST_PATCHES = 1 << 16  # of a launch: those of the largest image
 _DIGEST_BYTES = 16
-_RESIZERS = ThreadPoolExecutor(8, "resize")  # PyTorch lets other threads run meanwhile
+_WORKERS = ThreadPoolExecutor(8, "pictures")  # hashing and resizing let other threads run meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +53,36 @@ class Patching:
         return self.patch_size * self.merge_size
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Frames:
-    """uint8 [F, Y, X, C] on the host, which is to become height x width: `steps` grids of patches."""
+    """uint8 [F, Y, X, C] on the host, which nobody changes, and which become height x width: `steps` grids of
+    patches. Other threads hash and resize them."""
 
-    pixels: Tensor
-    height: int
-    width: int
-    steps: int
-    digest: bytes
+    def __init__(self, pixels: Tensor, height: int, width: int, steps: int) -> None:
+        self.pixels, self.height, self.width, self.steps = pixels, height, width, steps
+        self._digest = _WORKERS.submit(self._hashed)
+        self._pixels: Future[Tensor] | None = None
+
+    @property
+    def digest(self) -> bytes:
+        return self._digest.result()
+
+    def begin(self) -> None:
+        """Resize them, while others wait."""
+        if self._pixels is None:
+            self._pixels = _WORKERS.submit(self._resized)
 
     def resized(self) -> Tensor:
         """uint8 [F, height, width, C]"""
+        self.begin()
+        assert self._pixels is not None
+        return self._pixels.result()
+
+    def _hashed(self) -> bytes:
+        content = hashlib.blake2b(self.pixels.numpy().data, digest_size=_DIGEST_BYTES)
+        content.update(repr((tuple(self.pixels.shape), self.height, self.width)).encode())
+        return content.digest()
+
+    def _resized(self) -> Tensor:
         sides = (self.height, self.width)
         if tuple(self.pixels.shape[1:3]) == sides:
             return self.pixels
@@ -109,9 +127,7 @@ class Pictures:
         if count > MOST_FRAMES:
             raise RequestError(f"a video of {count} frames: the model takes up to {MOST_FRAMES}. Sample some")
         sides = fitted(height, width, self.patching.multiple, self.least, self.most)
-        content = hashlib.blake2b(pixels.numpy().data, digest_size=_DIGEST_BYTES)
-        content.update(repr((tuple(pixels.shape), sides)).encode())
-        return Frames(pixels, *sides, -(-count // self.patching.frames), content.digest())
+        return Frames(pixels, *sides, -(-count // self.patching.frames))
 
 
 def fitted(height: int, width: int, multiple: int, least: int, most: int) -> tuple[int, int]:
@@ -157,6 +173,9 @@ class MergedPatches:
         self.scale_C, self.shift_C = 1 / (255 * std_C), -mean_C / std_C
 
     def key(self, args: tuple[Any, ...]) -> Hashable:
+        """All fit together. Their resizing begins when they are queued."""
+        (frames,) = args
+        frames.begin()
         return None
 
     def fitting(self, calls: Sequence[tuple[Any, ...]]) -> int:
@@ -174,7 +193,7 @@ class MergedPatches:
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         all_frames = [frames for (frames,) in calls]
-        resized = _RESIZERS.map(Frames.resized, all_frames)
+        resized = [frames.resized() for frames in all_frames]
         runs = [list(run) for _, run in groupby(resized, key=lambda pixels: pixels.shape)]
         pixels_PV = torch.cat([self._patches(run) for run in runs])
         size = self.patching.patch_size

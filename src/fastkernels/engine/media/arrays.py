@@ -28,14 +28,17 @@ def value_of(given: Any) -> Any:
 
 
 def picture_of(given: Any) -> Any:
-    """As `value_of`, of an image in any colours: grey is repeated, alpha is left out, as PIL converts them.
+    """As `value_of`, of an image in any colours: grey is repeated, alpha is left out, as PIL converts them. A
+    copy of tensors too: the caller may change them while the request waits.
 
     RequestError for a PIL image that cannot be read.
     """
     if _is_pil(given):
         return value_of(_read(given, convert=True))
     value = value_of(given)
-    if isinstance(value, torch.Tensor) and value.dtype == torch.uint8 and value.layout == torch.strided:
+    is_plain = isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_meta
+    if is_plain and value.dtype == torch.uint8 and not value.is_nested:
+        value = value.clone() if value is given else value
         if value.dim() == 2:
             value = value[..., None]
         if value.dim() == 3 and value.shape[-1] in (1, 4):

@@ -238,3 +238,14 @@ def test_media_of_workloads_and_samples_are_as_many_tokens_as_declared():
             for shape in shapes
         ]
         assert max(counts) <= facts.media_tokens[size]
+
+
+def test_an_image_may_be_changed_once_its_request_is_there():
+    llm = engine()
+    image = torch.from_numpy(picture(0))
+    llm.add_request(seen(image), GREEDY)
+    image.zero_()
+    found = []
+    while llm.has_unfinished_requests():
+        found += llm.step()
+    same([told(output) for output in found], [alone()[0]])
