@@ -54,7 +54,8 @@ class Ledger:
         self.watched_R = np.zeros(size, bool)
         self.scored_R = np.zeros(size, bool)  # log-probabilities of its prompt are wanted
         self.certain_R = np.zeros(size, bool)  # nothing ends it before its limit
-        self.spliced_R = np.zeros(size, np.int64)  # places up to the end of its media
+        # Places up to the end of its media; what positions behind them are more than places.
+        self.spliced_R, self.shift_R = (np.zeros(size, np.int64) for _ in range(2))
         self.tokens_RL = np.zeros((size, max_len), np.int32)
         self.stops_RS = np.full((size, MOST_STOPS), -1, np.int64)
         self.running = np.zeros(0, np.int64)  # rows, oldest admission first
@@ -88,6 +89,7 @@ class Ledger:
         self.watched_R[row], self.certain_R[row] = request.is_watched, request.runs_to_its_limit
         self.scored_R[row] = request.prompt_logprobs is not None
         self.spliced_R[row] = 0 if request.splice is None else request.splice.end
+        self.shift_R[row] = request.shift
         self.tokens_RL[row, : len(request.prompt)] = request.prompt
         self.tokens_RL[row, len(request.prompt) : known] = request.output
         self.stops_RS[row] = -1

@@ -141,23 +141,25 @@ class Scheduler:
     def _spliced(self, rows: Ints, starts: Ints, counts: Ints) -> Spliced | None:
         """What media put into the tokens of these rows; None if all lie behind them."""
         ledger = self.ledger
-        if not (starts < ledger.spliced_R[rows]).any():
+        are_ahead = starts < ledger.spliced_R[rows]
+        if not are_ahead.any():
             return None
-        positions, index_T = [], np.full(int(counts.sum()), -1)
-        runs, token, num_rows = [], 0, 0
-        for row, start, count in zip(rows.tolist(), starts.tolist(), counts.tolist()):
+        firsts, num_tokens = np.cumsum(counts) - counts, int(counts.sum())
+        shifts_T = np.repeat(starts - firsts + ledger.shift_R[rows], counts)
+        positions_3T = np.tile(np.arange(num_tokens) + shifts_T, (3, 1))
+        index_T, runs, num_rows = np.full(num_tokens, -1), [], 0
+        for row, start, count, first in zip(
+            *(of[are_ahead].tolist() for of in (rows, starts, counts, firsts))
+        ):
             splice, end = ledger.occupant(row).splice, start + count
-            if splice is None:
-                positions.append(np.tile(np.arange(start, end), (3, 1)))
-            else:
-                positions.append(splice.positions(start, end))
-                for place, rows_ND in splice.rows(start, end):
-                    first, count_N = token + place - start, len(rows_ND)
-                    index_T[first : first + count_N] = np.arange(num_rows, num_rows + count_N)
-                    num_rows += count_N
-                    runs.append(rows_ND)
-            token += count
-        return Spliced(np.concatenate(positions, axis=1), index_T, runs)
+            assert splice is not None
+            positions_3T[:, first : first + count] = splice.positions(start, end)
+            for place, rows_ND in splice.rows(start, end):
+                begin, length = first + place - start, len(rows_ND)
+                index_T[begin : begin + length] = np.arange(num_rows, num_rows + length)
+                num_rows += length
+                runs.append(rows_ND)
+        return Spliced(positions_3T, index_T, runs)
 
     def _name_prefills(self, rows: Ints, starts: Ints, ends: Ints) -> None:
         assert self.prefixes is not None

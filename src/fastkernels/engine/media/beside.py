@@ -22,6 +22,11 @@ class Brought(Protocol):
     @property
     def calls(self) -> list[Call]: ...
 
+    @property
+    def shift(self) -> int:
+        """Positions of tokens behind it, less their places."""
+        ...
+
     def added(self, need: Tokens, results: list[Any]) -> Tokens:
         """The need, with the results of the calls."""
         ...

@@ -75,6 +75,12 @@ class Intake:
         ids, brought = self._beside(self._ids(prompt), prompt)
         need = Tokens("lm", ids, sampling, None if forced is None else _integers(forced))
         self.check(need)
+        reach = len(ids) + self._max_tokens(need) + (0 if brought is None else brought.shift)
+        if reach > self.limits.max_len:
+            raise RequestError(
+                f"positions up to {reach} behind the prompt's media: max_model_len is {self.limits.max_len}. "
+                "Lower max_tokens, or give shorter media"
+            )
         return need, brought
 
     def _beside(self, ids: list[int], prompt: Prompt) -> tuple[list[int], Brought | None]:
@@ -146,9 +152,6 @@ class Intake:
 
     def make_request(self, serial: int, need: Tokens) -> Request:
         self.check(need)
-        shift = 0 if need.splice is None else need.splice.shift
-        if (last := len(need.tokens) + self._max_tokens(need) + shift) > self.limits.max_len:
-            raise RequestError(f"positions up to {last} on an axis: max_model_len is {self.limits.max_len}")
         params, stops = need.sampling, frozenset[int]()
         is_free = need.forced is None
         if is_free:

@@ -32,6 +32,7 @@ class Clip:
     """Audio whose states the request attends to."""
 
     audio: Tensor
+    shift = 0
 
     @property
     def calls(self) -> list[Call]:

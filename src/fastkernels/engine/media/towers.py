@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastkernels.engine.core.cache import Ints
 from fastkernels.engine.core.ledger import Ledger
 from fastkernels.engine.core.splice import Span, Splice, positions_of
 from fastkernels.engine.media.arrays import picture_of
@@ -36,10 +37,12 @@ HELD_BYTES = {"cuda": 4 << 30, "cpu": 256 << 20}
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """The items of a prompt in the order of their places."""
+    """The items of a prompt in the order of their places, and the positions of the first of these."""
 
     items: list[Item]
     starts: list[int]
+    positions_3S: Ints
+    shift: int
 
     @property
     def calls(self) -> list[Call]:
@@ -47,8 +50,7 @@ class Media:
 
     def added(self, need: Tokens, results: list[Any]) -> Tokens:
         spans = [Span(*parts) for parts in zip(self.starts, results, (item.digest for item in self.items))]
-        positions = positions_of(self.starts, [item.offsets_3N for item in self.items])
-        return replace(need, splice=Splice(tuple(spans), *positions))
+        return replace(need, splice=Splice(tuple(spans), self.positions_3S, self.shift))
 
 
 class Towers:
@@ -116,7 +118,10 @@ class Towers:
             else:
                 whole.append(id)
             place += width
-        return whole, Media(items, starts) if items else None
+        if not items:
+            return ids, None
+        positions = positions_of(starts, [item.offsets_3N for item in items])
+        return whole, Media(items, starts, *positions)
 
     def stats(self) -> dict[str, Any]:
         """Of each tower its launches, and of its media those that were asked for and found again."""

@@ -249,3 +249,16 @@ def test_an_image_may_be_changed_once_its_request_is_there():
     while llm.has_unfinished_requests():
         found += llm.step()
     same([told(output) for output in found], [alone()[0]])
+
+
+def test_positions_ahead_of_places_stay_within_the_model(monkeypatch: pytest.MonkeyPatch):
+    """A video whose steps are far apart in time; how far the tokens behind it may go is said at once."""
+    right = merged_patches.grid_offsets
+    monkeypatch.setattr(merged_patches, "grid_offsets", lambda *grid: right(*grid, pace=400))
+    frames = np.random.default_rng(0).integers(0, 256, (4, 308, 336, 3), dtype=np.uint8)
+    prompt = {"prompt_token_ids": [START, VIDEO, END, 5], "multi_modal_data": {"video": frames}}
+    for most, is_served in ((90, True), (120, False)):
+        params = SamplingParams(temperature=0.0, max_tokens=most, ignore_eos=True)
+        (found,) = shared().generate([prompt], params, use_tqdm=False, errors="return")
+        assert isinstance(found, RequestError) != is_served
+        assert is_served or "positions up to 524 behind the prompt's media" in str(found)
