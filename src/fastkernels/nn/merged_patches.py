@@ -184,12 +184,13 @@ class MergedPatches:
         return max(1, sum(total <= MOST_PATCHES for total in totals))
 
     def largest(self) -> list[Any]:
-        """The arguments of the largest launch."""
-        side = math.isqrt(MOST_PATCHES)
+        """The arguments of the largest launch, of frames of less: memory goes by patches, time by frames."""
+        side = 128
+        frames, patches = MOST_PATCHES // side**2, side**2
         pixels_PV = torch.zeros(MOST_PATCHES, self.patching.values, dtype=self.dtype, device=self.device)
-        grid = torch.tensor([[side, side]], device=self.device)
-        starts_B1 = torch.tensor([0, MOST_PATCHES], dtype=torch.int32, device=self.device)
-        return [pixels_PV, grid, starts_B1, MOST_PATCHES]
+        grids = torch.full((frames, 2), side, device=self.device)
+        starts_B1 = torch.arange(frames + 1, dtype=torch.int32, device=self.device) * patches
+        return [pixels_PV, grids, starts_B1, patches]
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         all_frames = [frames for (frames,) in calls]

@@ -140,3 +140,10 @@ def test_bounds_of_a_processor_file():
     assert bounds({"size": {"shortest_edge": 5, "longest_edge": 9}}, (1, 2)) == (5, 9)
     with pytest.raises(UsageError, match=r"preprocessor_config\.json: min_pixels"):
         bounds({"min_pixels": "5"}, (1, 2))
+
+
+def test_the_largest_launch():
+    pixels_PV, grids, starts, longest = batching().largest()
+    assert pixels_PV.shape == (merged_patches.MOST_PATCHES, PATCHING.values)
+    assert starts.diff().tolist() == grids.prod(1).tolist() == [longest] * len(grids)
+    assert starts[-1] == len(pixels_PV)
