@@ -92,6 +92,8 @@ NEWER = (
     "mamba",
     "mamba2",
     "mobilenetv4",
+    "retnet",
+    "rwkv7",
     "swinv2",
     "vjepa2",
 )

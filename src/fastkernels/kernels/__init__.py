@@ -14,6 +14,7 @@ from fastkernels.kernels.base import reload_policy as reload_policy
 from fastkernels.kernels.base import skipped as skipped
 from fastkernels.kernels.base import use as use
 from fastkernels.kernels.bias_activation import bias_activation as bias_activation
+from fastkernels.kernels.bitnet_linear import bitnet_linear as bitnet_linear
 from fastkernels.kernels.box_decode import box_decode as box_decode
 from fastkernels.kernels.causal_conv1d import causal_conv1d as causal_conv1d
 from fastkernels.kernels.causal_conv1d import causal_conv1d_update as causal_conv1d_update
@@ -34,6 +35,7 @@ from fastkernels.kernels.gla import recurrent_gla as recurrent_gla
 from fastkernels.kernels.glu import glu as glu
 from fastkernels.kernels.group_norm import group_norm as group_norm
 from fastkernels.kernels.grouped_linear import grouped_linear as grouped_linear
+from fastkernels.kernels.grouped_linear_glu import grouped_linear_glu as grouped_linear_glu
 from fastkernels.kernels.kv_cache import store_kv as store_kv
 from fastkernels.kernels.l2_norm import l2_norm as l2_norm
 from fastkernels.kernels.late_interaction import late_interaction as late_interaction
@@ -45,6 +47,7 @@ from fastkernels.kernels.linear import linear as linear
 from fastkernels.kernels.linear_activation import linear_activation as linear_activation
 from fastkernels.kernels.linear_float32 import linear_float32 as linear_float32
 from fastkernels.kernels.linear_glu import linear_glu as linear_glu
+from fastkernels.kernels.linear_of_parts import linear_of_parts as linear_of_parts
 from fastkernels.kernels.log_mel import log_mel as log_mel
 from fastkernels.kernels.log_mel import mel_filters as mel_filters
 from fastkernels.kernels.max_pool2d import max_pool2d as max_pool2d
@@ -53,6 +56,9 @@ from fastkernels.kernels.modulated_layer_norm import modulated_layer_norm as mod
 from fastkernels.kernels.moe_permute import moe_align as moe_align
 from fastkernels.kernels.moe_permute import moe_sum as moe_sum
 from fastkernels.kernels.mrope_table import mrope_table as mrope_table
+from fastkernels.kernels.norm_branches import join_branches as join_branches
+from fastkernels.kernels.norm_branches import split_branches as split_branches
+from fastkernels.kernels.norm_rope_store_kv import norm_rope_store_kv as norm_rope_store_kv
 from fastkernels.kernels.pair_dot import pair_dot as pair_dot
 from fastkernels.kernels.prefill_attention import prefill_attention as prefill_attention
 from fastkernels.kernels.resize_grid import resize_grid as resize_grid
@@ -65,11 +71,17 @@ from fastkernels.kernels.rope import rotary_table as rotary_table
 from fastkernels.kernels.rope_by_feature import rope_by_feature as rope_by_feature
 from fastkernels.kernels.rope_pairs import rope_pairs as rope_pairs
 from fastkernels.kernels.rope_store_kv import rope_store_kv as rope_store_kv
+from fastkernels.kernels.rwkv7 import chunk_rwkv7 as chunk_rwkv7
+from fastkernels.kernels.rwkv7 import recurrent_rwkv7 as recurrent_rwkv7
+from fastkernels.kernels.rwkv7_heads import rwkv7_inputs as rwkv7_inputs
+from fastkernels.kernels.rwkv7_heads import rwkv7_output as rwkv7_output
+from fastkernels.kernels.rwkv7_heads import rwkv7_step as rwkv7_step
 from fastkernels.kernels.sample import sample as sample
 from fastkernels.kernels.scaled_add import scaled_add as scaled_add
 from fastkernels.kernels.selective_scan import selective_scan as selective_scan
 from fastkernels.kernels.selective_scan import selective_state_update as selective_state_update
 from fastkernels.kernels.sinusoidal import sinusoidal as sinusoidal
+from fastkernels.kernels.softcap import softcap as softcap
 from fastkernels.kernels.softmax import softmax as softmax
 from fastkernels.kernels.sparse_mm import sparse_mm as sparse_mm
 from fastkernels.kernels.sparse_mm import sparse_mm_add as sparse_mm_add
@@ -77,6 +89,8 @@ from fastkernels.kernels.squeeze_excite import squeeze_excite as squeeze_excite
 from fastkernels.kernels.ssd_scan import ssd_scan as ssd_scan
 from fastkernels.kernels.ssd_scan import ssd_state_update as ssd_state_update
 from fastkernels.kernels.summed_embedding import summed_embedding as summed_embedding
+from fastkernels.kernels.token_shift import token_shift as token_shift
+from fastkernels.kernels.token_shift import token_shift_update as token_shift_update
 from fastkernels.kernels.top_detections import top_detections as top_detections
 from fastkernels.kernels.topk_softmax import topk_softmax as topk_softmax
 from fastkernels.kernels.upsample import upsample as upsample

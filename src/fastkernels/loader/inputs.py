@@ -34,10 +34,13 @@ from fastkernels.nn.random_weights import (
     UNSCALED_FAN_IN,
     branch_fan_in,
     is_decay_rate,
+    is_share,
     is_table,
     is_time_step,
     is_unscaled,
+    unscaled_gain,
 )
+from fastkernels.nn.ternary_weights import BYTES, is_ternary, packed_digits, usual_scale
 from fastkernels.records import Case, DType, TensorSpec
 
 DISTRIBUTIONS = distributions.DISTRIBUTIONS
@@ -55,6 +58,7 @@ _LIMITS = {
     "kept": distributions.ATTENTION,
     "by_place": distributions.ATTENTION,
     "signed": distributions.ATTENTION,
+    "unit": distributions.ATTENTION,
     "log_decay": distributions.ORDINARY,
 }
 # What a kernel must not read (unused blocks, the end of a last block, states of nobody) is larger than what
@@ -68,6 +72,7 @@ _FILTER_GAIN = 2**0.5
 # As trained, and as the arguments of a scan are drawn (registry/tasks): before softplus; logarithms.
 # States forget within a few tokens beside those that keep hundreds.
 _TIME_STEPS, _DECAY_RATES = (-5.0, 0.0), (-3.0, 2.0)
+_SHARES = (0.0, 1.0)  # of the token before in a shifted one
 # Of filters over time, [output, input, taps]; matrices of experts have three dimensions too and are wider.
 _MOST_TAPS = 7
 
@@ -85,7 +90,8 @@ def _specs(case: Case, baseline: nn.Module) -> dict[str, TensorSpec]:
         by_head = next((paged.shape[-1] for name, _, paged in owners if not name), None)
         arguments = {name: _attended(spec, by_head) for name, spec in arguments.items()}
     specs = {f"arg.{name}": spec for name, spec in arguments.items()}
-    specs |= {f"param.{name}": _parameter_spec(name, value) for name, value in parameters(baseline).items()}
+    have = parameters(baseline)
+    specs |= {f"param.{name}": _parameter_spec(name, value, have) for name, value in have.items()}
     specs |= routing.routed(specs, baseline)
     if not owners and not states:
         return specs
@@ -166,6 +172,9 @@ def draw_links(
             value.random_(int(spec.low), int(spec.high), generator=generator)
         elif spec.draw == "uniform":
             value.uniform_(spec.low, spec.high, generator=generator)
+        elif spec.draw == "ternary":
+            numbers = torch.empty(value.shape, dtype=torch.int32, device=device)
+            value.copy_(packed_digits(numbers.random_(BYTES, generator=generator)))
         elif spec.draw == "router":
             routing.fill_gate(value, generator)
         elif name.startswith("param."):
@@ -187,6 +196,8 @@ def draw_links(
         elif spec.draw == "signed":
             rows = value.view(-1, spec.row or spec.shape[-1])
             rows.mul_(torch.randint(2, (len(rows), 1), generator=generator, device=device).mul_(2).sub_(1))
+        elif spec.draw == "unit":
+            value.copy_(nn.functional.normalize(value.float(), dim=-1))
         elif spec.draw == "log_decay":
             value.copy_(nn.functional.logsigmoid(value).div_(_DECAY_DIVISOR))
         drawn[name] = value
@@ -253,12 +264,17 @@ def _settle_states(pool: Tensor, case: Case, laid: Callable[[int], Layout], is_k
     pool.mul_(scale_R.to(pool.device, pool.dtype).view(1, -1, *[1] * (pool.dim() - 2)))
 
 
-def _parameter_spec(name: str, value: Tensor) -> TensorSpec:
+def _parameter_spec(name: str, value: Tensor, have: Mapping[str, Tensor]) -> TensorSpec:
     """Matrices of scale 1/sqrt(fan in), filters of more, smaller where random_weights makes them so, gains
     0.5 .. 1.5, biases -0.5 .. 0.5, what is added to activations or stands for one of them 1: each changes
-    some output."""
+    some output. have: all parameters of the module."""
     shape, dtype = tuple(value.shape), _DTYPE_NAMES[value.dtype]
-    for is_one, (low, high) in ((is_time_step, _TIME_STEPS), (is_decay_rate, _DECAY_RATES)):
+    if is_ternary(name, value):
+        return TensorSpec(shape=shape, dtype=dtype, draw="ternary")
+    if (scale := usual_scale(name, have)) is not None:
+        return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=0.5 * scale, high=1.5 * scale)
+    uniform = ((is_time_step, _TIME_STEPS), (is_decay_rate, _DECAY_RATES), (is_share, _SHARES))
+    for is_one, (low, high) in uniform:
         if is_one(name):
             return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=high)
     if value.dim() > 1:
@@ -268,6 +284,9 @@ def _parameter_spec(name: str, value: Tensor) -> TensorSpec:
         if is_table(name) or _is_token(value):
             fan_in = 1
         return TensorSpec(shape=shape, dtype=dtype, draw="normal", row=fan_in)
+    if is_unscaled(name):
+        gain = unscaled_gain(value)
+        return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=0.5 * gain, high=1.5 * gain)
     low = -0.5 if name.endswith("bias") else 0.5
     return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=low + 1)
 

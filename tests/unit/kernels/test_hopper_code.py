@@ -26,6 +26,9 @@ from fastkernels.kernels.gla import triton as gla
 from fastkernels.kernels.launch import warps
 from fastkernels.kernels.policy import interpreting
 from fastkernels.kernels.rope import triton as rope
+from fastkernels.kernels.rwkv7 import chunks as rwkv7_chunks
+from fastkernels.kernels.rwkv7 import triton as rwkv7
+from fastkernels.kernels.rwkv7_heads import step as rwkv7_step
 from fastkernels.kernels.sample import narrowing
 from fastkernels.kernels.selective_scan import triton as selective_scan
 from fastkernels.kernels.ssd_scan import triton as ssd_scan
@@ -262,6 +265,7 @@ OF_THE_DRIVER = 1024  # bytes of shared memory of each program on a multiprocess
 GLA_NAMES = ("query", "key", "value", "gate", "out", "read", "kept", "weights")
 GLA = {"decay": "*fp32", "state": "*fp32", "rows": "*i64", "starts": "*i32", "scale": "fp32"}
 GLA_SIZES = {"H": 5, "K": 256, "V": 512, "DIMS": 256}
+NO_GATE = {"gate": None, "g_stride_t": 0, "g_stride_h": 0, "LEVELS": 0}  # retention
 
 
 def gla_code(kernel, dtype: torch.dtype, options: dict, **constants):
@@ -271,16 +275,17 @@ def gla_code(kernel, dtype: torch.dtype, options: dict, **constants):
     return compiled(kernel, {**GLA, **dict.fromkeys(GLA_NAMES, f"*{name}")}, constants, options)
 
 
+@pytest.mark.parametrize("gate", [{}, NO_GATE], ids=["gated", "retention"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-def test_gla_within_chunks(dtype):
+def test_gla_within_chunks(dtype, gate):
     """At the real model's size: what is known of a chunk moves in vectors; six programs fit on a
     multiprocessor."""
     tile, is_half = gla.TILES[dtype.itemsize], dtype.itemsize == 2
     options = {
         "num_warps": tile.within_warps, "num_stages": tile.within_stages, "maxnreg": tile.within_registers
     }  # fmt: skip
-    levels = tile.chunk.bit_length() - 1
-    made = gla_code(chunks._within, dtype, options, C=tile.chunk, LEVELS=levels, SLICE=tile.slice)
+    sizes = {"C": tile.chunk, "LEVELS": tile.chunk.bit_length() - 1, "SLICE": tile.slice} | gate
+    made = gla_code(chunks._within, dtype, options, **sizes)
     code = made.asm["ptx"]
     assert ".local" not in code
     assert "st.global.v4.b32" in accesses(code)
@@ -303,12 +308,13 @@ def test_gla_across_chunks(dtype):
     assert 2 * (made.metadata.shared + OF_THE_DRIVER) <= MOST_SHARED + OF_THE_DRIVER
 
 
-def test_gla_step():
+@pytest.mark.parametrize("gate", [{}, NO_GATE], ids=["gated", "retention"])
+def test_gla_step(gate):
     """Waits for the kernel ahead before it reads; the state moves by 16 bytes."""
     columns = gla.STEP_COLUMNS
     warps_of_it = gla._warps(256 * columns, gla.STEP_ELEMENTS_OF_A_WARP)
     options = {"num_warps": warps_of_it, "launch_pdl": True}
-    code = gla_code(gla._step, torch.bfloat16, options, COLUMNS=columns).asm["ptx"]
+    code = gla_code(gla._step, torch.bfloat16, options, COLUMNS=columns, **gate).asm["ptx"]
     before, wait, after = code.partition("griddepcontrol.wait")
     assert wait
     assert not accesses(before)
@@ -382,6 +388,43 @@ def test_ssd_step():
     warps_of_it = 128 * ssd_scan.STEP_COLUMNS // ssd_scan.STEP_ELEMENTS_OF_A_WARP
     options = {"num_warps": warps_of_it, "launch_pdl": True}
     code = compiled(ssd_scan._step, SSD, constants, options).asm["ptx"]
+    before, wait, after = code.partition("griddepcontrol.wait")
+    assert wait
+    assert not accesses(before)
+    assert {"ld.global.v4.b32", "st.global.v4.b32"} <= accesses(after)
+
+
+RWKV7_NAMES = ("receptance", "log_decay", "key", "value", "removal", "rate", "read", "out", "move", "y")
+RWKV7 = {**dict.fromkeys(RWKV7_NAMES, "*bf16"), **dict.fromkeys(("add", "last", "state"), "*fp32")}
+RWKV7 |= {"rows": "*i64", "starts": "*i32"}
+RWKV7_SIZES = {"H": 40, "K": 64, "V": 64, "C": 64, "DIMS": 64, "WIDTH": 64, "PRECISION": "tf32"}
+
+
+@pytest.mark.parametrize("name", ["_within", "_across"])
+def test_rwkv7_chunks(name):
+    """At the real model's size: all products go to wgmma, two programs fit on a multiprocessor, and those
+    across chunks have the next ones on their way."""
+    kernel, tile = getattr(rwkv7_chunks, name), rwkv7.TILES[2]
+    is_within = name == "_within"
+    sizes = {"LEVELS": 6} if is_within else {"COLUMNS": tile.columns, "STAGES": tile.stages}
+    warps_of_it = tile.within_warps if is_within else tile.across_warps
+    made = compiled(kernel, RWKV7, {**RWKV7_SIZES, **sizes}, {"num_warps": warps_of_it})
+    code = made.asm["ptx"]
+    assert ".local" not in code
+    assert "wgmma.mma_async" in code
+    assert "mma.sync" not in code
+    assert ("cp.async.cg.shared.global" in code) != is_within
+    assert 2 * (made.metadata.shared + OF_THE_DRIVER) <= MOST_SHARED + OF_THE_DRIVER
+
+
+def test_rwkv7_step_of_a_layer():
+    """Waits for the kernel ahead before it reads; weights and the state move by 16 bytes."""
+    constants = {"H": 40, "K": 64, "W": 96, "A": 96, "G": 320, "V": 64, "WIDTH": 64, "OVERLAPS": True}
+    constants |= {"COLUMNS": rwkv7_step.COLUMNS}
+    types = dict.fromkeys(rwkv7_step._step.arg_names[:15], "*bf16")
+    types |= {"state": "*fp32", "rows": "*i64", "y": "*bf16", "eps": "fp32"}
+    options = {"num_warps": rwkv7_step.WARPS, "launch_pdl": True}
+    code = compiled(rwkv7_step._step, types, constants, options).asm["ptx"]
     before, wait, after = code.partition("griddepcontrol.wait")
     assert wait
     assert not accesses(before)

@@ -204,6 +204,15 @@ def test_queries_and_keys_of_scores_that_are_not_scaled_are_small():
         assert weight.std().item() == pytest.approx(fan_in**-0.5, rel=0.03)
 
 
+def test_norms_of_scores_that_are_not_scaled_are_small():
+    made = next(iter(registry.cases("L2/normed_attention", size="tiny")))
+    specs = trial_specs(made, build_module(BASELINE, made, "meta"))
+    size = made.init["head_dim"]
+    for name in ("unscaled_q_norm", "unscaled_k_norm"):
+        weight = draw(specs, made, 0)[f"param.{name}.weight"]
+        assert 0.5 <= weight.min() * size**0.25 <= weight.max() * size**0.25 <= 1.5
+
+
 def test_what_must_not_be_read_is_large():
     """Entries that hold tokens have scale 1; unused blocks, the null block and ends of blocks more."""
     drawn = draw(specs_of(STORE), STORE, seed=5)
@@ -408,6 +417,16 @@ def test_decays_are_logarithms_and_some_forget_all():
     assert all((gate <= 0).all() for gate in values.values())
     assert -0.2 < values["normal"].mean() < -0.02
     assert values["extreme"].min() < -50
+
+
+@pytest.mark.parametrize("distribution", ["uniform_offset", "sparse", "extreme"])
+def test_units_have_length_one_or_are_zero(distribution):
+    spec = TensorSpec(shape=(TOKENS, 2, 64), dtype="float32", draw="unit")
+    kk = draw({"arg.kk": spec}, RECURRENT, 3, distribution)["arg.kk"]
+    lengths = kk.norm(dim=-1)
+    is_zero = lengths == 0
+    torch.testing.assert_close(lengths[~is_zero], torch.ones_like(lengths[~is_zero]))
+    assert is_zero.any() == (distribution == "sparse")
 
 
 @pytest.mark.parametrize("of", [RECURRENT], ids=["state"])

@@ -31,13 +31,24 @@ PARTS = {
     "L2/parallel_embedding": ["linear"],
     "L2/summed_embedding": ["word_embeddings", "position_embeddings", "layer_norm"],
     "L2/causal_attention": ["rotary_emb", "attn", "attn.store"],
+    "L2/fused_experts": ["w13", "act_fn"],
+    "L2/normed_attention": [
+        "unscaled_q_norm", "unscaled_k_norm", "v_norm", "rotary_emb", "attn", "attn.store",
+    ],
     "L2/graph_propagation": ["propagate"],
     "L2/convnext_block": ["dwconv", "layernorm", "pwconv1", "act", "grn", "pwconv2"],
     "L3/swin_block": ["norm1", "norm2"],
+    "L3/dual_branch_decoder_layer": [
+        "post_attention_layernorm", "pre_feedforward_layernorm", "router", "router.norm",
+        "pre_feedforward_layernorm_2", "post_feedforward_layernorm_1", "post_feedforward_layernorm_2",
+        "post_feedforward_layernorm",
+    ],
     "L3/vision_block": ["layer_norm2"],
     "L3/encoder_layer": ["final_layer_norm"],
     "L3/cross_decoder_layer": ["encoder_attn_layer_norm", "final_layer_norm"],
-}
+}  # fmt: skip
+# A call advances their states, so two calls of these tests differ: not tested here yet.
+ADVANCING = {"L2/rwkv7_mixer", "L3/rwkv7_decoder_layer", "L4/rwkv7"}
 each_part = pytest.mark.parametrize(
     ("task", "part"), [(task, part) for task in PARTS for part in PARTS[task]]
 )
@@ -264,4 +275,4 @@ def test_on_the_meta_device_parts_are_called_and_none_is_forgotten() -> None:
 def test_every_module_that_fuses_is_listed() -> None:
     files = [file for layer in BASELINE.layers for file in layer.glob("L?/*.py")]
     found = {f"{file.parent.name}/{file.stem}" for file in files if "Fusion(self" in file.read_text()}
-    assert found == set(PARTS)
+    assert found == set(PARTS) | ADVANCING
