@@ -59,4 +59,5 @@ class MRotaryEmbedding(nn.Module):
 
         if torch.compiler.is_compiling():
             return make()
-        return plans.planned_on_device("mrope.rows", (positions, self.cos_sin_PR), None, make)
+        by = (tuple(self.mrope_section), self.mrope_interleaved)
+        return plans.planned_on_device("mrope.rows", (positions, self.cos_sin_PR), by, make)
