@@ -31,13 +31,17 @@ from fastkernels.loader.materialize import parameters
 from fastkernels.nn.cache import cache_groups, has_source, paged_owners, state_owners
 from fastkernels.nn.filters import is_filters
 from fastkernels.nn.random_weights import (
+    SINKS,
     UNSCALED_FAN_IN,
     branch_fan_in,
     is_decay_rate,
+    is_packed,
     is_share,
+    is_sink,
     is_table,
     is_time_step,
     is_unscaled,
+    scale_exponents,
     unscaled_gain,
 )
 from fastkernels.nn.ternary_weights import BYTES, is_ternary, packed_digits, usual_scale
@@ -273,11 +277,16 @@ def _parameter_spec(name: str, value: Tensor, have: Mapping[str, Tensor]) -> Ten
         return TensorSpec(shape=shape, dtype=dtype, draw="ternary")
     if (scale := usual_scale(name, have)) is not None:
         return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=0.5 * scale, high=1.5 * scale)
-    uniform = ((is_time_step, _TIME_STEPS), (is_decay_rate, _DECAY_RATES), (is_share, _SHARES))
+    if is_packed(value):
+        low, high = scale_exponents(value) if name.endswith("_scale") else (0, 256)
+        return TensorSpec(shape=shape, dtype=dtype, draw="integers", low=low, high=high)
+    uniform = (
+        (is_time_step, _TIME_STEPS), (is_decay_rate, _DECAY_RATES), (is_share, _SHARES), (is_sink, SINKS),
+    )  # fmt: skip
     for is_one, (low, high) in uniform:
         if is_one(name):
             return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=high)
-    if value.dim() > 1:
+    if value.dim() > 1 and not name.endswith("bias"):
         fan_in = value[0].numel() * branch_fan_in(name) if is_filters(value) or _is_over_time(value) else None
         if is_unscaled(name):
             fan_in = UNSCALED_FAN_IN * shape[-1]

@@ -33,6 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.errors import WeightsError
+from fastkernels.kernels.low_bit_dequant import GROUP
 from fastkernels.nn.filters import as_stored
 from fastkernels.nn.misfits import MAX_REPORTED, Misfits
 
@@ -168,6 +169,11 @@ class Destination:
         rows = [_rows(view) for view in self._views]
         return list(self._views[0].shape) if len(rows) == 1 else [sum(map(len, rows)), *rows[0].shape[1:]]
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether it holds codes or scales of quantised weights."""
+        return self._views[0].dtype == torch.uint8
+
     def refuses(self, dtype: torch.dtype) -> str | None:
         """Why a tensor of this dtype cannot fill it. Floats are cast; what is packed in integers is not."""
         own = self._views[0].dtype
@@ -260,12 +266,25 @@ def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Non
 def _fits(name: str, tensor: Tensor, place: Destination, misfits: Misfits) -> bool:
     """Whether the tensor can fill the place; if not, `misfits` says why."""
     if list(tensor.shape) != place.shape:
-        misfits.has_wrong_shape(name, tensor.shape, place.shape)
+        misfits.has_wrong_shape(name, tensor.shape, place.shape, _other_groups(tensor, place))
     elif problem := place.refuses(tensor.dtype):
         misfits.misshapen.append(f"misshapen   {name} holds {tensor.dtype}: {problem}")
     else:
         return True
     return False
+
+
+def _other_groups(tensor: Tensor, place: Destination) -> str:
+    """What to say of scales [E, N, G], or codes [E, N, G, 16], in groups of another size."""
+    rows = place.shape[:2]
+    is_stack = place.is_packed and tensor.dim() == len(place.shape) > len(rows)
+    if not is_stack or list(tensor.shape[: len(rows)]) != rows:
+        return ""
+    groups, expected = tensor.shape[len(rows)], place.shape[len(rows)]
+    each = GROUP * expected / max(1, groups)
+    return (
+        f"; it has a scale for every {each:g} weights, MXFP4 one for every {GROUP}" if each != GROUP else ""
+    )
 
 
 def export_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -19,6 +19,7 @@ PARTS = {
         "test_dense_attention.py",
         "test_cross_attention.py",
         "test_moe.py",
+        "test_mxfp4.py",
         "test_gla.py",
         "test_rwkv7.py",
         "test_linear_float32.py",
