@@ -33,6 +33,7 @@ def device_rows(num_rows: int, sizes: list[int], device: str, seed: int) -> Devi
     rows.top_k_R.copy_(torch.randint(0, 99, (num_rows,), generator=generator))
     rows.seeds_R.copy_(torch.randint(-(2**62), 2**62, (num_rows,), generator=generator))
     rows.frozen_R[1:] = torch.rand(num_rows - 1, generator=generator) < 0.3
+    rows.shift_R[1:] = torch.randint(-99, 99, (num_rows - 1,), generator=generator).int()
     return rows
 
 

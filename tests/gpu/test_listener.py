@@ -35,13 +35,13 @@ def padded(audio: list[Tensor]) -> Tensor:
 
 def engine(device: str, dtype: str, **options: object) -> LLM:
     llm = LLM("whisper", config="tiny", device=device, dtype=dtype, max_num_seqs=8, **options)  # type: ignore[arg-type]
-    assert llm.listener is not None
+    assert llm.beside is not None
     return llm
 
 
 @torch.inference_mode()
 def states(llm: LLM, audio: list[Tensor]) -> Tensor:
-    return llm.listener.graphs(padded(audio).to(llm.device)).float().cpu()
+    return llm.beside.graphs["encoder"](padded(audio).to(llm.device)).float().cpu()
 
 
 def logprobs(llm: LLM, audio: list[Tensor], forced: list[list[int]]) -> Tensor:
@@ -73,7 +73,7 @@ def test_replayed_encoder_passes_equal_eager_ones(dtype: str):
     for seed in range(4):
         found, expected = states(graphed, clips(seed)), states(eager, clips(seed))
         torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCES[dtype])
-    counts = graphed.listener.graphs.stats()
+    counts = graphed.beside.graphs["encoder"].stats()
     assert (counts["graphs"], counts["graph_replays"]) == (1, 3), counts
     assert set(counts["eager_calls"]) <= {"first call of its shapes"}
 

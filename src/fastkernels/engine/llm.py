@@ -5,8 +5,8 @@ llm = LLM("llama", config="tiny", seed=1)          a registered configuration: s
 outputs = llm.generate([[1, 2, 3]], SamplingParams(temperature=0.0, max_tokens=8))
 outputs[0].outputs[0].token_ids
 
-A model that listens (`LLM("whisper")`) takes prompts of the form
-{"prompt_token_ids": ids, "multi_modal_data": {"audio": samples}}.
+A model that listens (`LLM("whisper")`) or sees takes prompts of the form
+{"prompt_token_ids": ids, "multi_modal_data": {"audio": samples}}, or {"image": [...]}.
 
 A server adds, steps and aborts requests itself: `add_request`, `step`, `abort` (loop.py).
 """
@@ -37,10 +37,12 @@ from fastkernels.engine.core.graph_pool import without_graphs
 from fastkernels.engine.core.request import Request, RequestOutput
 from fastkernels.engine.core.sampling_params import SamplingParams, default_params
 from fastkernels.engine.loop import Loop, language_model, refused
+from fastkernels.engine.media.beside import Beside
 from fastkernels.engine.media.intake import Intake, Prompt, as_list, text_of
 from fastkernels.engine.media.listener import Listener
 from fastkernels.engine.media.outputs import Reader
 from fastkernels.engine.media.text import Message, Text, conversations
+from fastkernels.engine.media.towers import Towers
 from fastkernels.engine.programs.program import Engine, Stage, Tokens
 from fastkernels.engine.programs.token_stage import TokenStage
 from fastkernels.engine.progress import UseTqdm, bar
@@ -48,7 +50,7 @@ from fastkernels.errors import RequestError, UsageError
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import TOKENS, find, load_model, weights_bytes
 from fastkernels.nn.cache import has_source
-from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.config import ConfigReader, text_config
 from fastkernels.records import Size, default_size
 
 # Requests that run at once when the caller does not say.
@@ -107,7 +109,7 @@ class LLM:
         self.overlay = overlay or Overlay.over_baseline()
         self._defaults = default_params(self.source)
         self.text = Text(tokenizer, self.source.folder)
-        self.vocabulary = ConfigReader(self.source.config).integer("vocab_size")
+        self.vocabulary = ConfigReader(text_config(self.source.config)).integer("vocab_size")
         memory.require_weights_fit(weights_bytes(self.source, self.dtype), self.device)
         self.model = load_model(self.source, self.overlay, self.device, self.dtype, seed)
         rows = memory.rows_for_states(
@@ -119,9 +121,9 @@ class LLM:
             gpu_memory_utilization,
         )
         self.limits = dataclasses.replace(self.limits, max_rows=rows)
-        self.listener = Listener(self.model, self.device, enforce_eager) if has_source(self.model) else None
+        self.beside = self._beside(enforce_eager)
         options = Options(gpu_memory_utilization, num_kv_cache_blocks, enforce_eager, enable_prefix_caching)
-        warm = None if self.listener is None else self.listener.largest
+        warm = None if self.beside is None else self.beside.largest
         machinery = build(self.model, self.vocabulary, self.limits, self.dtype, self.device, options, warm)
         self.runner, self._scheduler, self._pools = machinery.runner, machinery.scheduler, machinery.pools
         self._intake = Intake(
@@ -132,17 +134,17 @@ class LLM:
             self.source.stop_ids,
             self._defaults,
             seeds=np.random.default_rng(seed),
-            clips=None if self.listener is None else self.listener.clips,
+            beside=self.beside,
         )
         stages: dict[str, Stage] = {}
-        if self.listener is not None:
-            stages["encoder"] = self.listener.stage(self._scheduler.ledger)
+        if self.beside is not None:
+            stages |= self.beside.stages(self._scheduler.ledger)
         stages["lm"] = TokenStage(self._scheduler, self.runner, self._intake.make_request)
         self.engine = Engine(stages)
         self._loop = Loop(self.engine, self._intake)
 
     def _limits(self, rows: int | None, length: int | None, tokens: int, block_size: int) -> memory.Limits:
-        reach = self.source.config.get(self.source.architecture.positions)
+        reach = text_config(self.source.config).get(self.source.architecture.positions)
         length = reach if length is None else length
         if length is None:
             positions = self.source.architecture.positions
@@ -158,6 +160,13 @@ class LLM:
         if reach is not None and length > reach:
             raise UsageError(f"max_model_len={length}: the model's positions end at {reach}")
         return memory.Limits(rows, length, tokens, block_size)
+
+    def _beside(self, enforce_eager: bool) -> Beside | None:
+        if has_source(self.model):
+            return Listener(self.model, self.device, enforce_eager)
+        if hasattr(self.model, "media"):
+            return Towers(self.model, self.device, self.dtype, enforce_eager, self.source.processor)
+        return None
 
     # ---- generation
 
@@ -323,7 +332,8 @@ class LLM:
     @contextlib.contextmanager
     def eager(self) -> Iterator[None]:
         """Without CUDA graphs for the body: hooks on modules see every call."""
-        pools = [self.runner.pool, *([] if self.listener is None else [self.listener.graphs.pool])]
+        others = {} if self.beside is None else self.beside.graphs
+        pools = [self.runner.pool, *(graphs.pool for graphs in others.values())]
         with without_graphs(pools, "eager()"):
             yield
 
@@ -344,7 +354,7 @@ class LLM:
             "state_bytes": sum(state.numel() * state.element_size() for state in self.runner.rows.states),
             "prefix_tokens_asked": 0 if prefixes is None else prefixes.num_asked,
             "prefix_tokens_found": 0 if prefixes is None else prefixes.num_found,
-            **({} if self.listener is None else {"encoder": self.listener.graphs.stats()}),
+            **({} if self.beside is None else self.beside.stats()),
         }
 
 

@@ -11,22 +11,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
 from fastkernels.engine.core.request import Request, RequestOutput
 from fastkernels.engine.core.sampling_params import SamplingParams
+from fastkernels.engine.media.beside import Brought
 from fastkernels.engine.media.intake import Intake, Prompt, text_of
 from fastkernels.engine.media.outputs import Reader
 from fastkernels.engine.programs.program import Engine, Tokens
 from fastkernels.errors import RequestError, UsageError
-from fastkernels.nn.program import Call, Program
+from fastkernels.nn.program import Program
 
 
-def language_model(need: Tokens, audio: Tensor | None = None) -> Program:
-    """The program of a language model: a need for each answer; of one that listens, the states of its clip
-    before them."""
-    if audio is not None:
-        need = replace(need, source=(yield Call("encoder", audio)))
+def language_model(need: Tokens, brought: Brought | None = None) -> Program:
+    """The program of a language model: a need for each answer, behind the calls of what it brings."""
+    if brought is not None:
+        need = brought.added(need, (yield brought.calls))
     return (yield [_answer(need, index) for index in range(need.sampling.n)])
 
 
@@ -69,7 +67,7 @@ class Loop:
         request_id = self._unused_id() if request_id is None else request_id
         if request_id in self._numbers:
             raise RequestError(f"request_id={request_id!r}: a request of this name is not finished")
-        need, audio = self.intake.need(prompt, sampling_params), self.intake.audio(prompt)
+        need, brought = self.intake.need(prompt, sampling_params)
         reader = Reader(request_id, text_of(prompt), self.intake.text, need.sampling.n)
         if stream:
 
@@ -77,7 +75,7 @@ class Loop:
                 self._pieces.append(reader.news(request))
 
             need = replace(need, on_token=read)
-        number = self.engine.start(language_model(need, audio))
+        number = self.engine.start(language_model(need, brought))
         self._readers[number], self._numbers[request_id] = reader, number
         return request_id
 

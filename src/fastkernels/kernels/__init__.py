@@ -61,6 +61,7 @@ from fastkernels.kernels.mean_pool import mean_pool as mean_pool
 from fastkernels.kernels.modulated_layer_norm import modulated_layer_norm as modulated_layer_norm
 from fastkernels.kernels.moe_permute import moe_align as moe_align
 from fastkernels.kernels.moe_permute import moe_sum as moe_sum
+from fastkernels.kernels.mrope_table import mrope_table as mrope_table
 from fastkernels.kernels.norm_branches import join_branches as join_branches
 from fastkernels.kernels.norm_branches import split_branches as split_branches
 from fastkernels.kernels.norm_rope_store_kv import norm_rope_store_kv as norm_rope_store_kv

@@ -346,6 +346,9 @@ def _from_layout(name: str, spec: TensorSpec, case: Case, laid: Callable[[int], 
         value = getattr(found, field)
     if field == "block_tables" and spec.shape[1] > value.shape[1]:
         value = nn.functional.pad(value, (0, spec.shape[1] - value.shape[1]))
+    if field == "positions" and len(spec.shape) == 2:
+        # On several axes, as behind media: each of its own pace, none ahead of the tokens.
+        value = torch.stack([value // (axis + 1) for axis in range(spec.shape[0])])
     if tuple(value.shape) != spec.shape:
         raise ValueError(
             f"{case.task} {case.id}: {name} is declared {spec.shape}, its batch gives {tuple(value.shape)}"

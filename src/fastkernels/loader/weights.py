@@ -27,6 +27,7 @@ from fastkernels.loader.class_defaults import completed
 from fastkernels.loader.hub import PIPELINE, SCHEDULER, download, is_hub_id
 from fastkernels.loader.materialize import differences, prepare
 from fastkernels.loader.overlay import Overlay
+from fastkernels.nn.config import text_config
 from fastkernels.nn.misfits import MAX_REPORTED
 from fastkernels.nn.random_weights import random_weights
 from fastkernels.nn.weights import load_weights
@@ -104,10 +105,16 @@ class ModelSource:
         return folder / "config.json", self.config
 
     @property
+    def processor(self) -> dict[str, Any]:
+        """Of its folder, how media are prepared: preprocessor_config.json; {} without one."""
+        path = (self.folder or Path(self.name)) / "preprocessor_config.json"
+        return read_json(path) if self.folder is not None and path.is_file() else {}
+
+    @property
     def stop_ids(self) -> tuple[int, ...]:
         """End-of-sequence ids, of `generation`; of config.json where that names none."""
         path, fields = self.generation
-        found = fields.get("eos_token_id", self.config.get("eos_token_id"))
+        found = fields.get("eos_token_id", text_config(self.config).get("eos_token_id"))
         ids = found if isinstance(found, list) else [] if found is None else [found]
         if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
             problem = f"{found!r:.60}: expected a token id, or a list of them"

@@ -16,6 +16,9 @@ def attention_arguments(config: ConfigReader) -> dict[str, Any]:
         raise config.error("head_dim", f"{heads['head_dim']} is odd: rotary positions need pairs")
     max_position = config.integer("max_position_embeddings")
     rope = rope_parameters(config, max_position)
+    if 2 * sum(rope.get("mrope_section", ())) not in (0, heads["head_dim"]):
+        sections = rope["mrope_section"]
+        raise config.error("mrope_section", f"{sections} do not make half of head_dim, {heads['head_dim']}")
     return {**heads, "max_position": reach(rope, max_position), "rope_parameters": rope}
 
 

@@ -11,6 +11,13 @@ T = TypeVar("T")
 REQUIRED: Any = object()
 
 
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of a model of several parts the language model's configuration: its section, and what is said for all
+    parts. Older files say all of it there, and their section holds defaults alone."""
+    section = config.get("text_config")
+    return {**section, **config} if isinstance(section, Mapping) else config
+
+
 class ConfigReader:
     """`reader.integer("hidden_size")`. `default` stands for an absent or null key; without it: required."""
 

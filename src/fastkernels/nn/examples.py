@@ -21,15 +21,25 @@ from fastkernels.records import Batch
 Examples = Generator[tuple[str, tuple[Any, ...]], Any, None]
 
 
-def language_model(model: nn.Module, batch: Batch, states: tuple[int, int] | None = None) -> Examples:
+def language_model(
+    model: nn.Module,
+    batch: Batch,
+    states: tuple[int, int] | None = None,
+    media_features: int | None = None,
+) -> Examples:
     """A step over paged caches and states, the logits of each row, their softmax, and tokens drawn from all
     of them and from the best by top-k and top-p. states: the shape of the encoder states that a request
-    brings along when it begins."""
+    brings along when it begins. media_features: of the rows that media bring, where a model has positions on
+    three axes; in a step with prefill rows they stand for every other token."""
     with use_step(made := _step(model, batch)):
         ids_T, positions_T = (torch.empty(batch.num_tokens, dtype=torch.int64) for _ in range(2))
         brought = []
         if states is not None and made.begun_A is not None:
             brought = [torch.empty(made.begun_A.shape[0] * states[0], states[1])]
+        if media_features is not None and made.max_query_len:
+            positions_T = torch.empty(3, batch.num_tokens, dtype=torch.int64)
+            index_T = torch.empty(batch.num_tokens, dtype=torch.int64)
+            brought = [torch.empty(max(1, batch.num_tokens // 2), media_features), index_T]
         hidden_TD = yield "forward", (ids_T, positions_T, *brought)
         rows = len(batch.seq_lens)  # the head reads one position of each
         logits_BV = yield "compute_logits", (hidden_TD[:rows],)

@@ -63,6 +63,19 @@ class Dividing(Batching, Protocol):
 
 
 @runtime_checkable
+class Bounded(Batching, Protocol):
+    """A batching of calls of which a launch takes few where they are large."""
+
+    def fitting(self, calls: Sequence[tuple[Any, ...]]) -> int:
+        """How many of the first calls one launch takes, at least one."""
+        ...
+
+    def largest(self) -> list[Any]:
+        """The arguments of the largest launch."""
+        ...
+
+
+@runtime_checkable
 class Reading(Batching, Protocol):
     """A batching that reads a call's arguments once."""
 

@@ -16,6 +16,7 @@ _REQUIRED = {
     "yarn": ("factor",),
     "proportional": ("partial_rotary_factor",),
 }
+_OTHER_NAMES = {"mrope": "default"}  # it says that there are sections
 _OPTIONAL = {"yarn": ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")}
 
 
@@ -24,7 +25,7 @@ def rope_parameters(config: ConfigReader, max_position: int) -> dict[str, Any]:
     config.refuse(["partial_rotary_factor"], neutral=(None, 1, 1.0))
     rope = config.section("rope_parameters" if config.has("rope_parameters") else "rope_scaling")
     key = "rope_type" if rope.has("rope_type") else "type"
-    rope_type = rope.choice(key, {name: name for name in _REQUIRED}, default="default")
+    rope_type = rope.choice(key, {name: name for name in _REQUIRED} | _OTHER_NAMES, default="default")
     unused = "factor" if rope_type == "proportional" else "partial_rotary_factor"
     rope.refuse([unused], neutral=(None, 1, 1.0))
     if nested := [name for name, value in rope.config.items() if isinstance(value, dict)]:
@@ -36,6 +37,9 @@ def rope_parameters(config: ConfigReader, max_position: int) -> dict[str, Any]:
     for name in _OPTIONAL.get(rope_type, ()):
         if rope.has(name):
             parameters[name] = rope.number(name)
+    if rope.has("mrope_section"):
+        parameters["mrope_section"] = rope.integers("mrope_section")
+        parameters["mrope_interleaved"] = rope.flag("mrope_interleaved")
     if rope_type == "yarn" and rope.has("truncate"):
         parameters["truncate"] = rope.flag("truncate")
     if rope_type in ("llama3", "yarn"):

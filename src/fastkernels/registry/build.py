@@ -285,7 +285,12 @@ def _size(case: Case) -> tuple[int, int]:
 
 
 def _tokens(case: Case) -> int:
-    return _first(case).shape[0]
+    return _by_tokens(_first(case))[0]
+
+
+def _by_tokens(spec: TensorSpec) -> tuple[int, ...]:
+    """Its shape, with the tokens first: positions on several axes have them last."""
+    return spec.shape[::-1] if spec.draw.startswith("step.positions") else spec.shape
 
 
 def _first(case: Case) -> TensorSpec:
@@ -358,11 +363,11 @@ def _id(
     routing: Routing | None,
 ) -> str:
     """`llama-8b-T8192-D4096-residual-bf16`, `qkv-llama-8b-T2048-K4096-bf16`, `llama-8b-mixed-odd-bf16`."""
-    first = next(spec for spec in inputs.values() if isinstance(spec, TensorSpec))
-    dims = "x".join(str(dim) for dim in first.shape[1:])
+    shape = _by_tokens(next(spec for spec in inputs.values() if isinstance(spec, TensorSpec)))
+    dims = "x".join(map(str, shape[1:]))
     label = call.task.label if isinstance(call.task.label, str) else call.task.label[call.variant]
     # A label without the dimensions leaves those between the first and the features to the tokens: T4x4096.
-    tokens = first.shape[:1] if "{dims}" in label else first.shape[: max(1, len(first.shape) - 1)]
+    tokens = shape[:1] if "{dims}" in label else shape[: max(1, len(shape) - 1)]
     counted = ("B" if source.batch.images else "T") + "x".join(map(str, tokens))
     parts = [
         "" if call.variant == "default" else call.variant,

@@ -244,19 +244,27 @@ class TokenCorrectness(Record):
     """A model whose answers are tokens: d of a sample is 1 - teacher-forced agreement with the baseline's own
     greedy tokens, and ruined are the same tokens scored behind another sample's prompt.
 
-    media: what a request has beside its prompt. prompt: the same ids for all requests; else they are drawn.
+    media: what a request has beside its prompt, unless its shape is empty. prompt: the same ids for all
+    requests that have media, ahead of those that are drawn, if any are; text_below: what drawn ids are below,
+    where not all of the vocabulary is text. media_tokens: that media add to a prompt, at most.
     """
 
     kind: Literal["tokens"]
     media: dict[Name, Input] = {}
     prompt: dict[Size, tuple[int, ...]] = {}
+    text_below: dict[Size, PositiveInt] = {}
+    media_tokens: dict[Size, PositiveInt] = {}
     noise: NoiseGroups = Field(min_length=1)
     samples: dict[Size, TokenSamples]
 
     def positions(self, size: Size, workloads: Iterable[Any]) -> int:
         """That prompts and outputs of the workloads need; 0 without any."""
-        prompt = len(self.prompt.get(size, ()))
-        return max(((prompt or w.input_len) + w.output_len for w in workloads), default=0)
+        beside = self.beside(size)
+        return max((beside + w.input_len + w.output_len for w in workloads), default=0)
+
+    def beside(self, size: Size) -> int:
+        """Positions of a prompt beside those of its drawn ids."""
+        return len(self.prompt.get(size, ())) + self.media_tokens.get(size, 0)
 
 
 Correctness = Annotated[TokenCorrectness | ProgramCorrectness, Field(discriminator="kind")]

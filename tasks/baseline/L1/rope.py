@@ -39,3 +39,7 @@ class RotaryEmbedding(nn.Module):
         key_TJK = key.view(key.shape[0], -1, self.head_size)
         query_THK, key_TJK = kernels.rope(positions, query_THK, key_TJK, self.cos_sin_PR)
         return query_THK.flatten(1), key_TJK.flatten(1)
+
+    def rows(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Each token's row of a table, and the table: what a kernel that rotates needs."""
+        return positions, self.cos_sin_PR

@@ -2,7 +2,7 @@
 
     [q | k | v] = x Wqkv^T (+ b)
     q, k = rms_norm(q), rms_norm(k)             over each head, only with qk_norm_eps
-    q, k = rope(positions, q, k)                only with rope_parameters
+    q, k = rope(positions, q, k)                only with rope_parameters; with an mrope_section on three axes
     a = rms_norm(attention(q, k, v))            over all heads; normed only with sub_norm_eps
     y = a Wo^T (+ bo)
 
@@ -25,6 +25,7 @@ from fastkernels import kernels
 from fastkernels.nn.context import step
 from fastkernels.nn.fusion import Fusion
 
+from ..L1.mrope import MRotaryEmbedding
 from ..L1.rms_norm import RMSNorm
 from ..L1.rope import RotaryEmbedding
 from .paged_attention import PagedAttention
@@ -56,9 +57,7 @@ class CausalAttention(nn.Module):
         )
         self.q_norm = RMSNorm(head_dim, qk_norm_eps) if qk_norm_eps is not None else None
         self.k_norm = RMSNorm(head_dim, qk_norm_eps) if qk_norm_eps is not None else None
-        self.rotary_emb = (
-            RotaryEmbedding(head_dim, max_position, rope_parameters) if rope_parameters is not None else None
-        )
+        self.rotary_emb = _rope(head_dim, max_position, rope_parameters)
         self.attn = PagedAttention(
             num_heads, head_dim, head_dim**-0.5, num_kv_heads, sliding_window, has_sinks
         )
@@ -69,7 +68,7 @@ class CausalAttention(nn.Module):
         self.fuses = self.rotary_emb is not None and Fusion(self, "rotary_emb", "attn.store")
 
     def forward(self, positions: Tensor, hidden_states: Tensor) -> Tensor:
-        """positions [T], hidden_states [T, D] -> [T, D]"""
+        """positions [T], or [3, T] with an mrope_section, hidden_states [T, D] -> [T, D]"""
         q, k, v = self.qkv_proj(hidden_states).split(self.qkv_sizes, dim=-1)
         if self.q_norm is not None and self.k_norm is not None:
             q = self.q_norm(q.view(-1, self.num_heads, self.head_dim)).flatten(1)
@@ -88,5 +87,13 @@ class CausalAttention(nn.Module):
         q_THK, k_TJK, v_TJK = (x.view(x.shape[0], -1, self.head_dim) for x in (q, k, v))
         pools = self.attn.k_cache, self.attn.v_cache
         slots_T = step().slots_GT[self.attn.group]
-        table_PR = self.rotary_emb.cos_sin_PR
-        return kernels.rope_store_kv(positions, q_THK, k_TJK, v_TJK, table_PR, *pools, slots_T)
+        rows_T, table = self.rotary_emb.rows(positions)
+        return kernels.rope_store_kv(rows_T, q_THK, k_TJK, v_TJK, table, *pools, slots_T)
+
+
+def _rope(head_dim: int, max_position: int, parameters: dict[str, Any] | None) -> nn.Module | None:
+    """By positions on three axes where the parameters have sections for them."""
+    if parameters is None:
+        return None
+    kind = MRotaryEmbedding if "mrope_section" in parameters else RotaryEmbedding
+    return kind(head_dim, max_position, parameters)

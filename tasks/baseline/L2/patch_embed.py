@@ -3,14 +3,16 @@
     default     y[t] = x[t] W^T + b + resize(table)[t]
     prefixed    y = [class | registers | x W^T + b] of each image
     tubelet     y[t] = x[t] W^T + b                    of a patch over several frames of a video
+    packed      y[t] = x[t] W^T                        of such patches that are cut already
 
 T patches of B packed images, or of images or videos of one size; F frames, Y, X rows and columns, C channels;
 P values of a patch (frame, row, column, channel), D hidden, N tokens of an image; W [D, P], table [M, D] of a
 square grid, row by row, resampled to each image's grid (L1/image_ops) in at least float32. Patches lie frame
 by frame and row by row. Rounded to the dtype of x after the product, after resampling and after the sum.
 Mirrors transformers.models.siglip2.modeling_siglip2.Siglip2VisionEmbeddings on patches without padding,
-transformers.models.dinov3_vit.modeling_dinov3_vit.DINOv3ViTEmbeddings and
-transformers.models.vjepa2.modeling_vjepa2.VJEPA2Embeddings, both with their channels last.
+transformers.models.dinov3_vit.modeling_dinov3_vit.DINOv3ViTEmbeddings,
+transformers.models.vjepa2.modeling_vjepa2.VJEPA2Embeddings, and
+transformers.models.qwen2_vl.modeling_qwen2_vl.PatchEmbed, these three with their channels last.
 """
 
 from __future__ import annotations
@@ -85,3 +87,15 @@ class TubeletEmbed(nn.Module):
         parts_BFUYPXQC = parts.unflatten(1, (-1, self.tubelet_size))
         tubelets_BNP = parts_BFUYPXQC.permute(0, 1, 3, 5, 2, 4, 6, 7).flatten(4).flatten(1, 3)
         return kernels.linear(tubelets_BNP, self.weight.flatten(1), self.bias)
+
+
+class PackedPatchEmbed(nn.Module):
+    def __init__(self, patch_size: int, temporal_patch_size: int, in_channels: int, embed_dim: int) -> None:
+        super().__init__()
+        # A convolution's filters [D, frame, row, column, channel], of no patch twice.
+        shape = (embed_dim, temporal_patch_size, patch_size, patch_size, in_channels)
+        self.weight = nn.Parameter(torch.empty(shape), requires_grad=False)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """[T, P] -> [T, D]"""
+        return kernels.linear(hidden_states, self.weight.flatten(1), None)

@@ -70,7 +70,8 @@ class DecoderLayer(nn.Module):
     def forward(
         self, positions: Tensor, hidden_states: Tensor, residual: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """positions [T], hidden_states and residual [T, D] -> (hidden_states, residual)"""
+        """positions [T], or [3, T] with an mrope_section; hidden_states and residual [T, D] ->
+        (hidden_states, residual)"""
         if residual is None:
             normed_TD, sum_TD = self.input_layernorm(hidden_states), hidden_states
         else:

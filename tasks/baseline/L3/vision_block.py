@@ -5,10 +5,12 @@
     layer_scale    a = x + l1 * attention(..),  y = a + l2 * gated_mlp(..)        of the same norms
 
 T tokens of B images or videos, D hidden. Attention has rotary positions, on two axes in the variant
-layer_scale, on three in the variant video. Rounded to the dtype of x after each sum.
+layer_scale and axial, on three in the variant video. Rounded to the dtype of x after each
+sum.
 Mirrors vllm.model_executor.models.siglip2.Siglip2EncoderLayer (also transformers' Siglip2EncoderLayer, timm's
 vision_transformer.Block), transformers.models.dinov3_vit.modeling_dinov3_vit.DINOv3ViTLayer (timm:
-eva.EvaBlock) and transformers.models.vjepa2.modeling_vjepa2.VJEPA2Layer.
+eva.EvaBlock), transformers.models.vjepa2.modeling_vjepa2.VJEPA2Layer and
+transformers.models.qwen2_vl.modeling_qwen2_vl.Qwen2VLVisionBlock.
 """
 
 from __future__ import annotations
@@ -73,6 +75,8 @@ class LayerScaleBlock(nn.Module):
 
 
 class VideoBlock(nn.Module):
+    rope = "video"
+
     def __init__(
         self,
         hidden_size: int,
@@ -84,7 +88,7 @@ class VideoBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.norm1 = LayerNorm(hidden_size, layer_norm_eps)
-        self.attention = RotaryAttention(hidden_size, num_heads, qkv_bias, rope="video")
+        self.attention = RotaryAttention(hidden_size, num_heads, qkv_bias, self.rope)
         self.norm2 = LayerNorm(hidden_size, layer_norm_eps)
         self.mlp = MLP(hidden_size, intermediate_size, hidden_act)
         self.fuses = Fusion(self, "norm2")
@@ -97,9 +101,13 @@ class VideoBlock(nn.Module):
         cu_seqlens: Tensor,
         max_seqlen: int,
     ) -> Tensor:
-        """hidden_states [T, D], position_embeddings [P, 2 K], position_mask int64 [T], each token's place,
-        cu_seqlens int32 [B+1] -> [T, D]"""
+        """hidden_states [T, D], position_embeddings [P, 2 K], in the variant axial [P, K], position_mask
+        int64 [T], each token's place, cu_seqlens int32 [B+1] -> [T, D]"""
         where = (position_embeddings, position_mask, cu_seqlens, max_seqlen)
         attended_TD = self.attention(self.norm1(hidden_states), *where)
         normed_TD, a_TD = add_and_norm(attended_TD, hidden_states, self.norm2, self.fuses)
         return a_TD + self.mlp(normed_TD)
+
+
+class AxialBlock(VideoBlock):
+    rope = "axial"

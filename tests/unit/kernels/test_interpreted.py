@@ -40,6 +40,7 @@ PARTS = {
         "test_activation.py",
         "test_softmax.py",
         "test_rope.py",
+        "test_mrope_table.py",
         "test_resize_grid.py",
         "test_convolution.py",
         "test_recommendation.py",

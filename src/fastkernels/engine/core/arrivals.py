@@ -94,7 +94,8 @@ class Arrivals:
         return request.transcript is not None and not is_stop and request.transcript.read(request.output)
 
     def _finish(self, request: Request, stop_token: int | None) -> None:
-        request.stop_token, request.source = stop_token, None
+        request.stop_token = stop_token
+        request.release()
         if not request.runs_to_its_limit:
             self.ledger.lengths.learn(len(request.output), request.max_tokens)
         has_stop_string = False

@@ -29,6 +29,7 @@ class Rows(Protocol):
     top_p_R: Tensor
     seeds_R: Tensor
     frozen_R: Tensor
+    shift_R: Tensor
 
 
 class Parameters(NamedTuple):
@@ -42,7 +43,8 @@ class Parameters(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """A step on the device. last_S: the token whose hidden state is sampled from; None: every token."""
+    """A step on the device. last_S: the token whose hidden state is sampled from; None: every token.
+    In a step of `Spliced` positions_T is [3, T], and media_T its index; None in others."""
 
     input_ids_T: Tensor
     positions_T: Tensor
@@ -53,6 +55,7 @@ class Inputs:
     shape: Shape | None
     parameters: Parameters | None = None  # None: not gathered with the rest
     slot: Tensor | None = None  # int32 [1], of the outbox; None: the ids are copied to the host
+    media_T: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

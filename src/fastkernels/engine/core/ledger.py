@@ -54,6 +54,8 @@ class Ledger:
         self.watched_R = np.zeros(size, bool)
         self.scored_R = np.zeros(size, bool)  # log-probabilities of its prompt are wanted
         self.certain_R = np.zeros(size, bool)  # nothing ends it before its limit
+        # Places up to the end of its media; what positions behind them are more than places.
+        self.spliced_R, self.shift_R = (np.zeros(size, np.int64) for _ in range(2))
         self.tokens_RL = np.zeros((size, max_len), np.int32)
         self.stops_RS = np.full((size, MOST_STOPS), -1, np.int64)
         self.running = np.zeros(0, np.int64)  # rows, oldest admission first
@@ -86,6 +88,8 @@ class Ledger:
         self.serial_R[row], self._occupants[row] = request.serial, request
         self.watched_R[row], self.certain_R[row] = request.is_watched, request.runs_to_its_limit
         self.scored_R[row] = request.prompt_logprobs is not None
+        self.spliced_R[row] = 0 if request.splice is None else request.splice.end
+        self.shift_R[row] = request.shift
         self.tokens_RL[row, : len(request.prompt)] = request.prompt
         self.tokens_RL[row, len(request.prompt) : known] = request.output
         self.stops_RS[row] = -1
@@ -105,7 +109,7 @@ class Ledger:
             self.prefixes.name(row, request, min(len(request.prompt) - 1, computed), computed)
         self.cache.release(row)
         self.running = self.running[self.running != row]
-        self.serial_R[row], self._occupants[row] = -1, None
+        self.serial_R[row], self._occupants[row], self.spliced_R[row] = -1, None, 0
         self.watched_R[row] = self.scored_R[row] = False
         self.free_rows.append(row)
         return request
@@ -124,12 +128,13 @@ class Ledger:
         """Take a request out wherever it is; what is in flight for it comes back to nobody."""
         if request.finish_reason is not None:
             return
-        request.finish_reason, request.source = "abort", None
+        request.finish_reason = "abort"
         rows = np.flatnonzero(self.serial_R == request.serial)
         if len(rows):
             self.leave(int(rows[0]))
         else:
             self.withdraw(request)
+        request.release()  # its blocks were named by what it held
 
     def withdraw(self, request: Request) -> None:
         """Take a request out of the queue."""

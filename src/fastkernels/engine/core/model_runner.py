@@ -11,7 +11,7 @@ for nothing but the ids of an earlier step.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -78,15 +78,14 @@ class ModelRunner:
         self,
         inputs: Inputs,
         variant: Variant,
-        sources: list[Tensor] | None = None,
+        beside: Sequence[Tensor] = (),
         forward: Callable[..., Tensor] | None = None,
         scored: Scored | None = None,
     ) -> Choice | None:
-        """Forward, head, sampler and write-back; None when no row samples or is scored. sources: encoder
-        states of the requests that begin, where the model attends to them. forward: the model's, recorded."""
-        encoded = [torch.cat(sources)] if sources else []
+        """Forward, head, sampler and write-back; None when no row samples or is scored. beside: what the
+        forward takes behind ids and positions. forward: the model's, recorded."""
         with use_step(inputs.step):
-            hidden_TD = (forward or self.model)(inputs.input_ids_T, inputs.positions_T, *encoded)
+            hidden_TD = (forward or self.model)(inputs.input_ids_T, inputs.positions_T, *beside)
             scores = None if scored is None else self._score(hidden_TD, scored)
             if not len(inputs.rows_S):
                 return None if scores is None else Choice(inputs.rows_S, scores=scores)
@@ -121,8 +120,7 @@ class ModelRunner:
         self, plan: Plan, variant: Variant, forward: Callable[..., Tensor] | None = None
     ) -> Choice | None:
         inputs = self.upload(plan, self.shapes(variant))
-        sources = [a.request.source for a in plan.admitted if a.request.source is not None]
-        return self.compute(inputs, variant, sources, forward, plan.scored)
+        return self.compute(inputs, variant, _beside(plan, inputs), forward, plan.scored)
 
     def _in_pieces(self, plan: Plan, variant: Variant) -> tuple[Flight | None, str | None]:
         """Replay the forward for about as many tokens; or why it cannot be."""
@@ -170,6 +168,16 @@ class ModelRunner:
             "recorded_forwards": len(self.pieces.captures),
             "eager_steps": dict(self.eager_steps),
         }
+
+
+def _beside(plan: Plan, inputs: Inputs) -> list[Tensor]:
+    """Encoder states of the requests that begin, where the model attends to them; or the rows of media that
+    the step computes, and which token each stands for."""
+    if plan.spliced is not None and plan.spliced.rows:
+        assert inputs.media_T is not None
+        return [torch.cat(plan.spliced.rows), inputs.media_T]
+    sources = [a.request.source for a in plan.admitted if a.request.source is not None]
+    return [torch.cat(sources)] if sources else []
 
 
 def _on_host(tensor: Tensor) -> Tensor:

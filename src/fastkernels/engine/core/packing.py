@@ -49,6 +49,9 @@ def pack(plan: Plan, shapes: RowShapes | None = None) -> tuple[Packet, Extent]:
     packet.add("last", starts_B1[sampled + 1] - 1)
     packet.add("sampled_rows", plan.rows_B[sampled])
     packet.add("targets", ends_B[sampled])
+    if plan.spliced is not None:
+        packet.add("positions", plan.spliced.positions_3T.reshape(-1))
+        packet.add("media", plan.spliced.index_T)
     _add_tables(packet, plan.tables)
     _add_admissions(packet, plan.admitted)
     if shapes is not None:
@@ -115,6 +118,7 @@ def _add_admissions(packet: Packet, admitted: list[Admission]) -> None:
         "top_p": ([p.top_p for p in params], np.float32),
         "seeds": ([a.request.seed for a in admitted], np.int64),
         "frozen": ([a.request.forced is not None for a in admitted], np.int32),
+        "shift": ([a.request.shift for a in admitted], np.int32),
     }
     for name, (values, dtype) in columns.items():
         packet.add(f"admitted.{name}", np.array(values, dtype), dtype)

@@ -141,6 +141,8 @@ class PieceGraphs:
             return None, f"step with prefill rows, more than {self.sizes[-1]} tokens"
         if any(admission.request.source is not None for admission in plan.admitted):
             return None, "requests with a source begin"
+        if plan.spliced is not None:
+            return None, "prompts with media"
         size = self.sizes[bisect_left(self.sizes, num_tokens)]
         return self.captures.get(size, lambda: self._record(runner, size))
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fastkernels.engine.core.cache import Ints, TableDiff
 from fastkernels.engine.core.request import Logprob, Logprobs, Request
@@ -37,6 +38,16 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
+class Spliced:
+    """Of a step in which places up to the end of some media are computed: the positions of all T tokens on
+    three axes, and which of the rows, laid one behind another, stands for a token; -1: its id does."""
+
+    positions_3T: Ints
+    index_T: Ints
+    rows: list[Tensor]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """B rows of one step, decode rows (one query, non-empty cache) first. Nothing here aliases the
     scheduler's state.
@@ -54,11 +65,13 @@ class Plan:
     tables: list[TableDiff]
     admitted: list[Admission]
     scored: Scored | None = None
+    spliced: Spliced | None = None
 
     @property
     def is_decode(self) -> bool:
         """Whether every row decodes and samples, so that a captured graph can serve the step."""
-        return self.num_decodes == len(self.rows_B) and not self.admitted and bool(self.samples_B.all())
+        is_alike = self.num_decodes == len(self.rows_B) and bool(self.samples_B.all())
+        return is_alike and not self.admitted and self.spliced is None
 
 
 class Ranked(NamedTuple):

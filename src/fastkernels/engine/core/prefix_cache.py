@@ -1,6 +1,6 @@
 """Prefix caching: full blocks of known ids can be found again by what they hold, and shared.
 
-    digest[i] = hash(digest[i-1], ids of block i)       names a block together with all that lies before it
+    digest[i] = hash(digest[i-1], ids of block i, media in it)    names a block with all that lies before it
 
 A block counts its holders. Without holders it is free, but a named one keeps its content until it is handed
 out: unnamed blocks go first, then the one that was given up longest ago. A row that enters takes the blocks
@@ -155,6 +155,9 @@ class Prefixes:
             ids = np.array(request.known[: count * size], np.int64)
             for i in range(len(digests), count):
                 before = digests[-1] if digests else b""
-                block = ids[i * size : (i + 1) * size].tobytes()
+                begin, end = i * size, (i + 1) * size
+                # Placeholders are alike whatever stands in their place.
+                media = b"" if request.splice is None else request.splice.digests(begin, end)
+                block = ids[begin:end].tobytes() + media
                 digests.append(hashlib.blake2b(before + block, digest_size=_DIGEST_BYTES).digest())
         return digests[:count]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from fastkernels.engine.core.sampling_params import SamplingParams
+from fastkernels.engine.core.splice import Splice
 from fastkernels.engine.core.transcript import Transcript
 
 # Stop ids that are compared for all rows at once. A request with more of them is looked at alone: as wide an
@@ -83,6 +84,7 @@ class Request:
     finish_reason: str | None = None  # "stop", "length" or "abort"
     stop_token: int | None = None  # the stop id that ended it
     source: Tensor | None = None  # encoder states [S, D] for its layers, while it is not finished
+    splice: Splice | None = None  # what media put into its prompt, while it is not finished
     transcript: Transcript | None = None  # its text so far, where somebody reads it as it grows
 
     @property
@@ -94,6 +96,15 @@ class Request:
     def known(self) -> list[int]:
         """The ids that the device's token table holds at admission."""
         return self.prompt + (self.output if self.forced is None else self.forced)
+
+    @property
+    def shift(self) -> int:
+        """The position of a token behind all media, less its place."""
+        return 0 if self.splice is None else self.splice.shift
+
+    def release(self) -> None:
+        """Give up what lies on the device for it: it has ended."""
+        self.source = self.splice = None
 
     @property
     def text_ids(self) -> list[int]:

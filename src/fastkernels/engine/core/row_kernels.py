@@ -1,7 +1,7 @@
 """The two ends of a decode step as one Triton kernel each: what `DeviceRows` does with index operations.
 
     decode_inputs:  table[rows[i], indices[i]] = blocks[i]                for each diff i of each group
-                    ids[p], positions[p], slots[p], tables[p] ...         of row rows[p] at position starts[p]
+                    ids[p], positions[p], slots[p], tables[p] ...         of row rows[p] at place starts[p]
     write_back:     tokens[rows[s], targets[s]] = ids[s]                  unless the row is frozen
                     outbox[slot, s] = ids[s]                              in a graph, for the host
 
@@ -49,7 +49,7 @@ def _diff(row, rows, indices, blocks, num_rows, DIFFS: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _decode_inputs(rows, starts, tokens, row_parameters, tables, diff_rows, diff_indices, diff_blocks,
+def _decode_inputs(rows, starts, tokens, shifts, row_parameters, tables, diff_rows, diff_indices, diff_blocks,
                    input_ids, positions, seq_lens, query_starts, row_ids, targets, parameters,
                    block_tables, slots, num_rows, tokens_stride, table_strides, widths,
                    SIZES: tl.constexpr, DIFFS: tl.constexpr, ENTRIES: tl.constexpr):  # fmt: skip
@@ -60,10 +60,10 @@ def _decode_inputs(rows, starts, tokens, row_parameters, tables, diff_rows, diff
     p, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     row = tl.load(rows + p).to(tl.int64)
     start = tl.load(starts + p)
-    position = tl.maximum(start, 0)  # padding starts at -1
+    place = tl.maximum(start, 0)  # padding starts at -1
     if part == 0:
-        tl.store(input_ids + p, tl.load(tokens + row * tokens_stride + position).to(tl.int64))
-        tl.store(positions + p, position.to(tl.int64))
+        tl.store(input_ids + p, tl.load(tokens + row * tokens_stride + place).to(tl.int64))
+        tl.store(positions + p, (place + tl.load(shifts + row)).to(tl.int64))
         tl.store(seq_lens + p, start + 1)
         tl.store(query_starts, 0, mask=p == 0)
         tl.store(query_starts + p + 1, (p + 1).to(tl.int32))
@@ -80,9 +80,9 @@ def _decode_inputs(rows, starts, tokens, row_parameters, tables, diff_rows, diff
         blocks = tl.load(table + n, mask=is_wanted, other=0)
         tl.store(block_tables[g] + p * widths[g] + n, tl.where(n == index, block, blocks), mask=is_wanted)
         if part == 0:
-            at = position // SIZES[g]
+            at = place // SIZES[g]
             current = tl.where(at == index, block, tl.load(table + at))
-            tl.store(slots[g] + p, current.to(tl.int64) * SIZES[g] + position % SIZES[g])
+            tl.store(slots[g] + p, current.to(tl.int64) * SIZES[g] + place % SIZES[g])
             tl.store(table + index, block, mask=index >= 0)
 
 
@@ -107,7 +107,8 @@ def decode_inputs(rows: Rows, sections: Sections, max_seq_len: int) -> Inputs:
     parts = ceil_div(max(widths_G, default=1), ENTRIES)
     diffs = (tuple(sections[f"table{g}.{name}"] for g in groups) for name in ("rows", "indices", "blocks"))
     _decode_inputs[(num_rows, parts)](
-        rows_P, sections["starts"], rows.tokens_RL, row_parameters, tuple(rows.tables_GRN), *diffs,
+        rows_P, sections["starts"], rows.tokens_RL, rows.shift_R, row_parameters,
+        tuple(rows.tables_GRN), *diffs,
         ids_P, positions_P, seq_lens_P, query_starts_P1, row_ids_P, targets_P, parameters,
         tables_GPN, slots_GP, num_rows, rows.tokens_RL.stride(0),
         tuple(table_RN.stride(0) for table_RN in rows.tables_GRN), widths_G,

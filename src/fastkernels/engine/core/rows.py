@@ -54,10 +54,19 @@ class DeviceRows:
         self.seeds_R = torch.zeros(num_rows, dtype=torch.int64, device=device)
         # Forced: samples are not written.
         self.frozen_R = torch.zeros(num_rows, dtype=torch.bool, device=device)
+        # Positions of tokens behind all media, less their places.
+        self.shift_R = torch.zeros(num_rows, dtype=torch.int32, device=device)
 
     @property
     def bytes(self) -> int:
-        columns = [self.temperature_R, self.top_k_R, self.top_p_R, self.seeds_R, self.frozen_R]
+        columns = [
+            self.temperature_R,
+            self.top_k_R,
+            self.top_p_R,
+            self.seeds_R,
+            self.frozen_R,
+            self.shift_R,
+        ]
         return sum(t.numel() * t.element_size() for t in (self.tokens_RL, *self.tables_GRN, *columns))
 
     def inputs(self, sections: Sections, extent: Extent) -> Inputs:
@@ -67,16 +76,16 @@ class DeviceRows:
         rows_B = sections["rows"].long()
         rows_S, targets_S = sections["sampled_rows"].long(), sections["targets"].long()
         if extent.num_tokens == extent.num_rows == extent.num_decodes:
-            row_of_T, positions_T = rows_B, sections["starts"].long()
+            row_of_T, places_T = rows_B, sections["starts"].long()
         else:
             # Token t of row b sits at starts[b] + t - query_starts[b].
             counts_B = sections["counts"].long()
             shift_B = sections["starts"] - sections["query_starts"][:-1]
             spread = {"dim": 0, "output_size": extent.num_tokens}
             row_of_T = torch.repeat_interleave(rows_B, counts_B, **spread)
-            positions_T = torch.repeat_interleave(shift_B, counts_B, **spread).long()
-            positions_T += torch.arange(extent.num_tokens, device=self.device)
-        slots_GT = [self._slots(g, row_of_T, positions_T) for g in range(len(self.tables_GRN))]
+            places_T = torch.repeat_interleave(shift_B, counts_B, **spread).long()
+            places_T += torch.arange(extent.num_tokens, device=self.device)
+        slots_GT = [self._slots(g, row_of_T, places_T) for g in range(len(self.tables_GRN))]
         step = Step(
             query_starts_B1=sections["query_starts"],
             seq_lens_B=sections["seq_lens"],
@@ -92,16 +101,18 @@ class DeviceRows:
                 (sections["seq_lens"], extent.seq_lens_B),
             ),
         )
-        ids_T = self.tokens_RL[row_of_T, positions_T].long()
+        ids_T = self.tokens_RL[row_of_T, places_T].long()
         is_every = len(rows_S) == extent.num_tokens
+        is_spliced = "positions" in sections
         return Inputs(
             ids_T,
-            positions_T,
+            sections["positions"].view(3, -1).long() if is_spliced else places_T + self.shift_R[row_of_T],
             step,
             None if is_every else sections["last"].long(),
             rows_S,
             targets_S,
             Shape.of(sections),
+            media_T=sections["media"].long() if is_spliced else None,
         )
 
     def decode_inputs(self, sections: Sections, max_seq_len: int) -> Inputs:
@@ -115,7 +126,7 @@ class DeviceRows:
     def decode_inputs_in_torch(self, sections: Sections, max_seq_len: int) -> Inputs:
         self._update_tables(sections)
         rows_P, starts_P = sections["rows"].long(), sections["starts"]
-        positions_P = starts_P.clamp(min=0).long()
+        places_P = starts_P.clamp(min=0).long()
         seq_lens_P = starts_P + 1
         num_rows = len(rows_P)
         step = Step(
@@ -123,14 +134,14 @@ class DeviceRows:
             seq_lens_B=seq_lens_P,
             rows_B=rows_P,
             block_tables_GBN=self._tables(rows_P, max_seq_len),
-            slots_GT=[self._slots(g, rows_P, positions_P) for g in range(len(self.tables_GRN))],
+            slots_GT=[self._slots(g, rows_P, places_P) for g in range(len(self.tables_GRN))],
             num_decodes=num_rows,
             max_query_len=0,
             max_seq_len=max_seq_len,
         )
         return Inputs(
-            self.tokens_RL[rows_P, positions_P].long(),
-            positions_P,
+            self.tokens_RL[rows_P, places_P].long(),
+            places_P + self.shift_R[rows_P],
             step,
             None,
             rows_P,
@@ -179,6 +190,7 @@ class DeviceRows:
         self.top_p_R[rows_A] = sections["admitted.top_p"].view(torch.float32)
         self.seeds_R[rows_A] = sections["admitted.seeds"].view(torch.int64)
         self.frozen_R[rows_A] = sections["admitted.frozen"].bool()
+        self.shift_R[rows_A] = sections["admitted.shift"]
         lengths_A = sections["admitted.lengths"].long()
         spread = {"dim": 0, "output_size": extent.num_uploaded}
         rows_U = torch.repeat_interleave(rows_A, lengths_A, **spread)
@@ -199,7 +211,7 @@ class DeviceRows:
             for table_RN, size in zip(self.tables_GRN, self.block_sizes)
         ]
 
-    def _slots(self, g: int, row_of_T: Tensor, positions_T: Tensor) -> Tensor:
+    def _slots(self, g: int, row_of_T: Tensor, places_T: Tensor) -> Tensor:
         size = self.block_sizes[g]
-        blocks_T = self.tables_GRN[g][row_of_T, positions_T // size]
-        return blocks_T.long() * size + positions_T % size
+        blocks_T = self.tables_GRN[g][row_of_T, places_T // size]
+        return blocks_T.long() * size + places_T % size

@@ -13,7 +13,7 @@ import numpy as np
 from fastkernels.engine.core.admission import Admissions
 from fastkernels.engine.core.cache import BlockCache, Ints, TableDiff
 from fastkernels.engine.core.ledger import Ledger
-from fastkernels.engine.core.plan import Admission, Plan, Scored
+from fastkernels.engine.core.plan import Admission, Plan, Scored, Spliced
 from fastkernels.engine.core.prefix_cache import Prefixes
 from fastkernels.engine.core.request import Request
 
@@ -113,9 +113,17 @@ class Scheduler:
         total = ledger.total_R[rows]
         samples = (ends == total) & (total < ledger.limit_R[rows])
         ledger.total_R[rows] = total + samples
-        scored = self._scored(rows, starts, counts) if ledger.scored_R.any() else None
         return Plan(
-            rows, starts, counts, samples, ledger.serial_R[rows], num_decodes, tables, admitted, scored
+            rows,
+            starts,
+            counts,
+            samples,
+            ledger.serial_R[rows],
+            num_decodes,
+            tables,
+            admitted,
+            self._scored(rows, starts, counts) if ledger.scored_R.any() else None,
+            self._spliced(rows, starts, counts) if ledger.spliced_R.any() else None,
         )
 
     def _scored(self, rows: Ints, starts: Ints, counts: Ints) -> Scored | None:
@@ -129,6 +137,29 @@ class Scheduler:
                 places.append(np.arange(len(judged)) + counts[:i].sum())
                 ids.append(np.array(judged, np.int64))
         return Scored(spans, np.concatenate(places), np.concatenate(ids)) if spans else None
+
+    def _spliced(self, rows: Ints, starts: Ints, counts: Ints) -> Spliced | None:
+        """What media put into the tokens of these rows; None if all lie behind them."""
+        ledger = self.ledger
+        are_ahead = starts < ledger.spliced_R[rows]
+        if not are_ahead.any():
+            return None
+        firsts, num_tokens = np.cumsum(counts) - counts, int(counts.sum())
+        shifts_T = np.repeat(starts - firsts + ledger.shift_R[rows], counts)
+        positions_3T = np.tile(np.arange(num_tokens) + shifts_T, (3, 1))
+        index_T, runs, num_rows = np.full(num_tokens, -1), [], 0
+        for row, start, count, first in zip(
+            *(of[are_ahead].tolist() for of in (rows, starts, counts, firsts))
+        ):
+            splice, end = ledger.occupant(row).splice, start + count
+            assert splice is not None
+            positions_3T[:, first : first + count] = splice.positions(start, end)
+            for place, rows_ND in splice.rows(start, end):
+                begin, length = first + place - start, len(rows_ND)
+                index_T[begin : begin + length] = np.arange(num_rows, num_rows + length)
+                num_rows += length
+                runs.append(rows_ND)
+        return Spliced(positions_3T, index_T, runs)
 
     def _name_prefills(self, rows: Ints, starts: Ints, ends: Ints) -> None:
         assert self.prefixes is not None

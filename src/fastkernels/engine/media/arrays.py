@@ -27,19 +27,39 @@ def value_of(given: Any) -> Any:
     return given
 
 
+def picture_of(given: Any) -> Any:
+    """As `value_of`, of an image in any colours: grey is repeated, alpha is left out, as PIL converts them. A
+    copy of tensors too: the caller may change them while the request waits.
+
+    RequestError for a PIL image that cannot be read.
+    """
+    if _is_pil(given):
+        return value_of(_read(given, convert=True))
+    value = value_of(given)
+    is_plain = isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_meta
+    if is_plain and value.dtype == torch.uint8 and not value.is_nested:
+        value = value.clone() if value is given else value
+        if value.dim() == 2:
+            value = value[..., None]
+        if value.dim() == 3 and value.shape[-1] in (1, 4):
+            value = value.expand(-1, -1, 3) if value.shape[-1] == 1 else value[..., :3]
+    return value
+
+
 def _is_pil(given: Any) -> bool:
     """PIL is no dependency: whoever has such an image has imported it."""
     module = sys.modules.get("PIL.Image")
     return module is not None and isinstance(given, module.Image)
 
 
-def _read(image: Any) -> np.ndarray:
-    if image.mode != _MODE:
+def _read(image: Any, convert: bool = False) -> np.ndarray:
+    if image.mode != _MODE and not convert:
         raise RequestError(
             f"a PIL image of mode {image.mode}: the model takes {_MODE}. Use convert('{_MODE}')"
         )
     try:
         image.load()  # files are read here, not when they are opened
+        image = image.convert(_MODE)
     except Exception as error:  # decoders of files raise whatever they like
         raise RequestError(f"a PIL image cannot be read: {error}") from error
     return np.asarray(image)

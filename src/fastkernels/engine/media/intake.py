@@ -15,14 +15,14 @@ from fastkernels.engine.core.request import Logprobs, Request
 from fastkernels.engine.core.sampling_params import SamplingParams
 from fastkernels.engine.core.scheduler import Scheduler
 from fastkernels.engine.core.shaping import MOST_MASKED
-from fastkernels.engine.media.audio import Clips
+from fastkernels.engine.media.beside import Beside, Brought
 from fastkernels.engine.media.text import Text
 from fastkernels.engine.programs.program import Tokens
 from fastkernels.errors import RequestError
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 _PROMPT_KEYS = ("prompt", "prompt_token_ids", "multi_modal_data")
-Asked = tuple[Tokens, Tensor | None]  # what a request needs, and the clip before it
+Asked = tuple[Tokens, Brought | None]  # what a request needs, and what it brings
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Intake:
     stop_ids: tuple[int, ...]  # end of sequence
     defaults: SamplingParams  # of requests that come without parameters
     seeds: np.random.Generator  # for requests without a seed
-    clips: Clips | None = None  # of a model that listens
+    beside: Beside | None = None  # what the model takes beside ids
 
     def asked(
         self,
@@ -45,8 +45,8 @@ class Intake:
         forced: Sequence[Sequence[int]] | None,
         errors: Errors,
     ) -> list[Asked | RequestError]:
-        """Of each prompt its checked need and its clip. Of what cannot be served: with "raise" a RequestError
-        that names the first, with "return" one in the place of each."""
+        """Of each prompt its checked need and what it brings. Of what cannot be served: with "raise" a
+        RequestError that names the first, with "return" one in the place of each."""
         if params is None or isinstance(params, SamplingParams):
             params = [params or self.defaults] * len(prompts)
         for name, given in (("sampling_params", params), ("forced", forced)):
@@ -57,8 +57,7 @@ class Intake:
         asked: list[Asked | RequestError] = []
         for index, (prompt, sampling) in enumerate(zip(prompts, params)):
             try:
-                need = self.need(prompt, sampling, None if forced is None else forced[index])
-                asked.append((need, self.audio(prompt)))
+                asked.append(self.need(prompt, sampling, None if forced is None else forced[index]))
             except RequestError as error:
                 if errors == "raise":
                     raise RequestError(f"request {index}: {error}") from error
@@ -67,31 +66,31 @@ class Intake:
 
     def need(
         self, prompt: Prompt, sampling: SamplingParams | None = None, forced: Sequence[int] | None = None
-    ) -> Tokens:
-        """A checked need; a RequestError says why the request cannot be served."""
+    ) -> Asked:
+        """A checked need, and what comes before it; a RequestError says why the request cannot be served."""
         sampling = self.defaults if sampling is None else sampling
         if not isinstance(sampling, SamplingParams):
             raise RequestError(f"sampling_params must be SamplingParams, not {sampling!r:.60}")
         self.text.require(sampling)
-        need = Tokens("lm", self._ids(prompt), sampling, None if forced is None else _integers(forced))
+        ids, brought = self._beside(self._ids(prompt), prompt)
+        need = Tokens("lm", ids, sampling, None if forced is None else _integers(forced))
         self.check(need)
-        return need
-
-    def audio(self, prompt: Prompt) -> Tensor | None:
-        """The clip of a prompt for a model that listens, {"prompt_token_ids": ..., "multi_modal_data":
-        {"audio": samples}}; a RequestError where there is one and should be none, or the other way round."""
-        given = prompt.get("multi_modal_data") if isinstance(prompt, Mapping) else None
-        if given is not None and (not isinstance(given, Mapping) or list(given) != ["audio"]):
-            raise RequestError(f"multi_modal_data must be {{'audio': samples}}, not {given!r:.60}")
-        if given is None and self.clips is None:
-            return None
-        if self.clips is None:
-            raise RequestError("this model takes no audio")
-        if given is None:
+        reach = len(ids) + self._max_tokens(need) + (0 if brought is None else brought.shift)
+        if reach > self.limits.max_len:
             raise RequestError(
-                "this model needs audio: {'prompt_token_ids': ..., 'multi_modal_data': {'audio': samples}}"
+                f"positions up to {reach} behind the prompt's media: max_model_len is {self.limits.max_len}. "
+                "Lower max_tokens, or give shorter media"
             )
-        return self.clips.clip(given["audio"])
+        return need, brought
+
+    def _beside(self, ids: list[int], prompt: Prompt) -> tuple[list[int], Brought | None]:
+        given = prompt.get("multi_modal_data") if isinstance(prompt, Mapping) else None
+        if self.beside is not None:
+            return self.beside.take(ids, given)
+        if given is not None:
+            kinds = " and no ".join(map(str, given)) if isinstance(given, Mapping) else "media"
+            raise RequestError(f"this model takes no {kinds or 'media'}")
+        return ids, None
 
     def _ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, Mapping):
@@ -171,6 +170,7 @@ class Intake:
             prompt_logprobs=None if params.prompt_logprobs is None else scores,
             on_token=need.on_token,
             source=need.source,
+            splice=need.splice,
             masked_ids=self._masked_ids(params) if is_free else (),
             transcript=self.text.transcript(need.tokens, params, is_free) if is_read else None,
         )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fastkernels.nn.batching import Stacked, take
-from fastkernels.nn.program import Batching, Call, Dividing, Reading
+from fastkernels.nn.program import Batching, Bounded, Call, Dividing, Reading
 
 
 class BatchStage:
@@ -33,6 +33,7 @@ class BatchStage:
         # Asked once: whether an object has a protocol's methods is a search of 25 us.
         self._read = self.batching.read if isinstance(self.batching, Reading) else None
         self._divide = self.batching.divide if isinstance(self.batching, Dividing) else None
+        self._fitting = self.batching.fitting if isinstance(self.batching, Bounded) else None
         self.batch_sizes: list[int] = []  # of every launch, for statistics
         self._pending: dict[tuple[Hashable, int], list[tuple[int, tuple[Any, ...]]]] = {}
 
@@ -47,7 +48,8 @@ class BatchStage:
             return []
         key = next(iter(self._pending))
         waiting = self._pending.pop(key)
-        batch, rest = waiting[: self.max_batch], waiting[self.max_batch :]
+        batch = self._fits(waiting)
+        rest = waiting[len(batch) :]
         if rest:
             self._pending[key] = rest
         self.batch_sizes.append(len(batch))
@@ -62,6 +64,11 @@ class BatchStage:
             else:
                 shares = [take(result, i) for i in range(len(batch))]
         return [(ticket, share) for (ticket, _), share in zip(batch, shares, strict=True)]
+
+    def _fits(self, waiting: list[tuple[int, tuple[Any, ...]]]) -> list[tuple[int, tuple[Any, ...]]]:
+        """Those of them that one launch takes."""
+        waiting = waiting[: self.max_batch]
+        return waiting if self._fitting is None else waiting[: self._fitting([args for _, args in waiting])]
 
     def cancel(self, ticket: int) -> None:
         for key, waiting in self._pending.items():

@@ -1,8 +1,8 @@
 """The one protocol for every modality: a request is a generator that yields what it needs.
 
     def chat(tokens, sampling):   return (yield Tokens("lm", tokens, sampling))
-    def caption(image, tokens):   features = yield [Call("vision", patch) for patch in image]
-                                  return (yield Tokens("lm", splice(tokens, features), sampling))
+    def caption(images, need):    rows = yield [Call("encode", image) for image in images]
+                                  return (yield replace(need, splice=spliced(rows)))
     def listen(audio, need):      states = yield Call("encoder", audio)
                                   return (yield replace(need, source=states))
 
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fastkernels.engine.core.request import Request
 from fastkernels.engine.core.sampling_params import SamplingParams
+from fastkernels.engine.core.splice import Splice
 from fastkernels.errors import RequestError
 from fastkernels.nn.program import Call, Program
 
@@ -28,7 +29,8 @@ from fastkernels.nn.program import Call, Program
 class Tokens:
     """Continue `tokens` in a TokenStage. forced: ids that are fed in place of the sampled ones. on_token:
     called with the request after each step that gave it a token. source: encoder states [S, D] for a model
-    that attends to them. index: of the answer, where a prompt has several."""
+    that attends to them. splice: what media put into the prompt. index: of the answer, where a prompt has
+    several."""
 
     stage: str
     tokens: list[int]
@@ -36,6 +38,7 @@ class Tokens:
     forced: list[int] | None = None
     on_token: Callable[[Request], None] | None = None
     source: Tensor | None = None
+    splice: Splice | None = None
     index: int = 0
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
-from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.config import ConfigReader, text_config
 from fastkernels.records import Failure, Size
 from fastkernels.registry.schema import Shape, TokenCorrectness
 from fastkernels.registry.workloads import TokenWorkload
@@ -61,7 +61,8 @@ class TokenAnswers:
         self._size: Size = size
         self._prompt = list(facts.prompt.get(size, ()))
         self._media = Requests(facts.media, config, rng)
-        self._vocabulary = ConfigReader(config).integer("vocab_size")
+        self._vocabulary = ConfigReader(text_config(config)).integer("vocab_size")
+        self._text_below = facts.text_below.get(size) or self._vocabulary
         self._largest_noise_gap = 0.0
         # Another split of the batch, other chunks of the prompts, PyTorch's own arithmetic in some kernels.
         self.noise_changes: list[dict[str, Any]] = [
@@ -71,7 +72,7 @@ class TokenAnswers:
         ]
 
     def engine(self, workloads: Sequence[TokenWorkload], alone: bool) -> dict[str, Any]:
-        longest = len(self._prompt) or self._samples.input_lens[1]
+        longest = self._facts.beside(self._size) + self._samples.input_lens[1]
         return {
             "max_num_seqs": MAX_NUM_SEQS[self._size],
             "max_model_len": max(
@@ -191,10 +192,11 @@ class TokenAnswers:
 
     def _drawn(self, requests: int, lens: tuple[int, int], shapes: Sequence[Shape]) -> list[Asked]:
         """lens: a range of prompts' lengths, where they are drawn."""
-        draw = self._rng.randrange
-        media = self._media.of(shapes, requests)
-        if self._prompt:
-            return [Asked(self._prompt, one) for one in media]
-        return [
-            Asked([draw(self._vocabulary) for _ in range(self._rng.randint(*lens))], one) for one in media
-        ]
+        media = self._media.of(shapes, requests) if any(shapes) else [{} for _ in range(requests)]
+        return [Asked([*(self._prompt if one else ()), *self._text(lens)], one) for one in media]
+
+    def _text(self, lens: tuple[int, int]) -> list[int]:
+        """Drawn ids; none where the fixed prompt is whole."""
+        if self._prompt and not self._samples.input_lens[1]:
+            return []
+        return [self._rng.randrange(self._text_below) for _ in range(self._rng.randint(*lens))]

@@ -1,0 +1,176 @@
+"""Qwen2-VL in vLLM, and in transformers: an image and text in each prompt, greedy, exact lengths.
+
+vLLM takes images as we do, and prepares them itself. transformers gets patches that were prepared before,
+which is kind to it: with a cache that grows, and with a static one, where it compiles the decode step. No
+side finds an image of an earlier run again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fastkernels.records import Size
+from fastkernels.registry.workloads import TokenWorkload
+from references import language
+from references.base import Comparison, Machine
+from references.transformers_lm import filled
+
+SIDES = {"full": (1024, 768), "tiny": (112, 84)}
+TEXT, MAX_MODEL_LEN = {"full": 64, "tiny": 16}, {"full": 4096, "tiny": 512}
+MANY, BATCH = "image-prompts", "image-prompts-16"
+_seeds = itertools.count(20)
+
+
+def workloads(size: Size) -> dict[str, TokenWorkload]:
+    """Prompts with an image, alone and together; text alone."""
+    lengths = {"image-prompt-single": (1, 128), BATCH: (16, 128), MANY: (64, 128)}
+    if size == "tiny":
+        lengths = {name: (min(count, 4), 8) for name, (count, _) in lengths.items()}
+    found = {name: language.workload(name, n, TEXT[size], m, size) for name, (n, m) in lengths.items()}
+    requests, text, answer = (64, 512, 128) if size == "full" else (4, 32, 8)
+    return {**found, "text": language.workload("text", requests, text, answer, size)}
+
+
+def images(workload: TokenWorkload) -> list[np.ndarray]:
+    """Others in every run; none for a workload of text."""
+    if workload.name == "text":
+        return []
+    generator = np.random.default_rng(next(_seeds))
+    shape = (workload.requests, *SIDES[workload.size], 3)
+    return list(generator.integers(0, 256, shape, dtype=np.uint8))
+
+
+def ids(workload: TokenWorkload, config: dict[str, Any], tokens: int = 1) -> list[list[int]]:
+    """tokens: placeholders of each image."""
+    text = language.prompts(workload, min(config["image_token_id"], config["bos_token_id"]))
+    if workload.name == "text":
+        return text
+    start, image, end = (config[f"{name}_token_id"] for name in ("vision_start", "image", "vision_end"))
+    return [[start, *[image] * tokens, end, *one] for one in text]
+
+
+def prompts(workload: TokenWorkload, config: dict[str, Any]) -> list[dict[str, Any]]:
+    asked: list[dict[str, Any]] = [{"prompt_token_ids": one} for one in ids(workload, config)]
+    for one, image in zip(asked, images(workload)):
+        one["multi_modal_data"] = {"image": image}
+    return asked
+
+
+class Ours(language.Ours):
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine, max_model_len=MAX_MODEL_LEN[machine.size])
+        self._config = machine.config
+
+    def prepare(self, workload: TokenWorkload, setting: str) -> Callable[[], int]:
+        return lambda: language.count(self.generate(prompts(workload, self._config), workload.output_len))
+
+
+class Vllm:
+    settings: ClassVar[tuple[str, ...]] = ("engine",)
+
+    def __init__(self, machine: Machine) -> None:
+        import vllm
+
+        self._config, self.version = machine.config, vllm.__version__
+        with tempfile.TemporaryDirectory() as folder:
+            _save(Path(folder), self._config)
+            self._llm = vllm.LLM(
+                model=folder, load_format="dummy", dtype=machine.dtype, seed=0,
+                max_model_len=MAX_MODEL_LEN[machine.size], gpu_memory_utilization=0.9,
+                enable_prefix_caching=False, mm_processor_cache_gb=0,
+                limit_mm_per_prompt={"image": 1, "video": 0},
+            )  # fmt: skip
+
+    def prepare(self, workload: TokenWorkload, setting: str) -> Callable[[], int]:
+        import vllm
+        from PIL import Image
+
+        params = vllm.SamplingParams(
+            temperature=0.0, ignore_eos=True, max_tokens=workload.output_len, detokenize=False
+        )
+
+        def run() -> int:
+            asked = prompts(workload, self._config)
+            for one in asked:
+                if "multi_modal_data" in one:
+                    one["multi_modal_data"] = {"image": Image.fromarray(one["multi_modal_data"]["image"])}
+            return language.count(self._llm.generate(asked, params, use_tqdm=False))
+
+        return run
+
+
+def _save(folder: Path, config: dict[str, Any]) -> None:
+    """What vLLM reads beside weights: its processor needs a tokenizer that knows the special ids."""
+    from tokenizers import AddedToken, Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    (folder / "config.json").write_text(json.dumps(config))
+    limits = {"min_pixels": 56 * 56, "max_pixels": 14 * 14 * 4 * 16384}
+    patches = {"patch_size": 14, "temporal_patch_size": 2, "merge_size": 2}
+    kinds = {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2VLProcessor"}
+    (folder / "preprocessor_config.json").write_text(json.dumps({**limits, **patches, **kinds}))
+    special = {
+        "<|vision_start|>": config["vision_start_token_id"],
+        "<|vision_end|>": config["vision_end_token_id"],
+        "<|image_pad|>": config["image_token_id"],
+        "<|video_pad|>": config["video_token_id"],
+    }
+    words = {f"w{i}": i for i in range(config["vocab_size"]) if i not in special.values()}
+    tokenizer = Tokenizer(models.WordLevel({**words, **special}, unk_token="w0"))
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in special])
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+
+
+class Transformers:
+    settings: ClassVar[tuple[str, ...]] = ("default", "static")
+
+    def __init__(self, machine: Machine) -> None:
+        import transformers
+
+        config = transformers.Qwen2VLConfig(**machine.config)
+        make = transformers.Qwen2VLForConditionalGeneration._from_config
+        self._model = filled(make, machine, config)
+        self._machine, self.version = machine, transformers.__version__
+
+    def prepare(self, workload: TokenWorkload, setting: str) -> Callable[[], int]:
+        import torch
+
+        torch.compiler.reset()
+        given = self._inputs(workload)
+        options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+        options |= {} if setting == "default" else {"cache_implementation": "static"}
+
+        def run() -> int:
+            length = workload.output_len
+            out_BT = self._model.generate(**given, max_new_tokens=length, min_new_tokens=length, **options)
+            return out_BT[:, given["input_ids"].shape[1] :].numel()
+
+        return run
+
+    def _inputs(self, workload: TokenWorkload) -> dict[str, Any]:
+        import torch
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+        device, config = self._machine.device, self._machine.config
+        listed = images(workload)
+        if not listed:
+            return {"input_ids": torch.tensor(ids(workload, config), device=device)}
+        made = Qwen2VLImageProcessorPil(min_pixels=56 * 56)(listed, return_tensors="pt").to(device)
+        tokens = int(made["image_grid_thw"][0].prod()) // 4
+        ids_BT = torch.tensor(ids(workload, config, tokens), device=device)
+        types_BT = (ids_BT == config["image_token_id"]).int()
+        return {"input_ids": ids_BT, "mm_token_type_ids": types_BT, **made}
+
+
+_BARS = {"image-prompt-single": 1.05, BATCH: 1.05, MANY: 1.05, "text": 1.05}
+COMPARISONS = [
+    Comparison("qwen2_vl", "vllm", Ours, Vllm, workloads, bars=_BARS),
+    Comparison("qwen2_vl", "transformers", Ours, Transformers, workloads),
+]

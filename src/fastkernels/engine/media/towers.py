@@ -1,0 +1,170 @@
+"""The towers of a model that sees: media to the rows that stand in a prompt in the place of placeholders.
+
+    <image> what is this <image>         one placeholder for each medium, as a chat template writes it
+    <image> <image> <image> what ...     one for each of its rows: what the model gets
+
+A request is calls of towers, then tokens (loop.language_model). Calls of many requests are one launch, apart
+from the decoder's steps; media of equal content are encoded once, and kept for later requests.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastkernels.engine.core.cache import Ints
+from fastkernels.engine.core.ledger import Ledger
+from fastkernels.engine.core.splice import Span, Splice, positions_of
+from fastkernels.engine.media.arrays import picture_of
+from fastkernels.engine.programs.batch_stage import BatchStage
+from fastkernels.engine.programs.call_graphs import CallGraphs
+from fastkernels.engine.programs.program import Stage, Tokens
+from fastkernels.engine.programs.remembering import Remembering
+from fastkernels.errors import RequestError
+from fastkernels.nn.context import use_step
+from fastkernels.nn.media import Item, Medium, content_of
+from fastkernels.nn.program import Bounded, Call, Place
+
+# Rows that requests and the store of earlier media hold before the towers wait for requests to end; half of
+# them the store keeps alone. On a GPU 1,100 images of 512 tokens of a 7 B model.
+HELD_BYTES = {"cuda": 4 << 30, "cpu": 256 << 20}
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """The items of a prompt in the order of their places, and the positions of the first of these."""
+
+    items: list[Item]
+    starts: list[int]
+    positions_3S: Ints
+    shift: int
+
+    @property
+    def calls(self) -> list[Call]:
+        return [item.call for item in self.items]
+
+    def added(self, need: Tokens, results: list[Any]) -> Tokens:
+        spans = [Span(*parts) for parts in zip(self.starts, results, (item.digest for item in self.items))]
+        return replace(need, splice=Splice(tuple(spans), self.positions_3S, self.shift))
+
+
+class Towers:
+    """`model` has `stages` and `media` (nn/media.py). processor: as its `media` takes it."""
+
+    def __init__(
+        self,
+        model: Any,
+        device: torch.device,
+        dtype: torch.dtype,
+        enforce_eager: bool,
+        processor: Mapping[str, Any],
+    ) -> None:
+        model.place = Place(device, dtype)
+        self._media: dict[str, Medium] = model.media(processor)
+        self._declared, self._held = model.stages(), HELD_BYTES[device.type]
+        self._device = device
+        self.graphs = {
+            name: CallGraphs(_in_a_step(getattr(model, name)), device, enforce_eager)
+            for name in self._declared
+        }
+        self._remembering: dict[str, Remembering] = {}
+
+    def stages(self, ledger: Ledger) -> dict[str, Stage]:
+        """Encodes while there is room for rows, and whenever nothing else can go on."""
+
+        def has_room() -> bool:
+            return ledger.is_idle or sum(one.bytes for one in self._remembering.values()) < self._held
+
+        for name, stage in self._declared.items():
+            encoding = BatchStage(self.graphs[name], stage.batching, stage.most, has_room)
+            self._remembering[name] = Remembering(encoding, content_of, self._held // 2)
+        return {**self._remembering}
+
+    @torch.inference_mode()
+    def largest(self) -> list[Any]:
+        """The largest launch of each tower, beside as many rows as are held."""
+        held = torch.empty(self._held, dtype=torch.uint8, device=self._device)
+        bounded = {name: stage.batching for name, stage in self._declared.items()}
+        return [held] + [
+            self.graphs[name].function(*batching.largest())
+            for name, batching in bounded.items()
+            if isinstance(batching, Bounded)
+        ]
+
+    def take(self, ids: list[int], given: Any) -> tuple[list[int], Media | None]:
+        """The ids with a placeholder for each row, and the items in the order of their places."""
+        left = {
+            self._media[name].placeholder: self._placed(name, items, ids)
+            for name, items in self._items(given).items()
+        }
+        whole: list[int] = []
+        items: list[Item] = []
+        starts: list[int] = []
+        place = 0
+        while place < len(ids):
+            id, width = ids[place], 1
+            if id in left:
+                item, width = left[id].popleft()
+                if ids[place : place + width] != [id] * width:
+                    raise RequestError(f"{width} placeholders (id {id}) of one medium must stand together")
+                items.append(item)
+                starts.append(len(whole))
+                whole += [id] * item.num_tokens
+            else:
+                whole.append(id)
+            place += width
+        if not items:
+            return ids, None
+        positions = positions_of(starts, [item.offsets_3N for item in items])
+        return whole, Media(items, starts, *positions)
+
+    def stats(self) -> dict[str, Any]:
+        """Of each tower its launches, and of its media those that were asked for and found again."""
+        return {
+            name: {**graphs.stats(), **self._remembering[name].stats()}
+            for name, graphs in self.graphs.items()
+        }
+
+    def _items(self, given: Any) -> dict[str, list[Item]]:
+        """The caller's media by kind, all kinds of the model among them."""
+        given = {} if given is None else given
+        if not isinstance(given, Mapping) or given.keys() - self._media.keys():
+            kinds = ", ".join(f"'{name}': [...]" for name in self._media)
+            raise RequestError(f"multi_modal_data must be {{{kinds}}}, or some of it, not {given!r:.60}")
+        return {name: self._of_kind(name, given.get(name)) for name in self._media}
+
+    def _of_kind(self, name: str, given: Any) -> list[Item]:
+        listed = [] if given is None else given if isinstance(given, (list, tuple)) else [given]
+        items = []
+        for index, one in enumerate(listed):
+            try:
+                items.append(self._media[name].item(picture_of(one)))
+            except RequestError as error:
+                raise RequestError(f"{name} {index}: {error}") from error
+        return items
+
+    def _placed(self, name: str, items: list[Item], ids: list[int]) -> deque[tuple[Item, int]]:
+        """Each item with the placeholders that the prompt has for it."""
+        count, rows = ids.count(self._media[name].placeholder), sum(item.num_tokens for item in items)
+        if count == len(items):
+            return deque((item, 1) for item in items)
+        if count == rows:
+            return deque((item, item.num_tokens) for item in items)
+        raise RequestError(
+            f"{len(items)} of {name} in multi_modal_data, and {count} placeholders of it "
+            f"(id {self._media[name].placeholder}) in the prompt: there is one for each {name}, or one for "
+            f"each of their {rows} tokens"
+        )
+
+
+def _in_a_step(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def encode(*args: Any) -> Tensor:
+        with use_step(None):  # attention plans made for one layer serve all
+            return function(*args)
+
+    return encode

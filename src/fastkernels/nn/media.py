@@ -1,0 +1,65 @@
+"""Media beside a prompt, whose rows stand in the place of its placeholders.
+
+    def stages(self):             return {"encode": Stage(MergedPatches(..., self.place))}
+    def media(self, processor):   return {"image": Pictures(placeholder, "encode", ...)}
+
+A model with `media` serves {"prompt": ..., "multi_modal_data": {"image": [...]}}. An item is a call of a
+stage, its tower, with one argument that has a `digest`. The call's result has a row for each token of the
+item [N, D]; `forward` gets such rows behind ids and positions, and for each token which row stands for it.
+processor: the checkpoint's preprocessor_config.json, {} without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastkernels.nn.program import Call
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Item:
+    """One medium, ready for its tower. offsets_3N: positions of its N rows on three axes (temporal, height,
+    width), counted from where the text ahead of it ends."""
+
+    call: Call
+    offsets_3N: NDArray[np.int64]
+
+    @property
+    def digest(self) -> bytes:
+        return content_of(self.call)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.offsets_3N.shape[1]
+
+
+def content_of(call: Call) -> bytes:
+    """What tells media apart: equal for calls of a tower with equal results alone."""
+    return call.args[0].digest
+
+
+class Medium(Protocol):
+    """One kind of media: the id that stands for it in a prompt, and how what a caller has becomes an item."""
+
+    placeholder: int
+
+    def item(self, given: Tensor) -> Item:
+        """RequestError for what the model cannot take."""
+        ...
+
+
+class TakesMedia(Protocol):
+    def media(self, processor: Mapping[str, Any]) -> dict[str, Medium]: ...
+
+
+def grid_offsets(steps: int, rows: int, columns: int, pace: int = 1) -> NDArray[np.int64]:
+    """Offsets [3, steps * rows * columns] of a grid, step by step and row by row. pace: of the temporal
+    axis."""
+    at = np.indices((steps, rows, columns)).reshape(3, -1)
+    return at * np.array([[pace], [1], [1]])
