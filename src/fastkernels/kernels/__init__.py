@@ -23,6 +23,8 @@ from fastkernels.kernels.conv2d_activation import conv2d_activation as conv2d_ac
 from fastkernels.kernels.conv2d_activation import conv2d_activation_mean as conv2d_activation_mean
 from fastkernels.kernels.cross_attention import cross_attention as cross_attention
 from fastkernels.kernels.decode_attention import decode_attention as decode_attention
+from fastkernels.kernels.delta_rule import chunk_delta_rule as chunk_delta_rule
+from fastkernels.kernels.delta_rule import recurrent_delta_rule as recurrent_delta_rule
 from fastkernels.kernels.dense_attention import dense_attention as dense_attention
 from fastkernels.kernels.depthwise_norm import depthwise_norm as depthwise_norm
 from fastkernels.kernels.dot_interaction import dot_interaction as dot_interaction

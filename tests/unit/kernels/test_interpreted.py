@@ -25,6 +25,7 @@ PARTS = {
     ],
     "others": [
         "test_mamba.py",
+        "test_delta_rule.py",
         "test_linear.py",
         "test_linear_glu.py",
         "test_rms_norm.py",
