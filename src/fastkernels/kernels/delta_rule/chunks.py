@@ -133,7 +133,7 @@ def _within(query, key, value, gate, beta, a_log, bias, starts,
             to_end = _exp_of_sums(j > i, logs, read.dtype.element_ty)
             tl.store(decay + block * DIMS + c, tl.exp(tl.sum(logs, axis=0)))
             p += tl.where(i == j, tl.dot(q, tl.trans(k), input_precision=PRECISION), 0.0)
-            for level in tl.static_range(LEVELS):
+            for level in range(LEVELS):
                 half_i, half_j = i >> level, j >> level
                 is_second = half_i % 2 == 1
                 # In a second half the logarithms up to a token, in a first half those after it.
@@ -153,7 +153,7 @@ def _within(query, key, value, gate, beta, a_log, bias, starts,
     tl.store(weights + (block * C + i) * C + j, p.to(weights.dtype.element_ty))
 
     m = tl.where(i == j, 1.0, 0.0) - tl.where((i % 2 == 1) & (i == j + 1), a, 0.0)
-    for level in tl.static_range(1, LEVELS):
+    for level in range(1, LEVELS):
         half_i, half_j = i >> level, j >> level
         joins = tl.where((half_i % 2 == 1) & (half_i == half_j + 1), a, 0.0)
         m -= tl.dot(tl.dot(m, joins, input_precision=PRECISION), m, input_precision=PRECISION)
