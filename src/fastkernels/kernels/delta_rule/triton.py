@@ -126,8 +126,8 @@ def chunk_delta_rule(
     if num_tokens == 0:
         return o_THV
     sizes, tile = _sizes(q_TJK, v_THV, g_THG), TILES[q_TJK.element_size(), g_THG.ndim == 3]
-    dims, chunk, columns = sizes["DIMS"], tile.chunk, max(LEAST, min(tile.columns, power_of_two(value_dim)))
-    values = triton.cdiv(value_dim, columns) * columns
+    dims, values, chunk = sizes["DIMS"], max(LEAST, power_of_two(value_dim)), tile.chunk
+    columns = min(tile.columns, values)
     # Chunks have whole tiles to themselves, so that no load of what is known of one has a mask.
     blocks = (num_tokens // chunk + num_rows) * num_heads
     read, kept, erase = (q_TJK.new_empty((blocks, chunk, dims)) for _ in range(3))
@@ -140,7 +140,7 @@ def chunk_delta_rule(
         **sizes, C=chunk, LEVELS=levels, VALUES=values, SLICE=min(tile.slice, dims, values),
         PRECISION=precision, num_warps=tile.within_warps,
     )  # fmt: skip
-    _across[(values // columns, num_heads, num_rows)](
+    _across[(triton.cdiv(value_dim, columns), num_heads, num_rows)](
         read, kept, erase, fresh, decay, weights, state_RHKV, rows_B, query_starts_B1, o_THV,
         H=num_heads, K=sizes["K"], V=value_dim, C=chunk, DIMS=dims, VALUES=values, COLUMNS=columns,
         STAGES=tile.stages, PRECISION=precision, num_warps=tile.across_warps,
