@@ -124,8 +124,8 @@ def normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
-    def answer(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, ...]:
-        return (normalised(x, weight, eps),)
+    def answer(x: Tensor, weight: Tensor, eps: float, plus_one: bool = False) -> tuple[Tensor, ...]:
+        return (normalised(x, weight.double() + plus_one, eps),)
 
     def make(t: int, d: int, scale: float = 1.0) -> Callable[[torch.dtype], Arguments]:
         return lambda dt: (randn(t, d, dtype=dt, scale=scale), randn(d, dtype=dt, seed=1) + 1, 1e-5)
@@ -151,13 +151,16 @@ def rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
         KernelCase("rms_norm", "large-values", make(3, 64, scale=1e3), answer),
         KernelCase("rms_norm", "one-dimension", of_shape(64), answer),
         KernelCase("rms_norm", "four-dimensions", of_shape(2, 3, 2, 8), answer),
+        KernelCase("rms_norm", "plus-one", lambda dt: (*heads(dt), True), answer),
     ]
 
 
 def add_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
-    def answer(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, ...]:
+    def answer(
+        x: Tensor, residual: Tensor, weight: Tensor, eps: float, plus_one: bool = False
+    ) -> tuple[Tensor, ...]:
         total = (x.double() + residual.double()).to(x.dtype)
-        return normalised(total, weight, eps), total.double()
+        return normalised(total, weight.double() + plus_one, eps), total.double()
 
     def make(t: int, d: int) -> Callable[[torch.dtype], Arguments]:
         def arguments(dt: torch.dtype) -> Arguments:
@@ -177,7 +180,8 @@ def add_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
         return x[:, 8:72], residual[:, 16:80], weight[:64], eps
 
     cases = [KernelCase("add_rms_norm", f"T{t}-D{d}", make(t, d), answer) for t, d in shapes]
-    return [*cases, KernelCase("add_rms_norm", "columns", columns, answer)]
+    plus_one = KernelCase("add_rms_norm", "plus-one", lambda dt: (*make(5, 96)(dt), True), answer)
+    return [*cases, KernelCase("add_rms_norm", "columns", columns, answer), plus_one]
 
 
 # layer_norm -------------------------------------------------------------------------------------------------

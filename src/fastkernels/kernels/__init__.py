@@ -70,6 +70,7 @@ from fastkernels.kernels.sample import sample as sample
 from fastkernels.kernels.scaled_add import scaled_add as scaled_add
 from fastkernels.kernels.selective_scan import selective_scan as selective_scan
 from fastkernels.kernels.selective_scan import selective_state_update as selective_state_update
+from fastkernels.kernels.sigmoid_gate import sigmoid_gate as sigmoid_gate
 from fastkernels.kernels.sinusoidal import sinusoidal as sinusoidal
 from fastkernels.kernels.softmax import softmax as softmax
 from fastkernels.kernels.sparse_mm import sparse_mm as sparse_mm

@@ -15,7 +15,8 @@ lists likewise the parameters that its rows go to. `spellings` are other names f
 or not: checkpoints that packed them already, or that call them otherwise. `repeated` says of a tensor which
 other one it equals where the model has one parameter for both: a checkpoint may hold either or both.
 `prefixes` are beginnings of names and what some checkpoints write in their place. `vectors` are parameters
-of one dimension that checkpoints store with more, all of length one but the last. Norms that the model has no
+of one dimension that checkpoints store with more, all of length one but the last. `pieces` say of a
+parameter which rows of which tensors it consists of, where a checkpoint has them in another order. Norms that the model has no
 parameters for are folded first (folding.py), and filters of convolutions lie channels last (filters.py). A
 model carries its map as the attribute `weight_map`.
 """
@@ -23,8 +24,8 @@ model carries its map as the attribute `weight_map`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice, zip_longest
 
 import torch
@@ -45,7 +46,8 @@ class WeightMap:
     """names, spellings: checkpoint tensor -> parameter; packed: parameter -> {checkpoint tensor: rows};
     split: checkpoint tensor -> {parameter: rows}; prefixes: how names begin -> how else they may; repeated:
     checkpoint tensor -> the one that it must equal where it has no parameter of its own; vectors: parameter
-    -> dimensions of its checkpoint tensor."""
+    -> dimensions of its checkpoint tensor; pieces: parameter -> rows of checkpoint tensors, in its own
+    order."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     packed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -56,6 +58,7 @@ class WeightMap:
     prefixes: Mapping[str, str] = field(default_factory=dict)
     repeated: Mapping[str, str] = field(default_factory=dict)
     vectors: Mapping[str, int] = field(default_factory=dict)
+    pieces: Mapping[str, Sequence[Source]] = field(default_factory=dict)
 
     def under(self, theirs: str, ours: str = "") -> WeightMap:
         """The map of a part: `theirs` before all names of the checkpoint, `ours` before all parameters."""
@@ -75,6 +78,10 @@ class WeightMap:
             {theirs + prefix: theirs + other for prefix, other in self.prefixes.items()},
             {theirs + name: theirs + first for name, first in self.repeated.items()},
             {ours + name: dims for name, dims in self.vectors.items()},
+            {
+                ours + to: [replace(piece, name=theirs + piece.name) for piece in pieces]
+                for to, pieces in self.pieces.items()
+            },
         )
 
     def __or__(self, other: WeightMap) -> WeightMap:
@@ -89,6 +96,7 @@ class WeightMap:
             {**self.prefixes, **other.prefixes},
             {**self.repeated, **other.repeated},
             {**self.vectors, **other.vectors},
+            {**self.pieces, **other.pieces},
         )
 
     def spelled(self, name: str) -> Iterator[str]:
@@ -117,6 +125,9 @@ class WeightMap:
 
     def sources(self, parameter: str, rows: int) -> list[Source]:
         """Each checkpoint tensor in a parameter, first rows first; empty if the map lacks it."""
+        for pattern, pieces in self.pieces.items():
+            if (values := _match(pattern, parameter)) is not None:
+                return [replace(piece, name=_fill(piece.name, values)) for piece in pieces]
         for pattern, parts in self.packed.items():
             if (values := _match(pattern, parameter)) is not None:
                 return [

@@ -2,11 +2,12 @@
 
     s = x + residual                                   (only with a residual)
     y = s / sqrt(mean(s^2) + eps) * weight
+    gemma: y = s / sqrt(mean(s^2) + eps) * (1 + weight)
 
 T tokens, D hidden; any leading shape. The sum s has the dtype of the residual, that of x or float32, is
 returned, and normalised as rounded. Mean, rsqrt and product accumulate in at least float32 and are cast to
-the dtype of x before the multiply by weight.
-Mirrors vllm.model_executor.layers.layernorm.RMSNorm.
+the dtype of x before the multiply by weight; gemma, whose weight is around zero, casts once, at the end.
+Mirrors vllm.model_executor.layers.layernorm.RMSNorm and GemmaRMSNorm.
 """
 
 from __future__ import annotations
@@ -28,3 +29,16 @@ class RMSNorm(nn.Module):
         if residual is None:
             return kernels.rms_norm(x, self.weight, self.eps)
         return kernels.add_rms_norm(x, residual, self.weight, self.eps)
+
+
+class GemmaRMSNorm(nn.Module):
+    def __init__(self, hidden_size: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """y, or (y, s) with a residual."""
+        if residual is None:
+            return kernels.rms_norm(x, self.weight, self.eps, True)
+        return kernels.add_rms_norm(x, residual, self.weight, self.eps, True)
