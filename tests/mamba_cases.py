@@ -87,7 +87,7 @@ class StateCase:
 
     def to(self, device: str | torch.dtype) -> StateCase:
         def moved(x):
-            if not isinstance(x, Tensor) or isinstance(device, torch.dtype) and not x.is_floating_point():
+            if not isinstance(x, Tensor) or (isinstance(device, torch.dtype) and not x.is_floating_point()):
                 return x
             return x.to(device)
 
@@ -259,7 +259,7 @@ def check(case: StateCase, impl: str, is_update: bool = False) -> None:
     assert worst(y, expected_y) <= tolerance[case.dtype]
     # States are float32 whatever the tokens are, and a convolution's are copies; products of chunks have
     # operands of 16 bits.
-    has_products = is_corrected or case.kernels[0] == "ssd_scan" and not is_update
+    has_products = is_corrected or (case.kernels[0] == "ssd_scan" and not is_update)
     limit = tolerance[case.dtype if has_products else torch.float32]
     limit = 0 if case.kernels[0] == "causal_conv1d" else limit
     assert worst(state.cpu()[rows], expected_state[rows]) <= limit

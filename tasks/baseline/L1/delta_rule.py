@@ -47,9 +47,7 @@ class ChunkGatedDeltaRule(nn.Module):
         dt_bias [H], state [R, H, K, V] (written), rows int64 [B], cu_seqlens int32 [B+1] from 0 to T
         -> [T, H, V]"""
         tokens, gates = (q, k, v, g, beta), (A_log, dt_bias)
-        return kernels.chunk_delta_rule(
-            *tokens, *gates, self.scale, state, rows, cu_seqlens, max_query_len
-        )
+        return kernels.chunk_delta_rule(*tokens, *gates, self.scale, state, rows, cu_seqlens, max_query_len)
 
 
 class RecurrentGatedDeltaRule(nn.Module):
@@ -96,9 +94,7 @@ class ChunkKDA(nn.Module):
     ) -> Tensor:
         """As of ChunkGatedDeltaRule, with g [T, H, K] and dt_bias [H K]."""
         tokens, gates = (q, k, v, g, beta), (A_log, dt_bias.view(g.shape[1:]))
-        return kernels.chunk_delta_rule(
-            *tokens, *gates, self.scale, state, rows, cu_seqlens, max_query_len
-        )
+        return kernels.chunk_delta_rule(*tokens, *gates, self.scale, state, rows, cu_seqlens, max_query_len)
 
 
 class RecurrentKDA(nn.Module):

@@ -55,7 +55,7 @@ def log_decay(raw, bias, rate):
 def _exp_of_sums(taken, logs, NARROW: tl.constexpr):
     """exp of the sum of the logarithms [C, channels] that each row of `taken` [C, C] names. 16-bit products
     get them in two parts, which have 16 bits together."""
-    if NARROW == tl.float32:
+    if tl.float32 == NARROW:
         total = tl.dot(taken.to(tl.float32), logs, input_precision="ieee")
     else:
         high = logs.to(NARROW)

@@ -83,9 +83,7 @@ def widened(
     if g_THG.ndim == 2:
         step_THG = step_THG[..., None]
     log_decay_THG = -A_log_H.to(dtype).exp()[:, None] * step_THG
-    return Tokens(
-        q_THK * scale, k_THK, v_THV.to(dtype), log_decay_THG, b_TH.to(dtype).sigmoid()[..., None]
-    )
+    return Tokens(q_THK * scale, k_THK, v_THV.to(dtype), log_decay_THG, b_TH.to(dtype).sigmoid()[..., None])
 
 
 def _direction(x: Tensor) -> Tensor:

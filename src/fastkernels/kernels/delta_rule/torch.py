@@ -19,9 +19,7 @@ from fastkernels.kernels.padded_rows import padded
 CHUNK, CHUNK_OF_CHANNELS = 64, 16
 
 
-def unsupported(
-    kernel: str, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, *_: object
-) -> str | None:
+def unsupported(kernel: str, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, *_: object) -> str | None:
     return checks.not_alike(q, k, v, g, b) or reads_lengths_on_the_host(q)
 
 
