@@ -16,9 +16,9 @@ or not: checkpoints that packed them already, or that call them otherwise. `repe
 other one it equals where the model has one parameter for both: a checkpoint may hold either or both.
 `prefixes` are beginnings of names and what some checkpoints write in their place. `vectors` are parameters
 of one dimension that checkpoints store with more, all of length one but the last. `pieces` say of a
-parameter which rows of which tensors it consists of, where a checkpoint has them in another order. Norms that the model has no
-parameters for are folded first (folding.py), and filters of convolutions lie channels last (filters.py). A
-model carries its map as the attribute `weight_map`.
+parameter which rows of which tensors it consists of, where a checkpoint has them in another order. Norms that
+the model has no parameters for are folded first (folding.py), and filters of convolutions lie channels last
+(filters.py). A model carries its map as the attribute `weight_map`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ EPS = 1e-6  # under the root of a key's length
 
 
 class Tokens(NamedTuple):
-    """What the recurrence takes of each token and head of values; the query is scaled, log_decay at most 0."""
+    """What the recurrence takes of each token and head of values. The query is scaled, log_decay at most
+    0."""
 
     q_THK: Tensor
     k_THK: Tensor

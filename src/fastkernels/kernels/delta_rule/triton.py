@@ -39,9 +39,9 @@ class Tile(NamedTuple):
 
 
 # By bytes of an element, and whether gates are by channel. 16-bit, compiled for sm_90 at K and V 128, nothing
-# spilled: within chunks 242 registers of 256 threads (250 of 128 by channel) and 48 KiB of shared memory (10);
-# across them 248 registers of 128 threads and 67 KiB. Chunks of 64 tokens by channel spill. 32-bit: no tensor
-# cores, which would round the operands.
+# spilled: within chunks 242 registers a thread and 48 KiB of shared memory (by channel 250 and 10 KiB); across
+# them 248 registers and 67 KiB. Chunks of 64 tokens by channel spill. 32-bit: no tensor cores, which would
+# round the operands.
 TILES = {
     (2, False): Tile(64, 32, 8, 32, 4, 2),
     (2, True): Tile(32, 16, 4, 32, 4, 2),
@@ -136,8 +136,8 @@ def chunk_delta_rule(
     precision, levels = PRECISION[q_TJK.dtype], chunk.bit_length() - 1
     _within[(blocks // num_heads, num_heads)](
         q_TJK, k_TJK, v_THV, g_THG, b_TH, A_log_H, dt_bias_HG, query_starts_B1,
-        read, kept, erase, fresh, decay, weights, scale, num_rows, *_strides(q_TJK, k_TJK, v_THV, g_THG, b_TH),
-        **sizes, C=chunk, LEVELS=levels, VALUES=values, SLICE=min(tile.slice, dims, values),
+        read, kept, erase, fresh, decay, weights, scale, num_rows,
+        *_strides(q_TJK, k_TJK, v_THV, g_THG, b_TH), **sizes, C=chunk, LEVELS=levels, VALUES=values, SLICE=min(tile.slice, dims, values),
         PRECISION=precision, num_warps=tile.within_warps,
     )  # fmt: skip
     _across[(triton.cdiv(value_dim, columns), num_heads, num_rows)](
