@@ -23,6 +23,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
+from committed import written
+
 from fastkernels import registry
 from fastkernels.audit.admission import admit
 from fastkernels.audit.run import selected
@@ -94,16 +96,6 @@ def summary(reports: Sequence[AuditReport], before: Mapping[str, Any] | None = N
         # Of the machine that began; each row has its own.
         "environment": before.get("environment") or reports[0].environment.model_dump(mode="json"),
     }
-
-
-def written(summary: Mapping[str, Any]) -> str:
-    """JSON with one line for each row."""
-    parts = []
-    for key, value in summary.items():
-        lines = [json.dumps(one, separators=(",", ":")) for one in value] if isinstance(value, list) else None
-        text = json.dumps(value) if lines is None else "[\n" + ",\n".join(lines) + "\n]"
-        parts.append(f"{json.dumps(key)}: {text}")
-    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def _registered(found: Collection[tuple[str, str]]) -> dict[str, set[str]]:

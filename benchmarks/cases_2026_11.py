@@ -9,13 +9,13 @@ the tests; a row's `passed` is what they said. `seen` is what the command showed
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
+from committed import written
 
 from fastkernels.measure.environment import environment
 
@@ -41,7 +41,7 @@ def main() -> None:
         "environment": environment("cpu").model_dump(mode="json"),
     }
     print({row["row"]: row["passed"] for row in rows})
-    arguments.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    arguments.out.write_text(written(found), encoding="utf-8")
 
 
 def outcomes(tests: list[str]) -> dict[str, str]:

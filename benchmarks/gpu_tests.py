@@ -10,7 +10,6 @@ complete. Exit code: pytest's.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from committed import written
 
 from fastkernels.measure.environment import environment
 
@@ -80,7 +80,7 @@ def main() -> None:
         "skips": [{"reason": reason, "tests": count} for reason, count in outcomes.skips.most_common()],
         "environment": environment("cuda" if torch.cuda.is_available() else "cpu").model_dump(),
     }
-    arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+    arguments.out.write_text(written(report))
     sys.exit(code)
 
 

@@ -23,6 +23,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from committed import written
 from tests.redteam import EXPECTED, OF_DEVICE, ON_GPUS, fault, judge
 
 # Groups first: from then on one GPU is enough. What ends early leaves what it has judged.
@@ -64,7 +65,7 @@ def main() -> None:
                 reports += judge(Path(folder), names, where)
         if reports or on_gpus:
             found = summary(reports, alternates, on_gpus, before)
-            arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+            arguments.out.write_text(written(found))
             shown = {key: value for key, value in found.items() if key not in ("rows", "environment")}
             print(where, shown, flush=True)
 

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from committed import written
+
 from fastkernels import registry
 from fastkernels.judge.summary import merge
 from fastkernels.records import KernelReport, KernelRow
@@ -35,7 +37,7 @@ def main() -> None:
     resumed = arguments.resume and arguments.out.is_file()
     before = json.loads(arguments.out.read_text())["rows"] if resumed else []
     found = summary([load_kernels(path) for path in arguments.reports], before)
-    arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+    arguments.out.write_text(written(found))
     print({key: value for key, value in found.items() if key not in ("rows", "environment")})
 
 

@@ -8,7 +8,7 @@
 Each side runs in a process of its own, one after the other, so that only one holds weights. The reference is
 run in every setting that it has (compiled, static cache, ...); a ratio is the seconds of its fastest one over
 ours: above 1 ours is faster. A setting that fails is reported with its reason. Times are medians of whole
-runs, after runs that compile and capture.
+runs, after runs that compile and capture. Operations on the host have four threads.
 
 `--reference-path` is a folder with the reference's packages, where they are not installed beside ours.
 `references/` holds one file for each library. `--side` is this program's own.

@@ -14,7 +14,7 @@ from fastkernels.kernels import policy
 from fastkernels.layout import install_line
 
 # What implementations in Triton are called: its interpreter runs them on a CPU, too.
-IN_TRITON = ("triton", "gemv", "depthwise")
+IN_TRITON = ("triton", "gemv", "depthwise", "tf32x3")
 
 skipped: Counter[tuple[str, str, str]] = Counter()  # (kernel, implementation, reason) -> calls
 

@@ -119,7 +119,8 @@ def _finish(sum_MN, bias, residual, out, pixels, N: tl.constexpr, NAME: tl.const
     across: tl.constexpr = (N + OUTPUTS - 1) // OUTPUTS
     pixel = (tl.program_id(0) // across).to(tl.int64) * PIXELS + tl.arange(0, PIXELS)
     n = tl.program_id(0) % across * OUTPUTS + tl.arange(0, OUTPUTS)
-    sum_MN += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+    if bias is not None:
+        sum_MN += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     if NAME != "none":
         sum_MN = activated(sum_MN, NAME)
     where = pixel[:, None] * N + n[None, :]
@@ -187,7 +188,7 @@ def _convolve(x, weight, bias, gate, residual, out, partial, counters, pixels, p
 def conv2d_activation(
     x_BYXC: Tensor,
     weight_OUVI: Tensor,
-    bias_O: Tensor,
+    bias_O: Tensor | None,
     gate_BC: Tensor | None,
     residual_BYXO: Tensor | None,
     stride: int,

@@ -45,15 +45,21 @@ def _by_sample(pooled_SD: Tensor, num_features: int) -> Tensor:
     return pooled_SD.view(num_features, -1, pooled_SD.shape[1]).transpose(0, 1).contiguous()
 
 
+_LOOKUP = "dense_embedding_codegen_lookup_function"
+
+
 @cache
-def _fbgemm_fails() -> str | None:
-    """Why the library cannot be used though it is installed: its wheels fit one version of PyTorch each."""
+def _fbgemm_fails(device_type: str) -> str | None:
+    """Why the library cannot be used though it is installed: its wheels fit one version of PyTorch and one
+    kind of device each."""
     try:
         import_module("fbgemm_gpu")
     except (ImportError, OSError) as error:
         return f"fbgemm_gpu is installed and does not load: {error}"
-    if not hasattr(torch.ops.fbgemm, "dense_embedding_codegen_lookup_function"):
-        return "this fbgemm_gpu has no dense_embedding_codegen_lookup_function"
+    if not hasattr(torch.ops.fbgemm, _LOOKUP):
+        return f"this fbgemm_gpu has no {_LOOKUP}"
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"fbgemm::{_LOOKUP}", device_type.upper()):
+        return f"this fbgemm_gpu is built without {device_type.upper()}"
     return None
 
 
@@ -65,7 +71,7 @@ def _fbgemm_unsupported(
         return f"serves float32 tables, not {weight_VD.dtype}"
     if width % 4 or width > 2048:
         return f"serves rows of a multiple of 4 up to 2048 values, not {width}"
-    return _fbgemm_fails()
+    return _fbgemm_fails(weight_VD.device.type)
 
 
 def _fbgemm(ids_N: Tensor, offsets_S1: Tensor, weight_VD: Tensor, num_features: int, mode: str) -> Tensor:

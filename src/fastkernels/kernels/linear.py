@@ -30,6 +30,7 @@ _linear = Kernel(
         Implementation("torch", F.linear, devices=("cpu",)),
         Implementation("triton", f"{__name__}_triton"),
         Implementation("gemv", f"{__name__}_gemv"),
+        Implementation("tf32x3", f"{__name__}_tf32x3"),
     ),
     # One call of PyTorch either way.
     cpu=(),

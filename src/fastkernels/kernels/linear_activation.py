@@ -61,6 +61,7 @@ _linear_activation = Kernel(
         Implementation("parts", _parts, devices=("cpu", "cuda")),
         Implementation("triton", "fastkernels.kernels.linear_triton"),
         Implementation("gemv", "fastkernels.kernels.linear_gemv"),
+        Implementation("tf32x3", "fastkernels.kernels.linear_tf32x3"),
     ),
     rows=lambda x_TK, *_: x_TK.numel() // x_TK.shape[-1],
 )

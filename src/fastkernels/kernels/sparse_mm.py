@@ -54,7 +54,8 @@ def _library(starts_R1: Tensor, columns_E: Tensor, values_E: Tensor, x_ND: Tenso
     """cuSPARSE on a GPU, MKL on a CPU."""
     shape = (starts_R1.numel() - 1, x_ND.shape[0])
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state")
+        # Of a beta state, and of invariants that are not checked, as asked for.
+        warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
         matrix_RN = torch.sparse_csr_tensor(starts_R1, columns_E, values_E, shape, check_invariants=False)
     return matrix_RN @ x_ND
 

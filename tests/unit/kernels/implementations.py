@@ -15,6 +15,7 @@ TRITON = pytest.param(
     "triton", id="triton", marks=pytest.mark.skipif(not interpreting(), reason="runs in test_interpreted.py")
 )
 GEMV = pytest.param("gemv", id="triton-gemv", marks=TRITON.marks)
+TF32X3 = pytest.param("tf32x3", id="triton-tf32x3", marks=TRITON.marks)
 
 # Triton 3.6 and 3.7 interpret a conversion to bfloat16 as truncation, twice the error of rounding; float16
 # they round.

@@ -7,7 +7,7 @@ from fastkernels import kernels
 from fastkernels.errors import KernelError
 from fastkernels.kernels import counters, gemv, linear_gemv, linear_triton, skinny
 from tests.pointwise_cases import check, linear_cases, worst_row_error
-from tests.unit.kernels.implementations import GEMV, REFERENCE, TORCH, TRITON, TRITON_DTYPE
+from tests.unit.kernels.implementations import GEMV, REFERENCE, TF32X3, TORCH, TRITON, TRITON_DTYPE
 
 CASES = linear_cases([(1, 64, 96), (7, 33, 5), (0, 8, 4), (20, 300, 17)])
 # Every kind of tile, tiles that end beyond the outputs or the inputs, rows that are no power of two.
@@ -31,6 +31,12 @@ ODD = next(case for case in ONE_ROW if case.name == "T1-K1500-N17-bias")
 @pytest.mark.parametrize("impl", [REFERENCE, TORCH])
 def test_against_the_formula(case, impl, dtype):
     check(case, dtype, impl)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("impl", [TF32X3])
+def test_float32_on_tensor_cores_against_the_formula(case, impl):
+    check(case, torch.float32, impl)
 
 
 @pytest.fixture

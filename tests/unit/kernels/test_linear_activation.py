@@ -7,7 +7,7 @@ from fastkernels import kernels
 from fastkernels.errors import KernelError
 from fastkernels.kernels.activation import Name
 from tests.encoder_cases import LINEAR_ACTIVATIONS, linear_activation_case
-from tests.unit.kernels.implementations import GEMV, TRITON, TRITON_DTYPE
+from tests.unit.kernels.implementations import GEMV, TF32X3, TRITON, TRITON_DTYPE
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -43,6 +43,16 @@ def test_one_row(impl, name, bias):
 @pytest.mark.parametrize("impl", [TRITON])
 def test_few_rows(impl, name, bias, shape):
     check_few_rows(impl, shape, name, bias)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", ["relu", "gelu"])
+@pytest.mark.parametrize("impl", [TF32X3])
+def test_float32_on_tensor_cores(impl, name, bias):
+    args, wanted, limit = linear_activation_case((3, 30), 130, 65, name, torch.float32, bias)
+    found = kernels.linear_activation(*args, name, impl=impl)
+    assert found.shape == wanted.shape
+    assert (found.double() - wanted).abs().max() < limit
 
 
 def test_bad_calls():
