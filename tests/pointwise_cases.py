@@ -534,3 +534,30 @@ def rope_cases(shapes: list[tuple[int, int, int, int, int]]) -> list[KernelCase]
         KernelCase("rope", "int32", make(5, 4, 2, 16, 16, integer=torch.int32), answer),
         KernelCase("rope", "table-of-the-dtype", make(5, 4, 2, 16, 16, table=None), answer),
     ]
+
+
+# sigmoid_gate -----------------------------------------------------------------------------------------------
+
+
+def sigmoid_gate_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
+    def answer(x: Tensor, gate: Tensor, residual: Tensor | None) -> tuple[Tensor, ...]:
+        y = x.double() / (1 + torch.exp(-gate.double()))
+        return (y if residual is None else y + residual.double(),)
+
+    def make(t: int, d: int, by_row: bool) -> Callable[[torch.dtype], Arguments]:
+        def arguments(dt: torch.dtype) -> Arguments:
+            gate = randn(t, 1 if by_row else d, dtype=dt, seed=1, scale=3)
+            return randn(t, d, dtype=dt), gate, randn(t, d, dtype=dt, seed=2, scale=3) if by_row else None
+
+        return arguments
+
+    def heads(dt: torch.dtype) -> Arguments:
+        """Gates of the heads of a packed [query | gate] each, and the second half of wider rows."""
+        packed, wide = randn(5, 4, 2 * 16, dtype=dt, seed=1), randn(5, 128, dtype=dt)
+        return wide[:, 64:].view(5, 4, 16), packed[..., 16:], None
+
+    return [
+        *(KernelCase("sigmoid_gate", f"T{t}-D{d}", make(t, d, False), answer) for t, d in shapes),
+        *(KernelCase("sigmoid_gate", f"T{t}-D{d}-row", make(t, d, True), answer) for t, d in shapes),
+        KernelCase("sigmoid_gate", "packed-heads", heads, answer),
+    ]

@@ -31,6 +31,7 @@ PARTS = {
         "test_rms_norm.py",
         "test_layer_norm.py",
         "test_gated_rms_norm.py",
+        "test_sigmoid_gate.py",
         "test_glu.py",
         "test_activation.py",
         "test_softmax.py",

@@ -39,7 +39,7 @@ class Tile(NamedTuple):
 
 
 # By bytes of an element, and whether gates are by channel. 16-bit, compiled for sm_90 at K and V 128, nothing
-# spilled: within chunks 242 registers a thread and 48 KiB of shared memory (by channel 250 and 10 KiB); across
+# spilled: within chunks 242 registers a thread and 48 KiB of shared memory (by channel 250 and 10); across
 # them 248 registers and 67 KiB. Chunks of 64 tokens by channel spill. 32-bit: no tensor cores, which would
 # round the operands.
 TILES = {
@@ -137,8 +137,8 @@ def chunk_delta_rule(
     _within[(blocks // num_heads, num_heads)](
         q_TJK, k_TJK, v_THV, g_THG, b_TH, A_log_H, dt_bias_HG, query_starts_B1,
         read, kept, erase, fresh, decay, weights, scale, num_rows,
-        *_strides(q_TJK, k_TJK, v_THV, g_THG, b_TH), **sizes, C=chunk, LEVELS=levels, VALUES=values, SLICE=min(tile.slice, dims, values),
-        PRECISION=precision, num_warps=tile.within_warps,
+        *_strides(q_TJK, k_TJK, v_THV, g_THG, b_TH), **sizes, C=chunk, LEVELS=levels, VALUES=values,
+        SLICE=min(tile.slice, dims, values), PRECISION=precision, num_warps=tile.within_warps,
     )  # fmt: skip
     _across[(triton.cdiv(value_dim, columns), num_heads, num_rows)](
         read, kept, erase, fresh, decay, weights, state_RHKV, rows_B, query_starts_B1, o_THV,
