@@ -1,5 +1,5 @@
-"""Qwen3-Next on a GPU: replayed steps against eager ones, float32 against the CPU, 16 bits against float32, and
-the kernels of the delta rule at the sizes of the real model."""
+"""Qwen3-Next on a GPU: replayed steps against eager ones, float32 against the CPU, 16 bits against float32;
+and the kernels of the delta rule at the sizes of real models."""
 
 from __future__ import annotations
 
