@@ -333,9 +333,11 @@ def glu_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
 
 
 def gated_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
-    def answer(x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_first: bool) -> tuple[Tensor, ...]:
+    def answer(
+        x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_first: bool, act: str = "silu"
+    ) -> tuple[Tensor, ...]:
         z = gate.double()
-        opened = z / (1 + torch.exp(-z))
+        opened = (z if act == "silu" else 1) / (1 + torch.exp(-z))
         if gate_first:
             return (normalised(x.double() * opened, weight, eps),)
         return (normalised(x, weight, eps) * opened,)
@@ -368,6 +370,7 @@ def gated_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
         KernelCase("gated_rms_norm", "packed-heads", heads, answer),
         KernelCase("gated_rms_norm", "groups", groups(False), answer),
         KernelCase("gated_rms_norm", "gate-first", groups(True), answer),
+        KernelCase("gated_rms_norm", "sigmoid", lambda dt: (*heads(dt), "sigmoid"), answer),
         KernelCase("gated_rms_norm", "tiny-values", make(3, 64, scale=1e-3), answer),
     ]
 

@@ -52,6 +52,9 @@ from fastkernels.kernels.log_mel import mel_filters as mel_filters
 from fastkernels.kernels.max_pool2d import max_pool2d as max_pool2d
 from fastkernels.kernels.mean_pool import mean_pool as mean_pool
 from fastkernels.kernels.modulated_layer_norm import modulated_layer_norm as modulated_layer_norm
+from fastkernels.kernels.mla_attention import mla_decode as mla_decode
+from fastkernels.kernels.mla_attention import mla_prefill as mla_prefill
+from fastkernels.kernels.mla_attention import store_latent as store_latent
 from fastkernels.kernels.moe_permute import moe_align as moe_align
 from fastkernels.kernels.moe_permute import moe_sum as moe_sum
 from fastkernels.kernels.pair_dot import pair_dot as pair_dot

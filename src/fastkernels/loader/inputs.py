@@ -2,7 +2,8 @@
 
     arg.NAME              a tensor argument of forward
     param.NAME            a parameter or persistent buffer of the baseline module
-    cache.G.I.k_cache     K (and v_cache: V) pool of the module's I-th owner of a Paged cache, in group G
+    cache.G.I.k_cache     K (and v_cache: V, or kv_cache: latents) pool of the module's I-th owner of a Paged
+                          cache, in group G
     state.I.NAME          a pool of the module's I-th owner of a State
     step.query_starts     ambient step, for modules that own caches: query_starts, seq_lens, rows,
     step.slots.G          and for each cache group block_tables.G and slots.G; begun where requests that have
@@ -93,7 +94,7 @@ def _specs(case: Case, baseline: nn.Module) -> dict[str, TensorSpec]:
     batch, blocks = case.batch, case_pool_blocks(case)
     for index, (_, _, paged) in enumerate(owners):
         shape = (blocks, batch.block_size, *paged.shape)
-        for name in ("k_cache", "v_cache"):
+        for name in paged.pools:
             name = f"cache.{groups.index(paged)}.{index}.{name}"
             specs[name] = TensorSpec(shape=shape, dtype=case.dtype, draw="cache")
     for index, (_, _, state) in enumerate(states):
