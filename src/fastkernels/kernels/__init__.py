@@ -51,10 +51,10 @@ from fastkernels.kernels.log_mel import log_mel as log_mel
 from fastkernels.kernels.log_mel import mel_filters as mel_filters
 from fastkernels.kernels.max_pool2d import max_pool2d as max_pool2d
 from fastkernels.kernels.mean_pool import mean_pool as mean_pool
-from fastkernels.kernels.modulated_layer_norm import modulated_layer_norm as modulated_layer_norm
 from fastkernels.kernels.mla_attention import mla_decode as mla_decode
 from fastkernels.kernels.mla_attention import mla_prefill as mla_prefill
 from fastkernels.kernels.mla_attention import store_latent as store_latent
+from fastkernels.kernels.modulated_layer_norm import modulated_layer_norm as modulated_layer_norm
 from fastkernels.kernels.moe_permute import moe_align as moe_align
 from fastkernels.kernels.moe_permute import moe_sum as moe_sum
 from fastkernels.kernels.pair_dot import pair_dot as pair_dot
@@ -83,6 +83,7 @@ from fastkernels.kernels.ssd_scan import ssd_scan as ssd_scan
 from fastkernels.kernels.ssd_scan import ssd_state_update as ssd_state_update
 from fastkernels.kernels.summed_embedding import summed_embedding as summed_embedding
 from fastkernels.kernels.top_detections import top_detections as top_detections
+from fastkernels.kernels.topk_scores import topk_scores as topk_scores
 from fastkernels.kernels.topk_softmax import topk_softmax as topk_softmax
 from fastkernels.kernels.upsample import upsample as upsample
 from fastkernels.kernels.upsample_concat import upsample_concat as upsample_concat

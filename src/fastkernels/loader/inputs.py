@@ -269,6 +269,10 @@ def _parameter_spec(name: str, value: Tensor) -> TensorSpec:
         if is_table(name) or _is_token(value):
             fan_in = 1
         return TensorSpec(shape=shape, dtype=dtype, draw="normal", row=fan_in)
+    if name.endswith(
+        "correction_bias"
+    ):  # of scores: it decides where two experts are close, and nowhere else
+        return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=-0.05, high=0.05)
     low = -0.5 if name.endswith("bias") else 0.5
     return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=low + 1)
 

@@ -209,8 +209,8 @@ def _bind_caches(module: nn.Module, tensors: Mapping[str, Tensor]) -> int:
         (group, first) = next(iter(own.values()))
         if own.keys() != set(paged.pools) or tuple(first.shape[2:]) != tuple(paged.shape):
             raise SignatureMismatch(
-                f"{type(owner).__name__} declares {' and '.join(paged.pools)} of {tuple(paged.shape)} for each "
-                f"token, the baseline's are {' and '.join(own)} of {tuple(first.shape[2:])}"
+                f"{type(owner).__name__} declares {' and '.join(paged.pools)} of {tuple(paged.shape)} for "
+                f"each token, the baseline's are {' and '.join(own)} of {tuple(first.shape[2:])}"
             )
         owner.bind(group, **{name: pool for name, (_, pool) in own.items()})
     return len(owners)

@@ -1,4 +1,4 @@
-"""mla_decode, mla_prefill and store_latent: every implementation on this machine against softmax in float64."""
+"""mla_decode, mla_prefill and store_latent: every implementation on this machine against float64."""
 
 from __future__ import annotations
 
