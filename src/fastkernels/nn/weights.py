@@ -15,10 +15,10 @@ lists likewise the parameters that its rows go to. `spellings` are other names f
 or not: checkpoints that packed them already, or that call them otherwise. `repeated` says of a tensor which
 other one it equals where the model has one parameter for both: a checkpoint may hold either or both.
 `prefixes` are beginnings of names and what some checkpoints write in their place. `vectors` are parameters
-of one dimension that checkpoints store with more, all of length one but the last. `pieces` say of a
-parameter which rows of which tensors it consists of, where a checkpoint has them in another order. Norms that
-the model has no parameters for are folded first (folding.py), and filters of convolutions lie channels last
-(filters.py). A model carries its map as the attribute `weight_map`.
+of one dimension that checkpoints store with more, all of length one but the last, or as a shape with -1 says.
+`pieces` say of a parameter which rows of which tensors it consists of, where a checkpoint has them in another
+order. Norms that the model has no parameters for are folded first (folding.py), and filters of convolutions
+lie channels last (filters.py). A model carries its map as the attribute `weight_map`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class WeightMap:
     """names, spellings: checkpoint tensor -> parameter; packed: parameter -> {checkpoint tensor: rows};
     split: checkpoint tensor -> {parameter: rows}; prefixes: how names begin -> how else they may; repeated:
     checkpoint tensor -> the one that it must equal where it has no parameter of its own; vectors: parameter
-    -> dimensions of its checkpoint tensor; pieces: parameter -> rows of checkpoint tensors, in its own
+    -> dimensions of its checkpoint tensor, or its shape; pieces: parameter -> rows of checkpoint tensors, in its own
     order."""
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class WeightMap:
     folding: Folding | None = None
     prefixes: Mapping[str, str] = field(default_factory=dict)
     repeated: Mapping[str, str] = field(default_factory=dict)
-    vectors: Mapping[str, int] = field(default_factory=dict)
+    vectors: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
     pieces: Mapping[str, Sequence[Source]] = field(default_factory=dict)
 
     def under(self, theirs: str, ours: str = "") -> WeightMap:
@@ -120,7 +120,7 @@ class WeightMap:
         """The memory of a parameter with the dimensions of the checkpoint tensor that is all of it."""
         for pattern, dims in self.vectors.items():
             if _match(pattern, parameter) is not None:
-                return tensor.view(*[1] * (dims - 1), -1)
+                return tensor.view(dims if isinstance(dims, tuple) else (*[1] * (dims - 1), -1))
         return as_stored(tensor)
 
     def sources(self, parameter: str, rows: int) -> list[Source]:
@@ -308,8 +308,10 @@ def _map_of(model: nn.Module) -> WeightMap:
 
 
 def _rows(parameter: Tensor) -> Tensor:
-    """[rows, inputs] of a matrix or a stack of matrices; a vector is its own rows."""
-    return parameter.detach().flatten(0, -2) if parameter.dim() > 2 else parameter.detach()
+    """[rows, inputs] of a matrix or a stack of matrices; a vector is its own rows, and so are depthwise
+    filters over time [C, 1, K]."""
+    is_stack = parameter.dim() > 2 and parameter.shape[1:-1] != (1,)
+    return parameter.detach().flatten(0, -2) if is_stack else parameter.detach()
 
 
 def _match(pattern: str, name: str) -> list[str] | None:

@@ -200,5 +200,5 @@ def weight_map(
         packed,
         repeated={"lm_head.weight": "model.embed_tokens.weight"},
         prefixes={f"model.layers.{i}.mlp.": f"model.layers.{i}.block_sparse_moe." for i in range(dense)},
-        vectors={f"{ours}.self_attn.A_log": 4},
+        vectors={f"{ours}.self_attn.A_log": (1, 1, -1, 1)},
     )
