@@ -83,7 +83,8 @@ def _specs(case: Case, baseline: nn.Module) -> dict[str, TensorSpec]:
     arguments = {name: spec for name, spec in case.inputs.items() if isinstance(spec, TensorSpec)}
     owners, groups, states = paged_owners(baseline), cache_groups(baseline), state_owners(baseline)
     if owners or states or _attends({spec.draw for spec in arguments.values()}):
-        by_head = next((paged.shape[-1] for name, _, paged in owners if not name), None)
+        own = (paged.shape for name, _, paged in owners if not name)
+        by_head = next((shape[-1] for shape in own if len(shape) > 1), None)  # a latent is no head
         arguments = {name: _attended(spec, by_head) for name, spec in arguments.items()}
     specs = {f"arg.{name}": spec for name, spec in arguments.items()}
     specs |= {f"param.{name}": _parameter_spec(name, value) for name, value in parameters(baseline).items()}

@@ -46,8 +46,8 @@ class WeightMap:
     """names, spellings: checkpoint tensor -> parameter; packed: parameter -> {checkpoint tensor: rows};
     split: checkpoint tensor -> {parameter: rows}; prefixes: how names begin -> how else they may; repeated:
     checkpoint tensor -> the one that it must equal where it has no parameter of its own; vectors: parameter
-    -> dimensions of its checkpoint tensor, or its shape; pieces: parameter -> rows of checkpoint tensors, in its own
-    order."""
+    -> dimensions of its checkpoint tensor, or its shape; pieces: parameter -> rows of checkpoint tensors, in
+    its own order."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     packed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

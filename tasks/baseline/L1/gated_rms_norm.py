@@ -20,9 +20,7 @@ from fastkernels import kernels
 
 
 class RMSNormGated(nn.Module):
-    def __init__(
-        self, hidden_size: int, eps: float = 1e-6, activation: Literal["swish", "sigmoid"] = "swish"
-    ) -> None:
+    def __init__(self, hidden_size: int, eps: float = 1e-6, activation: str = "swish") -> None:
         super().__init__()
         if activation not in ("swish", "sigmoid"):
             raise ValueError(f"activation must be 'swish' or 'sigmoid', not {activation!r}")

@@ -24,46 +24,59 @@ from ..L2.mla_attention import MultiHeadLatentAttention
 from ..L2.sigmoid_moe import SigmoidMoE
 
 
-class _Layer(nn.Module):
-    def __init__(self, hidden_size: int, mix: nn.Module, mlp: nn.Module, rms_norm_eps: float) -> None:
-        super().__init__()
-        self.input_layernorm = RMSNorm(hidden_size, rms_norm_eps)
-        self.self_attn = mix
-        self.post_attention_layernorm = RMSNorm(hidden_size, rms_norm_eps)
-        self.mlp = mlp
-
-    def forward(self, hidden_states: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
-        """hidden_states and residual [T, D] -> (hidden_states, residual)"""
-        if residual is None:
-            normed_TD, sum_TD = self.input_layernorm(hidden_states), hidden_states
-        else:
-            normed_TD, sum_TD = self.input_layernorm(hidden_states, residual)
-        normed_TD, sum_TD = self.post_attention_layernorm(self.self_attn(normed_TD), sum_TD)
-        return self.mlp(normed_TD), sum_TD
-
-
-class KDADecoderLayer(_Layer):
+class KDADecoderLayer(nn.Module):
     def __init__(
         self, hidden_size: int, kda: dict[str, Any], moe: dict[str, Any], rms_norm_eps: float = 1e-5
     ) -> None:
         """kda, moe: the arguments of the block and of the experts, less hidden_size and rms_norm_eps."""
-        mix = KimiDeltaAttention(hidden_size, **kda, rms_norm_eps=rms_norm_eps)
-        super().__init__(hidden_size, mix, SigmoidMoE(hidden_size=hidden_size, **moe), rms_norm_eps)
+        super().__init__()
+        self.input_layernorm = RMSNorm(hidden_size, rms_norm_eps)
+        self.self_attn = KimiDeltaAttention(hidden_size, **kda, rms_norm_eps=rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(hidden_size, rms_norm_eps)
+        self.mlp = SigmoidMoE(hidden_size=hidden_size, **moe)
+
+    def forward(self, hidden_states: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """hidden_states and residual [T, D] -> (hidden_states, residual)"""
+        return _through(self, hidden_states, residual)
 
 
-class DenseKDADecoderLayer(_Layer):
+class DenseKDADecoderLayer(nn.Module):
     def __init__(
         self, hidden_size: int, kda: dict[str, Any], intermediate_size: int, rms_norm_eps: float = 1e-5
     ) -> None:
         """kda: the arguments of the block, less hidden_size and rms_norm_eps."""
-        mix = KimiDeltaAttention(hidden_size, **kda, rms_norm_eps=rms_norm_eps)
-        super().__init__(hidden_size, mix, GatedMLP(hidden_size, intermediate_size), rms_norm_eps)
+        super().__init__()
+        self.input_layernorm = RMSNorm(hidden_size, rms_norm_eps)
+        self.self_attn = KimiDeltaAttention(hidden_size, **kda, rms_norm_eps=rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(hidden_size, rms_norm_eps)
+        self.mlp = GatedMLP(hidden_size, intermediate_size)
+
+    def forward(self, hidden_states: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """hidden_states and residual [T, D] -> (hidden_states, residual)"""
+        return _through(self, hidden_states, residual)
 
 
-class MLADecoderLayer(_Layer):
+class MLADecoderLayer(nn.Module):
     def __init__(
         self, hidden_size: int, mla: dict[str, Any], moe: dict[str, Any], rms_norm_eps: float = 1e-5
     ) -> None:
         """mla, moe: the arguments of the block and of the experts, less hidden_size."""
-        mix = MultiHeadLatentAttention(hidden_size, **mla)
-        super().__init__(hidden_size, mix, SigmoidMoE(hidden_size=hidden_size, **moe), rms_norm_eps)
+        super().__init__()
+        self.input_layernorm = RMSNorm(hidden_size, rms_norm_eps)
+        self.self_attn = MultiHeadLatentAttention(hidden_size, **mla)
+        self.post_attention_layernorm = RMSNorm(hidden_size, rms_norm_eps)
+        self.mlp = SigmoidMoE(hidden_size=hidden_size, **moe)
+
+    def forward(self, hidden_states: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """hidden_states and residual [T, D] -> (hidden_states, residual)"""
+        return _through(self, hidden_states, residual)
+
+
+def _through(layer: Any, hidden_states: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+    """What each of the layers does with its own attention and block."""
+    if residual is None:
+        normed_TD, sum_TD = layer.input_layernorm(hidden_states), hidden_states
+    else:
+        normed_TD, sum_TD = layer.input_layernorm(hidden_states, residual)
+    normed_TD, sum_TD = layer.post_attention_layernorm(layer.self_attn(normed_TD), sum_TD)
+    return layer.mlp(normed_TD), sum_TD

@@ -88,12 +88,14 @@ def layer_kinds(config: ConfigReader) -> list[tuple[str, bool]]:
     """(kind of attention, whether the block behind it is dense) of each layer; a UsageError names the key
     that is wrong."""
     layers, linear = config.integer("num_hidden_layers"), config.section("linear_attn_config")
-    full, delta = (set(linear.integers(key)) for key in ("full_attn_layers", "kda_layers"))
-    if full & delta or full | delta != set(range(1, layers + 1)):
-        raise linear.error(
-            "full_attn_layers", f"with kda_layers, must name each of the layers 1 to {layers} once"
-        )
-    kinds = [FULL if i + 1 in full else LINEAR for i in range(layers)]
+    kinds = [FULL if i and i % 4 == 0 else LINEAR for i in range(layers)]  # as transformers has it
+    if linear.has("full_attn_layers"):
+        full, delta = (set(linear.integers(key)) for key in ("full_attn_layers", "kda_layers"))
+        if full & delta or full | delta != set(range(1, layers + 1)):
+            raise linear.error(
+                "full_attn_layers", f"with kda_layers, must name each of the layers 1 to {layers} once"
+            )
+        kinds = [FULL if i + 1 in full else LINEAR for i in range(layers)]
     dense = config.integer("first_k_dense_replace", default=1, minimum=0)
     if FULL in kinds[:dense]:
         raise config.error("first_k_dense_replace", "latent attention with a dense block is not supported")
@@ -103,11 +105,20 @@ def layer_kinds(config: ConfigReader) -> list[tuple[str, bool]]:
 def kda_arguments(config: ConfigReader) -> dict[str, Any]:
     """The arguments of every Kimi Delta Attention, less hidden_size and epsilon."""
     linear = config.section("linear_attn_config")
-    return {
-        "num_heads": linear.integer("num_heads"),
-        "head_dim": linear.integer("head_dim"),
-        "conv_size": linear.integer("short_conv_kernel_size", minimum=2),
+    names = {
+        "num_heads": ("num_heads", "linear_num_heads"),
+        "head_dim": ("head_dim", "linear_head_dim"),
+        "conv_size": ("short_conv_kernel_size", "linear_conv_kernel_dim"),
     }
+    return {
+        name: linear.integer(key) if linear.has(key) else config.integer(other)
+        for name, (key, other) in names.items()
+    }
+
+
+def either(config: ConfigReader, key: str, other: str) -> str:
+    """The name that a checkpoint has for a field of transformers' class, if it is there; else the field's."""
+    return key if config.has(key) else other
 
 
 def mla_arguments(config: ConfigReader) -> dict[str, Any]:
@@ -122,16 +133,18 @@ def mla_arguments(config: ConfigReader) -> dict[str, Any]:
 
 def moe_arguments(config: ConfigReader) -> dict[str, Any]:
     """The arguments of the experts of a layer, less hidden_size."""
-    num_experts = config.integer("num_experts")
-    if (top_k := config.integer("num_experts_per_token")) > num_experts:
-        raise config.error("num_experts_per_token", f"{top_k} of {num_experts} experts cannot be chosen")
+    num_experts = config.integer(either(config, "num_experts", "num_local_experts"))
+    chosen = either(config, "num_experts_per_token", "num_experts_per_tok")
+    if (top_k := config.integer(chosen)) > num_experts:
+        raise config.error(chosen, f"{top_k} of {num_experts} experts cannot be chosen")
     width = config.integer("moe_intermediate_size")
     return {
         "num_experts": num_experts,
         "top_k": top_k,
         "intermediate_size": width,
-        "shared_intermediate_size": width * config.integer("num_shared_experts"),
-        "renormalize": config.flag("moe_renormalize", default=True),
+        "shared_intermediate_size": width
+        * config.integer(either(config, "num_shared_experts", "n_shared_experts")),
+        "renormalize": config.flag(either(config, "moe_renormalize", "norm_topk_prob"), default=True),
         "routed_scaling_factor": config.number("routed_scaling_factor"),
     }
 

@@ -82,7 +82,7 @@ def layer_types(config: ConfigReader) -> list[str]:
     """Of each layer; a UsageError names the key that is wrong."""
     layers = config.integer("num_hidden_layers")
     if not config.has("layer_types"):
-        every = config.integer("full_attention_interval")
+        every = config.integer("full_attention_interval", default=4)  # transformers' own, which is no field
         return [LINEAR if (i + 1) % every else FULL for i in range(layers)]
     found = config.config["layer_types"]
     if not isinstance(found, list) or len(found) != layers or not set(found) <= {LINEAR, FULL}:
@@ -108,13 +108,16 @@ def linear_arguments(config: ConfigReader) -> dict[str, Any]:
 
 def attention_arguments(config: ConfigReader) -> dict[str, Any]:
     """The arguments of every gated attention, less hidden_size and epsilon. Files of before transformers 5
-    have rope_theta and partial_rotary_factor beside the other keys."""
+    have rope_theta and partial_rotary_factor beside the other keys; 0.25 is transformers' own default."""
     heads = head_arguments(config)
     rope = config.section("rope_parameters")
     rope.choice("rope_type", {"default": None}, default="default")
     theta, factor = (
-        (rope if rope.has(key) else config).number(key) for key in ("rope_theta", "partial_rotary_factor")
+        (rope if rope.has(key) else config).number(key, default=default)
+        for key, default in (("rope_theta", None), ("partial_rotary_factor", 0.25))
     )
+    if theta is None:
+        raise config.error("rope_theta", "is missing")
     if int(heads["head_dim"] * factor) % 2 or factor > 1:
         raise rope.error("partial_rotary_factor", f"{factor} of {heads['head_dim']} features are no pairs")
     return {

@@ -20,6 +20,7 @@ PARTS = {
         "test_moe.py",
         "test_gla.py",
         "test_mla_attention.py",
+        "test_topk_scores.py",
         "test_linear_float32.py",
         "test_linear_activation.py",
         "test_retrieval.py",

@@ -1,6 +1,8 @@
-"""Qwen3-Next in transformers, with flash-linear-attention's kernels where they are installed, and in vLLM.
+"""Qwen3-Next and Kimi Linear in transformers, with flash-linear-attention's kernels where they are installed,
+and in vLLM.
 
-159 GB of weights are more than one GPU holds: both sides get 20 of its 48 layers, at their real widths.
+The 159 GB of Qwen3-Next are more than one GPU holds: both sides get 20 of its 48 layers, at their real
+widths. Kimi Linear's 98 GB need a GPU of 141 GB.
 """
 
 from __future__ import annotations
@@ -17,8 +19,16 @@ from references.vllm_lm import MAX_MODEL_LEN, Vllm
 
 # Five times three layers of Gated DeltaNet and one of attention: 67.7 GB, which 80 GB hold; 36 layers are
 # 120 GB, of 141.
-LAYERS = {"num_hidden_layers": 20}
-RULES = ("chunk_gated_delta_rule", "recurrent_gated_delta_rule")
+CHANGES = {"qwen3_next": {"num_hidden_layers": 20}, "kimi_linear": {}}
+# Of each, the functions that it takes from flash-linear-attention.
+RULES = {
+    "qwen3_next": ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"),
+    "kimi_linear": ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention"),
+}
+BARS = {
+    "transformers": {"single-request": 10.0, "batch": 10.0, "prefill": 1.0},
+    "vllm": {"single-request": 1.05, "batch": 1.05, "prefill": 1.05},
+}
 
 
 class WithDeltaRule(Transformers):
@@ -30,7 +40,7 @@ class WithDeltaRule(Transformers):
         kind = machine.config["model_type"]
         if machine.device == "cpu":
             module: Any = import_module(f"transformers.models.{kind}.modeling_{kind}")
-            for name in (f"torch_{rule}" for rule in RULES):
+            for name in RULES[kind]:
                 setattr(module, name, inspect.unwrap(getattr(module, name)))
         super().__init__(machine)
         with_it = machine.device != "cpu" and find_spec(self.library) is not None
@@ -41,23 +51,9 @@ def _ours(machine: Machine) -> Ours:
     return Ours(machine, max_model_len=MAX_MODEL_LEN)
 
 
+SIDES = {"transformers": (Ours, WithDeltaRule), "vllm": (_ours, Vllm)}
 COMPARISONS = [
-    Comparison(
-        "qwen3_next",
-        "transformers",
-        Ours,
-        WithDeltaRule,
-        workloads,
-        bars={"single-request": 10.0, "batch": 10.0, "prefill": 1.0},
-        changes=LAYERS,
-    ),
-    Comparison(
-        "qwen3_next",
-        "vllm",
-        _ours,
-        Vllm,
-        workloads,
-        bars={"single-request": 1.05, "batch": 1.05, "prefill": 1.05},
-        changes=LAYERS,
-    ),
+    Comparison(model, name, ours, theirs, workloads, bars=BARS[name], changes=changes)
+    for model, changes in CHANGES.items()
+    for name, (ours, theirs) in SIDES.items()
 ]

@@ -1,5 +1,5 @@
-"""Qwen3-Next on a GPU: replayed steps against eager ones, float32 against the CPU, 16 bits against float32;
-and the kernels of the delta rule at the sizes of real models."""
+"""Qwen3-Next and Kimi Linear on a GPU: replayed steps against eager ones, float32 against the CPU, 16 bits
+against float32; and the kernels of the delta rule and of latent attention at the sizes of real models."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 
 from fastkernels import LLM, SamplingParams
 from fastkernels.kernels import registered
+from tests import mla_case
 from tests.mamba_cases import StateCase, check, delta, worst
 
 if not torch.cuda.is_available():
@@ -25,8 +26,11 @@ DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 KINDS = {"head": (32, 16, 128, 128, False), "channel": (32, 32, 128, 128, True)}
 
 
-def make(dtype: str, device: str = "cuda", **options) -> LLM:
-    return LLM("qwen3_next", config="tiny", device=device, dtype=dtype, max_num_seqs=16, **options)
+MODELS = ("qwen3_next", "kimi_linear")
+
+
+def make(model: str, dtype: str, device: str = "cuda", **options) -> LLM:
+    return LLM(model, config="tiny", device=device, dtype=dtype, max_num_seqs=16, **options)
 
 
 def prompts() -> list[list[int]]:
@@ -39,29 +43,32 @@ def texts(llm: LLM, params: SamplingParams = GREEDY, **options) -> list[list[int
 
 
 @lru_cache
-def of_the_cpu() -> list[list[int]]:
-    return texts(make("float32", "cpu"))
+def of_the_cpu(model: str) -> list[list[int]]:
+    return texts(make(model, "float32", "cpu"))
 
 
 @pytest.mark.parametrize("engine", [{}, {"max_num_batched_tokens": 16}], ids=["batched", "chunked"])
-def test_greedy_text_is_that_of_the_cpu(engine):
-    llm = make("float32", **engine)
-    assert texts(llm) == of_the_cpu()
+@pytest.mark.parametrize("model", MODELS)
+def test_greedy_text_is_that_of_the_cpu(model, engine):
+    llm = make(model, "float32", **engine)
+    assert texts(llm) == of_the_cpu(model)
     assert llm.stats()["graph_replays"] > 0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_replayed_steps_are_eager_ones(dtype: str):
-    replayed, eager = make(dtype), make(dtype, enforce_eager=True)
+@pytest.mark.parametrize("model", MODELS)
+def test_replayed_steps_are_eager_ones(model: str, dtype: str):
+    replayed, eager = make(model, dtype), make(model, dtype, enforce_eager=True)
     assert texts(replayed) == texts(eager)
     assert replayed.stats()["piecewise_replays"] > 0
     assert eager.stats()["graph_replays"] == 0
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_16_bits_choose_the_tokens_of_float32(dtype: str):
-    forced = of_the_cpu()
-    found = texts(make(dtype), SamplingParams(temperature=0.0), forced=forced)
+@pytest.mark.parametrize("model", MODELS)
+def test_16_bits_choose_the_tokens_of_float32(model: str, dtype: str):
+    forced = of_the_cpu(model)
+    found = texts(make(model, dtype), SamplingParams(temperature=0.0), forced=forced)
     shares = [statistics.fmean(map(int.__eq__, a, b)) for a, b in zip(found, forced, strict=True)]
     assert statistics.fmean(shares) > 0.9
 
@@ -118,3 +125,16 @@ def test_a_captured_graph_advances_the_states_in_every_replay(kind, is_update):
         wanted = kernel(*case.arguments(is_update, expected), impl="triton")
         assert worst(o, wanted.double().cpu()) == 0
         assert torch.equal(state[case.rows_B], expected[case.rows_B])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("is_decode", [False, True])
+@pytest.mark.parametrize("impl", ["torch", "triton"])
+def test_latent_attention(impl, is_decode, dtype):
+    rows = [(1, 1000), (1, 33), (1, 1)] if is_decode else [(37, 37), (5, 300), (1, 1)]
+    mla_case.check(mla_case.make(rows, 32, 512, 64, dtype=dtype).to("cuda"), impl, is_decode)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_latents_are_stored_at_their_slots(dtype):
+    mla_case.stored("triton", dtype, "cuda", 512, 64)
