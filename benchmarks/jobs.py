@@ -92,6 +92,7 @@ NEWER = (
     "mamba",
     "mamba2",
     "mobilenetv4",
+    "retnet",
     "swinv2",
     "vjepa2",
 )

@@ -27,6 +27,8 @@ from comparison import each_side, finish, timed, write
 from references import architectures, comparisons
 from references.base import Comparison, Machine, Side
 
+from fastkernels.measure.environment import environment
+
 WARM_UPS, RUNS = 3, 20  # a second call is captured by some engines, a third one replayed
 BUDGET_S = {"full": 6.0, "tiny": 0.5}  # of a workload's warm-ups, and of its runs
 OURS = "fastkernels"
@@ -89,6 +91,7 @@ def one_side(
 ) -> Iterator[dict[str, Any]]:
     """Every workload in every setting: rows of figures, and of failures of the reference's settings. What is
     found so far, behind every row."""
+    where = environment("cuda" if machine.device == "cuda" else "cpu").model_dump()
     begin = time.perf_counter()
     side = make(machine)
     machine.wait()
@@ -108,7 +111,7 @@ def one_side(
                 row["failed"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             print({key: value for key, value in row.items() if key != "all_seconds"}, file=sys.stderr)
             rows.append(row)
-            yield {"version": side.version, "start_s": start_s, "rows": rows}
+            yield {"version": side.version, "start_s": start_s, "rows": rows, "environment": where}
 
 
 def _measured(side: Side, machine: Machine, workload: Any, setting: str) -> dict[str, Any]:
@@ -127,8 +130,6 @@ def _measured(side: Side, machine: Machine, workload: Any, setting: str) -> dict
 
 
 def made(comparison: Comparison, machine: Machine, sides: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    from fastkernels.measure.environment import environment
-
     ours = {row["workload"]: row for row in sides[OURS]["rows"]}
     theirs = [row for row in sides[comparison.reference]["rows"] if "failed" not in row]
     for row in theirs:
@@ -157,7 +158,7 @@ def made(comparison: Comparison, machine: Machine, sides: dict[str, dict[str, An
         "start_s": {name: side["start_s"] for name, side in sides.items()},
         "by_setting": [{"setting": setting, **found} for setting, found in by_setting.items()],
         "workloads": [_row(name, row) for name, side in sides.items() for row in side["rows"]],
-        "environment": environment("cuda" if machine.device == "cuda" else "cpu").model_dump(),
+        "environment": sides[OURS]["environment"],  # where they ran, which may be elsewhere
     }
 
 

@@ -2,6 +2,7 @@
 
     python benchmarks/vs_vllm.py --out benchmarks/h200/vs_vllm_llama.json [--vllm-path ~/site-vllm]
     python benchmarks/vs_vllm.py --workloads balanced --out a.json
+    python benchmarks/vs_vllm.py --architecture gpt_oss --out benchmarks/h200/vs_vllm_gpt_oss.json
     python benchmarks/vs_vllm.py --cut-off --out a.json         of what a run that was cut off left beside it
 
 Each engine runs in a process of its own, through its public `LLM`: bf16, greedy, exact output lengths, no
@@ -50,6 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--architecture", default="llama", help="of its full default configuration")
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--vllm-path", type=Path)
@@ -62,24 +64,25 @@ def main() -> None:
     if unknown := [name for name in names if name not in WORKLOADS]:
         parser.error(f"no workload {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
     if arguments.side:
-        _one_side(arguments.side, names, arguments.result)
+        _one_side(arguments.architecture, arguments.side, names, arguments.result)
         return
+    both = ["--architecture", arguments.architecture, "--workloads", ",".join(names)]
     sides = each_side(
         __file__,
-        {side: ["--workloads", ",".join(names)] for side in arguments.sides.split(",")},
+        dict.fromkeys(arguments.sides.split(","), both),
         arguments.out,
         {"vllm": arguments.vllm_path},
         arguments.cut_off,
     )
     names = [name for name in names if all(name in found["workloads"] for found in sides.values())]
-    report = _report(sides, names) | {"cut_off": arguments.cut_off}
+    report = _report(arguments.architecture, sides, names) | {"cut_off": arguments.cut_off}
     write(report, arguments.out, sides)
 
 
-def _report(sides: dict[str, dict], names: list[str]) -> dict[str, Any]:
+def _report(architecture: str, sides: dict[str, dict], names: list[str]) -> dict[str, Any]:
     report: dict[str, Any] = {
         "kind": "vs_reference",
-        "architecture": "llama",
+        "architecture": architecture,
         "reference": "vllm",
         "size": "full",
         "ratios": {},
@@ -106,10 +109,10 @@ def _environment() -> dict[str, Any]:
 # ---------------------------------------------------------------- one side
 
 
-def _one_side(side: str, names: list[str], result: Path) -> None:
+def _one_side(architecture: str, side: str, names: list[str], result: Path) -> None:
     """Writes what it has so far behind every workload."""
     begin = time.perf_counter()
-    machine = Machine("llama", "full", "cuda")
+    machine = Machine(architecture, "full", "cuda")
     engine = Ours(machine, max_model_len=MAX_MODEL_LEN) if side == "fastkernels" else Vllm(machine)
     rng = random.Random(SEED)
 

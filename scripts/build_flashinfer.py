@@ -26,6 +26,7 @@ from fastkernels.runner.sandbox.flashinfer_builds import NAME, PACKAGE
 ATTENTION = (
     (torch.bfloat16, 128, False),
     (torch.bfloat16, 128, True),
+    (torch.bfloat16, 256, True),
     (torch.bfloat16, 64, False),
     (torch.float16, 64, False),
 )

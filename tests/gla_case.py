@@ -5,6 +5,7 @@ T tokens · B rows of the step · R rows of the pool · H heads · K key dim · 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ class GlaCase:
     q_THK: Tensor
     k_THK: Tensor
     v_THV: Tensor
-    gate_THK: Tensor
+    gate_THK: Tensor | None
     state_RHKV: Tensor
     rows_B: Tensor
     query_starts_B1: Tensor
@@ -45,7 +46,12 @@ class GlaCase:
 
     def answer(self) -> tuple[Tensor, Tensor]:
         """By the definition: S <- diag(exp g) S + k v^T, o = scale S^T q."""
-        q, k, v, g = (x.double().cpu() for x in (self.q_THK, self.k_THK, self.v_THV, self.gate_THK))
+        q, k, v = (x.double().cpu() for x in (self.q_THK, self.k_THK, self.v_THV))
+        if self.gate_THK is None:
+            g = torch.tensor([math.log1p(-(2.0 ** (-5 - h))) for h in range(q.shape[1])], dtype=q.dtype)
+            g = g[:, None].expand(q.shape)
+        else:
+            g = self.gate_THK.double().cpu()
         state, o_THV = self.state_RHKV.double().cpu(), torch.zeros(v.shape, dtype=torch.float64)
         token = 0
         for row, length in zip(self.rows_B.tolist(), self.lens):
@@ -68,10 +74,10 @@ def make(
     key_dim: int = 16,
     value_dim: int = 32,
     dtype: torch.dtype = torch.float32,
-    steepness: float = 1.0,
+    steepness: float | None = 1.0,
     seed: int = 0,
 ) -> GlaCase:
-    """steepness: 1 for gates of about -0.05; at 300 some forget all, others nothing."""
+    """steepness: 1 for gates of about -0.05; at 300 some forget all, others nothing; None for no gates."""
     generator = torch.Generator().manual_seed(seed)
 
     def randn(*shape: int) -> Tensor:
@@ -81,13 +87,15 @@ def make(
     packed = randn(tokens, 2 * keys + values + 16).to(dtype)
     q_THK, k_THK = (packed[:, i * keys : (i + 1) * keys].view(tokens, heads, key_dim) for i in (0, 1))
     v_THV = packed[:, 2 * keys : 2 * keys + values].view(tokens, heads, value_dim)
-    gate = torch.nn.functional.logsigmoid(randn(tokens, heads, key_dim) * steepness) / 16
+    gate_THK = None
+    if steepness is not None:
+        gate_THK = (torch.nn.functional.logsigmoid(randn(tokens, heads, key_dim) * steepness) / 16).to(dtype)
     order = torch.randperm(len(query_lens) + 2, generator=generator) + 1
     rows_B = order[: len(query_lens)]
     state = torch.full((len(query_lens) + 3, heads, key_dim, value_dim), torch.nan)
     state[rows_B] = randn(len(query_lens), heads, key_dim, value_dim).float()
     starts = torch.tensor([0, *query_lens]).cumsum(0).int()
-    return GlaCase(q_THK, k_THK, v_THV, gate.to(dtype), state, rows_B, starts, key_dim**-0.5)
+    return GlaCase(q_THK, k_THK, v_THV, gate_THK, state, rows_B, starts, key_dim**-0.5)
 
 
 def check(case: GlaCase, impl: str, recurrent: bool = False) -> None:

@@ -299,7 +299,7 @@ def check_gelu_tail(impl: str, device: str = "cpu") -> None:
 # glu --------------------------------------------------------------------------------------------------------
 
 
-GATES = ("silu", "gelu", "gelu_tanh")
+GATES = ("silu", "gelu", "gelu_tanh", "relu2")
 
 
 def _gated(x: Tensor, activation: str) -> Tensor:
@@ -309,6 +309,8 @@ def _gated(x: Tensor, activation: str) -> Tensor:
         active = gate / (1 + torch.exp(-gate))
     elif activation == "gelu":
         active = gate / 2 * torch.erfc(-gate / math.sqrt(2))
+    elif activation == "relu2":
+        active = torch.where(gate > 0, gate * gate, 0)
     else:
         active = gate / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
     return active * up
@@ -467,6 +469,41 @@ def linear_cases(shapes: list[tuple[int, int, int]]) -> list[KernelCase]:
         KernelCase("linear", "columns", columns, answer),
         KernelCase("linear", "two-strides", two_strides, answer),
     ]
+
+
+def bitnet_linear_cases(shapes: list[tuple[int, int, list[int]]]) -> list[KernelCase]:
+    """Shapes (T, K, outputs of each matrix); also rows that no single stride reaches."""
+
+    def answer(x: Tensor, weight: Tensor, omega: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+        """Products of whole numbers, one matrix after another."""
+        largest = x.float().abs().amax(-1, keepdim=True).clamp(min=1e-5)
+        scale = torch.full_like(largest, 127) / largest
+        codes = torch.round(x.float() * scale).long()
+        found = []
+        for packed, factor in zip(weight.split([size // 4 for size in sizes]), omega):
+            values = torch.cat([packed // 4**j % 4 for j in range(4)]).long() - 1
+            found.append((codes @ values.T).double() / scale.double() * factor.double())
+        return (torch.cat(found, dim=-1),)
+
+    def make(t: int, k: int, sizes: list[int]) -> Callable[[torch.dtype], Arguments]:
+        def arguments(dt: torch.dtype) -> Arguments:
+            return randn(t, k, dtype=dt), _packed(k, sizes), torch.linspace(0.5, 1.5, len(sizes)), sizes
+
+        return arguments
+
+    def two_strides(dt: torch.dtype) -> Arguments:
+        return randn(2, 5, 96, dtype=dt)[:, 2:, 8:40], _packed(32, [16]), torch.ones(1), [16]
+
+    return [
+        *(KernelCase("bitnet_linear", f"T{t}-K{k}-N{sum(n)}", make(t, k, n), answer) for t, k, n in shapes),
+        KernelCase("bitnet_linear", "two-strides", two_strides, answer),
+    ]
+
+
+def _packed(inputs: int, sizes: list[int]) -> Tensor:
+    """Bytes without the two-bit field 3."""
+    fields = torch.randint(3, (4, sum(sizes) // 4, inputs), generator=torch.Generator().manual_seed(1))
+    return sum(fields[j] * 4**j for j in range(4)).to(torch.uint8)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def linear_float32_cases(

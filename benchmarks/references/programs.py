@@ -51,18 +51,19 @@ def on_device(batch: list[Any], device: str, dtype: Any) -> Any:
     """[B, H, W, C], sent as our engine sends images, and converted there."""
     import torch
 
-    from fastkernels.nn.batching import sent_together
+    from fastkernels.nn.batching import sent, together
 
-    return sent_together(batch, torch.device(device)).to(dtype)
+    return sent(together(batch, there := torch.device(device)), there).to(dtype)
 
 
 def normalised(batch: list[Any], device: str, dtype: Any) -> Callable[[], Any]:
-    """A call sends images or videos and normalises them by channel as our engine does: [B, ..., H, W, C]."""
+    """A call sends images or videos and normalises them by channel with our engine's operations, before the
+    model as a user's transform does: [B, ..., H, W, C]."""
     import torch
 
-    from fastkernels.nn.batching import IMAGENET, Pixels
+    from fastkernels.nn.batching import IMAGENET, Pixels, sent, together
     from fastkernels.nn.program import Place
 
-    pixels = Pixels(1, batch[0].shape[-1], Place(torch.device(device), dtype), IMAGENET)
-    calls = [(image,) for image in batch]
-    return lambda: pixels.join(calls)[0]
+    there = torch.device(device)
+    pixels = Pixels(1, batch[0].shape[-1], Place(there, dtype), IMAGENET)
+    return lambda: pixels.prepare(sent(together(batch, there), there))[0]

@@ -4,6 +4,7 @@ The median over replays of a CUDA graph of one call, or over calls of `fla`, whi
 without the kernel across chunks. Only of answers and states within 6e-3 of the reference.
 
 python benchmarks/sweeps/gla.py --problems 8x2016 32x512 --seconds 50
+python benchmarks/sweeps/gla.py --retention    of RetNet: twice the heads, and no gate
 """
 
 from __future__ import annotations
@@ -42,10 +43,12 @@ def call_us(impl: str, args: list) -> float:
     return median_us(graph.replay, REPLAYS, WARM_UPS)
 
 
-def sweep(rows: int, tokens: int, until: float) -> None:
+def sweep(rows: int, tokens: int, until: float, is_retention: bool) -> None:
     dims, of = (KEY, KEY, VALUE, KEY), {"device": "cuda", "dtype": torch.bfloat16}
-    q, k, v, g = (torch.randn(rows * tokens, HEADS, dim, **of) for dim in dims)
-    gate, begun = logsigmoid(g) / 16, torch.randn(rows + 1, HEADS, KEY, VALUE, device="cuda")
+    heads = 2 * HEADS if is_retention else HEADS
+    q, k, v, g = (torch.randn(rows * tokens, heads, dim, **of) for dim in dims)
+    gate = None if is_retention else logsigmoid(g) / 16
+    begun = torch.randn(rows + 1, heads, KEY, VALUE, device="cuda")
     starts = torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32, device="cuda")
     args = [q, k, v, gate, begun.clone(), torch.arange(rows, device="cuda") + 1, starts, KEY**-0.5, tokens]
     expected = kernels.chunk_gla(*args, impl="reference"), args[4]
@@ -72,6 +75,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--problems", nargs="+", default=["8x2016"], help="rows x tokens of each")
     parser.add_argument("--seconds", type=float, default=50)
+    parser.add_argument("--retention", action="store_true")
     chosen, begun_at = parser.parse_args(), time.monotonic()
     for problem in chosen.problems:
-        sweep(*map(int, problem.split("x")), begun_at + chosen.seconds)
+        sweep(*map(int, problem.split("x")), begun_at + chosen.seconds, chosen.retention)

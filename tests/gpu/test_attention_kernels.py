@@ -33,6 +33,7 @@ DECODE = {
     "head-dim-40": {"seq_lens": [21, 400], "heads": (4, 2), "head_dim": 40},
     "head-dim-64": {"seq_lens": [21, 400], "heads": (32, 8), "head_dim": 64},
     "head-dim-256": {"seq_lens": [21, 400], "heads": (8, 4), "head_dim": 256},
+    "head-dim-512": {"seq_lens": [21, 400], "heads": (16, 2), "head_dim": 512},
 }
 PREFILL = {
     "one-row": dict(query_lens=[300], seq_lens=[300], **BIG),
@@ -49,6 +50,7 @@ PREFILL = {
     "head-dim-40": {"query_lens": [21, 140], "seq_lens": [21, 400], "heads": (4, 2), "head_dim": 40},
     "head-dim-64": {"query_lens": [21, 140], "seq_lens": [21, 400], "heads": (8, 2), "head_dim": 64},
     "head-dim-256": {"query_lens": [21, 140], "seq_lens": [21, 400], "heads": (8, 4), "head_dim": 256},
+    "head-dim-512": {"query_lens": [21, 140], "seq_lens": [21, 400], "heads": (16, 2), "head_dim": 512},
 }
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 ROUND = {"argnames": "dtype", "argvalues": DTYPES, "ids": str}

@@ -9,7 +9,7 @@ from fastkernels import kernels
 from fastkernels.engine.encoder import Encoder
 from fastkernels.errors import KernelError
 from fastkernels.kernels import registered
-from fastkernels.nn.batching import RUN_BYTES, sent_together
+from fastkernels.nn.batching import RUN_BYTES, together
 from tests.encoder_cases import LINEAR_ACTIVATIONS, dense_case, linear_activation_case, resized
 from tests.pointwise_cases import worst_row_error
 
@@ -132,7 +132,7 @@ def test_images_arrive_together(side):
     count = 2 * max(1, RUN_BYTES // (3 * side * side)) + 1
     batches = [torch.randint(0, 256, (count, side, side, 3), dtype=torch.uint8) for _ in range(4)]
     torch.cuda._sleep(50_000_000)
-    sent = [sent_together(list(batch), torch.device("cuda")) for batch in batches]
+    sent = [together(list(batch), torch.device("cuda")) for batch in batches]
     for got, batch in zip(sent, batches, strict=True):
         assert torch.equal(got.cpu(), batch)
 

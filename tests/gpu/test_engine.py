@@ -187,7 +187,7 @@ def test_aborts_between_steps_in_flight_leave_the_others_alone():
 
 
 @pytest.mark.parametrize("engine", [{}, {"max_num_batched_tokens": 16}, {"max_num_seqs": 3}], ids=str)
-@pytest.mark.parametrize("model", ["gla", "jamba", "mamba", "mamba2"])
+@pytest.mark.parametrize("model", ["gla", "jamba", "mamba", "mamba2", "retnet"])
 def test_states_advance_in_graphs_as_on_the_cpu(model, engine):
     """Padding of a graph writes to the null row; a row's next owner finds zeros."""
     options = {"config": "tiny", "dtype": "float32", "max_num_seqs": 16}

@@ -1,5 +1,5 @@
-"""GLA by its equations, in float64 from the tensors of a checkpoint, one token after another: what our model
-and its production reference are both held against.
+"""GLA and RetNet by their equations, in float64 from the tensors of a checkpoint: what our models and their
+production references are both held against. GLA goes from token to token, RetNet takes all pairs of tokens.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ def shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
             "attn.k_proj.weight": (keys, d),
             "attn.v_proj.weight": (values, d),
             "attn.g_proj.weight": (values, d),
-            "attn.gk_proj.0.weight": (LOW_RANK, d),
-            "attn.gk_proj.1.weight": (keys, LOW_RANK),
-            "attn.gk_proj.1.bias": (keys,),
             "attn.g_norm_swish_gate.weight": (values // config["num_heads"],),
             "attn.o_proj.weight": (d, values),
             "mlp_norm.weight": (d,),
@@ -35,6 +32,12 @@ def shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
             "mlp.up_proj.weight": (f, d),
             "mlp.down_proj.weight": (d, f),
         }
+        if config["model_type"] == "gla":
+            layer |= {
+                "attn.gk_proj.0.weight": (LOW_RANK, d),
+                "attn.gk_proj.1.weight": (keys, LOW_RANK),
+                "attn.gk_proj.1.bias": (keys,),
+            }
         found |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
     return found | {"model.norm.weight": (d,), "lm_head.weight": (v, d)}
 
@@ -71,19 +74,37 @@ def logits(config: Mapping[str, Any], weights: Mapping[str, Tensor], ids: list[i
         q, k, v, g = (
             (x @ a[f"attn.{n}_proj.weight"].T).unflatten(-1, (heads, -1)) for n in ("q", "k", "v", "g")
         )
-        z = x @ a["attn.gk_proj.0.weight"].T @ a["attn.gk_proj.1.weight"].T + a["attn.gk_proj.1.bias"]
-        decay = ((1 / (1 + torch.exp(-z))) ** (1 / NORMALIZER)).unflatten(-1, (heads, -1))
-        state = torch.zeros(heads, q.shape[-1], v.shape[-1], dtype=torch.float64)
-        read = []
-        for t in range(len(ids)):
-            state = decay[t][:, :, None] * state + k[t][:, :, None] * v[t][:, None, :]
-            read.append((state * q[t][:, :, None]).sum(1) / q.shape[-1] ** 0.5)
-        o = norm(torch.stack(read), a["attn.g_norm_swish_gate.weight"]) * silu(g)
+        read = gated_read(a, x, q, k, v) if config["model_type"] == "gla" else retained_read(q, k, v)
+        o = norm(read / q.shape[-1] ** 0.5, a["attn.g_norm_swish_gate.weight"]) * silu(g)
         h = h + o.flatten(1) @ a["attn.o_proj.weight"].T
         x = norm(h, a["mlp_norm.weight"])
         gated = silu(x @ a["mlp.gate_proj.weight"].T) * (x @ a["mlp.up_proj.weight"].T)
         h = h + gated @ a["mlp.down_proj.weight"].T
     return norm(h, w["model.norm.weight"]) @ w["lm_head.weight"].T
+
+
+def gated_read(a: Mapping[str, Tensor], x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """What GLA's queries read, [T, H, V], before the scale."""
+    z = x @ a["attn.gk_proj.0.weight"].T @ a["attn.gk_proj.1.weight"].T + a["attn.gk_proj.1.bias"]
+    decay = ((1 / (1 + torch.exp(-z))) ** (1 / NORMALIZER)).unflatten(-1, q.shape[1:])
+    state, read = torch.zeros(*q.shape[1:], v.shape[-1], dtype=torch.float64), []
+    for t in range(len(q)):
+        state = decay[t][:, :, None] * state + k[t][:, :, None] * v[t][:, None, :]
+        read.append((state * q[t][:, :, None]).sum(1))
+    return torch.stack(read)
+
+
+def retained_read(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """What RetNet's queries read, [T, H, V], before the scale."""
+    position = torch.arange(len(q), dtype=torch.float64)
+    half = q.shape[-1] // 2
+    angle = position[:, None] * 10000 ** (-torch.arange(half, dtype=torch.float64) / half)
+    turn = torch.polar(torch.ones_like(angle), angle)[:, None]
+    q, k = (torch.complex(x[..., :half], x[..., half:]) * turn for x in (q, k))
+    kept = 1 - 2.0 ** (-5 - torch.arange(q.shape[1], dtype=torch.float64))
+    past = (position[:, None] - position).clamp(min=0)
+    pairs = torch.einsum("ihk,jhk->hij", q, k.conj()).real * kept[:, None, None] ** past
+    return torch.einsum("hij,jhv->ihv", pairs.tril(), v)
 
 
 def greedy(config: Mapping[str, Any], weights: Mapping[str, Tensor], ids: list[int], count: int) -> list[int]:

@@ -55,8 +55,8 @@ def request(lengths: Tensor = LENGTHS) -> Request:
 def run(model: DLRM, asked: Request) -> dict[str, Tensor]:
     """Each part, from a launch that Bags has made."""
     bags = Bags(model.num_embeddings, model.num_dense, CPU)
-    bags.key(asked)
-    dense_CRX, ids_M, offsets = bags.join([asked])
+    (crossing,) = bags.join([bags.read(asked)])
+    dense_CRX, ids_M, offsets = crossing.tensors()
     dense, sparse = model.bottom(dense_CRX[0]), model.embedding_bags(ids_M, offsets)
     if model.is_dot:
         interaction = model.interaction(dense, sparse)
@@ -195,7 +195,7 @@ def test_tables_without_their_own_rows_would_be_noticed(monkeypatch):
 
     def all_from_zero(self: Bags, *given: Any) -> None:
         made(self, *given)
-        self.starts = [0] * len(self.starts)
+        self.starts = 0 * self.starts
 
     monkeypatch.setattr(Bags, "__init__", all_from_zero)
     assert error(run(model, request())["sparse"], wanted) > 10 * TOLERANCE

@@ -15,16 +15,17 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from fastkernels import LLM, SamplingParams
 from fastkernels.nn.random_weights import random_weights
-from tests.parity import test_llama, test_mixtral
+from tests.parity import test_gemma4, test_llama, test_mixtral
 
 LENGTHS = (5, 17, 33, 2, 64, 1, 9, 40)
 GREEDY = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True)
 RELATIVES = ("tied", "qwen2", "qwen2-window", "qwen3", "mistral", "yarn", "mixtral")
-RELATIVES += ("attention-bias", "qwen2-some-windows", "qwen3-layer-types")
+RELATIVES += ("attention-bias", "qwen2-some-windows", "qwen3-layer-types", "gemma4")
+OTHERS = {"mixtral": test_mixtral.reference, "gemma4": test_gemma4.reference}
 
 
 def reference(name: str):
-    return test_mixtral.reference() if name == "mixtral" else test_llama.reference(name)
+    return OTHERS[name]() if name in OTHERS else test_llama.reference(name)
 
 
 def prompts(lengths=LENGTHS) -> list[list[int]]:

@@ -28,6 +28,7 @@ from fastkernels.nn.context import use_step
 from fastkernels.nn.weights import export_weights, load_weights
 from tests.helpers import make_positions, make_step
 from tests.parity import gla_equations as equations
+from tests.parity.preemption import preempted
 
 TOLERANCE = 2e-5  # of logits with a std of about 1; measured: 2e-6
 PRODUCTION_TOLERANCE = 1e-4  # between the equations and the production kernels in float32; measured: 2.5e-6
@@ -160,18 +161,9 @@ def test_greedy_text_is_that_of_the_equations(folder: Path, engine: dict[str, in
 
 
 def test_preempted_requests_continue_as_if_nothing_had_happened(folder: Path):
-    """States need no blocks, so nothing runs out by itself: every third step one row is sent back."""
-    llm = LLM(folder, device="cpu", max_num_seqs=4, max_num_batched_tokens=24)
-    for n in LENGTHS:
-        llm.add_request(prompt(n), GREEDY, request_id=str(n))
-    found, steps, ledger = {}, 0, llm._scheduler.ledger
-    while llm.has_unfinished_requests():
-        found |= {int(out.request_id): out.outputs[0].token_ids for out in llm.step()}
-        steps += 1
-        if steps % 3 == 0 and len(ledger.running) > 1:
-            ledger.preempt(int(ledger.running[-1]))
+    found, preemptions = preempted(folder, {n: prompt(n) for n in LENGTHS}, GREEDY)
     assert found == {n: text(n) for n in LENGTHS}
-    assert llm.stats()["preemptions"] > 10
+    assert preemptions > 10
 
 
 def test_forced_decoding_scores_the_forced_ids(folder: Path):

@@ -24,6 +24,7 @@ from fastkernels.errors import UsageError
 from fastkernels.nn.cache import cache_owners
 from fastkernels.nn.weights import destinations, load_weights
 from tests.mamba_cases import ssd
+from tests.parity.preemption import preempted
 from tests.parity.test_llama import places_of, prompt, run
 from tests.parity.test_mamba import (
     GREEDY,
@@ -259,18 +260,9 @@ def test_greedy_text_is_that_of_transformers(folder: Path, engine: dict[str, int
 
 
 def test_preempted_requests_continue_as_if_nothing_had_happened(folder: Path):
-    """States need no blocks, so nothing runs out by itself: every third step one row is sent back."""
-    llm = LLM(folder, device="cpu", max_num_seqs=4, max_num_batched_tokens=24)
-    for n in LENGTHS:
-        llm.add_request(prompt(n).tolist(), GREEDY, request_id=str(n))
-    found, steps, ledger = {}, 0, llm._scheduler.ledger
-    while llm.has_unfinished_requests():
-        found |= {int(out.request_id): out.outputs[0].token_ids for out in llm.step()}
-        steps += 1
-        if steps % 3 == 0 and len(ledger.running) > 1:
-            ledger.preempt(int(ledger.running[-1]))
+    found, preemptions = preempted(folder, {n: prompt(n).tolist() for n in LENGTHS}, GREEDY)
     assert found == {n: text(n) for n in LENGTHS}
-    assert llm.stats()["preemptions"] > 5
+    assert preemptions > 5
 
 
 # ---------------------------------------------------------------- weights and configuration

@@ -38,7 +38,7 @@ from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import find, load_model, weights_bytes
 from fastkernels.nn.batching import Stacked
 from fastkernels.nn.context import use_step
-from fastkernels.nn.program import Call, Place, Program, Stage
+from fastkernels.nn.program import Batching, Call, Place, Preparing, Program, Stage
 from fastkernels.records import Size, default_size
 
 FORWARD = "forward"
@@ -84,7 +84,8 @@ class Model:
         self._ask: Callable[..., Program] = self.model.program if has_program else self._forward
         self._signature = inspect.signature(self.model.program if has_program else self.model.forward)
         self.graphs = {
-            name: CallGraphs(self._in_a_step(name), self.device, enforce_eager) for name in declared
+            name: CallGraphs(self._in_a_step(name, stage.batching), self.device, enforce_eager)
+            for name, stage in declared.items()
         }
         stacked = Stacked(self.device)
         self.stages = {
@@ -160,38 +161,19 @@ class Model:
         is_float = isinstance(value, Tensor) and value.is_floating_point()
         return value.to(self.dtype) if is_float else value
 
-    def _in_a_step(self, name: str) -> Callable[..., Any]:
+    def _in_a_step(self, name: str, batching: Batching | None) -> Callable[..., Any]:
         function = self.model if name == FORWARD else getattr(self.model, name)
+        prepare = batching.prepare if isinstance(batching, Preparing) else None
 
         def compute(*args: Any) -> Any:
             with use_step(None):  # attention plans made for one layer serve all
-                return function(*args)
+                return function(*(prepare(*args) if prepare else args))
 
         return compute
 
     def _run(self, programs: Iterable[Program], errors: Errors) -> list[Any]:
         require_errors(errors)
-        if errors == "return":
-            return self.engine.run(programs)
-        try:
-            return self.engine.run(_to_the_end(place, program) for place, program in enumerate(programs))
-        except _Refused as refused:
-            raise RequestError(f"request {refused.place}: {refused.error}") from refused.error
-
-
-class _Refused(Exception):
-    """Ends all programs of a run, as a RequestError does not: none is launched before all have begun."""
-
-    def __init__(self, place: int, error: RequestError) -> None:
-        self.place, self.error = place, error
-        super().__init__(str(error))
-
-
-def _to_the_end(place: int, program: Program) -> Program:
-    try:
-        return (yield from program)
-    except RequestError as error:
-        raise _Refused(place, error) from error
+        return self.engine.run(programs, raises=errors == "raise")
 
 
 def _values(inputs: Mapping[str, Any]) -> dict[str, Any]:

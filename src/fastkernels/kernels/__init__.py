@@ -14,6 +14,7 @@ from fastkernels.kernels.base import reload_policy as reload_policy
 from fastkernels.kernels.base import skipped as skipped
 from fastkernels.kernels.base import use as use
 from fastkernels.kernels.bias_activation import bias_activation as bias_activation
+from fastkernels.kernels.bitnet_linear import bitnet_linear as bitnet_linear
 from fastkernels.kernels.box_decode import box_decode as box_decode
 from fastkernels.kernels.causal_conv1d import causal_conv1d as causal_conv1d
 from fastkernels.kernels.causal_conv1d import causal_conv1d_update as causal_conv1d_update
@@ -36,6 +37,7 @@ from fastkernels.kernels.gla import recurrent_gla as recurrent_gla
 from fastkernels.kernels.glu import glu as glu
 from fastkernels.kernels.group_norm import group_norm as group_norm
 from fastkernels.kernels.grouped_linear import grouped_linear as grouped_linear
+from fastkernels.kernels.grouped_linear_glu import grouped_linear_glu as grouped_linear_glu
 from fastkernels.kernels.kv_cache import store_kv as store_kv
 from fastkernels.kernels.l2_norm import l2_norm as l2_norm
 from fastkernels.kernels.late_interaction import late_interaction as late_interaction
@@ -57,6 +59,9 @@ from fastkernels.kernels.mla_attention import store_latent as store_latent
 from fastkernels.kernels.modulated_layer_norm import modulated_layer_norm as modulated_layer_norm
 from fastkernels.kernels.moe_permute import moe_align as moe_align
 from fastkernels.kernels.moe_permute import moe_sum as moe_sum
+from fastkernels.kernels.norm_branches import join_branches as join_branches
+from fastkernels.kernels.norm_branches import split_branches as split_branches
+from fastkernels.kernels.norm_rope_store_kv import norm_rope_store_kv as norm_rope_store_kv
 from fastkernels.kernels.pair_dot import pair_dot as pair_dot
 from fastkernels.kernels.prefill_attention import prefill_attention as prefill_attention
 from fastkernels.kernels.resize_grid import resize_grid as resize_grid
@@ -75,6 +80,7 @@ from fastkernels.kernels.selective_scan import selective_scan as selective_scan
 from fastkernels.kernels.selective_scan import selective_state_update as selective_state_update
 from fastkernels.kernels.sigmoid_gate import sigmoid_gate as sigmoid_gate
 from fastkernels.kernels.sinusoidal import sinusoidal as sinusoidal
+from fastkernels.kernels.softcap import softcap as softcap
 from fastkernels.kernels.softmax import softmax as softmax
 from fastkernels.kernels.sparse_mm import sparse_mm as sparse_mm
 from fastkernels.kernels.sparse_mm import sparse_mm_add as sparse_mm_add

@@ -4,7 +4,7 @@
     Phi(-a) = exp(-a^2/2) P(t),  t = 1 / (1 + 0.4 a)                          for a >= 0
     gelu_tanh(x) = x sigmoid(2u),  u = sqrt(2/pi) (x + 0.044715 x^3)          as tanh(u) = 2 sigmoid(2u) - 1
     log_sigmoid(x) = min(x, 0) - log1p(e),  e = exp(-|x|)
-    relu(x) = max(x, 0), NaN stays NaN
+    relu(x) = max(x, 0), relu2(x) = relu(x)^2, NaN stays NaN
 
 With v = 1 + e rounded, log1p(e) = log(v) e / (v - 1) is accurate where log(v) alone has lost all digits of e.
 
@@ -56,6 +56,7 @@ def activated(x, NAME: tl.constexpr):
         | (NAME == "log_sigmoid")
         | (NAME == "quick_gelu")
         | (NAME == "relu")
+        | (NAME == "relu2")
         | (NAME == "sigmoid")
     )
     if NAME == "silu":
@@ -69,6 +70,8 @@ def activated(x, NAME: tl.constexpr):
         y = x * tl.sigmoid(x * QUICK)
     elif NAME == "relu":
         y = tl.where(x < 0.0, 0.0, x)
+    elif NAME == "relu2":
+        y = tl.where(x < 0.0, 0.0, x * x)
     elif NAME == "sigmoid":
         y = tl.sigmoid(x)
     else:

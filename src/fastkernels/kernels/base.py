@@ -13,7 +13,7 @@ one opaque operator, `torch.ops.fastkernels.<name>`, that makes the same choice 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,7 +40,8 @@ class Kernel:
     without computing. `rows` is the size by which an order of preference may choose. `cpu`: the order on a
     CPU, where it is not that of all that serve one. `work(tally, *args)`: what a call must do besides reading
     its arguments (work.py). `adds_rows`: it adds up the values of a row, or their squares, as they are (a
-    norm).
+    norm). `other_way(size)`: of a kernel that rounds to whole numbers, a context in which its reference
+    decides otherwise what roundings of this size could.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Kernel:
     cpu: tuple[Entry, ...] | None = None
     work: Callable[..., None] | None = None
     adds_rows: bool = False
+    other_way: Callable[[float], AbstractContextManager[None]] | None = None
     _by_name: dict[str, Implementation] = field(init=False, repr=False)
     _choices: dict[str, list[Choice]] = field(init=False, repr=False, default_factory=dict)
     _on_cpu: Callable[..., Any] | None = field(init=False, repr=False, default=None)
@@ -131,6 +133,8 @@ class Kernel:
                 size = self.rows(*args) if size is None else size
                 if size > choice.max_rows:
                     continue
+            if choice.dtype is not None and choice.dtype != _first(args).dtype:
+                continue
             function = choice.function_for(args)
             if function is not None:
                 if choice is choices[0]:
@@ -174,9 +178,13 @@ class Kernel:
 
 
 def _device(args: Sequence[Any]) -> str:
+    return _first(args).device.type
+
+
+def _first(args: Sequence[Any]) -> Tensor:
     for arg in args:
         if isinstance(arg, Tensor):
-            return arg.device.type
+            return arg
     raise TypeError("A kernel needs at least one tensor argument")
 
 

@@ -42,5 +42,10 @@ def not_aligned(*tensors: Tensor) -> str | None:
     return None
 
 
+def given(*tensors: Tensor | None) -> list[Tensor]:
+    """Those that are there, of optional ones."""
+    return [tensor for tensor in tensors if tensor is not None]
+
+
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")

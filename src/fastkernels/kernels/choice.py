@@ -10,6 +10,8 @@ from functools import cached_property, partial
 from importlib import import_module
 from typing import Any
 
+import torch
+
 from fastkernels.kernels import policy
 from fastkernels.layout import install_line
 
@@ -83,6 +85,7 @@ class Choice:
         "_kernel",
         "_reason",
         "_resolved",
+        "dtype",
         "max_rows",
         "name",
     )
@@ -96,6 +99,7 @@ class Choice:
         device: str,
     ) -> None:
         self._kernel, self.name, self.max_rows = kernel, entry.use, entry.max_rows
+        self.dtype = None if entry.dtype is None else getattr(torch, entry.dtype)
         self._implementation = implementation
         self._function: Callable[..., Any] | None = reference if entry.use == "reference" else None
         self._check: Callable[..., str | None] | None = None
@@ -122,4 +126,5 @@ class Choice:
     @property
     def unconditional(self) -> Callable[..., Any] | None:
         """The function, if it serves every call of every size on this device."""
-        return self._function if self._resolved and self._check is None and self.max_rows is None else None
+        is_whole = self._resolved and self._check is None and self.max_rows is None and self.dtype is None
+        return self._function if is_whole else None

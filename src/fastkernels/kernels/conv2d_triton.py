@@ -1,7 +1,8 @@
 """Depthwise convolutions in Triton, with a bias, an activation and the mean of the map in the same pass.
 
 A program owns a tile of output pixels and channels; for a mean it walks all pixels of an image, so that sums
-are added in one order. Reading a pixel again for its neighbours costs little: it lies in the cache.
+are added in one order. Where there are enough pixels, each row of a tile is a strip of STRIP output columns:
+what is loaded of the map serves all of them that it lies under, and so does a filter's value.
 
 Y, X, C rows, columns and channels of the input · P, Q rows and columns of the output · U, V of the filter.
 """
@@ -24,6 +25,8 @@ from fastkernels.kernels.launch import ceil_div, multiprocessors, power_of_two, 
 from fastkernels.kernels.overlap import follow, overlap
 
 WIDEST_TILE = 128  # channels of a program
+STRIP = 4
+RESULTS_OF_A_PROCESSOR = 2048  # threads of a processor, each with a channel of a strip at least. Estimated.
 MEAN_ELEMENTS = 2048  # results that a program which takes a mean has at a time
 NARROWEST_TILE = 16  # of one that takes a mean: 32 bytes of a pixel at least
 
@@ -42,43 +45,59 @@ def unsupported(
 
 
 @triton.jit
-def _sums(x, weight, bias, image, place, is_pixel, channel, pixel_stride, Y, X, Q, C: tl.constexpr,
+def _sums(x, weight, bias, image, y, column, is_strip, channel, pixel_stride, Y, X, C: tl.constexpr,
           U: tl.constexpr, V: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-          HAS_BIAS: tl.constexpr, NAME: tl.constexpr, PIXELS: tl.constexpr,
-          CHANNELS: tl.constexpr):  # fmt: skip
-    """[PIXELS, CHANNELS]: the results at these places of images, in float32."""
+          HAS_BIAS: tl.constexpr, NAME: tl.constexpr, STRIP: tl.constexpr):  # fmt: skip
+    """STRIP results [strips, channels], in float32, of output columns from `column` of row y on."""
     is_channel = channel < C
-    y, column = place // Q * STRIDE - PADDING, place % Q * STRIDE - PADDING
-    acc = tl.zeros([PIXELS, CHANNELS], tl.float32)
-    for u in tl.static_range(U):
-        for v in tl.static_range(V):
-            row_inside = (y + u >= 0) & (y + u < Y)
-            inside = is_pixel & row_inside & (column + v >= 0) & (column + v < X)
-            at = ((image * Y + y + u) * X + column + v) * pixel_stride
-            mask = inside[:, None] & is_channel[None, :]
-            value = tl.load(x + at[:, None] + channel[None, :], mask=mask, other=0.0).to(tl.float32)
-            factor = tl.load(weight + (channel * U + u) * V + v, mask=is_channel, other=0.0).to(tl.float32)
-            acc += value * factor[None, :]
+    top, left = y * STRIDE - PADDING, column * STRIDE - PADDING
+    start = tl.zeros([1, 1], tl.float32)
     if HAS_BIAS:
-        acc += tl.load(bias + channel, mask=is_channel, other=0.0).to(tl.float32)[None, :]
+        start = tl.load(bias + channel, mask=is_channel, other=0.0).to(tl.float32)[None, :]
+    a = tl.broadcast_to(start, [y.shape[0], channel.shape[0]])
+    b, c, d = a, a, a
+    for u in tl.static_range(U):
+        inside = is_strip & (top + u >= 0) & (top + u < Y)
+        first = ((image * Y + top + u) * X + left) * pixel_stride
+        for j in tl.static_range((STRIP - 1) * STRIDE + V):
+            mask = (inside & (left + j >= 0) & (left + j < X))[:, None] & is_channel[None, :]
+            at = (first + j * pixel_stride)[:, None] + channel[None, :]
+            value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+            # For each output column the filter's that lies over this one: the compiler joins equal loads.
+            for g in tl.static_range(STRIP):
+                if (j >= g * STRIDE) & (j < g * STRIDE + V):
+                    factor_at = weight + (channel * U + u) * V + (j - g * STRIDE)
+                    factor = tl.load(factor_at, mask=is_channel, other=0.0).to(tl.float32)[None, :]
+                    if g == 0:
+                        a += value * factor
+                    elif g == 1:
+                        b += value * factor
+                    elif g == 2:
+                        c += value * factor
+                    else:
+                        d += value * factor
     if NAME != "none":
-        acc = activated(acc, NAME)
-    return acc
+        a, b, c, d = activated(a, NAME), activated(b, NAME), activated(c, NAME), activated(d, NAME)
+    return a, b, c, d
 
 
-@triton.jit(do_not_specialize=["pixels"])
-def _depthwise(x, weight, bias, out, pixels, pixel_stride, Y, X, P, Q, C: tl.constexpr, U: tl.constexpr,
+@triton.jit(do_not_specialize=["strips"])
+def _depthwise(x, weight, bias, out, strips, pixel_stride, Y, X, P, Q, C: tl.constexpr, U: tl.constexpr,
                V: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, HAS_BIAS: tl.constexpr,
-               NAME: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
+               NAME: tl.constexpr, STRIPS: tl.constexpr, STRIP: tl.constexpr, CHANNELS: tl.constexpr,
                OVERLAPS: tl.constexpr):  # fmt: skip
-    pixel = tl.program_id(0).to(tl.int64) * PIXELS + tl.arange(0, PIXELS)
+    strip = tl.program_id(0).to(tl.int64) * STRIPS + tl.arange(0, STRIPS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    is_pixel = pixel < pixels
+    is_strip, across = strip < strips, (Q + STRIP - 1) // STRIP
+    row, column = strip // across, strip % across * STRIP
     follow(OVERLAPS)
-    acc = _sums(x, weight, bias, pixel // (P * Q), pixel % (P * Q), is_pixel, channel, pixel_stride, Y, X, Q,
-                C, U, V, STRIDE, PADDING, HAS_BIAS, NAME, PIXELS, CHANNELS)  # fmt: skip
-    where = out + pixel[:, None] * C + channel[None, :]
-    tl.store(where, acc.to(out.dtype.element_ty), mask=is_pixel[:, None] & (channel < C)[None, :])
+    a, b, c, d = _sums(x, weight, bias, row // P, row % P, column, is_strip, channel, pixel_stride, Y, X, C,
+                       U, V, STRIDE, PADDING, HAS_BIAS, NAME, STRIP)  # fmt: skip
+    for g in tl.static_range(STRIP):
+        result = a if g == 0 else b if g == 1 else c if g == 2 else d
+        where = out + (row * Q + column + g)[:, None] * C + channel[None, :]
+        mask = (is_strip & (column + g < Q))[:, None] & (channel < C)[None, :]
+        tl.store(where, result.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -92,8 +111,9 @@ def _depthwise_mean(x, weight, bias, out, mean, pixel_stride, Y, X, P, Q, C: tl.
     for begin in range(0, P * Q, PIXELS):
         place = begin + tl.arange(0, PIXELS)
         is_pixel = place < P * Q
-        acc = _sums(x, weight, bias, image, place, is_pixel, channel, pixel_stride, Y, X, Q, C, U, V, STRIDE,
-                    PADDING, True, NAME, PIXELS, CHANNELS)  # fmt: skip
+        y, column = place // Q, place % Q
+        acc, _b, _c, _d = _sums(x, weight, bias, image, y, column, is_pixel, channel, pixel_stride, Y, X, C,
+                                U, V, STRIDE, PADDING, True, NAME, 1)  # fmt: skip
         acc = tl.where(is_pixel[:, None], acc, 0.0)
         total += acc
         where = out + (image * P * Q + place)[:, None] * C + channel[None, :]
@@ -124,12 +144,16 @@ def conv2d_activation(
         return o_BYXO
     channels, pixels = o_BYXO.shape[-1], o_BYXO.numel() // o_BYXO.shape[-1]
     width = min(WIDEST_TILE, power_of_two(channels))
-    rows = rows_in_a_tile(pixels * ceil_div(channels, width), width, x_BYXC)
-    _depthwise[(ceil_div(pixels, rows), ceil_div(channels, width))](
-        x_BYXC, weight_OUVI, bias_O, o_BYXO, pixels, x_BYXC.stride(2), *x_BYXC.shape[1:3], *o_BYXO.shape[1:3],
+    is_busy = o_BYXO.numel() >= STRIP * RESULTS_OF_A_PROCESSOR * multiprocessors(x_BYXC.device)
+    strip = STRIP if is_busy else 1
+    strips = pixels // o_BYXO.shape[2] * ceil_div(o_BYXO.shape[2], strip)
+    held = width if strip == 1 else 2 * width  # a strip has more registers: half as many, with as many warps
+    rows = rows_in_a_tile(strips * ceil_div(channels, width), held, x_BYXC)
+    _depthwise[(ceil_div(strips, rows), ceil_div(channels, width))](
+        x_BYXC, weight_OUVI, bias_O, o_BYXO, strips, x_BYXC.stride(2), *x_BYXC.shape[1:3], *o_BYXO.shape[1:3],
         C=channels, U=weight_OUVI.shape[1], V=weight_OUVI.shape[2], STRIDE=stride, PADDING=padding,
-        HAS_BIAS=bias_O is not None, NAME=name, PIXELS=rows, CHANNELS=width, **warps(rows * width),
-        **overlap(x_BYXC.device),
+        HAS_BIAS=bias_O is not None, NAME=name, STRIPS=rows, STRIP=strip, CHANNELS=width,
+        **warps(rows * held), **overlap(x_BYXC.device),
     )  # fmt: skip
     return o_BYXO
 

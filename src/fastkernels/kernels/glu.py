@@ -3,7 +3,7 @@
     y[t, f] = act(x[t, f]) * x[t, F + f]
 
     silu(a) = a / (1 + exp(-a))      gelu(a) = a/2 (1 + erf(a / sqrt 2))
-    gelu_tanh(a) = a/2 (1 + tanh(sqrt(2/pi) (a + 0.044715 a^3)))
+    gelu_tanh(a) = a/2 (1 + tanh(sqrt(2/pi) (a + 0.044715 a^3)))      relu2(a) = max(a, 0)^2
 
 T tokens · F hidden of the MLP. Gate first, as packed gate_up projections lie. Activation and product in
 float32 (float64 stays float64), rounded once.
@@ -21,13 +21,14 @@ from fastkernels.kernels import checks
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.compiled import compiled
 
-Activation = Literal["silu", "gelu", "gelu_tanh"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 
 
 ACTIVATIONS = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": lambda gate: F.gelu(gate, approximate="tanh"),
+    "relu2": lambda gate: F.relu(gate).square(),
 }
 
 
@@ -49,6 +50,8 @@ def _torch(x_T2F: Tensor, activation: str) -> Tensor:
 
 
 def _flashinfer_unsupported(x_T2F: Tensor, activation: str) -> str | None:
+    if activation == "relu2":
+        return "has no relu2"
     if not x_T2F.is_contiguous():
         return "needs a contiguous tensor"
     # The kernel reads the second half in vectors too, and asserts nothing about it.

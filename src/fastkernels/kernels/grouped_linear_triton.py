@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fastkernels.kernels import checks
 from fastkernels.kernels.launch import ceil_div, power_of_two
+from fastkernels.kernels.overlap import follow, overlap
 
 MOST_EXPERTS = 4096  # `starts` lies in the registers of a program
 SMALLEST_DOT = 16
@@ -56,34 +57,44 @@ def unsupported(
     return checks.not_float32_compute(x_RK, weight_ENK)
 
 
-@triton.jit(do_not_specialize=["row_tiles"])
-def _multiply(x, weight, order, starts, slot_weights, y, row_tiles, x_stride, w_stride_e, w_stride_n,
-              R: tl.constexpr, E: tl.constexpr, N: tl.constexpr, K: tl.constexpr, WEIGHTED: tl.constexpr,
-              EXPERTS: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
-              TOGETHER: tl.constexpr):  # fmt: skip
-    # Programs that run together take TOGETHER row tiles and then the next columns.
-    program = tl.program_id(0)
-    column_tiles: tl.constexpr = (N + TILE_N - 1) // TILE_N
+@triton.jit
+def place_of(program, row_tiles, column_tiles: tl.constexpr, TOGETHER: tl.constexpr):
+    """(row tile, column tile) of a program: those that run together take TOGETHER row tiles and then the next
+    columns."""
     first_row_tile = program // (TOGETHER * column_tiles) * TOGETHER
     width = tl.minimum(row_tiles - first_row_tile, TOGETHER)
     inside = program % (TOGETHER * column_tiles)
-    row_tile, column_tile = first_row_tile + inside % width, inside // width
+    return first_row_tile + inside % width, inside // width
 
+
+@triton.jit
+def rows_of_tile(order, starts, row_tile, E: tl.constexpr, EXPERTS: tl.constexpr, TILE_M: tl.constexpr):
+    """(expert, slots [TILE_M], which of them are real) of a row tile; EXPERTS and none past the last tile."""
     e = tl.arange(0, EXPERTS)
     begins = tl.load(starts + e, mask=e < E, other=0)
     ends = tl.load(starts + e + 1, mask=e < E, other=0)
     tiles = tl.cdiv(ends - begins, TILE_M)
     tile_ends = tl.cumsum(tiles, axis=0)
-    if row_tile >= tl.sum(tiles, axis=0):
-        return
     expert = tl.sum((tile_ends <= row_tile).to(tl.int32), axis=0)
     mine = e == expert
     begin, end = tl.sum(tl.where(mine, begins, 0), axis=0), tl.sum(tl.where(mine, ends, 0), axis=0)
     tile_of_expert = row_tile - tl.sum(tl.where(mine, tile_ends - tiles, 0), axis=0)
-
     place = begin + tile_of_expert * TILE_M + tl.arange(0, TILE_M)
     real = place < end
-    slot = tl.load(order + place, mask=real, other=0).to(tl.int64)
+    return expert, tl.load(order + place, mask=real, other=0).to(tl.int64), real
+
+
+@triton.jit(do_not_specialize=["row_tiles"])
+def _multiply(x, weight, order, starts, slot_weights, y, row_tiles, x_stride, w_stride_e, w_stride_n,
+              R: tl.constexpr, E: tl.constexpr, N: tl.constexpr, K: tl.constexpr, WEIGHTED: tl.constexpr,
+              EXPERTS: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
+              TOGETHER: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
+    follow(OVERLAPS)
+    column_tiles: tl.constexpr = (N + TILE_N - 1) // TILE_N
+    row_tile, column_tile = place_of(tl.program_id(0), row_tiles, column_tiles, TOGETHER)
+    expert, slot, real = rows_of_tile(order, starts, row_tile, E, EXPERTS, TILE_M)
+    if expert == EXPERTS:
+        return
     n, k = column_tile * TILE_N + tl.arange(0, TILE_N), tl.arange(0, TILE_K)
     x_at = x + (slot // R)[:, None] * x_stride + k[None, :]
     w_at = weight + expert.to(tl.int64) * w_stride_e + n.to(tl.int64)[None, :] * w_stride_n + k[:, None]
@@ -115,6 +126,7 @@ def grouped_linear(
         *weight_ENK.stride()[:2], R=slots // x_RK.shape[0], E=experts, N=outputs, K=inputs,
         WEIGHTED=slot_weights_S is not None, EXPERTS=power_of_two(experts), TILE_M=tile.m, TILE_N=tile_n,
         TILE_K=tile_k, TOGETHER=tile.together, num_warps=tile.num_warps, num_stages=tile.num_stages,
+        **overlap(x_RK.device),
     )  # fmt: skip
     return y_SN
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from fastkernels.kernels import conv2d_activation_triton as convolution
 
 ONE_PIXEL = (1, 0, 1)  # stride, padding, groups
+SMALLEST = 1 << 17  # elements of a weight: of smaller ones cuBLAS was as fast, or faster
 
 
 def unsupported(
@@ -19,6 +20,8 @@ def unsupported(
 ) -> str | None:
     if x.dtype != torch.float32:
         return f"serves float32, not {x.dtype}"
+    if weight_NK.numel() <= SMALLEST:
+        return f"serves weights of more than {SMALLEST} elements, not {weight_NK.numel()}"
     if not (x.is_contiguous() and weight_NK.is_contiguous()):
         return "needs contiguous tensors"
     return None

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fastkernels.kernels import checks
 from fastkernels.kernels.launch import ceil_div, power_of_two, warps
+from fastkernels.kernels.overlap import follow, overlap
 
 LARGEST_BLOCK = 1024  # ids of one step of the loop: 8 for each thread of four warps
 WIDEST_TILE = 1024  # columns of a program of moe_sum, as in glu
@@ -31,7 +32,8 @@ def unsupported(kernel: str, x: Tensor, *_: object) -> str | None:
 
 
 @triton.jit(do_not_specialize=["count"])
-def _align(ids, order, starts, count, BLOCK: tl.constexpr):
+def _align(ids, order, starts, count, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr):
+    follow(OVERLAPS)
     expert, last = tl.program_id(0), tl.num_programs(0) - 1
     lane = tl.arange(0, BLOCK)
     before = tl.zeros([BLOCK], tl.int32)
@@ -52,7 +54,8 @@ def _align(ids, order, starts, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _sum(x, y, column_tiles, K: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr):
+def _sum(x, y, column_tiles, K: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, OVERLAPS: tl.constexpr):
+    follow(OVERLAPS)
     program = tl.program_id(0)
     row = (program // column_tiles).to(tl.int64)
     column = (program % column_tiles) * WIDTH + tl.arange(0, WIDTH)
@@ -67,7 +70,9 @@ def moe_align(ids_TK: Tensor, num_experts: int) -> tuple[Tensor, Tensor]:
     order_S = ids_TK.new_empty(count, dtype=torch.int32)
     starts_E1 = ids_TK.new_empty(num_experts + 1, dtype=torch.int32)
     block = min(LARGEST_BLOCK, power_of_two(count))
-    _align[(num_experts,)](ids_TK, order_S, starts_E1, count, BLOCK=block, num_warps=4)
+    _align[(num_experts,)](
+        ids_TK, order_S, starts_E1, count, BLOCK=block, num_warps=4, **overlap(ids_TK.device)
+    )
     return order_S, starts_E1
 
 
@@ -79,6 +84,6 @@ def moe_sum(x_TKD: Tensor) -> Tensor:
     tile = min(WIDEST_TILE, power_of_two(dim))
     column_tiles = ceil_div(dim, tile)
     _sum[(tokens * column_tiles,)](
-        x_TKD, y_TD, column_tiles, K=slots, D=dim, WIDTH=tile, **warps(tile)
+        x_TKD, y_TD, column_tiles, K=slots, D=dim, WIDTH=tile, **warps(tile), **overlap(x_TKD.device)
     )  # fmt: skip
     return y_TD

@@ -22,7 +22,7 @@ from fastkernels.kernels.overlap import overlap
 WIDEST = 16384
 
 
-def unsupported(kernel: str, x_TD: Tensor, *rest: Tensor | float) -> str | None:
+def unsupported(kernel: str, x_TD: Tensor, *rest: Tensor | float | None) -> str | None:
     if x_TD.shape[-1] > WIDEST:
         return f"serves rows of up to {WIDEST} elements, not {x_TD.shape[-1]}"
     return checks.not_float32_compute(x_TD, *(t for t in rest if isinstance(t, Tensor)))
@@ -41,7 +41,7 @@ def launch(
     kernel: Any,
     x_TD: Tensor,
     residual_TD: Tensor | None,
-    parameters: list[Tensor],
+    parameters: list[Tensor] | list[Tensor | None],
     eps: float,
     keeps: bool = True,
     **constants: bool,
@@ -56,7 +56,7 @@ def launch(
         width = power_of_two(dim)
         rows = rows_in_a_tile(x.count, width, x_TD)
         kernel[(ceil_div(x.count, rows),)](
-            x.tensor, r.tensor, *(p.contiguous() for p in parameters), y_TD,
+            x.tensor, r.tensor, *(None if p is None else p.contiguous() for p in parameters), y_TD,
             y_TD if sum_TD is None else sum_TD, x.count, eps,
             x.inner, x.outer_stride, x.inner_stride, r.inner, r.outer_stride, r.inner_stride,
             D=dim, ADD=residual_TD is not None, ROWS=rows, WIDTH=width, **warps(rows * width),

@@ -3,6 +3,7 @@
     implementations:
       decode_attention:
       - {use: flashinfer, max_rows: 32}      # applies while the kernel's size is at most 32
+      - {use: tf32x3, dtype: float32}        # applies to calls whose first tensor is float32
       - triton
 
 Without a table for the device, or without a row for the kernel, the kernel's own order holds (base.py).
@@ -22,10 +23,12 @@ from fastkernels.layout import data_dir
 
 
 class Entry(NamedTuple):
-    """One preference: an implementation, and the largest size for which it holds (None: every size)."""
+    """One preference: an implementation, the largest size for which it holds, and the dtype of the call's
+    first tensor (None: every one)."""
 
     use: str
     max_rows: int | None = None
+    dtype: str | None = None
 
 
 def interpreting() -> bool:

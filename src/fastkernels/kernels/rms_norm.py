@@ -1,8 +1,8 @@
 """Root-mean-square normalisation, alone or after a residual add.
 
     s = x + residual                                      (add_rms_norm; rounded to the dtype of the residual)
-    y = s / sqrt(mean(s^2) + eps) * weight
-    y = s / sqrt(mean(s^2) + eps) * (1 + weight)                                          (plus_one)
+    y = s / sqrt(mean(s^2) + eps) * weight                (rms_norm also without a weight)
+    y = s / sqrt(mean(s^2) + eps) * (1 + weight)          (plus_one)
 
 T tokens · D hidden. Mean, root and quotient in float32 (float64 stays float64); cast to the dtype of x
 *before* the product with the weight; with `plus_one` behind it, because 1 + weight has digits that 16 bits do
@@ -23,9 +23,11 @@ from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.compiled import compiled
 
 
-def _reference_rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float, plus_one: bool = False) -> Tensor:
+def _reference_rms_norm(x_TD: Tensor, weight_D: Tensor | None, eps: float, plus_one: bool = False) -> Tensor:
     x = x_TD.to(torch.promote_types(x_TD.dtype, torch.float32))
     scale_T1 = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+    if weight_D is None:
+        return (x * scale_T1).to(x_TD.dtype)
     if plus_one:
         return (x * scale_T1 * (1 + weight_D.to(x.dtype))).to(weight_D.dtype)
     return (x * scale_T1).to(weight_D.dtype) * weight_D
@@ -38,15 +40,15 @@ def _reference_add_rms_norm(
     return _reference_rms_norm(sum_TD, weight_D, eps, plus_one), sum_TD
 
 
-def _torch_rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float, plus_one: bool = False) -> Tensor:
+def _torch_rms_norm(x_TD: Tensor, weight_D: Tensor | None, eps: float, plus_one: bool = False) -> Tensor:
     """Fused on CUDA, a few operators without Python between them on a CPU.
 
     It multiplies by the weight in float32 and rounds once.
     """
-    if plus_one:
+    if plus_one and weight_D is not None:
         wide = torch.promote_types(x_TD.dtype, torch.float32)
         return F.rms_norm(x_TD.to(wide), weight_D.shape, 1 + weight_D.to(wide), eps).to(x_TD.dtype)
-    return F.rms_norm(x_TD, weight_D.shape, weight_D, eps)
+    return F.rms_norm(x_TD, x_TD.shape[-1:], weight_D, eps)
 
 
 def _torch_add_rms_norm(
@@ -60,7 +62,11 @@ def _torch_add_rms_norm(
     return F.rms_norm(sum_TD, weight_D.shape, weight_D.to(sum_TD.dtype), eps).to(x_TD.dtype), sum_TD
 
 
-def _flashinfer_unsupported(x_TD: Tensor, weight_D: Tensor, eps: float, plus_one: bool = False) -> str | None:
+def _flashinfer_unsupported(
+    x_TD: Tensor, weight_D: Tensor | None, eps: float, plus_one: bool = False
+) -> str | None:
+    if weight_D is None:
+        return "multiplies by a weight"
     if x_TD.ndim not in (2, 3):
         return f"serves 2 or 3 dimensions, not {x_TD.ndim}"
     return checks.not_half(x_TD, weight_D) or checks.not_aligned(x_TD, weight_D)
@@ -83,7 +89,7 @@ def _flashinfer(x_TD: Tensor, weight_D: Tensor, eps: float, plus_one: bool = Fal
 
 _rms_norm = Kernel(
     "rms_norm",
-    "(Tensor x, Tensor weight, float eps, bool plus_one=False) -> Tensor",
+    "(Tensor x, Tensor? weight, float eps, bool plus_one=False) -> Tensor",
     _reference_rms_norm,
     fake=lambda x_TD, *_: x_TD.new_empty(x_TD.shape),
     implementations=(
@@ -118,13 +124,13 @@ _add_rms_norm = Kernel(
 
 
 def rms_norm(
-    x_TD: Tensor, weight_D: Tensor, eps: float, plus_one: bool = False, *, impl: str | None = None
+    x_TD: Tensor, weight_D: Tensor | None, eps: float, plus_one: bool = False, *, impl: str | None = None
 ) -> Tensor:
     """Normalise the last dimension of `x`, any number of dimensions before it.
 
     x may be a strided view (heads of a packed projection) with a contiguous last dimension and its other
-    dimensions in memory order; the result is contiguous, of x's shape and dtype. weight has x's dtype.
-    Raises KernelError when `impl` cannot serve the call.
+    dimensions in memory order; the result is contiguous, of x's shape and dtype. weight has x's dtype, or is
+    None. Raises KernelError when `impl` cannot serve the call.
     """
     return _rms_norm(x_TD, weight_D, eps, plus_one, impl=impl)
 

@@ -19,7 +19,7 @@ from fastkernels.kernels.norms import add_residual, launch
 from fastkernels.kernels.overlap import follow
 
 
-def unsupported(kernel: str, x_TD: Tensor, *rest: Tensor | float) -> str | None:
+def unsupported(kernel: str, x_TD: Tensor, *rest: Tensor | float | None) -> str | None:
     tensors = [t for t in rest if isinstance(t, Tensor)]
     if kernel == "add_rms_norm":
         kept = tensors.pop(0).dtype
@@ -42,9 +42,10 @@ def _normalise_rows(x, residual, weight, y, total, count, eps,
 
     # The weight's latency hides behind the reduction. Every row of a tile reads it for itself, from L1: read
     # once, it would cross shared memory behind a barrier.
-    w = tl.load(tl.broadcast_to((weight + column)[None, :], [ROWS, WIDTH]), mask=mask, other=0.0).to(
-        tl.float32
-    )
+    if weight is not None:
+        w = tl.load(tl.broadcast_to((weight + column)[None, :], [ROWS, WIDTH]), mask=mask, other=0.0).to(
+            tl.float32
+        )
     value = tl.load(x + x_start[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
     if ADD:
         r_start = (row // r_inner) * r_outer_stride + (row % r_inner) * r_inner_stride
@@ -55,13 +56,13 @@ def _normalise_rows(x, residual, weight, y, total, count, eps,
     scale = tl.div_rn(tl.full([ROWS], 1.0, tl.float32), root)
     normal = value * scale[:, None]
     if PLUS_ONE:
-        w += 1.0
-    else:  # rounded before the weight, as the contract says; the product itself rounds once more
-        normal = normal.to(y.dtype.element_ty).to(tl.float32)
-    tl.store(y + out, (normal * w).to(y.dtype.element_ty), mask=mask)
+        normal *= 1.0 + w
+    elif weight is not None:  # rounded before the weight, as the contract says; the product rounds once more
+        normal = normal.to(y.dtype.element_ty).to(tl.float32) * w
+    tl.store(y + out, normal.to(y.dtype.element_ty), mask=mask)
 
 
-def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float, plus_one: bool = False) -> Tensor:
+def rms_norm(x_TD: Tensor, weight_D: Tensor | None, eps: float, plus_one: bool = False) -> Tensor:
     return launch(_normalise_rows, x_TD, None, [weight_D], eps, PLUS_ONE=plus_one)
 
 

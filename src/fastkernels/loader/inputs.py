@@ -38,7 +38,9 @@ from fastkernels.nn.random_weights import (
     is_table,
     is_time_step,
     is_unscaled,
+    unscaled_gain,
 )
+from fastkernels.nn.ternary_weights import BYTES, is_ternary, packed_digits, usual_scale
 from fastkernels.records import Case, DType, TensorSpec
 
 DISTRIBUTIONS = distributions.DISTRIBUTIONS
@@ -87,7 +89,8 @@ def _specs(case: Case, baseline: nn.Module) -> dict[str, TensorSpec]:
         by_head = next((shape[-1] for shape in own if len(shape) > 1), None)  # a latent is no head
         arguments = {name: _attended(spec, by_head) for name, spec in arguments.items()}
     specs = {f"arg.{name}": spec for name, spec in arguments.items()}
-    specs |= {f"param.{name}": _parameter_spec(name, value) for name, value in parameters(baseline).items()}
+    have = parameters(baseline)
+    specs |= {f"param.{name}": _parameter_spec(name, value, have) for name, value in have.items()}
     specs |= routing.routed(specs, baseline)
     if not owners and not states:
         return specs
@@ -168,6 +171,9 @@ def draw_links(
             value.random_(int(spec.low), int(spec.high), generator=generator)
         elif spec.draw == "uniform":
             value.uniform_(spec.low, spec.high, generator=generator)
+        elif spec.draw == "ternary":
+            numbers = torch.empty(value.shape, dtype=torch.int32, device=device)
+            value.copy_(packed_digits(numbers.random_(BYTES, generator=generator)))
         elif spec.draw == "router":
             routing.fill_gate(value, generator)
         elif name.startswith("param."):
@@ -255,11 +261,15 @@ def _settle_states(pool: Tensor, case: Case, laid: Callable[[int], Layout], is_k
     pool.mul_(scale_R.to(pool.device, pool.dtype).view(1, -1, *[1] * (pool.dim() - 2)))
 
 
-def _parameter_spec(name: str, value: Tensor) -> TensorSpec:
+def _parameter_spec(name: str, value: Tensor, have: Mapping[str, Tensor]) -> TensorSpec:
     """Matrices of scale 1/sqrt(fan in), filters of more, smaller where random_weights makes them so, gains
     0.5 .. 1.5, biases -0.5 .. 0.5, what is added to activations or stands for one of them 1: each changes
-    some output."""
+    some output. have: all parameters of the module."""
     shape, dtype = tuple(value.shape), _DTYPE_NAMES[value.dtype]
+    if is_ternary(name, value):
+        return TensorSpec(shape=shape, dtype=dtype, draw="ternary")
+    if (scale := usual_scale(name, have)) is not None:
+        return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=0.5 * scale, high=1.5 * scale)
     for is_one, (low, high) in ((is_time_step, _TIME_STEPS), (is_decay_rate, _DECAY_RATES)):
         if is_one(name):
             return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=high)
@@ -270,9 +280,10 @@ def _parameter_spec(name: str, value: Tensor) -> TensorSpec:
         if is_table(name) or _is_token(value):
             fan_in = 1
         return TensorSpec(shape=shape, dtype=dtype, draw="normal", row=fan_in)
-    if name.endswith(
-        "correction_bias"
-    ):  # of scores: it decides where two experts are close, and nowhere else
+    if is_unscaled(name):
+        gain = unscaled_gain(value)
+        return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=0.5 * gain, high=1.5 * gain)
+    if name.endswith("correction_bias"):  # decides where the scores of two experts are close, and only there
         return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=-0.05, high=0.05)
     low = -0.5 if name.endswith("bias") else 0.5
     return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=low + 1)

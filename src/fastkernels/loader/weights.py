@@ -125,7 +125,8 @@ def find(
     gated), FileFormatError (corrupt config.json).
     """
     if isinstance(model, dict):
-        return ModelSource("configuration", registry.architecture_for(model), completed(model), None)
+        architecture = registry.architecture_for(model)
+        return ModelSource("configuration", architecture, _served(completed(model), architecture), None)
     if not isinstance(model, (str, os.PathLike)):
         raise UsageError(f"model={model!r:.60}: expected an architecture, folder, Hugging Face id or dict")
     if Path(model).is_dir():
@@ -172,7 +173,15 @@ def _from_folder(name: str, folder: Path) -> ModelSource:
         return _from_pipeline(name, folder)
     config = _config_of(folder)
     architecture = registry.architecture_for(config, str(folder / "config.json"))
-    return ModelSource(name, architecture, completed(config), folder)
+    return ModelSource(name, architecture, _served(completed(config), architecture), folder)
+
+
+def _served(config: dict[str, Any], architecture: Architecture) -> dict[str, Any]:
+    """The section that describes the served model, with what the whole says of its dtype and its ends."""
+    section = config.get(architecture.text_section)
+    if not isinstance(section, dict):
+        return config
+    return section | {key: config[key] for key in ("dtype", "torch_dtype", "eos_token_id") if key in config}
 
 
 def _from_pipeline(name: str, folder: Path) -> ModelSource:

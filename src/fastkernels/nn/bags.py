@@ -16,12 +16,14 @@ import torch
 from torch import Tensor
 
 from fastkernels.errors import RequestError
-from fastkernels.nn.batching import described, require_values, sent, sent_together
+from fastkernels.nn.batching import Crossing, described, ids_of, largest_unsigned, require_values, words_of
 from fastkernels.nn.program import Place
 
 MOST_ROWS = 1 << 14  # of a request: the activations of a launch of some of them fit beside a model
 # Numbers of ids are rounded up to so many leading bits: batches of nearly as many replay one CUDA graph.
 LEADING_BITS = 4
+# Of so few ids it is faster to repeat where each table begins than to go through the tables.
+FEW = 4096
 
 
 class Bags:
@@ -30,46 +32,68 @@ class Bags:
 
     def __init__(self, num_embeddings: Sequence[int], num_dense: int, place: Place) -> None:
         self.num_embeddings, self.num_dense = np.array(num_embeddings, dtype=np.uint64), num_dense
-        self.starts = [0, *np.cumsum(num_embeddings).tolist()[:-1]]  # of each table in the whole
+        self.starts = np.cumsum([0, *num_embeddings[:-1]])  # of each table in the whole
         self.device, self.dtype = place
 
-    def key(self, args: tuple[Any, ...]) -> Hashable:
-        """The number of rows; a RequestError names what is wrong with a request, and where."""
+    def read(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Dense, ids [N], where each bag ends [F R], and where those of each table begin, with their end
+        [F + 1]; a RequestError names what is wrong with a request, and where."""
         dense, values, lengths = args
         rows = self._rows(dense)
         self._check_integers("values", values, "[ids]", 1)
         self._check_integers("lengths", lengths, "[tables, rows]", 2)
         tables = len(self.starts)
-        if tuple(lengths.shape) != (tables, rows):
+        if lengths.shape != (tables, rows):
             raise RequestError(
                 f"lengths are {list(lengths.shape)}: they must be [{tables}, {rows}], one for each of "
                 f"{tables} tables and of the {rows} rows of dense"
             )
-        lengths_FR, values_N = _array(lengths), _array(values)
-        if lengths_FR.min() < 0:
-            table, row = (int(place[0]) for place in np.nonzero(lengths_FR < 0))
-            raise RequestError(
-                f"lengths[{table}, {row}] is {lengths_FR[table, row]}: a bag has 0 ids or more"
-            )
-        if (total := int(lengths_FR.sum())) != len(values_N):
-            raise RequestError(f"lengths add up to {total}, but values has {len(values_N)} ids")
-        self._check_ids(values_N, lengths_FR.sum(1))
-        return rows
+        values_N, lengths_FR = ids_of(values), ids_of(lengths)
+        # No length above the number of ids: then the sum is far from what an integer holds.
+        count = len(values_N)
+        if largest_unsigned(lengths_FR) > count or (ends := _sums(lengths_FR))[-1] != count:
+            raise _misfit(lengths_FR, count)
+        bounds_F1 = np.zeros(tables + 1, dtype=np.int64)
+        bounds_F1[1:] = ends[rows - 1 :: rows]
+        self._check_ids(values_N, bounds_F1)
+        return dense, values_N, ends, bounds_F1
+
+    def key(self, args: tuple[Any, ...]) -> Hashable:
+        """The number of rows."""
+        return args[0].shape[0]
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        lengths_FCR = np.stack([_array(lengths) for _, _, lengths in calls], axis=1)
-        offsets = np.zeros(lengths_FCR.size + 1, dtype=np.int32)
-        np.cumsum(lengths_FCR, out=offsets[1:])
-        counts_FC = lengths_FCR.sum(2)
-        rows_M = torch.zeros(_rounded_up(int(offsets[-1])), dtype=torch.int32)
-        ids_N = _by_feature([_array(values) for _, values, _ in calls], counts_FC)
-        end = 0
-        for start, count in zip(self.starts, counts_FC.sum(1).tolist()):
-            begin, end = end, end + count
-            if count:
-                rows_M[begin:end].copy_(ids_N[begin:end]).add_(start)
-        dense_CRX = sent_together([dense.to(self.dtype) for dense, _, _ in calls], self.device)
-        return [dense_CRX, sent(rows_M, self.device), sent(torch.from_numpy(offsets), self.device)]
+        _, ids_N, ends, bounds_F1 = calls[0]
+        if len(calls) > 1:
+            lengths = [np.diff(call[2], prepend=0).reshape(len(self.starts), -1) for call in calls]
+            lengths_FCR = np.stack(lengths, axis=1)
+            ids_N = _by_feature([call[1] for call in calls], lengths_FCR.sum(2))
+            ends, bounds_F1 = _sums(lengths_FCR), np.sum([call[3] for call in calls], axis=0)
+        crossing = Crossing(
+            self.device,
+            ((len(calls), *calls[0][0].shape), self.dtype),
+            ((_rounded_up(len(ids_N)),), torch.int32),
+            ((len(ends) + 1,), torch.int32),
+        )
+        dense_CRX, rows_M, offsets = crossing.arrays()
+        for one_RX, call in zip(dense_CRX, calls):
+            one_RX[...] = words_of(call[0], self.dtype)
+        self._write_rows(ids_N, bounds_F1, rows_M)
+        offsets[0], offsets[1:] = 0, ends
+        return [crossing]
+
+    def _write_rows(self, ids_N: np.ndarray, bounds_F1: np.ndarray, rows_M: np.ndarray) -> None:
+        """Those of the whole table."""
+        count = len(ids_N)
+        rows_M[count:] = 0
+        if count <= FEW:
+            starts_N = self.starts.repeat(bounds_F1[1:] - bounds_F1[:-1])
+            np.add(ids_N, starts_N, rows_M[:count], casting="unsafe")
+            return
+        rows_M[:count] = ids_N
+        bounds = bounds_F1.tolist()
+        for start, begin, end in zip(self.starts.tolist(), bounds, bounds[1:]):
+            rows_M[begin:end] += start
 
     def _rows(self, dense: Any) -> int:
         """A request's."""
@@ -91,38 +115,45 @@ class Bags:
         if not is_integer or value.dim() != dimensions:
             raise RequestError(f"{name} must be int64 or int32 {form}, not {described(value)}")
 
-    def _check_ids(self, values_N: np.ndarray, counts_F: np.ndarray) -> None:
+    def _check_ids(self, values_N: np.ndarray, bounds_F1: np.ndarray) -> None:
         """A negative id is a large one without its sign. One pass over the ids, which may be millions."""
-        held = np.flatnonzero(counts_F)
+        held = (bounds_F1[1:] > bounds_F1[:-1]).nonzero()[0]
         if not len(held):
             return
-        begins = np.cumsum(counts_F) - counts_F
-        largest = np.maximum.reduceat(values_N.view(np.uint64), begins[held])
-        wrong = np.flatnonzero(largest >= self.num_embeddings[held])
-        if len(wrong):
-            table = int(held[wrong[0]])
-            ids = values_N[begins[table] : begins[table] + counts_F[table]]
-            rows = int(self.num_embeddings[table])
+        largest = np.maximum.reduceat(values_N.view(np.uint64), bounds_F1[held])
+        is_wrong = largest >= self.num_embeddings[held]
+        if is_wrong.any():
+            table = int(held[is_wrong.argmax()])
+            begin, end = bounds_F1[table : table + 2].tolist()
+            ids, rows = values_N[begin:end], int(self.num_embeddings[table])
             place = int(np.flatnonzero((ids < 0) | (ids >= rows))[0])
-            at = f"values[{int(begins[table]) + place}]"
-            raise RequestError(f"{at} is {ids[place]}: table {table} has rows 0 to {rows - 1}")
+            raise RequestError(
+                f"values[{begin + place}] is {ids[place]}: table {table} has rows 0 to {rows - 1}"
+            )
 
 
-def _array(tensor: Tensor) -> np.ndarray:
-    """int64, contiguous, on the host."""
-    return tensor.to("cpu", torch.int64).contiguous().numpy()
+def _sums(lengths: np.ndarray) -> np.ndarray:
+    """Of each length and those before it: of int64 torch has them five times as fast as NumPy."""
+    return torch.from_numpy(lengths.ravel()).cumsum(0).numpy()
 
 
-def _by_feature(values: list[np.ndarray], counts_FC: np.ndarray) -> Tensor:
+def _misfit(lengths_FR: np.ndarray, ids: int) -> RequestError:
+    """What is wrong with lengths that do not fit so many ids."""
+    if lengths_FR.min() < 0:
+        table, row = (int(place[0]) for place in np.nonzero(lengths_FR < 0))
+        return RequestError(f"lengths[{table}, {row}] is {lengths_FR[table, row]}: a bag has 0 ids or more")
+    total = sum(lengths_FR.ravel().tolist())
+    return RequestError(f"lengths add up to {total}, but values has {ids} ids")
+
+
+def _by_feature(values: list[np.ndarray], counts_FC: np.ndarray) -> np.ndarray:
     """[N]: the requests' ids, those of a table together, requests in order."""
-    if len(values) == 1:
-        return torch.from_numpy(values[0])
     counts = counts_FC.ravel()
     # Where the ids of (table, request) begin in the requests one behind the other, and here.
     there_FC = (np.cumsum(counts_FC.T.ravel()) - counts_FC.T.ravel()).reshape(counts_FC.shape[::-1]).T
     here = np.cumsum(counts) - counts
     index_N = np.repeat(there_FC.ravel() - here, counts) + np.arange(counts.sum())
-    return torch.from_numpy(np.concatenate(values)[index_N])
+    return np.concatenate(values)[index_N]
 
 
 def _rounded_up(count: int) -> int:

@@ -8,6 +8,7 @@ Videos      the same of videos, beside other arguments
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from itertools import accumulate, groupby
 from typing import Any
@@ -20,6 +21,7 @@ from fastkernels.errors import RequestError
 from fastkernels.nn.program import Place
 
 RUN_BYTES = 2**21  # sent at once. Estimated: on their way 50 us, where a launch costs the host 10
+ALIGNED = 256  # bytes, at which any kernel may read as if the tensor were allocated alone
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and standard deviation of its channels
 MOST_PIXELS = 1 << 24  # of one image: far beyond it a pass takes all memory, and others' requests with it
 
@@ -72,7 +74,7 @@ class Packed:
     def _patches(self, images: Sequence[Tensor]) -> Tensor:
         """[N * patches, P]"""
         size = self.patch_size
-        pixels = sent_together(images, self.device).to(self.dtype).div_(127.5).sub_(1)
+        pixels = sent(together(images, self.device), self.device).to(self.dtype).div_(127.5).sub_(1)
         parts_NYPXQC = pixels.unflatten(2, (-1, size)).unflatten(1, (-1, size))
         return parts_NYPXQC.transpose(2, 3).reshape(-1, size * size * self.num_channels)
 
@@ -112,7 +114,9 @@ class Pixels:
         return key_of(image)
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        images_BHWC = sent_together([image for (image,) in calls], self.device)
+        return [together([image for (image,) in calls], self.device)]
+
+    def prepare(self, images_BHWC: Tensor) -> list[Any]:
         if self.normalised:  # in float32, rounded once
             return [torch.addcmul(self.shift_C, images_BHWC, self.scale_C).to(self.dtype)]
         return [images_BHWC.to(self.dtype).div_(255)]
@@ -161,11 +165,11 @@ class Videos:
         return key_of(args)
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        videos, *rest = zip(*calls)
-        others = [stack(column, self.device) for column in rest]
-        if videos[0].dtype == torch.uint8:
-            return [*self._pixels.join([(video,) for video in videos]), *others]
-        return [sent_together(videos, self.device).to(self.dtype), *others]
+        return [stack(column, self.device) for column in zip(*calls)]
+
+    def prepare(self, videos: Tensor, *others: Any) -> list[Any]:
+        is_raw = videos.dtype == torch.uint8
+        return [*(self._pixels.prepare(videos) if is_raw else [videos.to(self.dtype)]), *others]
 
 
 def _image(args: tuple[Any, ...], num_channels: int) -> tuple[Tensor, int, int]:
@@ -236,17 +240,75 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-def sent_together(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Tensors of one shape, stacked on the device; on the host they are copied once, into pinned memory, and
-    the device fetches a run of them while the next is copied."""
+class Crossing:
+    """Tensors of the host that cross to the device in one copy, because they lie in one buffer. forms: their
+    shapes and dtypes. Among the arguments of a launch it stands for all of them, in order."""
+
+    def __init__(self, device: torch.device, *forms: tuple[tuple[int, ...], torch.dtype]) -> None:
+        self.forms, self.spans, size = forms, list[tuple[int, int]](), 0
+        for shape, dtype in forms:
+            end = size + math.prod(shape) * dtype.itemsize
+            self.spans.append((size, end))
+            size = -(-end // ALIGNED) * ALIGNED
+        self.buffer = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+    def arrays(self) -> list[np.ndarray]:
+        """To be filled; bfloat16 as words."""
+        memory = self.buffer.numpy()
+        return [
+            np.ndarray(shape, _WORDS[dtype], memory, begin)
+            for (shape, dtype), (begin, _) in zip(self.forms, self.spans)
+        ]
+
+    def tensors(self, buffer: Tensor | None = None) -> list[Tensor]:
+        """Views of the buffer, or of a copy of it."""
+        memory = self.buffer if buffer is None else buffer
+        return [
+            memory[begin:end].view(dtype).view(shape)
+            for (shape, dtype), (begin, end) in zip(self.forms, self.spans)
+        ]
+
+
+_WORDS = {
+    torch.int32: np.int32,
+    torch.float64: np.float64,
+    torch.float32: np.float32,
+    torch.float16: np.float16,
+    torch.bfloat16: np.int16,
+}
+
+
+def words_of(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
+    """Floats on the host in this dtype, as a Crossing has them."""
+    tensor = tensor.detach().to("cpu", dtype).resolve_neg()
+    return (tensor.view(torch.int16) if dtype == torch.bfloat16 else tensor).numpy()
+
+
+def ids_of(tensor: Tensor) -> np.ndarray:
+    """Integers on the host, int64, contiguous."""
+    if tensor.is_cuda or tensor.dtype != torch.int64:
+        tensor = tensor.to("cpu", torch.int64)
+    return tensor.contiguous().numpy()
+
+
+def largest_unsigned(ids: np.ndarray) -> int:
+    """Of int64 [n], n > 0. A negative id is a large one without its sign: one pass finds both."""
+    return int(ids.view(np.uint64).max())
+
+
+def together(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Tensors of one shape, stacked. Those of the host stay there unless they are more than a run: then the
+    device fetches a run of them while the next is copied."""
     first = tensors[0]
     if device.type != "cuda" or first.is_cuda:
         return torch.stack(list(tensors)).to(device)
     shape = (len(tensors), *first.shape)
+    pinned = torch.empty(shape, dtype=first.dtype, pin_memory=True)
+    if pinned.nbytes <= RUN_BYTES:
+        return torch.stack(list(tensors), out=pinned)
     stacked = torch.empty(shape, dtype=first.dtype, device=device)
     # Handed out again only when all copies are done: torch counts those of a view for its whole storage.
-    pinned = torch.empty(shape, dtype=first.dtype, pin_memory=True)
-    length = max(1, RUN_BYTES // max(1, first.nbytes))
+    length = max(1, RUN_BYTES // first.nbytes)
     for start in range(0, len(tensors), length):
         run = slice(start, start + length)
         torch.stack(list(tensors[run]), out=pinned[run])
@@ -257,7 +319,9 @@ def sent_together(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
 def key_of(value: Any) -> Hashable:
     """The shapes, dtypes and devices of tensors, and everything else as it is: the signature of arguments."""
     if isinstance(value, Tensor):
-        return (tuple(value.shape), value.dtype, value.device)
+        return (value.shape, value.dtype, value.device)
+    if isinstance(value, Crossing):
+        return value.forms
     if isinstance(value, (list, tuple)):
         return (type(value).__name__, *(key_of(part) for part in value))
     return value
@@ -267,7 +331,7 @@ def stack(values: Sequence[Any], device: torch.device | None = None) -> Any:
     """One argument for a batch: tensors stacked, lists element by element, others (all equal) as they are."""
     first = values[0]
     if isinstance(first, Tensor):
-        return sent_together(values, device or first.device)
+        return together(values, device or first.device)
     if isinstance(first, (list, tuple)):
         return [stack(parts, device) for parts in zip(*values)]
     return first

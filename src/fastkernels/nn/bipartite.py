@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.errors import RequestError
-from fastkernels.nn.batching import described, require_values, sent
+from fastkernels.nn.batching import Crossing, described, ids_of, largest_unsigned, require_values
 from fastkernels.nn.program import Place
 
 # Of the logarithms of popularities. As of ratings of films: a mean user has rated a hundred of four thousand
@@ -87,31 +87,34 @@ class Pairs:
     def __init__(self, num_users: int, num_items: int, place: Place) -> None:
         self.num_users, self.num_items, self.device = num_users, num_items, place.device
 
+    def read(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Users and items [P]; a RequestError names what is wrong with a request, and where."""
+        users_P = self._ids("users", args[0], self.num_users)
+        items_P = self._ids("items", args[1], self.num_items)
+        if len(users_P) != len(items_P):
+            raise RequestError(f"{len(users_P)} users and {len(items_P)} items are no pairs")
+        return users_P, items_P
+
     def key(self, args: tuple[Any, ...]) -> Hashable:
-        """The number of pairs; a RequestError names what is wrong with a request, and where."""
-        lengths = [
-            self._length(name, ids, count)
-            for name, ids, count in zip(("users", "items"), args, (self.num_users, self.num_items))
-        ]
-        if lengths[0] != lengths[1]:
-            raise RequestError(f"{lengths[0]} users and {lengths[1]} items are no pairs")
-        return lengths[0]
+        """The number of pairs."""
+        return len(args[0])
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        nodes_2CP = torch.empty(2, len(calls), len(calls[0][0]), dtype=torch.int32)
+        crossing = Crossing(self.device, ((2, len(calls), len(calls[0][0])), torch.int32))
+        (nodes_2CP,) = crossing.arrays()
         for place, (users, items) in enumerate(calls):
-            nodes_2CP[0, place], nodes_2CP[1, place] = users, items
-        nodes_2CP[1] += self.num_users
-        return [sent(nodes_2CP, self.device)]
+            nodes_2CP[0, place] = users
+            np.add(items, self.num_users, nodes_2CP[1, place], casting="unsafe")
+        return [crossing]
 
-    def _length(self, name: str, ids: Any, count: int) -> int:
+    def _ids(self, name: str, ids: Any, count: int) -> np.ndarray:
         if isinstance(ids, Tensor):
             require_values(name, ids)
         if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64) or ids.dim() != 1:
             raise RequestError(f"{name} must be int64 or int32 [pairs], not {described(ids)}")
-        if not 1 <= len(ids) <= MOST_PAIRS:
-            raise RequestError(f"a request of {len(ids)} pairs: they are 1 to {MOST_PAIRS}. Split it")
-        if ids.min() < 0 or ids.max() >= count:
-            place = int(((ids < 0) | (ids >= count)).nonzero()[0])
-            raise RequestError(f"{name}[{place}] is {int(ids[place])}: there are {name} 0 to {count - 1}")
-        return len(ids)
+        if not 1 <= ids.numel() <= MOST_PAIRS:
+            raise RequestError(f"a request of {ids.numel()} pairs: they are 1 to {MOST_PAIRS}. Split it")
+        if largest_unsigned(ids_P := ids_of(ids)) >= count:
+            place = int(np.flatnonzero((ids_P < 0) | (ids_P >= count))[0])
+            raise RequestError(f"{name}[{place}] is {ids_P[place]}: there are {name} 0 to {count - 1}")
+        return ids_P

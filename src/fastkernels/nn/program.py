@@ -48,7 +48,8 @@ class Batching(Protocol):
         ...
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The arguments of one launch for the calls' arguments, all of one key."""
+        """The arguments of one launch for the calls' arguments, all of one key. Tensors may lie on the host,
+        alone or in a batching.Crossing: the launch sends them."""
         ...
 
 
@@ -58,6 +59,24 @@ class Dividing(Batching, Protocol):
 
     def divide(self, result: Any, calls: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
         """Each call's share of what the launch returned; of other batchings its entry of every tensor."""
+        ...
+
+
+@runtime_checkable
+class Reading(Batching, Protocol):
+    """A batching that reads a call's arguments once."""
+
+    def read(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What the other methods get in their place; a RequestError refuses the call."""
+        ...
+
+
+@runtime_checkable
+class Preparing(Batching, Protocol):
+    """A batching that has work for the device before the stage: it is captured with the stage."""
+
+    def prepare(self, *args: Any) -> Sequence[Any]:
+        """The stage's arguments, for what `join` returned."""
         ...
 
 

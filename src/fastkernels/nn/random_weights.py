@@ -1,6 +1,8 @@
 """Seeded random weights, bit for bit the same on every device: a hash of (seed, name, index) into a table.
 
-    norm weights   uniform 0.5 .. 1.5            vectors that are no bias
+    norm weights   uniform 0.5 .. 1.5            vectors that are no bias; of an `unscaled_.._norm` of K
+                                                 features K^(1/4) times as small, of a `signed_norm` with
+                                                 random signs
     biases         normal, std 0.1
     embeddings     normal, std 1                 matrices below an `embed...` module, not tied to a head; an
                                                  `..._embedder` is a projection
@@ -12,6 +14,8 @@
     time steps     log-uniform 0.001 .. 0.1      of a scan over states: `dt_bias`, `dt_proj.bias` are their
                                                  softplus^-1
     decay rates    log-uniform 1 .. 16           of such a scan: `A_log` are their logarithms
+    ternary        -1, 0, 1, equally likely      packed in uint8; their scales are as norm weights, times what
+                                                 makes a matrix of std 1/sqrt(fan_in)
 
 Values depend on the parameter's first name, not on its position in the model or on other parameters. A
 normal value is one of 65,536 equally likely quantiles of the normal distribution, so |value| < 4.4 std.
@@ -26,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.nn.filters import is_filters
+from fastkernels.nn.ternary_weights import BYTES, is_ternary, packed_digits, usual_scale
 
 BIAS_STD = 0.1
 # SiLU keeps between 0.25 and 0.34 of a variance around its mean, so a deep net of convolutions whose norms
@@ -58,16 +63,23 @@ def random_weights(model: nn.Module, seed: int) -> None:
     normal = torch.special.ndtri(uniform)
     tables = {
         "norm": uniform + 0.5,
+        "signed": (2 * uniform - 1).sign() * (0.5 + (2 * uniform - 1).abs()),
         "steps": _softplus_inverse(_log_uniform(uniform, TIME_STEPS).exp()),
         "decay": _log_uniform(uniform, DECAY_RATES),
+        "ternary": packed_digits(torch.arange(_LEVELS, device="cpu") % BYTES),
     }
-    for name, parameter in model.named_parameters():
+    parameters = dict(model.named_parameters())
+    for name, parameter in parameters.items():
         kind = _kind(parameter, names[id(parameter)])
         table = tables.get(kind)
+        if table is not None and is_unscaled(name):
+            table = table * unscaled_gain(parameter)
         if table is None:
             fan_in = _fan_in(parameter, names[id(parameter)])
             std = {"bias": BIAS_STD, "embedding": 1.0, "matrix": fan_in**-0.5}
             table = normal * (std | {"filters": (FILTER_GAIN / fan_in) ** 0.5})[kind]
+        if (scale := usual_scale(name, parameters)) is not None:
+            table = table * scale
         is_paired = is_filters(parameter) and parameter.shape[-1] > 1
         _fill(parameter, table.to(torch.float32), seed, name, is_paired)
 
@@ -83,10 +95,14 @@ def _softplus_inverse(x: Tensor) -> Tensor:
 
 
 def _kind(parameter: Tensor, names: list[str]) -> str:
+    if is_ternary(names[0], parameter):
+        return "ternary"
     if is_time_step(names[0]):
         return "steps"
     if is_decay_rate(names[0]):
         return "decay"
+    if is_signed(names[0]):
+        return "signed"
     if parameter.dim() <= 1:
         return "bias" if names[0].endswith("bias") else "norm"
     if is_filters(parameter):
@@ -118,8 +134,20 @@ def is_table(name: str) -> bool:
 
 
 def is_unscaled(name: str) -> bool:
-    """Whether a parameter makes the queries and keys of scores that are not scaled."""
-    return "unscaled_qkv_proj." in name
+    """Whether a parameter makes, or normalises, the queries and keys of scores that are not scaled."""
+    return "unscaled_qkv_proj." in name or "unscaled_q_norm." in name or "unscaled_k_norm." in name
+
+
+def is_signed(name: str) -> bool:
+    """Whether a parameter is the weight of a norm before a head that is the embedding, whose rows enter the
+    residual stream as large as what layers add. With gains alone every token would be likest to itself, and
+    texts would repeat one token."""
+    return "signed_norm." in name
+
+
+def unscaled_gain(norm: Tensor) -> float:
+    """Of a norm's weight: that of the queries and that of the keys together divide a score by sqrt(K)."""
+    return norm.numel() ** -0.25
 
 
 def branch_fan_in(name: str) -> int:

@@ -7,20 +7,19 @@ with rows that nobody asked for, to few different numbers of tokens, rows and lo
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fastkernels.errors import RequestError
-from fastkernels.nn.batching import described, require_values, sent
+from fastkernels.nn.batching import Crossing, described, ids_of, largest_unsigned, require_values
 
 # A launch of so many tokens keeps a GPU busy for longer than its kernels take to be launched (estimated).
 SMALL = 4096
 STEPS = 8  # padded sizes between two powers of two: at most an eighth is padding
 LEAST = 16
-ALIGNED = 4  # int32 of 16 bytes, at which kernels read whole vectors
 
 
 class Sequences:
@@ -40,10 +39,10 @@ class Sequences:
         of_tokens: Sequence[bool] = (True,),
     ) -> None:
         self.vocab_size, self.max_length, self.device = vocab_size, max_length, device
-        self.of_tokens, self.pads = of_tokens, device.type == "cuda"
-        self._places = torch.arange(first, first + max_length, dtype=torch.int32)
+        self.first, self.of_tokens, self.pads = first, of_tokens, device.type == "cuda"
 
-    def key(self, args: tuple[Any, ...]) -> Hashable:
+    def read(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The ids as an array; a RequestError names what is wrong with them."""
         ids = args[0]
         if isinstance(ids, Tensor):
             require_values("token ids", ids)
@@ -57,35 +56,39 @@ class Sequences:
             raise RequestError(
                 f"{length} token ids: the model takes up to {self.max_length}. Cut the text into parts"
             )
-        low, high = map(int, ids.aminmax())  # of ids on a GPU the host waits here
-        if low < 0 or high >= self.vocab_size:
+        if largest_unsigned(ids_N := ids_of(ids)) >= self.vocab_size:  # for ids on a GPU the host waits here
+            low, high = ids_N.min(), ids_N.max()
             raise RequestError(
                 f"token id {low if low < 0 else high}: the model's vocabulary is 0 .. {self.vocab_size - 1}. "
                 "Use the tokenizer of its checkpoint"
             )
-        return ids.device
+        return ids_N, *args[1:]
+
+    def key(self, args: tuple[Any, ...]) -> Hashable:
+        return None
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        parts, longest = self._packed(calls)
-        return [*sent_as_one(parts, self.device), longest]
-
-    def _packed(self, calls: Sequence[tuple[Any, ...]]) -> tuple[list[list[Tensor]], int]:
-        """The parts of what a launch gets, one behind the other, and its longest row."""
-        lengths = [ids.numel() for ids, *_ in calls]
+        lengths = [len(call[0]) for call in calls]
         added = padding(lengths) if self.pads else []
-        filler_T = torch.zeros(sum(added), dtype=torch.int32)
-        positions = [self._places[:length] for length in lengths]
-        starts_B1 = torch.tensor([0, *accumulate([*lengths, *added])], dtype=torch.int32)
-        longest = max(*lengths, *added, 0)
-        parts = [
-            [*(ids for ids, *_ in calls), filler_T.to(calls[0][0].device)],
-            [*positions, filler_T + self._places[0]],
-            [starts_B1],
-        ]
-        return parts, stepped(longest) if added else longest
+        rows = [*lengths, *added]
+        starts_B1 = np.cumsum([0, *rows])
+        tokens, given = int(starts_B1[-1]), sum(lengths)
+        crossing = Crossing(self.device, *(((n,), torch.int32) for n in (tokens, tokens, len(rows) + 1)))
+        ids_T, positions_T, starts = crossing.arrays()
+        np.concatenate([call[0] for call in calls], out=ids_T[:given], casting="unsafe")
+        ids_T[given:] = 0
+        np.subtract(
+            np.arange(self.first, self.first + tokens),
+            starts_B1[:-1].repeat(rows),
+            out=positions_T,
+            casting="unsafe",
+        )
+        starts[:] = starts_B1
+        longest = max(rows)
+        return [crossing, stepped(longest) if added else longest]
 
     def divide(self, result: Any, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        lengths = [ids.numel() for ids, *_ in calls]
+        lengths = [len(call[0]) for call in calls]
         is_one = isinstance(result, Tensor)
         columns = [
             part[: sum(lengths)].split(lengths) if of_tokens else part[: len(calls)].unbind()
@@ -101,40 +104,29 @@ class MaskedSequences(Sequences):
     the tokens that are seen, in order, and their starts int32 [B+1]; None without masks.
     """
 
-    def key(self, args: tuple[Any, ...]) -> Hashable:
+    def read(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        found = super().read(args)
         ids, attention_mask, keep = args
-        device = super().key(args)
         _require_mask("attention_mask", attention_mask, ids)
         _require_mask("keep", keep, ids)
         if attention_mask is not None and not attention_mask.any():
             raise RequestError("attention_mask is 0 everywhere: a token needs one to look at")
-        return device, attention_mask is None, keep is None
+        return found
+
+    def key(self, args: tuple[Any, ...]) -> Hashable:
+        """Masks lie together on one device."""
+        return tuple(None if mask is None else mask.device for mask in args[1:])
 
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        parts, longest = self._packed(calls)
-        tokens = sum(part.numel() for part in parts[0])
+        crossing, longest = super().join(calls)
+        (tokens,), _ = crossing.forms[0]
         seen_T, keep_T = (_filled([masks[place] for _, *masks in calls], tokens) for place in (0, 1))
+        keys: list[Tensor | None] = [None, None]
         if seen_T is not None:
             before_T1 = nn.functional.pad(seen_T.cumsum(0, dtype=torch.int32), (1, 0))
-            starts_B1 = parts[2][0].long().to(before_T1.device)
-            parts += [[seen_T.nonzero().squeeze(1)], [before_T1[starts_B1]]]
-        ids_T, positions_T, starts_B1, *keys = sent_as_one(parts, self.device)
-        keep_T = None if keep_T is None else sent(keep_T, self.device)
-        return [ids_T, positions_T, starts_B1, longest, keep_T, *(keys or (None, None))]
-
-
-def sent_as_one(parts: Sequence[Sequence[Tensor]], device: torch.device) -> list[Tensor]:
-    """int32 tensors on the device, each of parts that lie one behind the other. What lies on the host crosses
-    in one copy."""
-    if device.type != "cuda" or any(part.is_cuda for some in parts for part in some):
-        return [sent(torch.cat([part.int() for part in some]), device) for some in parts]
-    sizes = [sum(part.numel() for part in some) for some in parts]
-    begins = [0, *accumulate(-(-size // ALIGNED) * ALIGNED for size in sizes)]
-    pinned = torch.empty(begins[-1], dtype=torch.int32, pin_memory=True)
-    for some, begin, size in zip(parts, begins, sizes):
-        torch.cat(list(some), out=pinned[begin : begin + size])
-    there = pinned.to(device, non_blocking=True)
-    return [there[begin : begin + size] for begin, size in zip(begins, sizes)]
+            starts_B1 = crossing.tensors()[2].to(before_T1.device)
+            keys = [seen_T.nonzero().squeeze(1).int(), before_T1[starts_B1]]
+        return [crossing, longest, keep_T, *keys]
 
 
 def _require_mask(name: str, mask: Any, ids: Tensor) -> None:

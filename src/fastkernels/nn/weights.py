@@ -17,8 +17,9 @@ other one it equals where the model has one parameter for both: a checkpoint may
 `prefixes` are beginnings of names and what some checkpoints write in their place. `vectors` are parameters
 of one dimension that checkpoints store with more, all of length one but the last, or as a shape with -1 says.
 `pieces` say of a parameter which rows of which tensors it consists of, where a checkpoint has them in another
-order. Norms that the model has no parameters for are folded first (folding.py), and filters of convolutions
-lie channels last (filters.py). A model carries its map as the attribute `weight_map`.
+order. `folding` makes the tensors of the model's parameters out of a checkpoint's first: norms are folded
+(folding.py), weights made ternary (ternary_weights.py). Filters of convolutions lie channels last
+(filters.py). A model carries its map as the attribute `weight_map`.
 """
 
 from __future__ import annotations
@@ -27,18 +28,24 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice, zip_longest
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from fastkernels.errors import WeightsError
 from fastkernels.nn.filters import as_stored
-from fastkernels.nn.folding import Folding
 from fastkernels.nn.misfits import MAX_REPORTED, Misfits
 
 ZEROS = "zeros"  # in the place of a checkpoint tensor's name
 # Other element types are packed or quantised formats: cast to floats they would be wrong weights.
 _PLAIN_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+class Folds(Protocol):
+    def fold(self, weights: Iterable[tuple[str, Tensor]], misfits: Misfits) -> Iterator[tuple[str, Tensor]]:
+        """The tensors that the map knows, of those of a checkpoint; what does not fit is added to misfits."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ class WeightMap:
     ignored: tuple[str, ...] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
     split: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    folding: Folding | None = None
+    folding: Folds | None = None
     prefixes: Mapping[str, str] = field(default_factory=dict)
     repeated: Mapping[str, str] = field(default_factory=dict)
     vectors: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
@@ -85,7 +92,7 @@ class WeightMap:
         )
 
     def __or__(self, other: WeightMap) -> WeightMap:
-        """The map of a model of two parts, of which one may fold norms."""
+        """The map of a model of two parts, of which one may fold."""
         return WeightMap(
             {**self.names, **other.names},
             {**self.packed, **other.packed},
@@ -171,6 +178,13 @@ class Destination:
         """Of the checkpoint tensor."""
         rows = [_rows(view) for view in self._views]
         return list(self._views[0].shape) if len(rows) == 1 else [sum(map(len, rows)), *rows[0].shape[1:]]
+
+    def refuses(self, dtype: torch.dtype) -> str | None:
+        """Why a tensor of this dtype cannot fill it. Floats are cast; what is packed in integers is not."""
+        own = self._views[0].dtype
+        if own.is_floating_point:
+            return None if dtype in _PLAIN_DTYPES else "quantised weights cannot be loaded"
+        return None if dtype == own else f"the model keeps it as {own}"
 
     def fill(self, tensor: Tensor) -> None:
         if len(self._views) == 1:
@@ -259,10 +273,8 @@ def _fits(name: str, tensor: Tensor, place: Destination, misfits: Misfits) -> bo
     """Whether the tensor can fill the place; if not, `misfits` says why."""
     if list(tensor.shape) != place.shape:
         misfits.has_wrong_shape(name, tensor.shape, place.shape)
-    elif tensor.dtype not in _PLAIN_DTYPES:
-        misfits.misshapen.append(
-            f"misshapen   {name} holds {tensor.dtype}: quantised weights cannot be loaded"
-        )
+    elif problem := place.refuses(tensor.dtype):
+        misfits.misshapen.append(f"misshapen   {name} holds {tensor.dtype}: {problem}")
     else:
         return True
     return False

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-DType = Literal["float64", "float32", "bfloat16", "float16", "int64", "int32", "bool"]
+DType = Literal["float64", "float32", "bfloat16", "float16", "int64", "int32", "uint8", "bool"]
 Device = Literal["cpu", "cuda"]
 Size = Literal["tiny", "full"]
 Contract = Literal["graph", "eager", "host", "collective"]

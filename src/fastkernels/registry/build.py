@@ -26,8 +26,9 @@ from torch import Tensor, nn
 from fastkernels import registry
 from fastkernels.errors import UsageError
 from fastkernels.loader.batches import pool_blocks, pool_rows
-from fastkernels.nn.cache import cache_owners
+from fastkernels.nn.cache import cache_groups, cache_owners
 from fastkernels.nn.routing import routers
+from fastkernels.nn.ternary_weights import usual_scale
 from fastkernels.records import REGISTRY, Batch, Case, DType, Provenance, Routing, Skew, TensorSpec, View
 from fastkernels.registry.schema import Architecture, BatchEntry, ModelConfig, TaskEntry
 from fastkernels.registry.walk import Load, TaskCall, Walk, signature_of
@@ -79,6 +80,7 @@ class _Source:
     batch: Batch
     held_out: bool
     routing: Routing | None  # of the model's routers
+    mixes_windows: bool  # whether some layers attend over a window and others over all, or another one
 
 
 @dataclass
@@ -108,9 +110,11 @@ class _Builder:
         model_task = registry.task(architecture.task)
         model = Walk(self.load, registry.tasks(), model_task, config.config, config.dtype)
         steps = registry.batches(architecture, config)
+        mixes_windows = len({paged.window for paged in cache_groups(model.model)}) > 1
         for batch_name, step in sorted(steps, key=lambda named: named[1].held_out):
             routing = _routing(model.model, step.routing)
-            source = _Source(architecture.id, name, config, batch_name, step.batch, step.held_out, routing)
+            facts = (architecture.id, name, config, batch_name, step.batch, step.held_out, routing)
+            source = _Source(*facts, mixes_windows)
             calls = [call for call in model.step(step.run, source.batch) if _is_taken(call, step)]
             self._fold(calls, source, found)
 
@@ -245,8 +249,11 @@ def _with_views(case: Case, other: Case) -> Case:
 
 
 def _dtype(module: nn.Module, inputs: Sequence[TensorSpec]) -> DType | None:
-    """Of the module's parameters, and where it has none, of its first floating-point input."""
-    found = [str(value.dtype).removeprefix("torch.") for value in module.parameters()]
+    """Of the module's parameters, and where it has none, of its first floating-point input. Scales of packed
+    weights are wider than what they multiply."""
+    have = dict(module.named_parameters())
+    own = [value for name, value in have.items() if usual_scale(name, have) is None]
+    found = [str(value.dtype).removeprefix("torch.") for value in own]
     return next((_DTYPES[n] for n in (*found, *(spec.dtype for spec in inputs)) if n in _SHORT), None)
 
 
@@ -377,11 +384,18 @@ def _id(
         f"{source.architecture}-{config}",
         source.batch_name if _attends(call) else counted,
         label.format(dims=dims, **call.init),
+        _window(call.init) if source.mixes_windows else "",
         *_optional(call),
         routing.skew if routing and routing.skew != "uniform" and not _attends(call) else "",
         _SHORT[dtype],
     ]
     return "-".join(part for part in parts if part)
+
+
+def _window(init: dict[str, Any]) -> str:
+    """`W128`, of a module that attends over a window."""
+    found = (value for name, value in init.items() if name.endswith("sliding_window") and value)
+    return next((f"W{value}" for value in found), "")
 
 
 def _optional(call: TaskCall) -> list[str]:

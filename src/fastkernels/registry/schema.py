@@ -275,6 +275,8 @@ class Architecture(Record):
     ] = ()  # folders of such a pipeline with its parts, as its configuration has them
     # Files of weights beside the model's in its folder, and what stands before the names of their tensors.
     further_weights: dict[str, str] = {}
+    # The section of a configuration that describes the model, where the whole describes more.
+    text_section: str = ""
     reference: dict[Literal["parity", "speed"], str]
     license: str = ""
     order: PositiveInt | None = None  # of addition: the first to make a call owns its case; None: the last
@@ -313,6 +315,7 @@ class Ceilings(Record):
 class Choice(Record):
     use: str
     max_rows: int | None = None  # applies while the kernel's size is at most this
+    dtype: DType | None = None  # applies to calls whose first tensor has this one
 
 
 class Device(Record):

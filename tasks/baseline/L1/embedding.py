@@ -1,6 +1,7 @@
 """Rows of a table.
 
     y[t] = W[ids[t]]
+    y[t] = embed_scale W[ids[t]]                          scaled: the factor, too, has the dtype of W
     y[h, i, j] = W[bucket(p[j] - p[i]), h]                relative_bias: of attention scores, by distance
 
     bucket(d) = N/2 [d > 0] + |d|                                                  where |d| < N/4
@@ -9,7 +10,8 @@
 T tokens, V vocabulary, D hidden; ids int32 or int64 in [0, V). S tokens of a row at positions p, H heads, N
 buckets, M the distance from which all are alike; i is the query, j the key. Rows are copied exactly, in the
 dtype of W.
-Mirrors torch.nn.Embedding, the lookup inside vllm.model_executor.layers.vocab_parallel_embedding, and what
+Mirrors torch.nn.Embedding, the lookup inside vllm.model_executor.layers.vocab_parallel_embedding,
+transformers.models.gemma4.modeling_gemma4.Gemma4TextScaledWordEmbedding, and what
 transformers.models.t5.modeling_t5.T5Attention.compute_bias does in an encoder.
 """
 
@@ -33,6 +35,18 @@ class Embedding(nn.Module):
         return kernels.embedding(input, self.weight)
 
 
+class ScaledEmbedding(nn.Module):
+    def __init__(self, num_embeddings: int, embedding_dim: int, embed_scale: float) -> None:
+        super().__init__()
+        self.embed_scale = embed_scale
+        self.weight = nn.Parameter(torch.empty(num_embeddings, embedding_dim), requires_grad=False)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """[T] -> [T, D]"""
+        rows_TD = kernels.embedding(input_ids, self.weight)
+        return rows_TD * _rounded(self.embed_scale, self.weight.dtype)
+
+
 class RelativePositionBias(nn.Module):
     bounds_N: Tensor
 
@@ -50,6 +64,10 @@ class RelativePositionBias(nn.Module):
         bucket_SS = torch.where(away_SS > 0, bucket_SS + self.ahead, bucket_SS)
         bias_SSH = self.embedding(bucket_SS.flatten()).unflatten(0, bucket_SS.shape)
         return bias_SSH.permute(2, 0, 1).contiguous()
+
+
+def _rounded(number: float, dtype: torch.dtype) -> float:
+    return torch.tensor(number, dtype=dtype, device="cpu").item()
 
 
 def _bounds(count: int, max_distance: int) -> list[int]:

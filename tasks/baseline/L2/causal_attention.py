@@ -3,12 +3,15 @@
     [q | k | v] = x Wqkv^T (+ b)
     q, k = rms_norm(q), rms_norm(k)             over each head, only with qk_norm_eps
     q, k = rope(positions, q, k)                only with rope_parameters
-    y = attention(q, k, v) Wo^T (+ bo)
+    a = rms_norm(attention(q, k, v))            over all heads; normed only with sub_norm_eps
+    y = a Wo^T (+ bo)
 
-T tokens, D hidden, H query heads, J kv heads, K head size; scale 1/sqrt(K). Rounded to the dtype of x after
-each line. Rotating and storing are one kernel where both are the baseline's own; it rounds as they do.
+T tokens, D hidden, H query heads, J kv heads, K head size; scale 1/sqrt(K). quant_method: of the products
+(parallel_linear.py). Rounded to the dtype of x after each line. Rotating and storing are one kernel where
+both are the baseline's own; it rounds as they do.
 Mirrors vllm.model_executor.models.llama.LlamaAttention, qwen2.Qwen2Attention (qkv_bias),
-qwen3.Qwen3Attention (qk_norm_eps) and the attention of jamba.JambaAttentionDecoderLayer (no rope).
+qwen3.Qwen3Attention (qk_norm_eps), the attention of jamba.JambaAttentionDecoderLayer (no rope) and
+transformers.models.bitnet.modeling_bitnet.BitNetAttention (sub_norm_eps).
 """
 
 from __future__ import annotations
@@ -40,18 +43,24 @@ class CausalAttention(nn.Module):
         qk_norm_eps: float | None = None,
         sliding_window: int | None = None,
         bias_o_proj: bool = False,
+        sub_norm_eps: float | None = None,
+        quant_method: str | None = None,
     ) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
         self.qkv_sizes = [num_heads * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim]
-        self.qkv_proj = QKVParallelLinear(hidden_size, head_dim, num_heads, num_kv_heads, qkv_bias)
+        self.qkv_proj = QKVParallelLinear(
+            hidden_size, head_dim, num_heads, num_kv_heads, qkv_bias, quant_method
+        )
         self.q_norm = RMSNorm(head_dim, qk_norm_eps) if qk_norm_eps is not None else None
         self.k_norm = RMSNorm(head_dim, qk_norm_eps) if qk_norm_eps is not None else None
         self.rotary_emb = (
             RotaryEmbedding(head_dim, max_position, rope_parameters) if rope_parameters is not None else None
         )
         self.attn = PagedAttention(num_heads, head_dim, head_dim**-0.5, num_kv_heads, sliding_window)
-        self.o_proj = RowParallelLinear(num_heads * head_dim, hidden_size, bias_o_proj)
+        attended = num_heads * head_dim
+        self.attn_sub_norm = RMSNorm(attended, sub_norm_eps) if sub_norm_eps is not None else None
+        self.o_proj = RowParallelLinear(attended, hidden_size, bias_o_proj, quant_method)
         # What attends in self.attn is called either way.
         self.fuses = self.rotary_emb is not None and Fusion(self, "rotary_emb", "attn.store")
 
@@ -62,10 +71,12 @@ class CausalAttention(nn.Module):
             q = self.q_norm(q.view(-1, self.num_heads, self.head_dim)).flatten(1)
             k = self.k_norm(k.view(-1, self.num_kv_heads, self.head_dim)).flatten(1)
         if self.fuses and not hidden_states.is_meta:
-            return self.o_proj(self.attn.attend(self._rotate_and_store(positions, q, k, v)))
-        if self.rotary_emb is not None:
-            q, k = self.rotary_emb(positions, q, k)
-        return self.o_proj(self.attn(q, k, v))
+            attended = self.attn.attend(self._rotate_and_store(positions, q, k, v))
+        else:
+            if self.rotary_emb is not None:
+                q, k = self.rotary_emb(positions, q, k)
+            attended = self.attn(q, k, v)
+        return self.o_proj(attended if self.attn_sub_norm is None else self.attn_sub_norm(attended))
 
     def _rotate_and_store(self, positions: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The rotated query [T, H, K]; rotated keys, and values, are in the caches of self.attn then."""

@@ -7,7 +7,8 @@
 T tokens, D hidden. Without a residual (first layer) h = hidden_states; the caller adds the last pair. Each
 sum is rounded to the dtype of the input and normalised as rounded.
 Mirrors vllm.model_executor.models.llama.LlamaDecoderLayer (also Qwen2DecoderLayer, Qwen3DecoderLayer,
-MistralDecoderLayer; without rope_parameters vllm.model_executor.models.jamba.JambaAttentionDecoderLayer).
+MistralDecoderLayer; without rope_parameters vllm.model_executor.models.jamba.JambaAttentionDecoderLayer) and,
+with sub_norm_eps, transformers.models.bitnet.modeling_bitnet.BitNetDecoderLayer.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from ..L1.rms_norm import RMSNorm
 from ..L2.causal_attention import CausalAttention
 from ..L2.gated_mlp import GatedMLP
+from ..L2.normed_gated_mlp import NormedGatedMLP
 
 
 class DecoderLayer(nn.Module):
@@ -38,6 +40,8 @@ class DecoderLayer(nn.Module):
         qk_norm_eps: float | None = None,
         sliding_window: int | None = None,
         bias_o_proj: bool = False,
+        sub_norm_eps: float | None = None,
+        quant_method: str | None = None,
     ) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(hidden_size, rms_norm_eps)
@@ -52,9 +56,16 @@ class DecoderLayer(nn.Module):
             qk_norm_eps,
             sliding_window,
             bias_o_proj,
+            sub_norm_eps,
+            quant_method,
         )
         self.post_attention_layernorm = RMSNorm(hidden_size, rms_norm_eps)
-        self.mlp = GatedMLP(hidden_size, intermediate_size, hidden_act, mlp_bias)
+        if sub_norm_eps is None:
+            self.mlp = GatedMLP(hidden_size, intermediate_size, hidden_act, mlp_bias)
+        elif hidden_act == "relu2":
+            self.mlp = NormedGatedMLP(hidden_size, intermediate_size, sub_norm_eps, mlp_bias, quant_method)
+        else:
+            raise ValueError(f"hidden_act must be 'relu2' with sub_norm_eps, not {hidden_act!r}")
 
     def forward(
         self, positions: Tensor, hidden_states: Tensor, residual: Tensor | None

@@ -15,7 +15,7 @@ import pytest
 from fastkernels import registry
 
 # Their library runs in Triton's interpreter, which the whole process is then given to.
-IN_A_PROCESS = {"gla", "mamba", "mamba2"}
+IN_A_PROCESS = {"gla", "mamba", "mamba2", "retnet"}
 
 
 def row(workload: str, setting: str, seconds: float, items: int = 8, **more: Any) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def report(vs_reference, ours: list[dict], theirs: list[dict], size: str = "full
         "siglip2", "transformers", None, None, None, bars={"a": 1.5, "b": 1.5}, default_bars={"a": 3.0}
     )
     sides = {
-        name: {"version": "1", "start_s": 0.0, "rows": rows}
+        name: {"version": "1", "start_s": 0.0, "rows": rows, "environment": {"device_type": "cpu"}}
         for name, rows in (("fastkernels", ours), ("transformers", theirs))
     }
     return vs_reference.made(comparison, vs_reference.Machine("siglip2", size, "cpu"), sides)
@@ -195,7 +195,7 @@ def test_vs_reference_reports_what_a_run_that_was_cut_off_left(vs_reference, tmp
         vs_reference.main()
     ours = [row("batch-8", "engine", 1.0), row("high-res", "engine", 1.0)]
     for side, rows in (("fastkernels", ours), ("transformers", [row("batch-8", "default", 1.5)])):
-        left = {"start_s": 1.0, "rows": rows, "version": "1"}
+        left = {"start_s": 1.0, "rows": rows, "version": "1", "environment": {"device_type": "cpu"}}
         out.with_suffix(f".{side}.json").write_text(json.dumps(left))
     vs_reference.main()
     found = json.loads(out.read_text())

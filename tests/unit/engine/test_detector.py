@@ -55,7 +55,8 @@ def test_what_scores_too_little_is_left_out():
 def test_pixels_are_rows_columns_channels_from_0_to_1():
     image = torch.zeros(32, 64, 3, dtype=torch.uint8)
     image[3, 5, 1] = 255
-    (pixels_BYXC,) = detector().stages["detect"].batching.join([(image,)])
+    pixels: Any = detector().stages["detect"].batching
+    (pixels_BYXC,) = pixels.prepare(*pixels.join([(image,)]))
     assert pixels_BYXC.shape == (1, 32, 64, 3)
     assert pixels_BYXC.nonzero().tolist() == [[0, 3, 5, 1]]
     assert pixels_BYXC.max() == 1

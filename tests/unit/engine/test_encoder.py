@@ -14,9 +14,10 @@ from torch.utils._pytree import tree_leaves
 from fastkernels.engine.encoder import Encoder
 from fastkernels.engine.llm import LLM
 from fastkernels.engine.programs.batch_stage import BatchStage
-from fastkernels.engine.programs.call_graphs import CallGraphs, Captured, _cloned
+from fastkernels.engine.programs.call_graphs import CallGraphs
 from fastkernels.engine.programs.program import Engine
 from fastkernels.errors import RequestError, UsageError
+from fastkernels.nn.batching import Crossing, words_of
 from fastkernels.nn.program import Call
 
 CPU = torch.device("cpu")
@@ -27,11 +28,10 @@ class EagerReplay:
     """Stands for a CUDA graph: computes from its static arguments into its static result."""
 
     function: Any
-    args: list[Any]
-    result: Any = None
+    result: Any
 
     def replay(self) -> None:
-        for old, new in zip(tree_leaves(self.result), tree_leaves(self.function(*self.args))):
+        for old, new in zip(tree_leaves(self.result), tree_leaves(self.function())):
             old.copy_(new)
 
 
@@ -41,11 +41,11 @@ class EagerGraphs(CallGraphs):
     def __init__(self, function: Any) -> None:
         super().__init__(function, CPU)
         self.pool.disabled = None
+        self.pool.capture = self._recorded  # type: ignore[assignment]
 
-    def _capture(self, args: list[Any]) -> Captured:
-        graph = EagerReplay(self.function, _cloned(args))
-        graph.result = self.function(*graph.args)
-        return Captured(graph, graph.args, graph.result)  # type: ignore[arg-type]
+    def _recorded(self, function: Any) -> tuple[EagerReplay, Any]:
+        result = function()
+        return EagerReplay(function, result), result
 
 
 def replaying(face: Any) -> Any:
@@ -184,6 +184,20 @@ def test_results_of_a_replay_outlive_the_next():
     assert graphs.num_replays == 3
 
 
+def test_a_replay_reads_what_crosses_now():
+    """Arrays of one buffer, bfloat16 among them, beside an argument that is none of them."""
+    graphs = EagerGraphs(lambda x_N, ids_M, times: (times * x_N.float(), ids_M + 1))
+    for i in range(4):
+        crossing = Crossing(CPU, ((3,), torch.bfloat16), ((2, 1), torch.int32))
+        x_N, ids_M = crossing.arrays()
+        x_N[...] = words_of(torch.tensor([0.5, -1.0, i], dtype=torch.float64), torch.bfloat16)
+        ids_M[...] = i
+        scaled_N, raised_M = graphs(crossing, 2)
+        assert scaled_N.tolist() == [1.0, -2.0, 2.0 * i]
+        assert raised_M.tolist() == [[i + 1]] * 2
+    assert graphs.num_replays == 3
+
+
 def test_graphs_serve_other_grids_of_the_same_extent():
     """T, B and the longest image are the signature; the grids themselves are data."""
     plain, replayed = encoder(), replaying(encoder())
@@ -195,7 +209,7 @@ def test_graphs_serve_other_grids_of_the_same_extent():
 
 def test_failed_capture_is_counted_with_its_reason_and_harms_nothing():
     class Failing(EagerGraphs):
-        def _capture(self, args: list[Any]) -> Captured:
+        def _recorded(self, function: Any) -> tuple[EagerReplay, Any]:
             raise RuntimeError("operation not permitted\nwhen stream is capturing")
 
     graphs = Failing(lambda x_N: 2 * x_N)

@@ -44,7 +44,8 @@ def test_an_encoder_gives_the_mean_of_the_patches() -> None:
 
 def test_pixels_are_normalised_as_imagenet() -> None:
     image = torch.tensor([0, 51, 255], dtype=torch.uint8).expand(16, 32, 3)
-    (pixels_BYXC,) = dinov3().stages["forward"].batching.join([(image,)])
+    pixels: Any = dinov3().stages["forward"].batching
+    (pixels_BYXC,) = pixels.prepare(*pixels.join([(image,)]))
     expected = [(0 - 0.485) / 0.229, (0.2 - 0.456) / 0.224, (1 - 0.406) / 0.225]
     torch.testing.assert_close(pixels_BYXC, torch.tensor(expected).expand(1, 16, 32, 3))
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fastkernels import kernels
-from fastkernels.kernels import registered
+from fastkernels.kernels import conv2d_triton, registered
 from fastkernels.kernels.conv2d import is_slice
 from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
 
@@ -72,6 +72,15 @@ def test_conv2d(impl: str, name: str, dtype: torch.dtype):
     close(kernels.conv2d(*args, impl=impl), wanted, sums=args[1][0].numel())
     without = kernels.conv2d(args[0], args[1], None, *args[3:], impl=impl)
     close(without, wanted - args[2].double(), sums=args[1][0].numel())
+
+
+@pytest.mark.parametrize("name", ["depthwise", "depthwise-stride-2", "depthwise-5x5", "no-padding"])
+@pytest.mark.parametrize("impl", [TRITON])
+def test_strips_of_columns(impl: str, name: str, monkeypatch: pytest.MonkeyPatch):
+    """As where the processors are busy. Rows of 7, 5 and 4 columns end within a strip, or with one."""
+    monkeypatch.setattr(conv2d_triton, "RESULTS_OF_A_PROCESSOR", 1)
+    args, wanted = convolution(name, torch.float32)
+    close(kernels.conv2d(*args, impl=impl), wanted, sums=args[1][0].numel())
 
 
 @pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])

@@ -33,6 +33,7 @@ CASES = {
     "odd-group": {"seq_lens": [21, 0, 40], "heads": (15, 3)},
     "odd-head-dim": {"seq_lens": [21, 40], "head_dim": 40},
     "wide-head": {"seq_lens": [21, 40], "head_dim": 128},
+    "widest-head": {"seq_lens": [21, 40], "heads": (8, 1), "head_dim": 512},
 }
 
 

@@ -111,6 +111,18 @@ def test_every_triton_kernel_compiles_at_the_shapes_of_real_models(compiled, mon
         )
     for shape in ((32, 32, 8, 128, 128), (32, 32, 8, 128, 64)):
         launch("rope_store_kv", rope_store_case.make(shape, torch.bfloat16, "meta", block_size=16))
+    order_S, starts_E1 = (torch.empty(n, dtype=torch.int32, device="meta") for n in (256, 129))
+    experts = (empty(32, 2816), empty(128, 1408, 2816), order_S, starts_E1)
+    launch("grouped_linear_glu", (*experts, "gelu_tanh"))
+    w_D, scale_1 = empty(2816), empty(1)
+    for rows in (1, 32):
+        x_TD = empty(rows, 2816)
+        launch("split_branches", (x_TD, x_TD, w_D, w_D, w_D, w_D, 1e-6))
+        launch("join_branches", (x_TD, x_TD, x_TD, w_D, w_D, w_D, scale_1, 1e-6))
+    for shape in ((32, 16, 8, 256, 256), (32, 16, 2, 512, 512)):
+        positions, q, k, v, *cache = rope_store_case.make(shape, torch.bfloat16, "meta", block_size=16)
+        w_K = empty(shape[-1])
+        launch("norm_rope_store_kv", (positions, q, k, v, w_K, w_K, 1e-6, *cache))
     for dtype in (torch.bfloat16, torch.float32):
         map_of = partial(torch.empty, dtype=dtype, device="meta")
         x, narrow, gate = map_of(32, 20, 20, 1152), map_of(32, 20, 20, 192), map_of(32, 1152)
@@ -138,6 +150,8 @@ def test_every_triton_kernel_compiles_at_the_shapes_of_real_models(compiled, mon
         launch("linear_glu", (empty(rows, 4096), torch.nn.Parameter(empty(28672, 4096)), None, "silu"))
         weight, bias = torch.nn.Parameter(empty(5120, 1280)), empty(5120)
         launch("linear_activation", (empty(rows, 1280), weight, bias, "gelu"))
+    exact = partial(torch.empty, dtype=torch.float32, device="meta")
+    launch("linear_activation", (exact(16384, 1024), exact(512, 1024), exact(512), "relu"))
     assert set(ours) == launched
     assert len(compiled) > 30
     assert max(compiled.values()) <= MOST_SHARED

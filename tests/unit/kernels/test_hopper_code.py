@@ -262,6 +262,7 @@ OF_THE_DRIVER = 1024  # bytes of shared memory of each program on a multiprocess
 GLA_NAMES = ("query", "key", "value", "gate", "out", "read", "kept", "weights")
 GLA = {"decay": "*fp32", "state": "*fp32", "rows": "*i64", "starts": "*i32", "scale": "fp32"}
 GLA_SIZES = {"H": 5, "K": 256, "V": 512, "DIMS": 256}
+NO_GATE = {"gate": None, "g_stride_t": 0, "g_stride_h": 0, "LEVELS": 0}  # retention
 
 
 def gla_code(kernel, dtype: torch.dtype, options: dict, **constants):
@@ -271,16 +272,17 @@ def gla_code(kernel, dtype: torch.dtype, options: dict, **constants):
     return compiled(kernel, {**GLA, **dict.fromkeys(GLA_NAMES, f"*{name}")}, constants, options)
 
 
+@pytest.mark.parametrize("gate", [{}, NO_GATE], ids=["gated", "retention"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-def test_gla_within_chunks(dtype):
+def test_gla_within_chunks(dtype, gate):
     """At the real model's size: what is known of a chunk moves in vectors; six programs fit on a
     multiprocessor."""
     tile, is_half = gla.TILES[dtype.itemsize], dtype.itemsize == 2
     options = {
         "num_warps": tile.within_warps, "num_stages": tile.within_stages, "maxnreg": tile.within_registers
     }  # fmt: skip
-    levels = tile.chunk.bit_length() - 1
-    made = gla_code(chunks._within, dtype, options, C=tile.chunk, LEVELS=levels, SLICE=tile.slice)
+    sizes = {"C": tile.chunk, "LEVELS": tile.chunk.bit_length() - 1, "SLICE": tile.slice} | gate
+    made = gla_code(chunks._within, dtype, options, **sizes)
     code = made.asm["ptx"]
     assert ".local" not in code
     assert "st.global.v4.b32" in accesses(code)
@@ -303,12 +305,13 @@ def test_gla_across_chunks(dtype):
     assert 2 * (made.metadata.shared + OF_THE_DRIVER) <= MOST_SHARED + OF_THE_DRIVER
 
 
-def test_gla_step():
+@pytest.mark.parametrize("gate", [{}, NO_GATE], ids=["gated", "retention"])
+def test_gla_step(gate):
     """Waits for the kernel ahead before it reads; the state moves by 16 bytes."""
     columns = gla.STEP_COLUMNS
     warps_of_it = gla._warps(256 * columns, gla.STEP_ELEMENTS_OF_A_WARP)
     options = {"num_warps": warps_of_it, "launch_pdl": True}
-    code = gla_code(gla._step, torch.bfloat16, options, COLUMNS=columns).asm["ptx"]
+    code = gla_code(gla._step, torch.bfloat16, options, COLUMNS=columns, **gate).asm["ptx"]
     before, wait, after = code.partition("griddepcontrol.wait")
     assert wait
     assert not accesses(before)

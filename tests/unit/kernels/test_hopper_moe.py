@@ -37,6 +37,7 @@ def test_grouped_linear(tile, sharing, outputs, inputs, weighted, kind):
     constants = {
         "R": sharing, "E": 8, "N": outputs, "K": inputs, "WEIGHTED": weighted, "EXPERTS": 8, "TILE_M": tile.m,
         "TILE_N": tile.n, "TILE_K": tile.k if kind == "bf16" else tile.k // 2, "TOGETHER": tile.together,
+        "OVERLAPS": True,
     }  # fmt: skip
     if not weighted:
         constants["slot_weights"] = None
@@ -52,18 +53,28 @@ def test_grouped_linear(tile, sharing, outputs, inputs, weighted, kind):
 
 @pytest.mark.parametrize(("experts", "top_k"), [(8, 2), (128, 8)])
 def test_topk_softmax(experts, top_k):
-    constants = {"E": experts, "K": top_k, "RENORMALIZE": True, "ROWS": 4, "WIDTH": experts, "SLOTS": top_k}
-    types = {"logits": "*bf16", "weights": "*fp32", "ids": "*i32"}
-    compiled(routing._choose, types, constants, warps(4 * experts))
+    constants = {
+        "E": experts,
+        "K": top_k,
+        "RENORMALIZE": True,
+        "ROWS": 4,
+        "WIDTH": experts,
+        "SLOTS": top_k,
+        "OVERLAPS": True,
+    }
+    types = {"logits": "*bf16", "weights": "*fp32", "ids": "*i32", "logit_scale": "fp32"}
+    for scale in ({"expert_scale": "*bf16"}, {}):
+        absent = {} if scale else {"expert_scale": None}
+        compiled(routing._choose, types | scale, constants | absent, warps(4 * experts))
 
 
 def test_moe_align():
     types = dict.fromkeys(("ids", "order", "starts"), "*i32")
-    compiled(permute._align, types, {"BLOCK": permute.LARGEST_BLOCK}, {"num_warps": 4})
+    compiled(permute._align, types, {"BLOCK": permute.LARGEST_BLOCK, "OVERLAPS": True}, {"num_warps": 4})
 
 
 def test_moe_sum():
-    constants = {"K": 2, "D": 4096, "WIDTH": permute.WIDEST_TILE}
+    constants = {"K": 2, "D": 4096, "WIDTH": permute.WIDEST_TILE, "OVERLAPS": True}
     made = compiled(permute._sum, {"x": "*bf16", "y": "*bf16"}, constants, warps(permute.WIDEST_TILE))
     accesses = set(re.findall(r"(?:ld|st)\.global[\w.:]*", made.asm["ptx"]))
     assert accesses == {"ld.global.v4.b32", "st.global.v4.b32"}

@@ -12,6 +12,7 @@ import pytest
 PARTS = {
     "attention": [
         "test_kv_cache.py",
+        "test_norm_rope_store_kv.py",
         "test_rope_store_kv.py",
         "test_prefill_attention.py",
         "test_decode_attention.py",
@@ -23,6 +24,7 @@ PARTS = {
         "test_topk_scores.py",
         "test_linear_float32.py",
         "test_linear_activation.py",
+        "test_bitnet_linear.py",
         "test_retrieval.py",
     ],
     "others": [
@@ -31,6 +33,8 @@ PARTS = {
         "test_linear.py",
         "test_linear_glu.py",
         "test_rms_norm.py",
+        "test_norm_branches.py",
+        "test_softcap.py",
         "test_layer_norm.py",
         "test_gated_rms_norm.py",
         "test_sigmoid_gate.py",

@@ -43,6 +43,21 @@ def test_routing(tokens, experts, top_k, renormalize, dtype, impl):
 
 
 @ALL
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_routing_with_scales(renormalize, dtype, impl):
+    """That of the logits is part of the softmax, that of an expert multiplies what is renormalised."""
+    logits_TE, scale_E = randn(19, 60, dtype=dtype, scale=4.0), randn(60, dtype=dtype, seed=1)
+    weights_TK, ids_TK = kernels.topk_softmax(logits_TE, 8, renormalize, 0.125, scale_E, impl=impl)
+    plain_TK, expected_ids = chosen(logits_TE.double() * 0.125, 8, renormalize)
+    assert torch.equal(ids_TK.long(), expected_ids)
+    torch.testing.assert_close(
+        weights_TK.double(), plain_TK * scale_E.double()[expected_ids], rtol=2e-6, atol=0
+    )
+    assert weights_TK.dtype == torch.float32
+
+
+@ALL
 def test_ties_fall_to_the_lowest_id(impl):
     logits_TE = torch.tensor([[0.0, 1, 1, 1], [2, 2, 2, 2], [-0.0, 0.0, 0.0, -1]])
     _, ids_TK = kernels.topk_softmax(logits_TE, 2, True, impl=impl)
@@ -82,6 +97,23 @@ def test_alignment(shape, impl):
     assert (order_S.dtype, starts_E1.dtype) == (torch.int32, torch.int32)
     assert torch.equal(order_S, expected_order)
     assert torch.equal(starts_E1, expected_starts)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("impl", [REFERENCE, pytest.param("parts", id="parts"), TRITON])
+def test_a_product_and_its_activation(shape, activation, dtype, impl):
+    """What the product and then the activation give, to a rounding of either."""
+    x, weight, order, starts, _ = grouped_arguments(shape, dtype, True, False)
+    weight = torch.cat((weight, weight.flip(1)), 1)
+    with poisoned():
+        y_SF = kernels.grouped_linear_glu(x, weight, order, starts, activation, impl=impl)
+    product_S2F = kernels.grouped_linear(x.double(), weight.double(), order, starts, impl="reference")
+    exact_SF = kernels.glu(product_S2F, activation, impl="reference")
+    assert y_SF.dtype == dtype
+    assert y_SF.is_contiguous()
+    assert worst_row_error(y_SF, exact_SF) <= (16 if dtype == torch.float32 else 3) * torch.finfo(dtype).eps
 
 
 @ALL

@@ -33,6 +33,7 @@ CASES = {
     "one-kv-head": {"query_lens": [21, 4], "seq_lens": [21, 40], "heads": (5, 1)},
     "odd-head-dim": {"query_lens": [21, 4], "seq_lens": [21, 40], "head_dim": 40},
     "wide-head": {"query_lens": [21, 4], "seq_lens": [21, 40], "head_dim": 128},
+    "widest-head": {"query_lens": [21, 4], "seq_lens": [21, 40], "heads": (8, 1), "head_dim": 512},
 }
 
 

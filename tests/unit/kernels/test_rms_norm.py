@@ -34,6 +34,17 @@ def test_reference_is_exact_in_float64(case):
         torch.testing.assert_close(got, exact, rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
+def test_without_a_weight_it_is_the_norm_with_ones(impl, dtype):
+    for x in (randn(3, 7, dtype=dtype), randn(5, 192, dtype=dtype)[:, 64:128].view(5, 4, 16)):
+        ones = torch.ones(x.shape[-1], dtype=dtype)
+        y = kernels.rms_norm(x, None, 1e-6, impl=impl)
+        assert y.is_contiguous()
+        assert torch.equal(y, kernels.rms_norm(x, ones, 1e-6, impl=impl))
+        assert worst_row_error(y, normalised(x, ones, 1e-6)) < 2 * torch.finfo(dtype).eps
+
+
 def test_reference_casts_before_the_weight():
     """bf16(x / rms) * w, and not bf16(x / rms * w): what production checkpoints were trained with."""
     x, weight = randn(64, 256, dtype=torch.bfloat16), randn(256, dtype=torch.bfloat16, seed=1)

@@ -86,6 +86,7 @@ def test_frequencies_of_llama_3_1_8b():
         {**YARN, "truncate": False, "beta_fast": 16, "beta_slow": 2},
         {**YARN, "mscale": 0.7, "mscale_all_dim": 1.3},
         {**YARN, "attention_factor": 1.25},
+        {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
     ],
     ids=lambda p: f"{p['rope_type']}-{len(p)}-{p.get('original_max_position_embeddings')}",
 )

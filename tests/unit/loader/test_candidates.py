@@ -101,7 +101,7 @@ def test_variants_that_a_file_replaces(tree):
         ("class GeluAndMul: pass\n", {"gelu"}),
         ("from ._x import SiluAndMul\nGeluAndMul = SiluAndMul\n", {"gelu", "default"}),
         ("if True:\n    class SiluAndMul: pass\n", {"default"}),
-        ("def broken(:\n", {"gelu", "default"}),
+        ("def broken(:\n", {"gelu", "default", "relu2"}),
         ("", set()),
     ]:
         file = tree("mine", {"L1/glu.py": source}) / "L1/glu.py"

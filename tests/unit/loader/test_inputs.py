@@ -204,6 +204,15 @@ def test_queries_and_keys_of_scores_that_are_not_scaled_are_small():
         assert weight.std().item() == pytest.approx(fan_in**-0.5, rel=0.03)
 
 
+def test_norms_of_scores_that_are_not_scaled_are_small():
+    made = next(iter(registry.cases("L2/normed_attention", size="tiny")))
+    specs = trial_specs(made, build_module(BASELINE, made, "meta"))
+    size = made.init["head_dim"]
+    for name in ("unscaled_q_norm", "unscaled_k_norm"):
+        weight = draw(specs, made, 0)[f"param.{name}.weight"]
+        assert 0.5 <= weight.min() * size**0.25 <= weight.max() * size**0.25 <= 1.5
+
+
 def test_what_must_not_be_read_is_large():
     """Entries that hold tokens have scale 1; unused blocks, the null block and ends of blocks more."""
     drawn = draw(specs_of(STORE), STORE, seed=5)

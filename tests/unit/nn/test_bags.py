@@ -43,8 +43,9 @@ RAGGED = [[[1, 0], [2, 3], [0, 1]], [[0, 0], [0, 0], [0, 0]], [[4, 1], [0, 2], [
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_bags_of_a_launch_lie_feature_by_feature(count: int):
     requests = [request(lengths, seed) for seed, lengths in enumerate(RAGGED[:count])]
-    assert len({BAGS.key(one) for one in requests}) == 1
-    dense, ids, offsets = BAGS.join(requests)
+    read = [BAGS.read(one) for one in requests]
+    assert len({BAGS.key(one) for one in read}) == 1
+    dense, ids, offsets = BAGS.join(read)[0].tensors()
     assert torch.equal(dense, torch.stack([one[0] for one in requests]).float())
     assert (ids.dtype, offsets.dtype) == (torch.int32, torch.int32)
     found = [ids[begin:end].tolist() for begin, end in zip(offsets.tolist(), offsets.tolist()[1:])]
@@ -56,7 +57,7 @@ def test_bags_of_a_launch_lie_feature_by_feature(count: int):
 @pytest.mark.parametrize(("ids", "room"), [(0, 1), (5, 5), (17, 18), (31, 32), (1000, 1024), (1025, 1152)])
 def test_batches_of_nearly_as_many_ids_have_one_size(ids: int, room: int):
     lengths = [[ids], [0], [0]]
-    assert len(BAGS.join([request(lengths)])[1]) == room
+    assert len(BAGS.join([BAGS.read(request(lengths))])[0].tensors()[1]) == room
 
 
 DENSE, VALUES, LENGTHS = request([[1, 2], [0, 3], [2, 0]])
@@ -79,6 +80,10 @@ def broken(place: int, value: int) -> Tensor:
         ((DENSE, VALUES, LENGTHS[:2]), r"lengths are \[2, 2\]: they must be \[3, 2\]"),
         ((DENSE, VALUES[:-1], LENGTHS), "lengths add up to 8, but values has 7 ids"),
         ((DENSE, VALUES, LENGTHS - 1), r"lengths\[1, 0\] is -1: a bag has 0 ids or more"),
+        (
+            (DENSE, VALUES, LENGTHS + (LENGTHS.sign() << 62)),
+            f"lengths add up to {2**64 + 8}, but values has 8",
+        ),
         ((DENSE, broken(4, 3), LENGTHS), r"values\[4\] is 3: table 1 has rows 0 to 2"),
         ((DENSE, broken(7, -1), LENGTHS), r"values\[7\] is -1: table 2 has rows 0 to 8"),
         ((DENSE, VALUES.float(), LENGTHS), r"values must be int64 or int32 \[ids\], not float32 \[8\]"),
@@ -86,9 +91,9 @@ def broken(place: int, value: int) -> Tensor:
     ],
 )
 def test_what_cannot_be_served_is_named_with_its_place(asked: Request, says: str):
-    BAGS.key((DENSE, VALUES, LENGTHS))
+    BAGS.read((DENSE, VALUES, LENGTHS))
     with pytest.raises(RequestError, match=says):
-        BAGS.key(asked)
+        BAGS.read(asked)
 
 
 def test_a_request_that_is_refused_leaves_others_unharmed():

@@ -15,7 +15,7 @@ def test_pixels_are_normalised_by_channel(dtype: torch.dtype):
         torch.randint(256, (4, 6, 3), generator=torch.Generator().manual_seed(n)).byte() for n in (0, 1)
     ]
     pixels = Pixels(2, 3, Place(torch.device("cpu"), dtype), IMAGENET)
-    (found_BHWC,) = pixels.join([(image,) for image in images])
+    (found_BHWC,) = pixels.prepare(*pixels.join([(image,) for image in images]))
     mean_C, std_C = (torch.tensor(values, dtype=torch.float64) for values in IMAGENET)
     wanted_BHWC = (torch.stack(images).double() / 255 - mean_C) / std_C
     assert found_BHWC.dtype == dtype
@@ -24,7 +24,6 @@ def test_pixels_are_normalised_by_channel(dtype: torch.dtype):
 
 
 def test_pixels_without_statistics_lie_within_0_and_1():
-    (found_BHWC,) = Pixels(1, 1, Place(torch.device("cpu"), torch.float32)).join(
-        [(torch.tensor([[[0], [255]]]).byte(),)]
-    )
+    pixels = Pixels(1, 1, Place(torch.device("cpu"), torch.float32))
+    (found_BHWC,) = pixels.prepare(*pixels.join([(torch.tensor([[[0], [255]]]).byte(),)]))
     assert found_BHWC.flatten().tolist() == [0.0, 1.0]

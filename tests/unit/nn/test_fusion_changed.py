@@ -31,13 +31,22 @@ PARTS = {
     "L2/parallel_embedding": ["linear"],
     "L2/summed_embedding": ["word_embeddings", "position_embeddings", "layer_norm"],
     "L2/causal_attention": ["rotary_emb", "attn", "attn.store"],
+    "L2/fused_experts": ["w13", "act_fn"],
+    "L2/normed_attention": [
+        "unscaled_q_norm", "unscaled_k_norm", "v_norm", "rotary_emb", "attn", "attn.store",
+    ],
     "L2/graph_propagation": ["propagate"],
     "L2/convnext_block": ["dwconv", "layernorm", "pwconv1", "act", "grn", "pwconv2"],
     "L3/swin_block": ["norm1", "norm2"],
+    "L3/dual_branch_decoder_layer": [
+        "post_attention_layernorm", "pre_feedforward_layernorm", "router", "router.norm",
+        "pre_feedforward_layernorm_2", "post_feedforward_layernorm_1", "post_feedforward_layernorm_2",
+        "post_feedforward_layernorm",
+    ],
     "L3/vision_block": ["layer_norm2"],
     "L3/encoder_layer": ["final_layer_norm"],
     "L3/cross_decoder_layer": ["encoder_attn_layer_norm", "final_layer_norm"],
-}
+}  # fmt: skip
 each_part = pytest.mark.parametrize(
     ("task", "part"), [(task, part) for task in PARTS for part in PARTS[task]]
 )

@@ -6,8 +6,10 @@ import math
 
 import pytest
 import torch
+from fastkernels.baseline.L1.bitnet_linear import BitLinear
 from torch import nn
 
+from fastkernels.kernels import ternary
 from fastkernels.nn import random_weights as module
 from fastkernels.nn.random_weights import random_weights
 
@@ -61,6 +63,24 @@ def test_queries_and_keys_of_scores_that_are_not_scaled_are_small():
     model.attn.unscaled_qkv_proj = nn.Linear(400, 300, bias=False)
     random_weights(model, 0)
     assert model.attn.unscaled_qkv_proj.weight.std().item() == pytest.approx(3200**-0.5, rel=0.02)
+
+
+def test_norms_of_scores_that_are_not_scaled_divide_by_the_root_of_the_head_size():
+    model = nn.Module()
+    model.unscaled_q_norm, model.unscaled_k_norm = nn.RMSNorm(256), nn.RMSNorm(256)
+    random_weights(model, 0)
+    for norm in (model.unscaled_q_norm, model.unscaled_k_norm):
+        assert 0.5 / 4 < norm.weight.min() < norm.weight.max() < 1.5 / 4
+        assert norm.weight.mean().item() == pytest.approx(1 / 4, rel=0.05)
+
+
+def test_a_norm_before_a_head_that_is_the_embedding_has_random_signs():
+    model = nn.Module()
+    model.signed_norm = nn.RMSNorm(5000)
+    random_weights(model, 0)
+    weight = model.signed_norm.weight
+    assert 0.49 < weight.abs().min() < weight.abs().max() < 1.51
+    assert weight.mean().item() == pytest.approx(0, abs=0.05)
 
 
 def test_scans_over_states_have_short_steps_and_decay_by_different_rates():
@@ -142,3 +162,16 @@ def test_the_hash_is_murmur3s_finaliser():
     expected = torch.tensor([fmix32(x & 0xFFFFFFFF) for x in inputs], dtype=torch.int64)
     mixed = module._mix(torch.tensor(inputs, dtype=torch.int32))
     assert torch.equal(mixed.to(torch.int64) & 0xFFFFFFFF, expected)
+
+
+def test_ternary_weights_are_as_large_as_ordinary_ones():
+    """-1, 0 and 1 are equally likely, and the scales make results of scale 1."""
+    layer = BitLinear(512, 256, [128, 64, 64])
+    random_weights(layer, seed=0)
+    values_NK = ternary.unpack(layer.weight, torch.float32)
+    for value in (-1, 0, 1):
+        assert (values_NK == value).float().mean() == pytest.approx(1 / 3, abs=0.01)
+    assert ternary.is_packed(layer.weight)
+    usual = (512 * 2 / 3) ** -0.5
+    assert len(set(layer.weight_scale.tolist())) == 3
+    assert 0.5 * usual <= layer.weight_scale.min() <= layer.weight_scale.max() <= 1.5 * usual

@@ -31,7 +31,8 @@ def packed(pads: bool, of_tokens: tuple[bool, ...] = (True,)) -> Sequences:
 def test_a_launch_holds_each_request_and_gives_each_its_rows(pads: bool):
     calls: list[tuple[Any, ...]] = [(ids(length, seed).int(),) for seed, length in enumerate(LENGTHS)]
     sequences = packed(pads, (True, False))
-    ids_T, positions_T, starts_B1, longest = sequences.join(calls)
+    crossing, longest = sequences.join([sequences.read(call) for call in calls])
+    ids_T, positions_T, starts_B1 = crossing.tensors()
     assert (ids_T.dtype, positions_T.dtype, starts_B1.dtype) == (torch.int32,) * 3
     assert starts_B1[:5].tolist() == [0, 5, 6, 18, 21]
     assert starts_B1.diff().min() > 0, "a row without a token has no first one"

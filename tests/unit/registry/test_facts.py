@@ -265,5 +265,6 @@ def test_siblings_are_covered() -> None:
         "default",
         "llama3",
         "yarn",
+        "proportional",
     }
     assert any(init["config"]["tie_word_embeddings"] for init in inits("L4/llama"))

@@ -16,10 +16,10 @@ from fastkernels.registry.workloads import TokenWorkload
 @pytest.mark.parametrize(
     ("name", "id", "variants"),
     [
-        ("L1/rms_norm", "L1/rms_norm", {"default"}),
-        ("rms_norm", "L1/rms_norm", {"default"}),
+        ("L1/rms_norm", "L1/rms_norm", {"default", "weightless"}),
+        ("rms_norm", "L1/rms_norm", {"default", "weightless"}),
         ("llama_mlp", "L2/gated_mlp", {"default"}),
-        ("L1/glu", "L1/glu", {"default", "gelu"}),
+        ("L1/glu", "L1/glu", {"default", "gelu", "relu2"}),
         ("L1/glu:gelu", "L1/glu", {"gelu"}),
         ("gelu_and_mul", "L1/glu", {"gelu"}),
         ("silu_and_mul", "L1/glu", {"default"}),
@@ -62,6 +62,7 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
                 "L2/diffusion_attention",
                 "L2/encoder_attention",
                 "L2/gated_linear_attention",
+                "L2/normed_attention",
                 "L2/paged_attention",
                 "L2/vision_attention",
                 "L2/window_attention",
@@ -72,6 +73,7 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
             [
                 "L3/cross_decoder_layer",
                 "L3/decoder_layer",
+                "L3/dual_branch_decoder_layer",
                 "L3/linear_decoder_layer",
                 "L3/mamba_decoder_layer",
                 "L3/mixer_decoder_layer",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fastkernels.nn.batching import Stacked, take
-from fastkernels.nn.program import Batching, Call, Dividing
+from fastkernels.nn.program import Batching, Call, Dividing, Reading
 
 
 class BatchStage:
@@ -30,12 +30,16 @@ class BatchStage:
     ) -> None:
         self.function, self.batching, self.max_batch = function, batching or Stacked(), max_batch
         self._has_room = has_room
+        # Asked once: whether an object has a protocol's methods is a search of 25 us.
+        self._read = self.batching.read if isinstance(self.batching, Reading) else None
+        self._divide = self.batching.divide if isinstance(self.batching, Dividing) else None
         self.batch_sizes: list[int] = []  # of every launch, for statistics
-        self._pending: dict[Hashable, list[tuple[int, Call]]] = {}
+        self._pending: dict[tuple[Hashable, int], list[tuple[int, tuple[Any, ...]]]] = {}
 
     def submit(self, ticket: int, need: Call) -> None:
-        key = (self.batching.key(need.args), need.loop)
-        self._pending.setdefault(key, []).append((ticket, need))
+        args = need.args if self._read is None else self._read(need.args)
+        key = (self.batching.key(args), need.loop)
+        self._pending.setdefault(key, []).append((ticket, args))
 
     def advance(self) -> list[tuple[int, Any]]:
         """Launch one batch of the key that waits longest; results may still be under way on the device."""
@@ -48,13 +52,13 @@ class BatchStage:
             self._pending[key] = rest
         self.batch_sizes.append(len(batch))
         with torch.inference_mode():
-            calls = [call.args for _, call in batch]
+            calls = [args for _, args in batch]
             args = self.batching.join(calls)
             result = self.function(*args)
-            for _ in range(batch[0][1].loop - 1):
+            for _ in range(key[1] - 1):
                 result = self.function(result, *args[1:])
-            if isinstance(self.batching, Dividing):
-                shares = self.batching.divide(result, calls)
+            if self._divide is not None:
+                shares = self._divide(result, calls)
             else:
                 shares = [take(result, i) for i in range(len(batch))]
         return [(ticket, share) for (ticket, _), share in zip(batch, shares, strict=True)]

@@ -62,7 +62,7 @@ class Stage(Protocol):
         ...
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Running:
     """A generator, and the results of its last yield that are there."""
 
@@ -93,25 +93,38 @@ class Engine:
     def is_idle(self) -> bool:
         return not self._running and not self._ended
 
-    def run(self, programs: Iterable[Program], on_done: Callable[[int], None] | None = None) -> list[Any]:
-        """The return value of each program, in order; a program that a RequestError ended has the error as
-        its value. Nothing else may be running.
+    def run(
+        self,
+        programs: Iterable[Program],
+        on_done: Callable[[int], None] | None = None,
+        raises: bool = False,
+    ) -> list[Any]:
+        """The return value of each program, in order. Nothing else may be running.
 
-        Any other exception ends them all: the stages are emptied, so that the engine can be used again.
+        A program that a RequestError ended has the error as its value; or, with `raises`, the first such
+        error ends them all with its place, before a launch if a program begins with it. Any other exception
+        ends them all, too: the stages are emptied, so that the engine can be used again.
         """
         assert self.is_idle, "programs of `start` are running"
-        values: dict[int, Any] = {}
+        first, values = self._next_number, list[Any]()
         try:
-            places = {self.start(program): place for place, program in enumerate(programs)}
+            for program in programs:
+                self.start(program)
+                values.append(None)
+                if raises and self._ended:
+                    _raise_refusals(first, self._ended)
             while not self.is_idle:
-                for number, value in self.step():
-                    values[number] = value
+                ended = self.step()
+                if raises:
+                    _raise_refusals(first, ended)
+                for number, value in ended:
+                    values[number - first] = value
                     if on_done is not None:
-                        on_done(places[number])
+                        on_done(number - first)
         except BaseException:
             self.abandon()
             raise
-        return [values[number] for number in places]
+        return values
 
     def start(self, program: Program) -> int:
         """Begin a program; its number comes back from the step in which it ends."""
@@ -204,3 +217,10 @@ class Engine:
             for stage in self.stages.values():
                 stage.cancel(ticket)
         one.tickets.clear()
+
+
+def _raise_refusals(first: int, ended: list[tuple[int, Any]]) -> None:
+    """RequestError for the first program that one ended; `first`: the number of the program at place 0."""
+    for number, value in ended:
+        if isinstance(value, RequestError):
+            raise RequestError(f"request {number - first}: {value}") from value

@@ -30,7 +30,7 @@ from fastkernels.kernels.overlap import follow, overlap
 from fastkernels.kernels.splits import combine
 
 TILE_BYTES = 16384  # of K, and of V, in one step of the loop: four programs fit on an SM, 128 KiB in flight
-LARGEST_TILE = 128
+SMALLEST_TILE, LARGEST_TILE = 16, 128
 STAGES = 3
 DEEP_STAGES = 6  # where few programs fill a multiprocessor and each walks a whole row
 WARPS = 4
@@ -161,7 +161,7 @@ def decode_attention(
     if batch == 0:
         return out
     group, dims = num_heads // num_kv_heads, max(16, triton.next_power_of_2(head_dim))
-    tile = min(LARGEST_TILE, TILE_BYTES // (dims * k_cache.element_size()))
+    tile = max(SMALLEST_TILE, min(LARGEST_TILE, TILE_BYTES // (dims * k_cache.element_size())))
     longest = min(max_seq_len, window + tile) if window else max_seq_len
     num_sms = multiprocessors(q_BHK.device)
     splits, min_split = split_shape(batch, num_kv_heads, longest, tile, num_sms)

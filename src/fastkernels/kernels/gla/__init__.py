@@ -4,7 +4,8 @@
     o[t] = scale S[t]^T q[t]                                  the token's own k v^T is included
 
 T tokens · B rows of the step · R rows of the pool · H heads · K key dim · V value dim. The gate is a
-logarithm, at most 0 and unbounded below, one for each channel of the key: it decays rows of S. States are
+logarithm, at most 0 and unbounded below, one for each channel of the key: it decays rows of S. Without a gate
+a head decays at a rate of its own, as in retention: head h keeps 1 - 2^(-5-h) of S at every token. States are
 float32 at least, and so are all sums; o is rounded once to the dtype of the query. `chunk_gla` takes several
 tokens for each row, `recurrent_gla` one; both leave the same states. What `chunk_gla` multiplies for 16-bit
 inputs may be rounded to their dtype first, as tensor cores need it: operands, never the state that is kept.
@@ -21,7 +22,7 @@ from fastkernels.kernels.work import Tally
 
 
 def _chunk_work(
-    tally: Tally, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, state: Tensor, rows_B: Tensor, *_: object
+    tally: Tally, q: Tensor, k: Tensor, v: Tensor, gate: object, state: Tensor, rows_B: Tensor, *_: object
 ) -> None:
     """Each token adds to a state and reads it."""
     tally.multiply(q, 4 * q.numel() * v.shape[-1])
@@ -29,7 +30,7 @@ def _chunk_work(
 
 
 def _recurrent_work(
-    tally: Tally, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, state: Tensor, rows_B: Tensor, *_: object
+    tally: Tally, q: Tensor, k: Tensor, v: Tensor, gate: object, state: Tensor, rows_B: Tensor, *_: object
 ) -> None:
     tally.multiply(q, 4 * q.numel() * v.shape[-1])
     tally.advance(state, tally.decodes(rows_B))
@@ -37,7 +38,7 @@ def _recurrent_work(
 
 _chunk_gla = Kernel(
     "chunk_gla",
-    "(Tensor query, Tensor key, Tensor value, Tensor gate, Tensor(a!) state, Tensor rows, "
+    "(Tensor query, Tensor key, Tensor value, Tensor? gate, Tensor(a!) state, Tensor rows, "
     "Tensor query_starts, float scale, SymInt max_query_len) -> Tensor",
     reference.chunk_gla,
     fake=lambda q_THK, k_THK, v_THV, *_: q_THK.new_empty(v_THV.shape),
@@ -54,7 +55,7 @@ _chunk_gla = Kernel(
 
 _recurrent_gla = Kernel(
     "recurrent_gla",
-    "(Tensor query, Tensor key, Tensor value, Tensor gate, Tensor(a!) state, Tensor rows, float scale) "
+    "(Tensor query, Tensor key, Tensor value, Tensor? gate, Tensor(a!) state, Tensor rows, float scale) "
     "-> Tensor",
     reference.recurrent_gla,
     fake=lambda q_BHK, k_BHK, v_BHV, *_: q_BHK.new_empty(v_BHV.shape),
@@ -71,7 +72,7 @@ def chunk_gla(
     q_THK: Tensor,
     k_THK: Tensor,
     v_THV: Tensor,
-    gate_THK: Tensor,
+    gate_THK: Tensor | None,
     state_RHKV: Tensor,
     rows_B: Tensor,
     query_starts_B1: Tensor,
@@ -97,7 +98,7 @@ def recurrent_gla(
     q_BHK: Tensor,
     k_BHK: Tensor,
     v_BHV: Tensor,
-    gate_BHK: Tensor,
+    gate_BHK: Tensor | None,
     state_RHKV: Tensor,
     rows_B: Tensor,
     scale: float,

@@ -15,9 +15,10 @@ and with m the first token of its second half
     exp(G[i] - G[j]) = exp(gates m .. i) exp(gates j + 1 .. m - 1)
 
 so that for each h = 1, 2, 4 .. C / 2 one product of matrices gives P[i, j] of all such pairs, and the sums of
-gates are a product with a matrix of zeros and ones. For 16-bit inputs P's products have the operands that
-PRECISION names; read, kept, P and the operand S, not the state that is kept, are rounded to 16 bits. Every
-sum is in float32.
+gates are a product with a matrix of zeros and ones. Without a gate exp(G[i] - G[j]) is one number for a pair,
+of the exponent i - j times a logarithm, and one product of matrices gives P. For 16-bit inputs P's products
+have the operands that PRECISION names; read, kept, P and the operand S, not the state that is kept, are
+rounded to 16 bits. Every sum is in float32.
 """
 
 # Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
@@ -47,6 +48,19 @@ def _exp_of_sums(taken, gate, PRECISION: tl.constexpr, FLUSHES: tl.constexpr):
     return _exp(tl.dot(taken.to(gate.dtype), gate, input_precision=PRECISION), FLUSHES)
 
 
+@triton.jit
+def lost(head):
+    """What a head forgets of its state at every token of retention, 2^(-5 - head): the bits of a float32."""
+    return ((122 - head) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _log_kept(head):
+    """log(1 - lost) by its series: exact to rounding, however little is lost."""
+    x = lost(head)
+    return -x * (1.0 + x * (1 / 2 + x * (1 / 3 + x * (1 / 4 + x * (1 / 5)))))
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _within(query, key, gate, starts, read, kept, decay, weights, scale, num_rows,
             q_stride_t, q_stride_h, k_stride_t, k_stride_h, g_stride_t, g_stride_h,
@@ -68,26 +82,32 @@ def _within(query, key, gate, starts, read, kept, decay, weights, scale, num_row
     token = (row_start + first).to(tl.int64) + i
     q_at = query + token * q_stride_t + head * q_stride_h
     k_at = key + token * k_stride_t + head * k_stride_h
-    g_at = gate + token * g_stride_t + head * g_stride_h
     block = tile.to(tl.int64) * H + head
     p = tl.zeros([C, C], tl.float32)
+    log_kept, length = _log_kept(head), tl.minimum(query_len - first, C)
+    # Pairs that the product over whole keys gives; with a gate the levels give the others.
+    taken = j <= i if gate is None else j == i
     for begin in range(0, DIMS, SLICE):
         c = begin + tl.arange(0, SLICE)[None, :]
         mask = held & (c < K)
         q = tl.load(q_at + c, mask=mask, other=0.0)
         k = tl.load(k_at + c, mask=mask, other=0.0)
-        g = tl.load(g_at + c, mask=mask, other=0.0)
-        g = tl.maximum(g, LOWEST, propagate_nan=tl.PropagateNan.ALL).to(q.dtype)
-
+        if gate is None:
+            upto, after = tl.exp(log_kept * (i + 1)), tl.exp(log_kept * (length - 1 - i))
+            total = tl.full([SLICE], 0.0, tl.float32) + log_kept * length
+        else:
+            g_at = gate + token * g_stride_t + head * g_stride_h
+            g = tl.load(g_at + c, mask=mask, other=0.0)
+            g = tl.maximum(g, LOWEST, propagate_nan=tl.PropagateNan.ALL).to(q.dtype)
+            upto = _exp_of_sums(j <= i, g, PRECISION, FLUSHES)
+            after = _exp_of_sums(j > i, g, PRECISION, FLUSHES)
+            total = tl.sum(g.to(tl.float32), axis=0)
         out = (block * C + i) * DIMS + c
-        x = _exp_of_sums(j <= i, g, PRECISION, FLUSHES)
-        tl.store(read + out, (q * x * scale).to(q.dtype))
-        x = _exp_of_sums(j > i, g, PRECISION, FLUSHES)
-        tl.store(kept + out, (k * x).to(q.dtype))
-        total = tl.sum(g.to(tl.float32), axis=0)
+        tl.store(read + out, (q * upto * scale).to(q.dtype))
+        tl.store(kept + out, (k * after).to(q.dtype))
         tl.store(decay + block * DIMS + begin + tl.arange(0, SLICE), _exp(total, FLUSHES))
 
-        p += tl.where(i == j, tl.dot(q, tl.trans(k), input_precision=PRECISION), 0.0)
+        p += tl.where(taken, tl.dot(q, tl.trans(k), input_precision=PRECISION), 0.0)
         for level in tl.static_range(LEVELS):
             half_i, half_j = i >> level, j >> level
             is_second = half_i % 2 == 1
@@ -95,6 +115,8 @@ def _within(query, key, gate, starts, read, kept, decay, weights, scale, num_row
             x = _exp_of_sums((half_i == half_j) & ((j <= i) == is_second), g, PRECISION, FLUSHES)
             found = tl.dot(q * x, tl.trans(k * x), input_precision=PRECISION)
             p += tl.where(is_second & (half_i == half_j + 1), found, 0.0)
+    if gate is None:
+        p *= tl.exp(log_kept * (i - j))
     tl.store(weights + (block * C + i) * C + j, (p * scale).to(weights.dtype.element_ty))
 
 

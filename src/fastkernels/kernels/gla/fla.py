@@ -11,6 +11,10 @@ from __future__ import annotations
 import torch
 from fla.ops.gla import chunk_gla as fla_chunk  # pyright: ignore[reportMissingImports]
 from fla.ops.gla import fused_recurrent_gla as fla_recurrent  # pyright: ignore[reportMissingImports]
+from fla.ops.retention import (
+    chunk_retention,  # pyright: ignore[reportMissingImports]
+    fused_recurrent_retention,  # pyright: ignore[reportMissingImports]
+)
 from torch import Tensor
 
 from fastkernels.kernels import checks
@@ -18,9 +22,9 @@ from fastkernels.kernels.plans import capturing
 
 
 def unsupported(
-    kernel: str, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, state: Tensor, *_: object
+    kernel: str, q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, state: Tensor, *_: object
 ) -> str | None:
-    if reason := checks.not_float32_compute(q, k, v, gate):
+    if reason := checks.not_float32_compute(*checks.given(q, k, v, gate)):
         return reason
     if state.dtype != torch.float32:
         return f"keeps states in float32, not {state.dtype}"
@@ -33,15 +37,16 @@ def chunk_gla(
     q_THK: Tensor,
     k_THK: Tensor,
     v_THV: Tensor,
-    gate_THK: Tensor,
+    gate_THK: Tensor | None,
     state_RHKV: Tensor,
     rows_B: Tensor,
     query_starts_B1: Tensor,
     scale: float,
     max_query_len: int,
 ) -> Tensor:
-    o_1THV, state_BHKV = fla_chunk(
-        *(x.contiguous()[None] for x in (q_THK, k_THK, v_THV, gate_THK)),
+    kernel = chunk_retention if gate_THK is None else fla_chunk
+    o_1THV, state_BHKV = kernel(
+        *(x.contiguous()[None] for x in checks.given(q_THK, k_THK, v_THV, gate_THK)),
         scale=scale,
         initial_state=state_RHKV[rows_B],
         output_final_state=True,
@@ -55,14 +60,17 @@ def recurrent_gla(
     q_BHK: Tensor,
     k_BHK: Tensor,
     v_BHV: Tensor,
-    gate_BHK: Tensor,
+    gate_BHK: Tensor | None,
     state_RHKV: Tensor,
     rows_B: Tensor,
     scale: float,
 ) -> Tensor:
-    q, k, v, gate = (x.contiguous()[:, None] for x in (q_BHK, k_BHK, v_BHV, gate_BHK))
-    o_B1HV, state_BHKV = fla_recurrent(
-        q, k, v, gate, scale=scale, initial_state=state_RHKV[rows_B], output_final_state=True
+    kernel = fused_recurrent_retention if gate_BHK is None else fla_recurrent
+    o_B1HV, state_BHKV = kernel(
+        *(x.contiguous()[:, None] for x in checks.given(q_BHK, k_BHK, v_BHV, gate_BHK)),
+        scale=scale,
+        initial_state=state_RHKV[rows_B],
+        output_final_state=True,
     )
     state_RHKV[rows_B] = state_BHKV
     return o_B1HV[:, 0].to(q_BHK.dtype)

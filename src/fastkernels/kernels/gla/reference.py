@@ -15,7 +15,7 @@ def recurrent_gla(
     q_BHK: Tensor,
     k_BHK: Tensor,
     v_BHV: Tensor,
-    gate_BHK: Tensor,
+    gate_BHK: Tensor | None,
     state_RHKV: Tensor,
     rows_B: Tensor,
     scale: float,
@@ -31,7 +31,7 @@ def chunk_gla(
     q_THK: Tensor,
     k_THK: Tensor,
     v_THV: Tensor,
-    gate_THK: Tensor,
+    gate_THK: Tensor | None,
     state_RHKV: Tensor,
     rows_B: Tensor,
     query_starts_B1: Tensor,
@@ -44,8 +44,16 @@ def chunk_gla(
     return o_THV.to(q_THK.dtype)
 
 
-def _widened(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    return q.to(dtype), k.to(dtype), v.to(dtype), gate.to(dtype).exp()
+def _widened(q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    q, k, v = (x.to(dtype) for x in (q, k, v))
+    decay = (1 - lost(q))[:, None].expand_as(q) if gate is None else gate.to(dtype).exp()
+    return q, k, v, decay
+
+
+def lost(q_THK: Tensor) -> Tensor:
+    """What each head forgets of its state at every token of retention, [H], exactly."""
+    heads_H = torch.arange(q_THK.shape[-2], dtype=q_THK.dtype, device=q_THK.device)
+    return torch.exp2(-5 - heads_H)
 
 
 def _advance(

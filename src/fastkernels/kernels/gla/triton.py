@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fastkernels.kernels import checks
-from fastkernels.kernels.gla.chunks import _across, _within
+from fastkernels.kernels.gla.chunks import _across, _within, lost
 from fastkernels.kernels.launch import power_of_two
 from fastkernels.kernels.overlap import follow, overlap
 from fastkernels.kernels.policy import interpreting
@@ -49,13 +49,14 @@ PRECISION = {torch.bfloat16: "tf32", torch.float16: "tf32x3", torch.float32: "ie
 
 
 def unsupported(
-    kernel: str, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, state: Tensor, *_: object
+    kernel: str, q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, state: Tensor, *_: object
 ) -> str | None:
-    if reason := checks.not_float32_compute(q, k, v, gate):
+    tokens = checks.given(q, k, v, gate)
+    if reason := checks.not_float32_compute(*tokens):
         return reason
     if state.dtype != torch.float32:
         return f"keeps states in float32, not {state.dtype}"
-    if any(x.stride(-1) != 1 for x in (q, k, v, gate)) or not state.is_contiguous():
+    if any(x.stride(-1) != 1 for x in tokens) or not state.is_contiguous():
         return "needs a contiguous last dimension, and contiguous states"
     if q.shape[-1] > WIDEST_KEY:
         return f"serves key dimensions up to {WIDEST_KEY}, not {q.shape[-1]}"
@@ -77,9 +78,13 @@ def _step(query, key, value, gate, state, rows, out, scale,
     s = tl.load(s_at, mask=in_state, other=0.0)
     q = tl.load(query + b * q_stride_t + head * q_stride_h + c, mask=in_key, other=0.0).to(tl.float32)
     k = tl.load(key + b * k_stride_t + head * k_stride_h + c, mask=in_key, other=0.0).to(tl.float32)
-    g = tl.load(gate + b * g_stride_t + head * g_stride_h + c, mask=in_key, other=0.0).to(tl.float32)
     v = tl.load(value + b * v_stride_t + head * v_stride_h + d, mask=in_value, other=0.0).to(tl.float32)
-    s = s * tl.exp(g)[:, None] + k[:, None] * v[None, :]
+    if gate is None:
+        s *= 1.0 - lost(head)
+    else:
+        g = tl.load(gate + b * g_stride_t + head * g_stride_h + c, mask=in_key, other=0.0).to(tl.float32)
+        s *= tl.exp(g)[:, None]
+    s += k[:, None] * v[None, :]
     tl.store(s_at, s, mask=in_state)
     o = tl.sum(s * (q * scale)[:, None], axis=0)
     tl.store(out + (b * H + head) * V + d, o.to(out.dtype.element_ty), mask=in_value)
@@ -89,7 +94,7 @@ def chunk_gla(
     q_THK: Tensor,
     k_THK: Tensor,
     v_THV: Tensor,
-    gate_THK: Tensor,
+    gate_THK: Tensor | None,
     state_RHKV: Tensor,
     rows_B: Tensor,
     query_starts_B1: Tensor,
@@ -108,8 +113,8 @@ def chunk_gla(
     read, kept = (q_THK.new_empty((blocks, chunk, dims)) for _ in range(2))
     weights = q_THK.new_empty((blocks, chunk, chunk))
     decay = torch.empty((blocks, dims), dtype=torch.float32, device=q_THK.device)
-    q, k, v, g = (x.stride()[:2] for x in (q_THK, k_THK, v_THV, gate_THK))
-    precision, levels = PRECISION[q_THK.dtype], chunk.bit_length() - 1
+    q, k, v, g = (_strides(x) for x in (q_THK, k_THK, v_THV, gate_THK))
+    precision, levels = PRECISION[q_THK.dtype], 0 if gate_THK is None else chunk.bit_length() - 1
     _within[(blocks // num_heads, num_heads)](
         q_THK, k_THK, gate_THK, query_starts_B1, read, kept, decay, weights, scale, num_rows, *q, *k, *g,
         H=num_heads, K=key_dim, C=chunk, LEVELS=levels, DIMS=dims, SLICE=min(tile.slice, dims),
@@ -128,7 +133,7 @@ def recurrent_gla(
     q_BHK: Tensor,
     k_BHK: Tensor,
     v_BHV: Tensor,
-    gate_BHK: Tensor,
+    gate_BHK: Tensor | None,
     state_RHKV: Tensor,
     rows_B: Tensor,
     scale: float,
@@ -139,7 +144,7 @@ def recurrent_gla(
     if num_rows == 0:
         return o_BHV
     dims, columns = _tile(key_dim, value_dim, STEP_COLUMNS)
-    strides = [s for x in (q_BHK, k_BHK, v_BHV, gate_BHK) for s in x.stride()[:2]]
+    strides = [s for x in (q_BHK, k_BHK, v_BHV, gate_BHK) for s in _strides(x)]
     _step[(triton.cdiv(value_dim, columns), num_heads, num_rows)](
         q_BHK, k_BHK, v_BHV, gate_BHK, state_RHKV, rows_B, o_BHV, scale, *strides,
         H=num_heads, K=key_dim, V=value_dim, DIMS=dims, COLUMNS=columns,
@@ -151,6 +156,10 @@ def recurrent_gla(
 def _tile(key_dim: int, value_dim: int, most_columns: int) -> tuple[int, int]:
     """Padded key dimension, and value columns of a program: at least what a tensor core takes."""
     return max(16, power_of_two(key_dim)), max(16, min(most_columns, power_of_two(value_dim)))
+
+
+def _strides(x_THK: Tensor | None) -> tuple[int, ...]:
+    return (0, 0) if x_THK is None else x_THK.stride()[:2]
 
 
 def _warps(state_elements: int, elements_of_a_warp: int) -> int:

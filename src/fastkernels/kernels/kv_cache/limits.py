@@ -9,13 +9,13 @@ from fastkernels.kernels.plans import capturing
 
 
 def triton(q_THK: Tensor, k_cache: Tensor, v_cache: Tensor) -> str | None:
-    """Our Triton kernels: any float up to 32 bits, head dimensions up to 256, blocks of 2^n tokens."""
+    """Our Triton kernels: any float up to 32 bits, head dimensions up to 512, blocks of 2^n tokens."""
     if reason := checks.not_float32_compute(q_THK, k_cache, v_cache):
         return reason
     if not q_THK.stride(-1) == k_cache.stride(-1) == v_cache.stride(-1) == 1:
         return "needs a contiguous last dimension"
-    if (head_dim := q_THK.shape[-1]) > 256:
-        return f"serves head dimensions up to 256, not {head_dim}"
+    if (head_dim := q_THK.shape[-1]) > 512:
+        return f"serves head dimensions up to 512, not {head_dim}"
     if (block_size := k_cache.shape[1]) & (block_size - 1):
         return f"needs a block size that is a power of two, not {block_size}"
     return None

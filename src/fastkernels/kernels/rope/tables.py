@@ -5,6 +5,8 @@
             s = (original / L - low) / (high - low):  (1 - s) f / factor + s f
     yarn:   r f / factor + (1 - r) f, ramp r over the dimensions between beta_fast and beta_slow rotations of
             the original length; cosines and sines times an attention factor, 0.1 ln(factor) + 1 unless given
+    proportional: R = head_dim; the first partial_rotary_factor R/2 frequencies are those above, the others 0:
+            pairs lie R/2 apart, and the last ones stand still
 
 Frequencies and angles in float32, in the order of operations in which checkpoints were trained: at position
 100,000 a last-bit difference of a frequency is already 0.01 in the angle. Cosines and sines in at least
@@ -35,11 +37,12 @@ def rotary_table(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """cos_sin_PR: P = max_position rows [cos | sin], R = head_dim * partial_rotary_factor (default 1).
+    """cos_sin_PR: P = max_position rows [cos | sin], R = head_dim * partial_rotary_factor (default 1); of the
+    type `proportional`, head_dim.
 
-    `rope_parameters` has Hugging Face's keys: rope_type (default | llama3 | yarn), rope_theta and what the
-    type needs. On torch's default device unless one is given. Equal calls return one tensor: read it only.
-    Raises UsageError for an unknown type or a missing key.
+    `rope_parameters` has Hugging Face's keys: rope_type (default | llama3 | yarn | proportional), rope_theta
+    and what the type needs. On torch's default device unless one is given. Equal calls return one tensor:
+    read it only. Raises UsageError for an unknown type or a missing key.
     """
     # "cuda" leaves the index open; the tensor's device has it, and it is part of the key.
     device = torch.empty(0, device=device).device
@@ -56,7 +59,8 @@ def frequencies(head_dim: int, rope_parameters: Mapping[str, Any]) -> tuple[Tens
     if kind not in _KINDS:
         raise UsageError(f"Unknown rope_type '{kind}'; there are {', '.join(_KINDS)}")
     try:
-        rotated = int(head_dim * rope_parameters.get("partial_rotary_factor", 1.0))
+        part = 1.0 if kind == "proportional" else rope_parameters.get("partial_rotary_factor", 1.0)
+        rotated = int(head_dim * part)
         exponents = torch.arange(0, rotated, 2, dtype=torch.int64, device="cpu").to(torch.float32) / rotated
         return _KINDS[kind](rope_parameters["rope_theta"] ** exponents, rotated, rope_parameters)
     except KeyError as error:
@@ -98,6 +102,13 @@ def _yarn(inverse: Tensor, rotated: int, parameters: Mapping[str, Any]) -> tuple
     return 1.0 / (factor * inverse) * (1 - keep) + 1.0 / inverse * keep, _attention_factor(factor, parameters)
 
 
+def _proportional(inverse: Tensor, rotated: int, parameters: Mapping[str, Any]) -> tuple[Tensor, float]:
+    turning = int(parameters["partial_rotary_factor"] * rotated // 2)
+    frequency = 1.0 / inverse
+    frequency[turning:] = 0.0
+    return frequency, 1.0
+
+
 def _attention_factor(factor: float, parameters: Mapping[str, Any]) -> float:
     def grown(scale: float) -> float:
         return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
@@ -113,6 +124,7 @@ _KINDS: dict[str, Callable[[Tensor, int, Mapping[str, Any]], tuple[Tensor, float
     "default": _default,
     "llama3": _llama3,
     "yarn": _yarn,
+    "proportional": _proportional,
 }
 
 

@@ -88,10 +88,12 @@ def test_sizes_reach_the_most_tokens_with_little_padding():
         ("llama", "tiny-qwen3"),
         ("llama", "tiny-mistral"),
         ("mixtral", "tiny"),
+        ("gemma4", "tiny"),
         ("gla", "tiny"),
         ("jamba", "tiny"),
         ("mamba", "tiny"),
         ("mamba2", "tiny"),
+        ("retnet", "tiny"),
     ],
 )
 @pytest.mark.parametrize("engine", [{}, {"max_num_batched_tokens": 22}], ids=["whole", "chunked"])
