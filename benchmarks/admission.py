@@ -1,6 +1,6 @@
 """What `fk audit` reports come to: which tasks may be judged by, and the margin of every case.
 
-    python benchmarks/admission.py REPORT... --out benchmarks/h200/audit_full.json --resume
+    python benchmarks/admission.py REPORT... --out benchmarks/h200/audit_full.json.gz --resume
 
 The reports are parts of one question, each of other cases. Kept are margins and what is not good: the
 mutants of a thousand cases that fail as they must would be tens of megabytes. --resume keeps the cases that
@@ -23,12 +23,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
-from committed import written
+from committed import write
 
 from fastkernels import registry
 from fastkernels.audit.admission import admit
 from fastkernels.audit.run import selected
 from fastkernels.records import AuditCheck, AuditReport, AuditRow, Environment, Size
+from fastkernels.report.evidence import read
 
 
 def main() -> None:
@@ -40,9 +41,9 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="add to the cases of --out")
     arguments = parser.parse_args()
     resumed = arguments.resume and arguments.out.is_file()
-    before = of_today(json.loads(arguments.out.read_text())) if resumed else None
+    before = of_today(json.loads(read(arguments.out))) if resumed else None
     found = summary([AuditReport.model_validate_json(path.read_text()) for path in arguments.reports], before)
-    arguments.out.write_text(written(found))
+    write(found, arguments.out)
     print(
         {key: value for key, value in found.items() if key == "left" or not isinstance(value, (list, dict))}
     )

@@ -93,6 +93,7 @@ NEWER = (
     "mamba2",
     "mobilenetv4",
     "retnet",
+    "rwkv7",
     "swinv2",
     "vjepa2",
 )

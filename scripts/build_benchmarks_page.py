@@ -21,7 +21,7 @@ from fastkernels.errors import FileFormatError
 from fastkernels.judge.verdict import too_noisy
 from fastkernels.measure.stats import geomean
 from fastkernels.records import Environment, EvalReport, KernelReport, KernelRow
-from fastkernels.report.evidence import evidence
+from fastkernels.report import evidence
 from fastkernels.report.json import load
 from fastkernels.report.layout import CPU_WARNING
 
@@ -89,12 +89,12 @@ def _row(name: str, report: Report) -> tuple[str, ...]:
 
 def read(folder: Path) -> dict[str, Report]:
     """Every JSON report below `folder`; FileFormatError for a file that is none."""
-    return {path.relative_to(folder).as_posix(): _read(path) for path in sorted(folder.rglob("*.json"))}
+    return {path.relative_to(folder).as_posix(): _read(path) for path in evidence.files(folder)}
 
 
 def _read(path: Path) -> Report:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(evidence.read(path))
     except json.JSONDecodeError:
         data = None
     if not isinstance(data, dict) or data.get("kind") in (None, *_KINDS_OF_FK):
@@ -188,7 +188,7 @@ def architectures(reports: dict[str, Report]) -> str:
             f"`{entry.id}`",
             entry.name,
             entry.category,
-            evidence(entry).level,
+            evidence.evidence(entry).level,
             "; ".join(beside.get(entry.id, ())),
         )
         for entry in registry.architectures()

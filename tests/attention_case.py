@@ -32,17 +32,23 @@ class AttentionCase:
     max_query_len: int
     max_seq_len: int
     answer_THK: Tensor
+    sinks_H: Tensor | None = None
 
     @property
     def prefill_args(self) -> tuple:
         lengths = (self.query_starts_B1, self.seq_lens_B, self.block_tables_BN)
         rest = (self.scale, self.window, self.max_query_len, self.max_seq_len)
-        return self.query_THK, self.k_cache, self.v_cache, *lengths, *rest
+        return self.query_THK, self.k_cache, self.v_cache, *lengths, *rest, *self._sinks
 
     @property
     def decode_args(self) -> tuple:
         lengths = (self.seq_lens_B, self.block_tables_BN)
-        return self.query_THK, self.k_cache, self.v_cache, *lengths, self.scale, self.window, self.max_seq_len
+        rest = (self.scale, self.window, self.max_seq_len)
+        return self.query_THK, self.k_cache, self.v_cache, *lengths, *rest, *self._sinks
+
+    @property
+    def _sinks(self) -> tuple:
+        return () if self.sinks_H is None else (self.sinks_H,)
 
     def on(self, device: str) -> AttentionCase:
         """The case with its tensors on a device; the query keeps its strides."""
@@ -81,6 +87,7 @@ def attention_case(
     seed: int = 0,
     spare_blocks: int = 3,
     free_behind_window: bool = True,
+    sinks: bool = False,
 ) -> AttentionCase:
     """Everything that a kernel must not use is NaN: the null block, foreign blocks, slots behind a row's end
     and,
@@ -104,6 +111,7 @@ def attention_case(
     query_THK = packed[:, :num_heads]
     query_THK.copy_(2 * torch.randn(query_THK.shape, generator=generator))
 
+    sinks_H = (2 * torch.randn(num_heads, generator=generator) + 1).to(dtype) if sinks else None
     starts, answers = [0], []
     for row, (query_len, seq_len) in enumerate(zip(query_lens, seq_lens, strict=True)):
         starts.append(starts[-1] + query_len)
@@ -113,7 +121,7 @@ def attention_case(
             block, tokens = table_BN[row, n], slice(n * block_size, min((n + 1) * block_size, seq_len))
             for cache, kept in zip(caches, keys_values, strict=True):
                 cache[block, : tokens.stop - tokens.start] = kept[tokens]
-        answers.append(_answer(query_THK[starts[-2] : starts[-1]], *keys_values, scale, window))
+        answers.append(_answer(query_THK[starts[-2] : starts[-1]], *keys_values, scale, window, sinks_H))
 
     return AttentionCase(
         query_THK,
@@ -126,11 +134,17 @@ def attention_case(
         max(query_lens),
         max(seq_lens),
         torch.cat(answers),
+        sinks_H,
     ).on(device)
 
 
 def _answer(
-    query_QHK: Tensor, key_LJK: Tensor, value_LJK: Tensor, scale: float, window: int | None
+    query_QHK: Tensor,
+    key_LJK: Tensor,
+    value_LJK: Tensor,
+    scale: float,
+    window: int | None,
+    sinks_H: Tensor | None,
 ) -> Tensor:
     """One query and one head at a time over its own keys: no mask, no grouping, nothing of the kernels."""
     num_queries, num_heads, _ = query_QHK.shape
@@ -145,5 +159,6 @@ def _answer(
             shared = head // (num_heads // num_kv_heads)
             keys, values = key_LJK[seen, shared].double(), value_LJK[seen, shared].double()
             weights = (keys @ query_QHK[i, head].double() * scale).exp()
-            answer[i, head] = weights @ values / weights.sum()
+            sink = 0.0 if sinks_H is None else sinks_H[head].double().exp()
+            answer[i, head] = weights @ values / (weights.sum() + sink)
     return answer

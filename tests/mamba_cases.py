@@ -42,11 +42,6 @@ class StateCase:
         return self.query_starts_B1.diff().tolist()
 
     @property
-    def out_shape(self) -> torch.Size:
-        """That of the values, which of a delta rule are the third argument."""
-        return self.tokens[2 if self.kernels[0] == "chunk_delta_rule" else 0].shape
-
-    @property
     def dtype(self) -> torch.dtype:
         return self.tokens[0].dtype
 
@@ -64,24 +59,33 @@ class StateCase:
         """Tokens `start` to `end` of a case with one row."""
         tokens = tuple(x[start:end] for x in self.tokens)
         starts = torch.tensor([0, end - start], dtype=torch.int32)
-        return StateCase(self.kernels, tokens, self.others, self.state, self.rows_B, starts)
+        return type(self)(self.kernels, tokens, self.others, self.state, self.rows_B, starts)
 
-    def answer(self) -> tuple[Tensor, Tensor]:
-        one = {
+    @property
+    def shape(self) -> torch.Size:
+        """Of the output: that of the values, which of a delta rule are the third argument."""
+        return self.tokens[2 if self.kernels[0] == "chunk_delta_rule" else 0].shape
+
+    def one(self, state: Tensor, tokens: list[Tensor], others: list[Tensor | None]) -> tuple[Tensor, Tensor]:
+        """(output, state) of one token."""
+        of_kernel = {
             "causal_conv1d": _convolved,
             "selective_scan": _scanned,
             "ssd_scan": _advanced,
             "chunk_delta_rule": _corrected,
-        }[self.kernels[0]]
+        }
+        return of_kernel[self.kernels[0]](state, tokens, others)
+
+    def answer(self) -> tuple[Tensor, Tensor]:
         tokens, others = (
             [x.double().cpu() if isinstance(x, Tensor) else x for x in group]
             for group in (self.tokens, self.others)
         )
-        state, y = self.state.double().cpu(), torch.zeros(self.out_shape, dtype=torch.float64)
+        state, y = self.state.double().cpu(), torch.zeros(self.shape, dtype=torch.float64)
         token = 0
         for row, length in zip(self.rows_B.tolist(), self.lens):
             for _ in range(length):
-                y[token], state[row] = one(state[row], [x[token] for x in tokens], others)
+                y[token], state[row] = self.one(state[row], [x[token] for x in tokens], others)
                 token += 1
         return y, state
 
@@ -93,7 +97,7 @@ class StateCase:
 
         tokens, others = (tuple(moved(x) for x in group) for group in (self.tokens, self.others))
         state, rows, starts = (moved(x) for x in (self.state, self.rows_B, self.query_starts_B1))
-        return StateCase(self.kernels, tokens, others, state, rows, starts)
+        return type(self)(self.kernels, tokens, others, state, rows, starts)
 
 
 def _convolved(state_PC: Tensor, tokens: list[Tensor], others: list[Tensor | None]) -> tuple[Tensor, Tensor]:
@@ -135,7 +139,7 @@ def _corrected(s_HKV: Tensor, tokens: list[Tensor], others: list) -> tuple[Tenso
     return torch.stack(out), torch.stack(states)
 
 
-def _rows(
+def make_rows(
     query_lens: Sequence[int], generator: torch.Generator, *shape: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A pool of states with some rows of nobody, the step's rows in it, and where their tokens start."""
@@ -160,7 +164,7 @@ def conv(
         torch.randn(*shape, generator=generator).to(dtype)
         for shape in ((sum(query_lens), 2 * channels), (channels, taps), (channels,))
     )
-    rows = _rows(query_lens, generator, taps - 1, channels)
+    rows = make_rows(query_lens, generator, taps - 1, channels)
     names = ("causal_conv1d", "causal_conv1d_update")
     return StateCase(names, (packed[:, :channels],), (weight, offset if bias else None), *rows)
 
@@ -186,7 +190,7 @@ def scan(
     b, c = mixed[:, 8 : 8 + values], mixed[:, 8 + values :]
     a_log = torch.rand(channels, values, generator=generator) * 3 - 1
     d, bias = randn(channels).to(dtype), (randn(channels) - 2 + steepness).to(dtype)
-    rows = _rows(query_lens, generator, channels, values)
+    rows = make_rows(query_lens, generator, channels, values)
     names = ("selective_scan", "selective_state_update")
     return StateCase(names, (u, delta, b, c, packed[:, channels:]), (a_log, d, bias), *rows)
 
@@ -213,7 +217,7 @@ def ssd(
     b_TGN, c_TGN = (t.unflatten(1, (groups, values)) for t in (b, c))
     a_log = torch.rand(heads, generator=generator) * 3 - 1
     d, bias = randn(heads).to(dtype), (randn(heads) - 2 + steepness).to(dtype)
-    rows = _rows(query_lens, generator, heads, channels, values)
+    rows = make_rows(query_lens, generator, heads, channels, values)
     return StateCase(("ssd_scan", "ssd_state_update"), (x_THP, dt, b_TGN, c_TGN), (a_log, d, bias), *rows)
 
 
@@ -241,7 +245,7 @@ def delta(
     packed = randn(sum(query_lens), sum(sizes)).to(dtype).split(sizes, 1)
     tokens = tuple(x.unflatten(1, shape) for x, shape in zip(packed, shapes, strict=True))
     a_log, bias = torch.rand(heads, generator=generator) * 3 - 1, randn(*gates) - 2 + steepness
-    rows = _rows(query_lens, generator, heads, key_dim, value_dim)
+    rows = make_rows(query_lens, generator, heads, key_dim, value_dim)
     names = ("chunk_delta_rule", "recurrent_delta_rule")
     return StateCase(names, tokens, (a_log, bias.to(dtype), key_dim**-0.5), *rows)
 
@@ -249,7 +253,7 @@ def delta(
 def check(case: StateCase, impl: str, is_update: bool = False) -> None:
     """Outputs and states of the step's rows are right, and no other row has changed."""
     (y, state), (expected_y, expected_state) = case.run(impl, is_update), case.answer()
-    assert (y.shape, y.dtype) == (case.out_shape, case.dtype)
+    assert (y.shape, y.dtype) == (case.shape, case.dtype)
     assert y.is_contiguous()
     rows = case.rows_B.cpu()
     others = [row for row in range(len(state)) if row not in rows.tolist()]
@@ -259,9 +263,9 @@ def check(case: StateCase, impl: str, is_update: bool = False) -> None:
     assert worst(y, expected_y) <= tolerance[case.dtype]
     # States are float32 whatever the tokens are, and a convolution's are copies; products of chunks have
     # operands of 16 bits.
-    has_products = is_corrected or (case.kernels[0] == "ssd_scan" and not is_update)
+    has_products = is_corrected or (case.kernels[0] in ("ssd_scan", "chunk_rwkv7") and not is_update)
     limit = tolerance[case.dtype if has_products else torch.float32]
-    limit = 0 if case.kernels[0] == "causal_conv1d" else limit
+    limit = 0 if case.kernels[0] in ("causal_conv1d", "token_shift") else limit
     assert worst(state.cpu()[rows], expected_state[rows]) <= limit
 
 

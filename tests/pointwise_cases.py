@@ -258,8 +258,12 @@ def activation_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
             return (x / 2 * torch.erfc(-x / math.sqrt(2)) / divisor,)
         if name == "relu":
             return (x.clamp(min=0),)
+        if name == "relu2":
+            return (x.clamp(min=0) ** 2,)
         if name == "sigmoid":
             return (1 / (1 + torch.exp(-x)),)
+        if name == "tanh":
+            return (torch.tanh(x),)
         if name in ("silu", "quick_gelu"):
             steepness = 1.702 if name == "quick_gelu" else 1.0
             return (x / (1 + torch.exp(-steepness * x)) / divisor,)
@@ -274,7 +278,7 @@ def activation_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
     def case(label: str, arguments: Callable[[torch.dtype], Arguments]) -> KernelCase:
         return KernelCase("activation", label, arguments, answer)
 
-    kinds = ("gelu", "gelu_tanh", "log_sigmoid", "quick_gelu", "relu", "sigmoid", "silu")
+    kinds = ("gelu", "gelu_tanh", "log_sigmoid", "quick_gelu", "relu", "relu2", "sigmoid", "silu", "tanh")
     return [
         *(case(f"{a}-T{t}-F{f}", make(t, f, a)) for t, f in shapes for a in kinds),
         *(case(f"{a}-steep", make(3, 32, a, 3.0)) for a in kinds),

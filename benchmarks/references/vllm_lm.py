@@ -57,6 +57,7 @@ _MODELS = {
     "mixtral": {},
     "jamba": {},
     "gemma4": {"single-request": 1.05, "fixed-batch-32": 1.05},
+    "gpt_oss": {"single-request": 1.02, "fixed-batch-32": 1.02},
 }
 COMPARISONS = [
     Comparison(name, "vllm", _ours, Vllm, _workloads, bars=_BARS | bars) for name, bars in _MODELS.items()

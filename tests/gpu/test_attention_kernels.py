@@ -34,6 +34,14 @@ DECODE = {
     "head-dim-64": {"seq_lens": [21, 400], "heads": (32, 8), "head_dim": 64},
     "head-dim-256": {"seq_lens": [21, 400], "heads": (8, 4), "head_dim": 256},
     "head-dim-512": {"seq_lens": [21, 400], "heads": (16, 2), "head_dim": 512},
+    "sinks": {"seq_lens": [1, 0, 400, 3000], "heads": (64, 8), "head_dim": 64, "sinks": True},
+    "sinks-window": {
+        "seq_lens": [3, 200, 3000],
+        "heads": (64, 8),
+        "head_dim": 64,
+        "window": 128,
+        "sinks": True,
+    },
 }
 PREFILL = {
     "one-row": dict(query_lens=[300], seq_lens=[300], **BIG),
@@ -51,6 +59,8 @@ PREFILL = {
     "head-dim-64": {"query_lens": [21, 140], "seq_lens": [21, 400], "heads": (8, 2), "head_dim": 64},
     "head-dim-256": {"query_lens": [21, 140], "seq_lens": [21, 400], "heads": (8, 4), "head_dim": 256},
     "head-dim-512": {"query_lens": [21, 140], "seq_lens": [21, 400], "heads": (16, 2), "head_dim": 512},
+    "sinks": dict(query_lens=[50, 1, 133], seq_lens=[1000, 640, 400], sinks=True, **BIG),
+    "sinks-window": dict(query_lens=[300, 90], seq_lens=[300, 1300], window=128, sinks=True, **BIG),
 }
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 ROUND = {"argnames": "dtype", "argvalues": DTYPES, "ids": str}

@@ -18,6 +18,7 @@ from fastkernels.kernels.bitnet_linear import bitnet_linear as bitnet_linear
 from fastkernels.kernels.box_decode import box_decode as box_decode
 from fastkernels.kernels.causal_conv1d import causal_conv1d as causal_conv1d
 from fastkernels.kernels.causal_conv1d import causal_conv1d_update as causal_conv1d_update
+from fastkernels.kernels.clamped_glu import clamped_glu as clamped_glu
 from fastkernels.kernels.conv1d import conv1d as conv1d
 from fastkernels.kernels.conv2d import conv2d as conv2d
 from fastkernels.kernels.conv2d_activation import conv2d_activation as conv2d_activation
@@ -31,6 +32,7 @@ from fastkernels.kernels.depthwise_norm import depthwise_norm as depthwise_norm
 from fastkernels.kernels.dot_interaction import dot_interaction as dot_interaction
 from fastkernels.kernels.embedding import embedding as embedding
 from fastkernels.kernels.embedding_bag import embedding_bag as embedding_bag
+from fastkernels.kernels.experts_mxfp4 import experts_mxfp4 as experts_mxfp4
 from fastkernels.kernels.gated_rms_norm import gated_rms_norm as gated_rms_norm
 from fastkernels.kernels.gla import chunk_gla as chunk_gla
 from fastkernels.kernels.gla import recurrent_gla as recurrent_gla
@@ -38,6 +40,7 @@ from fastkernels.kernels.glu import glu as glu
 from fastkernels.kernels.group_norm import group_norm as group_norm
 from fastkernels.kernels.grouped_linear import grouped_linear as grouped_linear
 from fastkernels.kernels.grouped_linear_glu import grouped_linear_glu as grouped_linear_glu
+from fastkernels.kernels.grouped_linear_mxfp4 import grouped_linear_mxfp4 as grouped_linear_mxfp4
 from fastkernels.kernels.kv_cache import store_kv as store_kv
 from fastkernels.kernels.l2_norm import l2_norm as l2_norm
 from fastkernels.kernels.late_interaction import late_interaction as late_interaction
@@ -49,8 +52,11 @@ from fastkernels.kernels.linear import linear as linear
 from fastkernels.kernels.linear_activation import linear_activation as linear_activation
 from fastkernels.kernels.linear_float32 import linear_float32 as linear_float32
 from fastkernels.kernels.linear_glu import linear_glu as linear_glu
+from fastkernels.kernels.linear_of_parts import linear_of_parts as linear_of_parts
+from fastkernels.kernels.linear_topk import linear_topk as linear_topk
 from fastkernels.kernels.log_mel import log_mel as log_mel
 from fastkernels.kernels.log_mel import mel_filters as mel_filters
+from fastkernels.kernels.low_bit_dequant import low_bit_dequant as low_bit_dequant
 from fastkernels.kernels.max_pool2d import max_pool2d as max_pool2d
 from fastkernels.kernels.mean_pool import mean_pool as mean_pool
 from fastkernels.kernels.mla_attention import mla_decode as mla_decode
@@ -74,6 +80,11 @@ from fastkernels.kernels.rope import rotary_table as rotary_table
 from fastkernels.kernels.rope_by_feature import rope_by_feature as rope_by_feature
 from fastkernels.kernels.rope_pairs import rope_pairs as rope_pairs
 from fastkernels.kernels.rope_store_kv import rope_store_kv as rope_store_kv
+from fastkernels.kernels.rwkv7 import chunk_rwkv7 as chunk_rwkv7
+from fastkernels.kernels.rwkv7 import recurrent_rwkv7 as recurrent_rwkv7
+from fastkernels.kernels.rwkv7_heads import rwkv7_inputs as rwkv7_inputs
+from fastkernels.kernels.rwkv7_heads import rwkv7_output as rwkv7_output
+from fastkernels.kernels.rwkv7_heads import rwkv7_step as rwkv7_step
 from fastkernels.kernels.sample import sample as sample
 from fastkernels.kernels.scaled_add import scaled_add as scaled_add
 from fastkernels.kernels.selective_scan import selective_scan as selective_scan
@@ -88,6 +99,8 @@ from fastkernels.kernels.squeeze_excite import squeeze_excite as squeeze_excite
 from fastkernels.kernels.ssd_scan import ssd_scan as ssd_scan
 from fastkernels.kernels.ssd_scan import ssd_state_update as ssd_state_update
 from fastkernels.kernels.summed_embedding import summed_embedding as summed_embedding
+from fastkernels.kernels.token_shift import token_shift as token_shift
+from fastkernels.kernels.token_shift import token_shift_update as token_shift_update
 from fastkernels.kernels.top_detections import top_detections as top_detections
 from fastkernels.kernels.topk_scores import topk_scores as topk_scores
 from fastkernels.kernels.topk_softmax import topk_softmax as topk_softmax

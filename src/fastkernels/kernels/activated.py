@@ -5,6 +5,8 @@
     gelu_tanh(x) = x sigmoid(2u),  u = sqrt(2/pi) (x + 0.044715 x^3)          as tanh(u) = 2 sigmoid(2u) - 1
     log_sigmoid(x) = min(x, 0) - log1p(e),  e = exp(-|x|)
     relu(x) = max(x, 0), relu2(x) = relu(x)^2, NaN stays NaN
+    tanh(x) = sign(x) (1 - q) / (1 + q),  q = exp(-2 |x|);  x - x^3/3 + 2 x^5/15 - 17 x^7/315 + 62 x^9/2835
+    for |x| < 0.25
 
 With v = 1 + e rounded, log1p(e) = log(v) e / (v - 1) is accurate where log(v) alone has lost all digits of e.
 
@@ -48,6 +50,16 @@ def normal_tail(a):
 
 
 @triton.jit
+def tanh(x):
+    """1 - q cancels where x is small: there the series, whose error is 9e-9 of it at 0.25."""
+    square = x * x
+    series = x + x * square * (-1.0 / 3 + square * (2.0 / 15 + square * (-17.0 / 315 + square * 62.0 / 2835)))
+    q = tl.exp(-2.0 * tl.abs(x))
+    far = (1.0 - q) / (1.0 + q)
+    return tl.where(tl.abs(x) < 0.25, series, tl.where(x < 0.0, -far, far))
+
+
+@triton.jit
 def activated(x, NAME: tl.constexpr):
     tl.static_assert(
         (NAME == "silu")
@@ -58,6 +70,7 @@ def activated(x, NAME: tl.constexpr):
         | (NAME == "relu")
         | (NAME == "relu2")
         | (NAME == "sigmoid")
+        | (NAME == "tanh")
     )
     if NAME == "silu":
         y = x * tl.sigmoid(x)
@@ -74,6 +87,8 @@ def activated(x, NAME: tl.constexpr):
         y = tl.where(x < 0.0, 0.0, x * x)
     elif NAME == "sigmoid":
         y = tl.sigmoid(x)
+    elif NAME == "tanh":
+        y = tanh(x)
     else:
         e = tl.exp(-tl.abs(x))
         v = 1.0 + e

@@ -5,6 +5,7 @@
     gelu(x) = x/2 (1 + erf(x / sqrt 2))      gelu_tanh(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
     log_sigmoid(x) = log(1 / (1 + exp(-x)))  silu(x) = x / (1 + exp(-x))
     quick_gelu(x) = x / (1 + exp(-1.702 x))   sigmoid(x) = 1 / (1 + exp(-x))        relu(x) = max(x, 0)
+    relu2(x) = max(x, 0)^2                    tanh(x) = 2 / (1 + exp(-2x)) - 1
 
 T tokens · F features. In float32 (float64 stays float64), rounded once to the dtype of x. The log-sigmoid is
 never positive, and accurate where it is close to zero; with its divisor it is the log-space gate of linear
@@ -24,7 +25,7 @@ from torch import Tensor
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.compiled import compiled
 
-Name = Literal["gelu", "gelu_tanh", "log_sigmoid", "quick_gelu", "relu", "sigmoid", "silu"]
+Name = Literal["gelu", "gelu_tanh", "log_sigmoid", "quick_gelu", "relu", "relu2", "sigmoid", "silu", "tanh"]
 
 
 def _gelu(x: Tensor) -> Tensor:
@@ -43,6 +44,10 @@ def _quick_gelu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
+def _relu2(x: Tensor) -> Tensor:
+    return torch.relu(x).square()
+
+
 def _silu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(x)
 
@@ -53,8 +58,10 @@ ACTIVATIONS = {
     "log_sigmoid": _log_sigmoid,
     "quick_gelu": _quick_gelu,
     "relu": torch.relu,
+    "relu2": _relu2,
     "sigmoid": torch.sigmoid,
     "silu": _silu,
+    "tanh": torch.tanh,
 }
 
 
@@ -75,8 +82,10 @@ _OPERATORS = {
     "log_sigmoid": F.logsigmoid,
     "quick_gelu": _wide_quick_gelu,
     "relu": F.relu,
+    "relu2": _relu2,
     "sigmoid": torch.sigmoid,
     "silu": F.silu,
+    "tanh": torch.tanh,
 }
 
 

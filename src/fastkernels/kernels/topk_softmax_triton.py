@@ -5,7 +5,7 @@ index that has the maximum is taken.
 """
 
 # Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
-# pyright: reportCallIssue=false, reportArgumentType=false
+# pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
 
@@ -28,17 +28,12 @@ def unsupported(kernel: str, logits_TE: Tensor, *_: object) -> str | None:
     return checks.not_float32_compute(logits_TE)
 
 
-@triton.jit(do_not_specialize=["count"])
-def _choose(logits, expert_scale, weights, ids, count, stride, logit_scale, E: tl.constexpr, K: tl.constexpr,
-            RENORMALIZE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-            SLOTS: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
-    follow(OVERLAPS)
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+@triton.jit
+def choice(logit, logit_scale, E: tl.constexpr, K: tl.constexpr, RENORMALIZE: tl.constexpr,
+           ROWS: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr):  # fmt: skip
+    """Weights and ids [ROWS, SLOTS] of logits [ROWS, WIDTH] in float32."""
     expert, slot = tl.arange(0, WIDTH), tl.arange(0, SLOTS)
     real = (expert < E)[None, :]
-    # Rows past the end compute on zeros: nothing but -inf would make NaN.
-    at = logits + row[:, None] * stride + expert[None, :]
-    logit = tl.load(at, mask=(row < count)[:, None] & real, other=0.0).to(tl.float32)
     score = tl.where(logit != logit, float("-inf"), logit)
     highest = tl.max(tl.where(real, score, float("-inf")), axis=1)
     exponential = tl.where(real, tl.exp((logit - highest[:, None]) * logit_scale), 0.0)
@@ -59,9 +54,22 @@ def _choose(logits, expert_scale, weights, ids, count, stride, logit_scale, E: t
         free = free & (expert[None, :] != first[:, None])
     if RENORMALIZE:
         total = tl.sum(weight, axis=1)
+    return weight / total[:, None], chosen
+
+
+@triton.jit(do_not_specialize=["count"])
+def _choose(logits, expert_scale, weights, ids, count, stride, logit_scale, E: tl.constexpr, K: tl.constexpr,
+            RENORMALIZE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+            SLOTS: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
+    follow(OVERLAPS)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    expert, slot = tl.arange(0, WIDTH), tl.arange(0, SLOTS)
+    # Rows past the end compute on zeros: nothing but -inf would make NaN.
+    at = logits + row[:, None] * stride + expert[None, :]
+    logit = tl.load(at, mask=(row < count)[:, None] & (expert < E)[None, :], other=0.0).to(tl.float32)
+    weight, chosen = choice(logit, logit_scale, E, K, RENORMALIZE, ROWS, WIDTH, SLOTS)
     out = row[:, None] * K + slot[None, :]
     mask = (row < count)[:, None] & (slot < K)[None, :]
-    weight = weight / total[:, None]
     if expert_scale is not None:
         weight *= tl.load(expert_scale + chosen, mask=mask, other=0.0).to(tl.float32)
     tl.store(weights + out, weight, mask=mask)

@@ -32,12 +32,17 @@ from fastkernels.loader.materialize import parameters
 from fastkernels.nn.cache import cache_groups, has_source, paged_owners, state_owners
 from fastkernels.nn.filters import is_filters
 from fastkernels.nn.random_weights import (
+    SINKS,
     UNSCALED_FAN_IN,
     branch_fan_in,
     is_decay_rate,
+    is_packed,
+    is_share,
+    is_sink,
     is_table,
     is_time_step,
     is_unscaled,
+    scale_exponents,
     unscaled_gain,
 )
 from fastkernels.nn.ternary_weights import BYTES, is_ternary, packed_digits, usual_scale
@@ -58,6 +63,7 @@ _LIMITS = {
     "kept": distributions.ATTENTION,
     "by_place": distributions.ATTENTION,
     "signed": distributions.ATTENTION,
+    "unit": distributions.ATTENTION,
     "log_decay": distributions.ORDINARY,
 }
 # What a kernel must not read (unused blocks, the end of a last block, states of nobody) is larger than what
@@ -71,6 +77,7 @@ _FILTER_GAIN = 2**0.5
 # As trained, and as the arguments of a scan are drawn (registry/tasks): before softplus; logarithms.
 # States forget within a few tokens beside those that keep hundreds.
 _TIME_STEPS, _DECAY_RATES = (-5.0, 0.0), (-3.0, 2.0)
+_SHARES = (0.0, 1.0)  # of the token before in a shifted one
 # Of filters over time, [output, input, taps]; matrices of experts have three dimensions too and are wider.
 _MOST_TAPS = 7
 
@@ -195,6 +202,8 @@ def draw_links(
         elif spec.draw == "signed":
             rows = value.view(-1, spec.row or spec.shape[-1])
             rows.mul_(torch.randint(2, (len(rows), 1), generator=generator, device=device).mul_(2).sub_(1))
+        elif spec.draw == "unit":
+            value.copy_(nn.functional.normalize(value.float(), dim=-1))
         elif spec.draw == "log_decay":
             value.copy_(nn.functional.logsigmoid(value).div_(_DECAY_DIVISOR))
         drawn[name] = value
@@ -270,10 +279,16 @@ def _parameter_spec(name: str, value: Tensor, have: Mapping[str, Tensor]) -> Ten
         return TensorSpec(shape=shape, dtype=dtype, draw="ternary")
     if (scale := usual_scale(name, have)) is not None:
         return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=0.5 * scale, high=1.5 * scale)
-    for is_one, (low, high) in ((is_time_step, _TIME_STEPS), (is_decay_rate, _DECAY_RATES)):
+    if is_packed(value):
+        low, high = scale_exponents(value) if name.endswith("_scale") else (0, 256)
+        return TensorSpec(shape=shape, dtype=dtype, draw="integers", low=low, high=high)
+    uniform = (
+        (is_time_step, _TIME_STEPS), (is_decay_rate, _DECAY_RATES), (is_share, _SHARES), (is_sink, SINKS),
+    )  # fmt: skip
+    for is_one, (low, high) in uniform:
         if is_one(name):
             return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=high)
-    if value.dim() > 1:
+    if value.dim() > 1 and not name.endswith("bias"):
         fan_in = value[0].numel() * branch_fan_in(name) if is_filters(value) or _is_over_time(value) else None
         if is_unscaled(name):
             fan_in = UNSCALED_FAN_IN * shape[-1]

@@ -30,6 +30,7 @@ from fastkernels.nn.routing import routers
 from fastkernels.records import Case, Routing, TensorSpec
 
 LOGIT, GAIN, SPREAD = 3.0, 0.25, 0.1
+GATE_BIAS = 0.1  # of logits: it changes weights, and no choice
 LEAST_SCALE = {"routed": 0.0, "routed.attended": 1.0, "routed.recurrent": 3.0, "routed.embedding": 2.0}
 _DIRECTIONS_SEED = 0  # directions are facts, not draws: gate and tokens of any two draws fit each other
 
@@ -120,7 +121,10 @@ def routed(specs: Mapping[str, TensorSpec], baseline: nn.Module) -> dict[str, Te
     if not rows:
         rows = {name: "routed.embedding" for name in specs if name.startswith("param.") and "embed" in name}
     changed = dict.fromkeys(gates, "router") | rows
-    return {name: specs[name].model_copy(update={"draw": draw}) for name, draw in changed.items()}
+    drawn = {name: specs[name].model_copy(update={"draw": draw}) for name, draw in changed.items()}
+    biases = (name.removesuffix("weight") + "bias" for name in gates)
+    narrow = {"low": -GATE_BIAS, "high": GATE_BIAS}
+    return drawn | {name: specs[name].model_copy(update=narrow) for name in biases if name in specs}
 
 
 def from_plan(spec: TensorSpec, case: Case, seed: int) -> Tensor:

@@ -1,4 +1,5 @@
-"""Filters of convolutions: the parameters of four dimensions, or of five over frames.
+"""Filters of convolutions: the parameters of four dimensions, or of five over frames. Codes of packed
+weights, which have four too, are no numbers.
 
 A model keeps them channels last, [output, row, column, input], as its feature maps are; checkpoints store
 [output, input, row, column]. A frame comes before its rows.
@@ -10,7 +11,7 @@ from torch import Tensor
 
 
 def is_filters(parameter: Tensor) -> bool:
-    return parameter.dim() in (4, 5)
+    return parameter.dim() in (4, 5) and parameter.is_floating_point()
 
 
 def as_stored(parameter: Tensor) -> Tensor:

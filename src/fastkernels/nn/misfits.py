@@ -25,8 +25,10 @@ class Misfits:
         hint = f'; "tie_word_embeddings": true in config.json would take {repeated}' if repeated else ""
         self.missing.append(f"missing     {name}, expected {list(shape)}{hint}")
 
-    def has_wrong_shape(self, name: str, shape: Sequence[int], expected: Sequence[int]) -> None:
-        self.misshapen.append(f"misshapen   {name} {list(shape)}, expected {list(expected)}")
+    def has_wrong_shape(
+        self, name: str, shape: Sequence[int], expected: Sequence[int], why: str = ""
+    ) -> None:
+        self.misshapen.append(f"misshapen   {name} {list(shape)}, expected {list(expected)}{why}")
 
     def contradicts(self, name: str, first: str) -> None:
         self.unequal.append(

@@ -14,8 +14,12 @@
     time steps     log-uniform 0.001 .. 0.1      of a scan over states: `dt_bias`, `dt_proj.bias` are their
                                                  softplus^-1
     decay rates    log-uniform 1 .. 16           of such a scan: `A_log` are their logarithms
+    sinks          uniform 0 .. 8                logits that join a softmax of up to thousands of others
+    codes          uniform bytes                 of weights of four bits, uint8; their scales, uint8
+                                                 `..._scale`, are three exponents that make them matrices
     ternary        -1, 0, 1, equally likely      packed in uint8; their scales are as norm weights, times what
                                                  makes a matrix of std 1/sqrt(fan_in)
+    shares         uniform 0 .. 1                of the token before in a shifted one: `x_x`, `x_k`
 
 Values depend on the parameter's first name, not on its position in the model or on other parameters. A
 normal value is one of 65,536 equally likely quantiles of the normal distribution, so |value| < 4.4 std.
@@ -49,6 +53,10 @@ UNSCALED_FAN_IN = 8
 # state holds three tokens, large, and what is read from it multiplies five functions of one input: in
 # bfloat16 32 layers of Jamba were off by 0.74 of their answer's size, with these by 0.10.
 TIME_STEPS, DECAY_RATES = (0.001, 0.1), (1.0, 16.0)
+# The sink of a head takes from nothing to a half of its attention.
+SINKS = (0.0, 8.0)
+# Of the 16 numbers of four bits, and of powers of two below, at and above the middle one.
+_CODES_STD, _CODES_OF_A_SCALE = 2.93, 32
 _CHUNK = 1 << 24  # elements hashed at a time: 64 MiB of int32 for each temporary
 _LEVELS = 1 << 16
 
@@ -64,8 +72,11 @@ def random_weights(model: nn.Module, seed: int) -> None:
     tables = {
         "norm": uniform + 0.5,
         "signed": (2 * uniform - 1).sign() * (0.5 + (2 * uniform - 1).abs()),
+        "shares": uniform,
         "steps": _softplus_inverse(_log_uniform(uniform, TIME_STEPS).exp()),
         "decay": _log_uniform(uniform, DECAY_RATES),
+        "sinks": SINKS[0] + uniform * (SINKS[1] - SINKS[0]),
+        "codes": torch.arange(_LEVELS, device="cpu") % 256,
         "ternary": packed_digits(torch.arange(_LEVELS, device="cpu") % BYTES),
     }
     parameters = dict(model.named_parameters())
@@ -74,7 +85,10 @@ def random_weights(model: nn.Module, seed: int) -> None:
         table = tables.get(kind)
         if table is not None and is_unscaled(name):
             table = table * unscaled_gain(parameter)
-        if table is None:
+        if kind == "scales":
+            low, high = scale_exponents(parameter)
+            table = low + torch.arange(_LEVELS, device="cpu") % (high - low)
+        elif table is None:
             fan_in = _fan_in(parameter, names[id(parameter)])
             std = {"bias": BIAS_STD, "embedding": 1.0, "matrix": fan_in**-0.5}
             table = normal * (std | {"filters": (FILTER_GAIN / fan_in) ** 0.5})[kind]
@@ -101,9 +115,15 @@ def _kind(parameter: Tensor, names: list[str]) -> str:
         return "steps"
     if is_decay_rate(names[0]):
         return "decay"
+    if is_packed(parameter):
+        return "scales" if names[0].endswith("_scale") else "codes"
+    if is_sink(names[0]):
+        return "sinks"
     if is_signed(names[0]):
         return "signed"
-    if parameter.dim() <= 1:
+    if is_share(names[0]):
+        return "shares"
+    if names[0].rpartition(".")[2] == "bias" or parameter.dim() <= 1:
         return "bias" if names[0].endswith("bias") else "norm"
     if is_filters(parameter):
         return "filters"
@@ -126,6 +146,28 @@ def is_time_step(name: str) -> bool:
 def is_decay_rate(name: str) -> bool:
     """Whether a parameter holds logarithms of a scan's decay rates."""
     return name.endswith("A_log")
+
+
+def is_share(name: str) -> bool:
+    """Whether a parameter holds shares of the token before in a shifted one."""
+    return name.rpartition(".")[2] in ("x_x", "x_k")
+
+
+def is_sink(name: str) -> bool:
+    """Whether a parameter holds logits that join the softmax of attention heads."""
+    return name.endswith("sinks")
+
+
+def is_packed(parameter: Tensor) -> bool:
+    """Whether a parameter holds codes of weights, or exponents of their scales."""
+    return parameter.dtype == torch.uint8
+
+
+def scale_exponents(scales: Tensor) -> tuple[int, int]:
+    """Of scales [..., G]: from where to before where exponents lie for weights of scale 1/sqrt(fan_in)."""
+    fan_in = scales.shape[-1] * _CODES_OF_A_SCALE
+    middle = 127 + math.floor(math.log2(fan_in**-0.5 / _CODES_STD))
+    return middle - 1, middle + 2
 
 
 def is_table(name: str) -> bool:

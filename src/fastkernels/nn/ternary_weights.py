@@ -58,8 +58,9 @@ def _check_scale(name: str, scale: Tensor, misfits: Misfits) -> None:
 
 
 def is_ternary(name: str, parameter: Tensor) -> bool:
-    """Whether a model's parameter holds packed ternary weights."""
-    return parameter.dtype == torch.uint8 and name.rpartition(".")[2] == WEIGHT
+    """Whether a model's parameter holds packed ternary weights, a matrix: codes of MXFP4 are stacks."""
+    is_matrix = parameter.dtype == torch.uint8 and parameter.dim() == 2
+    return is_matrix and name.rpartition(".")[2] == WEIGHT
 
 
 def usual_scale(name: str, parameters: Mapping[str, Tensor]) -> float | None:

@@ -15,9 +15,10 @@ lists likewise the parameters that its rows go to. `spellings` are other names f
 or not: checkpoints that packed them already, or that call them otherwise. `repeated` says of a tensor which
 other one it equals where the model has one parameter for both: a checkpoint may hold either or both.
 `prefixes` are beginnings of names and what some checkpoints write in their place. `vectors` are parameters
-of one dimension that checkpoints store with more, all of length one but the last, or as a shape with -1 says.
-`pieces` say of a parameter which rows of which tensors it consists of, where a checkpoint has them in another
-order. `folding` makes the tensors of the model's parameters out of a checkpoint's first: norms are folded
+of one dimension, or of packed rows, that checkpoints store with more dimensions, all of length one but the
+last, or as a shape with -1 says. `pieces` say of a parameter which rows of which tensors it consists of,
+where a checkpoint has them in another order. `folding` makes the tensors of the model's parameters out of a
+checkpoint's first: norms are folded
 (folding.py), weights made ternary (ternary_weights.py). Filters of convolutions lie channels last
 (filters.py). A model carries its map as the attribute `weight_map`.
 """
@@ -34,6 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.errors import WeightsError
+from fastkernels.kernels.low_bit_dequant import GROUP
 from fastkernels.nn.filters import as_stored
 from fastkernels.nn.misfits import MAX_REPORTED, Misfits
 
@@ -179,6 +181,11 @@ class Destination:
         rows = [_rows(view) for view in self._views]
         return list(self._views[0].shape) if len(rows) == 1 else [sum(map(len, rows)), *rows[0].shape[1:]]
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether it holds codes or scales of quantised weights."""
+        return self._views[0].dtype == torch.uint8
+
     def refuses(self, dtype: torch.dtype) -> str | None:
         """Why a tensor of this dtype cannot fill it. Floats are cast; what is packed in integers is not."""
         own = self._views[0].dtype
@@ -219,9 +226,8 @@ def destinations(model: nn.Module) -> tuple[dict[str, Destination], list[str]]:
             unnamed.append(parameter)
             continue
         # A tensor that is a whole parameter has its shape, also where that is a stack.
-        whole = weight_map.stored(parameter, tensor.detach())
-        views = rows_RK.split([source.rows for source in sources]) if len(sources) > 1 else [whole]
-        for source, view in zip(sources, views):
+        parts = rows_RK.split([source.rows for source in sources]) if len(sources) > 1 else [tensor.detach()]
+        for source, view in zip(sources, (weight_map.stored(parameter, part) for part in parts)):
             if source.name == ZEROS:
                 continue
             found.setdefault(source.name, Destination()).add(source, view)
@@ -272,12 +278,25 @@ def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Non
 def _fits(name: str, tensor: Tensor, place: Destination, misfits: Misfits) -> bool:
     """Whether the tensor can fill the place; if not, `misfits` says why."""
     if list(tensor.shape) != place.shape:
-        misfits.has_wrong_shape(name, tensor.shape, place.shape)
+        misfits.has_wrong_shape(name, tensor.shape, place.shape, _other_groups(tensor, place))
     elif problem := place.refuses(tensor.dtype):
         misfits.misshapen.append(f"misshapen   {name} holds {tensor.dtype}: {problem}")
     else:
         return True
     return False
+
+
+def _other_groups(tensor: Tensor, place: Destination) -> str:
+    """What to say of scales [E, N, G], or codes [E, N, G, 16], in groups of another size."""
+    rows = place.shape[:2]
+    is_stack = place.is_packed and tensor.dim() == len(place.shape) > len(rows)
+    if not is_stack or list(tensor.shape[: len(rows)]) != rows:
+        return ""
+    groups, expected = tensor.shape[len(rows)], place.shape[len(rows)]
+    each = GROUP * expected / max(1, groups)
+    return (
+        f"; it has a scale for every {each:g} weights, MXFP4 one for every {GROUP}" if each != GROUP else ""
+    )
 
 
 def export_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -45,6 +45,7 @@ class TensorSpec(Record):
     by_place      a bias of scores [..., S, S] by the places of two tokens in rows of up to S tokens
     attended      as normal, with outliers and scales of rows that a softmax or a state can hold
     signed        as attended, each row with a sign of its own: tokens have no offset in common
+    unit          as attended, each row over its length
     log_decay     logarithms of decays, at most 0: a log-sigmoid of what normal gives
     """
 

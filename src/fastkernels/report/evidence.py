@@ -11,6 +11,7 @@ Each level asks for those before it. Reports are known by what is in them, not b
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -47,7 +48,17 @@ def evidence(architecture: Architecture, reports: Reports | None = None) -> Evid
 @lru_cache
 def committed(folder: Path) -> Reports:
     """Every JSON report below a folder."""
-    return tuple(json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.json")))
+    return tuple(json.loads(read(path)) for path in files(folder))
+
+
+def files(folder: Path) -> list[Path]:
+    """Where its reports lie; large ones are compressed."""
+    return sorted([*folder.rglob("*.json"), *folder.rglob("*.json.gz")])
+
+
+def read(path: Path) -> str:
+    data = path.read_bytes()
+    return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
 
 
 def _lacks_parity(architecture: Architecture, reports: Reports) -> Iterator[str]:

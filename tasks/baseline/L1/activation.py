@@ -4,13 +4,15 @@
     log_sigmoid    y = log(1 / (1 + exp(-x))) / divisor
     quick_gelu     y = x / (1 + exp(-1.702 x))
     relu           y = max(x, 0)
+    relu2          y = max(x, 0)^2
     sigmoid        y = 1 / (1 + exp(-x))
     silu           y = x / (1 + exp(-x))
+    tanh           y = 2 / (1 + exp(-2 x)) - 1
 
 T tokens, F features; any shape. Computed in at least float32; y has the dtype of x. The divisor of a
 log-space gate is the length of its memory: the smaller the quotient, the slower it forgets.
-Mirrors torch.nn.GELU, torch.nn.LogSigmoid, torch.nn.ReLU, torch.nn.Sigmoid, torch.nn.SiLU,
-vllm.model_executor.layers.activation.QuickGELU.
+Mirrors torch.nn.GELU, torch.nn.LogSigmoid, torch.nn.ReLU, torch.nn.Sigmoid, torch.nn.SiLU, torch.nn.Tanh,
+vllm.model_executor.layers.activation.QuickGELU, vllm.model_executor.layers.activation.ReLUSquaredActivation.
 """
 
 from __future__ import annotations
@@ -56,6 +58,12 @@ class ReLU(nn.Module):
         return kernels.activation(input, "relu")
 
 
+class ReLUSquaredActivation(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., F] -> [..., F]"""
+        return kernels.activation(x, "relu2")
+
+
 class Sigmoid(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """[..., F] -> [..., F]"""
@@ -66,3 +74,9 @@ class SiLU(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """[..., F] -> [..., F]"""
         return kernels.activation(input, "silu")
+
+
+class Tanh(nn.Module):
+    def forward(self, input: Tensor) -> Tensor:
+        """[..., F] -> [..., F]"""
+        return kernels.activation(input, "tanh")

@@ -2,6 +2,8 @@
 
     o = sum_j softmax_j(scale q . k[j]) v[j]        0 <= j < seq_len,  and j >= seq_len - W with a window W
 
+With `sinks` each query head's softmax has one more logit, its sink, unscaled and without a value.
+
 B rows, H query heads, J kv heads, K head size, N blocks of P tokens, M blocks in a row's table. A row with
 seq_len 0 is padding and gives zeros. Query head h reads kv head h // (H / J). Softmax and sums in at least
 float32; o has the dtype of the query. No synchronisation with the host: max_seq_len is an upper bound, so
@@ -37,8 +39,18 @@ class DecodeAttention(nn.Module):
         seq_lens: Tensor,
         block_table: Tensor,
         max_seq_len: int,
+        sinks: Tensor | None = None,
     ) -> Tensor:
-        """query [B, H, K], caches [N, P, J, K], int32 seq_lens [B] and block_table [B, M] -> [B, H, K]."""
+        """query [B, H, K], caches [N, P, J, K], int32 seq_lens [B] and block_table [B, M], sinks [H] ->
+        [B, H, K]."""
         return kernels.decode_attention(
-            query, key_cache, value_cache, seq_lens, block_table, self.scale, self.sliding_window, max_seq_len
+            query,
+            key_cache,
+            value_cache,
+            seq_lens,
+            block_table,
+            self.scale,
+            self.sliding_window,
+            max_seq_len,
+            sinks,
         )

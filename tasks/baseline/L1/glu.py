@@ -5,8 +5,13 @@
 
 T tokens, F features; the gate half comes first. The activation is computed in at least float32; y has the
 dtype of x. `approximate="tanh"` replaces Phi(z) by (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))) / 2.
-Mirrors vllm.model_executor.layers.activation.SiluAndMul and GeluAndMul; ReluSquaredAndMul is what
-transformers.models.bitnet.modeling_bitnet.BitNetMLP computes between its projections and its norm.
+SwigluOAIAndMul takes its halves from neighbouring features and clamps them, the gate g from above alone:
+
+    y[..., f] = (u + 1) g sigmoid(alpha g)
+    g = min(x[..., 2f], limit),  u = clip(x[..., 2f + 1], -limit, limit)
+
+Mirrors vllm.model_executor.layers.activation.SiluAndMul, GeluAndMul and SwigluOAIAndMul; ReluSquaredAndMul is
+what transformers.models.bitnet.modeling_bitnet.BitNetMLP computes between its projections and its norm.
 """
 
 from __future__ import annotations
@@ -40,3 +45,13 @@ class ReluSquaredAndMul(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[..., 2F] -> [..., F]"""
         return kernels.glu(x, "relu2")
+
+
+class SwigluOAIAndMul(nn.Module):
+    def __init__(self, alpha: float = 1.702, limit: float = 7.0) -> None:
+        super().__init__()
+        self.alpha, self.limit = alpha, limit
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., 2F] -> [..., F]"""
+        return kernels.clamped_glu(x, self.alpha, self.limit)

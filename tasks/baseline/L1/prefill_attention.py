@@ -2,6 +2,8 @@
 
     o[i] = sum_j softmax_j(scale q[i] . k[j]) v[j]        j <= p(i),  and j > p(i) - W with a window W
 
+With `sinks` each query head's softmax has one more logit, its sink, unscaled and without a value.
+
 B rows, T query tokens in all, H query heads, J kv heads, K head size, N blocks of P tokens, M blocks in a
 row's table. Query i of a row sits at p(i) = seq_len - query_len + i: earlier tokens may have been stored by
 earlier chunks. Query head h reads kv head h // (H / J). Softmax and sums in at least float32; o has the
@@ -39,9 +41,10 @@ class PrefillAttention(nn.Module):
         block_table: Tensor,
         max_query_len: int,
         max_seq_len: int,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """query [T, H, K], caches [N, P, J, K], query_start_loc int32 [B+1] from 0 to T, seq_lens int32 [B],
-        block_table int32 [B, M] -> [T, H, K]."""
+        block_table int32 [B, M], sinks [H] -> [T, H, K]."""
         return kernels.prefill_attention(
             query,
             key_cache,
@@ -53,4 +56,5 @@ class PrefillAttention(nn.Module):
             self.sliding_window,
             max_query_len,
             max_seq_len,
+            sinks,
         )

@@ -10,8 +10,9 @@ T tokens, D hidden, H query heads, J kv heads, K head size; scale 1/sqrt(K). qua
 (parallel_linear.py). Rounded to the dtype of x after each line. Rotating and storing are one kernel where
 both are the baseline's own; it rounds as they do.
 Mirrors vllm.model_executor.models.llama.LlamaAttention, qwen2.Qwen2Attention (qkv_bias),
-qwen3.Qwen3Attention (qk_norm_eps), the attention of jamba.JambaAttentionDecoderLayer (no rope) and
-transformers.models.bitnet.modeling_bitnet.BitNetAttention (sub_norm_eps).
+qwen3.Qwen3Attention (qk_norm_eps), gpt_oss.OAIAttention (has_sinks), the attention of
+jamba.JambaAttentionDecoderLayer (no rope) and transformers.models.bitnet.modeling_bitnet.BitNetAttention
+(sub_norm_eps).
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class CausalAttention(nn.Module):
         bias_o_proj: bool = False,
         sub_norm_eps: float | None = None,
         quant_method: str | None = None,
+        has_sinks: bool = False,
     ) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
@@ -57,7 +59,9 @@ class CausalAttention(nn.Module):
         self.rotary_emb = (
             RotaryEmbedding(head_dim, max_position, rope_parameters) if rope_parameters is not None else None
         )
-        self.attn = PagedAttention(num_heads, head_dim, head_dim**-0.5, num_kv_heads, sliding_window)
+        self.attn = PagedAttention(
+            num_heads, head_dim, head_dim**-0.5, num_kv_heads, sliding_window, has_sinks
+        )
         attended = num_heads * head_dim
         self.attn_sub_norm = RMSNorm(attended, sub_norm_eps) if sub_norm_eps is not None else None
         self.o_proj = RowParallelLinear(attended, hidden_size, bias_o_proj, quant_method)

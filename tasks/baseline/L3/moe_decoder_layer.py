@@ -7,8 +7,10 @@
 T tokens, D hidden. Without a residual (first layer) h = hidden_states; the caller adds the last pair. Each
 sum is rounded to the dtype of the input and normalised as rounded. Attention and residual stream are those of
 L3/decoder_layer; a file of its own, so that dense models do not depend on experts.
-Mirrors vllm.model_executor.models.mixtral.MixtralDecoderLayer; without rope_parameters and renormalize
-vllm.model_executor.models.jamba.JambaAttentionDecoderLayer.
+MXFP4MoEDecoderLayer has biases in its attention, a sink for each head, and the experts of
+L2/quantized_experts.
+Mirrors vllm.model_executor.models.mixtral.MixtralDecoderLayer and gpt_oss.TransformerBlock; without
+rope_parameters and renormalize vllm.model_executor.models.jamba.JambaAttentionDecoderLayer.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 
 from ..L1.rms_norm import RMSNorm
 from ..L2.causal_attention import CausalAttention
-from ..L2.moe import SparseMoE
+from ..L2.moe import MXFP4MoE, SparseMoE
 
 
 class MoEDecoderLayer(nn.Module):
@@ -63,3 +65,37 @@ class MoEDecoderLayer(nn.Module):
         attended_TD = self.self_attn(positions, normed_TD)
         normed_TD, sum_TD = self.post_attention_layernorm(attended_TD, sum_TD)
         return self.block_sparse_moe(normed_TD), sum_TD
+
+
+class MXFP4MoEDecoderLayer(MoEDecoderLayer):
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        max_position: int,
+        rope_parameters: dict[str, Any] | None,
+        num_experts: int,
+        top_k: int,
+        limit: float,
+        rms_norm_eps: float = 1e-6,
+        sliding_window: int | None = None,
+    ) -> None:
+        nn.Module.__init__(self)
+        self.input_layernorm = RMSNorm(hidden_size, rms_norm_eps)
+        self.self_attn = CausalAttention(
+            hidden_size,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            max_position,
+            rope_parameters,
+            qkv_bias=True,
+            sliding_window=sliding_window,
+            bias_o_proj=True,
+            has_sinks=True,
+        )
+        self.post_attention_layernorm = RMSNorm(hidden_size, rms_norm_eps)
+        self.block_sparse_moe = MXFP4MoE(num_experts, top_k, hidden_size, intermediate_size, limit)

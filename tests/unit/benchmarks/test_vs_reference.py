@@ -14,7 +14,7 @@ import pytest
 from fastkernels import registry
 
 # Their library runs in Triton's interpreter, which the whole process is then given to.
-IN_A_PROCESS = {"gla", "mamba", "mamba2", "retnet"}
+IN_A_PROCESS = {"gla", "mamba", "mamba2", "retnet", "rwkv7"}
 
 
 def row(workload: str, setting: str, seconds: float, items: int = 8, **more: Any) -> dict[str, Any]:

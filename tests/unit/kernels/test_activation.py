@@ -63,5 +63,6 @@ def test_gelu_at_the_ends(impl):
 
 
 def test_unknown_activation():
-    with pytest.raises(ValueError, match="gelu, gelu_tanh, log_sigmoid, quick_gelu, relu, sigmoid, silu"):
+    names = "gelu, gelu_tanh, log_sigmoid, quick_gelu, relu, relu2, sigmoid, silu, tanh"
+    with pytest.raises(ValueError, match=names):
         kernels.activation(torch.ones(1, 4), "mish")  # pyright: ignore

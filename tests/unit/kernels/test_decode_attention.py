@@ -28,6 +28,8 @@ CASES = {
     "window-longer-than-rows": {"seq_lens": [3, 40], "window": 64},
     "small-blocks": {"seq_lens": [9, 33, 70], "block_size": 4, "window": 20},
     "large-blocks": {"seq_lens": [9, 300], "block_size": 128},
+    "sinks": {"seq_lens": [1, 0, 40, 300], "heads": (6, 2), "sinks": True},
+    "sinks-window": {"seq_lens": [3, 40, 200], "window": 33, "sinks": True},
     "no-groups": {"seq_lens": [21, 40], "heads": (3, 3)},
     "one-kv-head": {"seq_lens": [21, 40], "heads": (20, 1)},
     "odd-group": {"seq_lens": [21, 0, 40], "heads": (15, 3)},
@@ -88,19 +90,26 @@ def test_triton_split_rows(window, many_splits):
 
 
 @pytest.mark.parametrize(
-    ("heads", "window", "slots"), [((4, 2), None, 1), ((6, 2), 50, 1), ((4, 2), 50, 64), ((6, 2), None, 64)]
+    ("heads", "window", "slots", "sinks"),
+    [
+        ((4, 2), None, 1, False),
+        ((6, 2), 50, 1, True),
+        ((4, 2), 50, 64, False),
+        ((6, 2), None, 64, True),
+    ],
 )
-def test_triton_combines_in_the_launch(heads, window, slots, many_splits, monkeypatch):
+def test_triton_combines_in_the_launch(heads, window, slots, sinks, many_splits, monkeypatch):
     """Rows with 1, 2, many and no splits in use in one call; then other lengths, in fewer splits of several
-    tiles, with the same counters."""
+    tiles, with the same counters. A sink counts once, however many splits there are."""
     group = 2 if heads == (4, 2) else 4  # a power of two
     monkeypatch.setattr(many_splits, "COMBINED", slots * group * 16)
     calls = [([9, 17, 70, 0], 64), ([85, 0, 16, 33], 10), ([0] * 4, 64)]
     for seed, (lengths, processors) in enumerate(calls):
         monkeypatch.setattr(many_splits, "multiprocessors", lambda device, count=processors: count)
-        case = attention_case([1] * 4, lengths, heads=heads, window=window, seed=seed)
-        *args, _ = case.decode_args
-        case.check(kernels.decode_attention(*args, 100, impl="triton"))
+        case = attention_case([1] * 4, lengths, heads=heads, window=window, seed=seed, sinks=sinks)
+        args = list(case.decode_args)
+        args[7] = 100
+        case.check(kernels.decode_attention(*args, impl="triton"))
         assert list(counters._of_stream) == [(case.query_THK.device, 0)]
         assert untouched_or_zero()
 
@@ -133,8 +142,8 @@ def test_split_shape():
 
 @pytest.mark.skipif(interpreting(), reason="the interpreter compiles nothing")
 @pytest.mark.usefixtures("own_cache")
-@pytest.mark.parametrize("splits", [1, 4, 64])
-def test_code_for_hopper(splits):
+@pytest.mark.parametrize(("splits", "has_sinks"), [(1, True), (4, False), (64, True)])
+def test_code_for_hopper(splits, has_sinks):
     """Nothing in local memory; the count is one thread's, released and acquired, between two barriers."""
     module = importlib.import_module("fastkernels.kernels.decode_attention.triton")
     types = {
@@ -144,6 +153,10 @@ def test_code_for_hopper(splits):
     }  # fmt: skip
     constants = {"G": 4, "K": 128, "P": 16, "WINDOW": 0, "MIN_SPLIT": 64, "TILE": 64, "HEADS": 16, "GROUP": 4,
                  "DIMS": 128, "SLOTS": min(splits, 16), "STAGES": module.STAGES}  # fmt: skip
+    if has_sinks:
+        types["sinks"] = "*bf16"
+    else:
+        constants["sinks"] = None
     if splits == 1:
         constants |= dict.fromkeys(("split_out", "split_lse", "counters"))
     made = compiled(module._attend, types, constants, {"num_warps": module.WARPS})
@@ -174,6 +187,14 @@ def test_reference_in_chunks(monkeypatch):
     monkeypatch.setattr(module, "MAX_GATHERED", 2 * 2 * 300 * 16)  # two rows at a time
     case = case_of("mixed", torch.float64)
     case.check(kernels.decode_attention(*case.decode_args, impl="reference"))
+
+
+@pytest.mark.parametrize("impl", ALL)
+def test_left_out_or_scaled_sinks_are_seen(impl):
+    case = case_of("sinks", torch.float32)
+    *args, sinks = case.decode_args
+    for wrong in (None, sinks * args[5], sinks.roll(1)):
+        assert not case.error(kernels.decode_attention(*args, wrong, impl=impl)) < 1e-3
 
 
 @pytest.mark.parametrize("impl", ALL)

@@ -150,8 +150,23 @@ def test_every_triton_kernel_compiles_at_the_shapes_of_real_models(compiled, mon
         launch("linear_glu", (empty(rows, 4096), torch.nn.Parameter(empty(28672, 4096)), None, "silu"))
         weight, bias = torch.nn.Parameter(empty(5120, 1280)), empty(5120)
         launch("linear_activation", (empty(rows, 1280), weight, bias, "gelu"))
+    ints = partial(torch.empty, dtype=torch.int32, device="meta")
+    codes = partial(torch.empty, dtype=torch.uint8, device="meta")
+    for rows in (1, 32):
+        x_TD, weights_TK = empty(rows, 2880), torch.empty(rows, 4, device="meta")
+        launch("linear_topk", (x_TD, empty(32, 2880), empty(32), 4, True))
+        first = (codes(32, 5760, 90, 16), codes(32, 5760, 90), empty(32, 5760))
+        second = (codes(32, 2880, 90, 16), codes(32, 2880, 90), empty(32, 2880))
+        launch("experts_mxfp4", (x_TD, weights_TK, ints(rows, 4), *first, *second, 1.702, 7.0))
     exact = partial(torch.empty, dtype=torch.float32, device="meta")
     launch("linear_activation", (exact(16384, 1024), exact(512, 1024), exact(512), "relu"))
+    x_TD, w_D, w_HK = empty(1500, 2560), empty(2560), empty(40, 64)
+    launch("rwkv7_inputs", (*[x_TD] * 6, w_D, w_D, 40))
+    launch("rwkv7_output", (*[x_TD] * 5, w_HK, w_D, w_D, 6.4e-4))
+    ups = [empty(2560, rank) for rank in (96, 96, 320, 64)]
+    kept = (torch.empty(9, 40, 64, 64, device="meta"), torch.empty(8, dtype=torch.int64, device="meta"))
+    parameters = (ups, [w_D] * 3, w_D, w_D, w_HK, w_D, w_D)
+    launch("rwkv7_step", (empty(8, 8256), empty(8, 2560), *parameters, *kept, 6.4e-4))
     assert set(ours) == launched
     assert len(compiled) > 30
     assert max(compiled.values()) <= MOST_SHARED

@@ -26,6 +26,9 @@ from fastkernels.kernels.gla import triton as gla
 from fastkernels.kernels.launch import warps
 from fastkernels.kernels.policy import interpreting
 from fastkernels.kernels.rope import triton as rope
+from fastkernels.kernels.rwkv7 import chunks as rwkv7_chunks
+from fastkernels.kernels.rwkv7 import triton as rwkv7
+from fastkernels.kernels.rwkv7_heads import step as rwkv7_step
 from fastkernels.kernels.sample import narrowing
 from fastkernels.kernels.selective_scan import triton as selective_scan
 from fastkernels.kernels.ssd_scan import triton as ssd_scan
@@ -385,6 +388,43 @@ def test_ssd_step():
     warps_of_it = 128 * ssd_scan.STEP_COLUMNS // ssd_scan.STEP_ELEMENTS_OF_A_WARP
     options = {"num_warps": warps_of_it, "launch_pdl": True}
     code = compiled(ssd_scan._step, SSD, constants, options).asm["ptx"]
+    before, wait, after = code.partition("griddepcontrol.wait")
+    assert wait
+    assert not accesses(before)
+    assert {"ld.global.v4.b32", "st.global.v4.b32"} <= accesses(after)
+
+
+RWKV7_NAMES = ("receptance", "log_decay", "key", "value", "removal", "rate", "read", "out", "move", "y")
+RWKV7 = {**dict.fromkeys(RWKV7_NAMES, "*bf16"), **dict.fromkeys(("add", "last", "state"), "*fp32")}
+RWKV7 |= {"rows": "*i64", "starts": "*i32"}
+RWKV7_SIZES = {"H": 40, "K": 64, "V": 64, "C": 64, "DIMS": 64, "WIDTH": 64, "PRECISION": "tf32"}
+
+
+@pytest.mark.parametrize("name", ["_within", "_across"])
+def test_rwkv7_chunks(name):
+    """At the real model's size: all products go to wgmma, two programs fit on a multiprocessor, and those
+    across chunks have the next ones on their way."""
+    kernel, tile = getattr(rwkv7_chunks, name), rwkv7.TILES[2]
+    is_within = name == "_within"
+    sizes = {"LEVELS": 6} if is_within else {"COLUMNS": tile.columns, "STAGES": tile.stages}
+    warps_of_it = tile.within_warps if is_within else tile.across_warps
+    made = compiled(kernel, RWKV7, {**RWKV7_SIZES, **sizes}, {"num_warps": warps_of_it})
+    code = made.asm["ptx"]
+    assert ".local" not in code
+    assert "wgmma.mma_async" in code
+    assert "mma.sync" not in code
+    assert ("cp.async.cg.shared.global" in code) != is_within
+    assert 2 * (made.metadata.shared + OF_THE_DRIVER) <= MOST_SHARED + OF_THE_DRIVER
+
+
+def test_rwkv7_step_of_a_layer():
+    """Waits for the kernel ahead before it reads; weights and the state move by 16 bytes."""
+    constants = {"H": 40, "K": 64, "W": 96, "A": 96, "G": 320, "V": 64, "WIDTH": 64, "OVERLAPS": True}
+    constants |= {"COLUMNS": rwkv7_step.COLUMNS}
+    types = dict.fromkeys(rwkv7_step._step.arg_names[:15], "*bf16")
+    types |= {"state": "*fp32", "rows": "*i64", "y": "*bf16", "eps": "fp32"}
+    options = {"num_warps": rwkv7_step.WARPS, "launch_pdl": True}
+    code = compiled(rwkv7_step._step, types, constants, options).asm["ptx"]
     before, wait, after = code.partition("griddepcontrol.wait")
     assert wait
     assert not accesses(before)

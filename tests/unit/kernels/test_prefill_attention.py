@@ -29,6 +29,8 @@ CASES = {
     "window-longer-than-rows": {"query_lens": [20, 3], "seq_lens": [20, 18], "window": 64, "heads": FEW},
     "small-blocks": {"query_lens": [9, 33], "seq_lens": [9, 70], "block_size": 4, "window": 20, "heads": FEW},
     "large-blocks": {"query_lens": [9, 40], "seq_lens": [9, 300], "block_size": 128, "heads": FEW},
+    "sinks": {"query_lens": [5, 1, 33], "seq_lens": [100, 64, 40], "sinks": True},
+    "sinks-window": {"query_lens": [40, 3], "seq_lens": [40, 80], "window": 33, "heads": FEW, "sinks": True},
     "no-groups": {"query_lens": [21, 4], "seq_lens": [21, 40], "heads": (3, 3)},
     "one-kv-head": {"query_lens": [21, 4], "seq_lens": [21, 40], "heads": (5, 1)},
     "odd-head-dim": {"query_lens": [21, 4], "seq_lens": [21, 40], "head_dim": 40},
@@ -97,6 +99,21 @@ def test_chunks_equal_the_whole(impl):
         args = (query[start:end], k_cache, v_cache, starts, length, tables, scale, window, end - start, end)
         parts.append(kernels.prefill_attention(*args, impl=impl))
     whole.check(torch.cat(parts))
+
+
+@pytest.mark.parametrize("impl", ALL)
+def test_left_out_or_scaled_sinks_are_seen(impl):
+    case = attention_case(**CASES["sinks"])
+    *args, sinks = case.prefill_args
+    for wrong in (None, sinks * case.scale, sinks.roll(1)):
+        assert not case.error(kernels.prefill_attention(*args, wrong, impl=impl)) < 1e-3
+
+
+def test_a_library_without_sinks_declines():
+    """Before it looks at a device. tests/gpu asks the others."""
+    cudnn = importlib.import_module("fastkernels.kernels.prefill_attention.cudnn")
+    case = attention_case([37], [37], sinks=True)
+    assert cudnn.unsupported("prefill_attention", *case.prefill_args) == "has no attention sinks"
 
 
 @pytest.mark.parametrize("impl", ALL)

@@ -419,6 +419,16 @@ def test_decays_are_logarithms_and_some_forget_all():
     assert values["extreme"].min() < -50
 
 
+@pytest.mark.parametrize("distribution", ["uniform_offset", "sparse", "extreme"])
+def test_units_have_length_one_or_are_zero(distribution):
+    spec = TensorSpec(shape=(TOKENS, 2, 64), dtype="float32", draw="unit")
+    kk = draw({"arg.kk": spec}, RECURRENT, 3, distribution)["arg.kk"]
+    lengths = kk.norm(dim=-1)
+    is_zero = lengths == 0
+    torch.testing.assert_close(lengths[~is_zero], torch.ones_like(lengths[~is_zero]))
+    assert is_zero.any() == (distribution == "sparse")
+
+
 @pytest.mark.parametrize("of", [RECURRENT], ids=["state"])
 def test_states_can_be_drawn_by_themselves(of):
     specs = specs_of(of)

@@ -499,7 +499,9 @@ def test_bin_files_are_downloaded_where_there_are_no_safetensors(tmp_path, monke
     assert weights == {"model.safetensors" if kind == "safetensors" else "pytorch_model.bin"}
 
 
-@pytest.mark.parametrize("name", ["llama", "mixtral", "gla", "jamba", "whisper", "mamba", "mamba2", "retnet"])
+@pytest.mark.parametrize(
+    "name", ["llama", "mixtral", "gla", "jamba", "whisper", "mamba", "mamba2", "retnet", "rwkv7"]
+)
 def test_every_language_model_notices_a_head_that_is_not_its_embedding(name):
     entry = registry.architecture(name)
     tiny = {**entry.configs["tiny"].config, "tie_word_embeddings": True}

@@ -29,6 +29,8 @@ PARTS = {
     "L2/squeeze_excite": ["conv_reduce", "act1", "conv_expand", "gate"],
     "L2/inverted_residual": ["conv_pwl", "conv_pwl.conv"],
     "L2/parallel_embedding": ["linear"],
+    "L2/moe": ["gate", "topk"],
+    "L2/quantized_experts": ["align", "w13", "act_fn", "w2", "sum"],
     "L2/summed_embedding": ["word_embeddings", "position_embeddings", "layer_norm"],
     "L2/causal_attention": ["rotary_emb", "attn", "attn.store"],
     "L2/gated_attention": ["rotary_emb", "attn", "attn.store"],
@@ -47,7 +49,12 @@ PARTS = {
     "L3/vision_block": ["layer_norm2"],
     "L3/encoder_layer": ["final_layer_norm"],
     "L3/cross_decoder_layer": ["encoder_attn_layer_norm", "final_layer_norm"],
+    "L2/rwkv7_mixer": ["tanh", "sigmoid", "w_lora", "l2_norm", "g_norm"],
+    "L3/rwkv7_decoder_layer": ["attn_norm", "ffn_norm"],
+    "L4/rwkv7": ["norm"],
 }  # fmt: skip
+# Modules around others that fuse, whose fused kernels round otherwise than the parts one by one.
+AROUND = {"L3/rwkv7_decoder_layer", "L4/rwkv7"}
 each_part = pytest.mark.parametrize(
     ("task", "part"), [(task, part) for task in PARTS for part in PARTS[task]]
 )
@@ -64,6 +71,15 @@ def built(task: str) -> tuple[nn.Module, Call]:
     module = build_module(BASELINE, case, "cpu")
     specs = trial_specs(case, build_module(BASELINE, case, "meta"))
     return module, bind(module, case, draw(specs, case, 0))
+
+
+def answers(call: Call) -> dict[str, torch.Tensor]:
+    """What the call gives; its states are then as they were."""
+    before = {name: tensor.clone() for name, tensor in call.mutable.items()}
+    found = {name: tensor.clone() for name, tensor in call.invoke().items()}
+    for name, tensor in before.items():
+        call.mutable[name].copy_(tensor)
+    return found
 
 
 class Replaced(nn.Module):
@@ -122,18 +138,21 @@ WAYS = (replaced, own_forward, patched_class, hooked, hooked_before)
 def test_what_was_changed_runs(task: str, part: str, way: Callable) -> None:
     module, call = built(task)
     with apart(module):
-        wanted = call.invoke()
+        wanted = answers(call)
     holder, _, key = part.rpartition(".")
     ran: list[int] = []
     with way(module.get_submodule(holder), key, ran):
         assert not module.fuses
-        found = call.invoke()
-        assert ran == [1]
+        found = answers(call)
+        assert ran
     assert module.fuses, "as it was made"
+    times = len(ran)
     call.invoke()
-    assert ran == [1]
+    assert len(ran) == times
     assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted), "nothing was fused"
+    for name, value in wanted.items():
+        within = 1e-5 if task in AROUND else 0.0
+        torch.testing.assert_close(found[name], value, rtol=within, atol=within, msg="nothing was fused")
 
 
 @each_part

@@ -9,6 +9,7 @@ import torch
 from fastkernels.baseline.L1.bitnet_linear import BitLinear
 from torch import nn
 
+from fastkernels import kernels
 from fastkernels.kernels import ternary
 from fastkernels.nn import random_weights as module
 from fastkernels.nn.random_weights import random_weights
@@ -57,6 +58,27 @@ def test_stacks_of_experts_are_matrices_of_their_own_fan_in():
     assert model.conv.weight.std().item() == pytest.approx(144**-0.5, rel=0.05)
 
 
+def test_codes_of_four_bits_are_matrices_and_sinks_reach_far():
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name, shape in (("weight", (4, 96, 9, 16)), ("weight_scale", (4, 96, 9))):
+                codes = nn.Parameter(torch.empty(shape, dtype=torch.uint8), requires_grad=False)
+                setattr(self, name, codes)
+            self.bias = nn.Parameter(torch.empty(4, 4096), requires_grad=False)
+            self.sinks = nn.Parameter(torch.empty(4096), requires_grad=False)
+
+    packed = Packed()
+    random_weights(packed, seed=0)
+    weights = kernels.low_bit_dequant(packed.weight, packed.weight_scale, torch.float32)
+    assert weights.std().item() == pytest.approx(288**-0.5, rel=0.35)
+    assert len(packed.weight.unique()) == 256
+    assert len(packed.weight_scale.unique()) == 3
+    assert packed.bias.std().item() == pytest.approx(module.BIAS_STD, rel=0.05)
+    assert packed.sinks.min() < 0.1
+    assert packed.sinks.max() > 7.9
+
+
 def test_queries_and_keys_of_scores_that_are_not_scaled_are_small():
     model = nn.Module()
     model.attn = nn.Module()
@@ -96,6 +118,15 @@ def test_scans_over_states_have_short_steps_and_decay_by_different_rates():
         assert high * 0.95 <= values.max() <= 1.001 * high
         assert values.log().mean().item() == pytest.approx(math.log(low * high) / 2, abs=0.1)
     assert not torch.equal(model.A_log[0], model.A_log[1])
+
+
+def test_shares_of_the_token_before_lie_between_none_and_all():
+    model = nn.Module()
+    model.x_x, model.x_k = nn.Parameter(torch.empty(6, 500)), nn.Parameter(torch.empty(3000))
+    random_weights(model, 0)
+    for shares in (model.x_x, model.x_k):
+        assert 0 < shares.min() < 0.01
+        assert 0.99 < shares.max() < 1
 
 
 def test_filters_keep_a_variance_and_shut_out_the_mean():

@@ -2,6 +2,8 @@
 
     o = softmax(scale * q K^T) V        over the row's keys: positions seq_len - W .. seq_len - 1, or all
 
+With sinks every query head has one more column in its softmax, its sink, which has no value.
+
 B rows · H query heads · J key/value heads (H / J query heads share one, contiguously) · K head dim · P block
 size
 """
@@ -18,14 +20,14 @@ from fastkernels.kernels.work import Tally
 
 
 def _work(tally: Tally, q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: Any) -> None:
-    seq_lens_B, _, _, window, _ = rest
+    seq_lens_B, _, _, window, *_ = rest
     tally.attend(q_BHK, (k_cache, v_cache), tally.decodes(seq_lens_B), window)
 
 
 _decode_attention = Kernel(
     "decode_attention",
     "(Tensor query, Tensor k_cache, Tensor v_cache, Tensor seq_lens, Tensor block_tables, float scale, "
-    "int window, SymInt max_seq_len) -> Tensor",
+    "int window, SymInt max_seq_len, Tensor? sinks=None) -> Tensor",
     reference.decode_attention,
     fake=lambda q_BHK, *_: q_BHK.new_empty(q_BHK.shape),
     implementations=(
@@ -48,6 +50,7 @@ def decode_attention(
     scale: float,
     window: int | None,
     max_seq_len: int,
+    sinks_H: Tensor | None = None,
     *,
     impl: str | None = None,
 ) -> Tensor:
@@ -60,7 +63,8 @@ def decode_attention(
     wholly before its window may be anything. scale: factor of the scores, usually K ** -0.5. window: the row
     sees its last W keys only; None for all. max_seq_len: upper bound of seq_lens_B, known to the host; a
     captured CUDA graph may be replayed with other lengths up to it (`triton`, `flash_attn`, `torch` and
-    `reference`). Raises KernelError when `impl` cannot serve the call.
+    `reference`). sinks_H: a logit of each query head that joins the softmax as it is, unscaled, and adds
+    nothing to the output; None for none. Raises KernelError when `impl` cannot serve the call.
     """
     args = (q_BHK, k_cache, v_cache, seq_lens_B, block_tables_BN, scale, window or 0, max_seq_len)
-    return _decode_attention(*args, impl=impl)
+    return _decode_attention(*args, sinks_H, impl=impl)

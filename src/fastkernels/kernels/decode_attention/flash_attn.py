@@ -8,8 +8,19 @@ from torch import Tensor
 from fastkernels.kernels.kv_cache import limits
 
 
-def unsupported(kernel: str, q_BHK: Tensor, k_cache: Tensor, v_cache: Tensor, *_: object) -> str | None:
-    return limits.flash_attn(q_BHK, k_cache, v_cache)
+def unsupported(
+    kernel: str,
+    q_BHK: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    scale: float,
+    window: int,
+    max_seq_len: int,
+    sinks_H: Tensor | None = None,
+) -> str | None:
+    return limits.no_sinks(sinks_H) or limits.flash_attn(q_BHK, k_cache, v_cache)
 
 
 def decode_attention(
@@ -21,6 +32,7 @@ def decode_attention(
     scale: float,
     window: int,
     max_seq_len: int,
+    sinks_H: Tensor | None = None,
 ) -> Tensor:
     o_B1HK = flash_attn_with_kvcache(
         q_BHK[:, None],

@@ -26,8 +26,9 @@ def unsupported(
     scale: float,
     window: int,
     max_seq_len: int,
+    sinks_H: Tensor | None = None,
 ) -> str | None:
-    if reason := limits.library(q_BHK, k_cache, v_cache, HEAD_DIMS):
+    if reason := limits.no_sinks(sinks_H) or limits.library(q_BHK, k_cache, v_cache, HEAD_DIMS):
         return reason
     if is_planned("flashinfer decode", (seq_lens_B, block_tables_BN), static(q_BHK, k_cache, scale, window)):
         return None
@@ -63,6 +64,7 @@ def decode_attention(
     scale: float,
     window: int,
     max_seq_len: int,
+    sinks_H: Tensor | None = None,
 ) -> Tensor:
     lengths, fixed = (seq_lens_B, block_tables_BN), static(q_BHK, k_cache, scale, window)
     wrapper = planned("flashinfer decode", lengths, fixed, lambda: _plan(*lengths, *fixed))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fastkernels.kernels.kv_cache.gather import KeyRows, gather, key_rows
+from fastkernels.kernels.kv_cache.gather import KeyRows, gather, key_rows, softmax
 from fastkernels.kernels.plans import planned
 
 # Elements of keys gathered at a time: 256 MiB in float64, and far above a CPU engine's whole batch.
@@ -55,6 +55,7 @@ def decode_attention(
     scale: float,
     window: int,
     max_seq_len: int,
+    sinks_H: Tensor | None = None,
 ) -> Tensor:
     batch, _, head_dim = q_BHK.shape
     _, block_size, num_heads, _ = k_cache.shape
@@ -65,7 +66,15 @@ def decode_attention(
     if batch > at_once:
         parts = [
             decode_attention(
-                q_BHK[rows], k_cache, v_cache, seq_lens_B[rows], block_tables_BN[rows], scale, window, width
+                q_BHK[rows],
+                k_cache,
+                v_cache,
+                seq_lens_B[rows],
+                block_tables_BN[rows],
+                scale,
+                window,
+                width,
+                sinks_H,
             )
             for rows in (slice(i, i + at_once) for i in range(0, batch, at_once))
         ]
@@ -80,5 +89,6 @@ def decode_attention(
     q_BJGK = (q_BHK.to(dtype) * scale).reshape(batch, num_heads, -1, head_dim)
     k_BJSK, v_BJSK = gather(k_cache, keys, dtype), gather(v_cache, keys, dtype)
     scores_BJGS = (q_BJGK @ k_BJSK.mT).add_(bias_BS[:, None, None, :])
-    o_BHK = (scores_BJGS.softmax(-1) @ v_BJSK).view(q_BHK.shape).to(q_BHK.dtype)
+    sinks_JG = None if sinks_H is None else sinks_H.view(num_heads, -1)
+    o_BHK = (softmax(scores_BJGS, sinks_JG) @ v_BJSK).view(q_BHK.shape).to(q_BHK.dtype)
     return o_BHK if empty_B is None else o_BHK.masked_fill_(empty_B[:, None, None], 0)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fastkernels.kernels import checks
 from fastkernels.kernels.decode_attention.reference import plan
-from fastkernels.kernels.kv_cache.gather import gather
+from fastkernels.kernels.kv_cache.gather import gather, with_empty_key
 from fastkernels.kernels.plans import planned
 
 
@@ -24,6 +25,7 @@ def decode_attention(
     scale: float,
     window: int,
     max_seq_len: int,
+    sinks_H: Tensor | None = None,
 ) -> Tensor:
     (batch, _, head_dim), (_, block_size, num_heads, _) = q_BHK.shape, k_cache.shape
     width = min(max_seq_len, block_tables_BN.shape[1] * block_size, window or max_seq_len)
@@ -35,6 +37,11 @@ def decode_attention(
     # The queries that share a key/value head pass as a sequence of queries: they need no copies of K and V.
     q_BJGK = q_BHK.reshape(batch, num_heads, -1, head_dim)
     k_BJSK, v_BJSK = gather(k_cache, keys, q_BHK.dtype), gather(v_cache, keys, q_BHK.dtype)
-    o = F.scaled_dot_product_attention(q_BJGK, k_BJSK, v_BJSK, attn_mask=bias_BS[:, None, None], scale=scale)
+    bias = bias_BS[:, None, None]
+    if sinks_H is not None:
+        sinks_BJG1 = sinks_H.to(bias.dtype).view(1, num_heads, -1, 1).expand(batch, -1, -1, -1)
+        bias = torch.cat((bias.expand(*sinks_BJG1.shape[:3], -1), sinks_BJG1), -1)
+        k_BJSK, v_BJSK = with_empty_key(k_BJSK), with_empty_key(v_BJSK)
+    o = F.scaled_dot_product_attention(q_BJGK, k_BJSK, v_BJSK, attn_mask=bias, scale=scale)
     o_BHK = o.reshape(q_BHK.shape)
     return o_BHK if empty_B is None else o_BHK.masked_fill(empty_B[:, None, None], 0)

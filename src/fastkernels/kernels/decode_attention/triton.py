@@ -7,6 +7,8 @@ and a captured CUDA graph stays right when lengths change. Programs without keys
     m = max_j s_j,  l = sum_j 2^(s_j - m),  o = sum_j 2^(s_j - m) v_j / l        scores s in units of log 2
     row: o = sum_i 2^(e_i - max e) o_i / sum_i 2^(e_i - max e)        of split i: o_i and e_i = m + log2 l
 
+A sink is where the first split of a row begins: m = s_h and l = 1, before any key.
+
 A row with one split in use is written directly. Otherwise each split leaves o_i and e_i (float32) and counts
 itself; whoever counts last sees all of them, adds them up in the order of the splits, so that the result does
 not depend on who that was, and sets the counter back to 0 for the next launch.
@@ -60,9 +62,9 @@ def _split_bounds(seq_len, split, splits, MIN_SPLIT: tl.constexpr, WINDOW: tl.co
 
 
 @triton.jit(do_not_specialize=["table_stride_b"])
-def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, split_lse, counters, scale,
-            q_stride_b, q_stride_h, k_stride_n, k_stride_p, k_stride_j, v_stride_n, v_stride_p, v_stride_j,
-            table_stride_b,
+def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, split_lse, counters, sinks,
+            scale, q_stride_b, q_stride_h, k_stride_n, k_stride_p, k_stride_j, v_stride_n, v_stride_p,
+            v_stride_j, table_stride_b,
             G: tl.constexpr, K: tl.constexpr, P: tl.constexpr, WINDOW: tl.constexpr,
             MIN_SPLIT: tl.constexpr, TILE: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr,
             DIMS: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr,
@@ -89,6 +91,10 @@ def _attend(query, k_cache, v_cache, seq_lens, block_tables, out, split_out, spl
     top = tl.full([HEADS], float("-inf"), tl.float32)
     total = tl.zeros([HEADS], tl.float32)
     acc = tl.zeros([HEADS, DIMS], tl.float32)
+    if sinks is not None:
+        sink = tl.load(sinks + head, mask=g < G, other=0.0).to(tl.float32) * LOG2_E
+        top = tl.where(split == 0, sink, top)
+        total = tl.where(split == 0, 1.0, total)
     table = block_tables + row * table_stride_b
     for key in tl.range(begin, end, TILE, num_stages=STAGES):
         position = key + j
@@ -154,6 +160,7 @@ def decode_attention(
     scale: float,
     window: int,
     max_seq_len: int,
+    sinks_H: Tensor | None = None,
 ) -> Tensor:
     batch, num_heads, head_dim = q_BHK.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
@@ -175,8 +182,8 @@ def decode_attention(
     heads = triton.next_power_of_2(group)
     slots = min(triton.next_power_of_2(splits), max(1, COMBINED // (heads * dims)))
     _attend[(num_kv_heads, batch, splits)](
-        q_BHK, k_cache, v_cache, seq_lens_B, block_tables_BN, out, split_out, split_lse, counters, scale,
-        *q_BHK.stride()[:2], *k_cache.stride()[:3], *v_cache.stride()[:3], block_tables_BN.stride(0),
+        q_BHK, k_cache, v_cache, seq_lens_B, block_tables_BN, out, split_out, split_lse, counters, sinks_H,
+        scale, *q_BHK.stride()[:2], *k_cache.stride()[:3], *v_cache.stride()[:3], block_tables_BN.stride(0),
         G=group, K=head_dim, P=block_size, WINDOW=window, MIN_SPLIT=min_split, TILE=tile,
         HEADS=max(16, heads), GROUP=heads, DIMS=dims, SLOTS=slots, STAGES=stages,
         num_warps=WARPS, **overlap(out.device),

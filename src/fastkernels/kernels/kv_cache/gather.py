@@ -37,6 +37,19 @@ def key_rows(
     return KeyRows(index_BJS.flatten(), position_BS)
 
 
+def softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """Of the last dimension; sinks, which broadcast to the others, are one more column there, that is cut."""
+    if sinks is None:
+        return scores.softmax(-1)
+    column = sinks.to(scores.dtype).expand(scores.shape[:-1])[..., None]
+    return torch.cat((scores, column), -1).softmax(-1)[..., :-1]
+
+
+def with_empty_key(x_BJSK: Tensor) -> Tensor:
+    """Keys or values with a row of zeros behind them, which is a sink where its bias is one."""
+    return torch.nn.functional.pad(x_BJSK, (0, 0, 0, 1))
+
+
 def gather(cache: Tensor, rows: KeyRows, dtype: torch.dtype) -> Tensor:
     """The cache [N, P, J, K] at `rows` as [B, J, S, K] in `dtype`. The cache is one contiguous block."""
     batch, keys = rows.position_BS.shape

@@ -37,6 +37,11 @@ def flash_attn(q_THK: Tensor, k_cache: Tensor, v_cache: Tensor) -> str | None:
     return half(q_THK, k_cache, v_cache)
 
 
+def no_sinks(sinks_H: Tensor | None) -> str | None:
+    """Reason where a library's softmax would leave the sinks out."""
+    return None if sinks_H is None else "has no attention sinks"
+
+
 def half(q_THK: Tensor, k_cache: Tensor, v_cache: Tensor) -> str | None:
     """16-bit floats of one type with rows at multiples of 16 bytes."""
     return checks.not_half(q_THK, k_cache, v_cache) or checks.not_aligned(q_THK, k_cache, v_cache)

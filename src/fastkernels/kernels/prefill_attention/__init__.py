@@ -2,6 +2,8 @@
 
     o[i] = softmax(scale * q[i] K^T) V        over keys j with i' - W < j <= i',  i' = seq_len - query_len + i
 
+With sinks every query head has one more column in its softmax, its sink, which has no value.
+
 T tokens · B rows · H query heads · J key/value heads (H / J query heads share one, contiguously) · K head dim
 · P block size. Tokens before the row's queries (chunked prefill) are in the cache already.
 """
@@ -25,7 +27,8 @@ def _work(tally: Tally, q_THK: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: 
 _prefill_attention = Kernel(
     "prefill_attention",
     "(Tensor query, Tensor k_cache, Tensor v_cache, Tensor query_starts, Tensor seq_lens, "
-    "Tensor block_tables, float scale, int window, SymInt max_query_len, SymInt max_seq_len) -> Tensor",
+    "Tensor block_tables, float scale, int window, SymInt max_query_len, SymInt max_seq_len, "
+    "Tensor? sinks=None) -> Tensor",
     reference.prefill_attention,
     fake=lambda q_THK, *_: q_THK.new_empty(q_THK.shape),
     implementations=(
@@ -51,6 +54,7 @@ def prefill_attention(
     window: int | None,
     max_query_len: int,
     max_seq_len: int,
+    sinks_H: Tensor | None = None,
     *,
     impl: str | None = None,
 ) -> Tensor:
@@ -63,8 +67,9 @@ def prefill_attention(
     keys, its queries' own included. block_tables_BN int32: the row's block of positions nP .. nP + P - 1;
     entries behind its last key or wholly before the window of its first query may be anything. scale: factor
     of the scores, usually K ** -0.5. window: a query sees W keys, itself included; None for all.
-    max_query_len, max_seq_len: longest query and sequence (or upper bounds), known to the host. Raises
-    KernelError when `impl` cannot serve the call.
+    max_query_len, max_seq_len: longest query and sequence (or upper bounds), known to the host.
+    sinks_H: a logit of each query head that joins the softmax as it is, unscaled, and adds nothing to the
+    output; None for none. Raises KernelError when `impl` cannot serve the call.
     """
     args = (q_THK, k_cache, v_cache, query_starts_B1, seq_lens_B, block_tables_BN)
-    return _prefill_attention(*args, scale, window or 0, max_query_len, max_seq_len, impl=impl)
+    return _prefill_attention(*args, scale, window or 0, max_query_len, max_seq_len, sinks_H, impl=impl)

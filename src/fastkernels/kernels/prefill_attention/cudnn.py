@@ -29,7 +29,10 @@ def unsupported(
     window: int,
     max_query_len: int,
     max_seq_len: int,
+    sinks_H: Tensor | None = None,
 ) -> str | None:
+    if reason := limits.no_sinks(sinks_H):
+        return reason
     if q_THK.shape[-1] > MAX_HEAD_DIM or q_THK.shape[-1] % 8:
         return f"serves head dimensions up to {MAX_HEAD_DIM} that 8 divides, not {q_THK.shape[-1]}"
     # Decided without a look at the device: T tokens in B rows of at most T / B each are T / B tokens in every
@@ -61,6 +64,7 @@ def prefill_attention(
     window: int,
     max_query_len: int,
     max_seq_len: int,
+    sinks_H: Tensor | None = None,
 ) -> Tensor:
     rows, (_, block_size, num_kv_heads, head_dim) = len(seq_lens_B), k_cache.shape
     slots = planned_on_device("cudnn", (block_tables_BN,), (max_seq_len, block_size),

@@ -10,8 +10,21 @@ from fastkernels.kernels.kv_cache import limits
 from fastkernels.kernels.plans import planned
 
 
-def unsupported(kernel: str, q_THK: Tensor, k_cache: Tensor, v_cache: Tensor, *_: object) -> str | None:
-    return limits.flash_attn(q_THK, k_cache, v_cache)
+def unsupported(
+    kernel: str,
+    q_THK: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    query_starts_B1: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    scale: float,
+    window: int,
+    max_query_len: int,
+    max_seq_len: int,
+    sinks_H: Tensor | None = None,
+) -> str | None:
+    return limits.no_sinks(sinks_H) or limits.flash_attn(q_THK, k_cache, v_cache)
 
 
 def _starts(query_starts_B1: Tensor, seq_lens_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -32,6 +45,7 @@ def prefill_attention(
     window: int,
     max_query_len: int,
     max_seq_len: int,
+    sinks_H: Tensor | None = None,
 ) -> Tensor:
     lengths = (query_starts_B1, seq_lens_B)
     starts_B1, key_starts_B1 = planned("flash_attn", lengths, (), lambda: _starts(*lengths))

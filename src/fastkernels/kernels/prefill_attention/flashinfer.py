@@ -26,8 +26,9 @@ def unsupported(
     window: int,
     max_query_len: int,
     max_seq_len: int,
+    sinks_H: Tensor | None = None,
 ) -> str | None:
-    if reason := limits.library(q_THK, k_cache, v_cache, HEAD_DIMS):
+    if reason := limits.no_sinks(sinks_H) or limits.library(q_THK, k_cache, v_cache, HEAD_DIMS):
         return reason
     lengths = (query_starts_B1, seq_lens_B, block_tables_BN)
     if is_planned("flashinfer prefill", lengths, static(q_THK, k_cache, scale, window)):
@@ -68,6 +69,7 @@ def prefill_attention(
     window: int,
     max_query_len: int,
     max_seq_len: int,
+    sinks_H: Tensor | None = None,
 ) -> Tensor:
     lengths, fixed = (query_starts_B1, seq_lens_B, block_tables_BN), static(q_THK, k_cache, scale, window)
     wrapper = planned("flashinfer prefill", lengths, fixed, lambda: _plan(*lengths, *fixed))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fastkernels.kernels.kv_cache.gather import KeyRows, gather, key_rows
+from fastkernels.kernels.kv_cache.gather import KeyRows, gather, key_rows, softmax
 from fastkernels.kernels.plans import planned
 
 # Elements of scores, or of gathered keys, at a time: 128 MiB in float64.
@@ -120,6 +120,7 @@ def prefill_attention(
     window: int,
     max_query_len: int,
     max_seq_len: int,
+    sinks_H: Tensor | None = None,
 ) -> Tensor:
     _, block_size, num_kv_heads, head_dim = k_cache.shape
     num_heads = q_THK.shape[1]
@@ -135,7 +136,8 @@ def prefill_attention(
         k, v = (gather(cache, batch.keys, dtype).flatten(0, 1) for cache in (k_cache, v_cache))
         scores_RHQS = (q @ k.mT).mul_(scale).view(num_tiles, num_heads, longest, width)
         scores_RHQS.masked_fill_(batch.hidden_RQS[:, None], -torch.inf)
-        o = scores_RHQS.softmax(-1).view(num_tiles * num_kv_heads, -1, width) @ v
+        sinks_H1 = None if sinks_H is None else sinks_H[:, None]
+        o = softmax(scores_RHQS, sinks_H1).view(num_tiles * num_kv_heads, -1, width) @ v
         o_RQHK = o.view(num_tiles, num_heads, longest, head_dim).transpose(1, 2)
         flat = o_RQHK.reshape(-1, num_heads, head_dim).to(q_THK.dtype)
         o_THK[batch.tokens] = flat if batch.outputs is None else flat[batch.outputs]

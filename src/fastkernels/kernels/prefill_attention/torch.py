@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fastkernels.kernels import checks
-from fastkernels.kernels.kv_cache.gather import gather
+from fastkernels.kernels.kv_cache.gather import gather, with_empty_key
 from fastkernels.kernels.kv_cache.limits import reads_lengths_on_the_host
 from fastkernels.kernels.plans import planned
 from fastkernels.kernels.prefill_attention.reference import plan
@@ -28,6 +28,7 @@ def prefill_attention(
     window: int,
     max_query_len: int,
     max_seq_len: int,
+    sinks_H: Tensor | None = None,
 ) -> Tensor:
     _, block_size, num_kv_heads, head_dim = k_cache.shape
     num_heads, dtype = q_THK.shape[1], q_THK.dtype
@@ -38,9 +39,14 @@ def prefill_attention(
         num_tiles, longest, _ = batch.hidden_RQS.shape
         q_RHQK = q_THK[batch.queries].view(num_tiles, longest, num_heads, head_dim).transpose(1, 2)
         k_RJSK, v_RJSK = (gather(cache, batch.keys, dtype) for cache in (k_cache, v_cache))
-        seen_R1QS = ~batch.hidden_RQS[:, None]
+        mask = ~batch.hidden_RQS[:, None]
+        if sinks_H is not None:
+            bias_R1QS = torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf)
+            sinks_RHQ1 = sinks_H.to(dtype)[:, None, None].expand(num_tiles, -1, longest, 1)
+            mask = torch.cat((bias_R1QS.expand(-1, num_heads, -1, -1), sinks_RHQ1), -1)
+            k_RJSK, v_RJSK = with_empty_key(k_RJSK), with_empty_key(v_RJSK)
         o_RHQK = F.scaled_dot_product_attention(
-            q_RHQK, k_RJSK, v_RJSK, attn_mask=seen_R1QS, scale=scale, enable_gqa=num_heads != num_kv_heads
+            q_RHQK, k_RJSK, v_RJSK, attn_mask=mask, scale=scale, enable_gqa=num_heads != num_kv_heads
         )
         flat = o_RHQK.transpose(1, 2).reshape(-1, num_heads, head_dim)
         o_THK[batch.tokens] = flat if batch.outputs is None else flat[batch.outputs]

@@ -2,7 +2,7 @@
 
     s = scale log2(e) q k^T,  m = max_j s_j,  o = sum_j 2^(s_j - m) v_j / sum_j 2^(s_j - m)
 
-online over key tiles.
+online over key tiles; with a sink from m = its logit and a sum of 1 on.
 
 The tiles of a varlen batch are found on the device: row b starts at tile query_starts[b] // M + b, so
 T // M + B programs suffice whatever the lengths are, and those that find no queries return. Keys outside all
@@ -91,7 +91,7 @@ def _walk(acc, top, total, q, position, k_head, v_head, table, begin, end, first
 
 
 @triton.jit(do_not_specialize=["num_rows", "table_stride_b"])
-def _attend(query, k_cache, v_cache, query_starts, seq_lens, block_tables, out, scale, num_rows,
+def _attend(query, k_cache, v_cache, query_starts, seq_lens, block_tables, out, sinks, scale, num_rows,
             q_stride_t, q_stride_h, k_stride_n, k_stride_p, k_stride_j, v_stride_n, v_stride_p, v_stride_j,
             table_stride_b,
             H: tl.constexpr, G: tl.constexpr, K: tl.constexpr, P: tl.constexpr, WINDOW: tl.constexpr,
@@ -135,6 +135,9 @@ def _attend(query, k_cache, v_cache, query_starts, seq_lens, block_tables, out, 
     to_log2 = scale * LOG2_E
     top = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
+    if sinks is not None:
+        top = tl.zeros([M], tl.float32) + tl.load(sinks + head).to(tl.float32) * LOG2_E
+        total += 1.0
     acc = tl.zeros([M, DIMS], tl.float32)
     if WINDOW > 0:
         acc, top, total = _walk(acc, top, total, q, position, k_head, v_head, table, begin, edge, first,
@@ -162,6 +165,7 @@ def prefill_attention(
     window: int,
     max_query_len: int,
     max_seq_len: int,
+    sinks_H: Tensor | None = None,
 ) -> Tensor:
     num_tokens, num_heads, head_dim = q_THK.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
@@ -173,7 +177,7 @@ def prefill_attention(
     most, keys, warps, stages = SHAPES[q_THK.element_size(), dims]
     queries = min(most, max(16, triton.next_power_of_2(max_query_len)))
     _attend[(num_heads, num_tokens // queries + num_rows)](
-        q_THK, k_cache, v_cache, query_starts_B1, seq_lens_B, block_tables_BN, out, scale, num_rows,
+        q_THK, k_cache, v_cache, query_starts_B1, seq_lens_B, block_tables_BN, out, sinks_H, scale, num_rows,
         *q_THK.stride()[:2], *k_cache.stride()[:3], *v_cache.stride()[:3], block_tables_BN.stride(0),
         H=num_heads, G=num_heads // num_kv_heads, K=head_dim, P=block_size, WINDOW=window,
         M=queries, TILE=keys, DIMS=dims, STAGES=stages, num_warps=warps if queries == most else 4,

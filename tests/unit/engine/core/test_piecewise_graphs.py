@@ -94,6 +94,7 @@ def test_sizes_reach_the_most_tokens_with_little_padding():
         ("mamba", "tiny"),
         ("mamba2", "tiny"),
         ("retnet", "tiny"),
+        ("rwkv7", "tiny"),
     ],
 )
 @pytest.mark.parametrize("engine", [{}, {"max_num_batched_tokens": 22}], ids=["whole", "chunked"])
