@@ -57,7 +57,7 @@ def main() -> None:
     comparison = found[reference]
     workloads = comparison.workloads(arguments.size)
     names = _chosen(parser, arguments.workloads, list(workloads), "workload")
-    machine = Machine(arguments.architecture, arguments.size, arguments.device)
+    machine = comparison.machine(arguments.size, arguments.device)
     if arguments.side:
         make = comparison.ours if arguments.side == OURS else comparison.theirs
         settings = arguments.settings if arguments.side != OURS else None
@@ -151,6 +151,7 @@ def made(comparison: Comparison, machine: Machine, sides: dict[str, dict[str, An
         "reference": comparison.reference,
         "size": machine.size,
         "dtype": machine.dtype,
+        "changes": dict(machine.changes) or None,
         "ratios": ratios,
         "missed": [] if machine.size == "tiny" else _missed(comparison, ratios, by_setting.get(first, {})),
         "versions": {name: side["version"] for name, side in sides.items()},
@@ -182,6 +183,8 @@ def _row(side: str, row: dict[str, Any]) -> dict[str, Any]:
 def _tell(report: dict[str, Any]) -> None:
     if report["environment"]["device_type"] == "cpu":
         print("CPU: not a GPU result")
+    for key, value in (report["changes"] or {}).items():
+        print(f"not the whole model: {key} is {value}")
     for row in report["workloads"]:
         what = row["failed"] or f"{row['seconds'] * 1e3:10.3f} ms  {row['items_per_s']:10.1f} a second"
         print(f"{row['workload']:16} {row['side']:12} {row['setting']:16} {what}")

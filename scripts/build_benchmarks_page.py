@@ -180,9 +180,9 @@ def architectures(reports: dict[str, Report]) -> str:
         if isinstance(report, Show) and report.facts.get("ratios") and report.facts.get("size") == "full":
             ratios = sorted(report.facts["ratios"].values())
             told = f"{ratios[0]:.2f} to {ratios[-1]:.2f} times {report.facts['reference']}"
-            beside.setdefault(report.facts["architecture"], []).append(
-                f"{told} ({report.environment.device})"
-            )
+            where = [report.environment.device]
+            where += [f"{key} {value}" for key, value in (report.facts.get("changes") or {}).items()]
+            beside.setdefault(report.facts["architecture"], []).append(f"{told} ({', '.join(where)})")
     rows = [
         (
             f"`{entry.id}`",

@@ -124,8 +124,8 @@ def normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
-    def answer(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, ...]:
-        return (normalised(x, weight, eps),)
+    def answer(x: Tensor, weight: Tensor, eps: float, plus_one: bool = False) -> tuple[Tensor, ...]:
+        return (normalised(x, weight.double() + plus_one, eps),)
 
     def make(t: int, d: int, scale: float = 1.0) -> Callable[[torch.dtype], Arguments]:
         return lambda dt: (randn(t, d, dtype=dt, scale=scale), randn(d, dtype=dt, seed=1) + 1, 1e-5)
@@ -151,13 +151,16 @@ def rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
         KernelCase("rms_norm", "large-values", make(3, 64, scale=1e3), answer),
         KernelCase("rms_norm", "one-dimension", of_shape(64), answer),
         KernelCase("rms_norm", "four-dimensions", of_shape(2, 3, 2, 8), answer),
+        KernelCase("rms_norm", "plus-one", lambda dt: (*heads(dt), True), answer),
     ]
 
 
 def add_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
-    def answer(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, ...]:
+    def answer(
+        x: Tensor, residual: Tensor, weight: Tensor, eps: float, plus_one: bool = False
+    ) -> tuple[Tensor, ...]:
         total = (x.double() + residual.double()).to(x.dtype)
-        return normalised(total, weight, eps), total.double()
+        return normalised(total, weight.double() + plus_one, eps), total.double()
 
     def make(t: int, d: int) -> Callable[[torch.dtype], Arguments]:
         def arguments(dt: torch.dtype) -> Arguments:
@@ -177,7 +180,8 @@ def add_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
         return x[:, 8:72], residual[:, 16:80], weight[:64], eps
 
     cases = [KernelCase("add_rms_norm", f"T{t}-D{d}", make(t, d), answer) for t, d in shapes]
-    return [*cases, KernelCase("add_rms_norm", "columns", columns, answer)]
+    plus_one = KernelCase("add_rms_norm", "plus-one", lambda dt: (*make(5, 96)(dt), True), answer)
+    return [*cases, KernelCase("add_rms_norm", "columns", columns, answer), plus_one]
 
 
 # layer_norm -------------------------------------------------------------------------------------------------
@@ -335,9 +339,11 @@ def glu_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
 
 
 def gated_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
-    def answer(x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_first: bool) -> tuple[Tensor, ...]:
+    def answer(
+        x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_first: bool, act: str = "silu"
+    ) -> tuple[Tensor, ...]:
         z = gate.double()
-        opened = z / (1 + torch.exp(-z))
+        opened = (z if act == "silu" else 1) / (1 + torch.exp(-z))
         if gate_first:
             return (normalised(x.double() * opened, weight, eps),)
         return (normalised(x, weight, eps) * opened,)
@@ -370,6 +376,7 @@ def gated_rms_norm_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
         KernelCase("gated_rms_norm", "packed-heads", heads, answer),
         KernelCase("gated_rms_norm", "groups", groups(False), answer),
         KernelCase("gated_rms_norm", "gate-first", groups(True), answer),
+        KernelCase("gated_rms_norm", "sigmoid", lambda dt: (*heads(dt), "sigmoid"), answer),
         KernelCase("gated_rms_norm", "tiny-values", make(3, 64, scale=1e-3), answer),
     ]
 
@@ -570,4 +577,31 @@ def rope_cases(shapes: list[tuple[int, int, int, int, int]]) -> list[KernelCase]
         *(KernelCase("rope", "-".join(map(str, shape)), make(*shape), answer) for shape in shapes),
         KernelCase("rope", "int32", make(5, 4, 2, 16, 16, integer=torch.int32), answer),
         KernelCase("rope", "table-of-the-dtype", make(5, 4, 2, 16, 16, table=None), answer),
+    ]
+
+
+# sigmoid_gate -----------------------------------------------------------------------------------------------
+
+
+def sigmoid_gate_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
+    def answer(x: Tensor, gate: Tensor, residual: Tensor | None) -> tuple[Tensor, ...]:
+        y = x.double() / (1 + torch.exp(-gate.double()))
+        return (y if residual is None else y + residual.double(),)
+
+    def make(t: int, d: int, by_row: bool) -> Callable[[torch.dtype], Arguments]:
+        def arguments(dt: torch.dtype) -> Arguments:
+            gate = randn(t, 1 if by_row else d, dtype=dt, seed=1, scale=3)
+            return randn(t, d, dtype=dt), gate, randn(t, d, dtype=dt, seed=2, scale=3) if by_row else None
+
+        return arguments
+
+    def heads(dt: torch.dtype) -> Arguments:
+        """Gates of the heads of a packed [query | gate] each, and the second half of wider rows."""
+        packed, wide = randn(5, 4, 2 * 16, dtype=dt, seed=1), randn(5, 128, dtype=dt)
+        return wide[:, 64:].view(5, 4, 16), packed[..., 16:], None
+
+    return [
+        *(KernelCase("sigmoid_gate", f"T{t}-D{d}", make(t, d, False), answer) for t, d in shapes),
+        *(KernelCase("sigmoid_gate", f"T{t}-D{d}-row", make(t, d, True), answer) for t, d in shapes),
+        KernelCase("sigmoid_gate", "packed-heads", heads, answer),
     ]

@@ -14,16 +14,20 @@ from fastkernels.registry.workloads import Workload
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a side runs, and which configuration: both sides get the same."""
+    """Where a side runs, and which configuration: both sides get the same.
+
+    changes: keys of the full configuration with other values (Comparison).
+    """
 
     architecture: str
     size: Size
     device: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def config(self) -> dict[str, Any]:
         entry = registry.architecture(self.architecture)
-        return dict(entry.configs[entry.default_config[self.size]].config)
+        return entry.configs[entry.default_config[self.size]].config | self.changes
 
     @property
     def dtype(self) -> str:
@@ -70,7 +74,8 @@ class Side(Protocol):
 @dataclass(frozen=True)
 class Comparison:
     """bars: by workload, the least ratio to the reference's fastest setting that the project asks for;
-    default_bars: to its first setting, which a user gets."""
+    default_bars: to its first setting, which a user gets. changes: of a model that is too large for one GPU,
+    keys of its full configuration with other values, fewer layers for example; the report has them."""
 
     architecture: str
     reference: str
@@ -79,6 +84,10 @@ class Comparison:
     workloads: Callable[[Size], Mapping[str, Any]]
     bars: Mapping[str, float] = field(default_factory=dict)
     default_bars: Mapping[str, float] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def machine(self, size: Size, device: str) -> Machine:
+        return Machine(self.architecture, size, device, self.changes if size == "full" else {})
 
 
 def one_batch(architecture: str, size: Size) -> dict[str, Workload]:

@@ -45,7 +45,10 @@ class Ours:
         from fastkernels import LLM, __version__
 
         options = {"dtype": machine.dtype, "device": machine.device, "seed": 0, **options}
-        self.llm = LLM(machine.architecture, size=machine.size, **options)
+        if machine.changes:
+            self.llm = LLM(machine.config, **options)
+        else:
+            self.llm = LLM(machine.architecture, size=machine.size, **options)
         self.vocabulary, self.version = self.llm.vocabulary, __version__
 
     def generate(self, prompts: Any, length: int) -> list[Any]:

@@ -25,6 +25,8 @@ from fastkernels.kernels.conv2d_activation import conv2d_activation as conv2d_ac
 from fastkernels.kernels.conv2d_activation import conv2d_activation_mean as conv2d_activation_mean
 from fastkernels.kernels.cross_attention import cross_attention as cross_attention
 from fastkernels.kernels.decode_attention import decode_attention as decode_attention
+from fastkernels.kernels.delta_rule import chunk_delta_rule as chunk_delta_rule
+from fastkernels.kernels.delta_rule import recurrent_delta_rule as recurrent_delta_rule
 from fastkernels.kernels.dense_attention import dense_attention as dense_attention
 from fastkernels.kernels.depthwise_norm import depthwise_norm as depthwise_norm
 from fastkernels.kernels.dot_interaction import dot_interaction as dot_interaction
@@ -58,6 +60,9 @@ from fastkernels.kernels.log_mel import mel_filters as mel_filters
 from fastkernels.kernels.low_bit_dequant import low_bit_dequant as low_bit_dequant
 from fastkernels.kernels.max_pool2d import max_pool2d as max_pool2d
 from fastkernels.kernels.mean_pool import mean_pool as mean_pool
+from fastkernels.kernels.mla_attention import mla_decode as mla_decode
+from fastkernels.kernels.mla_attention import mla_prefill as mla_prefill
+from fastkernels.kernels.mla_attention import store_latent as store_latent
 from fastkernels.kernels.modulated_layer_norm import modulated_layer_norm as modulated_layer_norm
 from fastkernels.kernels.moe_permute import moe_align as moe_align
 from fastkernels.kernels.moe_permute import moe_sum as moe_sum
@@ -86,6 +91,7 @@ from fastkernels.kernels.sample import sample as sample
 from fastkernels.kernels.scaled_add import scaled_add as scaled_add
 from fastkernels.kernels.selective_scan import selective_scan as selective_scan
 from fastkernels.kernels.selective_scan import selective_state_update as selective_state_update
+from fastkernels.kernels.sigmoid_gate import sigmoid_gate as sigmoid_gate
 from fastkernels.kernels.sinusoidal import sinusoidal as sinusoidal
 from fastkernels.kernels.softcap import softcap as softcap
 from fastkernels.kernels.softmax import softmax as softmax
@@ -98,6 +104,7 @@ from fastkernels.kernels.summed_embedding import summed_embedding as summed_embe
 from fastkernels.kernels.token_shift import token_shift as token_shift
 from fastkernels.kernels.token_shift import token_shift_update as token_shift_update
 from fastkernels.kernels.top_detections import top_detections as top_detections
+from fastkernels.kernels.topk_scores import topk_scores as topk_scores
 from fastkernels.kernels.topk_softmax import topk_softmax as topk_softmax
 from fastkernels.kernels.upsample import upsample as upsample
 from fastkernels.kernels.upsample_concat import upsample_concat as upsample_concat

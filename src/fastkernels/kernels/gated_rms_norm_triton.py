@@ -29,8 +29,8 @@ def unsupported(kernel: str, x_TD: Tensor, gate_TD: Tensor, weight_D: Tensor, *_
 @triton.jit(do_not_specialize=["count"])
 def _gate_rows(x, gate, weight, y, count, eps,
                x_inner, x_outer_stride, x_inner_stride, g_inner, g_outer_stride, g_inner_stride,
-               D: tl.constexpr, G: tl.constexpr, GATE_FIRST: tl.constexpr, ROWS: tl.constexpr,
-               WIDTH: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
+               D: tl.constexpr, G: tl.constexpr, GATE_FIRST: tl.constexpr, SILU: tl.constexpr,
+               ROWS: tl.constexpr, WIDTH: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
     follow(OVERLAPS)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
@@ -41,7 +41,7 @@ def _gate_rows(x, gate, weight, y, count, eps,
     g = tl.load(gate + g_start[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
     w_at = weight + (row % G * D)[:, None] + column[None, :]
     w = tl.load(w_at, mask=mask, other=0.0).to(tl.float32)
-    g *= tl.sigmoid(g)
+    g = g * tl.sigmoid(g) if SILU else tl.sigmoid(g)
     if GATE_FIRST:
         value *= g
     # Correctly rounded: a row has one root, whose error is the error of every element of the row.
@@ -53,7 +53,9 @@ def _gate_rows(x, gate, weight, y, count, eps,
     tl.store(y + row[:, None] * D + column[None, :], result.to(y.dtype.element_ty), mask=mask)
 
 
-def gated_rms_norm(x_TD: Tensor, gate_TD: Tensor, weight_D: Tensor, eps: float, gate_first: bool) -> Tensor:
+def gated_rms_norm(
+    x_TD: Tensor, gate_TD: Tensor, weight_D: Tensor, eps: float, gate_first: bool, act: str = "silu"
+) -> Tensor:
     y_TD = x_TD.new_empty(x_TD.shape)
     if y_TD.numel() == 0:
         return y_TD
@@ -63,7 +65,7 @@ def gated_rms_norm(x_TD: Tensor, gate_TD: Tensor, weight_D: Tensor, eps: float, 
     _gate_rows[(ceil_div(x.count, rows),)](
         x.tensor, gate.tensor, weight_D.contiguous(), y_TD, x.count, eps,
         x.inner, x.outer_stride, x.inner_stride, gate.inner, gate.outer_stride, gate.inner_stride,
-        D=dim, G=weight_D.numel() // dim, GATE_FIRST=gate_first, ROWS=rows, WIDTH=width,
-        **warps(rows * width), **overlap(x_TD.device),
+        D=dim, G=weight_D.numel() // dim, GATE_FIRST=gate_first, SILU=act == "silu", ROWS=rows,
+        WIDTH=width, **warps(rows * width), **overlap(x_TD.device),
     )  # fmt: skip
     return y_TD

@@ -32,7 +32,7 @@ def unsupported(kernel: str, x_TD: Tensor, *rest: Tensor | float | None) -> str 
 def _normalise_rows(x, residual, weight, y, total, count, eps,
                     x_inner, x_outer_stride, x_inner_stride, r_inner, r_outer_stride, r_inner_stride,
                     D: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-                    OVERLAPS: tl.constexpr):  # fmt: skip
+                    OVERLAPS: tl.constexpr, PLUS_ONE: tl.constexpr):  # fmt: skip
     follow(OVERLAPS)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
@@ -54,16 +54,19 @@ def _normalise_rows(x, residual, weight, y, total, count, eps,
     # Correctly rounded: a row has one root, whose error is the error of every element of the row.
     root = tl.sqrt_rn(tl.sum(value * value, axis=1) * (1.0 / D) + eps)
     scale = tl.div_rn(tl.full([ROWS], 1.0, tl.float32), root)
-    # Rounded before the weight, as the contract says; the product itself rounds once more.
-    normal = (value * scale[:, None]).to(y.dtype.element_ty)
-    if weight is not None:
-        normal = (normal.to(tl.float32) * w).to(y.dtype.element_ty)
-    tl.store(y + out, normal, mask=mask)
+    normal = value * scale[:, None]
+    if PLUS_ONE:
+        normal *= 1.0 + w
+    elif weight is not None:  # rounded before the weight, as the contract says; the product rounds once more
+        normal = normal.to(y.dtype.element_ty).to(tl.float32) * w
+    tl.store(y + out, normal.to(y.dtype.element_ty), mask=mask)
 
 
-def rms_norm(x_TD: Tensor, weight_D: Tensor | None, eps: float) -> Tensor:
-    return launch(_normalise_rows, x_TD, None, [weight_D], eps)
+def rms_norm(x_TD: Tensor, weight_D: Tensor | None, eps: float, plus_one: bool = False) -> Tensor:
+    return launch(_normalise_rows, x_TD, None, [weight_D], eps, PLUS_ONE=plus_one)
 
 
-def add_rms_norm(x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    return launch(_normalise_rows, x_TD, residual_TD, [weight_D], eps)
+def add_rms_norm(
+    x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, eps: float, plus_one: bool = False
+) -> tuple[Tensor, Tensor]:
+    return launch(_normalise_rows, x_TD, residual_TD, [weight_D], eps, PLUS_ONE=plus_one)

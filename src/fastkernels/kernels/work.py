@@ -8,7 +8,7 @@ into time.
 
     products        2 M N K of matrices (M slots of one by experts) and convolutions (M places, K elements of
                     a filter), 4 H K of each visible (query, key) pair of attention, 4 H K V of each token of
-                    linear attention; a scan's are no products
+                    linear attention, 6 H K V of the delta rule; a scan's are no products
     tables          as many rows as there are ids; of a stack of experts, those that have a token
     paged caches    read: the entries that the queries see, window counted, less those that the same call
                     stores; written: the entries of the step's tokens
@@ -76,10 +76,18 @@ class Tally:
         self.pool_written += sum(size(each) for each in tokens)
         self._stored |= {id(pool) for pool in pools}
 
-    def attend(self, q: Tensor, caches: Sequence[Tensor], requests: Rows, window: int) -> None:
-        """Causal attention of each request's last tokens to paged caches [N, P, J, K]."""
+    def attend(
+        self,
+        q: Tensor,
+        caches: Sequence[Tensor],
+        requests: Rows,
+        window: int,
+        value_size: int | None = None,
+    ) -> None:
+        """Causal attention of each request's last tokens to paged caches [N, P, ...]. value_size: of a value,
+        where it is not that of a key."""
         pairs = sum(visible_pairs(query, seq, window) for query, seq in requests)
-        self.multiply(q, 4 * q.shape[-1] * q.shape[-2] * pairs)
+        self.multiply(q, 2 * (q.shape[-1] + (value_size or q.shape[-1])) * q.shape[-2] * pairs)
         for cache in caches:
             fresh = id(cache) in self._stored  # this call's own tokens need not come from memory
             entries = sum(visible_keys(query, seq, window) - query * fresh for query, seq in requests)

@@ -2,7 +2,8 @@
 
     arg.NAME              a tensor argument of forward
     param.NAME            a parameter or persistent buffer of the baseline module
-    cache.G.I.k_cache     K (and v_cache: V) pool of the module's I-th owner of a Paged cache, in group G
+    cache.G.I.k_cache     K (and v_cache: V, or kv_cache: latents) pool of the module's I-th owner of a Paged
+                          cache, in group G
     state.I.NAME          a pool of the module's I-th owner of a State
     step.query_starts     ambient step, for modules that own caches: query_starts, seq_lens, rows,
     step.slots.G          and for each cache group block_tables.G and slots.G; begun where requests that have
@@ -92,7 +93,8 @@ def _specs(case: Case, baseline: nn.Module) -> dict[str, TensorSpec]:
     arguments = {name: spec for name, spec in case.inputs.items() if isinstance(spec, TensorSpec)}
     owners, groups, states = paged_owners(baseline), cache_groups(baseline), state_owners(baseline)
     if owners or states or _attends({spec.draw for spec in arguments.values()}):
-        by_head = next((paged.shape[-1] for name, _, paged in owners if not name), None)
+        own = (paged.shape for name, _, paged in owners if not name)
+        by_head = next((shape[-1] for shape in own if len(shape) > 1), None)  # a latent is no head
         arguments = {name: _attended(spec, by_head) for name, spec in arguments.items()}
     specs = {f"arg.{name}": spec for name, spec in arguments.items()}
     have = parameters(baseline)
@@ -104,7 +106,7 @@ def _specs(case: Case, baseline: nn.Module) -> dict[str, TensorSpec]:
     batch, blocks = case.batch, case_pool_blocks(case)
     for index, (_, _, paged) in enumerate(owners):
         shape = (blocks, batch.block_size, *paged.shape)
-        for name in ("k_cache", "v_cache"):
+        for name in paged.pools:
             name = f"cache.{groups.index(paged)}.{index}.{name}"
             specs[name] = TensorSpec(shape=shape, dtype=case.dtype, draw="cache")
     for index, (_, _, state) in enumerate(states):
@@ -297,6 +299,8 @@ def _parameter_spec(name: str, value: Tensor, have: Mapping[str, Tensor]) -> Ten
     if is_unscaled(name):
         gain = unscaled_gain(value)
         return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=0.5 * gain, high=1.5 * gain)
+    if name.endswith("correction_bias"):  # decides where the scores of two experts are close, and only there
+        return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=-0.05, high=0.05)
     low = -0.5 if name.endswith("bias") else 0.5
     return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=low + 1)
 

@@ -205,13 +205,14 @@ def _bind_caches(module: nn.Module, tensors: Mapping[str, Tensor]) -> int:
             "a module that keeps keys and values derives from fastkernels.nn.cache.CacheOwner"
         )
     for index, (_, owner, paged) in enumerate(owners):
-        (group, k_cache), (_, v_cache) = pools[index]["k_cache"], pools[index]["v_cache"]
-        if tuple(k_cache.shape[2:]) != tuple(paged.shape):
+        own = pools[index]
+        (group, first) = next(iter(own.values()))
+        if own.keys() != set(paged.pools) or tuple(first.shape[2:]) != tuple(paged.shape):
             raise SignatureMismatch(
-                f"{type(owner).__name__} declares a cache of {tuple(paged.shape)} for each "
-                f"token, the baseline's is {tuple(k_cache.shape[2:])}"
+                f"{type(owner).__name__} declares {' and '.join(paged.pools)} of {tuple(paged.shape)} for "
+                f"each token, the baseline's are {' and '.join(own)} of {tuple(first.shape[2:])}"
             )
-        owner.bind(group, k_cache=k_cache, v_cache=v_cache)
+        owner.bind(group, **{name: pool for name, (_, pool) in own.items()})
     return len(owners)
 
 

@@ -17,14 +17,15 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class Paged:
-    """One entry of `shape` for each token, in blocks of `block_size` tokens: pools k_cache and v_cache
-    [blocks, block_size, *shape]. Block 0 is null: padding writes there.
+    """One entry of `shape` for each token, in blocks of `block_size` tokens, in each of the named pools
+    [blocks, block_size, *shape]: keys and values, or latents. Block 0 is null: padding writes there.
 
     window: a query at position p reads positions p-window+1 .. p only; older blocks may be freed.
     """
 
     shape: tuple[int, ...]
     window: int | None = None
+    pools: tuple[str, ...] = ("k_cache", "v_cache")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class State:
 
 
 class CacheOwner(nn.Module):
-    """A module with pools of its own: attributes k_cache and v_cache (Paged), or those that a State names.
+    """A module with pools of its own: attributes of the names that its Paged or State gives them.
 
     entries: methods that other modules call. Each takes tensors with a row for each token of the step, and
     returns one such tensor.
@@ -107,7 +108,7 @@ def allocate(
     device: torch.device | str,
 ) -> dict[str, Tensor]:
     """Allocate zeroed paged pools for every owner below `module`, bind them, and return them as
-    `{name}.k_cache|v_cache`.
+    `{name}.k_cache|v_cache` (as `Paged.pools` names them).
     """
     groups = cache_groups(module)
     sizes = [num_blocks] * len(groups) if isinstance(num_blocks, int) else num_blocks
@@ -115,10 +116,9 @@ def allocate(
     for name, owner, spec in paged_owners(module):
         group = groups.index(spec)
         shape = (sizes[group], block_size, *spec.shape)
-        k_cache, v_cache = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
-        owner.bind(group, k_cache=k_cache, v_cache=v_cache)
-        prefix = f"{name}." if name else ""
-        pools[f"{prefix}k_cache"], pools[f"{prefix}v_cache"] = k_cache, v_cache
+        own = {pool: torch.zeros(shape, dtype=dtype, device=device) for pool in spec.pools}
+        owner.bind(group, **own)
+        pools |= {f"{name}.{pool}" if name else pool: tensor for pool, tensor in own.items()}
     return pools
 
 

@@ -16,7 +16,9 @@ or not: checkpoints that packed them already, or that call them otherwise. `repe
 other one it equals where the model has one parameter for both: a checkpoint may hold either or both.
 `prefixes` are beginnings of names and what some checkpoints write in their place. `vectors` are parameters
 of one dimension, or of packed rows, that checkpoints store with more dimensions, all of length one but the
-last. `folding` makes the tensors of the model's parameters out of a checkpoint's first: norms are folded
+last, or as a shape with -1 says. `pieces` say of a parameter which rows of which tensors it consists of,
+where a checkpoint has them in another order. `folding` makes the tensors of the model's parameters out of a
+checkpoint's first: norms are folded
 (folding.py), weights made ternary (ternary_weights.py). Filters of convolutions lie channels last
 (filters.py). A model carries its map as the attribute `weight_map`.
 """
@@ -24,8 +26,8 @@ last. `folding` makes the tensors of the model's parameters out of a checkpoint'
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice, zip_longest
 from typing import Protocol
 
@@ -53,7 +55,8 @@ class WeightMap:
     """names, spellings: checkpoint tensor -> parameter; packed: parameter -> {checkpoint tensor: rows};
     split: checkpoint tensor -> {parameter: rows}; prefixes: how names begin -> how else they may; repeated:
     checkpoint tensor -> the one that it must equal where it has no parameter of its own; vectors: parameter
-    -> dimensions of its checkpoint tensor."""
+    -> dimensions of its checkpoint tensor, or its shape; pieces: parameter -> rows of checkpoint tensors, in
+    its own order."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     packed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -63,7 +66,8 @@ class WeightMap:
     folding: Folds | None = None
     prefixes: Mapping[str, str] = field(default_factory=dict)
     repeated: Mapping[str, str] = field(default_factory=dict)
-    vectors: Mapping[str, int] = field(default_factory=dict)
+    vectors: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
+    pieces: Mapping[str, Sequence[Source]] = field(default_factory=dict)
 
     def under(self, theirs: str, ours: str = "") -> WeightMap:
         """The map of a part: `theirs` before all names of the checkpoint, `ours` before all parameters."""
@@ -83,6 +87,10 @@ class WeightMap:
             {theirs + prefix: theirs + other for prefix, other in self.prefixes.items()},
             {theirs + name: theirs + first for name, first in self.repeated.items()},
             {ours + name: dims for name, dims in self.vectors.items()},
+            {
+                ours + to: [replace(piece, name=theirs + piece.name) for piece in pieces]
+                for to, pieces in self.pieces.items()
+            },
         )
 
     def __or__(self, other: WeightMap) -> WeightMap:
@@ -97,6 +105,7 @@ class WeightMap:
             {**self.prefixes, **other.prefixes},
             {**self.repeated, **other.repeated},
             {**self.vectors, **other.vectors},
+            {**self.pieces, **other.pieces},
         )
 
     def spelled(self, name: str) -> Iterator[str]:
@@ -120,11 +129,14 @@ class WeightMap:
         """The memory of a parameter with the dimensions of the checkpoint tensor that is all of it."""
         for pattern, dims in self.vectors.items():
             if _match(pattern, parameter) is not None:
-                return tensor.view(*[1] * (dims - 1), -1)
+                return tensor.view(dims if isinstance(dims, tuple) else (*[1] * (dims - 1), -1))
         return as_stored(tensor)
 
     def sources(self, parameter: str, rows: int) -> list[Source]:
         """Each checkpoint tensor in a parameter, first rows first; empty if the map lacks it."""
+        for pattern, pieces in self.pieces.items():
+            if (values := _match(pattern, parameter)) is not None:
+                return [replace(piece, name=_fill(piece.name, values)) for piece in pieces]
         for pattern, parts in self.packed.items():
             if (values := _match(pattern, parameter)) is not None:
                 return [
@@ -327,8 +339,10 @@ def _map_of(model: nn.Module) -> WeightMap:
 
 
 def _rows(parameter: Tensor) -> Tensor:
-    """[rows, inputs] of a matrix or a stack of matrices; a vector is its own rows."""
-    return parameter.detach().flatten(0, -2) if parameter.dim() > 2 else parameter.detach()
+    """[rows, inputs] of a matrix or a stack of matrices; a vector is its own rows, and so are depthwise
+    filters over time [C, 1, K]."""
+    is_stack = parameter.dim() > 2 and parameter.shape[1:-1] != (1,)
+    return parameter.detach().flatten(0, -2) if is_stack else parameter.detach()
 
 
 def _match(pattern: str, name: str) -> list[str] | None:

@@ -101,7 +101,7 @@ class _Builder:
                 continue
             if key not in self._places:
                 self._places[key] = len(self.cases.get(entry.id, ()))
-                self.add(entry, case)
+                self.add(entry, _told_apart(case, self.cases.get(entry.id, ())))
             else:
                 known, place = self.cases[entry.id], self._places[key]
                 known[place] = _with_views(known[place], case)
@@ -187,6 +187,21 @@ class _Builder:
         low, high = (_number(number, call) for number in (draw.low, draw.high))
         row = None if draw.row is None else int(_number(draw.row, call))
         return TensorSpec(shape=shape, dtype=dtype, draw=draw.draw, low=low, high=high, row=row, view=view)
+
+
+def _told_apart(case: Case, known: Sequence[Case]) -> Case:
+    """The case of one of several kinds of layers of a model, after the first init argument in which it
+    differs from a case of its name: `...-head-size-512-bf16`."""
+    for other in known:
+        if other.id != case.id:
+            continue
+        for name, value in case.init.items():
+            if value != other.init.get(name) and not isinstance(value, (dict, float)):
+                what, values = name.replace("_", "-"), value if isinstance(value, list) else [value]
+                kind = f"no-{what}" if value is None else f"{what}-{'x'.join(map(str, values))}"
+                head, _, dtype = case.id.rpartition("-")
+                return case.model_copy(update={"id": f"{head}-{kind}-{dtype}"})
+    return case
 
 
 def _views(call: TaskCall) -> dict[str, View]:

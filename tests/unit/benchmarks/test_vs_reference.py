@@ -51,6 +51,20 @@ def test_a_ratio_is_to_the_fastest_setting(vs_reference):
     assert report(vs_reference, ours, theirs, size="tiny")["missed"] == []
 
 
+def test_a_model_of_fewer_layers_says_so(vs_reference, capsys):
+    """Both sides get them at full size alone, and the report has them."""
+    (_, comparison), *_ = vs_reference.comparisons("qwen3_next").items()
+    full, tiny = (comparison.machine(size, "cuda") for size in ("full", "tiny"))
+    assert (full.config["num_hidden_layers"], full.config["hidden_size"]) == (20, 2048)
+    assert (tiny.config["num_hidden_layers"], tiny.changes) == (4, {})
+    side = {"version": "1", "start_s": 0.0, "rows": [row("prefill", "default", 1.0)]}
+    sides = dict.fromkeys(("fastkernels", "transformers"), side | {"environment": {"device_type": "cpu"}})
+    found = vs_reference.made(comparison, full, sides)
+    assert found["changes"] == {"num_hidden_layers": 20}
+    vs_reference._tell(found)
+    assert "not the whole model: num_hidden_layers is 20" in capsys.readouterr().out
+
+
 def test_sides_that_made_different_things_are_not_compared(vs_reference):
     with pytest.raises(AssertionError, match="7 items are not our 8"):
         report(vs_reference, [row("a", "engine", 1.0)], [row("a", "default", 1.0, items=7)])

@@ -108,9 +108,7 @@ def test_another_architecture(tmp_path: Path) -> None:
     path = hand_made(
         tmp_path / "other", {"prefill": ids(4, 0, 9), "decode": ids(4, 0, 9)}, 4, architecture="gla"
     )
-    with pytest.raises(
-        UsageError, match=r"captured from gla.*are of .*jamba, mixtral.*fk capture --model "
-    ):
+    with pytest.raises(UsageError, match=r"captured from gla.*are of .*jamba, mixtral.*fk capture --model "):
         twins(str(path), "L2/moe")
 
 

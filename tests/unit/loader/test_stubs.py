@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from click.testing import CliRunner
 
 from fastkernels import registry

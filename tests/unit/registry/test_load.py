@@ -24,8 +24,8 @@ def line_of(text: str, needle: str) -> int:
     [
         (
             "tasks/L1/rms_norm.yaml",
-            "variants: {default: RMSNorm, weightless: WeightlessRMSNorm}",
-            "variants: {default: RMSNorm, weightless: WeightlessRMSNorm",
+            "variants: {default: RMSNorm, weightless: WeightlessRMSNorm, gemma: GemmaRMSNorm}",
+            "variants: {default: RMSNorm, weightless: WeightlessRMSNorm, gemma: GemmaRMSNorm",
             "mirrors: [vllm.model",
             "expected",
         ),

@@ -40,12 +40,12 @@ class Limits:
 
 
 def block_bytes(model: nn.Module, block_size: int, dtype: torch.dtype) -> list[int]:
-    """Bytes of one block of each cache group: K and V of all its layers."""
+    """Bytes of one block of each cache group: all pools of all its layers."""
     groups = cache_groups(model)
     sizes = [0] * len(groups)
     for _, _, paged in paged_owners(model):
         entry = int(np.prod(paged.shape)) * dtype.itemsize
-        sizes[groups.index(paged)] += 2 * block_size * entry
+        sizes[groups.index(paged)] += len(paged.pools) * block_size * entry
     return sizes
 
 
