@@ -29,7 +29,7 @@ from fastkernels import registry
 from fastkernels.audit.admission import admit
 from fastkernels.audit.run import selected
 from fastkernels.records import AuditCheck, AuditReport, AuditRow, Environment, Size
-from fastkernels.report.evidence import read
+from fastkernels.report.json import text_of
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="add to the cases of --out")
     arguments = parser.parse_args()
     resumed = arguments.resume and arguments.out.is_file()
-    before = of_today(json.loads(read(arguments.out))) if resumed else None
+    before = of_today(json.loads(text_of(arguments.out))) if resumed else None
     found = summary([AuditReport.model_validate_json(path.read_text()) for path in arguments.reports], before)
     write(found, arguments.out)
     print(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fastkernels.report.evidence import read
+from fastkernels.report.json import text_of
 
 DIGITS = 6
 
@@ -41,4 +41,4 @@ def _rounded(value: Any) -> Any:
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        write(json.loads(read(Path(name))), Path(name))
+        write(json.loads(text_of(Path(name))), Path(name))

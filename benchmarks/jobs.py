@@ -239,7 +239,7 @@ JOBS: dict[str, Job] = {
     ),
     "agreement_llama": _program("agreement_llama", 120, "llama", program="agreement"),
     "gate_trials": _program("gate_trials", 760, "--times", "20"),
-    "redteam": _program("redteam", 335, "--alternates", str(HERE / "h200" / "kernels_llama.json")),
+    "redteam": _program("redteam", 335, "--alternates", str(HERE / "h200" / "kernels_llama.json.gz")),
     **{f"gpu_tests_{name}": _tests(name, *costs) for name, costs in GPU_TESTS.items()},
     "audit": Job(tuple(_audit(*each) for each in AUDIT.items()), (str(HERE / "admission.py"),), "--out"),
 }

@@ -22,7 +22,7 @@ from fastkernels.judge.verdict import too_noisy
 from fastkernels.measure.stats import geomean
 from fastkernels.records import Environment, EvalReport, KernelReport, KernelRow
 from fastkernels.report import evidence
-from fastkernels.report.json import load
+from fastkernels.report.json import load, text_of
 from fastkernels.report.layout import CPU_WARNING
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -94,7 +94,7 @@ def read(folder: Path) -> dict[str, Report]:
 
 def _read(path: Path) -> Report:
     try:
-        data = json.loads(evidence.read(path))
+        data = json.loads(text_of(path))
     except json.JSONDecodeError:
         data = None
     if not isinstance(data, dict) or data.get("kind") in (None, *_KINDS_OF_FK):

@@ -11,7 +11,6 @@ Each level asks for those before it. Reports are known by what is in them, not b
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Any
 from fastkernels import registry
 from fastkernels.layout import data_dir
 from fastkernels.registry.schema import Architecture
+from fastkernels.report.json import text_of
 
 Reports = Sequence[dict[str, Any]]
 
@@ -48,17 +48,12 @@ def evidence(architecture: Architecture, reports: Reports | None = None) -> Evid
 @lru_cache
 def committed(folder: Path) -> Reports:
     """Every JSON report below a folder."""
-    return tuple(json.loads(read(path)) for path in files(folder))
+    return tuple(json.loads(text_of(path)) for path in files(folder))
 
 
 def files(folder: Path) -> list[Path]:
     """Where its reports lie; large ones are compressed."""
     return sorted([*folder.rglob("*.json"), *folder.rglob("*.json.gz")])
-
-
-def read(path: Path) -> str:
-    data = path.read_bytes()
-    return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
 
 
 def _lacks_parity(architecture: Architecture, reports: Reports) -> Iterator[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,9 +38,10 @@ def write(report: Report, path: str | Path) -> None:
 def load(path: str | Path) -> Report:
     """Read a report of any kind. FileFormatError with the line for whatever is no report."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        problem = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        text = text_of(Path(path))
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        is_of_file = isinstance(error, OSError) and error.strerror
+        problem = error.strerror if is_of_file else "not UTF-8 text, plain or compressed as its name says"
         raise FileFormatError(path, "", f"{problem}. Name a report that `fk` wrote with --json") from error
     try:
         data = json.loads(text, parse_constant=_refuse)
@@ -62,6 +65,12 @@ def load(path: str | Path) -> Report:
         told = [f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in problems[:_MAX_PROBLEMS]]
         more = f" (and {len(problems) - _MAX_PROBLEMS} more)" if len(problems) > _MAX_PROBLEMS else ""
         raise FileFormatError(path, f"line {line}", "; ".join(told) + more) from None
+
+
+def text_of(path: Path) -> str:
+    """Of a file of JSON, or of a compressed one, `.json.gz`."""
+    data = path.read_bytes()
+    return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
 
 
 def _refuse(constant: str) -> None:
