@@ -26,6 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from committed import written
 from tests.redteam import EXPECTED, OF_DEVICE, ON_GPUS, fault, judge
 
+from fastkernels.report.json import text_of
+
 # Groups first: from then on one GPU is enough. What ends early leaves what it has judged.
 WHERE = ("gpus", "cuda", "cpu")
 
@@ -119,7 +121,7 @@ def _refused(row: dict) -> bool:
 
 
 def _alternates(path: Path) -> list[dict]:
-    report = json.loads(path.read_text())
+    report = json.loads(text_of(path))
     if not report["request"]["providers"]:
         raise SystemExit(f"{path} is no report of fk kernels --providers")
     return report["rows"]

@@ -86,7 +86,9 @@ def test_noise_beyond_the_bound_of_eager_leaves_no_ratio(contract, noise_pct: fl
 
 @pytest.mark.parametrize("name", ["h200/kernels_llama", "h200/self_test_llama", "h100/kernels_llama"])
 def test_no_committed_row_of_identical_code_would_be_called_faster_or_slower(name: str) -> None:
-    rows = [row for row in load_kernels(BENCHMARKS / f"{name}.json.gz").rows if row.speedup and _identical(row)]
+    rows = [
+        row for row in load_kernels(BENCHMARKS / f"{name}.json.gz").rows if row.speedup and _identical(row)
+    ]
     assert rows
     for row in rows:
         assert row.speedup_ci
