@@ -41,7 +41,7 @@ def load(path: str | Path) -> Report:
         text = text_of(Path(path))
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         is_of_file = isinstance(error, OSError) and error.strerror
-        problem = error.strerror if is_of_file else "not UTF-8 text, plain or compressed as its name says"
+        problem = error.strerror if is_of_file else "not UTF-8 text"
         raise FileFormatError(path, "", f"{problem}. Name a report that `fk` wrote with --json") from error
     try:
         data = json.loads(text, parse_constant=_refuse)

@@ -33,6 +33,7 @@ PARTS = {
     "L2/quantized_experts": ["align", "w13", "act_fn", "w2", "sum"],
     "L2/summed_embedding": ["word_embeddings", "position_embeddings", "layer_norm"],
     "L2/causal_attention": ["rotary_emb", "attn", "attn.store"],
+    "L2/patch_merging": ["fc1", "activation_fn"],
     "L2/gated_attention": ["rotary_emb", "attn", "attn.store"],
     "L2/fused_experts": ["w13", "act_fn"],
     "L2/normed_attention": [

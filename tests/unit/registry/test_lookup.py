@@ -16,8 +16,8 @@ from fastkernels.registry.workloads import TokenWorkload
 @pytest.mark.parametrize(
     ("name", "id", "variants"),
     [
-        ("L1/rms_norm", "L1/rms_norm", {"default", "weightless"}),
-        ("rms_norm", "L1/rms_norm", {"default", "weightless"}),
+        ("L1/rms_norm", "L1/rms_norm", {"default", "gemma", "weightless"}),
+        ("rms_norm", "L1/rms_norm", {"default", "gemma", "weightless"}),
         ("llama_mlp", "L2/gated_mlp", {"default"}),
         ("L1/glu", "L1/glu", {"default", "gelu", "relu2", "clamped"}),
         ("swigluoai_and_mul", "L1/glu", {"clamped"}),
@@ -51,13 +51,8 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
             ],
         ),
         (
-            ["L1/d*attention", "L2/d*attention"],
-            [
-                "L1/decode_attention",
-                "L1/dense_attention",
-                "L2/decoder_attention",
-                "L2/diffusion_attention",
-            ],
+            ["L1/de*attention", "L2/di*attention"],
+            ["L1/decode_attention", "L1/dense_attention", "L2/diffusion_attention"],
         ),
         (
             ["L3/m*decoder_layer"],
