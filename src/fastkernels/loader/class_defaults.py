@@ -26,9 +26,10 @@ def transformers_class(kind: str) -> Any:
     """Its class of a model_type, or None. Its own, also where a library that was imported (fla) has
     registered another one in CONFIG_MAPPING."""
     import transformers
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers.models.auto import configuration_auto
 
-    return getattr(transformers, CONFIG_MAPPING_NAMES[kind]) if kind in CONFIG_MAPPING_NAMES else None
+    names = configuration_auto.CONFIG_MAPPING_NAMES  # pyright: ignore[reportPrivateImportUsage]
+    return getattr(transformers, names[kind]) if kind in names else None
 
 
 def _by_their_model_types(config: Mapping[str, Any], declared: Collection[str] = ()) -> dict[str, Any]:
