@@ -8,7 +8,7 @@ from pathlib import Path
 FK = ("-m", "fastkernels")
 HERE = Path(__file__).parent
 EXAMPLE = str(HERE.parent / "examples" / "cuda" / "triton")
-VLLM = ("--vllm-path", "~/site-vllm")  # where vLLM's packages are looked for first
+VLLM = ("--vllm-path", "~/site-vllm")  # where vLLM's packages are looked for first; qwen2_vl's reference
 
 
 @dataclass(frozen=True)
@@ -83,15 +83,22 @@ LLAMA = {level: _level("llama", level, seconds) for level, seconds in ((2, 262),
 # What these take as jobs is guessed: none has run.
 NEWER = (
     "bge_m3",
+    "bitnet",
     "colbertv2",
     "convnextv2",
     "dinov3",
     "dlrmv2",
     "efficientnetv2",
+    "gemma4",
+    "gpt_oss",
+    "kimi_linear",
     "lightgcn",
+    "llada",
     "mamba",
     "mamba2",
     "mobilenetv4",
+    "qwen2_vl",
+    "qwen3_next",
     "retnet",
     "rwkv7",
     "swinv2",
@@ -111,7 +118,9 @@ OTHERS = {
 RANKS = Part(
     "self_test_ranks", 40, (*FK, "kernels", "--self-test", "--target", "L1/all_reduce", "--json"), gpus=2
 )
-MAXSIM = ("--target", "L2/late_interaction", "--case", "maxsim*")  # of no model's batch
+# Timed cases of no model's batch: a re-ranker's, and what gpt_oss reads a checkpoint with.
+MAXSIM = ("--target", "L2/late_interaction", "--case", "maxsim*")
+LOW_BIT = ("--target", "L1/low_bit_dequant")
 VS_REFERENCE = {
     "gla": 262,
     "siglip2": 311,
@@ -130,6 +139,9 @@ EVAL_LLAMA = (
 )
 # Workloads of 1,000 requests would take an hour where a turn loads 94 GB first. Seconds as seen.
 QUICK = ("single-request", "prefill-heavy-smoke")
+# Of the newer ones that are as large. A model runs on one device: the 159 GB of qwen3_next, as registered,
+# are more than an H200 holds.
+FEWER = dict.fromkeys(("gemma4", "gpt_oss", "kimi_linear", "qwen3_next"), QUICK)
 
 
 def _other(model: str, seconds: int, *workloads: str) -> Part:
@@ -144,8 +156,10 @@ EVAL_OTHERS = (
     _other("siglip2", 190),
     _other("whisper", 324),
     _other("yolov10", 375),
-    *(_other(name, 150) for name in NEWER),
+    *(_other(name, 150, *FEWER.get(name, ())) for name in NEWER),
 )
+# Tested in files of several: classifier, mamba, delta_rule.
+SHARED = ("efficientnetv2", "kimi_linear", "mamba2", "mobilenetv4", "qwen3_next")
 # Of tests/gpu: seconds, processes beside each other, and GPUs where more than one. Engine, split_kernels,
 # listener and sample as seen; of the others guesses.
 GPU_TESTS = {
@@ -176,7 +190,8 @@ GPU_TESTS = {
     "pointwise_kernels": (500, 8),
     "retrieval_kernels": (60, 4),
     "classifier": (60, 1),
-    **{name: (60, 1) for name in NEWER if not name.startswith(("mobile", "efficient", "mamba2"))},
+    "delta_rule": (120, 1),
+    **{name: (60, 1) for name in NEWER if name not in SHARED},
 }
 # Cases of an audit beside each other on a GPU; seconds of each level, of one case for each variant: guesses.
 BESIDE = 20
@@ -214,6 +229,7 @@ JOBS: dict[str, Job] = {
             LLAMA[2],
             RANKS,
             _kernels("self-test", "self_test_maxsim", 60, *MAXSIM),
+            _kernels("self-test", "self_test_low_bit_dequant", 40, *LOW_BIT),
             *(_level(name, level, s) for name, both in OTHERS.items() for level, s in zip((1, 2), both)),
         ),
         (str(HERE / "self_test.py"),),
@@ -230,7 +246,13 @@ JOBS: dict[str, Job] = {
     ),
     "ncu_agreement": _program("ncu_agreement", 80),
     **{
-        f"{name}_vs_reference": _program(f"{name}_vs_reference", seconds, name, program="vs_reference")
+        f"{name}_vs_reference": _program(
+            f"{name}_vs_reference",
+            seconds,
+            name,
+            *(VLLM if name == "qwen2_vl" else ()),
+            program="vs_reference",
+        )
         for name, seconds in VS_REFERENCE.items()
     },
     "vs_vllm_llama": _program("vs_vllm_llama", 1000, *VLLM, program="vs_vllm"),

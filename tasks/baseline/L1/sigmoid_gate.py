@@ -4,7 +4,7 @@
 
 T tokens, D features; any leading shape. The gate has an element for each of x, or one for each token.
 Computed in at least float32, rounded once to the dtype of x.
-Mirrors torch.sigmoid of a gate and the product and the sum that follow it in
+Mirrors torch.nn.Sigmoid of a gate and the product and the sum that follow it in
 vllm.model_executor.models.qwen3_next.Qwen3NextAttention and Qwen3NextSparseMoeBlock.
 """
 

@@ -175,7 +175,7 @@ def test_a_missing_plot_library_is_named_before_anything_runs(
         (("--model", "nosuch", "--out", "x", "--device", "cpu"), "nosuch"),
         (
             ("--model", "llama", "--out", "x", "--device", "cpu"),
-            "Architectures with such tasks: jamba, mixtral",
+            "llama: no task of it depends on what the data choose",
         ),
         (("--golden", "x"), "is no golden folder"),
         (("--golden", "x", "--out", "y", "--seed", "3"), "--out, --seed: --golden shows what was captured"),
