@@ -41,12 +41,17 @@ class Transformers:
 
 
 def causal_lm(machine: Machine, attention: str = "sdpa") -> Any:
-    """The machine's language model in transformers, with our random weights."""
+    """The machine's language model in transformers, with our random weights. By the names of transformers' own
+    classes: flash-linear-attention, once imported, puts its own in their place behind AutoModelForCausalLM."""
     import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     fields = machine.config
-    config = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
-    return filled(transformers.AutoModelForCausalLM.from_config, machine, config, attention)
+    kind = fields.pop("model_type")
+    config = getattr(transformers, CONFIG_MAPPING_NAMES[kind])(**fields)
+    model = getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind])
+    return filled(model._from_config, machine, config, attention)
 
 
 def filled(make: Callable[..., Any], machine: Machine, config: Any, attention: str = "sdpa") -> Any:

@@ -55,6 +55,10 @@ def mutants(subject: Subject, draw: Draw, calls: Mapping[str, Call]) -> list[Cha
             found += [_skipped(name, 0), _skipped(name, 1)]
         elif spec.draw in states.ROWS:
             found.append(_next_rows(subject, name))
+        elif spec.draw == "routing.order":
+            found.append(_off_by_one(name, lambda x, slots=spec.shape[0]: (x + 1) % slots))
+        elif spec.draw == "routing.starts":
+            found.append(_moved_slot(name))
         elif spec.draw.startswith("step."):
             found += _layout(subject, draw, name, spec)
         elif name not in subject.mutable:
@@ -197,6 +201,20 @@ def _moved_start(subject: Subject, draw: Draw, name: str) -> Change | NotApplica
         return {name: starts}
 
     return Change("mutant", what, tensors=moved, raised=(*_QUERY_BOUNDS, *_KEY_BOUNDS))
+
+
+def _moved_slot(name: str) -> Change:
+    """The last slot of the expert that has most, of all but the last one, goes to the expert behind it. Every
+    slot still has an expert, as the contract asks."""
+
+    def move(starts_E1: Tensor) -> Tensor:
+        lens_E = starts_E1.diff()
+        at = int(lens_E[:-1].argmax())
+        moved_E1 = starts_E1.clone()
+        moved_E1[at + 1] -= lens_E[at].clamp(max=1)
+        return moved_E1
+
+    return _off_by_one(name, move)
 
 
 def _other_rows(name: str, spec: TensorSpec) -> Change | NotApplicable:
