@@ -193,7 +193,7 @@ def without_attention_norm(model: BitNetForCausalLM) -> None:
 
 
 def without_mlp_norm(model: BitNetForCausalLM) -> None:
-    model.layers[0].mlp.ffn_sub_norm = None
+    model.layers[0].mlp.ffn_sub_norm = nn.Identity()
 
 
 def norm_over_heads(model: BitNetForCausalLM) -> None:
