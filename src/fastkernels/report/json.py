@@ -40,8 +40,8 @@ def load(path: str | Path) -> Report:
     try:
         text = text_of(Path(path))
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        is_of_file = isinstance(error, OSError) and error.strerror
-        problem = error.strerror if is_of_file else "not UTF-8 text"
+        of_file = error.strerror if isinstance(error, OSError) else None
+        problem = of_file or "not UTF-8 text"  # or, by its name, not compressed
         raise FileFormatError(path, "", f"{problem}. Name a report that `fk` wrote with --json") from error
     try:
         data = json.loads(text, parse_constant=_refuse)

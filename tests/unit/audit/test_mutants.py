@@ -145,6 +145,19 @@ def test_a_moved_start_is_a_call_that_the_contract_allows() -> None:
     assert moved.nonzero().flatten().tolist() == [3]
 
 
+def test_mistaken_slots_of_experts_are_calls_that_the_contract_allows() -> None:
+    """Every slot has one expert: without any, nobody says what is written."""
+    _, draw, found = setting("L1/grouped_gemm", "mxfp4-gpt_oss-tiny-T64-E8-K64-N128-f32")
+    right, slots = draw.inputs["arg.starts"], len(draw.inputs["arg.sorted_token_ids"])
+    starts = found["arg.starts off by one"].tensors(draw)["arg.starts"]
+    assert (int(starts[0]), int(starts[-1])) == (0, slots)
+    assert bool((starts.diff() >= 0).all())
+    assert int((starts != right).sum()) == 1
+    order = found["arg.sorted_token_ids off by one"].tensors(draw)["arg.sorted_token_ids"]
+    assert sorted(order.tolist()) == [*range(slots)]
+    assert not {"arg.starts skipped", "arg.sorted_token_ids skipped"} & found.keys()
+
+
 def test_only_parts_that_repeat_stand_for_each_other() -> None:
     _, _, block = setting("L3/vision_block", "siglip2-tiny-encode-1x6x6-f32")
     assert {"layer_norm1.eps skipped", "layer_norm2.eps skipped"} <= block.keys()
