@@ -41,13 +41,8 @@ class Transformers:
 
 
 def causal_lm(machine: Machine, attention: str = "sdpa") -> Any:
-<<<<<<< HEAD
     """The machine's language model in transformers, with our random weights. By the names of transformers'
     own classes: flash-linear-attention, once imported, stands in their place behind AutoModelForCausalLM."""
-=======
-    """The machine's language model in transformers, with our random weights. By the names of its own classes:
-    flash-linear-attention, once imported, puts others in their place behind AutoModelForCausalLM."""
->>>>>>> fixa
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
