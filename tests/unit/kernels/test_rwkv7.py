@@ -115,11 +115,13 @@ def test_parts_of_a_layer(impl, first, dtype):
 @pytest.mark.parametrize("tokens", [1, 5])
 @pytest.mark.parametrize("impl", [TORCH, GEMV])
 def test_a_product_of_parts(impl, tokens, dtype):
-    if impl == "gemv" and (tokens > 1 or dtype == torch.float32):
-        pytest.skip("serves one row of 16 bits")
     generator = torch.Generator().manual_seed(tokens)
     x = torch.randn(tokens, 3, 40, generator=generator).to(dtype)
     weight = torch.randn(30, 40, generator=generator).to(dtype)
+    if impl == "gemv" and (tokens > 1 or dtype == torch.float32):  # serves one row of 16 bits
+        with pytest.raises(KernelError, match="gemv"):
+            kernels.linear_of_parts(x, weight, [4, 20, 6], impl=impl)
+        return
     found = kernels.linear_of_parts(x, weight, [4, 20, 6], impl=impl)
     expected = kernels.linear_of_parts(x.double(), weight.double(), [4, 20, 6], impl="reference")
     assert worst(found, expected) < TOLERANCE[dtype]
