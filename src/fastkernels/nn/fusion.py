@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -120,6 +120,6 @@ def _parts(owner: nn.Module, name: str) -> Iterator[tuple[dict[str, Any], str, A
             yield inner._modules, key, part
 
 
-@lru_cache
+@cache
 def _is_ours(file: Path | None) -> bool:
     return file is not None and file.resolve().is_relative_to(data_dir("baseline").resolve())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from fastkernels.errors import FileFormatError, NotFoundError, UsageError
@@ -131,7 +131,7 @@ def _narrow(entry: TaskEntry, variants: dict[str, str]) -> TaskEntry:
 # ---------------------------------------------------------------- cases
 
 
-@lru_cache
+@cache  # of every task: a walk over all would forget the first
 def _cases(root: Path, task_id: str) -> list[Case]:
     path = root / "cases" / f"{task_id}.jsonl"
     found = read_jsonl(path, Case) if path.is_file() else []

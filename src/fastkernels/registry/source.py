@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from fastkernels.layout import data_dir
@@ -50,7 +50,7 @@ def implementations(kernel: str) -> list[Implementation]:
     return _implementations().get(kernel, [])
 
 
-@lru_cache
+@cache  # of every file, as there are more than are kept by default
 def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
