@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from committed import written
+from committed import write
 
 from fastkernels.measure.environment import environment
 
@@ -41,7 +41,7 @@ def main() -> None:
         "environment": environment("cpu").model_dump(mode="json"),
     }
     print({row["row"]: row["passed"] for row in rows})
-    arguments.out.write_text(written(found), encoding="utf-8")
+    write(found, arguments.out)
 
 
 def outcomes(tests: list[str]) -> dict[str, str]:

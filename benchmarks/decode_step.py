@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import re
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from committed import write
 from references.base import Machine
 from references.language import Ours, prompts, workload
 
@@ -121,7 +121,7 @@ def main() -> None:
         if arguments.out:
             report = {"kind": "decode-step-sweep", "rows": arguments.rows, "prompt": arguments.prompt}
             report |= {"found": found, "environment": environment("cuda").model_dump()}
-            arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+            write(report, arguments.out)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,10 @@ nothing: `held` is the share of the others whose interval holds 1, `held_of_all`
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
+
+from committed import write
 
 from fastkernels import registry
 from fastkernels.measure.environment import environment
@@ -34,7 +35,7 @@ def main() -> None:
                 models=[architecture.id], self_test=True, size="tiny", device="cpu", suite="full"
             )
             rows += rows_of(run_eval(request), run)
-            arguments.out.write_text(json.dumps(summary(rows, arguments.beside), indent=1) + "\n")
+            write(summary(rows, arguments.beside), arguments.out)
             print(architecture.id, rows[-1], flush=True)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from committed import written
+from committed import write
 
 from fastkernels.measure.environment import environment
 
@@ -80,7 +80,7 @@ def main() -> None:
         "skips": [{"reason": reason, "tests": count} for reason, count in outcomes.skips.most_common()],
         "environment": environment("cuda" if torch.cuda.is_available() else "cpu").model_dump(),
     }
-    arguments.out.write_text(written(report))
+    write(report, arguments.out)
     sys.exit(code)
 
 

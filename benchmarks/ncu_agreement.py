@@ -30,6 +30,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from committed import written
+
 if TYPE_CHECKING:
     import torch
 
@@ -69,7 +71,7 @@ def main() -> None:
         _calls(arguments.calls)
         return
     report = _report()
-    text = json.dumps(report, indent=1) + "\n"
+    text = written(report)
     print(text)
     if arguments.out:
         arguments.out.write_text(text)

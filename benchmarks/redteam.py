@@ -23,7 +23,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from committed import written
+from committed import write
 from tests.redteam import EXPECTED, OF_DEVICE, ON_GPUS, fault, judge
 
 from fastkernels.report.json import text_of
@@ -67,7 +67,7 @@ def main() -> None:
                 reports += judge(Path(folder), names, where)
         if reports or on_gpus:
             found = summary(reports, alternates, on_gpus, before)
-            arguments.out.write_text(written(found))
+            write(found, arguments.out)
             shown = {key: value for key, value in found.items() if key not in ("rows", "environment")}
             print(where, shown, flush=True)
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from committed import written
+from committed import write
 
 from fastkernels import registry
 from fastkernels.judge.summary import merge
@@ -37,7 +37,7 @@ def main() -> None:
     resumed = arguments.resume and arguments.out.is_file()
     before = json.loads(arguments.out.read_text())["rows"] if resumed else []
     found = summary([load_kernels(path) for path in arguments.reports], before)
-    arguments.out.write_text(written(found))
+    write(found, arguments.out)
     print({key: value for key, value in found.items() if key not in ("rows", "environment")})
 
 
