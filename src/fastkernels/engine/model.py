@@ -37,7 +37,7 @@ from fastkernels.errors import RequestError
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import find, load_model, weights_bytes
 from fastkernels.nn.batching import Stacked
-from fastkernels.nn.context import use_step
+from fastkernels.nn.context import in_a_step
 from fastkernels.nn.program import Batching, Call, Place, Preparing, Program, Stage
 from fastkernels.records import Size, default_size
 
@@ -164,12 +164,7 @@ class Model:
     def _in_a_step(self, name: str, batching: Batching | None) -> Callable[..., Any]:
         function = self.model if name == FORWARD else getattr(self.model, name)
         prepare = batching.prepare if isinstance(batching, Preparing) else None
-
-        def compute(*args: Any) -> Any:
-            with use_step(None):  # attention plans made for one layer serve all
-                return function(*(prepare(*args) if prepare else args))
-
-        return compute
+        return in_a_step(function if prepare is None else lambda *args: function(*prepare(*args)))
 
     def _run(self, programs: Iterable[Program], errors: Errors) -> list[Any]:
         require_errors(errors)

@@ -65,6 +65,17 @@ def use_step(new: Step | None) -> Iterator[None]:
         _current = previous
 
 
+def in_a_step(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, each call of which is a forward without a step: attention plans made for one layer serve
+    all."""
+
+    def compute(*args: Any) -> Any:
+        with use_step(None):
+            return function(*args)
+
+    return compute
+
+
 def prefill_starts(query_starts_B1: Tensor, num_decodes: int) -> Tensor:
     """Where the queries of prefill rows start, counted from the first of them: a decode row is one token.
 

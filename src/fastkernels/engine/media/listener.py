@@ -19,7 +19,7 @@ from fastkernels.engine.programs.batch_stage import BatchStage
 from fastkernels.engine.programs.call_graphs import CallGraphs
 from fastkernels.engine.programs.program import Stage, Tokens
 from fastkernels.errors import RequestError
-from fastkernels.nn.context import use_step
+from fastkernels.nn.context import in_a_step
 from fastkernels.nn.program import Call
 
 # Clips of one launch: 24,000 states of 30 s each fill a GPU, and their activations stay below a gigabyte.
@@ -47,9 +47,9 @@ class Listener:
     `encoder.sampling_rate` are a second."""
 
     def __init__(self, model: Any, device: torch.device, enforce_eager: bool) -> None:
-        self._model, self._device = model, device
+        self._device = device
         self._clips = Clips(model.encoder.num_samples, model.encoder.sampling_rate, device)
-        self.graphs = {ENCODER: CallGraphs(self._encode, device, enforce_eager)}
+        self.graphs = {ENCODER: CallGraphs(in_a_step(model.encode), device, enforce_eager)}
 
     def stages(self, ledger: Ledger) -> dict[str, Stage]:
         """Encodes while few requests wait for a row: states of many would fill the memory."""
@@ -62,7 +62,9 @@ class Listener:
     @torch.inference_mode()
     def largest(self) -> Tensor:
         """The largest launch, on silence."""
-        return self._encode(torch.zeros(MAX_BATCH, self._clips.num_samples, device=self._device))
+        return self.graphs[ENCODER].function(
+            torch.zeros(MAX_BATCH, self._clips.num_samples, device=self._device)
+        )
 
     def take(self, ids: list[int], given: Any) -> tuple[list[int], Clip]:
         """The clip of a prompt, {"prompt_token_ids": ..., "multi_modal_data": {"audio": samples}}."""
@@ -76,7 +78,3 @@ class Listener:
 
     def stats(self) -> dict[str, Any]:
         return {ENCODER: self.graphs[ENCODER].stats()}
-
-    def _encode(self, audio_BN: Tensor) -> Tensor:
-        with use_step(None):  # attention plans made for one layer serve all
-            return self._model.encode(audio_BN)

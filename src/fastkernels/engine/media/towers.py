@@ -10,12 +10,11 @@ from the decoder's steps; media of equal content are encoded once, and kept for 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fastkernels.engine.core.cache import Ints
 from fastkernels.engine.core.ledger import Ledger
@@ -26,7 +25,7 @@ from fastkernels.engine.programs.call_graphs import CallGraphs
 from fastkernels.engine.programs.program import Stage, Tokens
 from fastkernels.engine.programs.remembering import Remembering
 from fastkernels.errors import RequestError
-from fastkernels.nn.context import use_step
+from fastkernels.nn.context import in_a_step
 from fastkernels.nn.media import Item, Medium, content_of
 from fastkernels.nn.program import Bounded, Call, Place
 
@@ -69,7 +68,7 @@ class Towers:
         self._declared, self._held = model.stages(), HELD_BYTES[device.type]
         self._device = device
         self.graphs = {
-            name: CallGraphs(_in_a_step(getattr(model, name)), device, enforce_eager)
+            name: CallGraphs(in_a_step(getattr(model, name)), device, enforce_eager)
             for name in self._declared
         }
         self._remembering: dict[str, Remembering] = {}
@@ -160,11 +159,3 @@ class Towers:
             f"(id {self._media[name].placeholder}) in the prompt: there is one for each {name}, or one for "
             f"each of their {rows} tokens"
         )
-
-
-def _in_a_step(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def encode(*args: Any) -> Tensor:
-        with use_step(None):  # attention plans made for one layer serve all
-            return function(*args)
-
-    return encode
