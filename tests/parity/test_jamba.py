@@ -22,6 +22,7 @@ from fastkernels.errors import UsageError, WeightsError
 from fastkernels.nn.cache import cache_owners
 from fastkernels.nn.random_weights import random_weights
 from fastkernels.nn.weights import export_weights, load_weights
+from tests.parity.continuation import continuation
 from tests.parity.test_llama import places_of, prompt, run
 
 TOLERANCE = 1e-4  # of values with a std of about 1; measured: 1.5e-5, token by token 3.8e-5
@@ -229,20 +230,9 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
 
 
 @lru_cache
-@torch.inference_mode()
 def text(length: int) -> list[int]:
     """transformers' greedy continuation of the prompt of this length."""
-    ids_1T = prompt(length)[None]
-    out = reference().generate(
-        ids_1T,
-        attention_mask=torch.ones_like(ids_1T),
-        do_sample=False,
-        max_new_tokens=NEW_TOKENS,
-        min_new_tokens=NEW_TOKENS,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    return out[0, length:].tolist()
+    return continuation(reference(), prompt(length), NEW_TOKENS)
 
 
 @pytest.fixture(scope="module")

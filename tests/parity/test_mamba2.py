@@ -24,6 +24,7 @@ from fastkernels.errors import UsageError
 from fastkernels.nn.cache import cache_owners
 from fastkernels.nn.weights import destinations, load_weights
 from tests.mamba_cases import ssd
+from tests.parity.continuation import continuation
 from tests.parity.preemption import preempted
 from tests.parity.test_llama import places_of, prompt, run
 from tests.parity.test_mamba import (
@@ -231,15 +232,9 @@ def test_a_wrong_model_would_be_noticed(mistake: str):
 
 
 @lru_cache
-@torch.inference_mode()
 def text(length: int) -> list[int]:
     """transformers' greedy continuation of the prompt of this length."""
-    ids_1T = prompt(length)[None]
-    fixed = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    out = reference().generate(
-        ids_1T, attention_mask=torch.ones_like(ids_1T), max_new_tokens=NEW_TOKENS, **fixed
-    )
-    return out[0, length:].tolist()
+    return continuation(reference(), prompt(length), NEW_TOKENS)
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,7 @@ from fastkernels.nn.cache import cache_owners
 from fastkernels.nn.random_weights import random_weights
 from fastkernels.nn.weights import destinations, export_weights, load_weights
 from tests.mamba_cases import delta
+from tests.parity.continuation import continuation
 from tests.parity.test_llama import places_of, prompt, run
 
 ATOL, RTOL = 2e-4, 1e-4  # of logits with a std of about 1, from the architecture's fact sheet
@@ -324,15 +325,9 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
 
 
 @lru_cache
-@torch.inference_mode()
 def text(length: int) -> list[int]:
     """transformers' greedy continuation of the prompt of this length."""
-    ids_1T = prompt(length)[None]
-    fixed = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    out = reference().generate(
-        ids_1T, attention_mask=torch.ones_like(ids_1T), max_new_tokens=NEW_TOKENS, **fixed
-    )
-    return out[0, length:].tolist()
+    return continuation(reference(), prompt(length), NEW_TOKENS)
 
 
 @pytest.fixture(scope="module")
