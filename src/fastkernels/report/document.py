@@ -15,6 +15,8 @@ from rich.text import Text
 from fastkernels.report import layout
 from fastkernels.report.layout import Column, heading, indented
 
+_MOST_FOLDED = 10  # blocks of a fold, on a terminal
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -116,7 +118,9 @@ def _blocks(blocks: Sequence[Block]) -> list[RenderableType]:
             rows = [["" if isinstance(cell, Bar) else cell for cell in row] for row in block.rows]
             found += [layout.table(block.columns, rows), *layout.legend(block.columns, rows)]
         elif isinstance(block, Fold):
-            found += [Text(block.summary), indented(*_blocks(block.blocks))]
+            found += [Text(block.summary), indented(*_blocks(block.blocks[:_MOST_FOLDED]))]
+            if (more := len(block.blocks) - _MOST_FOLDED) > 0:
+                found.append(indented(Text(f"... and {more} more: fk report --html shows them")))
         elif isinstance(block, Code):
             found.append(indented(Text(block.text)))
         elif not isinstance(block, Scatter):

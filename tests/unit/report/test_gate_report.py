@@ -193,7 +193,7 @@ def test_markdown_fits_a_comment(report: GateReport) -> None:
     many = tuple(row(f"c-slow-{n}", "SLOW", look()) for n in range(5000))
     text = gate_markdown.text(report.model_copy(update={"rows": many}))
     assert len(text) < 65_536
-    assert "more rows: see the JSON or JUnit report" in text
+    assert "more rows: see the JSON report" in text
     output = Failure(message="x" * 100_000, output="y" * 100_000)
     broken = tuple(row(f"c-{n}", "BROKEN", head="CRASHED", failure=output) for n in range(50))
     text = gate_markdown.text(report.model_copy(update={"rows": broken}))

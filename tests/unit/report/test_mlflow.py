@@ -79,13 +79,13 @@ def test_a_failing_child_is_one_line_of_warning(state, kernel_report, capsys, mo
         )
 
     monkeypatch.setattr(mlflow.subprocess, "run", broken)
-    assert mlflow.log(kernel_report, []) is False
+    assert mlflow.log(kernel_report, []) is None
     [line] = capsys.readouterr().err.splitlines()
     what = "OperationalError: unable to open database file"
     assert line.startswith(f"warning: not logged to MLflow: {what} (sqlite:///{state}/mlflow.db). ")
     assert "FK_TRACKING=0" in line
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@tracking:5000")
-    assert mlflow.log(kernel_report, []) is False
+    assert mlflow.log(kernel_report, []) is None
     assert "secret" not in capsys.readouterr().err
 
 
@@ -129,7 +129,7 @@ def test_an_unusable_place_is_a_warning(tmp_path, kernel_report, capsys, monkeyp
     in_the_way.write_text("")
     monkeypatch.setenv("FK_STATE_DIR", str(in_the_way))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert mlflow.log(kernel_report, []) is False
+    assert mlflow.log(kernel_report, []) is None
     assert "warning: not logged to MLflow" in capsys.readouterr().err
 
 
@@ -137,14 +137,14 @@ def test_a_hanging_server_costs_bounded_time(state, kernel_report, capsys, monke
     monkeypatch.setattr(mlflow, "TIMEOUT_S", 0.2)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     begin = time.monotonic()
-    assert mlflow.log(kernel_report, []) is False
+    assert mlflow.log(kernel_report, []) is None
     assert time.monotonic() - begin < 5
     assert "no answer within 0.2 s from http://127.0.0.1:9" in capsys.readouterr().err
 
 
 def test_it_can_be_switched_off(state, kernel_report, monkeypatch):
     monkeypatch.setenv("FK_TRACKING", "0")
-    assert mlflow.log(kernel_report, []) is False
+    assert mlflow.log(kernel_report, []) is None
     assert not state.exists()
 
 
