@@ -420,7 +420,7 @@ def _failure(title: str, failure: Failure, again: str) -> Fold:
 
 def _rows(rows: Sequence[KernelRow]) -> Iterable[Block]:
     """All of them, with every column, folded by task."""
-    for task, group in groupby(rows, key=task_name):
+    for task, group in groupby(sorted(rows, key=task_name), key=task_name):
         own = list(group)
         passed = sum(row.verdict == "PASSED" for row in own)
         cells = [kernels_table.cells(row, several=True) for row in own]

@@ -47,6 +47,10 @@ BROKEN = {
 
 @pytest.fixture
 def report() -> GateReport:
+    return a_gate()
+
+
+def a_gate() -> GateReport:
     rows = (
         row("c-fast", "FAST", look(1.2), look(1.21)), row("c-same", "SAME", look(1.0)),
         row("c-held-out", "SAME", timed=False), row("c-slow", "SLOW", look(0.95), look(0.94), look(0.96)),
