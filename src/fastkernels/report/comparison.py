@@ -20,6 +20,7 @@ from fastkernels.report.layout import task_name
 Moved = Literal["faster", "slower", "mended", "broken", "same", "not comparable"]
 ORDER: tuple[Moved, ...] = ("broken", "slower", "faster", "mended", "not comparable", "same")
 _VERSIONS = ("torch", "triton", "cuda", "driver", "git_revision")
+_MOST_SHOWN = 40  # characters of a version, a revision or a device
 Interval = tuple[float, float]
 
 
@@ -102,7 +103,8 @@ def compare(before: Report, after: Report, force: bool = False) -> Comparison:
     if isinstance(before, KernelReport) and isinstance(after, KernelReport):
         sides, totals = _kernels(before, after), {}
     elif isinstance(before, EvalReport) and isinstance(after, EvalReport):
-        sides, totals = (_models(before), _models(after)), _scores(before, after)
+        totals = _scores(before, after)
+        sides = _models(before, bool(totals)), _models(after, bool(totals))
     else:
         raise UsageError(
             f"--compare: takes reports of fk kernels or fk eval, not of fk {before.kind}, which compares by "
@@ -147,9 +149,12 @@ def _row(row: KernelRow) -> Side:
     return Side(row.verdict, row.verdict == "PASSED", row.speedup, claimed, noise, row.contract)
 
 
-def _models(report: EvalReport) -> Sides:
-    """Validity of each model, and the ratio of each workload."""
+def _models(report: EvalReport, with_score: bool) -> Sides:
+    """Validity of each model, the ratio of each workload, and MacroEval where it is over the same models."""
     found: Sides = {}
+    if with_score and report.macroeval is not None:
+        score = report.macroeval
+        found["MacroEval", "score"] = Side("", True, score.score, score.score_ci, LEAST_NOISE["host"])
     for model in report.models:
         name = f"{model.model} {model.config}"
         found[name, "valid"] = Side("yes" if model.valid else "no", model.valid)
@@ -183,7 +188,8 @@ def _differing(before: Report, after: Report) -> Iterable[str]:
     for name in ("device", *_VERSIONS):
         old, new = getattr(before.environment, name), getattr(after.environment, name)
         if old != new:
-            yield f"{name}: {old or 'none'} before, {new or 'none'} after"
+            old, new = (str(one or "none")[:_MOST_SHOWN] for one in (old, new))
+            yield f"{name}: {old} before, {new} after"
 
 
 def _first(sides: Sides) -> str:

@@ -71,7 +71,7 @@ def of_comparison(before: Named, after: Named, found: Comparison) -> Document:
     before, after = _short([before, after])
     sides = Grid(
         "The two reports",
-        (Column("", "", right=False), Column("before", "", right=False), Column("after", "", right=False)),
+        (Column("of", "", right=False), Column("before", "", right=False), Column("after", "", right=False)),
         [
             ["file", before[0], after[0]],
             ["what", _title(before[1]), _title(after[1])],

@@ -72,6 +72,10 @@ def test_models_move_by_workload_and_by_validity(eval_report):
     assert moved["llama tiny", "single-request"] == "same", "it has no interval, so nothing is known"
     assert moved["other tiny", "valid"] == "same"
     assert found.totals["MacroEval"][0] == f"{eval_report.macroeval.score:.4f}"
+    assert moved["MacroEval", "score"] == "same", "the report's own was not computed again"
+    less = eval_report.macroeval.model_copy(update={"score": 0.1, "score_ci": (0.09, 0.11)})
+    [score, *_] = compare(eval_report, eval_report.model_copy(update={"macroeval": less})).changes
+    assert (score.what, score.moved) == ("MacroEval", "slower")
     fewer = eval_report.model_copy(update={"models": (llama,)})
     assert not compare(eval_report, fewer).totals, "scores over other models do not compare"
 
