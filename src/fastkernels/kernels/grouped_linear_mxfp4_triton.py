@@ -87,7 +87,7 @@ def _multiply(x, word, scales, bias, order, starts, slot_weights, y, sum, counte
               WEIGHTED: tl.constexpr, GATED: tl.constexpr, ALONE: tl.constexpr, DTYPE: tl.constexpr,
               UNIT: tl.constexpr, EXPERTS: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
               TILE_K: tl.constexpr, TOGETHER: tl.constexpr, STAGES: tl.constexpr,
-              OVERLAPS: tl.constexpr):  # fmt: skip
+              ASSEMBLY: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
     follow(OVERLAPS)
     # Programs that run together take TOGETHER tiles of slots and then the next outputs.
     program = tl.program_id(0)
@@ -137,7 +137,9 @@ def _multiply(x, word, scales, bias, order, starts, slot_weights, y, sum, counte
             words_NW = tl.load(word_at + start // 8, mask=(w < left // 8)[None, :], other=0)
             scale_NG = tl.load(scale_at + start // 32, mask=(g < left // 32)[None, :], other=0)
             x_KM = tl.load(x_at + start, mask=real[None, :] & (k < left)[:, None], other=0.0)
-        total = tl.dot(expanded(words_NW, scale_NG, DTYPE, UNIT), x_KM, total, input_precision="ieee")
+        total = tl.dot(
+            expanded(words_NW, scale_NG, DTYPE, UNIT, ASSEMBLY), x_KM, total, input_precision="ieee"
+        )
 
     total = total * scaled_back + tl.load(bias + row).to(tl.float32)[:, None]
     if WEIGHTED:
@@ -211,7 +213,7 @@ def launch(
         WEIGHTED=slot_weights_S is not None, GATED=activation is not None, ALONE=starts_E1 is None,
         DTYPE=TL_DTYPES[x_RK.dtype], UNIT=unit, EXPERTS=power_of_two(experts), TILE_M=tile.m, TILE_N=tile_n,
         TILE_K=tile_k, TOGETHER=tile.together, STAGES=tile.num_stages, num_warps=tile.num_warps,
-        **overlap(x_RK.device),
+        ASSEMBLY=x_RK.is_cuda, **overlap(x_RK.device),
     )  # fmt: skip
     return y_SN if sum_1N is None else sum_1N
 
