@@ -87,7 +87,7 @@ def calls(model: Model, tokens: int) -> list[tuple[Tensor, Tensor, Tensor]]:
 
 
 def of_codes(model: Model, given: list[tuple[Tensor, Tensor, Tensor]]) -> Run:
-    stacks: list[Tensor] = []
+    stacks: Any = []
     for rows, inputs in ((2 * model.inner, model.hidden), (model.hidden, model.inner)):
         shape = (model.experts, rows, inputs // GROUP)
         stacks += [
