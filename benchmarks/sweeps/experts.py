@@ -87,7 +87,7 @@ def calls(model: Model, tokens: int) -> list[tuple[Tensor, Tensor, Tensor]]:
 
 
 def of_codes(model: Model, given: list[tuple[Tensor, Tensor, Tensor]]) -> Run:
-    stacks: Any = []
+    stacks = []
     for rows, inputs in ((2 * model.inner, model.hidden), (model.hidden, model.inner)):
         shape = (model.experts, rows, inputs // GROUP)
         stacks += [
@@ -95,7 +95,8 @@ def of_codes(model: Model, given: list[tuple[Tensor, Tensor, Tensor]]) -> Run:
             torch.randint(119, 122, shape, device="cuda", dtype=torch.uint8),
             torch.randn(model.experts, rows, device="cuda", dtype=torch.bfloat16),
         ]
-    return lambda: [kernels.experts_mxfp4(*call, *stacks, 1.702, 7.0, impl="triton") for call in given]
+    both: Any = (*stacks, 1.702, 7.0)
+    return lambda: [kernels.experts_mxfp4(*call, *both, impl="triton") for call in given]
 
 
 def of_floats(model: Model, given: list[tuple[Tensor, Tensor, Tensor]]) -> Run:
