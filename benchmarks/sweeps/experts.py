@@ -69,7 +69,10 @@ def variants(model: Model, tokens: int, module: Any) -> Iterator[Any]:
     for m in SLOTS:
         if average / 2 <= m <= 2 * average:
             for n, k, warps, stages, together in product(*(FEW if m == SLOTS[0] else MORE)):
-                yield module.Tile(m, n, k, together, warps, stages)
+                tile = module.Tile(m, n, k, together, warps, stages)
+                yield tile
+                if module is mxfp4:
+                    yield tile._replace(assembly=False)
 
 
 def calls(model: Model, tokens: int) -> list[tuple[Tensor, Tensor, Tensor]]:
