@@ -296,7 +296,8 @@ def test_code_for_hopper(size):
     constants = {
         **dict.fromkeys(("slot_weights", "sum", "counters")), "WEIGHTED": False, "GATED": True, "R": 4,
         "E": 32, "N": 5760, "K": 2880,
-        "ALONE": size == "alone", "ASSEMBLY": tile.assembly, "DTYPE": module.TL_DTYPES[torch.bfloat16], "UNIT": module.UNIT[torch.bfloat16],
+        "ALONE": size == "alone", "ASSEMBLY": tile.assembly,
+        "DTYPE": module.TL_DTYPES[torch.bfloat16], "UNIT": module.UNIT[torch.bfloat16],
         "EXPERTS": 32, "TILE_M": tile.m, "TILE_N": tile.n, "TILE_K": tile.k, "TOGETHER": tile.together,
         "STAGES": tile.num_stages, "OVERLAPS": True,
     }  # fmt: skip
