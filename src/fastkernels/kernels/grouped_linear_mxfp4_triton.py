@@ -50,8 +50,8 @@ class Tile(NamedTuple):
 
 # By slots of an expert on average. The first was the best of 54 on an H200 for 32 tokens of gpt-oss-20b
 # (benchmarks/sweeps/experts.py): 267 us for a layer's experts, 641 with steps of 256 inputs, which do not
-# divide its 2,880. For a single token all tiles of 64 outputs were within 6 %; its steps took 13 % less without
-# assembly, in another run. The others are not measured yet.
+# divide its 2,880. For a single token all tiles of 64 outputs were within 6 %; its steps took 13 % less
+# without assembly, in another run. The others are not measured yet.
 ALONE = Tile(16, 64, 256, 1, 4, 4, assembly=False)
 TILES = (
     (16, Tile(16, 64, 64, 1, 4, 3)),
