@@ -18,6 +18,7 @@ from fastkernels.records import (
     ModelResult,
 )
 from fastkernels.report.layout import task_name
+from fastkernels.report.standings import standings
 
 _FAILURES = "failures"  # the folder of --reproduce that is proposed
 
@@ -56,7 +57,9 @@ def of_gate(report: GateReport, row: GateRow, *more: str) -> str:
 
 
 def following(report: KernelReport | EvalReport | GateReport) -> str | None:
-    """The next step after a run; None where there is none to name."""
+    """The next step after a run; None where there is none to name, and after one that was interrupted."""
+    if not report.complete:
+        return None
     if isinstance(report, KernelReport):
         return _after_kernels(report)
     return _after_eval(report) if isinstance(report, EvalReport) else _after_gate(report)
@@ -71,7 +74,7 @@ def _after_kernels(report: KernelReport) -> str | None:
         return None
     if unstable := [row for row in report.rows if row.verdict in MACHINE_FAULTS]:
         return f"{of_row(report, unstable[0], reproduce=False)} --budget 5"
-    best = report.rows[0].candidate
+    best = max(standings(report.rows), key=lambda one: one.mean or 0.0).candidate
     model = asked.get("architecture") or _user(report.rows[0].task)
     flags = [*_option("--model", model), *_same(asked, "size"), "--candidates", _folders(report, best)]
     return _line(["eval", *flags])
@@ -88,7 +91,8 @@ def _after_eval(report: EvalReport) -> str | None:
         if any(workload.unstable for workload in model.workloads):
             return of_model(report, model, "--rounds", "30")
     folder = _folder_of_files(report.candidates)
-    return _line(["gate", folder, "--base", "origin/main"]) if folder else None
+    # A gate takes one folder, and no stack of them.
+    return _line(["gate", folder, "--base", "origin/main"]) if folder and ":" not in folder else None
 
 
 def _after_gate(report: GateReport) -> str | None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from pathlib import PurePath
 from typing import Any, get_args
 
 from rich.text import Text
@@ -61,9 +60,8 @@ def of(reports: Sequence[Named]) -> Document:
 
 def _short(reports: Sequence[Named]) -> list[Named]:
     """The names without the folder that all are in."""
-    paths = [PurePath(name) for name, _ in reports]
-    shared = os.path.commonpath([path.parent for path in paths]) if len({p.root for p in paths}) == 1 else ""
-    return [(str(path.relative_to(shared)), report) for path, (_, report) in zip(paths, reports)]
+    shared = os.path.commonpath([os.path.dirname(os.path.abspath(name)) for name, _ in reports])
+    return [(os.path.relpath(name, shared), report) for name, report in reports]
 
 
 def of_comparison(before: Named, after: Named, found: Comparison) -> Document:

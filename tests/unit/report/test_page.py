@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fastkernels import cli
+from fastkernels.records import AuditReport, AuditRow, CandidateFiles
 from fastkernels.report import commands, document, html, json, markdown, page
 from fastkernels.report.comparison import compare
 from tests.unit.report.conftest import failed, row
@@ -64,7 +65,21 @@ def everything(kernel_report, eval_report) -> dict[str, document.Document]:
     kernels = kernel_report.model_copy(update={"rows": rows})
     evil = kernels.model_copy(update={"rows": (rows[0].model_copy(update={"candidate": EVIL}), *rows[1:])})
     changed = kernels.model_copy(update={"rows": (failed(rows[0].case), *rows[1:3])})
+    refused = AuditRow(
+        task="L1/rope",
+        variant="default",
+        case="c",
+        rule="values",
+        admitted=False,
+        margin=2.0,
+        draws=7,
+        checks=(),
+    )
+    audit = AuditReport(
+        environment=kernels.environment, request={}, tasks=(), rows=(refused,), wall_s=1.0, unaudited=("x",)
+    )
     return {
+        "audit": page.of([("a.json", audit)]),
         "kernels": page.of([("runs/k.json", kernels)]),
         "eval": page.of([("runs/e.json", eval_report)]),
         "gate": page.of([("g.json", a_gate())]),
@@ -209,7 +224,9 @@ def test_proposed_commands_are_such_as_fk_takes(kernel_report, eval_report, tmp_
     wrong = commands.of_row(kernels, failed("c"))
     assert "--candidates 'my folder/mine' --reproduce failures --size tiny" in wrong
     assert commands.following(kernels) == wrong.replace(" c ", " tiny-T64-D64-f32 ")
-    right = kernels.model_copy(update={"rows": (row("a"),)})
+    judged = [CandidateFiles(name=n, folders=(f"my folder/{n}",), sha256="0") for n in ("worse", "mine")]
+    rows = (row("a", candidate="worse", speedup=0.5), row("a"))
+    right = kernels.model_copy(update={"rows": rows, "candidates": tuple(judged)})
     models = eval_report.model_copy(update={"candidates": (f"{folder}/L1/rms_norm.py",)})
     valid = models.model_copy(update={"models": (_known(models.models[0]),)})
     lines = {
@@ -226,6 +243,8 @@ def test_proposed_commands_are_such_as_fk_takes(kernel_report, eval_report, tmp_
         assert line is not None, name
         accepted(line)
     assert lines["after kernels"].startswith("fk eval --model ")
+    assert lines["after kernels"].endswith("mine'"), "the best of them goes on"
+    assert commands.following(right.model_copy(update={"complete": False})) is None
     assert lines["after valid ones"] == "fk gate 'my folder/mine' --base origin/main"
     self_test = kernels.model_copy(update={"rows": (row("a"),), "request": {"self_test": True}})
     assert commands.following(self_test) is None
