@@ -13,7 +13,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fastkernels.records import AuditRow, Environment, EvalReport, GateRow, KernelReport, KernelRow
+from fastkernels.records import (
+    AuditRow,
+    Environment,
+    EvalReport,
+    GateReport,
+    GateRow,
+    KernelReport,
+    KernelRow,
+    Report,
+)
 
 CPU_WARNING = "CPU: not a GPU result"
 INTERRUPTED = "INTERRUPTED: what was finished until then"
@@ -104,6 +113,24 @@ def interval(ends: tuple[float, float] | None) -> str:
 def task_name(row: KernelRow | GateRow | AuditRow) -> str:
     """`L1/glu:gelu`"""
     return f"{row.task}:{row.variant}".removesuffix(":default")
+
+
+def title_of(report: Report) -> str:
+    """What was run, and where."""
+    device = report.environment.device
+    if isinstance(report, EvalReport):
+        return f"fk eval on {device}: {', '.join(report.candidates) or 'self-test'}"
+    if isinstance(report, GateReport):
+        return f"fk gate on {device}: {report.head} over {report.base}"
+    if isinstance(report, KernelReport):
+        return f"fk kernels on {device}: {', '.join(dict.fromkeys(row.candidate for row in report.rows))}"
+    return f"fk {report.kind} on {device}"
+
+
+def made(environment: Environment) -> str:
+    """Machine, version, hour and revision."""
+    revision = f", revision {environment.git_revision[:12]}" if environment.git_revision else ""
+    return f"{environment.device}, torch {environment.torch}, {environment.started_at[:16]}{revision}"
 
 
 def opening(title: str, report: KernelReport | EvalReport, lines: Sequence[str]) -> list[RenderableType]:

@@ -167,6 +167,11 @@ def test_a_page_of_kernels_has_gains_roofline_noise_routing_and_failures(everyth
 def test_a_page_of_models_has_a_bar_for_each_by_category_and_the_transfer(everything, eval_report):
     told = words(everything["eval"])
     assert f"MacroEval {eval_report.macroeval.score:.4f}" in told
+    partial = eval_report.model_copy(
+        update={"unevaluated": {"gla": "no room"}, "skipped": {"flux": "no need"}}
+    )
+    left = words(page.of([("e.json", partial)]))
+    assert "Not evaluated gla: no room Skipped: no part of the score flux: no need" in left
     text = html.text(everything["eval"])
     assert text.count('<svg class="bars"') == 1, "a model that is not valid has no speed-up to draw"
     assert text.count('class="mean"') == 1
