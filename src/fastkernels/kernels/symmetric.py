@@ -1,0 +1,121 @@
+"""Memory that the GPUs of a group share: what a kernel of one rank stores there, the others load from theirs.
+
+    shared = arena(slot_bytes, device)      the same call on every rank; made once, 128 MiB and more
+    unsupported(x)                          why there can be none for this call
+
+An arena of R ranks is, on every rank, two halves of R slots each, one for what each rank sends, and a count
+of launches. It is full of bytes 0xFF where nothing has arrived: exchange_triton.py says how that replaces
+barriers. Rank r's memory lies in the address space of every rank, at `bases[r]`.
+
+`workspace` is memory of the same kind without any order, for libraries and for copies; who uses it puts
+barriers round its use. NVLink multicast is not used: nothing here asks for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fastkernels.kernels.group import Distributed, group
+from fastkernels.kernels.launch import power_of_two
+
+MOST_PROGRAMS = 256  # of a launch: each counts the launches for itself
+LEAST_BYTES, MOST_BYTES = 1 << 26, 1 << 31  # of half an arena
+ABSENT = 0xFF
+
+
+@dataclass(frozen=True)
+class Arena:
+    """bases: int64 [R], where each rank's slots begin. epochs: int32 [MOST_PROGRAMS]. slot: bytes."""
+
+    rank: int
+    ranks: int
+    slot: int
+    bases: Tensor
+    epochs: Tensor
+    memory: Tensor  # this rank's own
+
+
+_arenas: dict[int, Arena] = {}
+_workspaces: list[tuple[Tensor, Any]] = []
+
+
+def unsupported(x: Tensor, slot_bytes: int) -> str | None:
+    """Why no arena with slots of this size serves a call with x; the same answer on every rank."""
+    here = group()
+    if not isinstance(here, Distributed):
+        return "the ranks are simulated in one process"
+    if reason := _unshared(here.size):
+        return reason
+    half = _half(slot_bytes, here.size)
+    if half > MOST_BYTES:
+        return f"{here.size} slots of {slot_bytes} bytes are more than {MOST_BYTES}"
+    if half not in _arenas and torch.cuda.is_current_stream_capturing():
+        return "its memory is set up by a call of this size that is not captured"
+    return None
+
+
+@lru_cache
+def _unshared(ranks: int) -> str | None:
+    """Why the GPUs of this group cannot load from each other."""
+    if ranks > torch.cuda.device_count():
+        return f"{ranks} ranks need {ranks} GPUs that each process sees, here are {torch.cuda.device_count()}"
+    own = torch.cuda.current_device()
+    for other in range(ranks):
+        if other != own and not torch.cuda.can_device_access_peer(own, other):
+            return f"GPU {own} has no access to GPU {other}"
+    return None
+
+
+def arena(slot_bytes: int, device: torch.device) -> Arena:
+    """With slots of at least this size: a collective where it is the first of its size."""
+    here = group()
+    half = _half(slot_bytes, here.size)
+    if (found := _arenas.get(half)) is None:
+        memory, bases = _shared(2 * half, device)
+        memory.fill_(ABSENT)
+        epochs = torch.zeros(MOST_PROGRAMS, dtype=torch.int32, device=device)
+        slot = half // here.size // 16 * 16
+        found = Arena(here.rank, here.size, slot, bases, epochs, memory)
+        torch.cuda.synchronize(device)
+        dist.barrier()
+        _arenas[half] = found
+    return found
+
+
+def workspace(size: int, device: torch.device) -> tuple[Tensor, Any]:
+    """uint8 memory of at least `size` bytes, and torch's handle of it. Where it grows a collective."""
+    if not _workspaces or len(_workspaces[-1][0]) < size:
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                f"{size} bytes of symmetric memory are needed in a capture: make the call once before it"
+            )
+        import torch.distributed._symmetric_memory as symm_mem
+
+        memory = symm_mem.empty(max(LEAST_BYTES, power_of_two(size)), dtype=torch.uint8, device=device)
+        # Captured graphs refer to those that it replaces.
+        _workspaces.append((memory, symm_mem.rendezvous(memory, group_name())))
+    return _workspaces[-1]
+
+
+def group_name() -> str:
+    return dist.group.WORLD.group_name  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def _half(slot_bytes: int, ranks: int) -> int:
+    return max(LEAST_BYTES, power_of_two(slot_bytes * ranks))
+
+
+def _shared(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """uint8 [size] of this rank, and where every rank's begins (int64 [R])."""
+    import torch.distributed._symmetric_memory as symm_mem
+
+    memory = symm_mem.empty(size, dtype=torch.uint8, device=device)
+    handle = symm_mem.rendezvous(memory, group_name())
+    places = [handle.get_buffer(r, (size,), torch.uint8).data_ptr() for r in range(group().size)]
+    return memory, torch.tensor(places, dtype=torch.int64, device=device)
