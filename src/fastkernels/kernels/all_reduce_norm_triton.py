@@ -82,14 +82,13 @@ def _kernel(
     w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
     for turn in range(program, tokens + LAG * programs, programs):
         if turn < tokens:
-            at = turn.to(tl.int64) * D + column
+            at = turn * D + column
             bits = tl.load(x + at, mask=inside, other=0)
             for step in tl.static_range(1, RANKS):
                 peer = (rank + step) % RANKS
                 send(slots_of(bases, peer, half + rank * slot, x) + at, bits, inside)
-        row = turn - LAG * programs
-        if row >= 0:
-            at = row.to(tl.int64) * D + column
+        if turn >= LAG * programs:
+            at = (turn - LAG * programs) * D + column
             sums = tl.zeros([WIDTH], tl.float32)
             for r in tl.static_range(RANKS):
                 if r == rank:

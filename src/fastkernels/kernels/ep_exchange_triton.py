@@ -2,7 +2,8 @@
 
 How rows travel without barriers: exchange_triton.py. A rank may have nothing for another, so program 0 of
 each rank sends a sign beside the rows: every launch must hear from every rank. What choices the others made
-comes first, by all_gather: who knows them knows which rows to wait for.
+comes first, by all_gather: who knows them knows which rows to wait for. A program waits for what the other
+ranks' programs of its number send, so none waits for one that has not begun.
 """
 
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false
@@ -93,7 +94,7 @@ def _launch(kernel: Any, x: Tensor, y: Tensor, ids_TK: Tensor, ids_SK: Tensor, n
 @triton.jit
 def _chosen(ids, row, K: tl.constexpr, CHOICES: tl.constexpr):
     choice = tl.arange(0, CHOICES)
-    return tl.load(ids + row.to(tl.int64) * K + choice, mask=choice < K, other=-1)
+    return tl.load(ids + row * K + choice, mask=choice < K, other=-1)
 
 
 @triton.jit
@@ -131,22 +132,20 @@ def _dispatch(
     inside = column < D
     for row in range(program, tokens, programs):
         chosen = _chosen(ids, row, K, CHOICES)
-        at = row.to(tl.int64) * D + column
-        bits = tl.load(x + at, mask=inside, other=0)
+        bits = tl.load(x + row * D + column, mask=inside, other=0)
         for step in tl.static_range(1, RANKS):
             peer = (rank + step) % RANKS
             if _goes_to(chosen, peer, each):
-                send(slots_of(bases, peer, half + rank * slot, x) + at, bits, inside)
-    for place in range(program, RANKS * tokens, programs):
-        sender = place // tokens
-        at = (place % tokens).to(tl.int64) * D + column
-        bits = tl.zeros([WIDTH], x.dtype.element_ty)
-        if tl.max(_chosen(received, place, K, CHOICES), 0) >= 0:
-            if sender == rank:
-                bits = tl.load(x + at, mask=inside, other=0)
-            else:
-                bits = take(own + sender * slot + at, inside)
-        tl.store(y + place.to(tl.int64) * D + column, bits, mask=inside)
+                send(slots_of(bases, peer, half + rank * slot, x) + row * D + column, bits, inside)
+    for row in range(program, tokens, programs):
+        for r in tl.static_range(RANKS):
+            bits = tl.zeros([WIDTH], x.dtype.element_ty)
+            if tl.max(_chosen(received, r * tokens + row, K, CHOICES), 0) >= 0:
+                if r == rank:
+                    bits = tl.load(x + row * D + column, mask=inside, other=0)
+                else:
+                    bits = take(own + r * slot + row * D + column, inside)
+            tl.store(y + (r * tokens + row) * D + column, bits, mask=inside)
     _signs(bases, half, rank, slot, x, RANKS)
     advance(epochs, epoch, MOST_PROGRAMS)
 
@@ -164,23 +163,23 @@ def _combine(
     own = slots_of(bases, rank, half, x)
     column = tl.arange(0, WIDTH)
     inside = column < D
-    for place in range(program, RANKS * tokens, programs):
-        to = place // tokens
-        if (to != rank) & (tl.max(_chosen(received, place, K, CHOICES), 0) >= 0):
-            bits = tl.load(x + place.to(tl.int64) * D + column, mask=inside, other=0)
-            at = (place % tokens).to(tl.int64) * D + column
-            send(slots_of(bases, to, half + rank * slot, x) + at, bits, inside)
+    for row in range(program, tokens, programs):
+        for step in tl.static_range(1, RANKS):
+            peer = (rank + step) % RANKS
+            if tl.max(_chosen(received, peer * tokens + row, K, CHOICES), 0) >= 0:
+                bits = tl.load(x + (peer * tokens + row) * D + column, mask=inside, other=0)
+                send(slots_of(bases, peer, half + rank * slot, x) + row * D + column, bits, inside)
     for row in range(program, tokens, programs):
         chosen = _chosen(ids, row, K, CHOICES)
-        at = row.to(tl.int64) * D + column
         sums = tl.zeros([WIDTH], tl.float32)
         for r in tl.static_range(RANKS):
             if _goes_to(chosen, r, each):
                 if r == rank:
-                    bits = tl.load(x + rank.to(tl.int64) * tokens * D + at, mask=inside, other=0)
+                    bits = tl.load(x + (rank * tokens + row) * D + column, mask=inside, other=0)
                 else:
-                    bits = take(own + r * slot + at, inside)
+                    bits = take(own + r * slot + row * D + column, inside)
                 sums += bits.to(FLOAT, bitcast=True).to(tl.float32)
-        tl.store(y + at, sums.to(FLOAT).to(x.dtype.element_ty, bitcast=True), mask=inside)
+        added = sums.to(FLOAT).to(x.dtype.element_ty, bitcast=True)
+        tl.store(y + row * D + column, added, mask=inside)
     _signs(bases, half, rank, slot, x, RANKS)
     advance(epochs, epoch, MOST_PROGRAMS)

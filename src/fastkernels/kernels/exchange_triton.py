@@ -132,7 +132,7 @@ def _exchange(
         shared.epochs,
         shared.rank,
         count,
-        x.numel() if splits else count if adds else y.numel(),
+        x.numel() if splits else y.numel() if not adds else shared.ranks * count,
         shared.slot // x.element_size(),
         RANKS=shared.ranks,
         SPLITS=splits,
@@ -152,7 +152,7 @@ def _kernel(
     RANKS: tl.constexpr, SPLITS: tl.constexpr, ADDS: tl.constexpr, FLOAT: tl.constexpr, TILE: tl.constexpr,
     LAG: tl.constexpr, MOST_PROGRAMS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """total: elements of all parts, where there are several."""
+    """total: elements of all parts together. An arena has at most 2^30 elements, so 32 bits count them."""
     follow(OVERLAPS)
     program, programs = tl.program_id(0), tl.num_programs(0)
     epoch = tl.load(epochs + program)
@@ -164,32 +164,32 @@ def _kernel(
             at = turn * TILE + tl.arange(0, TILE)
             for step in tl.static_range(1, RANKS):
                 peer = (rank + step) % RANKS
-                part = (peer if SPLITS else rank).to(tl.int64) * count
-                inside = (at < count) & (part + at < total) if SPLITS or not ADDS else at < count
-                source = x + part + at if SPLITS else x + at
-                bits = tl.load(source, mask=inside, other=0)
+                inside = _inside(at, peer if SPLITS else rank, count, total)
+                bits = tl.load(x + peer * count * SPLITS + at, mask=inside, other=0)
                 send(slots_of(bases, peer, half + rank * slot, x) + at, bits, inside)
-        taken = turn - LAG * programs
-        if taken >= 0:
-            at = taken * TILE + tl.arange(0, TILE)
+        if turn >= LAG * programs:
+            at = (turn - LAG * programs) * TILE + tl.arange(0, TILE)
             sums = tl.zeros([TILE], tl.float32)
             for r in tl.static_range(RANKS):
-                part = (rank if SPLITS else rank * 0 + r).to(tl.int64) * count
-                inside = (at < count) & (part + at < total) if SPLITS or not ADDS else at < count
+                inside = _inside(at, rank if SPLITS else r, count, total)
                 if r == rank:
-                    bits = tl.load(x + part + at if SPLITS else x + at, mask=inside, other=0)
+                    bits = tl.load(x + rank * count * SPLITS + at, mask=inside, other=0)
                 else:
                     bits = take(own + r * slot + at, inside)
                 if ADDS:
                     sums += bits.to(FLOAT, bitcast=True).to(tl.float32)
                 else:
-                    place = (rank * 0 + r).to(tl.int64) * count
-                    tl.store(y + place + at, bits, mask=inside)
+                    tl.store(y + r * count + at, bits, mask=inside)
             if ADDS:
-                part = (rank * 1 if SPLITS else rank * 0).to(tl.int64) * count
-                inside = (at < count) & (part + at < total) if SPLITS else at < count
-                tl.store(y + at, sums.to(FLOAT).to(bits.dtype, bitcast=True), mask=inside)
+                added = sums.to(FLOAT).to(x.dtype.element_ty, bitcast=True)
+                tl.store(y + at, added, mask=_inside(at, rank * SPLITS, count, total))
     advance(epochs, epoch, MOST_PROGRAMS)
+
+
+@triton.jit
+def _inside(at, part, count, total):
+    """Which elements of a part there are."""
+    return (at < count) & (part * count + at < total)
 
 
 @triton.jit

@@ -1,0 +1,135 @@
+"""Ranks as processes that share memory, in which Triton's interpreter runs collectives as GPUs would.
+
+TRITON_INTERPRET=1 python tests/unit/kernels/ranks_interpreted.py RANKS      ends with 0 where all agree
+
+Each rank's slots lie in memory that all of them have at the same address, as GPUs have each other's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import signal
+import sys
+import tempfile
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fastkernels import kernels
+from fastkernels.kernels import ep_exchange_triton, exchange_triton, symmetric
+from fastkernels.kernels.group import Distributed, use_group
+
+HALF = 1 << 16  # bytes of half an arena
+TIMEOUT_S = 100
+
+
+def main(ranks: int) -> int:
+    memory = [torch.frombuffer(mmap.mmap(-1, 2 * HALF), dtype=torch.uint8) for _ in range(ranks)]
+    for one in memory:
+        one.fill_(symmetric.ABSENT)
+    with tempfile.TemporaryDirectory() as folder:
+        pids = [_fork(rank, memory, os.path.join(folder, "store")) for rank in range(ranks)]
+        failed = False
+        for _ in pids:
+            _, status = os.wait()
+            if status and not failed:  # the others wait for it
+                failed = True
+                for pid in pids:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+    return int(failed)
+
+
+def _fork(rank: int, memory: list[Tensor], store: str) -> int:
+    if pid := os.fork():
+        return pid
+    status = 1
+    try:
+        signal.alarm(TIMEOUT_S)
+        torch.set_num_threads(1)
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        size = len(memory)
+        dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)
+        bases = torch.tensor([one.data_ptr() for one in memory])
+        epochs = torch.zeros(symmetric.MOST_PROGRAMS, dtype=torch.int32)
+        shared = symmetric.Arena(rank, size, HALF // size // 16 * 16, bases, epochs, memory[rank])
+        symmetric.arena = lambda slot_bytes, device: _of_size(shared, slot_bytes)
+        symmetric.unsupported = lambda x, slot_bytes: None
+        exchange_triton.TWO_STEPS_FROM = dict.fromkeys(range(3, 9), 4096)
+        with use_group(Distributed()):
+            for turn in range(3):
+                _check_all(rank, turn)
+        assert bool((memory[rank] == symmetric.ABSENT).all()), "a slot was left full"
+        dist.barrier()
+        status = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _of_size(shared: symmetric.Arena, slot_bytes: int) -> symmetric.Arena:
+    assert slot_bytes <= shared.slot, f"{slot_bytes} bytes do not fit a slot of {shared.slot}"
+    return shared
+
+
+def _check_all(rank: int, turn: int) -> None:
+    generator = torch.Generator().manual_seed(100 * turn + rank)
+    size = dist.get_world_size()
+
+    def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.randn(shape, generator=generator).to(dtype)
+
+    for dtype in (torch.float32, torch.bfloat16):
+        x = drawn(4 * size, 24, dtype=dtype)
+        x[0, 0], x[1, 1] = float("nan"), float("-inf")
+        odd = drawn(3, 61, dtype=dtype)
+        large = drawn(4 * size, 512 // size, dtype=dtype)
+        _agree("all_reduce", x)
+        _agree("all_reduce", odd)
+        _agree("all_reduce", large.repeat(1, 4))
+        _agree("reduce_scatter", x, 0)
+        _agree("reduce_scatter", drawn(5, 8 * size, dtype=dtype), -1)
+        _agree("all_gather", odd, -1)
+        _agree("all_gather", x, 0)
+        _agree("all_to_all", x)
+        _agree("all_reduce_norm", drawn(5, 32, dtype=dtype), torch.ones(5, 32, dtype=dtype), drawn(32).to(dtype), 1e-5)
+        _ragged(rank, turn, drawn(6, 128, dtype=dtype), generator)
+
+
+def _ragged(rank: int, turn: int, x_TD: Tensor, generator: torch.Generator) -> None:
+    """Ranks with fewer tokens than others, and in one turn a rank that nobody chooses."""
+    experts = 2 * dist.get_world_size()
+    ids_TK = torch.stack([torch.randperm(experts, generator=generator)[:2] for _ in range(len(x_TD))]).int()
+    ids_TK[len(x_TD) - rank * turn % 7 :] = -1
+    if turn == 1:
+        ids_TK = torch.where(ids_TK >= experts - 2, -1, ids_TK).int()
+    weights_TK = torch.rand(ids_TK.shape, generator=generator)
+    for use_fp8 in (False, True):
+        _agree("ep_dispatch", x_TD, ids_TK, weights_TK, experts, use_fp8)
+    row_SD, received_SK, _ = kernels.ep_dispatch(x_TD, ids_TK, weights_TK, experts, impl="parts")
+    row_SD = row_SD + rank
+    _agree("ep_combine", row_SD, ids_TK, experts, None)
+    _agree("ep_combine", row_SD, ids_TK, experts, received_SK)
+
+
+def _agree(name: str, *args: object) -> None:
+    """The interpreter cuts bits off where a GPU rounds to bfloat16."""
+    kernel = kernels.registered[name]
+    results = [kernel(*args, impl=impl) for impl in ("reference", "triton")]
+    expected, found = (result if isinstance(result, tuple) else (result,) for result in results)
+    for one, other in zip(expected, found, strict=True):
+        assert other.dtype == one.dtype
+        finite = one.isfinite() if one.is_floating_point() else torch.ones_like(one, dtype=torch.bool)
+        assert torch.equal(one[~finite].nan_to_num(), other[~finite].nan_to_num()), name
+        off = (one - other)[finite].double().norm() / one[finite].double().norm().clamp_min(1)
+        assert off <= (2e-2 if one.dtype == torch.bfloat16 else 1e-6), f"{name}: {off:.2g} off"
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))
