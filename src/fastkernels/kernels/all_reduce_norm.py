@@ -1,7 +1,7 @@
 """Sum over the ranks of the group in flight, added to a residual and normalised: the end of a split layer.
 
-    s = sum_r x_r + residual                        rounded behind the sum over ranks, and to the residual's dtype
-    y = s / sqrt(mean(s^2) + eps) * weight          as kernels/rms_norm
+    s = sum_r x_r + residual                    rounded behind the sum over ranks, and to the residual's dtype
+    y = s / sqrt(mean(s^2) + eps) * weight      as kernels/rms_norm
 
 T tokens · D hidden. x_r: what rank r brings. The residual and the weight are the same on all ranks, and so
 are the bits of both results.

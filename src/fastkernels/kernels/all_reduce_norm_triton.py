@@ -33,9 +33,7 @@ def unsupported(kernel: str, x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor
     return checks.not_alike(x_TD, weight_D)
 
 
-def all_reduce_norm(
-    x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
+def all_reduce_norm(x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     x_TD, residual_TD, weight_D = x_TD.contiguous(), residual_TD.contiguous(), weight_D.contiguous()
     shared = symmetric.arena(x_TD.numel() * x_TD.element_size(), x_TD.device)
     bits, width = TRANSFERRED[x_TD.dtype], x_TD.shape[-1]
@@ -96,7 +94,9 @@ def _kernel(
                 else:
                     bits = take(own + r * slot + at, inside)
                 sums += bits.to(FLOAT, bitcast=True).to(tl.float32)
-            kept = sums.to(FLOAT).to(tl.float32) + tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+            kept = sums.to(FLOAT).to(tl.float32) + tl.load(residual + at, mask=inside, other=0.0).to(
+                tl.float32
+            )
             kept = kept.to(total.dtype.element_ty)
             tl.store(total + at, kept, mask=inside)
             value = kept.to(tl.float32)

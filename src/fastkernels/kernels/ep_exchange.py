@@ -1,8 +1,8 @@
 """Tokens to the ranks that have their experts, and what those make of them back (kernels/group.py).
 
-    rank d has the experts [d E/R, (d + 1) E/R); it gets row t of rank r at r T + t if it has one of its experts
-    ep_dispatch     x'[r T + t] = x_r[t], ids'[.., j] = ids_r[t, j] - d E/R, weights' = weights_r where rank d
-                    has the expert; else 0, -1 and 0
+    rank d has the experts [d E/R, (d + 1) E/R)
+    ep_dispatch     x'[r T + t] = x_r[t], ids'[r T + t, j] = ids_r[t, j] - d E/R, weights'[..] = weights_r[t, j]
+                    on rank d, where it has the expert; else 0, -1 and 0
     ep_combine      y[t] = sum over the ranks d that got row t of x'_d[r T + t]         on rank r
 
 R ranks · T tokens of each · k experts of a token · E experts · D hidden. An id of -1 is nobody's: a rank with
@@ -56,9 +56,7 @@ def here_of(ids: Tensor, num_experts: int) -> Tensor:
 def _dispatch(gather: Gather) -> Callable[..., Dispatched]:
     """Everything to everybody, who drop what is not theirs."""
 
-    def run(
-        x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, num_experts: int, use_fp8: bool
-    ) -> Dispatched:
+    def run(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, num_experts: int, use_fp8: bool) -> Dispatched:
         ids_SK = here_of(gather(ids_TK), num_experts)
         weights_SK = gather(weights_TK) * (ids_SK >= 0)
         if use_fp8:
@@ -161,12 +159,14 @@ def ep_combine(
     *,
     impl: str | None = None,
 ) -> Tensor:
-    """[R T, D], ids [T, k] as they were dispatched -> [T, D]; received: the ids that ep_dispatch returned, where
-    they are at hand. Rows that this rank did not get are not read.
+    """[R T, D], ids [T, k] as they were dispatched -> [T, D]. received: the ids that ep_dispatch returned, if
+    they are at hand. Rows that this rank did not get do not count.
 
     A collective, with errors as ep_dispatch; ValueError where x does not have R T rows.
     """
     divided(num_experts, "experts")
     if x_SD.shape[0] != group().size * ids_TK.shape[0]:
-        raise ValueError(f"{group().size} ranks with {ids_TK.shape[0]} tokens do not have {x_SD.shape[0]} rows")
+        raise ValueError(
+            f"{group().size} ranks with {ids_TK.shape[0]} tokens do not have {x_SD.shape[0]} rows"
+        )
     return _ep_combine(x_SD, ids_TK, num_experts, received_SK, impl=impl)

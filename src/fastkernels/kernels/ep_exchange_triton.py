@@ -20,7 +20,6 @@ from torch import Tensor
 from fastkernels.kernels import checks, exchange_triton, symmetric
 from fastkernels.kernels.ep_exchange import dequantized, here_of, quantized
 from fastkernels.kernels.exchange_triton import FLOATS, TRANSFERRED, advance, send, slots_of, take
-from fastkernels.kernels.group import group
 from fastkernels.kernels.launch import power_of_two, warps
 from fastkernels.kernels.overlap import follow, overlap
 

@@ -14,11 +14,10 @@ their launch e has ended. Therefore every launch hears from every rank.
 All ranks add in the order of ranks, in float32, and round once: they get the same bits.
 """
 
-# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false, reportCallIssue=false
 
 from __future__ import annotations
 
-import os
 from typing import Any, NamedTuple
 
 import torch
@@ -56,8 +55,6 @@ TILES = (
 
 
 def tile_of(slot_bytes: int) -> Tile:
-    if chosen := os.environ.get("FK_EXCHANGE_TILE"):
-        return Tile(*map(int, chosen.split(",")))
     return next(tile for most, tile in TILES if slot_bytes <= most)
 
 
@@ -201,9 +198,8 @@ def slots_of(bases, rank, first, x):
 @triton.jit
 def send(slot, bits, mask):
     """To another rank: all ones would not be seen."""
-    ONES: tl.constexpr = -1
-    OTHER_NAN: tl.constexpr = 0x7FFF if bits.dtype == tl.int16 else 0x7FFFFFFF
-    tl.store(slot, tl.where(bits == ONES, tl.full(bits.shape, OTHER_NAN, bits.dtype), bits), mask=mask)
+    other_nan = tl.full(bits.shape, 0x7FFF if bits.dtype == tl.int16 else 0x7FFFFFFF, bits.dtype)
+    tl.store(slot, tl.where(bits == -1, other_nan, bits), mask=mask)
 
 
 @triton.jit

@@ -4,8 +4,8 @@
     y = rows [i T/R, (i + 1) T/R) of that, on rank i    gemm_reduce_scatter
     y = (x_0, x_1, ... one below the other) W_i^T       all_gather_gemm: split by outputs, on rank i
 
-R ranks · T tokens · K inputs and N outputs of a rank's part. x_r is [T, K], in all_gather_gemm [T / R, K]; W_r
-is [N, K], rank r's own. Products accumulate in at least float32 and are rounded before they are exchanged.
+R ranks · T tokens · K inputs and N outputs of a rank's part. x_r is [T, K], in all_gather_gemm [T / R, K].
+W_r is [N, K], rank r's own. Products accumulate in at least float32, and are rounded before they travel.
 `parts` makes the product and the exchange one after the other, `overlapped` at the same time
 (parallel_gemm_overlap.py).
 """

@@ -1,9 +1,9 @@
 """Products that exchange while they multiply, over memory that the GPUs share.
 
-    gemm_reduce_scatter     the product writes each rank's rows into that rank's memory, its own last; no copy,
-                            and no processor but the product's
-    all_gather_gemm         copy engines fetch the other ranks' rows while the rows that are here are multiplied
-    gemm_all_reduce         the rows in pieces: one is exchanged by few processors while the next is multiplied
+    gemm_reduce_scatter     the product writes each rank's rows into that rank's memory, its own last: without
+                            a copy, and without a processor but the product's
+    all_gather_gemm         copy engines fetch the others' rows while the rows that are here are multiplied
+    gemm_all_reduce         by pieces of the rows: few processors exchange one while the next is multiplied
 
 Whoever uses the workspace ends with a barrier: it is free when a call begins.
 """
@@ -60,7 +60,7 @@ def _added(slots_RPN: Tensor) -> Tensor:
 
 
 def all_gather_gemm(x_PK: Tensor, weight_NK: Tensor) -> Tensor:
-    here, (each, width) = group(), x_PK.shape
+    here, each = group(), x_PK.shape[0]
     _, handle = symmetric.workspace(x_PK.numel() * x_PK.element_size(), x_PK.device)
     main, side = torch.cuda.current_stream(x_PK.device), _side(x_PK.device)
     others = [(here.rank + step) % here.size for step in range(1, here.size)]

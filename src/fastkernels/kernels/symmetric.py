@@ -103,7 +103,7 @@ def workspace(size: int, device: torch.device) -> tuple[Tensor, Any]:
     return _workspaces[-1]
 
 
-def group_name() -> str:
+def group_name() -> Any:
     return dist.group.WORLD.group_name  # pyright: ignore[reportOptionalMemberAccess]
 
 

@@ -17,9 +17,10 @@ import tempfile
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import FileStore
 
 from fastkernels import kernels
-from fastkernels.kernels import ep_exchange_triton, exchange_triton, symmetric
+from fastkernels.kernels import exchange_triton, symmetric
 from fastkernels.kernels.group import Distributed, use_group
 
 HALF = 1 << 16  # bytes of half an arena
@@ -52,7 +53,7 @@ def _fork(rank: int, memory: list[Tensor], store: str) -> int:
         torch.set_num_threads(1)
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         size = len(memory)
-        dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)
+        dist.init_process_group("gloo", store=FileStore(store, size), rank=rank, world_size=size)
         bases = torch.tensor([one.data_ptr() for one in memory])
         epochs = torch.zeros(symmetric.MOST_PROGRAMS, dtype=torch.int32)
         shared = symmetric.Arena(rank, size, HALF // size // 16 * 16, bases, epochs, memory[rank])
@@ -98,7 +99,12 @@ def _check_all(rank: int, turn: int) -> None:
         _agree("all_gather", odd, -1)
         _agree("all_gather", x, 0)
         _agree("all_to_all", x)
-        _agree("all_reduce_norm", drawn(5, 32, dtype=dtype), torch.ones(5, 32, dtype=dtype), drawn(32).to(dtype), 1e-5)
+        row, residual, weight = (
+            drawn(5, 32, dtype=dtype),
+            torch.ones(5, 32, dtype=dtype),
+            drawn(32, dtype=dtype),
+        )
+        _agree("all_reduce_norm", row, residual, weight, 1e-5)
         _ragged(rank, turn, drawn(6, 128, dtype=dtype), generator)
 
 
