@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, StringConstraints, model_validator
 
-from fastkernels.records import Batch, DType, Record, Size, Skew, TensorSpec
+from fastkernels.records import Batch, DType, Record, Routing, Size, Skew, TensorSpec
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.\-]*$")]
 TaskId = Annotated[str, StringConstraints(pattern=r"^L[1-4]/[a-z][a-z0-9_]*$")]
@@ -49,6 +49,7 @@ class ExtraCase(Record):
     init: dict[str, Any]
     inputs: dict[str, TensorSpec | bool | int | float | str | None]
     batch: Batch | None = None
+    routing: Routing | None = None
     ranks: PositiveInt = 1
     timed: bool = False
 
