@@ -41,7 +41,7 @@ def _local(align: Callable, multiply_glu: Callable, multiply: Callable, add: Cal
         starts = starts[:-1].contiguous()
         active = multiply_glu(x_SD, w13, order, starts, "silu")
         y_ND = multiply(active, w2, order, starts, weights_SK.flatten())
-        return add(y_ND.view(*ids_SK.shape, -1).masked_fill(is_absent[..., None], 0))
+        return add(y_ND.view(*ids_SK.shape, w2.shape[1]).masked_fill(is_absent[..., None], 0))
 
     return run
 

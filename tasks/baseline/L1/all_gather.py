@@ -2,8 +2,8 @@
 
     y = x[0], x[1], ... one behind the other along dim
 
-x[r] is what rank r brings: [T, D], T tokens, D features. By tokens (dim 0) or by features (dim -1). Values are
-handed on as they are.
+x[r] is what rank r brings: [T, D], T tokens, D features. By tokens (dim 0) or by features (dim -1). y has the
+dtype of x and its values.
 Mirrors vllm.distributed.communication_op.tensor_model_parallel_all_gather.
 """
 

@@ -3,7 +3,7 @@
     y = sum_r x[r] W[r]^T
 
 x[r] [T, K] and W[r] [N, K] are rank r's: T tokens, K of the layer's inputs, N outputs. Products accumulate in
-at least float32 and are rounded to the dtype of x before they are added up; y has the same bits on every rank.
+at least float32 and are rounded to the dtype of x before they are added up. y has the same bits on all ranks.
 The product and the sum may overlap: rows of y do not depend on each other.
 Mirrors the product and the sum of vllm.model_executor.layers.linear.RowParallelLinear.
 """
