@@ -26,7 +26,6 @@ import argparse
 import json
 import os
 import select
-import signal
 import statistics
 import subprocess
 import sys
@@ -322,8 +321,8 @@ def outcomes(listed: list[dict[str, Any]], ranks: int, limit_s: float) -> dict[i
                 why = _listen(processes, found, deadline)
             finally:
                 for process in processes:
-                    process.send_signal(signal.SIGKILL)
-                    process.wait()
+                    process.kill()
+                    process.communicate()
         first = max(found, default=-1) + 1
         if why and first < len(listed):
             found[first] = {"error": why}

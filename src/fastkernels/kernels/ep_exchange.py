@@ -1,7 +1,7 @@
 """Tokens to the ranks that have their experts, and what those make of them back (kernels/group.py).
 
     rank d has the experts [d E/R, (d + 1) E/R)
-    ep_dispatch     x'[r T + t] = x_r[t], ids'[r T + t, j] = ids_r[t, j] - d E/R, weights'[...] = weights_r[...]
+    ep_dispatch     x'[r T + t] = x_r[t], ids'[r T + t] = ids_r[t] - d E/R, weights'[r T + t] = weights_r[t]
                     on rank d, where it has the expert; else 0, -1 and 0
     ep_combine      y[t] = sum over the ranks d that got row t of x'_d[r T + t]         on rank r
 

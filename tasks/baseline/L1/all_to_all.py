@@ -1,18 +1,18 @@
 """What the ranks of a group send each other: equal parts, or tokens to the experts that they choose.
 
-    y[r] = x[r][rank]           x[r][0], x[r][1], ... are equal parts of the rows of x[r]           (AllToAll)
+    AllToAll        y[r] = x[r][rank]       x[r][0], x[r][1], ... are equal parts of the rows of x[r]
 
-    rank d has the experts [d E/R, (d + 1) E/R)                                                     (EPDispatch)
-    x'[r T + t], ids'[r T + t], weights'[r T + t] = x[r][t], topk_idx[r][t] - d E/R, topk_weights[r][t]
-                                on rank d, where it has the expert; else 0, -1 and 0
+    EPDispatch      x'[r T + t], ids'[r T + t], weights'[r T + t]
+                        = x[r][t], topk_idx[r][t] - d E/R, topk_weights[r][t]
+                    on rank d, where it has the expert; else 0, -1 and 0
 
-    y[t] = sum over the ranks d that have an expert of token t of x[d][rank T + t]                  (EPCombine)
+    EPCombine       y[t] = sum of x[d][rank T + t] over the ranks d that have an expert of token t
 
-x[r] is what rank r brings. R ranks, T tokens of each, k experts of a token, E experts, D hidden. Rows have
-fixed places, so that shapes do not depend on the routing; only rows that are needed have to travel. EPDispatch
-hands values on as they are; with use_fp8 they travel as float8 (e4m3), every 128 of them over their largest
-magnitude / 448. EPCombine adds in at least float32, in the dtype of x after it; rows that no expert made are
-not read.
+x[r] is what rank r brings. R ranks, T tokens of each, k experts of a token, D hidden, E experts, of which
+rank d has [d E/R, (d + 1) E/R). Rows have fixed places, so that shapes do not depend on the routing; only
+rows that are needed have to travel. EPDispatch hands values on as they are; with use_fp8 they travel as float8
+(e4m3), every 128 of them over their largest magnitude / 448. EPCombine adds in at least float32 and rounds to
+the dtype of x; rows that no expert made do not count.
 Mirrors torch.distributed._functional_collectives.all_to_all_single, deep_ep.Buffer.dispatch and
 deep_ep.Buffer.combine.
 """
@@ -46,6 +46,5 @@ class EPCombine(nn.Module):
         self.num_experts = num_experts
 
     def forward(self, x: Tensor, topk_idx: Tensor, recv_topk_idx: Tensor | None = None) -> Tensor:
-        """[R T, D], [T, k] int32 as it was dispatched -> [T, D]; recv_topk_idx: what EPDispatch gave, if it is
-        at hand"""
+        """[R T, D], [T, k] int32 as it was dispatched -> [T, D]; recv_topk_idx: EPDispatch's, or None"""
         return kernels.ep_combine(x, topk_idx, self.num_experts, recv_topk_idx)

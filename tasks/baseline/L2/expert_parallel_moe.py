@@ -4,14 +4,14 @@
     w, e = the k largest of softmax(r), renormalised
     y = sum_j w[j] expert_e[j](x)
 
-T tokens of a rank, D hidden, E experts, of which rank d has [d E/R, (d + 1) E/R), F intermediate. Wg [E, D] is
-the same on all ranks; w1 [E/R, 2F, D] (gate and up projection, gate first) and w2 [E/R, D, F] are the rank's
-own experts. Tokens go to the ranks of their experts and come back (L1/all_to_all): what a rank's experts make
-of a token is added up and rounded there, and added up over ranks here. r is rounded to the dtype of x; the
-softmax is float32; roundings inside an expert are those of L2/fused_experts. Two experts whose logits differ
-by less than a rounding may be exchanged; inputs that are judged choose clearly.
-Mirrors the forward of vllm.model_executor.models.mixtral.MixtralMoE with expert parallelism; weights are passed
-as to vllm.model_executor.layers.fused_moe.fused_moe.fused_experts.
+T tokens of a rank, D hidden, F intermediate, E experts, of which rank d has [d E/R, (d + 1) E/R). Wg [E, D]
+is the same on all ranks; w1 [E/R, 2F, D] (gate and up projection, gate first) and w2 [E/R, D, F] are the
+rank's own experts. Tokens go to the ranks of their experts and come back (L1/all_to_all): what a rank's
+experts make of a token is added up and rounded there, and added up over ranks here. r is rounded to the dtype
+of x; the softmax is float32; roundings inside an expert are those of L2/fused_experts. Two experts whose
+logits differ by less than a rounding may be exchanged; inputs that are judged choose clearly.
+Mirrors the forward of vllm.model_executor.models.mixtral.MixtralMoE with expert parallelism; its weights come
+as those of vllm.model_executor.layers.fused_moe.fused_moe.fused_experts.
 """
 
 from __future__ import annotations
