@@ -10,9 +10,9 @@
 
 x[r] is what rank r brings. R ranks, T tokens of each, k experts of a token, D hidden, E experts, of which
 rank d has [d E/R, (d + 1) E/R). Rows have fixed places, so that shapes do not depend on the routing; only
-rows that are needed have to travel. EPDispatch hands values on as they are; with use_fp8 they travel as float8
-(e4m3), every 128 of them over their largest magnitude / 448. EPCombine adds in at least float32 and rounds to
-the dtype of x; rows that no expert made do not count.
+rows that are needed have to travel. EPDispatch hands values on as they are; with use_fp8 they travel as
+float8 (e4m3), every 128 of them over their largest magnitude / 448. EPCombine adds in at least float32 and
+rounds to the dtype of x; rows that no expert made do not count.
 Mirrors torch.distributed._functional_collectives.all_to_all_single, deep_ep.Buffer.dispatch and
 deep_ep.Buffer.combine.
 """

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 import torch
-
 from benchmarks import collectives
+
 from fastkernels import kernels
 from fastkernels.kernels.group import simulated
 
