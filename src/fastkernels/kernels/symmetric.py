@@ -13,7 +13,7 @@ barriers round its use. NVLink multicast is not used: nothing here asks for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -41,8 +41,24 @@ class Arena:
     memory: Tensor  # this rank's own
 
 
-_arenas: dict[int, Arena] = {}
-_workspaces: list[tuple[Tensor, Any]] = []
+@dataclass
+class _Memory:
+    """What the ranks of a process group have together."""
+
+    of: Any = None
+    arenas: dict[int, Arena] = field(default_factory=dict)  # by the bytes of a half
+    workspaces: list[tuple[Tensor, Any]] = field(default_factory=list)  # captured graphs refer to older ones
+
+
+_memory = _Memory()
+
+
+def _own() -> _Memory:
+    """Of the group that is there now: an engine that ends takes its own with it."""
+    global _memory
+    if _memory.of is not dist.group.WORLD:
+        _memory = _Memory(dist.group.WORLD)
+    return _memory
 
 
 def unsupported(x: Tensor, slot_bytes: int) -> str | None:
@@ -55,7 +71,7 @@ def unsupported(x: Tensor, slot_bytes: int) -> str | None:
     half = _half(slot_bytes, here.size)
     if half > MOST_BYTES:
         return f"{here.size} slots of {slot_bytes} bytes are more than {MOST_BYTES}"
-    if half not in _arenas and torch.cuda.is_current_stream_capturing():
+    if half not in _own().arenas and torch.cuda.is_current_stream_capturing():
         return "its memory is set up by a call of this size that is not captured"
     return None
 
@@ -74,9 +90,9 @@ def _unshared(ranks: int) -> str | None:
 
 def arena(slot_bytes: int, device: torch.device) -> Arena:
     """With slots of at least this size: a collective where it is the first of its size."""
-    here = group()
+    here, arenas = group(), _own().arenas
     half = _half(slot_bytes, here.size)
-    if (found := _arenas.get(half)) is None:
+    if (found := arenas.get(half)) is None:
         memory, bases = _shared(2 * half, device)
         memory.fill_(ABSENT)
         epochs = torch.zeros(MOST_PROGRAMS, dtype=torch.int32, device=device)
@@ -84,13 +100,14 @@ def arena(slot_bytes: int, device: torch.device) -> Arena:
         found = Arena(here.rank, here.size, slot, bases, epochs, memory)
         torch.cuda.synchronize(device)
         dist.barrier()
-        _arenas[half] = found
+        arenas[half] = found
     return found
 
 
 def workspace(size: int, device: torch.device) -> tuple[Tensor, Any]:
     """uint8 memory of at least `size` bytes, and torch's handle of it. Where it grows a collective."""
-    if not _workspaces or len(_workspaces[-1][0]) < size:
+    workspaces = _own().workspaces
+    if not workspaces or len(workspaces[-1][0]) < size:
         if torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
                 f"{size} bytes of symmetric memory are needed in a capture: make the call once before it"
@@ -98,9 +115,8 @@ def workspace(size: int, device: torch.device) -> tuple[Tensor, Any]:
         import torch.distributed._symmetric_memory as symm_mem
 
         memory = symm_mem.empty(max(LEAST_BYTES, power_of_two(size)), dtype=torch.uint8, device=device)
-        # Captured graphs refer to those that it replaces.
-        _workspaces.append((memory, symm_mem.rendezvous(memory, group_name())))
-    return _workspaces[-1]
+        workspaces.append((memory, symm_mem.rendezvous(memory, group_name())))
+    return workspaces[-1]
 
 
 def group_name() -> Any:
