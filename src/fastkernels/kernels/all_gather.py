@@ -11,9 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fastkernels.kernels.all_reduce import simulated_alone
 from fastkernels.kernels.base import Implementation, Kernel
-from fastkernels.kernels.group import group
+from fastkernels.kernels.group import group, not_distributed
 from fastkernels.kernels.work import Tally, size
 
 
@@ -45,7 +44,7 @@ _all_gather = Kernel(
     _reference,
     fake=_fake,
     implementations=(
-        Implementation("torch", _torch, devices=("cpu", "cuda"), unsupported=simulated_alone),
+        Implementation("torch", _torch, devices=("cpu", "cuda"), unsupported=not_distributed),
         Implementation("triton", "fastkernels.kernels.exchange_triton"),
     ),
     rows=lambda x, dim: x.numel(),

@@ -11,9 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fastkernels.kernels.all_reduce import simulated_alone
 from fastkernels.kernels.base import Implementation, Kernel
-from fastkernels.kernels.group import group
+from fastkernels.kernels.group import group, not_distributed
 from fastkernels.kernels.reduce_scatter import divided
 from fastkernels.kernels.work import Tally, size
 
@@ -40,7 +39,7 @@ _all_to_all = Kernel(
     _reference,
     fake=lambda x: x.new_empty(x.shape),
     implementations=(
-        Implementation("torch", _torch, devices=("cpu", "cuda"), unsupported=simulated_alone),
+        Implementation("torch", _torch, devices=("cpu", "cuda"), unsupported=not_distributed),
         Implementation("triton", "fastkernels.kernels.exchange_triton"),
     ),
     rows=lambda x: x.numel(),

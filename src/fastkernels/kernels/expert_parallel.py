@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel, registered
 from fastkernels.kernels.ep_exchange import ep_combine, ep_dispatch
-from fastkernels.kernels.group import Distributed, group
+from fastkernels.kernels.group import group, not_distributed
 from fastkernels.kernels.grouped_linear import grouped_linear
 from fastkernels.kernels.grouped_linear_glu import grouped_linear_glu
 from fastkernels.kernels.moe_permute import moe_align, moe_sum
@@ -63,8 +63,8 @@ def _in_turn(dispatch: Callable, experts_of: Experts, combine: Callable) -> Call
 
 
 def _overlap_unsupported(x_TD: Tensor, *_: object) -> str | None:
-    if not isinstance(group(), Distributed):
-        return "the ranks are simulated in one process"
+    if reason := not_distributed():
+        return reason
     if x_TD.shape[0] < 2 * LEAST_TOKENS:
         return f"splits {x_TD.shape[0]} tokens into halves, which are worth it from {LEAST_TOKENS} on"
     return None

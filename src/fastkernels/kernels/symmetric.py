@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fastkernels.kernels.group import Distributed, group
+from fastkernels.kernels.group import group, not_distributed
 from fastkernels.kernels.launch import power_of_two
 
 MOST_PROGRAMS = 256  # of a launch: each counts the launches for itself
@@ -64,9 +64,7 @@ def _own() -> _Memory:
 def unsupported(x: Tensor, slot_bytes: int) -> str | None:
     """Why no arena with slots of this size serves a call with x; the same answer on every rank."""
     here = group()
-    if not isinstance(here, Distributed):
-        return "the ranks are simulated in one process"
-    if reason := _unshared(here.size):
+    if reason := not_distributed() or _unshared(here.size):
         return reason
     half = _half(slot_bytes, here.size)
     if half > MOST_BYTES:
