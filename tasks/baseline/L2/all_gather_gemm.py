@@ -5,7 +5,8 @@
 x[r] [P, K] is rank r's, W [N, K] the own rank's: P tokens of each rank, K inputs, N of the layer's outputs. y
 is [R P, N] with R ranks, in the dtype of x. The product accumulates in at least float32. What is here may be
 multiplied while the rest is fetched.
-Mirrors torch.ops.symm_mem.fused_all_gather_matmul with gather_dim 0 and one weight (there [K, N]).
+Mirrors torch.distributed._symmetric_memory._fused_all_gather_matmul; there
+gather_dim is 0, and B a list of one weight, [K, N].
 """
 
 from __future__ import annotations

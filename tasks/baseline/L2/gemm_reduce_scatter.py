@@ -5,7 +5,8 @@
 x[r] [T, K] and W[r] [N, K] are rank r's: T tokens, which the R ranks divide, K of the layer's inputs, N
 outputs. Products accumulate in at least float32 and are rounded to the dtype of x before they are added up.
 The product and the sum may overlap.
-Mirrors torch.ops.symm_mem.fused_matmul_reduce_scatter with scatter_dim 0 (there the weight is [K, N]).
+Mirrors torch.distributed._symmetric_memory._fused_matmul_reduce_scatter;
+there scatter_dim is 0, and B is [K, N].
 """
 
 from __future__ import annotations
