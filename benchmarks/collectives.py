@@ -1,6 +1,6 @@
 """Times collectives and what overlaps them on the GPUs of this machine, one process for each.
 
-    python benchmarks/collectives.py --ranks 2 --output benchmarks/h200x2/collectives.json
+    python benchmarks/collectives.py --ranks 2 --out benchmarks/h200x2/collectives.json
         [--tasks all_reduce gemm_all_reduce] [--least 4096] [--most 67108864] [--limit-s 500] [--sweep]
 
 {"rows": [{"task", "bytes", "implementation", "us", "busbw_gbs", "ceiling_share", "ratio_to_nccl"}],
@@ -408,7 +408,7 @@ def _same(row: dict[str, Any]) -> tuple[Any, ...]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--out", "--output", type=Path, required=True)
     parser.add_argument("--tasks", nargs="*", default=[])
     parser.add_argument("--least", type=int, default=1 << 12)
     parser.add_argument("--most", type=int, default=1 << 26)
@@ -429,7 +429,7 @@ def main() -> None:
         "environment": environment("cuda").model_dump(mode="json"),
         "ranks": arguments.ranks,
     }
-    write(told, arguments.output)
+    write(told, arguments.out)
     for row in made:
         what = " ".join(
             str(row[key]) for key in ("task", "bytes", "layer", "model", "tokens", "skew") if key in row
@@ -437,7 +437,7 @@ def main() -> None:
         ratio = f"{row['ratio_to_nccl']:.3f}" if "ratio_to_nccl" in row else ""
         said = row.get("error") or f"{row['us']:.1f} us {row['busbw_gbs']:.0f} GB/s"
         print(f"{what} {row['implementation']} {row.get('tile', '')}: {said} {ratio}")
-    print(f"{len(made)} of {len(listed)} rows in {arguments.output}")
+    print(f"{len(made)} of {len(listed)} rows in {arguments.out}")
 
 
 if __name__ == "__main__":
