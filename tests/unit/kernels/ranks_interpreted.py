@@ -8,11 +8,13 @@ Each rank's slots lie in memory that all of them have at the same address, as GP
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import signal
 import sys
 import tempfile
+import types
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import FileStore
 
 from fastkernels import kernels
-from fastkernels.kernels import exchange_triton, symmetric
+from fastkernels.kernels import exchange_triton, parallel_gemm_overlap, symmetric
 from fastkernels.kernels.group import Distributed, use_group
 
 HALF = 1 << 16  # bytes of half an arena
@@ -29,11 +31,12 @@ TIMEOUT_S = 100
 
 
 def main(ranks: int) -> int:
-    memory = [torch.frombuffer(mmap.mmap(-1, 2 * HALF), dtype=torch.uint8) for _ in range(ranks)]
+    memory, scratch = ([_shared(2 * HALF) for _ in range(ranks)] for _ in range(2))
     for one in memory:
         one.fill_(symmetric.ABSENT)
     with tempfile.TemporaryDirectory() as folder:
-        pids = [_fork(rank, memory, os.path.join(folder, "store")) for rank in range(ranks)]
+        store = os.path.join(folder, "store")
+        pids = [_fork(rank, memory, scratch, store) for rank in range(ranks)]
         failed = False
         for _ in pids:
             _, status = os.wait()
@@ -45,7 +48,11 @@ def main(ranks: int) -> int:
     return int(failed)
 
 
-def _fork(rank: int, memory: list[Tensor], store: str) -> int:
+def _shared(size: int) -> Tensor:
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
+
+
+def _fork(rank: int, memory: list[Tensor], scratch: list[Tensor], store: str) -> int:
     if pid := os.fork():
         return pid
     status = 1
@@ -61,9 +68,12 @@ def _fork(rank: int, memory: list[Tensor], store: str) -> int:
         symmetric.arena = lambda slot_bytes, device: _of_size(shared, slot_bytes)
         symmetric.unsupported = lambda x, slot_bytes: None
         exchange_triton.TWO_STEPS_FROM = dict.fromkeys(range(3, 9), 4096)
+        _fake_streams()
+        symmetric.workspace = lambda size, device: (scratch[rank], _Handle(scratch))
         with use_group(Distributed()):
             for turn in range(2):
                 _check_all(rank, turn)
+                _check_overlap(rank, turn)
         assert bool((memory[rank] == symmetric.ABSENT).all()), "a slot was left full"
         dist.barrier()
         status = 0
@@ -73,6 +83,26 @@ def _fork(rank: int, memory: list[Tensor], store: str) -> int:
         traceback.print_exc()
     finally:
         os._exit(status)
+
+
+class _Handle:
+    """Of memory that all ranks have, as PyTorch's for GPUs."""
+
+    def __init__(self, memory: list[Tensor]) -> None:
+        self.memory, self.barrier = memory, dist.barrier
+
+    def get_buffer(self, rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        size = math.prod(shape) * dtype.itemsize
+        return self.memory[rank][:size].view(dtype).view(shape)
+
+
+def _fake_streams() -> None:
+    """On a CPU everything happens in the order in which it is asked for."""
+    cuda: Any = torch.cuda
+    cuda.Stream = cuda.Event = cuda.current_stream = lambda *_: types.SimpleNamespace(
+        wait_stream=lambda _: None, wait_event=lambda _: None, record=lambda _: None
+    )
+    cuda.stream = lambda _: contextlib.nullcontext()
 
 
 def _of_size(shared: symmetric.Arena, slot_bytes: int) -> symmetric.Arena:
@@ -107,6 +137,24 @@ def _check_all(rank: int, turn: int) -> None:
         )
         _agree("all_reduce_norm", row, residual, weight, 1e-5)
         _ragged(rank, turn, drawn(6, 128, dtype=dtype), generator)
+
+
+def _check_overlap(rank: int, turn: int) -> None:
+    generator, size = torch.Generator().manual_seed(100 * turn + rank), dist.get_world_size()
+    x, weight = (torch.randn(rows, 8, generator=generator) for rows in (4 * size, 6))
+    for name in ("gemm_all_reduce", "gemm_reduce_scatter", "all_gather_gemm"):
+        expected = kernels.registered[name](x, weight, impl="reference")
+        torch.testing.assert_close(getattr(parallel_gemm_overlap, name)(x, weight), expected)
+    experts, weights = 2 * size, torch.rand(7, 2, generator=generator)
+    tokens = torch.randn(7, 32, generator=generator)
+    ids = torch.rand(7, experts, generator=generator).argsort(1)[:, :2].int()
+    w13, w2 = (torch.randn(2, *shape, generator=generator) for shape in ((8, 32), (32, 4)))
+    given = tokens, weights, ids, w13, w2, experts, False
+    found = (
+        kernels.registered["expert_parallel"].implementation("overlapped").function("expert_parallel")(*given)
+    )
+    expected = kernels.registered["expert_parallel"](*given, impl="reference")
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def _ragged(rank: int, turn: int, x_TD: Tensor, generator: torch.Generator) -> None:
