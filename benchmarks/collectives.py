@@ -242,14 +242,17 @@ def _link_gbs(device: torch.device) -> float:
 
 
 def _timed(job: dict[str, Any], rank: int, ranks: int, device: torch.device) -> dict[str, Any]:
-    """us and bytes of the job, or why not: the same kind of answer on every rank."""
+    """us and bytes of the job, or why not: the same kind of answer on every rank. What loses the device ends
+    the rank."""
     from fastkernels.errors import KernelError
 
     try:
         call, reference, size = Call(job, rank, ranks, device).made()
         off = _off(call(), reference())
-    except KernelError as error:
-        return {"error": str(error)}
+    except (KernelError, RuntimeError) as error:
+        if "CUDA error" in str(error):
+            raise
+        return {"error": str(error).partition("\n")[0]}
     worst = torch.tensor([off], device=device)
     dist.all_reduce(worst, dist.ReduceOp.MAX)
     if not float(worst) <= OFF[torch.bfloat16] * (3 if job.get("model") == "deepseek_v32" else 1):

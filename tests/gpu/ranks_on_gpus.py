@@ -26,6 +26,7 @@ class Rank:
     def __init__(self, rank: int, ranks: int) -> None:
         self.rank, self.ranks, self.device = rank, ranks, torch.device("cuda", rank)
         self.generator = torch.Generator(self.device).manual_seed(rank)
+        self.wrong: list[str] = []
 
     def drawn(self, *shape: int, dtype: torch.dtype = torch.bfloat16, scale: float = 1.0) -> Tensor:
         value = torch.randn(shape, generator=self.generator, device=self.device)
@@ -69,17 +70,20 @@ class Rank:
         return found
 
     def check(self, name: str, arguments: tuple[Any, ...]) -> int:
-        """How many implementations served the call."""
+        """How many implementations served the call. What is wrong is noted: one run tells all of it."""
         kernel, served = kernels.registered[name], 0
         expected = _parts(kernel(*arguments, impl="reference"))
         for implementation in kernel.names[1:]:
             try:
                 found = _parts(kernel(*arguments, impl=implementation))
+                served += 1
+                for one, other in zip(found, expected, strict=True):
+                    _agree(f"{name}={implementation}", arguments, one, other)
             except KernelError:
                 continue
-            served += 1
-            for one, other in zip(found, expected, strict=True):
-                _agree(f"{name}={implementation}", arguments, one, other)
+            except (AssertionError, RuntimeError) as error:
+                self.wrong.append(f"{name}={implementation}: {error}".partition("\n")[0])
+                torch.cuda.synchronize(self.device)
         return served
 
     def check_replays(self, name: str, implementation: str, arguments: tuple[Any, ...]) -> None:
@@ -135,6 +139,7 @@ def main(rank: int, ranks: int, store: str) -> None:
         served: dict[str, int] = {}
         for name, arguments in here.calls() + here.calls()[::-1]:
             served[name] = max(served.get(name, 0), here.check(name, arguments))
+        assert not here.wrong, "\n".join(dict.fromkeys(here.wrong))
         here.check_bits()
         for name, implementation, arguments in (
             ("all_reduce", "triton", (here.drawn(16, 4096),)),
