@@ -8,11 +8,12 @@ of launches. It is full of bytes 0xFF where nothing has arrived: exchange_triton
 barriers. Rank r's memory lies in the address space of every rank, at `bases[r]`.
 
 `workspace` is memory of the same kind without any order, for libraries and for copies; who uses it puts
-barriers round its use. NVLink multicast is not used: nothing here asks for it.
+barriers round its use. PyTorch would set up NVLink multicast beside such memory: it is told not to.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -91,7 +92,9 @@ def arena(slot_bytes: int, device: torch.device) -> Arena:
     here, arenas = group(), _own().arenas
     half = _half(slot_bytes, here.size)
     if (found := arenas.get(half)) is None:
-        memory, bases = _shared(2 * half, device)
+        memory, handle = _shared(2 * half, device)
+        places = [handle.get_buffer(r, (2 * half,), torch.uint8).data_ptr() for r in range(here.size)]
+        bases = torch.tensor(places, dtype=torch.int64, device=device)
         memory.fill_(ABSENT)
         epochs = torch.zeros(MOST_PROGRAMS, dtype=torch.int32, device=device)
         slot = half // here.size // 16 * 16
@@ -110,10 +113,7 @@ def workspace(size: int, device: torch.device) -> tuple[Tensor, Any]:
             raise RuntimeError(
                 f"{size} bytes of symmetric memory are needed in a capture: make the call once before it"
             )
-        import torch.distributed._symmetric_memory as symm_mem
-
-        memory = symm_mem.empty(max(LEAST_BYTES, power_of_two(size)), dtype=torch.uint8, device=device)
-        workspaces.append((memory, symm_mem.rendezvous(memory, group_name())))
+        workspaces.append(_shared(max(LEAST_BYTES, power_of_two(size)), device))
     return workspaces[-1]
 
 
@@ -125,11 +125,10 @@ def _half(slot_bytes: int, ranks: int) -> int:
     return max(LEAST_BYTES, power_of_two(slot_bytes * ranks))
 
 
-def _shared(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """uint8 [size] of this rank, and where every rank's begins (int64 [R])."""
+def _shared(size: int, device: torch.device) -> tuple[Tensor, Any]:
+    """uint8 [size] of this rank, and PyTorch's handle of what all ranks have."""
+    os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
     import torch.distributed._symmetric_memory as symm_mem
 
     memory = symm_mem.empty(size, dtype=torch.uint8, device=device)
-    handle = symm_mem.rendezvous(memory, group_name())
-    places = [handle.get_buffer(r, (size,), torch.uint8).data_ptr() for r in range(group().size)]
-    return memory, torch.tensor(places, dtype=torch.int64, device=device)
+    return memory, symm_mem.rendezvous(memory, group_name())
