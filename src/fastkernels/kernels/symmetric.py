@@ -39,7 +39,7 @@ class Arena:
     slot: int
     bases: Tensor
     epochs: Tensor
-    memory: Tensor  # this rank's own
+    kept: Any  # this rank's memory and what maps the others'
 
 
 @dataclass
@@ -98,7 +98,7 @@ def arena(slot_bytes: int, device: torch.device) -> Arena:
         memory.fill_(ABSENT)
         epochs = torch.zeros(MOST_PROGRAMS, dtype=torch.int32, device=device)
         slot = half // here.size // 16 * 16
-        found = Arena(here.rank, here.size, slot, bases, epochs, memory)
+        found = Arena(here.rank, here.size, slot, bases, epochs, (memory, handle))
         torch.cuda.synchronize(device)
         dist.barrier()
         arenas[half] = found
