@@ -23,10 +23,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fastkernels.kernels.group import group, not_distributed
-from fastkernels.kernels.launch import power_of_two
+from fastkernels.kernels.launch import ceil_div, power_of_two
 
 MOST_PROGRAMS = 256  # of a launch: each counts the launches for itself
 LEAST_BYTES, MOST_BYTES = 1 << 26, 1 << 31  # of half an arena
+LINE = 16  # bytes: slots begin at multiples of it
 ABSENT = 0xFF
 
 
@@ -97,7 +98,7 @@ def arena(slot_bytes: int, device: torch.device) -> Arena:
         bases = torch.tensor(places, dtype=torch.int64, device=device)
         memory.fill_(ABSENT)
         epochs = torch.zeros(MOST_PROGRAMS, dtype=torch.int32, device=device)
-        slot = half // here.size // 16 * 16
+        slot = half // here.size // LINE * LINE
         found = Arena(here.rank, here.size, slot, bases, epochs, (memory, handle))
         torch.cuda.synchronize(device)
         dist.barrier()
@@ -122,7 +123,7 @@ def group_name() -> Any:
 
 
 def _half(slot_bytes: int, ranks: int) -> int:
-    return max(LEAST_BYTES, power_of_two(slot_bytes * ranks))
+    return max(LEAST_BYTES, power_of_two(ceil_div(slot_bytes, LINE) * LINE * ranks))
 
 
 def _shared(size: int, device: torch.device) -> tuple[Tensor, Any]:

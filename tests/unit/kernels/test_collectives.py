@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from fastkernels import kernels
+from fastkernels.kernels import symmetric
 from fastkernels.kernels.group import Sketched, simulated, use_group
 
 
@@ -181,3 +182,15 @@ def test_processes_that_share_memory_exchange_it_as_gpus_do(ranks):
         timeout=150,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+def test_slots_hold_what_they_were_made_for(ranks):
+    """Where ranks do not divide a power of two, and at its edge."""
+    for power in (26, 27, 31):
+        for less in (0, 2, 16, 48):
+            slot_bytes = (1 << power) // ranks - less
+            half = symmetric._half(slot_bytes, ranks)
+            slot = half // ranks // symmetric.LINE * symmetric.LINE
+            assert slot_bytes <= slot
+            assert slot * ranks <= half
