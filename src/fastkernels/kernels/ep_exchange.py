@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.kernels.all_gather import all_gather
-from fastkernels.kernels.base import Implementation, Kernel
+from fastkernels.kernels.base import Implementation, Kernel, registered
 from fastkernels.kernels.group import group
 from fastkernels.kernels.reduce_scatter import divided, reduce_scatter
 from fastkernels.kernels.work import Tally
@@ -50,7 +50,7 @@ def here_of(ids: Tensor, num_experts: int) -> Tensor:
     """Ids as this rank counts its own experts, -1 where they are not its own."""
     each = num_experts // group().size
     own = ids - group().rank * each
-    return torch.where((own >= 0) & (own < each) & (ids >= 0), own, -1).to(torch.int32)
+    return torch.where((own >= 0) & (own < each), own, -1).to(torch.int32)
 
 
 def _dispatch(gather: Gather) -> Callable[..., Dispatched]:
@@ -77,12 +77,6 @@ def _combine(gather: Gather, scatter: Callable[[Tensor], Tensor]) -> Callable[..
         return scatter(x_SD.masked_fill((received_SK < 0).all(1, keepdim=True), 0))
 
     return run
-
-
-def _reference_scatter(x_SD: Tensor) -> Tensor:
-    from fastkernels.kernels.base import registered
-
-    return registered["reduce_scatter"].reference(x_SD, 0)
 
 
 def _fake_dispatch(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, *_: object) -> Dispatched:
@@ -116,7 +110,7 @@ _ep_dispatch = Kernel(
 _ep_combine = Kernel(
     "ep_combine",
     "(Tensor x, Tensor topk_ids, int num_experts, Tensor? received_ids) -> Tensor",
-    _combine(_gathered, _reference_scatter),
+    _combine(_gathered, lambda x: registered["reduce_scatter"].reference(x, 0)),
     fake=lambda x_SD, ids_TK, *_: x_SD.new_empty((ids_TK.shape[0], x_SD.shape[1])),
     implementations=(
         Implementation(

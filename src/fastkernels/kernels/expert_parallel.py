@@ -26,7 +26,6 @@ from fastkernels.kernels.group import group, not_distributed
 from fastkernels.kernels.grouped_linear import grouped_linear
 from fastkernels.kernels.grouped_linear_glu import grouped_linear_glu
 from fastkernels.kernels.moe_permute import moe_align, moe_sum
-from fastkernels.kernels.work import Tally
 
 LEAST_TOKENS = 256  # of a half: fewer rows take as long as all of them, by the weights that they read
 Experts = Callable[..., Tensor]
@@ -101,10 +100,6 @@ def _overlapped(
     return y
 
 
-def _work(tally: Tally, x_SD: Tensor, ids_SK: Tensor, weights_SK: Tensor, w13: Tensor, w2: Tensor) -> None:
-    """How many of the rows have an expert here is for the routing to say: none is counted."""
-
-
 _local_experts = Kernel(
     "local_experts",
     "(Tensor x, Tensor ids, Tensor weights, Tensor w13, Tensor w2) -> Tensor",
@@ -118,7 +113,6 @@ _local_experts = Kernel(
         ),
     ),
     rows=lambda x_SD, *_: x_SD.shape[0],
-    work=_work,
 )
 
 _expert_parallel = Kernel(
