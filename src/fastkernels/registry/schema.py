@@ -82,6 +82,7 @@ class TaskEntry(Record):
     is_single: bool = False  # one operation alone, behind another interface: judged as that operation is
     decides: dict[Name, tuple[str, ...]] = {}  # variant -> arguments that decide which values are taken
     replicates: bool = False  # every rank of a group returns the same bits
+    private: tuple[str, ...] = ()  # arguments of a rank on which no other rank's results depend
     replays: dict[str, str] = {}  # argument -> draw that takes it from a golden folder (loader/replay.py)
     label: str | dict[Name, str] = ""  # part of case ids, or of each variant's: "K{input_size}", "D{dims}"
     extra_cases: tuple[ExtraCase, ...] = ()

@@ -95,6 +95,19 @@ def test_ranks_choose_experts_of_their_own_and_share_what_is_replicated():
     assert not any(torch.equal(first["arg.allreduce_in"], one["arg.allreduce_in"]) for one in others)
 
 
+@pytest.mark.parametrize("entry", [entry for entry in registry.tasks() if entry.private], ids=lambda e: e.id)
+def test_no_other_ranks_results_depend_on_what_is_private(entry):
+    case = next(case for case in registry.cases(entry, size="tiny") if case.ranks == 2)
+    module = build_module(BASELINE, case, "cpu")
+    tensors, others = (draw(trial_specs(case, module), case, seed) for seed in (1, 2))
+    right = bind(module, case, tensors).invoke()
+    for name in entry.private:
+        changed = bind(module, case, {**tensors, f"peer.1.arg.{name}": others[f"peer.1.arg.{name}"]}).invoke()
+        assert all(torch.equal(changed[key], right[key]) for key in right), name
+        changed = bind(module, case, {**tensors, f"arg.{name}": others[f"arg.{name}"]}).invoke()
+        assert not all(torch.equal(changed[key], right[key]) for key in right), name
+
+
 def test_a_module_that_adds_nothing_up_returns_what_its_own_rank_brings(tree):
     candidate = tree(
         "candidate",
