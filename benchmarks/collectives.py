@@ -411,7 +411,7 @@ def _same(row: dict[str, Any]) -> tuple[Any, ...]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--out", "--output", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tasks", nargs="*", default=[])
     parser.add_argument("--least", type=int, default=1 << 12)
     parser.add_argument("--most", type=int, default=1 << 26)
