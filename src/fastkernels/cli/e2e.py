@@ -45,14 +45,22 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
                 help="dummy: random weights, of a folder or Hub id the configuration alone is read.",
             ),
             click.option("--tokenizer", metavar="FOLDER|ID", help="Default: that of the model's folder."),
-            click.option("--disable-detokenize", is_flag=True, help="No text is made of the tokens."),
             options.seed,
-            options.written("--json", "--output-json", "json_path", text="Write JSON; `-` is stdout."),
-            vllm_flags.accepted,
         )
     ):
         function = option(function)
     return function
+
+
+def _measured(function: Callable[..., None]) -> Callable[..., None]:
+    """`engine_options`, and the flags of a run in this process."""
+    for option in (
+        vllm_flags.accepted,
+        options.written("--json", "--output-json", "json_path", text="Write JSON; `-` is stdout."),
+        click.option("--disable-detokenize", is_flag=True, help="No text is made of the tokens."),
+    ):
+        function = option(function)
+    return engine_options(function)
 
 
 def _lengths(input_len: int, output_len: int) -> Callable[..., Any]:
@@ -70,7 +78,7 @@ def _lengths(input_len: int, output_len: int) -> Callable[..., Any]:
 @command.command(epilog="Example: fk e2e throughput --model llama --input-len 512 --output-len 512")
 @_lengths(512, 128)
 @click.option("--num-prompts", type=_POSITIVE, default=1000, show_default=True)
-@engine_options
+@_measured
 def throughput(num_prompts: int, input_len: int, output_len: int, **flags: Any) -> None:
     """Tokens a second of many requests that come at once."""
     from fastkernels.runner.models import e2e
@@ -93,7 +101,7 @@ def throughput(num_prompts: int, input_len: int, output_len: int, **flags: Any) 
 @click.option("--batch-size", type=_POSITIVE, default=8, show_default=True)
 @click.option("--num-iters", type=_POSITIVE, default=30, show_default=True)
 @click.option("--num-iters-warmup", type=click.IntRange(min=0), default=10, show_default=True)
-@engine_options
+@_measured
 def latency(
     batch_size: int, input_len: int, output_len: int, num_iters: int, num_iters_warmup: int, **flags: Any
 ) -> None:
@@ -128,21 +136,29 @@ def _measure(kind: str, run: Any, flags: dict[str, Any], measure: Callable[..., 
     from fastkernels.cli.output import emit_json
     from fastkernels.cli.progress import telling
     from fastkernels.runner.models import e2e
-    from fastkernels.settings import resolve
 
-    settings = resolve(device=flags.pop("device"), size=flags.pop("size"))
-    named = ("model", "candidates", "seed", "load_format", "tokenizer")
-    rest = {k: v for k, v in flags.items() if v is not None and k not in (*named, "json_path")}
-    engine = e2e.EngineOptions(
-        **{k: flags[k] for k in named}, device=settings.device, size=settings.size_asked, options=rest
-    )
+    json_path = flags.pop("json_path")
+    engine = engine_of(flags)
     with telling() as tell, e2e.blaming(engine.candidates):
         tell(f"loading {engine.model}")
         llm, start_s = e2e.load(engine, run)
         result = e2e.record(kind, engine, run, start_s, llm, measure(llm, tell))
-    if flags["json_path"]:
-        emit_json(result, flags["json_path"])
+    if json_path:
+        emit_json(result, json_path)
     return result
+
+
+def engine_of(flags: dict[str, Any]) -> Any:
+    """The EngineOptions that flags of `engine_options` say."""
+    from fastkernels.runner.models.e2e import EngineOptions
+    from fastkernels.settings import resolve
+
+    settings = resolve(device=flags.get("device"), size=flags.get("size"))
+    named = ("model", "candidates", "seed", "load_format", "tokenizer")
+    rest = {k: v for k, v in flags.items() if v is not None and k not in (*named, "device", "size")}
+    return EngineOptions(
+        **{k: flags[k] for k in named}, device=settings.device, size=settings.size_asked, options=rest
+    )
 
 
 def _say(json_path: str | None, *lines: str) -> None:
