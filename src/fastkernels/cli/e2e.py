@@ -5,12 +5,16 @@ Those that say what holds here anyway are in vllm_flags.py.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
 
 from fastkernels.cli import INTERRUPTED, options, vllm_flags
+from fastkernels.errors import MissingExtraError, UsageError
+from fastkernels.layout import install_line
 
 _POSITIVE = click.IntRange(min=1)
 
@@ -20,11 +24,11 @@ def command() -> None:
     """Serve one model as fast as it goes: tokens a second, or seconds of one batch."""
 
 
-def engine_options(function: Callable[..., None]) -> Callable[..., None]:
+def engine_options(function: Callable[..., None], needs_model: bool = True) -> Callable[..., None]:
     """The flags that say what is served; those of LLM that were given arrive together in `options`."""
     for option in reversed(
         (
-            options.model(required=True),
+            options.model(required=needs_model),
             click.option(
                 "--candidates", metavar="DIR", help="Candidates in place of the baseline's modules."
             ),
@@ -129,6 +133,115 @@ def latency(
     )
     if not result["complete"]:
         raise SystemExit(INTERRUPTED)
+
+
+def _rates(context: click.Context, parameter: click.Parameter, given: tuple[float, ...]) -> tuple[float, ...]:
+    if any(not rate > 0 for rate in given):
+        raise click.BadParameter("a rate is a number above 0, or inf")
+    return given or (float("inf"),)
+
+
+def _limits(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, float]:
+    limits = {}
+    for one in given:
+        name, _, most = one.partition(":")
+        try:
+            limits[name] = float(most)
+        except ValueError:
+            limits[name] = 0.0
+        if name not in ("ttft", "tpot", "e2el") or not limits[name] > 0:
+            raise click.BadParameter(f"{one!r}: give ttft:MS, tpot:MS or e2el:MS")
+    return limits
+
+
+@command.command(epilog="Example: fk e2e serve --model llama --request-rate 4 --request-rate inf --goodput ttft:200")
+@_lengths(128, 128)
+@click.option("--num-prompts", type=_POSITIVE, default=200, show_default=True)
+@click.option(
+    "--request-rate",
+    "rates",
+    type=float,
+    multiple=True,
+    callback=_rates,
+    metavar="R",
+    help="Requests a second; each R is a run. Default: inf, all at once.",
+)
+@click.option(
+    "--burstiness",
+    type=options.Number(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="1: Poisson arrivals; below: bursts; above: more even.",
+)
+@click.option("--max-concurrency", type=_POSITIVE, metavar="N", help="Most requests at once.")
+@click.option(
+    "--goodput", multiple=True, callback=_limits, metavar="NAME:MS", help="A limit of ttft, tpot or e2el."
+)
+@click.option(
+    "--metric-percentile",
+    "percentiles",
+    type=options.Number(0, 100),
+    multiple=True,
+    default=(99.0,),
+    show_default=True,
+)
+@click.option("--base-url", metavar="URL", help="A server that runs (http://127.0.0.1:8000/v1); else one is started.")
+@click.option("--api-key", envvar="FK_API_KEY", metavar="KEY", help="Of that server.")
+@options.written("--json", "--output-json", "json_path", text="Write JSON; `-` is stdout.")
+@partial(engine_options, needs_model=False)
+def serve(
+    num_prompts: int,
+    input_len: int,
+    output_len: int,
+    rates: tuple[float, ...],
+    burstiness: float,
+    max_concurrency: int | None,
+    goodput: dict[str, float],
+    percentiles: tuple[float, ...],
+    base_url: str | None,
+    api_key: str | None,
+    json_path: str | None,
+    **flags: Any,
+) -> None:
+    """Times of tokens over HTTP, at given rates: TTFT, TPOT, ITL, goodput.
+
+    Without --base-url `fk serve` is started for it, with the flags of the engine.
+    """
+    from fastkernels.cli.output import emit_json
+    from fastkernels.cli.progress import telling
+
+    try:
+        from fastkernels.serve import bench
+        from fastkernels.serve.server import ServeOptions, running
+    except ImportError as error:
+        raise MissingExtraError(str(error.name), install_line("serve"), "fk e2e serve") from None
+    load = bench.Load(
+        num_prompts,
+        input_len,
+        output_len,
+        rates,
+        burstiness,
+        max_concurrency,
+        percentiles,
+        goodput,
+        flags["seed"],
+    )
+    record: dict[str, Any] = {"kind": "e2e serve", "load": bench.described(load), "base_url": base_url}
+    if base_url is not None:
+        options.refuse(set(flags) - {"seed"}, "the server of --base-url runs already")
+    elif flags["model"] is None:
+        raise UsageError("say which server: --model starts one, --base-url names one that runs")
+    with telling() as tell, contextlib.ExitStack() as stack:
+        if base_url is None:
+            engine = engine_of(flags)
+            record["engine"] = engine.__dict__
+            tell(f"loading {engine.model}")
+            base_url = stack.enter_context(running(ServeOptions(engine, port=0))) + "/v1"
+        record["results"] = bench.measure(base_url, load, tell, api_key)
+    for result in record["results"]:
+        _say(json_path, *bench.told(result))
+    if json_path:
+        emit_json(record, json_path)
 
 
 def _measure(kind: str, run: Any, flags: dict[str, Any], measure: Callable[..., dict]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class EngineClient:
         self._asked: deque[asyncio.Future[dict[str, Any]]] = deque()
         self._ids = itertools.count()
         self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._stopping = False
+        self._listens = self._stopping = False
         spawning = multiprocessing.get_context("spawn")  # a fork would share what torch holds here
         self._connection, theirs = spawning.Pipe()
         self._process = spawning.Process(target=engine_process.main, args=(theirs, options), name="fk engine")
@@ -62,12 +62,13 @@ class EngineClient:
         except (EOFError, OSError):
             raise self._ended() from None
         if isinstance(message, Failed):
-            raise _error(message)
+            raise raised(message)
         return message
 
     def listen(self) -> None:
         """Hand events to the running event loop from now on."""
         loop = asyncio.get_running_loop()
+        self._listens = True
         for work in (self._read, self._write):
             threading.Thread(target=work, args=(loop,), daemon=True, name=f"fk engine {work.__name__}").start()
 
@@ -100,8 +101,10 @@ class EngineClient:
     def stop(self) -> None:
         """End the process, by force if it does not end itself."""
         self._stopping = True
-        self._messages.put(None)
-        self._connection.close()
+        if self._listens:
+            self._messages.put(None)  # a close would wait for the thread that reads
+        else:
+            self._connection.close()
         self._process.join(_STOP_S if self.failure is None else 1.0)
         if self._process.is_alive():
             self._process.kill()
@@ -116,15 +119,18 @@ class EngineClient:
                 loop.call_soon_threadsafe(self._hand_on, message)
                 if isinstance(message, Failed):
                     return
-        except (EOFError, OSError, TypeError):  # TypeError: `stop` closed the connection amid recv
+        except (EOFError, OSError):
             if not self._stopping:
                 self._process.join(1.0)
                 loop.call_soon_threadsafe(self._fail, self._ended())
 
     def _write(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            while (message := self._messages.get()) is not None:
+            while True:
+                message = self._messages.get()
                 self._connection.send(message)
+                if message is None:
+                    return
         except (OSError, ValueError):  # the reader hears of it, too
             return
 
@@ -132,7 +138,7 @@ class EngineClient:
 
     def _hand_on(self, message: list[Event] | Stats | Failed) -> None:
         if isinstance(message, Failed):
-            self._fail(_error(message))
+            self._fail(raised(message))
         elif isinstance(message, Stats):
             asked = self._asked.popleft()
             if not asked.done():
@@ -161,7 +167,8 @@ class EngineClient:
         return FastKernelsError(f"the engine process ended {how}: its last words are above")
 
 
-def _error(message: Failed) -> FastKernelsError:
+def raised(message: Failed) -> FastKernelsError:
+    """What another process could not raise here."""
     error = FastKernelsError(message.problem)
     error.exit_code = message.exit_code
     return error

@@ -16,7 +16,7 @@ from fastkernels.serve.messages import Abort, Add, AskStats, Failed, Grown, Read
 
 
 def main(connection: Connection, options: e2e.EngineOptions) -> None:
-    """Until the other end closes the connection. Signals are for the other end, which drains first."""
+    """Until the other end says None or is gone. Signals are for the other end, which drains first."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
@@ -55,7 +55,9 @@ def _serve(connection: Connection, llm: LLM) -> None:
     )
     while True:
         while connection.poll() or not llm.has_unfinished_requests():
-            _heed(connection, llm, connection.recv())
+            if (message := connection.recv()) is None:
+                return
+            _heed(connection, llm, message)
         if events := [_event(output) for output in llm.step()]:
             connection.send(events)
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import uvicorn
 
+from fastkernels import interrupts
 from fastkernels.engine.media.text import Text
-from fastkernels.errors import UsageError
+from fastkernels.errors import FastKernelsError, UsageError
 from fastkernels.runner.models.e2e import EngineOptions, tokenizer_of
 from fastkernels.serve.app import Served, make_app
-from fastkernels.serve.engine_client import EngineClient
+from fastkernels.serve.engine_client import EngineClient, raised
+from fastkernels.serve.messages import Failed
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,36 @@ def serve(options: ServeOptions, tell: Callable[[str], None], listening: Callabl
             server.run([listener])
         if engine.failure is not None:
             raise engine.failure
+
+
+@contextlib.contextmanager
+def running(options: ServeOptions) -> Iterator[str]:
+    """The address of a server that runs beside the body, in a process of its own. Raises as `serve` does
+    before it listens."""
+    spawning = multiprocessing.get_context("spawn")
+    ours, theirs = spawning.Pipe(duplex=False)
+    process = spawning.Process(target=_beside, args=(theirs, options), name="fk serve")
+    process.start()
+    theirs.close()
+    try:
+        try:
+            told = ours.recv()
+        except EOFError:
+            raise FastKernelsError("the server ended before it listened: its last words are above") from None
+        if isinstance(told, Failed):
+            raise raised(told)
+        yield told
+    finally:
+        process.terminate()  # it drains
+        process.join()
+
+
+def _beside(connection: Connection, options: ServeOptions) -> None:
+    with interrupts.heeded(last=True):
+        try:
+            serve(options, lambda text: None, connection.send)
+        except FastKernelsError as error:
+            connection.send(Failed(str(error), error.exit_code))
 
 
 class _Server(uvicorn.Server):
